@@ -67,7 +67,7 @@ class Everyday(unittest.TestCase):
         failed = self.weft("sync", "-q", "--delete", self.source, self.server.url("s"), check=False)
         self.assertEqual(failed.returncode, 1)
         readme = f"destination {self.server.url('s/Readme')}"
-        self.assertIn(f"weft: {readme}: another name differs in case alone", failed.stderr)
+        self.assertIn(f"weft: {readme}: another name differs only in case", failed.stderr)
         self.assertEqual((self.folder / "s" / "README").read_text(), "1")
 
     def test_names_that_smb_cannot_spell(self):
@@ -107,7 +107,7 @@ class Everyday(unittest.TestCase):
         told = self.weft(*sync, "-n", check=False)
         self.assertEqual(told.returncode, 1)
         self.assertIn("a file at one end, a folder at the other", told.stdout)
-        self.assertIn("delete     nothing, because of what cannot be copied\n", told.stdout)
+        self.assertIn("delete     nothing, because not everything can be copied\n", told.stdout)
         self.assertNotRegex(told.stdout, "(?m)^(make|copy) |^delete +extra")
         done = self.weft(*sync, check=False)
         self.assertEqual(done.returncode, 1)

@@ -391,7 +391,7 @@ class Greed(unittest.TestCase):
                 done = weft.run(weft.WEFT, "sync", "--delete", "--files", "1", server.url(), target, check=False)
                 self.assertEqual(done.returncode, 1, done.stderr)
                 for name in ["d/profile", "made/new"]:
-                    self.assertIn(f"{target}/{name}: a symbolic link has this name here", done.stderr)
+                    self.assertIn(f"{target}/{name}: this name is a symbolic link here", done.stderr)
                 self.assertEqual((target / "gone" / "passwd").read_text(), "mine")
                 # Files are only deleted once everything has arrived.
                 for name in ["d", "made"]:
@@ -400,7 +400,7 @@ class Greed(unittest.TestCase):
                 server.swaps = ["gone"]
                 done = weft.run(weft.WEFT, "sync", "--delete", "--files", "1", server.url(), target, check=False)
                 self.assertEqual(done.returncode, 1, done.stderr)
-                self.assertIn(f"{target}/gone/passwd: a symbolic link has this name here", done.stderr)
+                self.assertIn(f"{target}/gone/passwd: this name is a symbolic link here", done.stderr)
             self.assertEqual({p.name: p.read_text() for p in victim.iterdir()}, {"profile": "mine", "passwd": "mine"})
 
     def test_a_file_that_becomes_a_link_before_it_is_sent_is_not_sent(self):
@@ -426,7 +426,7 @@ class Greed(unittest.TestCase):
                 done = weft.run(weft.WEFT, "sync", source, server.url(), check=False)
             self.assertEqual(done.returncode, 1)
             for path in ["notes", "d/notes"]:
-                self.assertIn(f"{source}/{path}: a symbolic link has this name here", done.stderr)
+                self.assertIn(f"{source}/{path}: this name is a symbolic link here", done.stderr)
             self.assertNotIn((100003, 8), server.called, "CREATE")
 
     def test_names_do_nothing_to_the_terminal(self):

@@ -82,7 +82,7 @@ class Hostile(unittest.TestCase):
             self.assertEqual(self.closed(peers[:400]), 400)
             self.assertEqual(self.closed(peers[-60:]), 0)
             # Only the first few lines of a kind are logged.
-            self.assertLess(server.log_text().count("its place was needed"), 20)
+            self.assertLess(server.log_text().count("in favour of another connection"), 20)
 
     def test_a_server_without_descriptors_lets_those_go_that_nobody_knows(self):
         with weft.serving() as server, tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:

@@ -208,7 +208,7 @@ class Lasting(unittest.TestCase):
             _, said = copying.communicate(timeout=120)
             cutter.close()
             self.assertEqual(copying.returncode, 1, said)
-            self.assertIn("since the connection was lost", said)
+            self.assertIn("while the connection was lost", said)
             self.assertEqual(os.listdir(self.work), ["large"])
 
     def test_a_server_that_stays_away(self):
@@ -221,7 +221,7 @@ class Lasting(unittest.TestCase):
             failed = weft.run(*command, self.url(cutter.address, "large"), self.work / "copy", check=False)
             cutter.close()
             self.assertEqual(failed.returncode, 1)
-            self.assertIn("connecting again, for 1 s at most", failed.stderr)
+            self.assertIn("reconnecting, for 1 s at most", failed.stderr)
             self.assertIn("could not be made again for 1s", failed.stderr)
             self.assertEqual(os.listdir(self.work), ["large"])
 

@@ -21,7 +21,7 @@ from test_replica import Host
 
 SMB, NFS = "smb://a@127.0.0.1:{port}/s", "nfs://127.0.0.1:{port}/s"
 REPLICA = ["vol1", "127.0.0.1:vol1", "--smb-port", "{port}", "--user", "a", "--state-dir", "{state}"]
-ASLEEP = "takes connections, and does not answer"
+ASLEEP = "accepts connections but does not answer"
 # The command, its last message when the server does not answer, and its time limit; None for commands that print their
 # own limit.
 COMMANDS = [

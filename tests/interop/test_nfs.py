@@ -169,7 +169,7 @@ class Ports(unittest.TestCase):
                         weft.run(*self.NOBODY, *ls, of("ram"))
                         said = weft.run(*self.NOBODY, *ls, of("data"), check=False)
                         self.assertNotEqual(said.returncode, 0)
-                        self.assertIn("the export wants a reserved port (below 1024): run weft as root", said.stderr)
+                        self.assertIn("the export requires a reserved port (below 1024): run weft as root", said.stderr)
                         self.assertIn("`insecure`", said.stderr)
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root for reserved ports")

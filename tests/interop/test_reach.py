@@ -92,7 +92,7 @@ class Reach(unittest.TestCase):
             for url in ["smb://a@127.0.0.1:{}/s/x", "nfs://127.0.0.1:{}/s/x", "nfs://127.0.0.1:{}/s/x?vers=3"]:
                 with self.subTest(url=url, behave=behave.__name__), self.peer(behave) as peer:
                     said = self.said("cp", url.format(peer.port), "/dev/null", within=15)
-                    self.assertIn(f"127.0.0.1:{peer.port} takes connections, and closes them without an answer", said)
+                    self.assertIn(f"127.0.0.1:{peer.port} accepts connections and closes them without an answer", said)
                     # Some connections find out what it is; there are not many.
                     self.assertLess(peer.taken, 20)
 
@@ -119,7 +119,7 @@ class Reach(unittest.TestCase):
                 with self.subTest(url=url):
                     text = "".join(line for _, line in said)
                     self.assertIn("waiting for", text)
-                    matter = "timed out during" if "rdmaport" in url else "takes connections, and does not answer"
+                    matter = "timed out during" if "rdmaport" in url else "accepts connections but does not answer"
                     self.assertIn(matter, text)
                     limits = [(at, int(s)) for at, line in said for s in re.findall(r"(\d+) s at most", line)]
                     [(at, seconds)] = limits
@@ -139,7 +139,7 @@ class Reach(unittest.TestCase):
             said = self.said("cp", f"nfs://127.0.0.1:{ready['smb_port']}/data/x", "/dev/null", within=40)
             self.assertIn(f"speaks SMB, not NFS; try smb://USER@127.0.0.1:{ready['smb_port']}/data", said)
             said = self.said("ls", f"smb://{weft.USER}@127.0.0.1:{ready['smbd_port']}/data", within=40)
-            self.assertIn("is a port of RDMA", said)
+            self.assertIn("is an RDMA port", said)
 
     def test_the_first_signal_ends_it(self):
         commands = [
@@ -328,7 +328,7 @@ class Listening(unittest.TestCase):
         """Clients of `localhost` would reach another program there."""
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
             port = other.getsockname()[1]
-            with self.assertRaisesRegex(RuntimeError, rf"cannot listen on \[::1\]:{port}: .*another program has the port"):
+            with self.assertRaisesRegex(RuntimeError, rf"cannot listen on \[::1\]:{port}: .*another program uses the port"):
                 with weft.serving(listen=None, ports={"smb": port}):
                     pass
 

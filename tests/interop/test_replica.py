@@ -225,7 +225,7 @@ class Replica(Hosts):
         writer.join(timeout=60)
 
         said = there.replica("switch", "vol1", "--failover", *force).stdout
-        self.assertIn("source now", said)
+        self.assertIn("now the source", said)
         disk = there.disk("vol1")
         self.assertEqual(writer.lost(disk), [])
 
@@ -327,7 +327,7 @@ class Replica(Hosts):
         (here.state / "replica" / "vol1.log").unlink()
         here.start()
         here.wait_until("stopped")
-        self.assertIn("goes on with what was left", here.replica("resolve", "vol1", "--keep", "here").stdout)
+        self.assertIn("continues with the data left", here.replica("resolve", "vol1", "--keep", "here").stdout)
         # Its replica takes it back after a full comparison.
         here.wait_until_following()
         disk = here.disk("vol1")
@@ -538,7 +538,7 @@ class Replica(Hosts):
             # Nor does a start without the volume end its group.
             host.start()
             [group] = host.wait_until("stopped")
-            self.assertIn(f"{metadata} is not there", group["stopped"])
+            self.assertIn(f"{metadata} is missing", group["stopped"])
             self.assertEqual(host.stop(), 0)
             # Created despite all that, as by an older program.
             elsewhere = host.folder / "elsewhere"
@@ -546,7 +546,7 @@ class Replica(Hosts):
             (elsewhere / "volumes" / "vol1.volume").rename(metadata)
             host.start()
             [group] = host.wait_until("stopped")
-            self.assertIn("not the volume that it was", group["stopped"])
+            self.assertIn("not the group's volume", group["stopped"])
             self.assert_closed(host, "vol1")
             if other.status()[0]["role"] == "destination":
                 other.take_over("vol1")
@@ -672,7 +672,7 @@ class Replica(Hosts):
     def test_roles_are_exchanged_and_back_while_it_is_written_to(self):
         here, there = self.replicated()
         here.disk("vol1").write(0, b"w" * 4096)
-        self.assertIn("source now", here.replica("switch", "vol1").stdout)
+        self.assertIn("now the source", here.replica("switch", "vol1").stdout)
         there.wait_until("source")
         there.wait_until_following()
         disk = there.disk("vol1")
@@ -793,7 +793,7 @@ class Replica(Hosts):
         self.assertIn("weft replica resolve vol1 --keep there", group["stopped"])
         there.take_over("vol1")
         said = here.replica("resolve", "vol1", "--keep", "there").stdout
-        self.assertIn("a copy now", said)
+        self.assertIn("now a copy", said)
         there.wait_until_following()
         copy = there.disk("vol1")
         self.assertEqual([copy.read(block * 4096, 1) for block in range(10)], [bytes([97 + block]) for block in range(10)])
@@ -872,9 +872,9 @@ class Replica(Hosts):
         here, there = self.replicated()
         disk = here.disk("vol1")
         disk.write(0, b"a" * 4096)
-        self.assertIn("where the copy is", here.replica("test-failover", "vol1", check=False).stderr)
+        self.assertIn("on the host of the copy", here.replica("test-failover", "vol1", check=False).stderr)
         said = there.replica("test-failover", "vol1").stdout
-        uri = said.split("replication goes on: ")[1].split()[0]
+        uri = said.split("replication continues: ")[1].split()[0]
         path = urllib.parse.unquote(uri.split("?socket=")[1])
         # Only the server's user: NBD asks for no password.
         self.assertEqual(stat.filemode(os.stat(path).st_mode), "srw-------")
@@ -904,7 +904,7 @@ class Replica(Hosts):
         writer.start()
         writer.after(50)
         self.assertIn("cannot shrink", here.replica("resize", "vol1", "8M", check=False).stderr)
-        self.assertIn("where its source is", there.replica("resize", "vol1", "24M", check=False).stderr)
+        self.assertIn("run the command on its source", there.replica("resize", "vol1", "24M", check=False).stderr)
         self.assertIn("weft replica resize vol1", here.weft("volume", "resize", "vol1", "24M", check=False).stderr)
         self.assertIn("24 MiB", here.replica("resize", "vol1", "24M").stdout)
         # New connections see the new size; existing ones continue.
@@ -931,7 +931,7 @@ class Replica(Hosts):
     def test_a_destination_that_is_not_there_keeps_a_volume_from_growing(self):
         here, there = self.replicated()
         there.crash()
-        self.assertIn("so nothing has", here.replica("resize", "vol1", "24M", check=False).stderr)
+        self.assertIn("so no volume was changed", here.replica("resize", "vol1", "24M", check=False).stderr)
         self.assertEqual(here.disk("vol1").size, 16 * MIB)
         there.start()
         # The source may not have noticed yet.
@@ -971,7 +971,7 @@ class Replica(Hosts):
         draft.mkdir()
         refused = here.replica("switch", "vol1", check=False)
         self.assertNotEqual(refused.returncode, 0, refused.stdout)
-        self.assertIn("the roles are as they were", refused.stderr)
+        self.assertIn("the roles are unchanged", refused.stderr)
         self.assertIn(str(here.state / "replica"), refused.stderr)
         self.assertEqual([group["role"] for host in [here, there] for group in host.status()], ["source", "destination"])
         here.disk("vol1").write(0, b"a" * 4096)
@@ -1025,7 +1025,7 @@ class Replica(Hosts):
         here.start()
         [group] = here.wait_until("stopped")
         self.assertIn("has ended this partnership", group["stopped"])
-        self.assertIn("volumes are left as they are", here.replica("remove", "vol1", check=False).stderr)
+        self.assertIn("volumes stay as they are", here.replica("remove", "vol1", check=False).stderr)
         here.replica("remove", "vol1", "--force")
         self.assertEqual(here.disk("vol1").read(0, 4096), b"z" * 4096)
 
@@ -1087,8 +1087,8 @@ class Replica(Hosts):
 
         self.assertIn("--overwrite", refused("create", "vol1", *there.to("vol1")))
         self.assertIn("weft volume resize", refused("create", "vol1", *small.to("vol1")))
-        self.assertIn("not served with --replica", refused("create", "vol1", *there.to("other")))
-        self.assertIn("not served with --replica", refused("create", "other", *there.to("vol1")))
+        self.assertIn("not served by this server", refused("create", "vol1", *there.to("other")))
+        self.assertIn("not served by this server", refused("create", "other", *there.to("vol1")))
         self.assertIn("is not replicated", refused("suspend", "vol1"))
         for name in ["127.0.0.1", "localhost"]:
             own = [str(word).replace("127.0.0.1", name) for word in here.to("vol1")]

@@ -59,7 +59,7 @@ class Strain(Hosts):
         writer = threading.Thread(target=lambda: [disk.write(at * MIB, block) for at, block in enumerate(blocks)], daemon=True)
         writer.start()
         there.wait_for("full", lambda groups: groups[0]["engine"]["full"])
-        self.assertIn("a disk of this side is full", there.replica("status").stdout)
+        self.assertIn("a disk on this side is full", there.replica("status").stdout)
         self.assertRegex(there.log_text(), r"group vol1: the disk of volume vol1 \(file .*vol1.img\) is full")
         self.assertFalse(here.status()[0]["engine"]["full"])
         (small / "other").unlink()

@@ -199,7 +199,7 @@ class Tls(unittest.TestCase):
         for options, says in [
             (["--export", "data:xprtsec=tls"], "--nfs-tls-cert"),
             ([*self.server_options, "--export", "data:xprtsec=mtls"], "--nfs-tls-clients"),
-            (["--nfs-tls-cert", self.work / "ca.key", "--nfs-tls-key", self.work / "ca.key"], "no TLS with"),
+            (["--nfs-tls-cert", self.work / "ca.key", "--nfs-tls-key", self.work / "ca.key"], "cannot use TLS with"),
         ]:
             with self.subTest(says=says), self.assertRaisesRegex(RuntimeError, says):
                 folder = self.work / "data"

@@ -174,9 +174,9 @@ class SameTarget(unittest.TestCase):
                 writing = self.begin_put(url)
                 root = url.replace("/data/tgt", "/data/")
                 told = weft.run(weft.WEFT, "sync", source, root, "-n").stderr
-                self.assertIn(f"an unfinished copy by its name (--delete removes it): {left[0]}\n", told)
+                self.assertIn(f"an unfinished copy according to its name (--delete removes it): {left[0]}\n", told)
                 told = weft.run(weft.WEFT, "sync", source, root, "-n", "--delete").stdout
-                self.assertIn(f"delete     {left[0]}, unless a command is at work on it\n", told)
+                self.assertIn(f"delete     {left[0]}, unless a command is using it\n", told)
                 weft.run(weft.WEFT, "sync", "-q", "--delete", source, root)
                 self.assertEqual(len(self.names()), 1)
                 self.assertEqual(self.finish(writing), (0, ""))

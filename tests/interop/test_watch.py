@@ -98,7 +98,7 @@ class Watch(unittest.TestCase):
                     screen = self.screen()
                     screen.until(ENTER)
                     screen.until(f"process {server.process.pid}".encode())
-                    mark = screen.until(b"nothing has moved yet")
+                    mark = screen.until(b"no traffic yet")
                     screen.size(44, 12)
                     screen.process.send_signal(signal.SIGWINCH)
                     screen.until(b"q quits", after=mark)
@@ -113,7 +113,7 @@ class Watch(unittest.TestCase):
         with weft.serving("--state-dir", self.state):
             for columns in range(40, 60):
                 screen = self.screen()
-                screen.until(b"nothing has moved yet")
+                screen.until(b"no traffic yet")
                 screen.size(columns, 12)
                 os.write(screen.leader, b"q")
                 self.assertEqual(0, screen.end())

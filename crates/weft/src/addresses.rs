@@ -1,7 +1,7 @@
 //! `--listen`: the addresses that a server listens on, each with the same ports.
 //!
-//! Spec: RFC 6761 6.3 (`localhost` is loopback, whatever a resolver says). Does not: bind by itself; whoever
-//! knows what is to be bound passes a function.
+//! `localhost` is loopback, whatever a resolver says (RFC 6761 6.3). The caller passes the function that binds a
+//! socket.
 
 use std::fmt;
 use std::io;
@@ -12,10 +12,10 @@ use weft_machine::net::Interface;
 
 /// The name that means the loopback addresses of both families.
 pub(crate) const LOCALHOST: &str = "localhost";
-/// How often other numbers are tried where any will do, and what was free at one address is taken at another.
+/// How many port numbers are tried when any will do and the number that one address gave is in use at another.
 const ATTEMPTS: usize = 16;
 
-/// What a server listens on: never nothing, nothing twice.
+/// The addresses that a server listens on: at least one, no duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses(Vec<IpAddr>);
 
@@ -25,17 +25,17 @@ impl Addresses {
         Addresses(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()])
     }
 
-    /// The one that the server is called by where there is room for one.
+    /// The address that stands for the server where only one can be shown.
     pub(crate) fn first(&self) -> IpAddr {
         self.0.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
 
-    /// All.
+    /// All addresses.
     pub(crate) fn all(&self) -> &[IpAddr] {
         &self.0
     }
 
-    /// All of these. What another one includes is left out: it could not be bound beside it.
+    /// The union of these. An address that another one covers is left out, because both could not be bound.
     pub(crate) fn of_each(each: &[Addresses]) -> Addresses {
         let mut all: Vec<IpAddr> = Vec::new();
         for ip in each.iter().flat_map(|addresses| &addresses.0) {
@@ -43,7 +43,7 @@ impl Addresses {
                 all.push(*ip);
             }
         }
-        // Linux takes connections of both families at :: unless told otherwise.
+        // On Linux, :: accepts connections of both families unless told otherwise.
         let (any_v4, any_v6) = (Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(Ipv6Addr::UNSPECIFIED));
         if all.contains(&any_v6) {
             all.retain(|ip| *ip == any_v6);
@@ -53,8 +53,8 @@ impl Addresses {
         if all.is_empty() { Addresses::loopback() } else { Addresses(all) }
     }
 
-    /// The same without a loopback address that this host, or the namespace that we are in, does not have, as long as one
-    /// is left. Other addresses were asked for by name or number, and are missed when they are bound.
+    /// The same without loopback addresses that this host, or our network namespace, lacks, as long as one address is
+    /// left. The user asked for the other addresses by name or number, so a missing one is reported when it is bound.
     pub(crate) fn present(self) -> Addresses {
         let has = |ip: &IpAddr| match TcpListener::bind((*ip, 0)) {
             Err(e) if is_absent(&e) => {
@@ -77,8 +77,8 @@ impl Default for Addresses {
     }
 }
 
-/// An address at which clients reach what listens on `ip`, as URLs have it: for all addresses one that leads here from other hosts,
-/// where there is one. IPv4 comes first, which more networks carry.
+/// An address, in URL form, at which clients reach a listener on `ip`. For a wildcard address it is one that is
+/// reachable from other hosts, if there is one; IPv4 comes first, because more networks carry it.
 pub(crate) fn in_hints(ip: IpAddr, found: &[Interface]) -> String {
     if !ip.is_unspecified() {
         return in_url(ip);
@@ -92,7 +92,7 @@ pub(crate) fn in_hints(ip: IpAddr, found: &[Interface]) -> String {
     }))
 }
 
-/// An address as URLs have it (RFC 3986 3.2.2).
+/// An address in URL form (RFC 3986 3.2.2).
 pub(crate) fn in_url(host: IpAddr) -> String {
     match host {
         IpAddr::V4(host) => host.to_string(),
@@ -106,7 +106,7 @@ impl From<IpAddr> for Addresses {
     }
 }
 
-/// Whether a bind failed because the host lacks the address, or its whole family (`ipv6.disable=1`).
+/// Whether a bind failed because the host lacks the address or its whole family (`ipv6.disable=1`).
 fn is_absent(error: &io::Error) -> bool {
     let family = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(family)
@@ -123,37 +123,37 @@ impl FromStr for Addresses {
         match bare.parse() {
             Ok(IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
                 return Err(
-                    "link-local addresses, which are of one link, are not served: write another address of the link, or :: for all".into()
+                    "link-local addresses, which are valid on one link only, are not supported: write another address of the link, or :: for all".into()
                 );
             }
             Ok(ip) => return Ok(Addresses(vec![ip])),
             Err(_) => {}
         }
-        let advice = "write an address of this host (0.0.0.0 for all), a name of it, or localhost";
+        let advice = "write an address of this host (0.0.0.0 for all), its name, or localhost";
         if let Some((address, zone)) = bare.split_once('%')
             && address.parse::<Ipv6Addr>().is_ok()
         {
             return Err(format!(
-                "link-local addresses, which are of one link ({zone}), are not served: write another address of {zone}, or :: for all"
+                "link-local addresses, which are valid on one link only ({zone}), are not supported: write another address of {zone}, or :: for all"
             ));
         }
         if let Ok(both) = text.parse::<SocketAddr>() {
             let ip = both.ip();
             return Err(format!(
-                "an address without a port: write --listen {ip}, and the port as --smb-port {}",
+                "listen addresses have no port: write --listen {ip}, and the port as --smb-port {}",
                 both.port()
             ));
         }
         if bare.contains(',') {
             let each: Vec<String> = bare.split(',').map(|one| format!("--listen {}", one.trim())).collect();
-            return Err(format!("several addresses: write {}", each.join(" ")));
+            return Err(format!("one --listen takes one address: write {}", each.join(" ")));
         }
         if text.is_empty() || text.contains([':', '/', ' ']) {
             return Err(format!("no address: {advice}"));
         }
         let found = (text, 0).to_socket_addrs().map_err(|e| match of_interface(text) {
             own if own.is_empty() => format!("{e}; {advice}"),
-            own => format!("that is an interface; write its address: {}", own.join(" or ")),
+            own => format!("this names an interface; write its address: {}", own.join(" or ")),
         })?;
         let mut all: Vec<IpAddr> = Vec::new();
         for addr in found {
@@ -168,7 +168,7 @@ impl FromStr for Addresses {
     }
 }
 
-/// The addresses of the interface of this name that can be listened on.
+/// The addresses, usable for listening, of the interface with this name.
 fn of_interface(name: &str) -> Vec<String> {
     let found = weft_machine::net::interfaces().unwrap_or_default();
     let own = found.iter().filter(|one| one.name == name && one.is_routable());
@@ -182,10 +182,10 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// Binds something at each address, all with one port number; port 0 takes any that is free at all of them.
+/// Binds something at each address, all with the same port number; port 0 takes any number that is free at all of
+/// them.
 ///
-/// # Errors
-/// What failed, and where.
+/// # Errors The first bind that failed, and its address.
 pub(crate) async fn bind_each<T>(
     addresses: &Addresses,
     port: u16,
@@ -295,7 +295,7 @@ mod tests {
         let both: Addresses = "localhost".parse().unwrap();
         assert_eq!(both.clone().present().first(), IpAddr::V4(Ipv4Addr::LOCALHOST));
         assert!(both.all().len() == 2 && both.present().all().len() <= 2);
-        // TEST-NET-1 (RFC 5737), which nobody has: asked for, and so not left out.
+        // TEST-NET-1 (RFC 5737), which no host has. The user asked for it, so it is not left out.
         let elsewhere = Addresses(vec![Ipv4Addr::LOCALHOST.into(), [192, 0, 2, 1].into()]);
         assert_eq!(elsewhere.clone().present(), elsewhere);
         let alone = Addresses(vec![Ipv6Addr::LOCALHOST.into()]);
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn any_port_is_one_that_is_free_at_every_address() {
         let both: Addresses = "localhost".parse().unwrap();
-        // The system's choice for the first address is taken at the second, twice.
+        // Twice, the number that the system chose for the first address is in use at the second.
         let (mut next, mut tried) = (1000, Vec::new());
         let bind = async |addr: SocketAddr| {
             tried.push(addr.to_string());
@@ -325,7 +325,7 @@ mod tests {
             tried,
             ["127.0.0.1:0", "[::1]:1001", "127.0.0.1:0", "[::1]:1002", "127.0.0.1:0", "[::1]:1003"]
         );
-        // One that was named is not exchanged for another, and an end is found.
+        // A port that was named is not replaced by another, and the attempts end.
         let taken = async |addr: SocketAddr| match addr.ip() {
             IpAddr::V4(_) => Ok(addr.port()),
             IpAddr::V6(_) => Err(io::ErrorKind::AddrInUse.into()),

@@ -1,8 +1,8 @@
-//! Talking to a running `weft serve`: where its socket is, what is said there, and the asking side.
+//! Talking to a running `weft serve`: where its socket is, the format of the conversation, and the client side.
 //!
-//! Layout: `STATE/run/PID.sock`, a Unix socket per server; STATE is the state directory, `run` is closed to other users.
-//! A connection carries lines: each request is a JSON object with a field `do`, each answer one with `ok` or `error`, in
-//! the order of the requests. Does not: carry requests out (see [`endpoint`]).
+//! Layout: `STATE/run/PID.sock`, a Unix socket per server; STATE is the state directory, and other users cannot enter `run`.
+//! A connection carries lines: each request is a JSON object with a field `do`, each answer an object with `ok` or
+//! `error`, in the order of the requests. [`endpoint`] carries requests out.
 
 pub(crate) mod endpoint;
 pub(crate) mod replica;
@@ -22,11 +22,11 @@ use crate::listen::unix;
 
 /// Longest request in bytes.
 const MAX_REQUEST: usize = 64 << 10;
-/// Longest answer in bytes: every connection that there can be, at some 2 KiB.
+/// Longest answer in bytes: the maximum number of connections, at some 2 KiB each.
 const MAX_ANSWER: u64 = 64 << 20;
-/// How long a server may take to answer what it knows already.
+/// How long a server may take to answer from what it already knows.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Who waits longer than that is told for what.
+/// After this time the user is told what the command is waiting for.
 const SAYS_AFTER: Duration = Duration::from_secs(5);
 const SUFFIX: &str = ".sock";
 
@@ -34,21 +34,21 @@ const SUFFIX: &str = ".sock";
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub(crate) enum Request {
-    /// What it serves, and to whom.
+    /// What the server serves, and to whom.
     Status,
     /// Replication.
     Replica(replica::Command),
-    /// A volume that it serves becomes longer.
+    /// Grow a volume that it serves.
     Grow {
-        /// Which.
+        /// The volume's name.
         volume: String,
-        /// Bytes.
+        /// The new size in bytes.
         size: u64,
     },
 }
 
 impl Request {
-    /// The command that shows whether this was done; `None` where nothing changes.
+    /// The command that shows whether the request was done; `None` for requests that change nothing.
     fn shown_by(&self) -> Option<String> {
         match self {
             Request::Grow { volume, .. } => Some(format!("weft volume info {volume}")),
@@ -58,19 +58,19 @@ impl Request {
         }
     }
 
-    /// What becomes of it when whoever waits for the answer waits no longer.
+    /// What happens to the request if the user interrupts the wait for the answer.
     fn when_interrupted(&self) -> String {
         match (self, self.shown_by()) {
             (Request::Replica(replica::Command::Switch { failover: true, .. }), Some(command)) => format!(
-                "; Ctrl-C gives it up as long as it waits for the source to be silent, what has begun goes on: `{command}` shows that"
+                "; Ctrl-C cancels it while it waits for the source to be silent, but not once it has begun: `{command}` shows the state"
             ),
-            (_, Some(command)) => format!("; after Ctrl-C it goes on: `{command}` shows that"),
+            (_, Some(command)) => format!("; it continues even after Ctrl-C: `{command}` shows the state"),
             (_, None) => String::new(),
         }
     }
 }
 
-/// A server has a request and does not answer: it may still do what it was asked.
+/// The server received the request but did not answer: it may still carry it out.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Unanswered(String);
@@ -80,20 +80,20 @@ impl Unanswered {
         let said = format!("the server with process number {pid}");
         Unanswered(match request.shown_by() {
             Some(command) => format!(
-                "{said} was asked and has not answered within {seconds} s; it may still happen: `{command}` shows whether it has"
+                "{said} has not answered the request within {seconds} s; it may still carry it out: `{command}` shows whether it has"
             ),
             None => format!("{said} did not answer within {seconds} s"),
         })
     }
 }
 
-/// What it answers.
+/// The server's answer.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 enum Answer {
-    /// It is done; the shape depends on the request.
+    /// Success; the shape depends on the request.
     Ok(Value),
-    /// It is not, and this sentence says why.
+    /// Failure; this sentence says why.
     Error(String),
 }
 
@@ -102,7 +102,7 @@ fn folder(state: &Path) -> PathBuf {
     state.join("run")
 }
 
-/// Makes the folder, closed to others, unless it is there and is so already.
+/// Creates the folder with access for its owner only, or checks that an existing one is such a folder.
 fn make_folder(state: &Path) -> io::Result<PathBuf> {
     if state.exists() && !state.is_dir() {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, "that is a file; name a folder"));
@@ -117,7 +117,7 @@ fn make_folder(state: &Path) -> io::Result<PathBuf> {
     let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
     if !ours || found.mode() & 0o077 != 0 {
         let text =
-            format!("{} must be a folder of this user, closed to others: chmod 700 it", folder.display());
+            format!("{} must belong to this user and be closed to others: chmod 700 it", folder.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(folder)
@@ -131,7 +131,7 @@ pub(crate) struct Server {
     path: PathBuf,
 }
 
-/// The servers of a state directory, by their process numbers. What dead ones have left is passed over.
+/// The servers of a state directory, by process number. Sockets of dead processes are ignored.
 pub(crate) fn servers(state: &Path) -> Result<Vec<Server>, Failure> {
     let folder = folder(state);
     let entries = match std::fs::read_dir(&folder) {
@@ -156,19 +156,19 @@ fn pid_of(path: &Path) -> Option<u32> {
 }
 
 impl Server {
-    /// Asks, and waits for the answer for as long as `patience`.
+    /// Sends a request and waits up to `patience` for the answer.
     pub(crate) fn ask_within(&self, request: &Request, patience: Duration) -> Result<Value, Failure> {
-        // Who waits no longer than for a status is told soon enough.
+        // A command that waits no longer than a status query needs no notice.
         let says_after = if patience > PATIENCE { SAYS_AFTER } else { patience };
         self.ask_saying(request, patience, says_after, || {
             let (pid, seconds, interrupted) = (self.pid, patience.as_secs(), request.when_interrupted());
             note!(
-                "the server with process number {pid} has not answered yet; it is waited for, {seconds} s at most{interrupted}"
+                "the server with process number {pid} has not answered yet; waiting for {seconds} s at most{interrupted}"
             );
         })
     }
 
-    /// The same; `late` is called where the answer takes longer than `says_after`.
+    /// Like `ask_within`; calls `late` when the answer takes longer than `says_after`.
     fn ask_saying(
         &self,
         request: &Request,
@@ -180,7 +180,7 @@ impl Server {
             Failure::from(format!("{what} the server with process number {}: {e}", self.pid))
         };
         let stream = unix::connect(&self.path).map_err(|e| failed("cannot reach", e))?;
-        // Once it has begun to answer each piece has that time.
+        // Once the server has begun to answer, this limit applies to each piece.
         let first = patience.min(says_after);
         let rest = patience.saturating_sub(first);
         stream.set_read_timeout(Some(first))?;
@@ -195,11 +195,11 @@ impl Server {
         if read.as_ref().is_err_and(is_late) && rest > Duration::ZERO {
             late();
             stream.set_read_timeout(Some(rest))?;
-            // What has come of the answer is there.
+            // The bytes received so far stay in `answer`.
             read = reader.read_until(b'\n', &mut answer);
         }
         match read {
-            Ok(0) => return Err(format!("the server with process number {} hung up", self.pid).into()),
+            Ok(0) => return Err(format!("the server with process number {} closed the connection", self.pid).into()),
             Ok(_) => {}
             Err(e) if is_late(&e) => {
                 return Err(Unanswered::new(self.pid, patience.as_secs(), request).into());
@@ -212,7 +212,7 @@ impl Server {
         }
     }
 
-    /// [`Server::ask_within`] the time that an answer takes when nothing is to be done first.
+    /// [`Server::ask_within`] with the time limit for requests that need no work first.
     pub(crate) fn ask(&self, request: &Request) -> Result<Value, Failure> {
         self.ask_within(request, PATIENCE)
     }
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_request_that_is_not_answered_may_still_be_carried_out() {
         let dir = tempfile::tempdir().unwrap();
-        // Nobody accepts: as good as a server that was suspended.
+        // Nothing accepts on this socket, like a suspended server.
         let path = dir.path().join("7.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let server = Server { pid: 7, path };
@@ -233,20 +233,20 @@ mod tests {
         let grow = ask(&Request::Grow { volume: "v1".into(), size: 1 << 30 });
         assert!(grow.is::<Unanswered>());
         let said = grow.to_string();
-        assert!(said.contains("may still happen") && said.contains("`weft volume info v1`"), "{said}");
+        assert!(said.contains("may still carry it out") && said.contains("`weft volume info v1`"), "{said}");
         assert!(!ask(&Request::Status).to_string().contains("may still"));
-        // What an interruption does is told beforehand.
+        // The notice says beforehand what an interruption does.
         let failover = Request::Replica(replica::Command::Switch {
             group: "v1".into(),
             to: None,
             failover: true,
             past: Vec::new(),
         });
-        assert!(failover.when_interrupted().contains("gives it up as long as it waits"));
+        assert!(failover.when_interrupted().contains("cancels it while it waits"));
         let grow = Request::Grow { volume: "v1".into(), size: 1 << 30 }.when_interrupted();
-        assert_eq!(grow, "; after Ctrl-C it goes on: `weft volume info v1` shows that");
+        assert_eq!(grow, "; it continues even after Ctrl-C: `weft volume info v1` shows the state");
         assert_eq!(Request::Status.when_interrupted(), "");
-        // Who waits for longer is told for what, once.
+        // A longer wait is announced once.
         let (mut told, ms) = (0, Duration::from_millis);
         server.ask_saying(&Request::Status, ms(2), ms(1), || told += 1).unwrap_err();
         assert_eq!(told, 1);

@@ -1,6 +1,4 @@
-//! The command line.
-//!
-//! Owns: names, defaults and help of every option. Does not: act.
+//! The command line: names, defaults and help of every option.
 
 mod bench;
 mod client;
@@ -33,7 +31,7 @@ pub(crate) struct Args {
     /// Log more: -v what happens to connections, -vv each protocol step
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// End when nobody can read standard output any more: for a process that another weft starts
+    /// End when no process can read standard output any more: for a process that another weft starts
     #[arg(long, global = true, hide = true)]
     pub end_with_reader: bool,
     /// What to do
@@ -42,13 +40,15 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The command line, where a number or size may begin with a hyphen: it is refused with the range, and not for an option.
+    /// Parses the command line. A number or size may begin with a hyphen, so that it is refused with the allowed
+    /// range and not as an unknown option.
     pub(crate) fn of_line(
         line: impl IntoIterator<Item: Into<OsString> + Clone>,
     ) -> Result<Args, clap::Error> {
         let command = with_negative_values(Args::command());
         let mut found = command.clone().try_get_matches_from(line).map_err(|mut error| {
-            // That an option which does not exist can be passed as a value (`weft ls -- -l`) helps nobody: no URL begins so.
+            // Clap suggests passing an unknown option as a value (`weft ls -- -l`), which never helps: no URL begins
+            // with a hyphen.
             if error.kind() == ErrorKind::UnknownArgument {
                 error.remove(ContextKind::Suggested);
             }
@@ -70,12 +70,12 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_values)
 }
 
-/// What to do.
+/// A command of `weft`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Serve folders and ramdisks over SMB (and NFS), on TCP and RDMA; volumes over NBD
     Serve(Box<Serve>),
-    /// Create, list and change volumes
+    /// Create, list, resize and remove volumes
     Volume(Volume),
     /// Replicate volumes to other hosts
     Replica(Box<Replica>),
@@ -93,14 +93,14 @@ pub(crate) enum Command {
     Stat(Stat),
     /// Make one folder equal to another, to or from a server, copying only what differs
     Sync(Sync),
-    /// Serve a ramdisk here, sweep READ and WRITE over TCP, iWARP and shared memory, write a report
+    /// Serve a ramdisk on this host, measure READ and WRITE over TCP, iWARP and shared memory, and write a report
     Demo(Demo),
-    /// Measure a server as the white papers did, RDMA beside TCP, or by workloads of your own
+    /// Measure a server: the published RDMA-against-TCP comparisons, or workloads of your own
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Explain, step by step, whether RDMA to a host works and why not
+    /// Check step by step whether RDMA to a host works, and if not, why
     Doctor(Doctor),
-    /// RDMA without storage: check data, measure, list providers
+    /// Use RDMA without storage: check data, measure, list providers
     #[command(subcommand)]
     Rdma(Rdma),
     /// Write the manual pages into a folder
@@ -116,7 +116,7 @@ pub(crate) struct Man {
 }
 
 impl Command {
-    /// Whether it stays and serves, so that its log tells what it does.
+    /// Whether the command stays and serves, so that its log reports what it does.
     pub(crate) fn serves(&self) -> bool {
         match self {
             Command::Serve(_)
@@ -137,7 +137,7 @@ impl Command {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  weft status\n  weft status --watch\n  \
 weft status --json | jq '.servers[].connections[] | [.peer, .transport, .provider, .traffic.rdma_written_bytes]'\n\n\
-It asks the servers of this user on this host, by a socket in their state directory.")]
+It asks this user's servers on this host, through a socket in their state directory.")]
 pub(crate) struct Status {
     /// The server's state directory [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
@@ -148,10 +148,10 @@ pub(crate) struct Status {
     /// Print JSON: {"servers": [...]}
     #[arg(long)]
     pub json: bool,
-    /// Again and again, until Ctrl-C
+    /// Repeat until Ctrl-C
     #[arg(long)]
     pub watch: bool,
-    /// Seconds in between
+    /// Seconds between updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch", value_parser = number::<u64>(1..=86_400))]
     pub every: u64,
 }
@@ -159,34 +159,34 @@ pub(crate) struct Status {
 /// `weft demo`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Demo {
-    /// Where the page goes; - is standard output, and the tables go to standard error then
+    /// File for the report; - writes it to standard output, and the tables to standard error
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
-    /// Where the figures go as JSON (docs/result-schema.md)
+    /// Also write the figures as JSON to FILE (docs/result-schema.md)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where the figures go as CSV, with every percentile
+    /// Also write the figures as CSV to FILE, with every percentile
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Judge the bounds that the project promises; exit non-zero where one falls short
+    /// Check the project's performance bounds; exit non-zero if one is missed
     #[arg(long)]
     pub gate: bool,
-    /// Repetitions of each point; the median counts
+    /// Repetitions of each point; the median is reported
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = number::<usize>(1..=1000))]
     pub repetitions: usize,
     /// Length of one measurement in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 150, value_parser = number::<u64>(1..=600_000))]
     pub duration_ms: u64,
-    /// Bytes of the file that is read and written; by default no cache of the processor holds it
+    /// Size of the file that is read and written; the default exceeds every processor cache
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = |text: &str| parse_within(text, 1 << 20, memory()))]
     pub file_size: u64,
-    /// Fewer points
+    /// Measure fewer points
     #[arg(long)]
     pub quick: bool,
     /// Measure only points whose name contains TEXT: "SMB READ 8 KiB", "qd 1"
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
-    /// Measure only over these transports, and TCP unless it is left out
+    /// Measure only over these transports; without tcp there is nothing to compare with
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["tcp", "iwarp", "iwarp-nocrc", "shm"])]
     pub over: Vec<String>,
 }

@@ -1,7 +1,8 @@
-//! `weft bench`: the white papers' pictures on the reader's own machines, and workloads of the reader's own.
+//! `weft bench`: the published comparisons on the user's own machines, and workloads of the user's own.
 //!
-//! What: jobs (see `weft_load::job`) run one after the other against a server; one report at the end, also after Ctrl-C.
-//! Owns: the order of pictures and the files of the report. Does not: measure (see `sweep`) or draw (see `weft_load::print`).
+//! Jobs (see `weft_load::job`) run one after the other against a server; one report follows at the end, also after
+//! Ctrl-C. This file decides the order of the jobs and writes the report's files. `sweep` measures,
+//! `weft_load::print` draws.
 
 mod agent;
 mod crew;
@@ -47,13 +48,13 @@ pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Failure> {
         BenchCommand::Nfs(args) => pictures(&[Picture::Nfs], args),
         BenchCommand::All(args) => {
             let all = [Picture::Latency, Picture::Smb, Picture::Table, Picture::Nfs, Picture::Replica];
-            // Of a server elsewhere nobody knows whether it has a volume to spare.
+            // We cannot know whether a server on another host has a volume to spare.
             let here = args.host == "local";
             pictures(if here { &all } else { &all[..4] }, args)
         }
         BenchCommand::Replica(args) if args.host != "local" => Err(Misuse::new(format!(
-            "two servers are started here for this: weft bench replica local. How fast {} would be as a destination: \
-             {}; how fast a copy under way is: weft replica status",
+            "this measurement starts two servers on this host: weft bench replica local. To check {} as a destination: \
+             {}; to see the progress of a running copy: weft replica status",
             args.host,
             ShellCommand::new("weft replica check").operand(&args.host)
         ))
@@ -69,9 +70,9 @@ pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What is measured, one after the other.
+/// Measurements that run one after the other.
 pub(crate) enum Assignment {
-    /// A job, and the protocol that it is done by.
+    /// A job, and the protocol it uses.
     Job(Scheme, Job),
     /// Replication between two servers.
     Replication(Replication),
@@ -108,10 +109,10 @@ impl Assignment {
     }
 }
 
-/// What has to be done, and until when.
+/// All measurements, and their time limit.
 pub(crate) struct Assignments {
     pub all: Vec<Assignment>,
-    /// Where the user says how long each measurement is, it takes what it takes.
+    /// `None` if the user chose the duration of each measurement.
     pub pace: Option<Pace>,
 }
 
@@ -121,7 +122,7 @@ fn pictures(which: &[Picture], args: PictureOf) -> Result<ExitCode, Failure> {
     let mut all = Vec::new();
     for picture in which {
         if *picture == Picture::Replica {
-            // A size that was asked for is that of the files of the other pictures.
+            // A size that the user chose applies to the files of the other comparisons.
             let size = args.measuring.file_size.filter(|_| which.len() == 1);
             all.push(Assignment::Replication(Replication::new(extent.quick, size, usual)?));
         }
@@ -142,7 +143,7 @@ fn pictures(which: &[Picture], args: PictureOf) -> Result<ExitCode, Failure> {
     session(&title, &args.host, &args.server, &args.measuring, &args.only, Vec::new(), assignments)
 }
 
-/// What the options change of a picture.
+/// Applies the options to a comparison.
 fn adapt(job: Job, args: &PictureOf) -> Result<Job, Failure> {
     let measuring = &args.measuring;
     let mut job = Job { verify: measuring.verify, channels: args.server.channels.unwrap_or(1), ..job };
@@ -155,7 +156,7 @@ fn adapt(job: Job, args: &PictureOf) -> Result<Job, Failure> {
     if let Some(clients) = args.clients.filter(|_| job.picture == Picture::Nfs) {
         if !job.files.is_multiple_of(clients) {
             return Err(Misuse::new(format!(
-                "{} streams cannot be shared by {clients} clients: 1, 2, 4, 8 or 16 can",
+                "{} streams cannot be divided among {clients} clients: use 1, 2, 4, 8 or 16",
                 job.files
             ))
             .into());
@@ -176,7 +177,7 @@ fn extent(args: &PictureOf) -> Extent {
     }
 }
 
-/// When to count, by the options; a fifth of the time warms up.
+/// The measuring window according to the options; a fifth of the time is warm-up.
 fn timing(measuring: &Measuring, usual_seconds: f64) -> Timing {
     let duration = Duration::from_secs_f64(measuring.duration.unwrap_or(usual_seconds));
     let window = (duration / 5).clamp(Duration::from_millis(20), Duration::from_secs(1));
@@ -188,7 +189,7 @@ fn timing(measuring: &Measuring, usual_seconds: f64) -> Timing {
     }
 }
 
-/// Runs assignments against a server and reports: on the terminal, and in the files that were asked for.
+/// Runs assignments against a server and reports on the terminal and in the requested files.
 pub(crate) fn session(
     title: &str,
     host: &str,
@@ -208,7 +209,7 @@ pub(crate) fn session(
     let stop = crate::signals::stop_on_signals()?;
     let started = Instant::now();
     let moment = When::from(SystemTime::now());
-    // Before this process is bound to some processors.
+    // Taken before this process is bound to some processors.
     let environment = Environment::here("", "")?;
     let mut server = Server::start(host, options)?;
     let observer = server.agent().map(Observer::meet).transpose()?;
@@ -245,7 +246,7 @@ pub(crate) fn session(
     report.interrupted = stop.load(Ordering::Relaxed);
     report.seconds = Some(started.elapsed().as_secs_f64());
     let stopped = server.stop();
-    // What was measured is written, also where something failed afterwards.
+    // Writes the measured points even if something failed afterwards.
     if report.points().next().is_some() || report.interrupted {
         console.print(format_args!("{}", print::term::render(&report, print::term::Style::of_stdout())))?;
         for path in &measuring.out {
@@ -256,7 +257,7 @@ pub(crate) fn session(
     outcome?;
     stopped?;
     if report.interrupted {
-        note!("stopped: what was measured until then is above");
+        note!("stopped: the results up to this point are above");
         return Ok(ExitCode::FAILURE);
     }
     if report.points().next().is_none() {
@@ -295,7 +296,7 @@ fn sections(
             assignment.choose(chosen);
             report.notes.extend(pace.as_ref().and_then(|pace| pace.shortened(chosen)).map(|how| {
                 format!(
-                    "{}: {how}, so that all of it ends in time; --duration measures longer",
+                "{}: {how}, to finish in the planned time; --duration measures longer",
                     assignment.picture()
                 )
             }));
@@ -316,14 +317,14 @@ fn sections(
                 outcome
             }
         };
-        // With --only a part is not what was planned.
+        // With --only, the plan no longer fits the chosen part.
         if let (Some(pace), Some(chosen), true) = (&mut pace, &chosen, only.is_empty()) {
             pace.took(&parts[n], chosen, at.elapsed());
         }
         match outcome {
             Ok(section) if section.points.is_empty() && section.refusals.is_empty() => {}
             Ok(section) => report.sections.push(section),
-            // Of several pictures one that cannot be had does not cost the others; alone it is an error.
+            // If one of several comparisons fails, the others still run; a single one is an error.
             Err(e) if many && !strict => {
                 let mut section = Section::new(picture);
                 section.refusals.push(Refusal { work: None, transport: "all".into(), reason: e.to_string() });
@@ -336,7 +337,7 @@ fn sections(
     Ok(())
 }
 
-/// What a reader has to know of where it was measured.
+/// Facts about the measured setup that a reader needs.
 fn notes(server: &Server) -> Vec<String> {
     let list = |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     if !server.is_local() {

@@ -1,6 +1,6 @@
 //! `weft cat` and `weft put`: a remote file to standard output, standard input to a remote file.
 //!
-//! Does not: seek, verify or resume: there is nothing to read again in a pipe.
+//! Neither seeks, verifies or resumes, because a pipe cannot be read again.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -44,16 +44,16 @@ pub(crate) fn cat(args: Cat) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a remote file to `out`, in order; how many bytes it was.
+/// Writes a remote file to `out`, in order; returns its length in bytes.
 pub(crate) async fn print(
     remote: &Remote,
     path: &str,
     (mut out, name): (Box<dyn Write + Send>, &str),
 ) -> Result<u64, Fault> {
     let here = |e: io::Error| match crate::out::ended_by_reader(&e) {
-        // A closed pipe stays what it is: nobody needs to be told.
+        // A closed pipe keeps its error kind: it is not reported to the user.
         true => Fault::Here(e.into()),
-        // Where it leads to nobody knows here: no advice about a folder.
+        // The other end of the pipe is unknown here, so there is no advice about a folder.
         false => Fault::Here(format!("{name}: {e}").into()),
     };
     let file = remote.open(path, false).await.map_err(Fault::There)?;
@@ -69,7 +69,7 @@ pub(crate) async fn print(
         let (bytes, len): (Bytes, u32) = bytes?;
         copied += bytes.len() as u64;
         let short = bytes.len() < len as usize;
-        // Whoever reads the pipe may take his time; the connection is looked after meanwhile.
+        // The reader of the pipe may be slow; the connection is kept alive meanwhile.
         let written;
         (out, written) = rt::blocking(move || {
             let written = out.write_all(&bytes);
@@ -77,7 +77,7 @@ pub(crate) async fn print(
         })
         .await;
         written.map_err(here)?;
-        // What comes after a gap would be in the wrong place.
+        // Bytes after a gap would be at the wrong offset.
         if short {
             break;
         }
@@ -105,7 +105,7 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
             return Err(format!("{url} is a folder: name a file in it, {}", url.join("NAME")).into());
         }
         let taken = take(&remote, &url.path, &stopped).await;
-        // Also after a failure: the server would keep what is open, and its space.
+        // Also after a failure: otherwise the server keeps the file open, and its space in use.
         remote.close().await;
         taken.map_err(|e| e.told(&url))
     };
@@ -116,7 +116,7 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes standard input to a remote file, which is replaced at the end; how many bytes it was.
+/// Writes standard input to a remote file, which is replaced at the end; returns its length in bytes.
 pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) -> Result<u64, Fault> {
     let draft = remote.draft(target, None, FILE_MODE).await.map_err(Fault::There)?;
     let blocks = async || rt::blocking(read_block).await;
@@ -138,7 +138,7 @@ pub(crate) async fn take_into(
         if block.is_empty() {
             break;
         }
-        // On a terminal to read on after the end would want a second Ctrl-D.
+        // On a terminal, reading past the end would require a second Ctrl-D.
         let is_last = (block.len() as u64) < BLOCK_BYTES;
         let (file, at) = (file.clone(), offset);
         offset += block.len() as u64;
@@ -154,15 +154,15 @@ pub(crate) async fn take_into(
         written.map_err(Fault::There)?;
     }
     file.flush().await.map_err(Fault::There)?;
-    // What it had not made durable may be missing, and there is nothing to compare with.
+    // The server may have lost bytes that were not durable, and standard input cannot be read again to compare.
     if file.is_anew() {
-        let lost = "the server was restarted meanwhile, and may have lost a part; standard input cannot be read again: repeat the whole";
+        let lost = "the server restarted during the copy and may have lost a part; standard input cannot be read again: repeat the command";
         return Err(Fault::There(lost.into()));
     }
     Ok(offset)
 }
 
-/// As much of standard input as fills a block; empty at its end.
+/// Reads standard input until a block is full; empty at the end of input.
 fn read_block() -> std::io::Result<Bytes> {
     let mut block = Vec::with_capacity(BLOCK_BYTES as usize);
     std::io::stdin().lock().take(BLOCK_BYTES).read_to_end(&mut block)?;

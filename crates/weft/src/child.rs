@@ -1,9 +1,8 @@
-//! This same program as another process: the other side of a measurement.
+//! Runs this program as another process: the other side of a measurement.
 //!
-//! The process ends with this one, however that ends, also where no destructor runs: this one keeps the reading end of the pipe that is
-//! its standard output, and it ends when nobody has that any more ([`end_with_reader`]). A signal at the death of the parent
-//! (PR_SET_PDEATHSIG) would come at the end of the thread that started it.
-//! Owns: the process; it does not outlive this value. Does not: know what it serves.
+//! The process never outlives this one, even if no destructor runs: this process holds the reading end of the child's
+//! standard output pipe, and the child ends when that end is closed ([`end_with_reader`]). A parent-death signal
+//! (PR_SET_PDEATHSIG) would arrive when the thread that started the child ends.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -17,22 +16,22 @@ use serde_json::Value;
 
 use crate::Failure;
 
-/// How long a process whose reader is gone may take to end in order.
+/// How long a process whose reader is gone may take to shut down.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A process that said that it is ready.
+/// A process that has printed its ready line.
 pub(crate) struct Service {
     child: Child,
     ready: Value,
-    /// As long as this is open the process goes on.
+    /// The process runs as long as this is open.
     _stdout: BufReader<ChildStdout>,
 }
 
-/// From now on this process ends, as by SIGTERM, when nobody can read its standard output any more.
+/// From now on this process ends, as by SIGTERM, when no process can read its standard output any more.
 pub(crate) fn end_with_reader() {
     std::thread::spawn(|| {
         let stdout = std::io::stdout();
-        // Nothing is asked for: of a pipe without a reader POLLERR is told in any case.
+        // No event is requested: poll reports POLLERR for a pipe without a reader in any case.
         while let Ok(0) | Err(Errno::INTR) = poll(&mut [PollFd::new(&stdout, PollFlags::empty())], None) {}
         let _ = kill_process(getpid(), Signal::TERM);
         std::thread::sleep(GRACE);
@@ -41,8 +40,8 @@ pub(crate) fn end_with_reader() {
 }
 
 impl Service {
-    /// Starts `weft` with these arguments and waits for its ready line, a JSON object. A variable of the environment
-    /// may be set, and standard input may be something.
+    /// Starts `weft` with these arguments and waits for its ready line, a JSON object. The caller may set one
+    /// environment variable and choose standard input.
     pub(crate) fn start(
         args: &[&str],
         variable: Option<(&str, &str)>,
@@ -51,7 +50,7 @@ impl Service {
         Service::spawn(Command::new(std::env::current_exe()?), args, variable, stdin)
     }
 
-    /// The same; signals from the terminal do not reach it. Of itself it says what `log` lets through.
+    /// Like `start`; signals from the terminal do not reach the process. `log` sets its log level.
     pub(crate) fn start_apart(
         args: &[&str],
         variable: Option<(&str, &str)>,
@@ -60,7 +59,7 @@ impl Service {
     ) -> Result<Service, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.process_group(0);
-        // What it says of itself is of no interest to whoever measures it, unless asked for.
+        // The log of the measured process does not interest the user, unless asked for.
         if std::env::var_os("WEFT_LOG").is_none() {
             command.env("WEFT_LOG", log);
         }
@@ -85,10 +84,10 @@ impl Service {
         match serde_json::from_str(&line) {
             Ok(ready) => Ok(Service { child, ready, _stdout: stdout }),
             Err(e) => {
-                // It said why on standard error; do not leave it behind.
+                // The process printed the reason on standard error; do not leave it running.
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(format!("`weft {}` did not get ready: {e}", args.join(" ")).into())
+            Err(format!("`weft {}` did not become ready: {e}", args.join(" ")).into())
             }
         }
     }
@@ -98,18 +97,18 @@ impl Service {
         self.child.id()
     }
 
-    /// A port out of its ready line.
+    /// A port from its ready line.
     pub(crate) fn port(&self, name: &str) -> Result<u16, Failure> {
         let port = self.ready[name].as_u64().and_then(|port| u16::try_from(port).ok());
         port.ok_or_else(|| format!("the ready line has no {name}").into())
     }
 
-    /// A number out of its ready line.
+    /// A number from its ready line.
     pub(crate) fn number(&self, name: &str) -> Result<f64, Failure> {
         self.ready[name].as_f64().ok_or_else(|| format!("the ready line has no {name}").into())
     }
 
-    /// Asks it to end, and waits; it must end well.
+    /// Asks it to end, and waits; an unsuccessful exit is an error.
     pub(crate) fn stop(mut self) -> Result<(), Failure> {
         let pid = rustix::process::Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM)?;
@@ -120,7 +119,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Already ended after `stop`; otherwise something failed, and the process must not stay behind.
+        // After `stop` it has already ended; otherwise something failed, and the process must not stay behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,6 +1,5 @@
-//! `weft bench compare`: two results held against each other.
-//!
-//! Owns: the files and the exit status. Does not: judge (see [`weft_load::difference`]).
+//! `weft bench compare`: compares two results. [`weft_load::difference`] judges; this file reads the files and sets
+//! the exit status.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use crate::Failure;
 use crate::args::Compare;
 use crate::out::Console;
 
-/// Results larger than this are none of ours: a full run with histograms has a few MiB.
+/// A larger file is not a result: a full run with histograms has a few MiB.
 const MAX_RESULT_BYTES: u64 = 256 << 20;
 
 /// Runs the command.
@@ -42,18 +41,18 @@ pub(crate) fn run(args: Compare) -> Result<ExitCode, Failure> {
         let names = [name(&args.before), name(&args.after)];
         let page = print::difference::page(&difference, &before, &after, [&names[0], &names[1]]);
         crate::local::save(path, page.as_bytes())?;
-        // Standard output may be the JSON, or the page.
+        // The JSON object, or the page, may go to standard output.
         Console::Stderr.wrote(path)?;
     }
     Ok(if args.gate && difference.worse > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The result in a file.
+/// Reads a result from a file.
 pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
     let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let size = std::fs::metadata(path).map_err(|e| named(&e))?.len();
     if size > MAX_RESULT_BYTES {
-        return Err(named(&"larger than any result: give a file that --json wrote").into());
+        return Err(named(&"larger than any result: name a file that --json wrote").into());
     }
     let text = std::fs::read(path).map_err(|e| named(&e))?;
     Report::parse(&text).map_err(|e| named(&e).into())
@@ -75,7 +74,7 @@ mod tests {
             json,
             out: Some("-".into()),
         };
-        assert!(run(args(true)).unwrap_err().to_string().contains("one form only"));
+        assert!(run(args(true)).unwrap_err().to_string().contains("one format"));
         assert!(run(args(false)).unwrap_err().to_string().starts_with("/nowhere/before.json: "));
     }
 }

@@ -1,6 +1,5 @@
-//! Clients by URL: chooses the transport, connects, and shows SMB and NFS as one kind of remote folder.
-//!
-//! Owns: the choice of transport and the sentence that explains it. Does not: speak a protocol.
+//! Clients by URL: chooses the transport and explains the choice, connects, and presents SMB and NFS as one kind of
+//! remote folder.
 
 mod channels;
 mod lasting;
@@ -43,35 +42,35 @@ use crate::when::When;
 const SMB_DIRECT_PORT: u16 = 5445;
 /// Default port of NFS over RDMA (RFC 8267 section 6).
 const NFS_RDMA_PORT: u16 = 20049;
-/// Default port of SMB of `weft serve`, which takes no privilege.
+/// Default SMB port of `weft serve`; listening on it needs no privilege.
 pub(crate) const WEFT_SMB_PORT: u16 = 4450;
-/// How long a port of loopback may take to answer.
+/// How long a port on loopback may take to answer.
 const LOOPBACK_LIMIT: Duration = Duration::from_secs(1);
-/// How long it takes at most to set up RDMA with one address, the negotiation of what goes over it included. A provider's set-up
-/// has the same, and says better what did not come.
+/// Time limit for setting up RDMA with one address, including the protocol's negotiation. A provider's own set-up
+/// limit is the same, and its error is more precise.
 const RDMA_LIMIT: Duration = weft_rdma::SETUP_LIMIT;
-/// How long a server may take to let a client in, once it is connected: domain controllers may be asked meanwhile. What speaks at
-/// a port that does not answer is looked at within it.
+/// How long a connected server may take to let a client in: it may have to ask domain controllers. If a port does not
+/// answer, probing what it speaks happens within this limit.
 const LOGON_LIMIT: Duration = Duration::from_secs(20);
-/// How long it takes in all until a server is used: its name, all addresses, transports and versions that are tried, DFS links that
-/// lead on from it, the log-on or mount. Each step has its own limit besides.
+/// Time limit until a server can be used: its name, all addresses, transports and versions tried, DFS links followed,
+/// the log-on or mount. Each step also has its own limit.
 const WHOLE_LIMIT: Duration = Duration::from_secs(90);
-/// Who says nothing for so long is looked at while we wait on.
+/// A port that stays silent for this long is probed while we keep waiting.
 const LOOK_AFTER: Duration = Duration::from_millis(700);
-/// How long that look takes at most.
+/// Time limit of that probe.
 const LOOK_LIMIT: Duration = Duration::from_millis(1500);
-/// By so much a wait for a connection is longer than those of its addresses, whose errors say more.
+/// A wait for a connection exceeds the waits for its addresses by this much, because their errors are more precise.
 const CONNECT_SLACK: Duration = Duration::from_millis(500);
-/// How long the end of a session may take: a server that is gone is why some commands fail.
+/// How long closing a session may take: some commands fail because the server is gone.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
-/// Symbolic links one behind the other.
+/// Longest chain of symbolic links.
 const MAX_LINKS: usize = 8;
 
 /// One name in a remote folder.
 pub(crate) struct RemoteEntry {
     /// Its name.
     pub name: String,
-    /// The name is not UTF-8: `name` shows it, and does not find it.
+    /// The name is not UTF-8: `name` displays it, but cannot be used to find it.
     pub garbled: bool,
     /// Whether it is a folder.
     pub folder: bool,
@@ -83,23 +82,23 @@ pub(crate) struct RemoteEntry {
     pub modified: When,
 }
 
-/// What is known of a remote file or folder.
+/// Metadata of a remote file or folder.
 pub(crate) struct RemoteStat {
     /// Whether it is a folder.
     pub folder: bool,
-    /// Neither a folder nor a file, as far as the protocol tells without another question.
+    /// Neither a folder nor a file, as far as the protocol tells without another request.
     pub special: bool,
     /// Bytes.
     pub size: u64,
-    /// Bytes that it occupies.
+    /// Bytes allocated for it.
     pub allocated: u64,
-    /// Birth, where the protocol tells it.
+    /// Creation time, if the protocol reports it.
     pub created: Option<When>,
     /// Last write.
     pub modified: When,
     /// Last read.
     pub accessed: When,
-    /// Its Unix permissions, where the protocol tells them.
+    /// Its Unix permissions, if the protocol reports them.
     pub mode: Option<u32>,
 }
 
@@ -107,20 +106,20 @@ pub(crate) struct RemoteStat {
 pub(crate) struct RemoteShare {
     /// Its name.
     pub name: String,
-    /// What the server says of it.
+    /// The server's remark about the share.
     pub remark: String,
 }
 
-/// What client and server agreed on, and what the server is, as far as it tells.
+/// The negotiated parameters, and the server's software as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Agreed {
     /// "Weft", "Samba 4.17.12-Debian", ...
     pub software: Option<String>,
     /// "SMB 3.1.1", "NFS 3", "NFS 4.1".
     pub dialect: String,
-    /// How messages are signed, where they are.
+    /// How messages are signed, if they are.
     pub signing: Option<String>,
-    /// How messages are encrypted, where they are.
+    /// How messages are encrypted, if they are.
     pub encryption: Option<String>,
 }
 
@@ -134,55 +133,55 @@ pub(crate) trait RemoteFile {
     fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes>;
     /// Writes all of `data`.
     fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()>;
-    /// Sets the time of the last write; false where the protocol has no such time.
+    /// Sets the time of the last write; false if the protocol cannot represent that time.
     fn set_modified(&self, at: When) -> Answer<'_, bool>;
     /// Makes what was written durable.
     fn flush(&self) -> Answer<'_, ()>;
-    /// Whether the server was restarted since it was opened: what was written and not flushed by then may be missing.
+    /// Whether the server has restarted since the file was opened: unflushed writes from before may be missing.
     fn is_anew(&self) -> bool {
         false
     }
-    /// Cuts off what is behind this length.
+    /// Truncates the file to this length.
     fn set_len(&self, len: u64) -> Answer<'_, ()>;
-    /// Ends the use of the file.
+    /// Closes the file.
     fn close(&self) -> Answer<'_, ()>;
 }
 
-/// A partial file, open, beside the file whose new content it gets.
+/// An open partial file, beside the file whose new content it will hold.
 pub(crate) struct Partial {
     /// Its path.
     pub path: String,
-    /// The path of the file whose content it is to be, behind all links.
+    /// The path of the file to replace, with all links resolved.
     pub target: String,
-    /// What to write to.
+    /// The file to write to.
     pub file: Rc<dyn RemoteFile>,
-    /// A later command finds it by its name.
+    /// A later command can find it by its name.
     pub resumable: bool,
 }
 
-/// New content of a file on its way. No other command writes to the partial file until this is closed.
+/// New content of a file, being written. No other command writes to the partial file until this is closed.
 pub(crate) trait RemoteDraft {
-    /// What to write to, and what becomes of it.
+    /// The partial file.
     fn partial(&self) -> &Partial;
-    /// Gives the target this content, closes the partial file and removes it. A target that is there keeps its mode, owner, ACLs,
-    /// other names and whatever else it has, as far as the protocol lets us see to that. After a failure the partial file is
-    /// closed and stays.
+    /// Replaces the target's content with the partial file's, closes the partial file and removes it. An existing
+    /// target keeps its mode, owner, ACLs, hard links and other metadata, as far as the protocol allows. After a
+    /// failure the partial file is closed and stays.
     fn replace(&self) -> Answer<'_, ()>;
     /// Removes the partial file.
     fn discard(&self) -> Answer<'_, ()>;
 }
 
-/// What open(2) is asked for, before the umask.
+/// The mode passed to open(2), before the umask.
 pub(crate) const FILE_MODE: u32 = 0o666;
 
-/// What is said where a server lets others read what they shall not.
+/// Warns that a server does not hide new content from other users.
 fn note_shown(path: &str) {
     note!(
-        "weft: the server keeps no permissions that would hide the new content of {path} from others until it is whole"
+        "weft: the server cannot hide the new content of {path} from other users while it is incomplete"
     );
 }
 
-/// What is said to the second of two commands.
+/// The error for the second of two concurrent copies.
 const UNDER_WAY: &str = "another copy to this file is under way";
 
 /// A share or export.
@@ -190,43 +189,43 @@ trait RemoteFolder {
     fn open<'a>(&'a self, path: &'a str, write: bool) -> Answer<'a, Rc<dyn RemoteFile>>;
     fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>>;
     fn list<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<RemoteEntry>>;
-    /// `None` when there is nothing.
+    /// `None` if nothing exists there.
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<RemoteStat>>;
-    /// Where a link leads; `None` where the server does not say, or there is none.
+    /// A link's target; `None` if it is not a link or the server does not tell.
     fn target<'a>(&'a self, path: &'a str) -> Answer<'a, Option<String>>;
-    /// A folder that exists is no failure.
+    /// An existing folder is not an error.
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     /// See [`Remote::remove_unfinished`].
     fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool>;
-    /// See [`Remote::draft`]; `target` is no link.
+    /// See [`Remote::draft`]; `target` is not a link.
     fn draft<'a>(
         &'a self,
         target: Behind,
         tag: Option<&'a str>,
         mode: u32,
     ) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
-    /// Gives a file the spelling of its name that is used here.
+    /// Changes the spelling of a file's name to the one in `path`.
     fn respell<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
     fn describe(&self) -> String;
     fn agreed(&self) -> LocalBoxFuture<'_, Agreed>;
-    /// How often a request waited for a credit; `None` where there are none.
+    /// How often a request waited for a credit; `None` if the protocol has no credits.
     fn credits_starved(&self) -> Option<u64> {
         None
     }
-    /// The connections that there are, each in a few words; empty where there is only ever one.
+    /// The current connections, described in a few words each; empty if there is only ever one.
     fn connections(&self) -> Vec<String> {
         Vec::new()
     }
-    /// How many connections were lost without harm.
+    /// How many connections were lost without effect on operations.
     fn lost_connections(&self) -> u32 {
         0
     }
     /// See [`Remote::outlast`].
     fn outlast(&self, _patience: Duration, _until: Arc<AtomicBool>) {}
-    /// How often everything was lost and made again.
+    /// How often all connections were lost and re-established.
     fn losses(&self) -> u32 {
         0
     }
@@ -242,7 +241,7 @@ pub(crate) struct Remote {
     origin: u32,
 }
 
-/// The way that was taken.
+/// The chosen transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Medium {
     Tcp,
@@ -262,7 +261,7 @@ impl Medium {
     }
 }
 
-/// What a connection attempt needs, whichever protocol makes it.
+/// Parameters of a connection attempt, for either protocol.
 struct Dial<'a> {
     url: &'a Url,
     options: &'a Connect,
@@ -270,14 +269,14 @@ struct Dial<'a> {
     congestion: Option<&'a str>,
     /// Addresses of the URL's host, in the order in which they are tried.
     ips: Vec<IpAddr>,
-    /// The one at which the server was reached, to be tried first from then on.
+    /// The address at which the server was reached; from then on it is tried first.
     reached: Cell<Option<IpAddr>>,
-    /// When [`WHOLE_LIMIT`] is over.
+    /// When [`WHOLE_LIMIT`] ends.
     until: Time,
 }
 
 impl Remote {
-    /// Connects to the share of `url`; asks for a password where one is needed and not given.
+    /// Connects to the share of `url`; asks for a password if one is needed and not set.
     pub(crate) async fn connect(url: &Url, options: &Connect, pool: &Pool) -> Result<Remote, Failure> {
         let password = password_for(url, options)?;
         Remote::connect_as(url, options, pool, &password, None).await
@@ -304,7 +303,7 @@ impl Remote {
         Ok(Remote { folder, medium, reason, pool: pool.clone(), origin })
     }
 
-    /// Tells the shares apart that users name.
+    /// Distinguishes the shares that users name.
     pub(crate) fn origin(&self) -> u32 {
         self.origin
     }
@@ -314,12 +313,12 @@ impl Remote {
         self.medium.name()
     }
 
-    /// What was agreed on and why this transport, in one line.
+    /// The negotiated parameters and the reason for this transport, in one line.
     pub(crate) fn describe(&self) -> String {
         format!("{} ({})", self.folder.describe(), self.reason)
     }
 
-    /// The same, taken apart, and what the server says that it is.
+    /// The negotiated parameters as fields, and the server's software.
     pub(crate) async fn agreed(&self) -> Agreed {
         self.folder.agreed().await
     }
@@ -329,7 +328,7 @@ impl Remote {
         self.folder.credits_starved()
     }
 
-    /// Where payload buffers come from.
+    /// The pool for payload buffers.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -349,17 +348,17 @@ impl Remote {
         self.folder.list(path).await
     }
 
-    /// What is known of a file or folder; `None` when there is nothing.
+    /// Metadata of a file or folder; `None` if nothing exists there.
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<RemoteStat>, Failure> {
         self.folder.stat(path).await
     }
 
-    /// Where a link leads; `None` where the server does not say, or there is none.
+    /// A link's target; `None` if it is not a link or the server does not tell.
     pub(crate) async fn target(&self, path: &str) -> Result<Option<String>, Failure> {
         self.folder.target(path).await
     }
 
-    /// Whether `path` is a folder; false when there is nothing.
+    /// Whether `path` is a folder; false if nothing exists there.
     pub(crate) async fn is_folder(&self, path: &str) -> Result<bool, Failure> {
         Ok(self.folder.stat(path).await?.is_some_and(|stat| stat.folder))
     }
@@ -379,16 +378,16 @@ impl Remote {
         self.folder.remove(path).await
     }
 
-    /// Removes a partial file, unless a command is at work on it, or it is gone; whether it did.
+    /// Removes a partial file unless it is gone or another command is using it; returns whether it did.
     pub(crate) async fn remove_unfinished(&self, path: &str) -> Result<bool, Failure> {
         self.folder.remove_unfinished(path).await
     }
 
-    /// Begins new content for the file `target`; a symbolic link is followed. With a tag the partial file has a name by which a
-    /// later command finds it, and what is in it stays, unless that is of no use to us; without one it is empty. Where there is no target, the new one gets
-    /// the permissions of `mode` that the umask leaves, where the protocol has such.
+    /// Begins new content for the file `target`, following a symbolic link. With a tag the partial file has a name by
+    /// which a later command finds it, and usable content in it stays; without a tag it is empty. A new target gets
+    /// the permissions in `mode` that the umask leaves, if the protocol has permissions.
     ///
-    /// Nobody else can read what takes the place of a file before it is whole, as far as the server has permissions.
+    /// As far as the server has permissions, other users cannot read a replacement before it is complete.
     pub(crate) async fn draft<'a>(
         &'a self,
         target: &str,
@@ -398,38 +397,38 @@ impl Remote {
         self.folder.draft(behind_links(self, target).await?, tag, mode).await
     }
 
-    /// Spells the name of a file as `path` does, where upper and lower case are the same to the server.
+    /// Spells the name of a file as `path` does, on a server that ignores case.
     pub(crate) async fn respell(&self, path: &str) -> Result<(), Failure> {
         self.folder.respell(path).await
     }
 
-    /// The connections that there are, each in a few words; empty where there is only ever one.
+    /// The current connections, described in a few words each; empty if there is only ever one.
     pub(crate) fn connections(&self) -> Vec<String> {
         self.folder.connections()
     }
 
-    /// How many connections were lost without harm.
+    /// How many connections were lost without effect on operations.
     pub(crate) fn lost_connections(&self) -> u32 {
         self.folder.lost_connections()
     }
 
-    /// From now on operations, and files that are opened, go on after all connections were lost, as soon as the server can be
-    /// reached again, for so long at most and until this is raised. NFS does so in any case.
+    /// From now on, when all connections are lost, operations and open files continue as soon as the server is
+    /// reachable again, for at most `patience` or until the flag is raised. NFS always does so.
     pub(crate) fn outlast(&self, patience: Duration, until: Arc<AtomicBool>) {
         self.folder.outlast(patience, until);
     }
 
-    /// How often all connections were lost and made again.
+    /// How often all connections were lost and re-established.
     pub(crate) fn losses(&self) -> u32 {
         self.folder.losses()
     }
 
-    /// What moved, and how.
+    /// Bytes and operations so far, by kind.
     pub(crate) fn traffic(&self) -> Traffic {
         self.folder.traffic()
     }
 
-    /// Says goodbye. A connection that is already gone is no failure.
+    /// Closes the session. A connection that is already gone is not an error.
     pub(crate) async fn close(&self) {
         match rt::timeout(CLOSE_LIMIT, self.folder.close()).await {
             Ok(Ok(())) => {}
@@ -439,14 +438,14 @@ impl Remote {
     }
 }
 
-/// What a path leads to.
+/// The object at the end of a path.
 struct Behind {
     path: String,
-    /// What is there.
+    /// Its metadata.
     found: Option<RemoteStat>,
 }
 
-/// What a path leads to, where a symbolic link has its name. Servers that follow links themselves show none.
+/// Resolves symbolic links at a path. Servers that follow links themselves show none.
 async fn behind_links(remote: &Remote, path: &str) -> Result<Behind, Failure> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -456,12 +455,12 @@ async fn behind_links(remote: &Remote, path: &str) -> Result<Behind, Failure> {
         }
         let Some(target) = remote.target(&path).await? else { return Ok(Behind { path, found }) };
         path = followed(&path, &target)
-            .ok_or_else(|| format!("{path} is a symbolic link to {target}, outside of the share"))?;
+            .ok_or_else(|| format!("{path} is a symbolic link to {target}, outside the share"))?;
     }
-    Err(format!("{path}: more than {MAX_LINKS} symbolic links, one behind the other").into())
+    Err(format!("{path}: more than {MAX_LINKS} symbolic links in a row").into())
 }
 
-/// Where a link at `path` leads within its share.
+/// The path within the share that a link at `path` leads to.
 fn followed(path: &str, target: &str) -> Option<String> {
     let target = target.replace('\\', "/");
     if target.starts_with('/') {
@@ -479,7 +478,7 @@ fn followed(path: &str, target: &str) -> Option<String> {
     (!names.is_empty()).then(|| names.join("/"))
 }
 
-/// Whether the URL's protocol can do what URL and options ask for together. Every connection passes here.
+/// Whether the URL's protocol supports what URL and options ask for together. Every connection passes this check.
 pub(crate) fn check(url: &Url, options: &Connect) -> Result<(), Failure> {
     match url.scheme {
         Scheme::Smb => Ok(url.check_user(options.kerberos)?),
@@ -487,7 +486,7 @@ pub(crate) fn check(url: &Url, options: &Connect) -> Result<(), Failure> {
     }
 }
 
-/// The password that a URL takes: asked for, unless a ticket or NFS needs none.
+/// The password for a URL; none is needed for a Kerberos ticket or NFS.
 pub(crate) fn password_for(url: &Url, options: &Connect) -> Result<Zeroizing<String>, Failure> {
     check(url, options)?;
     match url.scheme {
@@ -510,7 +509,7 @@ pub(crate) async fn shares(url: &Url, options: &Connect, pool: &Pool) -> Result<
     shares_as(url, options, pool, &password).await
 }
 
-/// The same with this password; of an SMB server.
+/// Like `shares`, with this password, for an SMB server.
 pub(crate) async fn shares_as(
     url: &Url,
     options: &Connect,
@@ -524,7 +523,7 @@ pub(crate) async fn shares_as(
     in_all(&url.host, asking).await
 }
 
-/// A session of SMB with a share, for what is no copying of files.
+/// An SMB session with a share, for uses other than copying files.
 pub(crate) struct Joined {
     /// The session.
     pub session: Session,
@@ -532,9 +531,9 @@ pub(crate) struct Joined {
     pub tree: Tree,
     /// "tcp", "iwarp", "shm" or "rnic".
     pub transport: &'static str,
-    /// Why this one.
+    /// Why this transport was chosen.
     pub reason: &'static str,
-    /// Looks after its connections; ends with this.
+    /// Keeps its connections alive; ends with this value.
     _keeper: Task<()>,
 }
 
@@ -568,20 +567,20 @@ pub(crate) async fn join(
     Ok(Joined { session, tree, transport: medium.name(), reason, _keeper: keeper })
 }
 
-/// All that it takes to use a server, within [`WHOLE_LIMIT`]; `step` is told when that ends.
+/// Everything up to a usable server, within [`WHOLE_LIMIT`]; `step` gets the moment at which that limit ends.
 async fn in_all<T>(host: &str, step: impl AsyncFnOnce(Time) -> Result<T, Failure>) -> Result<T, Failure> {
-    // Large, and kept off the stack as the steps of a log-on are.
+    // A large future, kept off the stack like the steps of a log-on.
     let step = Box::pin(step(rt::now() + WHOLE_LIMIT));
     reach::within(WHOLE_LIMIT, format_args!("{host}, all attempts together"), step).await
 }
 
-/// The URL with what it leaves open filled in: who logs on must be said, and a port that is not said may be told.
+/// Completes the URL: it must name a user, and a default port may be replaced by the one that answers.
 async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
     check(url, options)?;
     if url.scheme != Scheme::Smb || url.port_named {
         return Ok(url.clone());
     }
-    // Weft's servers that nobody gave port 445 listen at another one, and by default on loopback only.
+    // Weft's servers listen on another port unless they were given 445, and by default only on loopback.
     let ips = reach::resolve(&url.host).await?;
     let loopback = ips.iter().all(IpAddr::is_loopback);
     let open = async |port| {
@@ -598,7 +597,7 @@ async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
     Ok(url.clone())
 }
 
-/// A TCP port that a log-on or mount talks to, and what it should speak.
+/// A TCP port that a log-on or mount uses, and the language it should speak.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     addr: SocketAddr,
@@ -609,7 +608,7 @@ struct Asked {
 enum Language {
     Smb,
     Nfs,
-    /// By a port of its own.
+    /// MOUNT on its own port.
     Mount,
 }
 
@@ -626,14 +625,14 @@ impl Language {
         match self {
             Language::Smb => *spoken == Spoken::Smb,
             Language::Nfs => *spoken == Spoken::Nfs,
-            // Weft answers both at one port.
+            // Weft answers both protocols on one port.
             Language::Mount => matches!(spoken, Spoken::Rpc | Spoken::Nfs),
         }
     }
 }
 
-/// A log-on or mount by a connection to `addr`, with the limit that both have: nobody below tells of waits meanwhile. Who does
-/// not answer soon, or as he should, is looked at; `mountd` is, too, where it is asked by TCP.
+/// A log-on or mount over a connection to `addr`, with the time limit common to both, because the layers below have
+/// none. A server that answers late or wrongly is probed; so is `mountd` if it is asked over TCP.
 async fn let_in<T>(
     dial: &Dial<'_>,
     medium: Medium,
@@ -646,7 +645,7 @@ async fn let_in<T>(
         Scheme::Nfs => Language::Nfs,
     };
     let whom = format!("{} at {}", language.name(), reach::authority(&dial.url.host, addr.port()));
-    // Large futures, which the stacks of a benchmark's threads would hold several times over.
+    // Large futures; a benchmark's threads would otherwise hold several of them on their stacks.
     let step = Box::pin(step);
     let served = (medium == Medium::Tcp).then_some(Asked { addr, language });
     let mountd = mountd.map(|addr| Asked { addr, language: Language::Mount });
@@ -658,7 +657,8 @@ async fn let_in<T>(
         let mut step = pin!(reach::within(LOGON_LIMIT.saturating_sub(LOOK_LIMIT), &whom, step));
         let answered = match rt::timeout(LOOK_AFTER, &mut step).await {
             Ok(answered) => answered,
-            // Some protocols wait for the rest of what they take for a long message. A server that is slow speaks as it should.
+            // Some protocols wait for the remainder of what they take for a long message. A slow server speaks its
+            // protocol correctly.
             Err(_) => match select(step, Box::pin(other_language(dial.url, &ports))).await {
                 Either::Left((answered, _)) => answered,
                 Either::Right((Some(wrong), _)) => return Err(wrong.into()),
@@ -673,7 +673,7 @@ async fn let_in<T>(
     reach::patiently_until(dial.until, LOGON_LIMIT, &whom, Box::pin(looked_at)).await
 }
 
-/// What else than they should the ports speak, or do.
+/// The ports that speak another protocol than they should, or misbehave.
 async fn otherwise(ports: &[Asked]) -> impl Iterator<Item = (Asked, Spoken)> {
     let looks = ports.iter().map(async |asked| {
         let spoken = rt::timeout(LOOK_LIMIT, probe::probe(asked.addr)).await.ok();
@@ -682,14 +682,14 @@ async fn otherwise(ports: &[Asked]) -> impl Iterator<Item = (Asked, Spoken)> {
     join_all(looks).await.into_iter().flatten()
 }
 
-/// What is wrong with a port that speaks something else; `None` where none is known to.
+/// What is wrong with a port that speaks another protocol; `None` if no such port is known.
 async fn other_language(url: &Url, ports: &[Asked]) -> Option<String> {
     let known = |spoken: &Spoken| !matches!(spoken, Spoken::Silent | Spoken::Closes | Spoken::Gone);
     let mut otherwise = otherwise(ports).await;
     otherwise.find(|(_, spoken)| known(spoken)).map(|(asked, spoken)| told_of(url, asked, &spoken, ""))
 }
 
-/// Why no session or mount came of a connection: says what speaks at the port, where the server did not answer as it should.
+/// Explains why no session or mount came about: if the server did not answer as it should, says what the port speaks.
 async fn explained(url: &Url, ports: &[Asked], failure: Failure) -> Failure {
     let answered = failure.downcast_ref::<weft_smb::client::Error>().is_some_and(|e| match e {
         weft_smb::client::Error::Malformed(_) => false,
@@ -736,26 +736,26 @@ fn told_of(url: &Url, asked: Asked, spoken: &Spoken, failure: &str) -> String {
             }
         ),
         Spoken::Rdma => format!(
-            "is a port of RDMA; name the TCP port of {other} (in a URL this one is ?rdmaport={})",
+            "is an RDMA port; name the TCP port of {other} (in a URL, the RDMA port is ?rdmaport={})",
             asked.addr.port()
         ),
         Spoken::Nbd => format!(
-            "speaks NBD, not {other}; a client of NBD reaches it: {}",
+            "speaks NBD, not {other}; connect with an NBD client: {}",
             ShellCommand::new("nbdinfo").operand(format!("nbd://{object}"))
         ),
         Spoken::Other(name) => format!("speaks {name}, not {other}; {named}"),
         Spoken::Silent => format!(
-            "takes connections, and does not answer; is it the port of {other}, and does the server hang?"
+            "accepts connections but does not answer; is it the port of {other}, or does the server hang?"
         ),
         Spoken::Closes => format!(
-            "takes connections, and closes them without an answer; is it the port of {other}, and may this host use it?"
+            "accepts connections and closes them without an answer; is it the port of {other}, and may this host use it?"
         ),
-        Spoken::Gone => format!("takes no connections any more ({failure})"),
+        Spoken::Gone => format!("no longer accepts connections ({failure})"),
     };
     format!("{object} {found}")
 }
 
-/// NFS servers may want a reserved port; SMB's have passwords.
+/// NFS servers may require a reserved port; SMB servers have passwords.
 fn source_port(scheme: Scheme) -> SourcePort {
     match scheme {
         Scheme::Nfs => SourcePort::Reserved,
@@ -775,14 +775,14 @@ impl<'a> Dial<'a> {
         Ok(Dial { url, options, pool, congestion, ips, reached: Cell::new(None), until })
     }
 
-    /// Where a port of the server may be.
+    /// The possible addresses of a port of the server.
     fn addresses(&self, port: u16) -> Vec<SocketAddr> {
         let reached = self.reached.get();
         let others = self.ips.iter().copied().filter(|ip| Some(*ip) != reached);
         reached.into_iter().chain(others).map(|ip| SocketAddr::new(ip, port)).collect()
     }
 
-    /// How long all addresses may take together: each has its own limit, and begins a little after the one before.
+    /// Total time limit for all addresses: each has its own limit and starts a little after the one before.
     fn of_all(&self, one: Duration) -> Duration {
         let others = u32::try_from(self.ips.len().saturating_sub(1)).unwrap_or(u32::MAX);
         one + reach::STAGGER.saturating_mul(others) + CONNECT_SLACK
@@ -800,10 +800,10 @@ impl<'a> Dial<'a> {
                     let refused = failed.iter().any(|(_, e)| e.kind() == io::ErrorKind::ConnectionRefused);
                     let advice = match refused {
                         true if self.url.scheme == Scheme::Nfs && port == self.url.port => {
-                            "does the server run, and serve NFS at this port (weft serve: --nfs-port)?"
+                            "is the server running, and does it serve NFS at this port (weft serve: --nfs-port)?"
                         }
                         true => "is the server running, and is this its port?",
-                        false => "is the address right, and does a firewall let this port pass?",
+                        false => "is the address right, and does a firewall allow this port?",
                     };
                     Err(format!("{}; {advice}", reach::told(host, port, &failed)).into())
                 }
@@ -816,7 +816,7 @@ impl<'a> Dial<'a> {
         Ok((addr, stream))
     }
 
-    /// What `connect` makes of an address, at any of the server's.
+    /// Connects by RDMA to any of the server's addresses with `connect`.
     async fn rdma<T, E: std::fmt::Display>(
         &self,
         what: &str,
@@ -842,11 +842,11 @@ impl<'a> Dial<'a> {
                 let (source, crc) = (source_port(self.url.scheme), !self.options.no_crc);
                 Some(providers::iwarp_from(source, self.pool, crc, self.congestion))
             }
-            // Its sockets are named by ports alone: that of another host's server may be that of one of ours.
+            // Its sockets are named by port alone: a port of another host's server may be a local server's socket.
             Medium::Shm if !self.is_here() => {
                 let host = &self.url.host;
                 return Err(format!(
-                    "shared memory leads to servers of this host alone, and {host} is another; leave --transport out, or name iwarp or tcp"
+                    "shared memory reaches only servers on this host, and {host} is another host; omit --transport, or choose iwarp or tcp"
                 )
                 .into());
             }
@@ -855,7 +855,7 @@ impl<'a> Dial<'a> {
         })
     }
 
-    /// Whether the server's address is one of this host's.
+    /// Whether the server's address belongs to this host.
     fn is_here(&self) -> bool {
         match self.reached.get() {
             Some(ip) => reach::is_local(ip),
@@ -863,13 +863,13 @@ impl<'a> Dial<'a> {
         }
     }
 
-    /// The media to try in order, each with the reason that is shown when it is the one that worked.
+    /// The transports to try in order, each with the reason to show if it works.
     fn choices(&self, announced: impl Fn(Medium) -> bool) -> Vec<(Medium, &'static str)> {
         match self.options.transport {
-            Transport::Tcp => vec![(Medium::Tcp, "TCP as asked for")],
-            Transport::Iwarp => vec![(Medium::Iwarp, "iWARP as asked for")],
-            Transport::Shm => vec![(Medium::Shm, "shared memory as asked for")],
-            Transport::Rnic => vec![(Medium::Rnic, "an RDMA device as asked for")],
+            Transport::Tcp => vec![(Medium::Tcp, "TCP, as requested")],
+            Transport::Iwarp => vec![(Medium::Iwarp, "iWARP, as requested")],
+            Transport::Shm => vec![(Medium::Shm, "shared memory, as requested")],
+            Transport::Rnic => vec![(Medium::Rnic, "an RDMA device, as requested")],
             Transport::Auto => {
                 let mut choices = Vec::new();
                 if announced(Medium::Shm) {
@@ -882,7 +882,7 @@ impl<'a> Dial<'a> {
                     choices.push((Medium::Iwarp, "the server announces RDMA"));
                 }
                 choices
-                    .push((Medium::Tcp, "no RDMA: the server does not announce it or it was not reachable"));
+                    .push((Medium::Tcp, "no RDMA: the server does not announce it, or it was not reachable"));
                 choices
             }
         }

@@ -1,7 +1,8 @@
-//! `weft cp`: a file or a whole folder, there or back, pipelined, with progress, verified, nothing half-done left behind.
+//! `weft cp`: copies a file or a folder to or from a server: pipelined, with progress, verified; a failure leaves no
+//! half-done copy behind.
 //!
-//! Owns: nothing; [`crate::transfer`] copies, [`crate::sync`] walks folders. Does not: know which protocol or transport
-//! carries the bytes.
+//! [`crate::transfer`] copies files, [`crate::sync`] walks folders. Nothing here depends on the protocol or
+//! transport.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ use crate::url::Url;
 pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
     let direction = Direction::of(&args.from, &args.to)?;
     if args.recursive && [&args.from, &args.to].contains(&&STANDARD.to_owned()) {
-        return Err("-r copies folders, and - is no folder: leave one of the two out".into());
+        return Err("-r copies folders, and - is not a folder: omit one of the two".into());
     }
     if args.recursive {
         let to = sync::Into::FolderOfThatName;
@@ -54,7 +55,7 @@ pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Which end is the server's.
+/// Which end is on the server.
 pub(crate) enum Direction {
     /// To the server.
     Up(PathBuf, Url),
@@ -63,9 +64,9 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// One of the two must be a URL, and only one; what is to be sent must be there.
+    /// Exactly one of the two must be a URL; a local source must exist.
     pub(crate) fn of(from: &str, to: &str) -> Result<Direction, Failure> {
-        // That of a script whose variable was not set.
+        // An empty argument usually comes from a script whose variable is unset.
         if from.is_empty() || to.is_empty() {
             let end = if from.is_empty() { "source" } else { "destination" };
             return Err(
@@ -81,12 +82,12 @@ impl Direction {
                 Ok(Direction::Up(PathBuf::from(from), to))
             }
             (None, None) => Err(Misuse::new(format!(
-                "neither {from} nor {to} is on a server; name the one that is as smb://{user}@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH",
+                "neither {from} nor {to} is on a server; write the remote one as smb://{user}@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH",
                 user = default_user()
             ))
             .into()),
             (Some(from), Some(to)) => Err(Misuse::new(format!(
-                "{from} and {to} are both on servers; copy to a local file first, or `{} | {}`",
+                "{from} and {to} are both on servers; copy through a local file, or use `{} | {}`",
                 ShellCommand::new("weft cat").operand(from.to_string()),
                 ShellCommand::new("weft put").operand(to.to_string()),
             ))
@@ -115,7 +116,8 @@ async fn copy(
         note!("{}", remote.describe());
     }
     let carried = carry(args, direction, &remote, stopped).await;
-    // Also after a failure: the server would keep what is open, and the space of it, until it takes us for lost.
+    // Also after a failure: otherwise the server keeps the file open, and its space in use, until it considers us
+    // lost.
     remote.close().await;
     carried
 }
@@ -142,11 +144,11 @@ async fn carry(
                     fetch(remote, &from.path, *file, &plan).await
                 }
                 Destination::Stream(stream) => {
-                    // What was written cannot be read again.
+                    // A stream cannot be read again.
                     done.verified = false;
                     done.name = stream.name();
                     done.to_stdout = stream.is_standard();
-                    // The reader of a FIFO may never come.
+                    // A FIFO may never get a reader.
                     let opening = async { Ok(rt::blocking(move || stream.open()).await) };
                     let out = unless_stopped(&stopped, opening).await?;
                     let out = out.map_err(|e| format!("{}: {e}", done.name))?;
@@ -187,12 +189,12 @@ async fn carry(
     done.report(&args.transfer, remote, &plan, seconds)
 }
 
-/// What became of it.
+/// The result of a copy.
 struct Done {
     bytes: u64,
     name: String,
     verified: bool,
-    /// Standard output has the file: what is to be said goes to standard error.
+    /// Standard output carries the file, so messages go to standard error.
     to_stdout: bool,
 }
 
@@ -237,10 +239,10 @@ impl Done {
         }
         match remote.lost_connections() {
             0 => {}
-            n => line(format!("  {n} lost on the way; what they had not answered went by the others"))?,
+            n => line(format!("  {n} lost during the copy; their unanswered requests were repeated on the others"))?,
         }
         if remote.losses() > 0 {
-            line(format!("  connected again {} times, and went on where it was", remote.losses()))?;
+            line(format!("  reconnected {} times and continued", remote.losses()))?;
         }
         Ok(())
     }
@@ -252,8 +254,8 @@ pub(crate) fn name_of(path: &Path) -> Result<&str, Failure> {
     match path.file_name().map(|name| name.to_str()) {
         Some(Some(name)) => Ok(name),
         Some(None) => {
-            Err(format!("{shown}: the name is not UTF-8, as names over SMB and NFS are; rename it").into())
+            Err(format!("{shown}: the name is not UTF-8, which SMB and NFS require; rename it").into())
         }
-        None => Err(format!("{shown} has no name to have on the server: name one behind the URL").into()),
+        None => Err(format!("{shown} has no file name; append one to the URL").into()),
     }
 }

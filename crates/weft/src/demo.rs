@@ -1,6 +1,6 @@
 //! `weft demo`: a server on one core, a client on another, the same work over TCP, iWARP and shared memory.
 //!
-//! Owns: the server process that it starts, the plan of points and the bounds. Does not: measure (see `weft_load`).
+//! This file starts the server process and holds the plan of points and the bounds. `weft_load` measures.
 
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
@@ -27,11 +27,11 @@ use crate::signals::{stop_on_signals, unless_stopped};
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
 
-/// TCP congestion control on both sides: the usual default of cloud machines, bbr, paces loopback.
+/// TCP congestion control on both sides: bbr, the usual default of cloud machines, paces loopback.
 const CONGESTION: &str = "reno";
 const USER: &str = "demo";
 
-/// One way to reach the server.
+/// A transport to measure.
 struct Path {
     label: &'static str,
     connect: Connect,
@@ -49,9 +49,9 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     }
     let stopped = stop_on_signals()?;
     let server = ServerProcess::start()?;
-    // Before this process is bound to one processor.
+    // Taken before this process is bound to one processor.
     let environment = Environment::here("", CONGESTION)?;
-    // The client stays off the server's core; with one processor both share it and the report says so.
+    // The client avoids the server's core; with one processor both share it, and the report says so.
     let mut notes = Vec::new();
     match std::thread::available_parallelism()?.get() {
         1 => notes.push("one processor: server and client shared it, figures are not comparable".to_owned()),
@@ -132,7 +132,7 @@ async fn sweep(
         }
         for work in works.iter().filter(|w| w.protocol == protocol) {
             let mut runs: Vec<Vec<Sample>> = paths.iter().map(|_| Vec::new()).collect();
-            // Interleaved, so that a drift of the machine's speed meets all of them alike.
+            // Interleaved, so that a drift of the machine's speed affects all of them alike.
             for _ in 0..args.repetitions.max(1) {
                 for ((target, path), runs) in targets.iter().zip(&paths).zip(&mut runs) {
                     bar.set_message(format!("{protocol} {} {}", work.mix, path.label));
@@ -149,7 +149,7 @@ async fn sweep(
                     None => section.refusals.push(Refusal {
                         work: Some(work.clone()),
                         transport: path.label.to_owned(),
-                        reason: "no operation was completed in one of the repetitions: give it longer, --duration-ms 500"
+                        reason: "one repetition completed no operation: measure longer, --duration-ms 500"
                             .to_owned(),
                     }),
                 }
@@ -183,12 +183,12 @@ fn works(quick: bool) -> Vec<Work> {
     works
 }
 
-/// The points that are asked for.
+/// The selected points.
 fn chosen(args: &Demo) -> Vec<Work> {
     works(args.quick).into_iter().filter(|work| work.to_string().contains(&args.only)).collect()
 }
 
-/// What the project promises of this demo. The white papers claim 0.60 to 0.67 for latency and 1.5 to 3.5 for cycles.
+/// The bounds of this demo. The white papers claim 0.60 to 0.67 for latency and 1.5 to 3.5 for cycles.
 fn gates() -> Vec<Gate> {
     let gate = |work: &Work, transport, figure, bound| Gate {
         work: work.clone(),
@@ -220,7 +220,7 @@ fn workload(work: &Work, span: u64, duration: Duration) -> Workload {
     }
 }
 
-/// Writes the file once, so that every read finds its bytes.
+/// Writes the file once, so that every read returns written data.
 async fn fill(remote: &Remote, path: &str, size: u64) -> Result<(), Failure> {
     let file = remote.create(path).await?;
     let block =
@@ -244,12 +244,12 @@ impl ServerProcess {
             &["serve", "--ram", "demo=1G", "--user", USER, "--json", "--cores", "1", "--pin"][..],
             &["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION],
             &["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0", "--no-root-squash"],
-            // Reserved ports are few, and nothing but test data is behind these.
+            // Reserved ports are few, and this server holds only test data.
             &["--export", "demo:insecure"],
         ]
         .concat();
         let variable = Some((crate::password::VARIABLE, &password[..]));
-        // Ctrl-C is for this process, which ends the server.
+        // Ctrl-C reaches only this process, which ends the server.
         let service = Service::start_apart(&args, variable, Stdio::null(), "warn")?;
         Ok(ServerProcess { service, password })
     }
@@ -280,7 +280,7 @@ mod tests {
     fn standard_output_is_one_file_at_most_and_that_is_said_before_anything_is_measured() {
         let line = ["weft", "demo", "--out", "-", "--json", "-"];
         let Command::Demo(args) = Args::try_parse_from(line).unwrap().command else { panic!("demo") };
-        assert!(run(args).unwrap_err().to_string().contains("one form only"));
+        assert!(run(args).unwrap_err().to_string().contains("one format"));
     }
 
     #[test]

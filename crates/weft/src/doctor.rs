@@ -1,6 +1,6 @@
-//! `weft doctor`: whether RDMA to a host works, step by step, and why not.
+//! `weft doctor`: checks step by step whether RDMA to a host works, and if not, why.
 //!
-//! Owns: the exit status, 0 where RDMA is or would be used. Does not: change anything, here or there.
+//! The exit status is 0 if RDMA is used or can be used. The command changes nothing on either host.
 
 mod clients;
 mod examine;
@@ -21,7 +21,7 @@ use crate::password;
 
 pub(crate) use report::{Report, Verdict};
 
-/// Memory for the connections that are tried, one after the other.
+/// Memory for the connections, which are tried one after the other.
 const BUFFERS: usize = 64 << 20;
 
 /// Runs the command.

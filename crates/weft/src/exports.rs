@@ -1,6 +1,4 @@
-//! `--export NAME:OPTIONS`: how a share is offered over NFS.
-//!
-//! Owns: the words of the command line, which are those of exports(5). Does not: keep the rules.
+//! `--export NAME:OPTIONS`: NFS options of a share, with the words of exports(5). The server enforces them.
 
 use weft_store::rules::{Export, Flavor, NOBODY, Ports, Squash, Way};
 
@@ -9,16 +7,16 @@ use weft_store::rules::{Export, Flavor, NOBODY, Ports, Squash, Way};
 pub(crate) struct ExportOption {
     /// The share.
     pub name: String,
-    /// What is asked of its callers.
+    /// The rules for its clients.
     pub export: Export,
 }
 
-/// Reads `NAME:OPTION,OPTION...`; what is wrong is told with what to write.
+/// Parses `NAME:OPTION,OPTION...`; an error says what to write.
 pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
     let (name, options) =
         text.split_once(':').ok_or("write NAME:OPTION,OPTION, for example data:ro,net=192.0.2.0/24")?;
     if name.is_empty() {
-        return Err("the name of the share is missing in front of the colon".into());
+        return Err("the share's name is missing before the colon".into());
     }
     let mut export = Export::default();
     for option in options.split(',').filter(|option| !option.is_empty()) {
@@ -45,8 +43,8 @@ pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
             ("xprtsec", Some("mtls")) => export.way = Way::Mutual,
             _ => {
                 return Err(format!(
-                    "{option:?} is no option of an export: ro, rw, sync, async, secure, insecure, root_squash, no_root_squash, all_squash, \
-                     anonuid=N, anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none and xprtsec=none|tls|mtls are"
+                    "{option:?} is not an export option: write ro, rw, sync, async, secure, insecure, root_squash, no_root_squash, all_squash, \
+                     anonuid=N, anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none or xprtsec=none|tls|mtls"
                 ));
             }
         }
@@ -55,15 +53,15 @@ pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
 }
 
 fn id_of(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("{text:?} is not the number of a user or group; nobody is {NOBODY}"))
+    text.parse().map_err(|_| format!("{text:?} is not a numeric user or group id; nobody is {NOBODY}"))
 }
 
 fn flavor(text: &str) -> Result<Flavor, String> {
     match text {
         "sys" => Ok(Flavor::Sys),
         "none" => Ok(Flavor::None),
-        "krb5" | "krb5i" | "krb5p" => Err(format!("sec={text}: there is no Kerberos here yet")),
-        _ => Err(format!("sec={text}: sys and none are, with a colon between them")),
+        "krb5" | "krb5i" | "krb5p" => Err(format!("sec={text}: NFS with Kerberos is not supported yet")),
+        _ => Err(format!("sec={text}: write sys, none, or sys:none")),
     }
 }
 
@@ -100,14 +98,14 @@ mod tests {
     fn what_is_wrong_is_named_with_what_to_write() {
         for (text, says) in [
             ("data", "NAME:OPTION"),
-            (":ro", "name of the share"),
-            ("data:readonly", "no option"),
-            ("data:ro=1", "no option"),
+            (":ro", "share's name"),
+            ("data:readonly", "not an export option"),
+            ("data:ro=1", "not an export option"),
             ("data:insecure=yes", "secure, insecure"),
             ("data:anonuid=me", "number"),
             ("data:net=192.0.2.1/24", "write 192.0.2.0/24"),
             ("data:sec=krb5p", "Kerberos"),
-            ("data:sec=", "sys and none"),
+            ("data:sec=", "write sys, none"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

@@ -1,8 +1,8 @@
-//! Why a copy failed, and at which of its two ends.
+//! Why a copy failed, and at which end.
 //!
-//! A copy works on a local file and a server's in turn. An error keeps its end from where it arises, so that the message
-//! names the object that is at fault. There is no conversion from `io::Error`: who meets one says whose it is.
-//! Does not: print.
+//! A copy works on a local file and a remote file in turn. An error records its end where it arises, so that the
+//! message names the right object. There is no conversion from `io::Error`: the code that meets one must say which
+//! end it belongs to.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use crate::config::ConfigError;
 use crate::out::ShellCommand;
 use crate::url::UrlError;
 
-/// A command line that cannot be carried out as it is written, whatever the world is like: the exit status is that of what clap refuses.
+/// A command line that can never be carried out as written: the exit status is the one for lines that clap refuses.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Misuse(String);
@@ -40,18 +40,18 @@ pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
 /// Why a copy failed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// Here; the sentence names the local file.
+    /// At the local end; the sentence names the local file.
     Here(Failure),
-    /// At the server, or on the way to it; the file's URL is not in the sentence.
+    /// At the server or on the way to it; the sentence does not contain the file's URL.
     There(Failure),
-    /// At neither end alone: the user has interrupted.
+    /// At neither end alone: the user interrupted the copy.
     Between(Failure),
-    /// The copy is not what it is a copy of; from this offset on.
+    /// The copy differs from its source, from this offset on.
     Differ(u64),
 }
 
 impl Fault {
-    /// Whether a copy that failed may be resumed: what is wrong does not become right by what follows it.
+    /// Whether a failed copy may be resumed: wrong content is not repaired by appending to it.
     pub(crate) fn may_resume(&self) -> bool {
         !matches!(self, Fault::Differ(_))
     }
@@ -64,10 +64,10 @@ impl Fault {
         Fault::Here(
             match e.kind() {
                 io::ErrorKind::StorageFull => {
-                    format!("{shown}: {e}; make room ({space} shows how much there is), or name another folder")
+                    format!("{shown}: {e}; free some space ({space} shows how much is free), or name another folder")
                 }
                 io::ErrorKind::QuotaExceeded => {
-                    format!("{shown}: {e}; make room (quota -s shows how much you may use), or name another folder")
+                    format!("{shown}: {e}; free some space (quota -s shows how much you may use), or name another folder")
                 }
                 _ => format!("{shown}: {e}"),
             }
@@ -75,16 +75,16 @@ impl Fault {
         )
     }
 
-    /// As the user reads it, who knows the server's file as `remote`.
+    /// The message for the user, who knows the server's file as `remote`.
     pub(crate) fn told(self, remote: impl fmt::Display) -> Failure {
         match self {
-            // As it is: it names its file, or is a closed pipe, which nobody needs to be told.
+            // Unchanged: it names its file, or is a closed pipe, which is not reported.
             Fault::Here(failure) => failure,
             other => format!("{remote}: {}", other.reason()).into(),
         }
     }
 
-    /// The same where the caller names the file himself.
+    /// The same if the caller names the file.
     pub(crate) fn reason(self) -> Failure {
         match self {
             Fault::Here(failure) | Fault::There(failure) | Fault::Between(failure) => failure,
@@ -124,7 +124,7 @@ mod tests {
     fn the_end_that_failed_is_named_and_the_other_is_not() {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         let said = Fault::here(Path::new("/mnt/usb/film"), &full).told("smb://a@nas/data/film").to_string();
-        assert!(said.starts_with("/mnt/usb/film: no storage space; make room (df -h /mnt/usb "), "{said}");
+        assert!(said.starts_with("/mnt/usb/film: no storage space; free some space (df -h /mnt/usb "), "{said}");
         assert!(!said.contains("nas"), "{said}");
         let said = Fault::here(Path::new("film"), &full).reason().to_string();
         assert!(said.contains("df -h . shows"), "{said}");

@@ -1,6 +1,5 @@
-//! `HOST[:PORT]` as commands take it: a name, an IPv4 address, or an IPv6 address in brackets when a port follows.
-//!
-//! Does not: guess; what names no host is an error that shows how to write one.
+//! `HOST[:PORT]` as commands take it: a name, an IPv4 address, or an IPv6 address in brackets if a port follows.
+//! Other text is an error that shows how to write a host.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -11,12 +10,12 @@ use weft_machine::rt;
 use crate::Failure;
 use crate::connect::reach;
 
-/// A host and, when given, a port.
+/// A host and an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     /// Name or address, without brackets.
     pub name: String,
-    /// The port that was named.
+    /// The port, if given.
     pub port: Option<u16>,
 }
 
@@ -50,13 +49,13 @@ impl FromStr for Host {
 }
 
 impl Host {
-    /// All addresses in the order in which they are tried, with `default` as port where none was given.
+    /// All addresses in the order in which they are tried; `default` is the port if none was given.
     pub(crate) async fn addresses(&self, default: u16) -> Result<Vec<SocketAddr>, Failure> {
         let port = self.port.unwrap_or(default);
         Ok(reach::resolve(&self.name).await?.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
     }
 
-    /// The same where nothing else waits meanwhile.
+    /// Like `addresses`, but blocks: for callers with nothing else to do meanwhile.
     pub(crate) fn resolve(&self, default: u16) -> Result<Vec<SocketAddr>, Failure> {
         rt::block_on(self.addresses(default))?
     }

@@ -12,7 +12,7 @@ use crate::out::name;
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::{Url, UrlError};
 
-/// What the targets of links may take that are shown.
+/// Memory limit for the targets of listed links.
 const MAX_TARGETS_BYTES: usize = 512 << 20;
 
 /// Runs the command.
@@ -48,7 +48,7 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
             };
             targets_bytes += target.as_ref().map_or(0, String::len);
             if targets_bytes > MAX_TARGETS_BYTES {
-                return Err(format!("{url}: what its links lead to has more than 512 MiB").into());
+                return Err(format!("{url}: the targets of its links take more than 512 MiB; list a subfolder").into());
             }
             shown.push((entry, target));
         }
@@ -72,15 +72,15 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a link leads. One that cannot be read, or was removed meanwhile, is listed without.
+/// A link's target. A link that cannot be read, or was removed meanwhile, is listed without it.
 async fn target(remote: &Remote, path: &str) -> Option<String> {
     remote.target(path).await.unwrap_or_else(|e| {
-        tracing::debug!("{path}: where it leads is not known: {e}");
+        tracing::debug!("{path}: cannot read the link's target: {e}");
         None
     })
 }
 
-/// The path of what a listing of `path` names.
+/// The path of an entry in a listing of `path`.
 fn within(path: &str, name: &str, folder: bool) -> String {
     match (folder, path.trim_end_matches('/')) {
         (false, _) => path.to_owned(),

@@ -1,6 +1,5 @@
-//! Accept loops: each new connection goes to a core and stays there.
-//!
-//! Owns: the listening sockets. Does not: speak a protocol; it makes a channel and hands it to a service.
+//! Accept loops: each new connection goes to a core and stays there. A loop owns its listening socket, makes a
+//! channel of each connection and hands it to a service; it speaks no protocol itself.
 
 mod known;
 pub(crate) mod memory;
@@ -33,16 +32,16 @@ use self::quota::{Place, Quotas, Service};
 pub(crate) type Serve =
     Arc<dyn Fn(Rc<dyn Channel>) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
 
-/// The same for a protocol that takes the byte stream as it is, and says of its place when the peer is known.
+/// The same for a protocol that takes the plain byte stream, and reports through its slot when the peer is known.
 pub(crate) type ServeStream =
     Arc<dyn Fn(Stream, Rc<Place>) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
 
-/// What connections become on a port.
+/// How a TCP connection is framed on a port.
 #[derive(Clone, Debug)]
 pub(crate) enum Framing {
     /// SMB over TCP.
     Nbss,
-    /// RPC over TCP, under TLS where a client asks for it and there is a certificate.
+    /// RPC over TCP; under TLS if the client asks for it and the server has a certificate.
     Record(Option<Tls>),
 }
 
@@ -64,12 +63,12 @@ impl Messages {
     }
 }
 
-/// How long accepting waits when descriptors have run out: a connection that was told to go has gone by then.
+/// Pause after descriptors have run out, so that a connection told to close has closed.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(5);
-/// How long accepting waits when it failed for another reason.
+/// Pause after accepting failed for another reason.
 const BROKEN_PAUSE: Duration = Duration::from_secs(1);
-/// A client of SMB that acknowledges nothing for so long is lost, and what it has open is closed: shorter than others
-/// wait for its oplocks (35 s). NFS clients hold nothing by their connections.
+/// An SMB client that acknowledges nothing for this long is considered lost, and its open files are closed. Shorter
+/// than the time others wait for its oplocks (35 s). NFS clients hold nothing through their connections.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// What every accept loop needs.
@@ -79,23 +78,23 @@ pub(crate) struct Acceptor {
     pub cores: Arc<rt::Cores>,
     /// Payload buffers.
     pub pool: Pool,
-    /// What each source may hold of them, known or not.
+    /// Limits how much of the pool each source may hold, known or not.
     pub memory: Arc<Memory>,
-    /// TCP congestion control of what is accepted on TCP ports.
+    /// TCP congestion control for connections accepted on TCP ports.
     pub congestion: Option<Arc<str>>,
     /// Who may have a connection.
     pub quotas: Quotas,
-    /// How many connections there are.
+    /// The number of connections.
     pub connections: Arc<AtomicUsize>,
     /// When accepting ends.
     pub stop: Stop,
 }
 
-/// Tells the accept loops, on whatever core, to end. Cloning shares it.
+/// Tells the accept loops on all cores to end. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Stop {
     state: Arc<Mutex<(bool, Vec<Waker>)>>,
-    /// How many loops have something that is to be taken back at their end.
+    /// How many loops have something to clean up at their end.
     holding: Arc<AtomicUsize>,
 }
 
@@ -109,18 +108,18 @@ impl Stop {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// As long as the result lives the process must not end in order: it is dropped after what has to be taken back.
+    /// The process must not exit normally while the result lives: it is dropped after the clean-up.
     fn hold(&self) -> Counted {
         self.holding.fetch_add(1, Ordering::Relaxed);
         Counted(self.holding.clone())
     }
 
-    /// Whether the loops have taken back what has to be: the files of their sockets.
+    /// Whether the loops have finished their clean-up, the removal of socket files.
     pub(crate) fn is_over(&self) -> bool {
         self.holding.load(Ordering::Relaxed) == 0
     }
 
-    /// Runs `future` unless it is time to end: then `None`.
+    /// Runs `future`; returns `None` if the server stops first.
     pub(crate) async fn or<F: Future>(&self, future: F) -> Option<F::Output> {
         let stopped = std::future::poll_fn(|cx| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,7 +139,7 @@ impl Stop {
 }
 
 impl Acceptor {
-    /// Accepts TCP connections until it is stopped.
+    /// Accepts TCP connections until stopped.
     pub(crate) async fn tcp(self, listener: Listener, service: Service, framing: Framing, serve: Serve) {
         self.tune(&listener);
         while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
@@ -157,7 +156,7 @@ impl Acceptor {
                             Framing::Nbss => {
                                 if let Err(e) = stream.set_unacknowledged_limit(SILENCE) {
                                     tracing::warn!(
-                                        "TCP waits for a lost peer as long as the system does: {e}"
+                                        "cannot set a limit for lost TCP peers; the system's default applies: {e}"
                                     );
                                 }
                                 let config = nbss::Config { gather: true, ..Default::default() };
@@ -172,7 +171,7 @@ impl Acceptor {
                                 let config = record::Config { gather: true, ..Default::default() };
                                 let terms = Strangers {
                                     pool: member.strangers.clone(),
-                                    // What a client repeats on a new connection may be its longest WRITE.
+                                    // A client that reconnects may first repeat its longest WRITE.
                                     max_message: config.max_message,
                                     limit: strangers::FIRST_CALL,
                                 };
@@ -190,7 +189,7 @@ impl Acceptor {
         }
     }
 
-    /// Takes datagrams until it is stopped. All peers are served on this core, which has the socket.
+    /// Serves datagrams until stopped. All peers are served on this core, which owns the socket.
     pub(crate) async fn udp(self, port: datagram::Port, serve: Serve) {
         while let Some(accepted) = self.stop.or(port.accept()).await {
             match accepted {
@@ -209,7 +208,7 @@ impl Acceptor {
         }
     }
 
-    /// Accepts TCP connections as byte streams until it is stopped.
+    /// Accepts TCP connections as byte streams until stopped.
     pub(crate) async fn streams(self, listener: Listener, service: Service, serve: ServeStream) {
         self.tune(&listener);
         while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
@@ -220,7 +219,7 @@ impl Acceptor {
         }
     }
 
-    /// Accepts connections to a Unix socket until it is stopped; the socket's file goes with the listener.
+    /// Accepts connections to a Unix socket until stopped; the socket's file is removed with the listener.
     pub(crate) fn unix_streams(
         self,
         listener: unix::PathListener,
@@ -250,7 +249,7 @@ impl Acceptor {
         });
     }
 
-    /// Accepts RDMA connections until it is stopped; the socket file of shared memory goes with the listener.
+    /// Accepts RDMA connections until stopped; the socket file of shared memory is removed with the listener.
     pub(crate) fn rdma(
         self,
         listener: Box<dyn weft_rdma::Listener>,
@@ -266,7 +265,7 @@ impl Acceptor {
                         let service = messages.service();
                         self.place(service, incoming.peer(), move |_, place| async move {
                             let member = memory.join_rdma(incoming.peer());
-                            // Staging of iWARP counts as well.
+                            // iWARP's staging buffers count as well.
                             incoming.charge(&member.rdma());
                             match establish(incoming, messages, member.rdma()).await {
                                 Ok(channel) => converse(channel, place, member, &serve).await,
@@ -282,13 +281,14 @@ impl Acceptor {
         }
     }
 
-    /// Accepts when those that were told to go have gone.
+    /// Accepts once the connections that were told to close have closed.
     async fn settled<T>(&self, accept: impl Future<Output = T>) -> T {
         self.quotas.settled().await;
         accept.await
     }
 
-    /// Runs `connection` on the next core, if there is a place for it. Until its peer is known it may be told to go.
+    /// Runs `connection` on the next core if the quota has room for it. Until its peer is known it may be told to
+    /// close.
     fn place<F>(
         &self,
         service: Service,
@@ -320,8 +320,8 @@ impl Acceptor {
         });
     }
 
-    /// After accepting has failed. Descriptors that ran out are had again by closing the oldest connection that nobody
-    /// knows, or at least by refusing whoever waits, so that others than floods are not kept waiting.
+    /// Recovers after accepting has failed. If descriptors ran out, it frees one by closing the oldest unidentified
+    /// connection, or at least refuses the waiting one, so that a flood does not block everybody else.
     async fn pause(&self, error: &io::Error) {
         static FAILED: LogLimit = LogLimit::new();
         if let Some(left_out) = FAILED.pass(rt::now()) {
@@ -345,7 +345,7 @@ impl Acceptor {
     }
 }
 
-/// One connection in the count, until it is dropped.
+/// Counts one connection until it is dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -369,7 +369,8 @@ async fn establish(
     })
 }
 
-/// Serves a channel. One that is told to go is closed as if its peer had left: what it has begun ends in order.
+/// Serves a channel. A connection told to close is treated as if its peer had left: requests that have begun finish
+/// normally.
 async fn converse(channel: Rc<dyn Channel>, place: Rc<Place>, member: Member, serve: &Serve) {
     let placed = Rc::new(Placed { channel: channel.clone(), place: place.clone(), member });
     let serving = pin!(serve(placed.clone()));
@@ -386,24 +387,24 @@ async fn converse(channel: Rc<dyn Channel>, place: Rc<Place>, member: Member, se
     }
 }
 
-/// Others wait for the memory that a connection's answers hold.
+/// Logs a closed connection: others wait for the memory that its answers hold.
 fn did_not_read(peer: Peer) {
     static UNREAD: LogLimit = LogLimit::new();
     if let Some(left_out) = UNREAD.pass(rt::now()) {
         let patience = unread::PATIENCE.as_secs();
-        tracing::warn!(%peer, "closed: it has read none of its answers for {patience} s, whose memory others wait for{left_out}");
+        tracing::warn!(%peer, "closed: it has read none of its answers for {patience} s, and other connections need their memory{left_out}");
     }
 }
 
-/// A connection gives its place to another.
+/// Logs a connection that was closed in favour of another.
 fn evicted(peer: Peer) {
     static EVICTED: LogLimit = LogLimit::new();
     if let Some(left_out) = EVICTED.pass(rt::now()) {
-        tracing::warn!(%peer, "closed before its peer was known: its place was needed{left_out}");
+        tracing::warn!(%peer, "closed before its peer was known, in favour of another connection{left_out}");
     }
 }
 
-/// A connection ended before anything was said on it.
+/// Logs a connection that ended before its first message.
 fn lost(error: &dyn std::fmt::Display) {
     static LOST: LogLimit = LogLimit::new();
     if let Some(left_out) = LOST.pass(rt::now()) {

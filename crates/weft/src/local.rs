@@ -1,11 +1,10 @@
-//! A local file that a command writes: what is there already keeps its mode, owner, ACLs and extended attributes.
+//! A local file that a command writes: an existing file keeps its mode, owner, ACLs and extended attributes.
 //!
-//! New content goes into a draft beside the file, which takes the file's place when it is whole. Where that would lose
-//! something (other hard links, an owner that we cannot set) the draft is copied into the file at the end; where the folder
-//! takes no draft the file itself is written. Symbolic links that the user has named are followed: what they lead to is
-//! written. FIFOs and character devices take the bytes in order.
-//! Owns: the draft, which goes when it is not kept. Does not: know where the bytes come from, or follow a link below a folder
-//! that the user has named ([`folder`]).
+//! New content goes into a draft beside the file, which replaces the file when it is complete. Where that would lose
+//! something (other hard links, an owner that we cannot set) the draft is copied into the file at the end; where the
+//! folder accepts no draft the file itself is written. Symbolic links that the user has named are followed. FIFOs and
+//! character devices receive the bytes in order. A draft that is not kept is removed. Links below a folder that the
+//! user has named are not followed (see [`folder`]).
 
 mod folder;
 mod source;
@@ -27,16 +26,16 @@ use crate::fault::Fault;
 use crate::out::{ShellCommand, path_name};
 use crate::when::When;
 
-/// Symbolic links one behind the other: as many as Linux follows.
+/// Longest chain of symbolic links: Linux's limit.
 const MAX_LINKS: usize = 40;
 /// Longest list of attribute names, and longest value: the kernel's limits (XATTR_LIST_MAX, XATTR_SIZE_MAX).
 const MAX_XATTR_BYTES: usize = 64 << 10;
-/// Attributes that vouch for content, which is new: as a write does, a replacement drops them, and the set-id bits.
+/// Attributes that certify the old content: like a write, a replacement drops them, and the set-id bits.
 const OF_CONTENT: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
-/// The name of standard output and input.
+/// The name of standard input and output.
 pub(crate) const STANDARD: &str = "-";
 
-/// Whether a file that a command writes is standard output, where nothing else may stand then.
+/// Whether a command's output file is standard output, so that nothing else may be printed there.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
     path == Path::new(STANDARD) || path == Path::new("/dev/stdout")
 }
@@ -44,7 +43,7 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
 /// Where a command writes.
 #[derive(Debug)]
 pub(crate) enum Destination {
-    /// Takes bytes in order, and cannot be read again.
+    /// Takes bytes in order and cannot be read again.
     Stream(Stream),
     /// A file, or a block device.
     File(Box<Target>),
@@ -54,10 +53,10 @@ pub(crate) enum Destination {
 #[derive(Debug)]
 pub(crate) struct Stream(Option<PathBuf>);
 
-/// A file that is there, or will be.
+/// An existing file, or one to be created.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// How users call it, behind all links. Only [`Named::OpenFile`] is opened by it.
+    /// The path that messages show, with all links resolved. Only [`Named::OpenFile`] is opened by it.
     path: PathBuf,
     existing: Option<Metadata>,
     named: Named,
@@ -68,11 +67,11 @@ pub(crate) struct Target {
 enum Named {
     /// By its name in a folder that is open.
     In(Folder, String),
-    /// By a path through /proc: the file is the one that somebody has open, whatever its name.
+    /// By a path through /proc: the file that a process has open, whatever its name.
     OpenFile,
 }
 
-/// The address of a socket, as socat takes it.
+/// The address of a socket, in socat's syntax.
 fn unix_connect(path: &Path) -> OsString {
     let mut address = OsString::from("UNIX-CONNECT:");
     address.push(path);
@@ -80,7 +79,7 @@ fn unix_connect(path: &Path) -> OsString {
 }
 
 impl Destination {
-    /// What `path` names. `-` is standard output.
+    /// The object that `path` names. `-` is standard output.
     pub(crate) fn of(path: &Path) -> Result<Destination, Failure> {
         if path == Path::new(STANDARD) {
             return Ok(Destination::Stream(Stream(None)));
@@ -106,20 +105,20 @@ impl Destination {
                 return Ok(Destination::Stream(Stream(Some(path.to_owned()))));
             }
         }
-        // A name with a slash behind it is a folder's.
+        // A trailing slash names a folder.
         if existing.is_none() && path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             let make = ShellCommand::new("mkdir -p").operand(path);
-            return Err(format!("{shown}: there is no such folder; make it: {make}").into());
+            return Err(format!("{shown}: no such folder; create it: {make}").into());
         }
         if existing.is_none()
             && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
             && !folder.exists()
         {
             let (named, make) = (path_name(folder), ShellCommand::new("mkdir -p").operand(folder));
-            return Err(format!("{shown}: there is no folder {named}; make it: {make}").into());
+            return Err(format!("{shown}: there is no folder {named}; create it: {make}").into());
         }
         let (behind, through_proc) = behind_links(path)?;
-        // A link of /proc/PID/fd shows a name that may be another file's by now.
+        // A link in /proc/PID/fd shows a name that may belong to another file by now.
         if through_proc {
             return Ok(Destination::File(Box::new(Target {
                 path: path.to_owned(),
@@ -136,7 +135,7 @@ impl Destination {
     }
 }
 
-/// The file that a path leads to, which need not exist, and whether /proc was on the way.
+/// Resolves a path to a file, which need not exist, and tells whether it leads through /proc.
 fn behind_links(path: &Path) -> Result<(PathBuf, bool), Failure> {
     let mut at = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -146,23 +145,23 @@ fn behind_links(path: &Path) -> Result<(PathBuf, bool), Failure> {
         }
         match std::fs::read_link(&at) {
             Ok(target) => at = folder.join(target),
-            // No link, or nothing.
+            // Not a link, or nothing there.
             Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotFound) => {
                 return Ok((at, false));
             }
             Err(e) => return Err(format!("{}: {e}", at.display()).into()),
         }
     }
-    Err(format!("{}: more than {MAX_LINKS} symbolic links, one behind the other", path.display()).into())
+    Err(format!("{}: more than {MAX_LINKS} symbolic links in a row", path.display()).into())
 }
 
 impl Stream {
-    /// Whether it is standard output by the name of `-`.
+    /// Whether it is standard output, named `-`.
     pub(crate) fn is_standard(&self) -> bool {
         self.0.is_none()
     }
 
-    /// How users call it.
+    /// The name that messages show.
     pub(crate) fn name(&self) -> String {
         match &self.0 {
             None => "standard output".to_owned(),
@@ -170,11 +169,11 @@ impl Stream {
         }
     }
 
-    /// Opens it; a FIFO waits here for its reader.
+    /// Opens it; for a FIFO this waits for a reader.
     pub(crate) fn open(&self) -> io::Result<Box<dyn Write + Send>> {
         Ok(match &self.0 {
             None => Box::new(crate::out::FileToStdout),
-            // Should it be a terminal, it must not become ours.
+            // If it is a terminal, it must not become our controlling terminal.
             Some(path) => {
                 let flags = rustix::fs::OFlags::NOCTTY.bits() as i32;
                 Box::new(File::options().write(true).custom_flags(flags).open(path)?)
@@ -184,51 +183,51 @@ impl Stream {
 }
 
 impl Target {
-    /// The file at `path` below a folder, which is there or will be; no link is followed.
+    /// The existing or future file at `path` below a folder; no link is followed.
     pub(crate) fn below(root: &Folder, path: &str) -> Result<Target, Failure> {
         let shown = root.path_of(path);
         let (folder, name) = root.holder(path).map_err(|e| Fault::here(&shown, &e).reason())?;
         let existing = folder.look(name).map_err(|e| Fault::here(&shown, &e).reason())?;
         if let Some(kind) = existing.as_ref().map(Metadata::file_type) {
             if kind.is_symlink() {
-                return Err("a symbolic link has this name here".into());
+                return Err("this name is a symbolic link here".into());
             }
             if kind.is_dir() {
-                return Err("a folder has this name here".into());
+                return Err("this name is a folder here".into());
             }
             if !kind.is_file() {
                 return Err(
-                    "a device, FIFO or socket has this name here; weft cp writes to one that is named".into(),
+                    "this name is a device, FIFO or socket here; weft cp writes to it if you name it".into(),
                 );
             }
         }
         Ok(Target { path: shown, existing, named: Named::In(folder, name.to_owned()) })
     }
 
-    /// How users call it, behind all links.
+    /// The path that messages show, with all links resolved.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is a device of blocks: its length is given.
+    /// Whether it is a block device, whose length is fixed.
     pub(crate) fn is_device(&self) -> bool {
         self.existing.as_ref().is_some_and(|existing| existing.file_type().is_block_device())
     }
 
-    /// Where its new content is written. `name` makes the draft's name of the file's; `resume`: what an earlier run left in
-    /// it stays.
+    /// Opens the draft for new content. `name` makes the draft's name from the file's; with `resume`, content left by
+    /// an earlier run stays.
     pub(crate) fn draft(self, name: impl FnOnce(&str) -> String, resume: bool) -> Result<Draft, Failure> {
         if self.is_device() {
             return self.in_place("it is a device");
         }
         let Named::In(folder, file_name) = &self.named else {
-            return self.in_place("it is somebody's open file");
+            return self.in_place("it is a file that a process has open");
         };
         let name = name(file_name);
         let file = match lock(folder, &name, self.existing.is_some(), !resume) {
             Ok(file) => file,
             Err(LockError::Io(e)) if self.existing.is_some() && is_closed_folder(&e) => {
-                return self.in_place("its folder takes no new files");
+                return self.in_place("its folder accepts no new files");
             }
             Err(e) => return Err(e.told(&self.path.with_file_name(name))),
         };
@@ -242,7 +241,7 @@ impl Target {
         Ok(draft)
     }
 
-    /// Nothing lies beside it: what is written is there at once.
+    /// No draft: whatever is written is visible at once.
     fn in_place(self, why: &'static str) -> Result<Draft, Failure> {
         self.check_writable(why)?;
         let file = match &self.named {
@@ -261,11 +260,11 @@ impl Target {
         Ok(Draft { name: None, file, target: self, copied: None, kept: Cell::new(false) })
     }
 
-    /// Whether its content may be written, where it is not to be replaced.
+    /// Whether the content of a file that is not replaced can be written.
     fn check_writable(&self, why: &str) -> Result<(), Failure> {
         let shown = self.path.display();
         let wanted = Access::WRITE_OK | Access::READ_OK;
-        // This says only what to tell the user: a link that has come into its place is not opened.
+        // This only selects the message: a link that has since taken the name is not opened.
         let allowed = match &self.named {
             Named::In(folder, name) => rustix::fs::accessat(folder, name, wanted, AtFlags::EACCESS),
             Named::OpenFile => rustix::fs::accessat(CWD, &self.path, wanted, AtFlags::EACCESS),
@@ -276,34 +275,34 @@ impl Target {
     }
 }
 
-/// The folder does not let us make files.
+/// Whether the folder does not let us create files.
 fn is_closed_folder(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// The new content of a file on its way.
+/// New content of a file, being written.
 pub(crate) struct Draft {
-    /// Beside the target, in its folder; `None` where that itself is written.
+    /// The draft's name beside the target; `None` if the target itself is written.
     name: Option<String>,
     file: File,
     target: Target,
-    /// Why it is copied into the target and does not take its place.
+    /// Why the draft is copied into the target instead of replacing it.
     copied: Option<&'static str>,
     kept: Cell<bool>,
 }
 
 impl Draft {
-    /// What to write to, and read again.
+    /// The file to write to and read back.
     pub(crate) fn file(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// How much of an earlier run is in it.
+    /// How many bytes an earlier run has left in it.
     pub(crate) fn begun(&self) -> io::Result<u64> {
         if self.name.is_none() { Ok(0) } else { Ok(self.file.metadata()?.len()) }
     }
 
-    /// Cuts off what an earlier content had behind this length. A device has the length that it has, and must hold it.
+    /// Truncates to this length. A device has a fixed length, which must be large enough.
     pub(crate) fn set_len(&self, len: u64) -> Result<(), Failure> {
         if !self.target.is_device() {
             return self.file.set_len(len).map_err(|e| self.told(&e));
@@ -315,17 +314,17 @@ impl Draft {
         }
     }
 
-    /// After a failure: stays for the next run, if there is to be one.
+    /// After a failure: keeps the draft if a later run may resume it.
     pub(crate) fn leave(&self, resume: bool) {
         self.kept.set(resume);
     }
 
-    /// Whether a failure leaves the target as it was.
+    /// Whether a failure leaves the target unchanged.
     pub(crate) fn spares_target(&self) -> bool {
         self.name.is_some()
     }
 
-    /// Its name, and the folder and name of the target; `None` where the target itself is written.
+    /// The draft's name, and the target's folder and name; `None` if the target itself is written.
     fn beside(&self) -> Option<(&str, &Folder, &str)> {
         match (&self.name, &self.target.named) {
             (Some(draft), Named::In(folder, name)) => Some((draft, folder, name)),
@@ -333,7 +332,7 @@ impl Draft {
         }
     }
 
-    /// Whole and verified: it becomes the target.
+    /// The content is complete and verified: replaces the target with it.
     pub(crate) fn finish(&self, modified: Option<When>) -> Result<(), Failure> {
         let shown = self.target.path.display();
         let time = modified.and_then(When::to_system);
@@ -352,10 +351,10 @@ impl Draft {
             Some(why) => Err(why),
             None => match folder.rename(draft, name) {
                 Ok(()) => Ok(()),
-                // Something is mounted on it, or its folder lets nobody but owners replace files.
+                // Something is mounted on it, or only owners may replace files in its folder.
                 Err(e) if self.target.existing.is_some() && !is_full(&e) => {
                     tracing::debug!("{shown} is not replaced: {e}");
-                    Err("the system does not let it be replaced")
+                    Err("the system does not allow replacing it")
                 }
                 Err(e) => return Err(self.told(&e)),
             },
@@ -365,17 +364,17 @@ impl Draft {
             Err(why) => {
                 note!("weft: {shown} is written in place, because {why}");
                 self.copy_into((folder, name), time).map_err(|e| {
-                    // It is all that there is of the new content.
+                    // The only copy of the new content.
                     self.kept.set(true);
                     let draft = self.target.path.with_file_name(draft);
-                    format!("{shown}: {e}; the whole new content is in {}", draft.display())
+                    format!("{shown}: {e}; the complete new content is in {}", draft.display())
                 })?;
             }
         }
         Ok(())
     }
 
-    /// An error of the file by its name.
+    /// An error about the file, with its name.
     fn told(&self, e: &io::Error) -> Failure {
         Fault::here(&self.target.path, e).reason()
     }
@@ -393,7 +392,7 @@ impl Draft {
         time.map_or(Ok(()), |time| target.set_modified(time))
     }
 
-    /// Why the draft cannot take the place of `existing`, as far as that is known before anything is written.
+    /// Why the draft cannot replace `existing`, as far as that is known before writing.
     fn obstacle(&self, existing: &Metadata) -> Option<&'static str> {
         if existing.nlink() > 1 {
             return Some("it has other names (hard links)");
@@ -410,19 +409,19 @@ impl Draft {
         rustix::fs::fchown(&self.file, uid, gid).is_err().then_some("its owner and group cannot be kept")
     }
 
-    /// Gives the draft what the file has; why not, where that does not work.
+    /// Copies the file's attributes to the draft; returns the reason if that fails.
     fn take_attributes(&self, existing: &Metadata, (folder, name): (&Folder, &str)) -> Option<&'static str> {
         if let Err(e) = copy_xattrs((folder, name), &self.file) {
             tracing::debug!("{}: extended attributes: {e}", self.target.path.display());
             return Some("its extended attributes cannot be kept");
         }
-        // Last: an ACL that was set has changed the group's bits.
+        // The mode comes last: setting an ACL has changed the group's bits.
         let mode = std::fs::Permissions::from_mode(existing.mode() & 0o1777);
         self.file.set_permissions(mode).is_err().then_some("its mode cannot be kept")
     }
 }
 
-/// No space: copying would find none either.
+/// No space: copying the draft would fail the same way.
 fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -438,10 +437,10 @@ impl Drop for Draft {
     }
 }
 
-/// Makes the attributes of `to` those of the file `from`, but for the ones of its content.
+/// Gives `to` the extended attributes of the file `from`, except those that certify content.
 fn copy_xattrs((folder, from): (&Folder, &str), to: &File) -> io::Result<()> {
     let path = folder.by_descriptor(from);
-    // Without /proc, what has attributes has to be opened, which takes a right to read it.
+    // Without /proc, a file with attributes must be opened, which requires permission to read it.
     let open = match rustix::fs::llistxattr(&path, &mut [0_u8; 0]) {
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
             Some(folder.open_file(from, OFlags::RDONLY)?)
@@ -450,7 +449,7 @@ fn copy_xattrs((folder, from): (&Folder, &str), to: &File) -> io::Result<()> {
     };
     let list = |listed: rustix::io::Result<Vec<u8>>| match listed {
         Ok(names) => Ok(names),
-        // A file system without any.
+        // The file system has no extended attributes.
         Err(rustix::io::Errno::OPNOTSUPP) => Ok(Vec::new()),
         Err(e) => Err(io::Error::from(e)),
     };
@@ -499,25 +498,25 @@ impl LockError {
             LockError::Io(e) => Fault::here(path, &e).reason(),
             LockError::UnderWay => format!("another copy to this file is under way ({shown})").into(),
             LockError::Foreign => {
-                format!("{shown}: somebody else has made this file, where the copy was to be: remove it (rm)")
+                format!("{shown}: another user has created this file, whose name the copy needs: remove it (rm)")
                     .into()
             }
         }
     }
 }
 
-/// Opens or makes a draft for this process alone: another copy to the same file would write into what this one has
-/// verified. What replaces a file is nobody else's to read before it has that file's mode.
+/// Opens or creates a draft for this process alone: another copy to the same file would overwrite what this one has
+/// verified. Until a replacement has the file's mode, other users cannot read it.
 fn lock(folder: &Folder, name: &str, replaces: bool, empty: bool) -> Result<File, LockError> {
     let mode = if replaces { 0o600 } else { 0o666 };
     let file = loop {
-        // A link of that name is not ours.
+        // A symbolic link of that name is not ours.
         let (file, made) = match folder.open(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode) {
             Ok(file) => (file, true),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 match folder.open(name, OFlags::RDWR, 0) {
                     Ok(file) => (file, false),
-                    // Its copy has ended in between.
+                    // The other copy has ended in between.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                     Err(e) => return Err(LockError::Io(e)),
                 }
@@ -527,14 +526,14 @@ fn lock(folder: &Folder, name: &str, replaces: bool, empty: bool) -> Result<File
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(LockError::UnderWay),
-            // A file system without locks.
+            // The file system has no locks.
             Err(TryLockError::Error(e)) => {
                 tracing::debug!("{} cannot be locked: {e}", folder.path_of(name).display());
             }
         }
-        // Whoever had the lock may have given the file its name meanwhile.
+        // The previous lock holder may have renamed the draft to its target meanwhile.
         let ours = file.metadata().map_err(LockError::Io)?;
-        // In a folder where others write, too: whoever has made it could read the copy, and would own it.
+        // Also in a folder where others write: the creator of the draft could read the copy, and would own it.
         if !made && (ours.uid() != rustix::process::geteuid().as_raw() || ours.nlink() > 1 || !ours.is_file())
         {
             return Err(LockError::Foreign);
@@ -550,7 +549,7 @@ fn lock(folder: &Folder, name: &str, replaces: bool, empty: bool) -> Result<File
     Ok(file)
 }
 
-/// Removes a draft, unless a command is at work on it, or it is gone; whether it did.
+/// Removes a draft unless it is gone or a command is using it; returns whether it did.
 pub(crate) fn remove_unfinished(folder: &Folder, name: &str) -> io::Result<bool> {
     let file = match folder.open_file(name, OFlags::RDONLY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -562,7 +561,7 @@ pub(crate) fn remove_unfinished(folder: &Folder, name: &str) -> io::Result<bool>
     }
 }
 
-/// Writes a file whole, such as a report: what was there before stays until the new one is.
+/// Writes a file atomically, for example a report: the old content stays until the new one is complete.
 pub(crate) fn save(path: &Path, contents: &[u8]) -> Result<(), Failure> {
     let told = |e: &io::Error| Fault::here(path, e).reason();
     match Destination::of(path)? {

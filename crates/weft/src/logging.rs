@@ -1,11 +1,10 @@
-//! Logs go to standard error; standard output belongs to results.
+//! Logs go to standard error; standard output belongs to results. `WEFT_LOG` (in the syntax of `tracing` filters)
+//! overrides `-v`.
 //!
-//! Owns: the level, and how many lines of one kind there are. `WEFT_LOG` (as `tracing` filters are written) overrides `-v`.
-//!
-//! Clients can have the server warn them as often as they like: of a request to an encrypted share in the clear, of a limit that
-//! they have reached. So warnings from one place in the code come at a bounded rate, whatever place that is; what was left out
-//! is counted. What one address does several times in a row is told of once: who looks for the protocol of a port asks in several
-//! languages, each by a connection of its own.
+//! Clients can trigger warnings as often as they like, for example by unencrypted requests to an encrypted share, or
+//! by exceeding a limit. So each place in the code logs warnings at a bounded rate, and skipped lines are counted.
+//! Repeated events of one address are logged once: a client that probes a port's protocol tries several, each with
+//! its own connection.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -21,16 +20,16 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Warnings and errors from one place at once.
+/// Warnings and errors that one place may log in a burst.
 const BURST: u32 = 100;
-/// The same line about the same address within so long is one event.
+/// The same line about the same address within this time is one event.
 const TOGETHER: Duration = Duration::from_secs(10);
-/// Lines that are remembered for that; those beyond are logged again.
+/// How many lines are remembered for that; further ones are logged again.
 const MOST_LINES: usize = 64;
-/// After a burst, one in so long.
+/// After a burst, one line per this interval.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Starts logging at the level that `-v` asks for; a server also tells what it does, a client only what is wrong.
+/// Starts logging at the level that `-v` asks for; a server also logs what it does, a client only problems.
 pub(crate) fn start(verbose: u8, server: bool) {
     let level = match verbose {
         0 if server => "info",
@@ -44,15 +43,15 @@ pub(crate) fn start(verbose: u8, server: bool) {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
-        // Where standard error is a pipe that somebody has closed, there is nobody to be told of that either; the attempt would
-        // panic, and end the server with its log.
+        // If standard error is a closed pipe, nobody can be told of that either; the attempt would panic, and end the
+        // server with its log.
         .log_internal_errors(false)
         .finish()
         .with(Floods::default())
         .init();
 }
 
-/// What each place in the code has logged lately: there are as many as there are lines that log.
+/// What each place in the code has logged recently, bounded by the number of places that log.
 #[derive(Default)]
 struct Floods {
     places: Mutex<HashMap<Identifier, Flow>>,
@@ -61,7 +60,8 @@ struct Floods {
 
 impl<S: Subscriber> Layer<S> for Floods {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
-        // What somebody has asked to see he sees; what is told of each client (a log-on) is not for us to leave out.
+        // The user asked for these levels, so they are complete; the events of each client (a log-on) must not be
+        // left out.
         if *event.metadata().level() > Level::WARN {
             return true;
         }
@@ -87,7 +87,7 @@ impl<S: Subscriber> Layer<S> for Floods {
     }
 }
 
-/// What a line says, and of whom.
+/// A line's text and the address it concerns.
 #[derive(Default)]
 struct About {
     ip: Option<IpAddr>,
@@ -97,7 +97,7 @@ struct About {
 impl Visit for About {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
-            // Processes of this host have no address.
+            // Processes on this host have no address.
             "peer" => self.ip = format!("{value:?}").parse().ok().map(|addr: SocketAddr| addr.ip()),
             "message" => self.message = format!("{value:?}"),
             _ => {}
@@ -105,7 +105,7 @@ impl Visit for About {
     }
 }
 
-/// The lines about peers that were logged lately: where in the code, about which address, what.
+/// Recent lines about peers: place in the code, address, text.
 #[derive(Default)]
 struct Repeated(VecDeque<(PeerLine, Instant)>);
 
@@ -127,7 +127,7 @@ impl Repeated {
     }
 }
 
-/// A bucket of lines, which fills by one each [`PAUSE`].
+/// A token bucket of lines, which gains one token per [`PAUSE`].
 struct Flow {
     left: u32,
     filled: Instant,
@@ -139,7 +139,7 @@ impl Flow {
         Flow { left: BURST, filled: now, left_out: 0 }
     }
 
-    /// Whether a line is logged; then how many were not since the last one.
+    /// Whether a line is logged; if so, how many were skipped since the last one.
     fn pass(&mut self, now: Instant) -> Option<u64> {
         let pauses = now.duration_since(self.filled).as_nanos() / PAUSE.as_nanos();
         let pauses = u32::try_from(pauses).unwrap_or(u32::MAX);
@@ -164,7 +164,7 @@ impl Flow {
 mod tests {
     use super::*;
 
-    /// One `weft ls` by the wrong protocol had six lines.
+    /// One `weft ls` with the wrong protocol used to log six lines.
     #[test]
     fn what_an_address_does_in_a_row_is_told_of_once() {
         #[derive(Clone, Default)]
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(logged.len(), BURST as usize + 9);
         assert_eq!(logged[..BURST as usize], [0; BURST as usize]);
         assert_eq!(logged[BURST as usize + 1..], [999; 8]);
-        // Quiet for long, it may say as much as before.
+        // After a long quiet time it may log a full burst again.
         let later = start + Duration::from_secs(3600);
         assert_eq!((0..2 * BURST).filter_map(|_| flow.pass(later)).count(), BURST as usize);
     }

@@ -1,7 +1,6 @@
-//! The `weft` command: serve, volumes, copy, list, demonstrate, and RDMA by itself.
+//! The `weft` command: serve, volumes, replicas, copy, list, demo, benchmarks, and RDMA by itself.
 //!
-//! This file reads as the table of contents; each command is a module.
-//! Owns: the process: arguments, logging, exit status. Does not: know a protocol.
+//! This file is the table of contents: it handles arguments, logging and exit status, and each command is a module.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -51,14 +50,14 @@ use std::process::ExitCode;
 
 use crate::args::{Args, Command};
 
-/// An operation makes a few short-lived allocations past the sizes that the system allocator serves fast: with it, a
-/// fifth of the instructions of an 8 KiB READ were malloc and free.
+/// An operation makes a few short-lived allocations above the sizes that the system allocator serves fast: with it,
+/// malloc and free took a fifth of the instructions of an 8 KiB READ.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let args = Args::of_line(std::env::args_os()).unwrap_or_else(|error| {
-        // The sentence comes first: clap ends the process.
+        // The advice comes first, because clap ends the process.
         if let Some(advice) = unknown::advice(&error) {
             note!("weft: {advice}");
         }
@@ -97,7 +96,7 @@ fn main() -> ExitCode {
             let mut cause = error.source();
             while let Some(inner) = cause {
                 let because = inner.to_string();
-                // Many an error says itself what is behind it.
+                // Many errors already contain their cause.
                 if !said.contains(&because) {
                     note!("  because: {because}");
                 }

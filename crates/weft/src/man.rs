@@ -1,6 +1,4 @@
-//! `weft man`: the manual pages, made of the same text as `--help`.
-//!
-//! Owns: the files that it writes. Does not: install them.
+//! `weft man`: writes the manual pages, from the same text as `--help`.
 
 use std::process::ExitCode;
 
@@ -44,7 +42,7 @@ mod tests {
         hidden.chain(command.get_subcommands().flat_map(with_subcommands)).collect()
     }
 
-    /// Whether the guide has the option itself, not one whose name begins like it.
+    /// Whether the guide mentions exactly this option, not a longer one with the same beginning.
     fn in_guide(option: &str) -> bool {
         let option = format!("--{option}");
         GUIDE.match_indices(&option).any(|(at, _)| {
@@ -93,7 +91,7 @@ mod tests {
             let page = std::fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
             assert!(page.contains(".SH OPTIONS") && page.contains(".SH SYNOPSIS"), "{name}");
         }
-        // What is hidden stays so.
+        // Hidden options stay hidden.
         let bench = std::fs::read_to_string(pages.join("weft-rdma-bench.1")).unwrap();
         assert!(bench.contains("rounds") && !bench.contains("peer"));
     }

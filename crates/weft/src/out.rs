@@ -1,11 +1,10 @@
-//! What commands print, to whoever still listens.
+//! Printing for commands.
 //!
-//! A pipe that was closed (`weft ls ... | head -1`) is nobody's fault: what comes after is not printed, and the exit status
-//! is that of the command. Any other failure, a full disk above all, is a failure of the command. Standard error has nobody
-//! left to be told.
-//! Names and sentences of servers are among what is printed. So nothing in a line moves the cursor, colours the terminal, names
-//! its window or turns text round: such a character is shown by its number, as JSON writes it.
-//! Does not: panic, as `println!` and `eprintln!` do.
+//! A closed pipe (`weft ls ... | head -1`) is not an error: the remaining output is dropped, and the exit status is
+//! the command's own. Any other write failure, above all a full disk, is a failure of the command. A failure to write
+//! to standard error cannot be reported anywhere. Printed text includes names and messages from servers. So no line
+//! can move the cursor, colour the terminal, set its window title or reverse text: such characters are shown by
+//! number, as in JSON. Nothing here panics, unlike `println!` and `eprintln!`.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Arguments};
@@ -19,27 +18,27 @@ use serde::{Deserialize, Serialize};
 use crate::Failure;
 use crate::local::{STANDARD, is_standard_output};
 
-/// Nobody reads standard output any more.
+/// The reader of standard output is gone.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// A line to standard output; its outcome is a `Result`.
+/// Prints a line to standard output; returns a `Result`.
 macro_rules! say {
     () => { $crate::out::print(format_args!("\n")) };
     ($($text:tt)*) => { $crate::out::line(format_args!($($text)*)) };
 }
 
-/// A line to standard error.
+/// Prints a line to standard error.
 macro_rules! note {
     () => { $crate::out::note(format_args!("")) };
     ($($text:tt)*) => { $crate::out::note(format_args!($($text)*)) };
 }
 
-/// A line to standard output.
+/// Prints a line to standard output.
 pub(crate) fn line(text: Arguments) -> io::Result<()> {
     print(format_args!("{}\n", harmless(text)))
 }
 
-/// Text of our own to standard output, which may be coloured.
+/// Prints our own text, which may be coloured, to standard output.
 pub(crate) fn print(text: Arguments) -> io::Result<()> {
     let mut out = io::stdout().lock();
     heard(out.write_fmt(text).and_then(|()| out.flush()))
@@ -53,13 +52,13 @@ fn heard(written: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The error with the name of what failed.
+/// Names standard output in the error.
 fn of_stdout(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("standard output: {e}"))
 }
 
-/// Standard output for lines, of what writes for long or for ever: a closed pipe is an error that ends it, and [`ended_by_reader`]
-/// knows it. What is written is text, and nothing in it acts on a terminal.
+/// Standard output for lines, for commands with long or endless output: a closed pipe is an error that ends the
+/// command, and [`ended_by_reader`] recognizes it. Only text is written, and it cannot control the terminal.
 pub(crate) struct Stdout;
 
 impl Write for Stdout {
@@ -72,7 +71,8 @@ impl Write for Stdout {
     }
 }
 
-/// Writes text, all of it, so that it does nothing but show itself. `write!` and JSON come here in pieces that are whole characters.
+/// Writes all of the text with control characters made visible. `write!` and JSON pass pieces that are whole
+/// characters.
 fn write_shown(out: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains(acts_in_lines) => out.write(bytes),
@@ -83,7 +83,7 @@ fn write_shown(out: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Standard output for the content of files alone, which is what it is. Everything else is [`Stdout`]'s.
+/// Standard output for file contents only, which are written unchanged. All other output uses [`Stdout`].
 pub(crate) struct FileToStdout;
 
 impl Write for FileToStdout {
@@ -104,12 +104,13 @@ fn told<T>(written: io::Result<T>) -> io::Result<T> {
     })
 }
 
-/// Where a command's own words go: to standard output, or to standard error where one of its files is standard output.
+/// Where a command prints its messages: standard output, or standard error if standard output carries one of its
+/// files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Console {
-    /// No file is standard output.
+    /// No file goes to standard output.
     Stdout,
-    /// One is, and nothing else may stand there.
+    /// A file goes to standard output, so nothing else may.
     Stderr,
 }
 
@@ -119,11 +120,11 @@ impl Console {
         match files.into_iter().filter(|path| is_standard_output(path)).count() {
             0 => Ok(Console::Stdout),
             1 => Ok(Console::Stderr),
-            _ => Err("standard output (`-`) takes one form only; give the others a file each".into()),
+            _ => Err("standard output (`-`) takes only one format; write the others to files".into()),
         }
     }
 
-    /// The same, of a command that prints a JSON object where `json` says so.
+    /// Like `beside`, for a command that also prints a JSON object if `json` is set.
     pub(crate) fn beside_json<'a>(
         json: bool,
         files: impl IntoIterator<Item = &'a Path>,
@@ -131,19 +132,19 @@ impl Console {
         Console::beside(files.into_iter().chain(json.then_some(Path::new(STANDARD))))
     }
 
-    /// Text of our own, which may be coloured.
+    /// Prints our own text, which may be coloured.
     pub(crate) fn print(self, text: Arguments) -> io::Result<()> {
         match self {
             Console::Stdout => print(text),
             Console::Stderr => {
-                // As for `note`.
+                // A failure is ignored, as in `note`.
                 io::stderr().lock().write_fmt(text).ok();
                 Ok(())
             }
         }
     }
 
-    /// Names a file that was written; standard output speaks for itself.
+    /// Reports a written file; nothing is reported for standard output.
     pub(crate) fn wrote(self, path: &Path) -> io::Result<()> {
         match is_standard_output(path) {
             true => Ok(()),
@@ -152,20 +153,20 @@ impl Console {
     }
 }
 
-/// Whether a command failed only because nobody reads what it prints.
+/// Whether a command failed only because the reader of its output is gone.
 pub(crate) fn ended_by_reader(failure: &(dyn std::error::Error + 'static)) -> bool {
     let io = failure.downcast_ref::<io::Error>().map(io::Error::kind);
     let json = failure.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
     CLOSED.load(Ordering::Relaxed) && io.or(json) == Some(io::ErrorKind::BrokenPipe)
 }
 
-/// A line to standard error.
+/// Prints a line to standard error.
 pub(crate) fn note(text: Arguments) {
-    // Who closed it does not want to know, and there is no third place to say so.
+    // If standard error is closed, there is no other place to report it.
     io::stderr().lock().write_fmt(format_args!("{}\n", harmless(text))).ok();
 }
 
-/// Text that does nothing to a terminal but show itself.
+/// Text with every character that could control a terminal made visible.
 fn harmless(text: Arguments) -> String {
     let text = text.to_string();
     if !text.contains(acts) {
@@ -174,13 +175,13 @@ fn harmless(text: Arguments) -> String {
     shown(&text, acts_in_lines)
 }
 
-/// [`acts`], where lines end.
+/// Whether a character acts on a terminal, within a line.
 fn acts_in_lines(c: char) -> bool {
     c != '\n' && acts(c)
 }
 
-/// Words that another host has said, in one line. They are made harmless when they come, so whoever prints, logs or keeps them needs
-/// not know where they are from.
+/// A message from another host, as one line. It is made harmless on arrival, so code that prints, logs or stores it
+/// need not know its origin.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(from = "String", into = "String")]
 pub(crate) struct Said(String);
@@ -214,12 +215,12 @@ impl fmt::Display for Said {
     }
 }
 
-/// Lines that are coloured afterwards, or laid out: nothing in them acts on a terminal.
+/// Lines that are coloured or laid out later: nothing in them can control a terminal.
 pub(crate) fn lines(text: &str) -> String {
     shown(text, acts_in_lines)
 }
 
-/// A name as part of a line: it has no end of line in it either.
+/// A name as part of a line: line breaks are made visible too.
 pub(crate) fn name(name: &str) -> String {
     shown(name, acts)
 }
@@ -229,8 +230,8 @@ pub(crate) fn path_name(path: &Path) -> String {
     name(&path.to_string_lossy())
 }
 
-/// A command that a message tells the reader to type. Words of ours are literals, and everything else is quoted here: what a user, a
-/// folder or a server has named does not reach a shell as anything but a word.
+/// A command that a message tells the user to type. Our own words are literals, and everything else is quoted here:
+/// text from a user, a folder or a server reaches the shell only as a plain word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShellCommand {
     words: Vec<Word>,
@@ -238,7 +239,7 @@ pub(crate) struct ShellCommand {
     ends_options: bool,
 }
 
-/// A word, or several of ours, as a shell takes it.
+/// One or more words of a shell command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Word {
     Other(String),
@@ -246,25 +247,25 @@ enum Word {
 }
 
 impl ShellCommand {
-    /// Begins with these words of ours.
+    /// Begins with these literal words.
     pub(crate) fn new(words: &'static str) -> ShellCommand {
         ShellCommand { words: vec![Word::Other(words.to_owned())], ends_options: false }
     }
 
-    /// Further words of ours.
+    /// Appends literal words.
     pub(crate) fn words(mut self, words: &'static str) -> ShellCommand {
         self.words.push(Word::Other(words.to_owned()));
         self
     }
 
-    /// A file, URL, host or name.
+    /// Appends a file, URL, host or name.
     pub(crate) fn operand(mut self, operand: impl AsRef<OsStr>) -> ShellCommand {
         self.ends_options |= operand.as_ref().as_encoded_bytes().starts_with(b"-");
         self.words.push(Word::Operand(shell_word(operand)));
         self
     }
 
-    /// An option with its value.
+    /// Appends an option with its value.
     pub(crate) fn option(mut self, option: &'static str, value: impl AsRef<OsStr>) -> ShellCommand {
         let hyphen = value.as_ref().as_encoded_bytes().starts_with(b"-");
         let between = if hyphen { "=" } else { " " };
@@ -274,7 +275,7 @@ impl ShellCommand {
 }
 
 impl fmt::Display for ShellCommand {
-    /// In the order that was said; where an operand would be taken for an option, all of them follow the options.
+    /// In the order given; but if an operand looks like an option, all operands follow the options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |word: &Word| match word {
             Word::Other(text) | Word::Operand(text) => text.clone(),
@@ -290,12 +291,12 @@ impl fmt::Display for ShellCommand {
     }
 }
 
-/// A word as a shell takes it, in one line: what is no text, or would act on a terminal, is written by its number, which bash, ksh and
-/// zsh read.
+/// Quotes a word for a shell, in one line: bytes that are not text or could control a terminal are written by number,
+/// in a form that bash, ksh and zsh read.
 pub(crate) fn shell_word(word: impl AsRef<OsStr>) -> String {
     let bytes = word.as_ref().as_encoded_bytes();
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._+,=@:/%".contains(b);
-    // zsh replaces a word that begins with = by the path of a program.
+    // zsh replaces a word that begins with = by a program's path.
     if !bytes.is_empty() && bytes.iter().all(plain) && !bytes.starts_with(b"=") {
         return String::from_utf8_lossy(bytes).into_owned();
     }
@@ -337,7 +338,7 @@ fn shown(text: &str, hidden: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// Control characters (C0, DEL, C1), and those that change the direction of what follows (Unicode TR 36 and 9).
+/// Control characters (C0, DEL, C1), and characters that change the text direction (Unicode TR 36 and 9).
 fn acts(c: char) -> bool {
     (c.is_control() && c != '\t')
         || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -356,7 +357,7 @@ mod tests {
             "copy \\u001b]0;owned\\u0007\\u001b[2J\\u000d\\u009b31m\\u202egpj.exe\\u007f\nand more\tü"
         );
         assert_eq!(name("two\nlines"), "two\\u000alines");
-        // What was valid JSON is the same JSON.
+        // Valid JSON stays the same JSON.
         let json = serde_json::json!({ "name": hostile });
         let printed = harmless(format_args!("{json}"));
         assert!(!printed.contains(acts));
@@ -395,11 +396,11 @@ mod tests {
     fn what_another_host_has_said_is_harmless_from_the_moment_it_comes() {
         let said: Said = serde_json::from_str(r#""x\u001b[31mRED\nforged\u009bline""#).unwrap();
         assert_eq!(&*said, "x\\u001b[31mRED\\u000aforged\\u009bline");
-        // Passed on from host to host it stays what it is.
+        // Unchanged when it is passed on from host to host.
         assert_eq!(Said::from(said.to_string()), said);
     }
 
-    /// As a shell reads it.
+    /// The word as a shell parses it.
     #[test]
     fn a_command_that_is_printed_is_the_command_that_is_typed() {
         use std::os::unix::ffi::OsStrExt;
@@ -434,7 +435,7 @@ mod tests {
         assert_eq!(console(&["a.html", "-"]).unwrap(), Console::Stderr);
         assert_eq!(console(&["/dev/stdout"]).unwrap(), Console::Stderr);
         let refused = console(&["-", "-"]).unwrap_err().to_string();
-        assert!(refused.starts_with("standard output (`-`) takes one form only"), "{refused}");
+        assert!(refused.starts_with("standard output (`-`) takes only one format"), "{refused}");
         let json = |files: &[&'static str]| Console::beside_json(true, files.iter().map(Path::new));
         assert_eq!(json(&["a.html"]).unwrap(), Console::Stderr);
         assert!(json(&["-"]).is_err());

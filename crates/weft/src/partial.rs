@@ -1,10 +1,8 @@
-//! What a copy in progress is called: `.NAME.weft-partial`, or `.NAME.TAG.weft-partial`.
-//!
-//! Does not: make, find or remove such files.
+//! Names of unfinished copies: `.NAME.weft-partial`, or `.NAME.TAG.weft-partial`.
 
-/// What ends the name.
+/// The suffix of these names.
 const PARTIAL_SUFFIX: &str = ".weft-partial";
-/// The longest name that file systems take, in bytes; in SMB's characters it is no longer.
+/// The longest name in bytes that file systems accept; it is not longer in SMB's characters.
 const MAX_NAME: usize = 255;
 
 /// A hash of a few words.
@@ -18,8 +16,8 @@ pub(crate) fn mixed_text(text: &str) -> u32 {
     mixed(text.bytes().map(u64::from))
 }
 
-/// What a copy of `name` is called until it is whole. A long name is cut, and a hash of all of it keeps it apart from others
-/// that begin alike.
+/// The name of an unfinished copy of `name`. A long name is truncated, and a hash of the full name distinguishes it
+/// from others with the same beginning.
 pub(crate) fn partial_name(name: &str, tag: &str) -> String {
     let whole = format!(".{name}{tag}{PARTIAL_SUFFIX}");
     if whole.len() <= MAX_NAME {
@@ -33,7 +31,7 @@ pub(crate) fn partial_name(name: &str, tag: &str) -> String {
     format!(".{}{tag}{PARTIAL_SUFFIX}", &name[..len])
 }
 
-/// Whether a file is a copy in progress, or what an interrupted one has left.
+/// Whether a file is a running or interrupted copy.
 pub(crate) fn is_partial(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(PARTIAL_SUFFIX)
 }

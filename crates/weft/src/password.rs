@@ -1,6 +1,5 @@
-//! Where passwords come from: the environment, the terminal, or chance.
-//!
-//! Owns: the secret until it is handed over; it is zeroed on drop. Does not: log it.
+//! Sources of passwords: the environment, the terminal, or a random generator. A password is zeroed on drop and never
+//! logged.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -18,10 +17,10 @@ use crate::signals;
 /// The environment variable.
 pub(crate) const VARIABLE: &str = "WEFT_PASSWORD";
 
-/// Bytes of entropy in a made-up password; 12 characters of base 32.
+/// Bytes of entropy in a generated password; 12 characters in base 32.
 const RANDOM_BYTES: usize = 12;
 
-/// The longest line that is taken for a password, in bytes; never moved in memory while it is typed.
+/// The longest line accepted as a password, in bytes; the buffer never moves in memory while it is typed.
 const MAX_TYPED: usize = 1024;
 const CTRL_C: u8 = 3;
 const CTRL_D: u8 = 4;
@@ -29,31 +28,32 @@ const BACKSPACE: u8 = 8;
 const CTRL_U: u8 = 21;
 const DELETE: u8 = 127;
 
-/// A password and whether we made it up (then the user must be told).
+/// A password, and whether we generated it (then it must be printed).
 pub(crate) struct Password {
     /// The secret.
     pub text: Zeroizing<String>,
-    /// Whether it was made up here.
+    /// Whether it was generated.
     pub made_up: bool,
 }
 
-/// The environment's. An empty one is that of a script whose own variable was not set: nobody means to do without a password.
+/// The environment's password. An empty one usually comes from a script whose variable is unset, and is ignored:
+/// nobody chooses an empty password.
 fn from_environment() -> Option<Zeroizing<String>> {
     let text = Zeroizing::new(std::env::var(VARIABLE).ok()?);
     if text.is_empty() {
-        note!("weft: {VARIABLE} is empty, and counts as not set");
+        note!("weft: {VARIABLE} is empty and is ignored");
         return None;
     }
     Some(text)
 }
 
-/// The password of a server's user: from the environment, asked for on a terminal (empty: make one up), or made up.
+/// The password of a server's user: from the environment, from the terminal (empty: generated), or generated.
 pub(crate) fn for_server(user: &str) -> io::Result<Password> {
     if let Some(text) = from_environment() {
         return Ok(Password { text, made_up: false });
     }
     if io::stdin().is_terminal() {
-        let text = ask(&io::stdin(), &format!("Password for {user} (empty: make one up): "))?;
+        let text = ask(&io::stdin(), &format!("Password for {user} (empty: generate one): "))?;
         if !text.is_empty() {
             return Ok(Password { text, made_up: false });
         }
@@ -61,7 +61,7 @@ pub(crate) fn for_server(user: &str) -> io::Result<Password> {
     Ok(Password { text: make_up()?, made_up: true })
 }
 
-/// The password for a server: from the environment or the terminal.
+/// The password for logging on to a server: from the environment or the terminal.
 pub(crate) fn for_client(user: &str, host: &str) -> io::Result<Zeroizing<String>> {
     if let Some(text) = from_environment() {
         return Ok(text);
@@ -70,22 +70,23 @@ pub(crate) fn for_client(user: &str, host: &str) -> io::Result<Zeroizing<String>
     if io::stdin().is_terminal() {
         return ask(&io::stdin(), &prompt);
     }
-    // Standard input may be what is to be copied.
+    // Standard input may be the data to copy.
     match File::options().read(true).write(true).open("/dev/tty") {
         Ok(terminal) => ask(&terminal, &prompt),
         Err(_) => Err(io::Error::other(format!(
-            "no password for {user} at {host}: type it on a terminal, or set {VARIABLE}"
+            "no password for {user} at {host}: run the command on a terminal, or set {VARIABLE}"
         ))),
     }
 }
 
-/// Asks on the terminal without showing what is typed.
+/// Asks on the terminal without showing the typed characters.
 ///
-/// The keys are read one by one: a Ctrl-C that were a signal would end the process, and leave a terminal that shows nothing, or
-/// be kept for later by whoever catches it. A signal from elsewhere is noticed, too.
+/// Keys are read one by one. If Ctrl-C raised a signal, it would end the process and leave the terminal without echo,
+/// or be deferred by a handler. Signals from other processes are noticed, too.
 fn ask(terminal: &impl AsFd, prompt: &str) -> io::Result<Zeroizing<String>> {
     signals::attentively(|stopped| {
-        // Standard error may be a file, and the terminal is where the question belongs. Standard input is often open for reading only.
+        // The question belongs on the terminal, and standard error may be a file. Standard input is often open for
+        // reading only.
         if rustix::io::write(terminal, prompt.as_bytes()).is_err() {
             crate::out::note(format_args!("{prompt}"));
         }
@@ -113,7 +114,7 @@ fn interrupted() -> io::Error {
     io::Error::new(io::ErrorKind::Interrupted, "interrupted at the password")
 }
 
-/// Returns when there is a key to be read; an error where a signal comes first.
+/// Returns when a key can be read; a signal before that is an error.
 fn await_key(terminal: &impl AsFd, stopped: &AtomicBool) -> io::Result<()> {
     let attention = Timespec::try_from(signals::ATTENTION).map_err(io::Error::other)?;
     loop {
@@ -128,7 +129,7 @@ fn await_key(terminal: &impl AsFd, stopped: &AtomicBool) -> io::Result<()> {
     }
 }
 
-/// A line of keys; backspace and Ctrl-U take back what was typed.
+/// Reads a line of keys; backspace and Ctrl-U delete.
 fn typed(mut key: impl FnMut() -> io::Result<Option<u8>>) -> io::Result<Zeroizing<String>> {
     let mut line = Zeroizing::new(Vec::with_capacity(MAX_TYPED));
     loop {
@@ -137,7 +138,7 @@ fn typed(mut key: impl FnMut() -> io::Result<Option<u8>>) -> io::Result<Zeroizin
             Some(CTRL_C) => return Err(interrupted()),
             Some(CTRL_U) => line.clear(),
             Some(BACKSPACE | DELETE) => {
-                // All bytes of a character.
+                // Removes all bytes of a character.
                 while line.pop().is_some_and(|byte| byte & 0xC0 == 0x80) {}
             }
             Some(_) if line.len() == MAX_TYPED => {
@@ -151,7 +152,7 @@ fn typed(mut key: impl FnMut() -> io::Result<Option<u8>>) -> io::Result<Zeroizin
 }
 
 fn make_up() -> io::Result<Zeroizing<String>> {
-    // No characters that look alike.
+    // Characters that look alike are left out.
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut bytes = Zeroizing::new([0u8; RANDOM_BYTES]);
     random::fill(&mut bytes[..])?;

@@ -25,12 +25,12 @@ pub(crate) fn serving(
     kinds.iter().filter(|kind| chosen.contains(kind)).map(make).collect()
 }
 
-/// The provider with all that goes over it written into `capture`.
+/// A provider that also writes all its traffic to `capture`.
 pub(crate) fn captured(provider: Box<dyn Provider>, capture: &Capture) -> Box<dyn Provider> {
     Box::new(Wrapped::new(provider.into(), Pcap::new(capture.clone())))
 }
 
-/// The provider of a kind; the error says why this host has none.
+/// The provider of this kind; the error says why this host has none.
 pub(crate) fn of_kind(
     kind: ProviderKind,
     pool: &Pool,
@@ -58,17 +58,17 @@ pub(crate) fn of_kind(
 pub(crate) struct Listed {
     /// "iwarp", "shm", "rnic".
     pub name: &'static str,
-    /// What it reaches.
+    /// The hosts or processes it reaches.
     pub reaches: &'static str,
     /// Its limits, or why it is not available here.
     pub state: Result<Caps, String>,
-    /// What it stands on, a line each.
+    /// Its devices or sockets, one line each.
     pub devices: Vec<String>,
 }
 
-/// Every provider that Weft knows, available here or not.
+/// Every provider that Weft knows, available on this host or not.
 pub(crate) fn listed() -> Vec<Listed> {
-    // Nothing is connected: the pool stays empty.
+    // Nothing connects, so the pool stays empty.
     let pool = Pool::new(0);
     let shm_dir = shm::Config::default().dir;
     vec![
@@ -105,7 +105,7 @@ fn rnic_listed(pool: &Pool) -> Listed {
     }
 }
 
-/// A device in one line: what it is, its own limits, its ports.
+/// Describes a device in one line: kind, limits, ports.
 fn describe(device: &rnic::Device) -> String {
     let head = format!("{} ({}, {})", device.name, device.node, device.transport);
     match &device.details {
@@ -130,12 +130,12 @@ fn describe(device: &rnic::Device) -> String {
     }
 }
 
-/// iWARP; `crc` asks for a CRC even where the peer does not.
+/// The iWARP provider; `crc` asks for a CRC even if the peer does not.
 pub(crate) fn iwarp_provider(pool: &Pool, crc: bool, congestion: Option<&str>) -> Box<dyn Provider> {
     iwarp_from(SourcePort::Any, pool, crc, congestion)
 }
 
-/// The same, for connections from such ports.
+/// The same, connecting from these ports.
 pub(crate) fn iwarp_from(
     source_port: SourcePort,
     pool: &Pool,
@@ -147,12 +147,12 @@ pub(crate) fn iwarp_from(
     Box::new(iwarp::Provider::new(pool.clone(), config))
 }
 
-/// RDMA devices; whether there are any is seen when it is used.
+/// The provider of RDMA devices; their absence shows when it is used.
 pub(crate) fn rnic_provider(pool: &Pool) -> Box<dyn Provider> {
     Box::new(rnic::Provider::new(pool.clone(), rnic::Config::default()))
 }
 
-/// Shared memory.
+/// The shared-memory provider.
 pub(crate) fn shm_provider(pool: &Pool) -> Box<dyn Provider> {
     Box::new(shm::Provider::new(pool.clone(), shm::Config::default()))
 }

@@ -1,6 +1,4 @@
-//! `weft rdma`: RDMA without a storage protocol.
-//!
-//! Owns: nothing; each command is a module. Does not: measure or check (see `weft_load::verbs`).
+//! `weft rdma`: RDMA without a storage protocol. Each command is a module; `weft_load::verbs` measures and checks.
 
 mod bench;
 mod devices;
@@ -28,7 +26,7 @@ pub(crate) fn run(args: Rdma) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Binds this process to a processor, where one was named, and says how its loop runs.
+/// Binds this process to a processor if one was named, and returns the options of its loop.
 fn settle(core: &Core) -> Result<rt::Options, Failure> {
     if let Some(cpu) = core.cpu {
         pin(cpu)?;
@@ -36,24 +34,24 @@ fn settle(core: &Core) -> Result<rt::Options, Failure> {
     Ok(rt::Options { spin_max: Duration::from_micros(core.spin_us), ..rt::Options::default() })
 }
 
-/// Binds this thread, and those that it starts, to a processor.
+/// Binds this thread, and threads it starts later, to a processor.
 pub(crate) fn pin(cpu: usize) -> Result<(), Failure> {
     let none = || {
-        format!("there is no processor {cpu} for this process: `taskset -p $$` and nproc tell what there is")
+        format!("this process has no processor {cpu}: `taskset -p $$` and nproc show the available ones")
     };
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
         return Err(none().into());
     }
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    // Not compared with what is set now: a child of a bound process may bind itself elsewhere.
+    // Not compared with the current mask: a child of a bound process may bind itself elsewhere.
     rustix::thread::sched_setaffinity(None, &set).map_err(|e| match e {
         rustix::io::Errno::INVAL => Failure::from(none()),
         e => e.into(),
     })
 }
 
-/// Lets this process have as many descriptors as it may: a connection takes one or more.
+/// Raises this process's descriptor limit to the maximum: each connection takes at least one.
 pub(crate) fn raise_descriptors() -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)

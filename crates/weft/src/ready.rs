@@ -1,6 +1,5 @@
-//! The one line that says that everything listens.
-//!
-//! Owns: its two forms. Scripts rely on both: fields are added, never changed.
+//! The line that reports that everything listens, as text or JSON. Scripts rely on both forms: fields are added,
+//! never changed.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,26 +10,26 @@ use crate::out::ShellCommand;
 use crate::shares::Described;
 use crate::url::escaped;
 
-/// What listens where.
+/// The listening ports and addresses.
 #[derive(Serialize, Debug)]
 pub(crate) struct Ready {
-    /// Always true; tells this object from others in a stream.
+    /// Always true; identifies this object in a stream of others.
     pub ready: bool,
-    /// This process.
+    /// The process number.
     pub pid: u32,
-    /// The address that everything listens on, or the first of them.
+    /// The address that everything listens on, or the first of several.
     pub listen: IpAddr,
-    /// All of them.
+    /// All addresses.
     pub addresses: Vec<IpAddr>,
-    /// Who may log on.
+    /// The user who may log on.
     pub user: String,
-    /// TCP port of SMB, where there are shares.
+    /// TCP port of SMB, if there are shares.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smb_port: Option<u16>,
     /// Port of SMB Direct.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smbd_port: Option<u16>,
-    /// The providers that SMB Direct (and NFS over RDMA) is served on.
+    /// The providers that serve SMB Direct (and NFS over RDMA).
     pub providers: Vec<&'static str>,
     /// Port of NFS.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,17 +43,17 @@ pub(crate) struct Ready {
     /// Port of rpcbind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpcbind_port: Option<u16>,
-    /// Whether NFS, MOUNT and rpcbind are served by UDP, too.
+    /// Whether NFS, MOUNT and rpcbind are also served over UDP.
     pub nfs_udp: bool,
-    /// What is served.
+    /// The shares.
     pub shares: Vec<ReadyShare>,
     /// NBD.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<ReadyNbd>,
-    /// Volumes, where any are served.
+    /// The volumes, if any are served.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<ReadyVolume>,
-    /// Volumes of the command line that cannot be served.
+    /// Volumes on the command line that cannot be served.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_served: Vec<ReadyAbsent>,
     /// What drives the sockets: "io_uring" or "epoll".
@@ -64,7 +63,7 @@ pub(crate) struct Ready {
 /// NBD in the ready line.
 #[derive(Serialize, Debug)]
 pub(crate) struct ReadyNbd {
-    /// Whether it is spoken under TLS, and only so.
+    /// Whether NBD is served under TLS, and only so.
     pub nbd_tls: bool,
     /// TCP port.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,7 +80,7 @@ pub(crate) struct ReadyVolume {
     pub name: String,
     /// "ram", "file" or "device".
     pub kind: &'static str,
-    /// Where it lies.
+    /// The file, device or memory that holds it.
     pub source: String,
     /// Bytes.
     pub size: u64,
@@ -92,7 +91,7 @@ pub(crate) struct ReadyVolume {
 pub(crate) struct ReadyAbsent {
     /// Its name.
     pub name: String,
-    /// Why, and what to type.
+    /// The reason, and what to type.
     pub why: String,
 }
 
@@ -103,9 +102,9 @@ pub(crate) struct ReadyShare {
     pub name: String,
     /// "dir", "ram" or "volumes".
     pub kind: &'static str,
-    /// The folder, the size of the ramdisk, or how many volumes.
+    /// The folder, the size of the ramdisk, or the number of volumes.
     pub source: String,
-    /// Whether NFS offers it, where NFS is served.
+    /// Whether NFS offers it, if NFS is served.
     #[serde(skip)]
     pub by_nfs: bool,
 }
@@ -123,7 +122,7 @@ impl From<&Described> for ReadyShare {
 }
 
 impl Ready {
-    /// The line, without its end.
+    /// The line, without its newline.
     pub(crate) fn line(&self, json: bool) -> String {
         if json {
             return serde_json::to_string(self).expect("plain data is JSON");
@@ -151,7 +150,7 @@ impl Ready {
         line
     }
 
-    /// The ports of what is served, each with its service's name.
+    /// The ports, each with its service's name.
     pub(crate) fn ports(&self) -> impl Iterator<Item = (&'static str, u16)> + use<> {
         let ports = [
             ("smb", self.smb_port),
@@ -165,7 +164,7 @@ impl Ready {
         ports.into_iter().filter_map(|(name, port)| Some((name, port?)))
     }
 
-    /// How to connect, for a person who reads the terminal; `host` as URLs have it.
+    /// Example commands for connecting, for a person at the terminal; `host` is in URL form.
     pub(crate) fn how_to(&self, host: &str) -> String {
         let mut text = String::new();
         let user = &self.user;
@@ -173,7 +172,7 @@ impl Ready {
             for share in &self.shares {
                 let (name, share_by_nfs) = (&share.name, share.by_nfs);
                 text += &format!("share {name} ({}, {})\n", share.kind, share.source);
-                // It takes an address of IPv6 without brackets alone.
+                // smbclient takes IPv6 addresses only without brackets.
                 let bare = host.trim_start_matches('[').trim_end_matches(']');
                 let smbclient = ShellCommand::new("smbclient").operand(format!("//{bare}/{name}"));
                 text += &format!("  {}\n", smbclient.option("-p", port.to_string()).option("-U", user));
@@ -201,13 +200,13 @@ impl Ready {
     }
 }
 
-/// A name as a field of the line, which scripts split at blanks, and lists at commas: escaped as in URLs.
+/// A name as a field of the line, which scripts split at blanks and commas: escaped as in URLs.
 fn field(name: &str, also: &str) -> String {
     escaped(name, also).replace(',', "%2C")
 }
 
 impl ReadyNbd {
-    /// How clients name a volume ("NBD Uniform Resource Indicator format").
+    /// A volume's URIs for clients ("NBD Uniform Resource Indicator format").
     fn uris(&self, host: &str, name: &str) -> Vec<String> {
         let name = escaped(name, "");
         let scheme = if self.nbd_tls { "nbds" } else { "nbd" };
@@ -263,7 +262,7 @@ mod tests {
         assert!(text.contains(r"smbclient '//127.0.0.1/my share'\''s $x' -p 4450 -U 'a b'"), "{text}");
         assert!(text.contains("weft ls smb://a%20b@127.0.0.1:4450/my%20share%27s%20%24x\n"), "{text}");
         assert!(text.contains("nfs-ls 'nfs://127.0.0.1/my%20share%27s%20%24x?"), "{text}");
-        // It is not offered over NFS.
+        // NFS does not offer it.
         assert!(
             text.contains("smbclient //127.0.0.1/secret") && !text.contains("nfs://127.0.0.1/secret"),
             "{text}"

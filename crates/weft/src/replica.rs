@@ -1,6 +1,5 @@
-//! `weft replica`: has the running server replicate volumes, and says how that goes.
-//!
-//! Does not: replicate: the server does (see `serve::replica`), and it must run.
+//! `weft replica`: sends commands to the running server and shows the state of replication. The server replicates
+//! (see `serve::replica`), so it must run.
 
 mod check;
 pub(crate) mod print;
@@ -23,9 +22,9 @@ use crate::password;
 use crate::serve::replica::config::{Address, Password};
 use crate::status;
 
-/// How long a command may take that has to wait for the other side.
+/// Time limit for a command that waits for the other side.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long a comparison may take.
+/// Time limit for a comparison.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Runs the command.
@@ -56,19 +55,19 @@ pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
     };
     match ask(&one(state, pid)?, command, PATIENCE)? {
         Reply::Done(said) => say!("{said}")?,
-        other => return Err(format!("the server answered something else: {other:?}").into()),
+        other => return Err(format!("unexpected answer of the server: {other:?}").into()),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The one server that is meant.
+/// The one server that the user means.
 fn one(state: &Path, pid: Option<u32>) -> Result<Server, Failure> {
     let mut servers = status::chosen(state, pid)?;
     if servers.len() > 1 {
         let pids: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
-        return Err(format!("several servers run here: --pid names one of {}", pids.join(", ")).into());
+        return Err(format!("several servers run on this host: choose one with --pid: {}", pids.join(", ")).into());
     }
-    servers.pop().ok_or_else(|| "no server runs".into())
+    servers.pop().ok_or_else(|| "no server is running; start one: weft serve --replica".into())
 }
 
 fn ask(server: &Server, command: Command, patience: Duration) -> Result<Reply, Failure> {
@@ -94,7 +93,7 @@ fn wanted(args: ReplicaCreate) -> Result<Create, Failure> {
     })
 }
 
-/// `HOST`, `HOST:VOLUME,...`; an IPv6 address stands in brackets.
+/// Parses `HOST` or `HOST:VOLUME,...`; an IPv6 address is in brackets.
 fn parse_to(text: &str) -> Result<(String, Option<Vec<String>>), Failure> {
     let example = "write HOST or HOST:VOLUME, for example other:vol1 or [fd00::2]:vol1";
     if text.contains("://") {
@@ -117,7 +116,7 @@ fn parse_to(text: &str) -> Result<(String, Option<Vec<String>>), Failure> {
     Ok((host.to_owned(), volumes))
 }
 
-/// How the other server is reached; asks for the password.
+/// How to reach the other server; asks for the password.
 pub(crate) fn address(host: &str, other: &Other) -> Result<Address, Failure> {
     let host = match other.network {
         None => host.to_owned(),
@@ -148,11 +147,11 @@ fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode
     loop {
         let mut groups: Vec<Group> = Vec::new();
         for server in status::chosen(state, pid)? {
-            // A server without --replica has none.
-            // It waits for nobody: a server that does not answer hangs.
+            // A server without --replica has no groups. A status answer waits for no other host, so a server that
+            // does not answer hangs.
             match serde_json::from_value(server.ask(&Request::Replica(Command::Status))?)? {
                 Reply::Status(found) => groups.extend(found),
-                other => return Err(format!("the server answered something else: {other:?}").into()),
+                other => return Err(format!("unexpected answer of the server: {other:?}").into()),
             }
         }
         if args.watch && std::io::stdout().is_terminal() && !args.json {

@@ -1,7 +1,5 @@
-//! `weft serve`: binds everything, says `ready`, serves until a signal, drains, ends.
-//!
-//! Owns: the cores and the process. Does not: speak a protocol, or know what was asked for on the command line (see
-//! `crate::config`).
+//! `weft serve`: binds everything, prints `ready`, serves until a signal, drains, ends. It owns the cores and the
+//! process; the command line is turned into a configuration by `crate::config`.
 
 mod admin;
 mod capture;
@@ -41,17 +39,17 @@ use crate::password;
 use crate::shares;
 use crate::signals::Signals;
 
-/// How long requests in flight may take after a signal.
+/// How long requests in flight may take to finish after a signal.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
-    // Before anything fails for want of them.
+    // Before anything fails for lack of descriptors.
     listen::quota::raise_descriptors()?;
     if let Some(bytes) = crate::signals::longest_file() {
         tracing::warn!(
-            "no file can become longer than {bytes} bytes here (`ulimit -f`): writes past that fail"
+            "`ulimit -f` limits files to {bytes} bytes: writes past that fail"
         );
     }
     let json = args.json;
@@ -96,7 +94,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     drop(password);
     let mut stdout = std::io::stdout();
     let told = writeln!(stdout, "{}", ready.line(json)).and_then(|()| stdout.flush());
-    told.map_err(|e| format!("standard output takes no line that says ready: {e}"))?;
+    told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;
 
     signals.wait()?;
     tracing::info!("draining: no new connections, requests in flight are answered");
@@ -112,7 +110,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         std::thread::sleep(Duration::from_millis(5));
     }
     if let Some(replicas) = replicas {
-        // On a core: what is waited for there needs one.
+        // On a core, because these futures need one.
         let (done, closed) = mpsc::channel();
         cores.run(0, move || async move {
             replicas.close().await;
@@ -128,12 +126,12 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     }
     let left = connections.load(Ordering::Relaxed);
     if left > 0 {
-        tracing::warn!("{left} connections did not end within {} s and are cut", DRAIN.as_secs());
+        tracing::warn!("{left} connections did not end within {} s and are closed", DRAIN.as_secs());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts the threads that do everything for others.
+/// Starts the serving threads.
 fn start_cores(limits: &config::Limits) -> Result<Cores, Failure> {
     weft_store::set_id::leave_to_the_kernel()?;
     let n = match limits.cores {

@@ -1,4 +1,4 @@
-//! From the shares of a plan to shares whose files can be used.
+//! Opens the files of the shares in a plan.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use crate::out::path_name;
 pub(crate) struct Described {
     /// The share.
     pub share: Share,
-    /// The folder, the size of the ramdisk, or how many volumes.
+    /// The folder, the size of the ramdisk, or the number of volumes.
     pub source: String,
 }
 
-/// A folder that was there when the plan was made cannot be opened.
+/// A folder that existed when the plan was made can no longer be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve {path}: {why}")]
 pub(crate) struct CannotOpen {
@@ -25,7 +25,7 @@ pub(crate) struct CannotOpen {
     why: String,
 }
 
-/// Opens the files of these shares. Those of volumes are opened with the volumes.
+/// Opens the files of these shares, except those of volumes, which are opened with the volumes.
 pub(crate) fn open(shares: &[PlannedShare]) -> Result<Vec<Described>, CannotOpen> {
     let open = |planned: &PlannedShare| {
         let name = planned.config.name.as_str();
@@ -52,7 +52,7 @@ pub(crate) fn open(shares: &[PlannedShare]) -> Result<Vec<Described>, CannotOpen
     shares.iter().map(open).filter_map(Result::transpose).collect()
 }
 
-/// A share of these files, with what the configuration asks of those who use it.
+/// A share of these files, with the configured rules for its users.
 pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String) -> Described {
     let vfs = if config.read_only { vfs.read_only() } else { vfs };
     let mut share = Share::new(config.name.as_str(), vfs);
@@ -60,7 +60,7 @@ pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String) -> Described
     Described { share, source }
 }
 
-/// Some errors name the path themselves.
+/// Some errors already name the path.
 fn cannot_open(path: &Path, why: &str) -> CannotOpen {
     let why = why.strip_prefix(&format!("{}: ", path.display())).unwrap_or(why);
     CannotOpen { path: path_name(path), why: why.to_owned() }

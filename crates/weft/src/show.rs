@@ -1,6 +1,4 @@
-//! `weft bench show`: a result that was written before, in another form.
-//!
-//! Owns: which ending of a name means which form. Does not: measure again.
+//! `weft bench show`: prints or writes an earlier result in another format, chosen by the file name's ending.
 
 use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt;
@@ -25,7 +23,7 @@ pub(crate) fn run(args: Show) -> Result<ExitCode, Failure> {
     if args.out.is_empty() {
         crate::out::print(format_args!("{}", print::term::render(&report, Style::of_stdout())))?;
     }
-    // All names are looked at before any file is touched.
+    // Checks all names before it touches any file.
     for path in &args.out {
         check(path)?;
     }
@@ -36,7 +34,7 @@ pub(crate) fn run(args: Show) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a file of results can be.
+/// The format of a result file.
 #[derive(Clone, Copy)]
 enum Form {
     Html,
@@ -52,38 +50,38 @@ impl Form {
             Some("csv") => Ok(Form::Csv),
             Some("json") => Ok(Form::Json),
             Some("md") => Ok(Form::Claims),
-            // Whoever reads from a pipe is a program.
+            // The reader of a pipe is a program.
             _ if takes_bytes_in_order(path) => Ok(Form::Json),
             _ => {
                 let forms =
                     ".html (a page), .csv, .json or .md (the papers' claims); - is standard output, as JSON";
-                Err(Misuse::new(format!("{}: end the name in {forms}", path.display())).into())
+                Err(Misuse::new(format!("{}: the name must end in {forms}", path.display())).into())
             }
         }
     }
 }
 
-/// Standard output, a FIFO or a character device: nobody has named it for what it takes.
+/// Standard output, a FIFO or a character device, whose name says nothing about the format.
 fn takes_bytes_in_order(path: &Path) -> bool {
     let special = |kind: FileType| kind.is_fifo() || kind.is_char_device();
     is_standard_output(path) || std::fs::metadata(path).is_ok_and(|metadata| special(metadata.file_type()))
 }
 
-/// Whether the name of `path` says a form.
+/// Whether the name of `path` selects a format.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     Form::of(path).map(|_| ())
 }
 
-/// Whether a file can be written at `path`: whoever measures for minutes says that before.
+/// Whether a file can be written at `path`; checked before a measurement that takes minutes.
 pub(crate) fn check_place(path: &Path) -> Result<(), Failure> {
     let Destination::File(_) = Destination::of(path)? else { return Ok(()) };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let place = if path.exists() { path } else { folder };
-    access(place, Access::WRITE_OK).map_err(|e| format!("{}: it cannot be written: {e}", path.display()))?;
+    access(place, Access::WRITE_OK).map_err(|e| format!("{}: cannot write it: {e}", path.display()))?;
     Ok(())
 }
 
-/// Writes `report` in the form that the name of `path` says.
+/// Writes `report` in the format that the name of `path` selects.
 pub(crate) fn write(report: &Report, path: &Path) -> Result<(), Failure> {
     let form = Form::of(path)?;
     let mut out = Vec::new();
@@ -133,6 +131,6 @@ mod tests {
         assert_eq!(reader.join().unwrap(), std::fs::read(at("result.json")).unwrap());
         assert!(std::fs::read_to_string(at("page.html")).unwrap().contains("a title"));
         let twice = Show { result: at("result.json"), out: vec!["-".into(), "-".into()] };
-        assert!(run(twice).unwrap_err().to_string().contains("one form only"));
+        assert!(run(twice).unwrap_err().to_string().contains("one format"));
     }
 }

@@ -1,7 +1,7 @@
-//! SIGTERM, SIGINT and SIGHUP (the terminal is gone) as something to wait for.
+//! Waiting for SIGTERM, SIGINT and SIGHUP (the terminal is gone). This module owns the signal handlers.
 //!
-//! Owns: the signal handlers. A second signal ends the process at once; a command that the first has stopped ends by that signal, after
-//! it has tidied up.
+//! A second signal ends the process at once. A command stopped by the first one cleans up and then ends by that
+//! signal.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,15 +19,16 @@ use weft_machine::rt;
 
 use crate::Failure;
 
-/// How soon a signal is noticed.
+/// How often the flag is checked for a signal.
 pub(crate) const ATTENTION: Duration = Duration::from_millis(50);
-/// How long a command may take after it to remove what it has half done: all told it ends within a second.
+/// How long a command may take afterwards to remove its unfinished work: in total it ends within a second.
 const GRACE: Duration = Duration::from_millis(750);
 
-/// The signals that end a process in order. SIGHUP stays ignored where it was when the process began: so `nohup` keeps a
-/// process beyond its terminal.
+/// The signals that end a process in order. SIGHUP stays ignored if it was ignored at the start, so that `nohup`
+/// keeps the process running.
 fn ending() -> impl Iterator<Item = i32> {
-    // The mask in hexadecimal, bit 0 is signal 1 (proc_pid_status(5)). Without /proc nothing is known to be ignored.
+    // The mask is hexadecimal, bit 0 is signal 1 (proc_pid_status(5)). Without /proc no signal is known to be
+    // ignored.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -35,18 +36,18 @@ fn ending() -> impl Iterator<Item = i32> {
     [SIGTERM, SIGINT].into_iter().chain(hang_up)
 }
 
-/// What the handlers of [`ending`]'s signals share.
+/// State shared by the handlers of [`ending`]'s signals.
 struct Handlers {
-    /// Whether the next signal has its default action: where nobody looks at the flag, and from the second signal on.
+    /// Whether the next signal has its default action: when nothing checks the flag, and from the second signal on.
     at_once: Arc<AtomicBool>,
-    /// The flag that a command looks at.
+    /// The flag that a command checks.
     stopped: Arc<AtomicBool>,
     /// The signal that raised it; 0 before.
     raised_by: Arc<AtomicUsize>,
 }
 
 impl Handlers {
-    /// Those of this process. Until something asks for attention, signals do what they do by default.
+    /// The handlers of this process. Until some code asks for attention, signals have their default actions.
     fn installed() -> io::Result<&'static Handlers> {
         static INSTALLED: OnceLock<io::Result<Handlers>> = OnceLock::new();
         let installed = INSTALLED.get_or_init(|| {
@@ -56,7 +57,7 @@ impl Handlers {
                 raised_by: Arc::default(),
             };
             for signal in ending() {
-                // In this order they act.
+                // They act in this order.
                 flag::register_conditional_default(signal, handlers.at_once.clone())?;
                 let number = usize::try_from(signal).unwrap_or_default();
                 flag::register_usize(signal, handlers.raised_by.clone(), number)?;
@@ -69,25 +70,27 @@ impl Handlers {
     }
 }
 
-/// A write past the limit on the size of files (`ulimit -f`) fails with EFBIG from now on, and ends no process: any client of a
-/// server could choose to write there. A handler, where ignoring would be handed down to programs that this one starts.
+/// From now on a write past the file size limit (`ulimit -f`) fails with EFBIG and does not end the process: any
+/// client of a server could trigger such a write. This installs a handler, because an ignored signal would be
+/// inherited by child programs.
 pub(crate) fn outlive_long_files() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
-/// The longest file that this process may write, where `ulimit -f` bounds it.
+/// The longest file that this process may write, if `ulimit -f` limits it.
 pub(crate) fn longest_file() -> Option<u64> {
     getrlimit(Resource::Fsize).current
 }
 
-/// Set by one of [`ending`]'s signals from now on, and [`end`] ends the process by it. The second ends the process where it stands.
+/// A flag raised by the first of [`ending`]'s signals; [`end`] then ends the process by that signal. The second ends
+/// it at once.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let handlers = Handlers::installed()?;
     handlers.at_once.store(false, Ordering::SeqCst);
     Ok(handlers.stopped.clone())
 }
 
-/// The same for what serves until then, whose end is a success.
+/// The same for a command that serves until a signal, for which a signal is a success.
 pub(crate) fn drain_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let drained = Arc::new(AtomicBool::new(false));
     for signal in ending() {
@@ -97,7 +100,7 @@ pub(crate) fn drain_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(drained)
 }
 
-/// Asks for something that has to be taken back before a signal ends the process; `ask` is given the flag.
+/// Runs `ask`, which changes something that must be undone before a signal ends the process; `ask` gets the flag.
 pub(crate) fn attentively<T>(ask: impl FnOnce(&AtomicBool) -> io::Result<T>) -> io::Result<T> {
     let handlers = Handlers::installed()?;
     let before = handlers.at_once.swap(false, Ordering::SeqCst);
@@ -108,7 +111,7 @@ pub(crate) fn attentively<T>(ask: impl FnOnce(&AtomicBool) -> io::Result<T>) -> 
     done
 }
 
-/// Takes a key for the signal that it makes on terminals, unless there was one already.
+/// Handles a typed Ctrl-C as the signal that terminals make of it, unless a signal has already come.
 pub(crate) fn interrupted_by_key() -> io::Result<()> {
     let handlers = Handlers::installed()?;
     let _ = handlers.raised_by.compare_exchange(0, SIGINT as usize, Ordering::SeqCst, Ordering::SeqCst);
@@ -116,8 +119,8 @@ pub(crate) fn interrupted_by_key() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends a process that a signal has stopped by that signal: a shell ends its loop or script only where a command says so. Otherwise
-/// `code` is how it ended.
+/// Ends a process stopped by a signal with that same signal, because a shell ends its loop or script only then.
+/// Otherwise returns `code`.
 pub(crate) fn end(code: ExitCode) -> ExitCode {
     let raised_by = Handlers::installed().map_or(0, |handlers| handlers.raised_by.load(Ordering::SeqCst));
     let (Ok(signal), Ok(status)) = (i32::try_from(raised_by), u8::try_from(128 + raised_by)) else {
@@ -126,21 +129,21 @@ pub(crate) fn end(code: ExitCode) -> ExitCode {
     if signal == 0 {
         return code;
     }
-    // What the end of `main` does. A thread that writes may hold the lock, and wait for a reader who does not read.
+    // What the end of `main` does. A thread that writes may hold the lock and wait for a slow reader.
     let (done, flushed) = mpsc::channel();
     std::thread::spawn(move || {
         let _ = io::stdout().flush();
         let _ = done.send(());
     });
     let _ = flushed.recv_timeout(ATTENTION);
-    // The first process of a container is not ended by signals: it says what a shell would say of it.
+    // Signals do not end the first process of a container: it exits with the status that a shell would report.
     if !rustix::process::getpid().is_init() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);
     }
     ExitCode::from(status)
 }
 
-/// Carries out a command, which ends by itself soon after the flag is raised, or is dropped where it stands.
+/// Runs a command, which ends by itself soon after the flag is raised, or else is dropped.
 pub(crate) async fn until_stopped<T>(
     stopped: &AtomicBool,
     work: impl Future<Output = Result<T, Failure>>,
@@ -151,11 +154,11 @@ pub(crate) async fn until_stopped<T>(
     };
     match select(pin!(work), pin!(last)).await {
         Either::Left((done, _)) => done,
-        Either::Right(_) => Err("interrupted; the server, or a local disk, does not answer".into()),
+        Either::Right(_) => Err("interrupted; the server or a local disk does not answer".into()),
     }
 }
 
-/// Carries out a step, which is dropped when the flag is raised.
+/// Runs a step, which is dropped when the flag is raised.
 pub(crate) async fn unless_stopped<T>(
     stopped: &AtomicBool,
     step: impl Future<Output = Result<T, Failure>>,
@@ -173,17 +176,17 @@ pub(crate) async fn raised(stopped: &AtomicBool) {
     }
 }
 
-/// The signals that ask the process to end.
+/// The signals that end the process.
 pub(crate) struct Signals {
     pipe: UnixStream,
 }
 
 impl Signals {
-    /// Takes them over.
+    /// Installs handlers for them.
     pub(crate) fn catch() -> io::Result<Signals> {
         let (pipe, write) = UnixStream::pair()?;
         for signal in ending() {
-            // The second signal of a kind finds the flag set and ends the process where it stands.
+            // The second signal of a kind finds the flag set and ends the process at once.
             let again = Arc::new(AtomicBool::new(false));
             flag::register_conditional_default(signal, again.clone())?;
             flag::register(signal, again)?;
@@ -192,7 +195,7 @@ impl Signals {
         Ok(Signals { pipe })
     }
 
-    /// Blocks until the first of them comes.
+    /// Blocks until the first signal.
     pub(crate) fn wait(mut self) -> io::Result<()> {
         loop {
             match self.pipe.read(&mut [0]) {

@@ -1,4 +1,4 @@
-//! `weft stat`: what a server knows of a file or folder.
+//! `weft stat`: shows the metadata of a file or folder on a server.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
-//! `weft status`: what a running server serves, to whom, by which way, and whether RDMA carries the bytes.
+//! `weft status`: what a running server serves, to whom, over which transport, and whether RDMA carries the payload.
 //!
-//! Owns: the shape of the answer (a server makes it, this command prints it; fields are added, never changed).
-//! Does not: gather it (see `serve::status`), or explain (see [`advice`]).
+//! This file defines the answer, which the server makes and this command prints; fields are added, never changed.
+//! `serve::status` gathers it, and [`advice`] explains it.
 
 pub(crate) mod advice;
 mod page;
@@ -29,7 +29,7 @@ pub(crate) struct Status {
     pub version: String,
     /// Its process number.
     pub pid: u32,
-    /// Seconds since everything listened.
+    /// Seconds since the server became ready.
     pub up_seconds: u64,
     /// The address that everything listens on.
     pub listen: String,
@@ -39,21 +39,21 @@ pub(crate) struct Status {
     pub providers: Vec<String>,
     /// "io_uring" or "epoll".
     pub driver: String,
-    /// What is wrong with its state directory: it is full, read-only, or cannot be written.
+    /// A problem with its state directory: full, read-only, or not writable.
     #[serde(default)]
     pub state_warning: Option<String>,
-    /// Files and folders that are open, by whatever protocol.
+    /// Open files and folders, over all protocols.
     pub opens: usize,
     /// SMB sessions.
     pub sessions: usize,
-    /// What is shared.
+    /// The shares.
     pub shares: Vec<Share>,
     /// Volumes over NBD.
     pub volumes: Vec<Volume>,
-    /// What is replicated, and how that goes.
+    /// The replication groups and their state.
     #[serde(default)]
     pub replicas: Vec<Group>,
-    /// Who is connected.
+    /// The connections.
     pub connections: Vec<Connection>,
 }
 
@@ -66,11 +66,12 @@ pub(crate) struct Share {
     pub kind: String,
     /// The folder, or the size of the ramdisk.
     pub source: String,
-    /// Whether nothing of it travels in the clear.
+    /// Whether it requires encryption.
     pub encrypted: bool,
-    /// Files and folders of it that are open.
+    /// Its open files and folders.
     pub opens: usize,
-    /// What is wrong with it: its disk is full, read-only or failing, or its folder was moved or removed while it is served.
+    /// A problem with it: its disk is full, read-only or failing, or its folder was moved or removed while it is
+    /// served.
     #[serde(default)]
     pub warning: Option<String>,
 }
@@ -82,16 +83,16 @@ pub(crate) struct Volume {
     pub name: String,
     /// "ram", "file" or "device".
     pub kind: String,
-    /// Where it lies.
+    /// The file, device or memory that holds it.
     pub source: String,
     /// Bytes.
     pub size: u64,
     /// Clients that have it open.
     pub clients: usize,
-    /// Why it is not served, if that is so; nothing but its name is known then.
+    /// Why it is not served; then only its name is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_served: Option<String>,
-    /// What is wrong with it: its file was removed or moved while it is served, or a flush has failed.
+    /// A problem with it: its file was removed or moved while it is served, or a flush has failed.
     #[serde(default)]
     pub warning: Option<String>,
 }
@@ -101,29 +102,29 @@ pub(crate) struct Volume {
 pub(crate) struct Connection {
     /// "smb", "nfs", "nbd".
     pub protocol: String,
-    /// Who.
+    /// The client.
     pub peer: String,
     /// "tcp", "smb-direct", "rpc-rdma", "unix".
     pub transport: String,
-    /// The RDMA provider, where there is one.
+    /// The RDMA provider, if RDMA is used.
     pub provider: Option<String>,
     /// Seconds since it was accepted.
     pub age_seconds: u64,
-    /// SMB's dialect, once it is settled; NFS's version, once there was a call: "4.1".
+    /// SMB's dialect, once negotiated; NFS's version, after the first call: "4.1".
     pub dialect: Option<String>,
-    /// The SMB client's own identity: the same on all its connections.
+    /// The SMB client's own identifier: the same on all its connections.
     pub client: Option<String>,
     /// SMB sessions on it.
     pub sessions: Vec<Session>,
-    /// What moved.
+    /// Bytes and operations.
     pub traffic: Traffic,
-    /// NBD's side of it.
+    /// NBD's counters.
     pub nbd: Option<Nbd>,
-    /// NFS's side of it.
+    /// NFS's users.
     pub nfs: Option<Nfs>,
-    /// What the server has seen of an SMB client.
+    /// The RDMA-related requests and capabilities of an SMB client.
     pub seen: Seen,
-    /// Why it does not use RDMA although that is served, and what to do about it.
+    /// Why it does not use RDMA although the server offers it, and what to do about it.
     pub advice: Option<Advice>,
 }
 
@@ -132,19 +133,19 @@ pub(crate) struct Connection {
 pub(crate) struct Session {
     /// The same on all channels of a session.
     pub id: String,
-    /// Who logged on.
+    /// The user.
     pub user: String,
-    /// The algorithm that signs.
+    /// The signing algorithm.
     pub signing: String,
-    /// Whether everything must be signed.
+    /// Whether every message must be signed.
     pub signing_required: bool,
-    /// The cipher, where everything is encrypted.
+    /// The cipher, if everything is encrypted.
     pub encryption: Option<String>,
     /// Connections of the session.
     pub channels: usize,
-    /// Shares that it uses.
+    /// The shares it uses.
     pub shares: Vec<String>,
-    /// Those among them that are encrypted by themselves.
+    /// Those of the shares that require encryption themselves.
     pub encrypted_shares: Vec<String>,
     /// Open files and folders.
     pub opens: usize,
@@ -152,26 +153,26 @@ pub(crate) struct Session {
     pub age_seconds: u64,
 }
 
-/// Bytes and operations, seen from the server.
+/// Bytes and operations, as seen by the server.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// RDMA Write to the client: what it READs.
+    /// RDMA Writes to the client, for its READs.
     pub rdma_written_bytes: u64,
-    /// How many.
+    /// Number of RDMA Writes.
     pub rdma_writes: u64,
-    /// RDMA Read from the client: what it WRITEs.
+    /// RDMA Reads from the client, for its WRITEs.
     pub rdma_read_bytes: u64,
-    /// How many.
+    /// Number of RDMA Reads.
     pub rdma_reads: u64,
-    /// What the client wrote here by RDMA itself, and what it read here.
+    /// Bytes that the client itself moved by RDMA, in both directions.
     pub rdma_by_client_bytes: u64,
-    /// In messages (RDMA Sends, or frames on TCP), to the client.
+    /// Bytes in messages (RDMA Sends, or frames on TCP) to the client.
     pub sent_bytes: u64,
-    /// How many.
+    /// Number of messages.
     pub sent: u64,
-    /// In messages, from the client.
+    /// Bytes in messages from the client.
     pub received_bytes: u64,
-    /// How many.
+    /// Number of messages.
     pub received: u64,
 }
 
@@ -192,7 +193,7 @@ impl From<weft_rdma::Traffic> for Traffic {
 }
 
 impl Traffic {
-    /// Bytes that moved by RDMA Read and Write.
+    /// Bytes moved by RDMA Read and Write.
     pub(crate) fn rdma_bytes(&self) -> u64 {
         self.rdma_written_bytes + self.rdma_read_bytes + self.rdma_by_client_bytes
     }
@@ -203,12 +204,12 @@ impl Traffic {
     }
 }
 
-/// What NBD knows of a connection.
+/// NBD's counters of a connection.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 pub(crate) struct Nbd {
-    /// The volume, once it is chosen.
+    /// The volume, once chosen.
     pub volume: Option<String>,
-    /// Whether it is spoken under TLS.
+    /// Whether TLS is used.
     pub tls: bool,
     /// Bytes of READs.
     pub read_bytes: u64,
@@ -220,15 +221,15 @@ pub(crate) struct Nbd {
     pub writes: u64,
 }
 
-/// What NFS knows of a connection.
+/// NFS's users of a connection.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 pub(crate) struct Nfs {
-    /// The users that the client has called for, by the numbers that it claims.
+    /// The user ids that the client has claimed in its calls.
     pub uids: Vec<u32>,
 }
 
 impl Connection {
-    /// Who uses it: those who logged on, or whom an NFS client claims to speak for.
+    /// Its users: those who have logged on, or whom an NFS client claims to act for.
     pub(crate) fn users(&self) -> String {
         let mut users: Vec<String> = self.sessions.iter().map(|session| session.user.clone()).collect();
         users.dedup();
@@ -240,12 +241,12 @@ impl Connection {
     }
 }
 
-/// What the server has seen of an SMB client that tells how it comes to RDMA.
+/// Capabilities and requests of an SMB client that matter for RDMA.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
-    /// Its dialect has SMB Direct.
+    /// Its dialect supports SMB Direct.
     pub knows_rdma: bool,
-    /// It said that it does Multichannel.
+    /// It supports Multichannel.
     pub multichannel: bool,
     /// It has asked for the interfaces.
     pub asked_interfaces: bool,
@@ -297,21 +298,21 @@ pub(crate) fn run(args: args::Status) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The state directory that was named, or this user's.
+/// The named state directory, or this user's.
 pub(crate) fn state_dir(named: Option<&Path>) -> Result<PathBuf, Failure> {
     match named {
         Some(dir) => Ok(dir.to_owned()),
         None => crate::volume::state_of_user().ok_or_else(|| {
-            "neither XDG_STATE_HOME nor HOME is set: name the server's --state-dir DIR".into()
+            "neither XDG_STATE_HOME nor HOME is set: give the server's --state-dir DIR".into()
         }),
     }
 }
 
-/// The servers that are meant: all, or the one of this process number. None at all is an error that says what to type.
+/// The selected servers: all, or the one with this process number. If there is none, the error says what to type.
 pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Failure> {
     if state.is_file() {
         return Err(Misuse::new(format!(
-            "--state-dir {}: that is a file; name the server's folder",
+            "--state-dir {}: that is a file; give the server's folder",
             path_name(state)
         ))
         .into());
@@ -319,7 +320,7 @@ pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Fail
     let servers = admin::servers(state)?;
     let none = || {
         format!(
-            "no server runs with the state directory {}: start one (weft serve --help), or name its --state-dir DIR",
+            "no server runs with the state directory {}: start one (weft serve --help), or give its --state-dir DIR",
             state.display()
         )
     };
@@ -331,7 +332,7 @@ pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Fail
             let found: Vec<Server> = servers.into_iter().filter(|server| server.pid == pid).collect();
             match found.is_empty() {
                 true => {
-                    Err(format!("no server has process number {pid}; there is {}", there.join(", ")).into())
+                    Err(format!("no server has process number {pid}; running: {}", there.join(", ")).into())
                 }
                 false => Ok(found),
             }

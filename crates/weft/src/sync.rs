@@ -1,10 +1,9 @@
-//! `weft sync`, `weft cp -r`: a folder with all that is in it, there or back.
+//! `weft sync` and `weft cp -r`: copies a folder with its contents to or from a server.
 //!
-//! A file counts as unchanged when its size is the same and its time is, to two seconds; copies get the time of their
-//! source. Several files are copied at a time, each as [`crate::transfer`] does it; one that fails does not keep the
-//! others from being copied.
-//! SMB does not tell `a` from `A`: what differs in nothing else is one name there, and neither copied twice nor deleted.
-//! Owns: the two lists. Does not: follow symbolic links (they are named and left out), or copy permissions.
+//! A file counts as unchanged if its size is the same and its time differs by at most two seconds; copies get the
+//! time of their source. Several files are copied at a time, each by [`crate::transfer`]; a file that fails does not
+//! stop the others. SMB does not distinguish `a` from `A`: names that differ only in case are one name there, and are
+//! neither copied twice nor deleted. Symbolic links are reported and left out, and permissions are not copied.
 
 mod failed;
 mod here;
@@ -38,15 +37,17 @@ use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, join, store};
 use crate::url::{Scheme, Url};
 use crate::when::When;
 
-/// How deep folders may lie in each other.
+/// Maximum depth of nested folders.
 const MAX_DEPTH: usize = 256;
-/// Names in all, of both sides each.
+/// Maximum number of names on each side.
 const MAX_NAMES: usize = 4 << 20;
-/// What a side's names may take, each with its whole path: a server that lists long names deep in each other has no say in it.
+/// Memory limit for the names of a side with their full paths, so that a server cannot exhaust memory with long
+/// nested names.
 const MAX_NAMES_BYTES: usize = 1 << 30;
-/// What a name takes beside its path: its place in the list, which is two thirds full, and what an allocation costs.
+/// Memory of a name besides its path: its slot in the list, which is two thirds full, and the overhead of an
+/// allocation.
 const BESIDE_PATH_BYTES: usize = size_of::<(String, Item)>() * 3 / 2 + 16;
-/// Deletions outstanding at a time: enough that the way to the server costs little, and few for its disk.
+/// Deletions outstanding at a time: enough to hide the round trip, and few for the server's disk.
 const DELETIONS: usize = 16;
 
 /// Which files are copied.
@@ -58,12 +59,12 @@ pub(crate) enum Which {
     All,
 }
 
-/// What the target names.
+/// How the destination is to be understood.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Into {
-    /// The folder that gets the content.
+    /// The named folder gets the contents.
     ThatFolder,
-    /// Where it exists, a folder in which one of the source's name gets the content.
+    /// If it exists, a folder in it with the source's name gets the contents.
     FolderOfThatName,
 }
 
@@ -72,7 +73,7 @@ pub(crate) fn run(args: Sync) -> Result<ExitCode, Failure> {
     run_as(args, Which::Changed, Into::ThatFolder)
 }
 
-/// The same, for `weft cp -r`, too.
+/// The same, also for `weft cp -r`.
 pub(crate) fn run_as(args: Sync, which: Which, into: Into) -> Result<ExitCode, Failure> {
     let direction = Direction::of(&args.from, &args.to)?;
     let password = password_for(direction.url(), &args.transfer.connect)?;
@@ -80,7 +81,7 @@ pub(crate) fn run_as(args: Sync, which: Which, into: Into) -> Result<ExitCode, F
     rt::block_on(until_stopped(&stopped, sync(&args, direction, &password, (which, into), stopped.clone())))?
 }
 
-/// Something in a folder, by its path from there.
+/// An entry below a folder, by its path from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Item {
     folder: bool,
@@ -89,7 +90,7 @@ struct Item {
 }
 
 impl Item {
-    /// `None`: neither a file nor a folder.
+    /// `None` for anything but files and folders.
     fn of_local(found: &Stat) -> Option<Item> {
         let kind = FileType::from_raw_mode(found.st_mode);
         if !matches!(kind, FileType::Directory | FileType::RegularFile) {
@@ -102,47 +103,47 @@ impl Item {
 
 type Items = BTreeMap<String, Item>;
 
-/// Both ends, whichever is which.
+/// Both ends, in either direction.
 struct Ends {
     remote: Remote,
     places: Places,
     here: Here,
 }
 
-/// What is to be done, in this order. Paths are those of the lists, which hold most of the memory.
+/// The work to do, in this order. Paths refer to the lists, which hold most of the memory.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Work<'a> {
     /// Folders to make, parents first.
     folders: Vec<&'a str>,
     /// Files to copy, with their sizes.
     files: Vec<(&'a str, u64)>,
-    /// Of them, those whose names the target spells in other cases.
+    /// Those of the files whose names have a different case at the destination.
     respelled: BTreeSet<&'a str>,
-    /// What the target has and the source has not, contents first.
+    /// Entries that only the destination has; contents come before their folder.
     extra: Vec<(&'a str, bool)>,
-    /// What interrupted copies have left at the target, which goes before that.
+    /// Partial files of interrupted copies at the destination, which are deleted first.
     unfinished: Vec<&'a str>,
-    /// Files that are the same.
+    /// Number of unchanged files.
     unchanged: usize,
-    /// What has no place at the target, and why.
+    /// Entries that the destination cannot hold, and why.
     clashes: Vec<(&'a str, &'static str)>,
 }
 
-/// Which names the target takes for the same.
+/// Which names the destination treats as the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Names {
-    /// Those that are spelled alike.
+    /// Only identical names.
     Exact,
-    /// Those that differ in case alone, too.
+    /// Also names that differ only in case.
     AnyCase,
 }
 
 impl Names {
-    /// What all spellings of a name have in common.
+    /// The form that all spellings of a name share.
     fn fold(self, path: &str) -> Cow<'_, str> {
         match self {
             Names::Exact => path.into(),
-            // As servers do it: to upper case, where that is one character.
+            // Like servers: upper case, where it is a single character.
             Names::AnyCase => {
                 let upper = |c: char| {
                     let mut upper = c.to_uppercase();
@@ -155,8 +156,8 @@ impl Names {
 }
 
 impl<'a> Work<'a> {
-    /// `left_out` is in the source and is not copied. With `delete` the target keeps what it has under these names: a folder that was
-    /// replaced by a symbolic link to it must not take its copy along.
+    /// `left_out` lists entries of the source that are not copied. With `delete` the destination keeps entries of
+    /// these names: when a symbolic link has replaced a folder, the folder's copy must not be deleted.
     fn between(
         source: &'a Items,
         left_out: &[String],
@@ -169,14 +170,14 @@ impl<'a> Work<'a> {
         let there: HashMap<_, _> =
             target.iter().map(|(path, item)| (names.fold(path), (path, item))).collect();
         let mut seen = BTreeSet::new();
-        // Folders that have no place at the target, and so nothing in them has.
+        // Folders that the destination cannot hold, and so their contents neither.
         let mut placeless = BTreeSet::new();
         for (path, item) in source {
             let folded = names.fold(path);
             let found = there.get(&folded);
             let inside = is_within(&folded, &placeless);
             if !seen.insert(folded.clone()) {
-                work.clashes.push((path, "another name differs in case alone, which is one name there"));
+                work.clashes.push((path, "another name differs only in case, and the server treats both as one name"));
                 continue;
             }
             match found {
@@ -209,14 +210,14 @@ impl<'a> Work<'a> {
                 let path = names.fold(path);
                 !seen.contains(&path) && !is_within(&path, &left_out)
             });
-            // In reverse, what is in a folder comes before the folder.
+            // In reverse order, a folder's contents come before the folder.
             work.extra = extra.map(|(path, item)| (path.as_str(), item.folder)).rev().collect();
         }
         work
     }
 
-    /// Links, devices and FIFOs at the target are not deleted, so the folders that hold them stay. Returns those that the source
-    /// does not have.
+    /// Links, devices and FIFOs at the destination are not deleted, so the folders that hold them stay. Returns those
+    /// that the source does not have.
     fn spare(
         &mut self,
         special: &'a [String],
@@ -232,8 +233,8 @@ impl<'a> Work<'a> {
         spared.filter(|path| !of_source.contains(&names.fold(path))).collect()
     }
 
-    /// Nothing is written to these here, or by way of them: a server that lists a folder where a symbolic link leads out of the
-    /// target would choose what is written there.
+    /// Excludes local links, devices and FIFOs, and paths through them: otherwise a server that lists a folder where
+    /// a symbolic link leads out of the destination could choose what is written there.
     fn keep_off(&mut self, occupied: &[String]) {
         let occupied: BTreeSet<Cow<'_, str>> = occupied.iter().map(Cow::from).collect();
         let Work { folders, files, clashes, .. } = self;
@@ -253,7 +254,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Of `paths` those that are not left out, nor in what is.
+/// Those of `paths` that are neither left out nor inside an entry that is.
 fn beyond<'a>(paths: &'a [String], left_out: &[String], names: Names) -> Vec<&'a str> {
     let left_out: BTreeSet<_> = left_out.iter().map(|path| names.fold(path)).collect();
     paths.iter().filter(|path| !is_within(&names.fold(path), &left_out)).map(String::as_str).collect()
@@ -265,7 +266,7 @@ fn is_within(path: &str, names: &BTreeSet<Cow<'_, str>>) -> bool {
     above.chain([path]).any(|part| names.contains(part))
 }
 
-/// The name at the end of a path.
+/// The last component of a path.
 fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
@@ -314,16 +315,16 @@ async fn sync(
             note!("left out, neither a file nor a folder: {}", name(path));
         }
         for path in &source.unfinished {
-            note!("left out, an unfinished copy by its name: {}", name(path));
+            note!("left out, an unfinished copy according to its name: {}", name(path));
         }
         for path in target.unfinished.iter().filter(|_| !args.delete && !options.resume) {
             note!(
-                "left at the destination, an unfinished copy by its name (--delete removes it): {}",
+                "left at the destination, an unfinished copy according to its name (--delete removes it): {}",
                 name(path)
             );
         }
     }
-    // What the target has and cannot show is nobody's loss, unless something is to be deleted.
+    // Unreadable entries at the destination matter only when entries are to be deleted.
     let mut failed = source.unread;
     if args.delete {
         failed.append(target.unread)?;
@@ -351,7 +352,7 @@ async fn sync(
     Ok(if done.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What came of it.
+/// The result.
 #[derive(Default)]
 struct Done {
     copied: usize,
@@ -387,7 +388,7 @@ impl Ends {
         }
     }
 
-    /// `failed`: what has failed already.
+    /// Carries out the work. `failed`: failures so far.
     async fn carry_out(
         &self,
         work: &Work<'_>,
@@ -425,9 +426,9 @@ impl Ends {
             }
         }
         if plan.is_stopped() {
-            return Err("interrupted; the same command goes on from here".into());
+            return Err("interrupted; repeat the command to continue".into());
         }
-        // What is gone from the source goes only when everything that is there has arrived.
+        // Deletes extra entries only after everything in the source has been copied.
         if !done.failed.is_empty() {
             return Ok(done);
         }
@@ -452,7 +453,7 @@ impl Ends {
                 }
             }
             if plan.is_stopped() {
-                return Err("interrupted; the same command goes on from here".into());
+                return Err("interrupted; repeat the command to continue".into());
             }
         }
         Ok(done)
@@ -516,14 +517,14 @@ impl Ends {
                     let (above, name) = root.holder(&path)?;
                     above.remove(name, folder)
                 };
-                // The connection is looked after meanwhile.
+                // The connection is kept alive meanwhile.
                 Ok(rt::blocking(delete).await?)
             }
         }
     }
 }
 
-/// What may be deleted at the same time, one set after the other: the files, then the folders from the deepest up.
+/// Sets of entries that may be deleted in parallel, in this order: the files, then the folders from the deepest up.
 fn deletions<'e, 'a>(extra: &'e [(&'a str, bool)]) -> Vec<Vec<&'e (&'a str, bool)>> {
     let mut folders: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for item in extra.iter().filter(|(_, folder)| *folder) {
@@ -533,7 +534,7 @@ fn deletions<'e, 'a>(extra: &'e [(&'a str, bool)]) -> Vec<Vec<&'e (&'a str, bool
     std::iter::once(files).chain(folders.into_values().rev()).collect()
 }
 
-/// The name of what a URL names: its share's, when it names all of that.
+/// The name of a URL's last component, or of its share if the URL names the whole share.
 fn own_name(url: &Url) -> &str {
     match url.file_name() {
         "" => &url.share,
@@ -541,24 +542,24 @@ fn own_name(url: &Url) -> &str {
     }
 }
 
-/// Everything in a folder.
+/// The contents of a folder.
 #[derive(Default)]
 struct Listing {
     items: Items,
-    /// Neither files nor folders.
+    /// Entries that are neither files nor folders.
     skipped: Vec<String>,
-    /// What interrupted copies have left, by their names.
+    /// Partial files of interrupted copies, recognized by name.
     unfinished: Vec<String>,
-    /// What could not be looked at.
+    /// Entries that could not be read.
     unread: Failures,
-    /// How many names were listed.
+    /// Number of names listed.
     names: usize,
-    /// What they take.
+    /// Their memory.
     bytes: usize,
 }
 
 impl Listing {
-    /// Makes room for a name; a folder's is kept twice, because it is still to be listed.
+    /// Counts a name against the limits; a folder's name is stored twice, because it is still to be listed.
     fn count(&mut self, path: &str, folder: bool) -> Result<(), &'static str> {
         let paths = if folder { 2 } else { 1 };
         self.names += 1;
@@ -567,7 +568,7 @@ impl Listing {
             return Err("more than 4 million files: copy parts of the folder");
         }
         if self.bytes > MAX_NAMES_BYTES {
-            return Err("its names and their paths take more than 1 GiB: copy parts of the folder");
+            return Err("its names take more than 1 GiB of memory: copy parts of the folder");
         }
         Ok(())
     }
@@ -593,7 +594,7 @@ impl Listing {
                 };
                 let path = join(&folder, name);
                 let item = match open.stat(name) {
-                    // Gone since it was listed.
+                    // Removed since it was listed.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                     Err(e) => {
                         self.unread.push(places.at_host(&path, e))?;
@@ -633,9 +634,9 @@ impl Listing {
                 listed => listed.map_err(|e| ends.places.at_server(&folder, e))?,
             };
             for entry in entries {
-                // A server has no say in where we write.
+                // A server must not choose where we write.
                 if entry.name.contains(['/', '\0']) || matches!(&*entry.name, "" | "." | "..") {
-                    let why = format!("has a file named {:?}, as none here can be", entry.name);
+                    let why = format!("has a file named {:?}, which no local file can be called", entry.name);
                     self.unread.push(ends.places.at_server(&folder, why))?;
                     continue;
                 }
@@ -667,7 +668,7 @@ impl Listing {
 }
 
 fn descend(depth: usize) -> Result<usize, &'static str> {
-    if depth >= MAX_DEPTH { Err("folders lie deeper than 256 in each other") } else { Ok(depth + 1) }
+    if depth >= MAX_DEPTH { Err("folders are nested deeper than 256") } else { Ok(depth + 1) }
 }
 
 fn report(
@@ -725,11 +726,11 @@ mod tests {
             let mut listing = Listing::default();
             (0..).take_while(|_| listing.count(path, folder).is_ok()).count()
         };
-        // Folders with names of 1,000 bytes, 200 deep, have few names with much memory.
+        // Folders with names of 1,000 bytes, nested 200 deep: few names, but much memory.
         let deep = "n".repeat(200_000);
         assert!((5000..5400).contains(&fit(&deep, false)), "{}", fit(&deep, false));
         assert!((2500..2700).contains(&fit(&deep, true)), "{}", fit(&deep, true));
-        // As many as ever where paths are as long as people make them.
+        // With paths of usual length the limit is the number of names.
         assert_eq!(fit(&"n".repeat(120), false), 4 << 20);
     }
 
@@ -818,7 +819,7 @@ mod tests {
             items(&[("Dir/", 0, 1), ("Dir/x", 1, 1), ("README", 1, 1), ("SAME", 1, 1), ("Same", 1, 1)]);
         let target = items(&[("dir/", 0, 1), ("dir/x", 1, 1), ("readme", 1, 1)]);
         let work = Work::between(&source, &[], &target, Names::AnyCase, Which::Changed, true);
-        // The new spelling arrives; the old one is not deleted after it, for it is the same file.
+        // The new spelling is written; the old one is not deleted afterwards, because it is the same file.
         assert_eq!(work.files, [("README", 1), ("SAME", 1)]);
         assert_eq!(work.respelled, BTreeSet::from(["README"]));
         assert_eq!((work.extra.len(), work.folders.len(), work.unchanged), (0, 0, 1));

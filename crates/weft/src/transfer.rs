@@ -1,10 +1,10 @@
-//! One file there or back: pipelined, verified, resumable.
+//! Copies one file to or from a server: pipelined, verified, resumable.
 //!
-//! A copy is written under a partial name beside its target and takes its place when it is whole and verified; a failure, a
-//! signal or a lost connection leaves the old target as it was. What the target has beside its content it keeps (`local`
-//! here, [`RemoteDraft::replace`] there). With `--resume` the partial file stays, its name
-//! says which version of the source it is of, and the next run goes on from where it ends.
-//! Owns: the partial file there. Does not: know which protocol or transport carries the bytes.
+//! A copy is written under a partial name beside its destination and replaces it when it is complete and verified; a
+//! failure, a signal or a lost connection leaves the old file unchanged. The destination keeps its other metadata
+//! (`local` for local files, [`RemoteDraft::replace`] on a server). With `--resume` the partial file stays, its name
+//! identifies the version of the source, and the next run continues from its end. This file owns the partial file on
+//! the server. It does not depend on the protocol or transport.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -28,33 +28,33 @@ use crate::fault::Fault;
 use crate::local::{Source, Target};
 use crate::partial::{mixed, mixed_text, partial_name};
 
-/// Memory for a client's payload buffers.
+/// Memory for the payload buffers of a client.
 pub(crate) const CLIENT_BUFFERS: usize = 512 << 20;
-/// How far a block may be written ahead of the first one that is not there yet: what a partial file may lack before its
-/// end, hence where a resumed copy goes on.
+/// How far writes may run ahead of the first missing block. A partial file may lack this much before its end, so a
+/// resumed copy starts that much earlier.
 const MAX_AHEAD_BYTES: u64 = 128 << 20;
 
-/// How copies go about it.
+/// How a copy is done.
 #[derive(Clone)]
 pub(crate) struct Plan {
     block: u64,
     queue_depth: usize,
     verify: bool,
     resume: bool,
-    /// The target gets the source's time.
+    /// The copy gets the source's time.
     pub(crate) keep_times: bool,
-    /// Progress is of many files together: none of them starts it anew.
+    /// Progress covers many files, so that no single file resets it.
     pub(crate) many: bool,
     stopped: Arc<AtomicBool>,
-    /// What had moved when the copy was whole and its verification began.
+    /// The traffic when the copy was complete and its verification began.
     pub(crate) copied: Rc<Cell<Option<Traffic>>>,
-    /// Whether a failure leaves the target as it was.
+    /// Whether a failure leaves the destination unchanged.
     spares_target: Rc<Cell<bool>>,
     bar: ProgressBar,
 }
 
 impl Plan {
-    /// As the command line has it.
+    /// The plan that the command line asks for.
     pub(crate) fn new(args: &Transfer, stopped: Arc<AtomicBool>) -> Plan {
         let bar = if args.quiet { ProgressBar::hidden() } else { ProgressBar::no_length() };
         bar.set_style(
@@ -77,23 +77,23 @@ impl Plan {
         }
     }
 
-    /// Takes the progress bar away.
+    /// Removes the progress bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Whether the user wants to end.
+    /// Whether the user has interrupted the command.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// From here on progress is towards this many bytes of many files.
+    /// From now on the progress bar counts this many bytes over many files.
     pub(crate) fn begin_many(&mut self, bytes: u64) {
         self.begin("copying", bytes);
         self.many = true;
     }
 
-    /// From here on progress is of this many things, whatever their size.
+    /// From now on the progress bar counts things, not bytes.
     pub(crate) fn begin_count(&self, what: &'static str, things: u64) {
         self.bar.set_style(
             ProgressStyle::with_template("{msg:9} {bar:32} {pos:>10} of {len} {per_sec:>13} {eta:>4} left")
@@ -104,7 +104,7 @@ impl Plan {
         self.bar.set_message(what);
     }
 
-    /// One of them is done.
+    /// Counts one of them.
     pub(crate) fn count_one(&self) {
         self.bar.inc(1);
     }
@@ -117,8 +117,8 @@ impl Plan {
         }
     }
 
-    /// Runs `step` for each block from `first` on, `queue_depth` of them at a time; ends at the first failure or a
-    /// signal. `counts`: whether they are progress of many files.
+    /// Runs `step` for each block from `first` on, `queue_depth` of them at a time; ends at the first failure or
+    /// signal. `counts`: whether blocks count as progress over many files.
     async fn each_block<F>(
         &self,
         (first, size): (u64, u64),
@@ -155,8 +155,8 @@ impl Plan {
             }
             if self.is_stopped() {
                 return Err(match (self.resume, self.spares_target.get()) {
-                    (_, false) => "interrupted; the target is written in part",
-                    (true, true) => "interrupted; the same command goes on from here",
+                    (_, false) => "interrupted; the destination is incomplete",
+                    (true, true) => "interrupted; repeat the command to continue",
                     (false, true) => "interrupted; the partial copy is removed",
                 }
                 .into());
@@ -164,19 +164,19 @@ impl Plan {
         }
     }
 
-    /// Where a partial file of this length lets a copy go on.
+    /// The offset at which a copy continues, for a partial file of this length.
     fn resume_at(&self, partial: u64, size: u64) -> u64 {
         let safe = partial.min(size).saturating_sub(MAX_AHEAD_BYTES);
         safe / self.block * self.block
     }
 
-    /// What tells the partial files of `--resume` apart: another version of the source is another one.
+    /// The tag in the name of a partial file of `--resume`: another version of the source has another tag.
     fn tag(&self, version: impl IntoIterator<Item = u64>) -> Option<String> {
         self.resume.then(|| format!(".{:08x}", mixed(version)))
     }
 }
 
-/// Copies a remote file to `target`; gives its size.
+/// Copies a remote file to `target`; returns its size.
 pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Plan) -> Result<u64, Fault> {
     let found = remote.stat(path).await.map_err(Fault::There)?;
     let found = found.ok_or_else(|| Fault::There("no such file or folder".into()))?;
@@ -187,13 +187,13 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
     let size = source.len().await.map_err(Fault::There)?;
     let local = target.path().to_owned();
     let here = |e: io::Error| Fault::here(&local, &e);
-    // Which file it is, too: those of a series of backups may be alike in name, size and time.
+    // Includes the file's identity, because the files of a backup series may have the same name, size and time.
     let file = [remote.origin(), mixed_text(path)].map(u64::from);
     let version = [size, found.modified.secs as u64, u64::from(found.modified.nanos)];
     let tag = plan.tag(file.into_iter().chain(version));
     let draft = target.draft(|name| partial_name(name, tag.as_deref().unwrap_or_default()), plan.resume);
     let draft = draft.map_err(Fault::Here)?;
-    // Also where this future is dropped half-way.
+    // Also if this future is dropped halfway.
     draft.leave(plan.resume);
     plan.spares_target.set(draft.spares_target());
     let first = plan.resume_at(draft.begun().map_err(here)?, size);
@@ -225,10 +225,10 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
     Ok(size)
 }
 
-/// Copies a local file to the remote path `target`; gives its size.
+/// Copies a local file to the remote path `target`; returns its size.
 pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Plan) -> Result<u64, Fault> {
     let Source { file: local, shown: from, size, modified, inode, mode } = from;
-    // The file's number too: two files may be alike in size and time.
+    // Includes the file's number, because two files may have the same size and time.
     let tag = plan.tag([size, modified.secs as u64, u64::from(modified.nanos), inode]);
     let draft = remote.draft(target, tag.as_deref(), mode).await.map_err(Fault::There)?;
     let (file, sink) = (File::from(std::os::fd::OwnedFd::from(local)), &draft.partial().file);
@@ -241,7 +241,7 @@ pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Pl
         fill(remote, sink, (&file, &from), (first, size), plan).await?;
         if plan.keep_times && !sink.set_modified(modified).await.map_err(Fault::There)? {
             note!(
-                "weft: {target} does not keep its time, {modified}: NFSv3 has none before 1970 or after 2106, and ?vers=4.1 has"
+                "weft: {target} cannot keep its time, {modified}: NFSv3 has only times from 1970 to 2106; ?vers=4.1 has others"
             );
         }
         Ok(size)
@@ -250,8 +250,8 @@ pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Pl
     take_place(remote, &*draft, written, plan.resume).await
 }
 
-/// Lets a partial file that is whole take the place of its target; removes one that is not, unless it is to be resumed. A whole
-/// one stays where it cannot take its place: the server may have overwritten a part of the target with it.
+/// Replaces the target with a complete partial file; removes an incomplete one unless it is to be resumed. A complete
+/// one that cannot replace the target stays, because the server may already have overwritten a part of the target.
 pub(crate) async fn take_place(
     remote: &Remote,
     draft: &dyn RemoteDraft,
@@ -264,11 +264,11 @@ pub(crate) async fn take_place(
         let left = match remote.stat(partial).await {
             Ok(Some(left)) if left.size == size => format!("the new content is in {partial}"),
             Ok(_) => format!("{partial} does not have the new content"),
-            Err(_) => format!("whether the new content is in {partial} cannot be found out"),
+            Err(_) => format!("cannot find out whether the new content is in {partial}"),
         };
-        return Err(Fault::There(format!("{target} was not replaced as a whole: {e}; {left}").into()));
+        return Err(Fault::There(format!("{target} was not replaced completely: {e}; {left}").into()));
     }
-    // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
+    // If the connection failed, the server's partial file stays, under its own name.
     let keeps = resume && *resumable && written.as_ref().err().is_none_or(Fault::may_resume);
     let left = if keeps { file.close().await } else { draft.discard().await };
     if let Err(e) = left {
@@ -277,7 +277,7 @@ pub(crate) async fn take_place(
     written
 }
 
-/// Writes the local file into a remote one, from `first` to `size`, and verifies it.
+/// Writes the local file to a remote one, from `first` to `size`, and verifies it.
 async fn fill(
     remote: &Remote,
     sink: &Rc<dyn RemoteFile>,
@@ -296,7 +296,7 @@ async fn fill(
     .await?;
     sink.flush().await.map_err(Fault::There)?;
     plan.copied.set(Some(remote.traffic()));
-    // A server that was started again may have lost what it had not made durable.
+    // A restarted server may have lost data that was not durable.
     if plan.verify || sink.is_anew() {
         plan.begin("verifying", size);
         compare(sink, (file, path), size, plan).await?;
@@ -304,7 +304,7 @@ async fn fill(
     Ok(())
 }
 
-/// Reads both again and compares.
+/// Reads both files again and compares them.
 async fn compare(
     remote: &Rc<dyn RemoteFile>,
     (local, path): (&File, &Path),
@@ -345,9 +345,9 @@ async fn read_block(
     Ok(window.try_into_buf().expect("nobody else holds this window").freeze())
 }
 
-/// A path of a share.
+/// Joins a path of a share and a name.
 pub(crate) fn join(folder: &str, name: &str) -> String {
-    // Exactly as long as it is: millions may be kept.
+    // With exact capacity: millions of paths may be kept.
     if folder.is_empty() { name.to_owned() } else { [folder, "/", name].concat() }
 }
 

@@ -1,10 +1,8 @@
-//! Commands of other programs, typed here: what to type instead.
-//!
-//! Does not: carry them out.
+//! Suggestions for commands of other programs that are typed to `weft`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// The sentence behind clap's error about a command that does not exist, where its name says what was meant.
+/// A suggestion to print after clap's error about an unknown command, if its name shows the intention.
 pub(crate) fn advice(error: &clap::Error) -> Option<&'static str> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -18,7 +16,7 @@ pub(crate) fn advice(error: &clap::Error) -> Option<&'static str> {
     }
 }
 
-/// The words between `weft` and the command that does not exist, from the usage that clap shows.
+/// The words between `weft` and the unknown command, from the usage that clap shows.
 fn parent(error: &clap::Error) -> String {
     let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
         return String::new();
@@ -32,17 +30,17 @@ fn parent(error: &clap::Error) -> String {
 fn instead_below(parent: &str, name: &str) -> Option<&'static str> {
     Some(match (parent, name.to_lowercase().as_str()) {
         ("replica", "list" | "ls" | "show" | "info") => {
-            "replicated volumes are listed by `weft replica status`"
+            "to list replicated volumes: `weft replica status`"
         }
-        ("replica", "delete" | "rm" | "stop" | "end") => "replication ends by `weft replica remove GROUP`",
+        ("replica", "delete" | "rm" | "stop" | "end") => "to end replication: `weft replica remove GROUP`",
         ("replica", "failover" | "promote" | "takeover") => {
-            "a copy takes the place of a lost source by `weft replica switch GROUP --failover`, typed where the copy is"
+            "to replace a lost source with its copy: `weft replica switch GROUP --failover`, on the host with the copy"
         }
-        ("replica", "pause") => "nothing is sent for now after `weft replica suspend GROUP`",
-        ("volume", "ls" | "show" | "status") => "volumes are listed by `weft volume list`",
-        ("volume", "rm" | "delete") => "volumes are forgotten by `weft volume remove NAME`; their file stays",
-        ("volume", "grow" | "extend") => "the size is changed by `weft volume resize`",
-        ("volume", "add" | "new") => "volumes are made by `weft volume create NAME --size 10G --file PATH`",
+        ("replica", "pause") => "to pause replication: `weft replica suspend GROUP`",
+        ("volume", "ls" | "show" | "status") => "to list volumes: `weft volume list`",
+        ("volume", "rm" | "delete") => "to remove a volume: `weft volume remove NAME`; its file stays",
+        ("volume", "grow" | "extend") => "to change the size: `weft volume resize NAME SIZE`",
+        ("volume", "add" | "new") => "to create a volume: `weft volume create NAME --size 10G --file PATH`",
         _ => return None,
     })
 }
@@ -50,18 +48,18 @@ fn instead_below(parent: &str, name: &str) -> Option<&'static str> {
 fn instead(name: &str) -> Option<&'static str> {
     Some(match name.to_lowercase().as_str() {
         "get" | "copy" | "download" | "upload" | "fetch" | "mget" | "mput" | "scp" => {
-            "files are copied there and back by `weft cp FROM TO`: weft cp smb://USER@HOST/SHARE/FILE ."
+            "to copy files: `weft cp FROM TO`, for example weft cp smb://USER@HOST/SHARE/FILE ."
         }
         "del" | "rm" | "delete" | "remove" | "unlink" | "rmdir" | "mkdir" | "md" | "mv" | "move"
         | "rename" => {
-            "weft copies and lists: smbclient //HOST/SHARE -U USER -c 'del FILE' (rename, mkdir) changes names; weft sync --delete makes folders equal"
+            "weft only copies and lists files; to change names: smbclient //HOST/SHARE -U USER -c 'del FILE' (or rename, mkdir); to make folders equal: weft sync --delete"
         }
-        "dir" | "list" | "shares" => "names are listed by `weft ls`: weft ls smb://USER@HOST/SHARE",
-        "mount" => "the kernel mounts: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt",
-        "start" | "server" | "share" | "export" => "folders are served by `weft serve DIR --user NAME`",
-        "rsync" | "mirror" => "folders are made equal by `weft sync FROM TO`",
-        "ping" | "perf" => "that is `weft rdma ping` and `weft rdma perf`",
-        "ps" | "clients" | "sessions" => "that is `weft status`",
+        "dir" | "list" | "shares" => "to list files: `weft ls smb://USER@HOST/SHARE`",
+        "mount" => "weft does not mount; the kernel does: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt",
+        "start" | "server" | "share" | "export" => "to serve folders: `weft serve DIR --user NAME`",
+        "rsync" | "mirror" => "to make folders equal: `weft sync FROM TO`",
+        "ping" | "perf" => "use `weft rdma ping` or `weft rdma perf`",
+        "ps" | "clients" | "sessions" => "use `weft status`",
         _ => return None,
     })
 }
@@ -83,9 +81,9 @@ mod tests {
             |parent: &str, name: &str| advice(&Args::try_parse_from(["weft", parent, name]).unwrap_err());
         assert!(below("replica", "list").unwrap().contains("weft replica status"));
         assert!(below("volume", "ls").unwrap().contains("weft volume list"));
-        // What a word means to `weft` it does not mean to a command below.
+        // Suggestions for `weft` do not apply to its subcommands.
         assert_eq!(below("rdma", "list"), None);
-        // What is wrong with a command that there is is clap's to say.
+        // Clap reports the errors of existing commands.
         assert_eq!(advice(&Args::try_parse_from(["weft", "cp"]).unwrap_err()), None);
     }
 }

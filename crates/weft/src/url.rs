@@ -1,6 +1,5 @@
-//! Names of remote files: `smb://USER@HOST:PORT/SHARE/PATH` and `nfs://HOST:PORT/EXPORT/PATH?vers=4.1&mountport=N&rdmaport=N`.
-//!
-//! Does not: resolve or connect.
+//! URLs of remote files: `smb://USER@HOST:PORT/SHARE/PATH` and
+//! `nfs://HOST:PORT/EXPORT/PATH?vers=4.1&mountport=N&rdmaport=N`. Parsing neither resolves names nor connects.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -10,7 +9,7 @@ use crate::args::default_user;
 use crate::fault::Misuse;
 use crate::out::{ShellCommand, shell_word};
 
-/// Which protocol a URL names.
+/// The protocol of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// SMB.
@@ -33,75 +32,75 @@ pub(crate) enum NfsVersion {
 pub(crate) struct Url {
     /// Protocol.
     pub scheme: Scheme,
-    /// Who logs on (SMB); may be empty.
+    /// The user to log on as (SMB); may be empty.
     pub user: String,
     /// Name or address of the server.
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// Whether the URL says it; else it is the protocol's.
+    /// Whether the URL contains the port; otherwise it is the protocol's default.
     pub port_named: bool,
     /// SMB share or NFS export.
     pub share: String,
-    /// Path inside the share, `/` between components, none at the ends.
+    /// Path inside the share, `/` between components, none at either end.
     pub path: String,
-    /// Whether the URL ended in a slash: a folder is meant.
+    /// Whether the URL ended with a slash, which means a folder.
     pub folder: bool,
     /// TCP port of MOUNT (NFS).
     pub mount_port: Option<u16>,
-    /// Port of RDMA, where the server does not tell it itself.
+    /// RDMA port, if the server does not announce it.
     pub rdma_port: Option<u16>,
-    /// Which version (NFS), where that is not left to be found out.
+    /// NFS version, if the URL chooses one.
     pub version: Option<NfsVersion>,
 }
 
-/// What is wrong with a URL, and how to write it.
+/// An error in a URL; the message shows how to write it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum UrlError {
     #[error("{0} names no share: write {below}; `{list}` lists the shares", below = .0.below("SHARE/PATH"), list = .0.listing())]
     NoShare(Box<Url>),
     #[error("{0} names no export: write {below}; `{list}` lists the exports", below = .0.below("EXPORT/PATH"), list = .0.listing())]
     NoNfsExport(Box<Url>),
-    #[error("{0} has an address of IPv6 without brackets: write {typed}", typed = shell_word(.1))]
+    #[error("{0} has an IPv6 address without brackets: write {typed}", typed = shell_word(.1))]
     Brackets(String, String),
     #[error("{0:?} is not a port: a number from 1 to 65535")]
     Port(String),
     #[error(
-        "{0:?} is not an option of a URL: mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1 are; a question mark in a name is %3F"
+        "{0:?} is not a URL option: the options are mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1; write a question mark in a name as %3F"
     )]
     Option(String),
     #[error(
-        "the question mark at the end begins the options of a URL, and none follows; in a name it is %3F"
+        "the URL ends in a question mark, which must be followed by options; write a question mark in a name as %3F"
     )]
     NoOption,
-    #[error("mountport is of NFS, and SMB asks no MOUNT: leave it out")]
+    #[error("mountport is an option for NFS: omit it for SMB")]
     MountOfSmb,
     #[error(
-        "NFS logs nobody on: {0} is not used, and the server is told the numbers of the user who runs weft; write {typed}",
+        "NFS has no log-on: instead of {0}, the server gets the user and group ids of the user who runs weft; write {typed}",
         typed = shell_word(.1)
     )]
     NfsUser(String, String),
-    #[error("vers={0:?} is not a version of NFS that is spoken here: write vers=3 or vers=4.1")]
+    #[error("vers={0:?} is not a supported NFS version: write vers=3 or vers=4.1")]
     Version(String),
-    #[error("mountport is of NFSv3, which asks MOUNT, and not of vers=4.1: leave one of the two out")]
+    #[error("mountport is an option for NFSv3, not for vers=4.1: omit one of the two")]
     NoMount,
     #[error(
-        "the URL contains a password: give it in WEFT_PASSWORD instead, command lines are visible to everybody"
+        "the URL contains a password: set WEFT_PASSWORD instead, because every user can see command lines"
     )]
     Password,
     #[error(
-        "{0:?} has a % without two hexadecimal digits of UTF-8 behind it: a percent sign in a name is %25"
+        "{0:?} has a % that is not followed by two hexadecimal digits of UTF-8: write a percent sign in a name as %25"
     )]
     Escape(String),
-    #[error("{0} is how Windows writes a share, and no folder here has this name; write smb://{user}@{1}", user = default_user())]
+    #[error("{0} is a Windows share name, and no local folder has this name; write smb://{user}@{1}", user = default_user())]
     Unc(String, String),
     #[error(
-        "{0} is how mount writes an export, and no file here has this name; write nfs://{1}, or smb://USER@HOST/SHARE for SMB"
+        "{0} is an export in mount's syntax, and no local file has this name; write nfs://{1}, or smb://USER@HOST/SHARE for SMB"
     )]
     Export(String, String),
-    #[error("{0}:// is not a protocol of weft: smb://USER@HOST/SHARE/PATH and nfs://HOST/EXPORT/PATH are")]
+    #[error("{0}:// is not supported: write smb://USER@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH")]
     Scheme(String),
-    #[error("cifs:// is called smb:// here: write {typed}", typed = shell_word(.0))]
+    #[error("weft writes cifs:// as smb://: {typed}", typed = shell_word(.0))]
     Cifs(String),
     #[error("{0:?} begins with a blank: write {typed}", typed = shell_word(.1))]
     Blank(String, String),
@@ -109,12 +108,12 @@ pub(crate) enum UrlError {
     NoHost(String, &'static str),
     #[error("{0} names no user; write {typed}", typed = shell_word(.1))]
     NoUser(String, String),
-    #[error("{0} is no URL; write {1}")]
+    #[error("{0} is not a URL; write {1}")]
     NoUrl(String, String),
 }
 
 impl Url {
-    /// The URL in `text`; `None` when it is a local path.
+    /// Parses a URL; returns `None` for a local path.
     pub(crate) fn parse(text: &str) -> Result<Option<Url>, UrlError> {
         match Url::parse_server(text)? {
             Some(url) if url.share.is_empty() => Err(match url.scheme {
@@ -125,7 +124,7 @@ impl Url {
         }
     }
 
-    /// The same for what must be a file of a server.
+    /// Parses a URL that must name a file on a server.
     pub(crate) fn of_file(text: &str) -> Result<Url, crate::Failure> {
         let url = Url::parse(text)?.ok_or_else(|| UrlError::no_url(text, "SHARE/PATH"))?;
         match url.path.is_empty() || url.folder {
@@ -136,9 +135,9 @@ impl Url {
         }
     }
 
-    /// The same, also where no share is named.
+    /// Parses a URL that may lack a share.
     pub(crate) fn parse_server(text: &str) -> Result<Option<Url>, UrlError> {
-        // RFC 3986 section 3.1: upper and lower case are the same in a scheme.
+        // Schemes are not case-sensitive (RFC 3986 section 3.1).
         let split = text.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
         let split = split.as_ref().map(|(scheme, rest)| (scheme.as_str(), *rest));
         let (scheme, rest, default_port) = match split {
@@ -156,7 +155,8 @@ impl Url {
             }
             _ => return no_url(text).map(|()| None),
         };
-        // A query without an option is a name whose question mark was not escaped: without it, the URL is another file's.
+        // A query without an option is a name with an unescaped question mark; without it, the URL would name another
+        // file.
         let (rest, query) = match rest.split_once('?') {
             Some((_, "")) => return Err(UrlError::NoOption),
             Some((rest, query)) => (rest, Some(query)),
@@ -222,7 +222,7 @@ impl Url {
         }))
     }
 
-    /// A URL of SMB names a user, unless a ticket does.
+    /// An SMB URL must name a user, unless a Kerberos ticket does.
     pub(crate) fn check_user(&self, kerberos: bool) -> Result<(), UrlError> {
         if !self.user.is_empty() || kerberos {
             return Ok(());
@@ -230,23 +230,23 @@ impl Url {
         Err(UrlError::NoUser(self.to_string(), self.clone().with_user().to_string()))
     }
 
-    /// The same with a user: this one, where none is named and the protocol wants one.
+    /// The same URL with a user: this user, if it names none and the protocol needs one.
     fn with_user(self) -> Url {
         let user = if self.user.is_empty() { default_user() } else { self.user.clone() };
         Url { user, ..self }
     }
 
-    /// The same without share and path.
+    /// The same URL without share and path.
     pub(crate) fn server(&self) -> Url {
         Url { share: String::new(), path: String::new(), folder: false, ..self.clone() }
     }
 
-    /// What to type to see what is at this URL.
+    /// The command that lists this URL.
     pub(crate) fn listing(&self) -> ShellCommand {
         ShellCommand::new("weft ls").operand(self.to_string())
     }
 
-    /// The URL of a server with words that stand for what is to be named there, as they are typed.
+    /// The server's URL followed by placeholders for the names that the user must add.
     fn below(&self, words: &str) -> String {
         let (share, path) = words.split_once('/').unwrap_or((words, ""));
         shell_word(Url { share: share.to_owned(), path: path.to_owned(), ..self.clone() }.to_string())
@@ -264,7 +264,7 @@ impl Url {
     }
 }
 
-/// As it can be typed again: with the port only where one was named, and escaped for a shell as well.
+/// In a form that can be typed again: with the port only if one was given, and escaped for a shell.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.scheme {
@@ -306,7 +306,8 @@ impl fmt::Display for Url {
 }
 
 impl UrlError {
-    /// Of what is no URL, with what was probably meant; `wanted` is what the command names below the server, if anything.
+    /// The error for text that is not a URL, with the probable intention; `wanted` names the parts that the command
+    /// needs below the server.
     pub(crate) fn no_url(text: &str, wanted: &str) -> UrlError {
         let local = text.is_empty() || text.starts_with(['/', '.', '~', '-']) || Path::new(text).exists();
         let meant = match Url::parse_server(&format!("smb://{text}")) {
@@ -329,7 +330,8 @@ impl UrlError {
     }
 }
 
-/// Escapes what means something else in a URL or to a shell. Letters of any script, and `also`, stay.
+/// Escapes characters that have a meaning in a URL or to a shell. Letters of any script, and characters in `also`,
+/// stay.
 pub(crate) fn escaped(text: &str, also: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -344,9 +346,10 @@ pub(crate) fn escaped(text: &str, also: &str) -> String {
     escaped
 }
 
-/// What looks like a remote name of other programs, and is no file here, is not taken for one that is to be made.
+/// Refuses text that looks like a remote name of another program, unless it names a local file, because it would be
+/// created.
 fn no_url(text: &str) -> Result<(), UrlError> {
-    // The slashes are easily forgotten.
+    // It is easy to forget the slashes.
     for scheme in ["smb", "nfs"] {
         if let Some(rest) = text.strip_prefix(scheme).and_then(|rest| rest.strip_prefix(':'))
             && !Path::new(text).exists()
@@ -360,7 +363,7 @@ fn no_url(text: &str) -> Result<(), UrlError> {
     if let Some(rest) = unc.strip_prefix("//")
         && let Some((host, _)) = rest.split_once('/')
         && !host.is_empty()
-        // Linux takes // for /.
+        // Linux treats // as /.
         && !Path::new("/").join(host).exists()
     {
         return Err(UrlError::Unc(text.to_owned(), rest.to_owned()));
@@ -376,8 +379,8 @@ fn no_url(text: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
-/// An address of IPv6 without brackets with them. A decimal number behind several colons that is a port of weft or of the
-/// protocols is one: as a part of the address nobody writes it.
+/// Adds brackets to an IPv6 address without them. A decimal number after several colons that equals a port of weft or
+/// of the protocols is treated as a port, because it is unlikely as part of an address.
 fn bracketed(host: &str) -> Option<String> {
     const PORTS: [&str; 5] = ["445", "2049", "4450", "5445", "20049"];
     let is_address = |text: &str| text.split('%').next().unwrap_or(text).parse::<Ipv6Addr>().is_ok();
@@ -467,7 +470,7 @@ mod tests {
             assert_eq!(url.to_string(), text);
             assert_eq!(Url::parse_server(&url.to_string()).unwrap().unwrap(), url);
         }
-        // The port that the protocol has was not named, and another may have answered.
+        // The protocol's default port was not written, and another may have answered.
         let url = Url { port: 4450, ..Url::parse("smb://alice@localhost/data").unwrap().unwrap() };
         assert_eq!(url.to_string(), "smb://alice@localhost/data");
         assert_eq!(url.join("x").server().to_string(), "smb://alice@localhost");
@@ -515,8 +518,8 @@ mod tests {
         assert!(matches!(Url::parse("smb://h:0/s"), Err(UrlError::Port(_))));
         assert!(matches!(Url::parse("smb:///s"), Err(UrlError::NoHost(..))));
         assert!(says("cifs://a@h/s").contains("write smb://a@h/s"));
-        assert!(says("http://h/s").contains("is not a protocol of weft"));
-        assert!(says("smb://h/s/100%").contains("a percent sign in a name is %25"));
+        assert!(says("http://h/s").contains("is not supported"));
+        assert!(says("smb://h/s/100%").contains("write a percent sign in a name as %25"));
         assert!(says(" smb://a@h/s").contains("write smb://a@h/s"));
         assert!(says("smb://alice@::1:4450/data").contains("write 'smb://alice@[::1]:4450/data'"));
         assert!(says("smb://a@1:2:3:4:5:6:7:8:9/s").contains("write 'smb://a@[1:2:3:4:5:6:7:8]:9/s'"));
@@ -524,7 +527,7 @@ mod tests {
         assert_eq!(Url::parse("Nfs://h/s"), Url::parse("nfs://h/s"));
     }
 
-    /// `what?` was cut to `what`, which is another file: it was overwritten.
+    /// `what?` was truncated to `what`, another file, which was overwritten.
     #[test]
     fn a_question_mark_without_an_option_is_refused() {
         for text in [
@@ -556,7 +559,7 @@ mod tests {
         assert!(says(r"\\nas\data\x").contains("@nas/data/x"));
         assert!(says("nas:/export/x").contains("nfs://nas/export/x"));
         assert!(says("alice@nas:/export").contains("nfs://nas/export"));
-        // A file or folder of this host is one, whatever it is called.
+        // An existing local file or folder is local, whatever its name.
         assert_eq!(Url::parse("//tmp/x"), Ok(None));
         assert_eq!(Url::parse("./nas:/x"), Ok(None));
         assert_eq!(Url::parse("a:b"), Ok(None));

@@ -1,6 +1,5 @@
-//! `weft volume`: make, list, show, remove and resize volumes.
-//!
-//! Owns: where they are remembered. Does not: serve them (see `serve::nbd`), or know their layout (see `store::volume`).
+//! `weft volume`: creates, lists, shows, removes and resizes volumes, and knows where they are recorded. `serve::nbd`
+//! serves them, and `store::volume` knows their layout.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -79,30 +78,32 @@ fn resize(volumes: &Volumes, args: &VolumeResize) -> Result<(), Failure> {
                 false => format!("{} is in use: {why}", path.display()).into(),
             })?;
             let now = human(size);
-            writeln!(out, "{} has {now} now; NBD clients see that when they connect again", args.name)?;
+            writeln!(out, "{} now has {now}; NBD clients see the new size when they reconnect", args.name)?;
         }
-        resized => writeln!(out, "{} has {} now", args.name, human(resized?.size))?,
+        resized => writeln!(out, "{} now has {}", args.name, human(resized?.size))?,
     }
     Ok(())
 }
 
-/// The group that the files of replication say a volume is in. Groups are older than what volumes know of them.
+/// The group that contains a volume, according to replication's files. Groups of older versions are not recorded in
+/// volumes.
 fn group_of(volumes: &Volumes, name: &str) -> Result<Option<InGroup>, Failure> {
     Ok(config::group_of(volumes.dir().parent().unwrap_or(volumes.dir()), name)?)
 }
 
-/// Keeps a volume that is in a group from what its group would not know of: it would take what is left for the volume's content.
+/// Refuses changes to a volume in a group that the group would not notice: it would take the rest for the volume's
+/// content.
 fn refuse_member(volumes: &Volumes, name: &str, what: &str) -> Result<(), Failure> {
     let Some(InGroup { group, is_sure }) = group_of(volumes, name)? else { return Ok(()) };
     let is = if is_sure { "is" } else { "may be" };
     Err(format!(
-        "volume {name} {is} in the group {group} and cannot {what} while it is: `weft replica remove {group}`, where a server runs with \
+        "volume {name} {is} in the group {group} and therefore cannot {what}: `weft replica remove {group}`, where a server runs with \
          --replica, ends replication. If its file is lost or damaged, `weft replica status` says how it gets its content back"
     )
     .into())
 }
 
-/// Keeps a group whose volume has lost its metadata from a new one of the same name.
+/// Refuses to create a volume with the name of a group's volume whose metadata is lost.
 fn refuse_lost(volumes: &Volumes, name: &str) -> Result<(), Failure> {
     let missing = matches!(volumes.info(name), Err(Error::NotFound(_)));
     let Some(InGroup { group, .. }) = group_of(volumes, name)?.filter(|in_group| missing && in_group.is_sure)
@@ -111,27 +112,27 @@ fn refuse_lost(volumes: &Volumes, name: &str) -> Result<(), Failure> {
     };
     let path = volumes.dir().join(format!("{name}.volume"));
     Err(format!(
-        "a volume {name} is in the group {group}, and what was known of it, {}, is lost: put that back. Otherwise start the server with \
-         --replica: `weft replica remove {group} --force` ends replication here, and then {name} can be created. Where the other side \
-         has what it held, `weft replica create` from there copies it",
+        "the group {group} has a volume {name} whose metadata, {}, is lost: restore it. Otherwise start the server with \
+         --replica: `weft replica remove {group} --force` ends replication on this host, and then {name} can be created. If the other side \
+         has its data, `weft replica create` on that host copies it",
         path.display()
     )
     .into())
 }
 
-/// Has the server that uses a volume make it longer; its size then.
+/// Asks the server that uses a volume to grow it; returns the new size.
 fn grow(volumes: &Volumes, args: &VolumeResize) -> Result<u64, Failure> {
     if args.shrink {
-        return Err("only a volume that is not served can become smaller".into());
+        return Err("a volume can only shrink while it is not served".into());
     }
-    // Where volumes are remembered its server has its socket, too.
+    // The server's socket is in the directory that records the volumes.
     let state = volumes.dir().parent().unwrap_or(volumes.dir());
     let request = Request::Grow { volume: args.name.clone(), size: args.size };
-    let mut why = Failure::from("by no server that can be asked");
+    let mut why = Failure::from("by a server that cannot be reached");
     for server in admin::servers(state)? {
         match server.ask(&request) {
-            Ok(size) => return size.as_u64().ok_or_else(|| "the server answered something else".into()),
-            // The one that may still do it matters more than those that do not have the volume.
+            Ok(size) => return size.as_u64().ok_or_else(|| "unexpected answer of the server".into()),
+            // A server that may still grow it matters more than servers without the volume.
             Err(_) if why.is::<Unanswered>() => {}
             Err(e) => why = e,
         }
@@ -139,23 +140,23 @@ fn grow(volumes: &Volumes, args: &VolumeResize) -> Result<u64, Failure> {
     Err(why)
 }
 
-/// The volumes of this user, or of the directory that was named.
+/// The volumes of this user, or of the named directory.
 pub(crate) fn remembered(state_dir: Option<&Path>) -> Result<Volumes, Failure> {
     let state = match state_dir {
         Some(dir) => dir.to_owned(),
         None => state_of_user().ok_or(
-            "neither XDG_STATE_HOME nor HOME says where volumes are remembered: use --state-dir DIR",
+            "neither XDG_STATE_HOME nor HOME is set, so the state directory is unknown: use --state-dir DIR",
         )?,
     };
     Ok(Volumes::at(state.join("volumes")))
 }
 
-/// Where this user's programs keep their state.
+/// The default state directory of this user's programs.
 pub(crate) fn state_of_user() -> Option<PathBuf> {
     default_state_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
 }
 
-/// XDG Base Directory Specification: a relative path does not count.
+/// A relative path is ignored (XDG Base Directory Specification).
 fn default_state_dir(xdg: Option<std::ffi::OsString>, home: Option<std::ffi::OsString>) -> Option<PathBuf> {
     let absolute =
         |path: Option<std::ffi::OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
@@ -177,7 +178,7 @@ fn wanted(args: &VolumeCreate) -> Result<Create, Failure> {
 fn print_list(out: &mut impl Write, volumes: &Volumes, list: &[Listed]) -> std::io::Result<()> {
     if list.is_empty() {
         writeln!(out, "no volumes in {}", volumes.dir().display())?;
-        return writeln!(out, "make one: weft volume create NAME --size 10G --file PATH");
+        return writeln!(out, "create one: weft volume create NAME --size 10G --file PATH");
     }
     let width = list.iter().map(|line| line.name.len()).max().unwrap_or(0).max("NAME".len());
     writeln!(out, "{:<width$}  {:>9}  {:>9}  {:<6}  PLACE", "NAME", "SIZE", "USED", "STATE")?;
@@ -235,12 +236,12 @@ fn value(known: &Known) -> Value {
     })
 }
 
-/// Where a volume lies, for people.
+/// Where a volume's data is, for people.
 pub(crate) fn place(superblock: &Superblock) -> String {
     let how = if superblock.direct { ", direct" } else { "" };
     match superblock.medium {
-        Medium::Ram if superblock.taken => "in memory that is taken when it is served".into(),
-        Medium::Ram => "in memory, as long as it is served".into(),
+        Medium::Ram if superblock.taken => "in memory, all reserved when it is served".into(),
+        Medium::Ram => "in memory, while it is served".into(),
         Medium::File => format!("file {}{how}", superblock.path.display()),
         Medium::Device => format!("device {}{how}", superblock.path.display()),
     }
@@ -250,7 +251,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// "10 GiB", "1.5 MiB", "513 B": binary units, one decimal where it says something.
+/// "10 GiB", "1.5 MiB", "513 B": binary units, with one decimal if it is significant.
 pub(crate) fn human(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = (bytes.max(1).ilog2() / 10) as usize;
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!(dir(None, None), None);
     }
 
-    /// `weft volume` with these words, in this state directory.
+    /// Runs `weft volume` with these words, in this state directory.
     fn command(state: &str, words: &[&str]) -> Result<(), String> {
         use clap::Parser;
 
@@ -318,7 +319,7 @@ mod tests {
         let (state, file) = (state.to_str().unwrap(), file.to_str().unwrap());
         let weft = |words: &[&str]| command(state, words);
         weft(&["create", "v", "--size", "2M", "--file", file]).unwrap();
-        // Of a group of an older version, whose volumes do not know of it; its own file is lost.
+        // A group of an older version, whose volumes do not record it; its own file is lost.
         let replica = Path::new(state).join("replica");
         std::fs::create_dir(&replica).unwrap();
         std::fs::write(replica.join("g.members"), "[\"v\", \"w\"]").unwrap();
@@ -333,7 +334,7 @@ mod tests {
         weft(&["resize", "v", "4M"]).unwrap();
         weft(&["create", "x", "--size", "1M", "--ram"]).unwrap();
         weft(&["remove", "x"]).unwrap();
-        // Where a group has lost its list, what is there may be in it, and what is new is not.
+        // If a group has lost its list, existing volumes may be in it, but new ones are not.
         std::fs::write(replica.join("g.members"), "").unwrap();
         refused(&["remove", "v"]);
         weft(&["create", "x", "--size", "1M", "--ram"]).unwrap();

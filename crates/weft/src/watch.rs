@@ -1,7 +1,7 @@
-//! The connections that there are: a list on each core, looked at when somebody asks.
+//! A list of the connections on each core, read on request.
 //!
-//! Owns: a closure per connection that says what it is now. A connection is entered and left on its own core, so the
-//! list costs a request nothing; counters are those that connections keep anyway. Does not: know a protocol.
+//! Each connection has a closure that reports its current state. A connection is added and removed on its own core,
+//! so the list adds no cost to a request; the counters are kept by the connections anyway.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use weft_machine::rt::{self, Cores};
 
 use crate::status::Connection;
 
-/// How long a core may take to say what it has. Cores answer between two tasks, so this is generous.
+/// How long a core may take to report. Cores answer between two tasks, so this is generous.
 const CORE_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 type Look = Box<dyn Fn() -> Connection>;
@@ -23,10 +23,10 @@ thread_local! {
     static ENTERED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A connection's place in the list of this core, until it is dropped (on the same core).
+/// A connection's entry in this core's list; removed on drop (on the same core).
 pub(crate) struct Place(u64);
 
-/// Enters a connection of this core.
+/// Adds a connection of this core.
 pub(crate) fn enter(look: impl Fn() -> Connection + 'static) -> Place {
     let n = ENTERED.get();
     ENTERED.set(n + 1);
@@ -36,8 +36,8 @@ pub(crate) fn enter(look: impl Fn() -> Connection + 'static) -> Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // When a thread ends, its list may have gone first. What was looked at is dropped after the borrow has ended: it
-        // may be the last that knows the connection.
+        // When a thread ends, its list may have been dropped first. The closure is dropped after the borrow has
+        // ended, because it may hold the last reference to the connection.
         let look = CONNECTIONS.try_with(|connections| connections.borrow_mut().remove(&self.0));
         drop(look);
     }

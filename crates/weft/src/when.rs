@@ -1,6 +1,4 @@
-//! A moment, and how it is written: `2026-11-21 23:40:05`, in UTC.
-//!
-//! Does not: read a clock, or know time zones.
+//! A moment in UTC, written as `2026-11-21 23:40:05`. Nothing here reads a clock or knows time zones.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,17 +13,17 @@ pub(crate) struct When {
 }
 
 impl When {
-    /// Whether both are the same as far as file systems keep times: some in steps of two seconds.
+    /// Whether both are the same within the precision of file systems, some of which round to two seconds.
     pub(crate) fn is_about(self, other: When) -> bool {
         self.secs.abs_diff(other.secs) < 2
     }
 
-    /// As JSON has it (RFC 3339): `2026-11-21T23:40:05Z`.
+    /// In RFC 3339 form, for JSON: `2026-11-21T23:40:05Z`.
     pub(crate) fn rfc3339(self) -> String {
         self.to_string().replace(' ', "T") + "Z"
     }
 
-    /// The same for the standard library; `None` where that does not reach so far.
+    /// As the standard library's type; `None` outside of its range.
     pub(crate) fn to_system(self) -> Option<SystemTime> {
         let whole = Duration::from_secs(self.secs.unsigned_abs());
         let second = match self.secs < 0 {
@@ -51,7 +49,7 @@ impl From<SystemTime> for When {
             Err(before) => {
                 let before = before.duration();
                 let secs = -i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
-                // Nanoseconds count forwards from the second below.
+                // Nanoseconds count forwards from the previous second.
                 match before.subsec_nanos() {
                     0 => When { secs, nanos: 0 },
                     nanos => When { secs: secs.saturating_sub(1), nanos: 1_000_000_000 - nanos },

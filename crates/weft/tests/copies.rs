@@ -1,6 +1,6 @@
-//! How often Weft's own code copies payload between a ramdisk on the server and a buffer of the client, both ends
-//! counted together: never on the way out, at most once on the way in over iWARP, never over shared memory. SMB, and NFS over TCP and
-//! shared memory.
+//! Counts how often Weft's own code copies payload between a ramdisk on the server and a buffer of the client, on
+//! both ends together: never on the way out, at most once on the way in over iWARP, never over shared memory. Covers
+//! SMB, and NFS over TCP and shared memory.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ mod served;
 
 const SIZE: usize = 256 << 10;
 const OPERATIONS: u64 = 20;
-/// What a TCP receive may copy: the head of a large frame that came with the frame before it.
+/// A TCP receive may copy the head of a large frame that arrived with the previous frame.
 const FRAME_HEAD: u64 = 8 << 10;
 
 fn ramdisk() -> Vfs {
@@ -34,7 +34,7 @@ async fn copied(file: &File, pool: &Pool) -> (u64, u64) {
     let mut data = pool.alloc(SIZE).await;
     data.set_len(SIZE);
     data.fill(0x5a);
-    // Once, so that what happens at the first time only is not counted.
+    // One operation first, so that one-time costs do not count.
     data = file.write_buf(0, data).await.unwrap();
     let before = buf::copies().1;
     for _ in 0..OPERATIONS {
@@ -73,7 +73,7 @@ fn iwarp_copies_at_most_once_on_receive() {
             let (session, file) =
                 served::open(served::smb_over_rdma(server(&pool), &provider, &pool).await, &pool).await;
             let (read, written) = copied(&file, &pool).await;
-            // A few bytes more for the messages themselves would hide nothing of a second copy.
+            // A second copy could not hide in the few extra bytes for the messages.
             assert!(read <= SIZE as u64 + FRAME_HEAD, "CRC {crc}: {read} bytes copied per READ of {SIZE}");
             assert!(written <= SIZE as u64 + FRAME_HEAD, "CRC {crc}: {written} bytes per WRITE of {SIZE}");
             assert!(session.traffic().placed.0 >= OPERATIONS * SIZE as u64, "READs came by RDMA Write");
@@ -124,7 +124,7 @@ fn nfs_over_tcp_copies_heads_only() {
     .unwrap();
 }
 
-/// Bytes copied per WRITE over NFS, of bytes that are kept: in a buffer, and elsewhere.
+/// Bytes copied per WRITE over NFS, with payload in a buffer and elsewhere.
 async fn copied_by_nfs(provider: &dyn Provider, pool: &Pool) -> (u64, u64) {
     let mount = served::mounted_over_rdma(served::nfs(ramdisk(), pool), provider, pool).await;
     let file = mount.create("file", SetAttributes::default()).await.unwrap();

@@ -1,5 +1,6 @@
-//! The rules of the house that a compiler does not keep: arrows point down, `unsafe` stays in its rooms, every file
-//! says what it is for, no file holds two ideas for long, and the files of a crate import each other in one direction.
+//! House rules that the compiler does not check: room dependencies point down, `unsafe` stays in its rooms, every
+//! file says what it is for, no file holds two ideas for long, and the files of a crate import each other in one
+//! direction.
 
 #[path = "house/imports.rs"]
 mod imports;
@@ -45,7 +46,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Where `unsafe` may be written.
 const UNSAFE_ROOMS: &[&str] = &["crates/machine/", "crates/kerberos/", "crates/rdma/src/rnic/"];
 
-/// Where bytes from the network are worked on. The attribute stands at each of these roots, so that a new file has it as well.
+/// Code that processes bytes from the network. The attribute stands at each of these roots, so that new files inherit
+/// it.
 const ENGINES: &[&str] = &[
     "crates/wire/src/lib.rs",
     "crates/rdma/src/iwarp/mod.rs",
@@ -69,31 +71,33 @@ const ENGINES: &[&str] = &[
     "crates/weft/src/serve/replica/door.rs",
 ];
 
-/// Crates of engines without checked sums in release builds: `weft` is mostly wiring, and `machine` holds the data path, whose cost
-/// no test counts.
+/// Crates without engine lints in release builds: `weft` is mostly wiring, and `machine` holds the data path, whose
+/// cost no test counts.
 const UNCHECKED: [&str; 2] = ["weft", "machine"];
 
-/// What they do without: an index, and a sum that says nothing of its overflow.
+/// The forbidden constructs: an index, and arithmetic without overflow handling.
 const ENGINE_LINTS: [&str; 2] = ["clippy::indexing_slicing", "clippy::arithmetic_side_effects"];
 
-/// Files that count as one, because their types hold each other: what is below is no part that could be had alone. No file is added
-/// for convenience: a function that two need, or a type that does not hold the others, goes below both.
+/// Files that count as one, because their types hold each other: none of them is usable alone. No file is added for
+/// convenience: a function that two files need, or a type that does not hold the others, goes below both.
 const KNOTS: &[&[&str]] = &[
-    // A client has states; a state has its owner, or is a delegation, which names the client and the state that it is recalled from.
+    // A client has states; a state has its owner, or is a delegation, which names its client and the state from which
+    // it is recalled.
     &[
         "crates/nfs/src/server/v4/state/clients.rs",
         "crates/nfs/src/server/v4/state/delegation.rs",
         "crates/nfs/src/server/v4/state/owner.rs",
         "crates/nfs/src/server/v4/state/stateids.rs",
     ],
-    // An open file asks by its session, which opens it again when the server has forgotten both.
+    // An open file sends requests through its session, which reopens it when the server has forgotten both.
     &["crates/nfs/src/client/v4/opened.rs", "crates/nfs/src/client/v4/session.rs"],
 ];
 
-/// Crates where some files still import each other in a circle. The rule does not cover them yet; no crate is added here.
+/// Crates where some files still import each other in a circle. The rule does not cover them yet; no crate may be
+/// added.
 const CIRCLES: &[&str] = &["wire", "machine", "rdma", "transport", "store", "smb", "replica", "weft"];
 
-/// Past this a file is asked "is this two ideas?" and split.
+/// Longer files should be checked for two ideas, and split.
 const MAX_LINES: usize = 1000;
 
 fn root() -> PathBuf {
@@ -149,7 +153,7 @@ fn arrows_point_down() {
 
 #[test]
 fn files_import_in_one_direction() {
-    // A file in a circle can be read, tested and changed only with all others of it. What they share goes below them.
+    // A file in a circle can only be read, tested and changed together with the others. Shared code goes below them.
     let sources = sources();
     for (room, _) in ARROWS {
         let root_file = if *room == "weft" { "main.rs" } else { "lib.rs" };
@@ -197,7 +201,7 @@ fn unsafe_stays_in_its_rooms() {
     for (room, _) in ARROWS.iter().filter(|(room, _)| !["machine", "kerberos"].contains(room)) {
         let root_file = if *room == "weft" { "main.rs" } else { "lib.rs" };
         let text = fs::read_to_string(root().join(format!("crates/{room}/src/{root_file}"))).unwrap();
-        // `forbid` knows no exception, so a crate with one room of it denies, and allows in one place.
+        // `forbid` allows no exception, so a crate with one unsafe room uses `deny`, and allows it in one place.
         let (rule, rooms) =
             if *room == "rdma" { ("#![deny(unsafe_code)]", 1) } else { ("#![forbid(unsafe_code)]", 0) };
         assert!(text.contains(rule), "crates/{room} lacks {rule}");
@@ -224,7 +228,7 @@ fn nothing_from_the_network_reaches_an_index() {
         let checked = format!("[profile.release.package.weft-{name}]\noverflow-checks = true\n");
         assert!(cargo.contains(&checked), "Cargo.toml lacks\n{checked}");
     }
-    // An exception is for one item and gives its reason: none is for a file or a module.
+    // An exception applies to one item and gives its reason, never to a file or module.
     let folder = |root: &'static str| {
         let of_folder = root.strip_suffix("lib.rs").or(root.strip_suffix("mod.rs"));
         of_folder.or(root.strip_suffix(".rs")).unwrap_or(root)
@@ -276,12 +280,13 @@ fn no_file_holds_two_ideas_for_long() {
     }
 }
 
-/// What no user names as a place for a command's output: state, and a capture, which grows while it is read.
+/// Files that no user names as a command's output: state, and a capture, which grows while it is read.
 const OWN_FILES: [&str; 2] = ["crates/weft/src/serve.rs", "crates/weft/src/serve/replica/config.rs"];
 
 #[test]
 fn commands_write_files_in_one_place_only() {
-    // `local` knows what a name can be (-, a pipe, a link) and what a file keeps. Whatever writes by itself forgets some of that.
+    // `local` knows the kinds of names (-, a pipe, a link) and the metadata to keep. Code that writes by itself
+    // misses some of that.
     let ways =
         ["fs::write(", "File::create", ".create(true)", ".create_new(true)", "fs::rename(", "fs::copy("];
     for (name, text) in sources() {
@@ -296,7 +301,7 @@ fn commands_write_files_in_one_place_only() {
     }
 }
 
-/// What copies folders: a path that it opened would be followed wherever links lead that came since it was listed.
+/// Code that copies folders: opening a path would follow links created after the folder was listed.
 const BELOW_FOLDERS: [&str; 3] =
     ["crates/weft/src/sync.rs", "crates/weft/src/sync/", "crates/weft/src/transfer.rs"];
 
@@ -325,7 +330,7 @@ fn copies_of_folders_open_no_paths() {
 
 #[test]
 fn random_numbers_come_from_one_place_only() {
-    // So that whoever wants a run again need only give that place its numbers.
+    // So that a run can be repeated by giving that one place its numbers.
     for (name, text) in sources() {
         if name == "crates/machine/src/random.rs" || name == "crates/weft/tests/house.rs" {
             continue;
@@ -367,7 +372,7 @@ fn time_comes_from_one_place_only() {
 
 #[test]
 fn nothing_but_the_content_of_files_is_printed_as_it_is() {
-    // `out` makes harmless what is printed. Its way for files, and standard output itself, do not.
+    // `out` makes printed text harmless. Its type for files, and standard output itself, do not.
     let content = ["crates/weft/src/out.rs", "crates/weft/src/cat.rs", "crates/weft/src/local.rs"];
     for (name, text) in sources() {
         if name.starts_with("crates/weft/src/") && !content.contains(&name.as_str()) {
@@ -381,7 +386,8 @@ fn nothing_but_the_content_of_files_is_printed_as_it_is() {
 
 #[test]
 fn payload_is_copied_in_one_place_only() {
-    // Payload moves by machine::buf::copy or Window::place, which count. A raw copy elsewhere escapes the counter.
+    // Payload moves by machine::buf::copy or Window::place, which count. A raw copy elsewhere would escape the
+    // counter.
     for (name, text) in sources() {
         if name.starts_with("crates/machine/") || name == "crates/weft/tests/house.rs" {
             continue;

@@ -1,5 +1,5 @@
-//! Whatever keeps the bytes of a file (a folder, memory, something without a descriptor, a volume), and however late it answers: SMB and
-//! NFS serve it, over TCP, iWARP and shared memory. What it fails with reaches the client, and the connection goes on.
+//! Every kind of file (in a folder, in memory, without a descriptor, a volume), however late it answers, is served by SMB and
+//! NFS, over TCP, iWARP and shared memory. Its errors reach the client, and the connection continues.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use self::far::Far;
 mod far;
 mod served;
 
-/// What a backend is written with.
+/// The API for writing a backend.
 mod api {
     pub use weft_store::*;
 }
 
-/// More than travels inside a message, and no multiple of a page.
+/// Too large to travel inside a message, and not a multiple of a page.
 const SIZE: usize = (256 << 10) + 7;
-/// Little enough for a READ that is answered at once.
+/// Small enough for a READ that is answered at once.
 const SHORT: usize = 100;
 const VOLUME: usize = 1 << 20;
 

@@ -1,10 +1,9 @@
-//! The answering side: the socket of this server, and the loop that takes requests.
+//! The server side of the admin socket: the socket, and the loop that takes requests.
 //!
-//! Owns: the socket, its file, and at most [`MOST_CONNECTIONS`] connections. Does not: know what requests mean; whoever
-//! makes it hands over a function that does.
+//! It serves at most [`MOST_CONNECTIONS`] connections. The caller passes the function that carries requests out.
 //!
-//! Only this user, and root, is heard: the folder and the socket are closed to others, and the kernel is asked who
-//! connects. Connections here are not counted with those of clients, and none keeps the process from ending.
+//! Only this user and root can connect: the folder and the socket are closed to others, and the kernel reports who
+//! connects. These connections do not count as clients, and none keeps the process from ending.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -23,30 +22,30 @@ use weft_machine::{Stream, rt};
 use super::{Answer, MAX_REQUEST, Request, SUFFIX, make_folder, pid_of};
 use crate::listen::{Stop, unix};
 
-/// Connections at a time; more wait to be accepted.
+/// Maximum number of connections; further ones wait to be accepted.
 const MOST_CONNECTIONS: usize = 16;
 /// How long a connection may be silent between requests.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Carries a request out; an error is a sentence for the user. The stop tells that whoever asked has hung up: what only waits ends
-/// then, what has begun to change something goes on.
+/// Carries a request out; an error is a sentence for the user. The stop reports that the caller has hung up: then a
+/// pure wait ends, but a change that has begun continues.
 pub(crate) type Handler = Rc<dyn Fn(Request, Stop) -> LocalBoxFuture<'static, Result<Value, String>>>;
 
-/// A socket that nobody is heard at yet.
+/// A bound socket that does not answer yet.
 pub(crate) struct Endpoint(unix::PathListener);
 
 impl Endpoint {
-    /// Binds the socket of this process, and removes those of servers that died.
+    /// Binds the socket of this process, and removes the sockets of dead servers.
     pub(crate) fn bind(state: &Path) -> io::Result<Endpoint> {
         let folder = make_folder(state)?;
-        // A socket that another server has bound, and does not listen at yet, looks like one whose server died.
+        // A socket that another server has bound but does not listen on yet looks like that of a dead server.
         let turn = std::fs::File::open(&folder)?;
         rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive)?;
         for entry in std::fs::read_dir(&folder)? {
             let path = entry?.path();
             if pid_of(&path).is_some() && unix::is_abandoned(&path) {
                 match std::fs::remove_file(&path) {
-                    // Another server that starts has done the same.
+                    // Another starting server has removed it.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     other => other?,
                 }
@@ -58,12 +57,12 @@ impl Endpoint {
         Ok(Endpoint(listener))
     }
 
-    /// The socket's file, for whoever is sure to be there at the end.
+    /// Hands over the socket's file to a caller that is certain to drop it at the end.
     pub(crate) fn take_file(&mut self) -> Option<unix::SocketFile> {
         self.0.take_file()
     }
 
-    /// Answers until `stop`; then the socket's file goes, unless it was taken.
+    /// Answers until `stop`; then removes the socket's file, unless it was taken.
     pub(crate) async fn serve(self, handler: Handler, stop: Stop) {
         let connections = Rc::new(Cell::new(0));
         let own = rustix::process::geteuid().as_raw();
@@ -101,7 +100,7 @@ impl Endpoint {
     }
 }
 
-/// A connection in the count, until it is dropped.
+/// Counts one connection until it is dropped.
 struct Counted(Rc<Cell<usize>>);
 
 impl Counted {
@@ -117,7 +116,7 @@ impl Drop for Counted {
     }
 }
 
-/// One connection: a line in, a line out.
+/// Serves one connection: a line in, a line out.
 async fn talk(stream: &Stream, handler: &Handler) -> io::Result<()> {
     let mut received = Vec::new();
     loop {
@@ -145,7 +144,7 @@ async fn talk(stream: &Stream, handler: &Handler) -> io::Result<()> {
     }
 }
 
-/// Appends what comes next; how many bytes, 0 at the end.
+/// Appends the next bytes; returns how many, 0 at the end.
 async fn receive(stream: &Stream, received: &mut Vec<u8>) -> io::Result<usize> {
     let mut chunk = [0; 4096];
     let mut into = [IoSliceMut::new(&mut chunk)];
@@ -154,7 +153,7 @@ async fn receive(stream: &Stream, received: &mut Vec<u8>) -> io::Result<usize> {
     Ok(n)
 }
 
-/// Returns when the other end has hung up. Requests that come meanwhile are kept for later, as far as there is room.
+/// Returns when the other end has hung up. Requests that arrive meanwhile are kept, as far as there is room.
 async fn hangs_up(stream: &Stream, received: &mut Vec<u8>) {
     while received.len() <= MAX_REQUEST {
         match receive(stream, received).await {
@@ -262,7 +261,7 @@ mod tests {
         let lines = with_server(dir.path(), move || {
             let socket = state.join("run").join(format!("{}.sock", std::process::id()));
             let stream = unix::connect(&socket).unwrap();
-            // Two requests in one piece, the second of which comes in two.
+            // Two requests in one piece; the second is split over two pieces.
             (&stream).write_all(b"{\"do\":\"fly\"}\n{\"do\":").unwrap();
             (&stream).write_all(b"\"status\"}\n").unwrap();
             let mut lines = BufReader::new(&stream).lines();
@@ -288,7 +287,7 @@ mod tests {
         let told = with_handler(dir.path(), handler, move || {
             let socket = state.join("run").join(format!("{}.sock", std::process::id()));
             let stream = unix::connect(&socket).unwrap();
-            // What is asked next does not count as hanging up.
+            // Another request does not count as hanging up.
             (&stream).write_all(b"{\"do\":\"status\"}\n{\"do\":").unwrap();
             let early = has_ended.try_recv();
             drop(stream);
@@ -304,7 +303,7 @@ mod tests {
         let read = with_server(dir.path(), move || {
             let socket = state.join("run").join(format!("{}.sock", std::process::id()));
             let stream = unix::connect(&socket).unwrap();
-            // The server may hang up before it has taken all of it.
+            // The server may hang up before it has received all of it.
             let _ = (&stream).write_all(&vec![b' '; MAX_REQUEST + (8 << 10)]);
             let mut line = String::new();
             BufReader::new(&stream).read_line(&mut line).unwrap_or(0)

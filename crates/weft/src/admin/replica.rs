@@ -1,6 +1,5 @@
-//! What a server is asked about replication, and what it answers.
-//!
-//! Owns: the shapes. Does not: carry anything out (see `serve::replica`), or print (see `crate::replica`).
+//! The admin requests and answers about replication. `serve::replica` carries them out, and `crate::replica` prints
+//! them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,76 +13,77 @@ use crate::status::Traffic;
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(tag = "replica", rename_all = "kebab-case")]
 pub(crate) enum Command {
-    /// How all groups are doing.
+    /// The state of all groups.
     Status,
-    /// Volumes become copied to another server.
+    /// Starts replicating volumes to another server.
     Create(Box<Create>),
-    /// Nothing is sent until `Resume`.
+    /// Pauses replication until `Resume`.
     Suspend {
-        /// Which.
+        /// The group.
         group: String,
-        /// The destination, where there are several.
+        /// The destination, if there are several.
         to: Option<String>,
     },
     /// Ends `Suspend`.
     Resume {
-        /// Which.
+        /// The group.
         group: String,
-        /// The destination, where there are several.
+        /// The destination, if there are several.
         to: Option<String>,
     },
-    /// Roles are exchanged, or a copy becomes the source.
+    /// Exchanges the roles, or makes a copy the source.
     Switch {
-        /// Which.
+        /// The group.
         group: String,
-        /// The destination, where there are several.
+        /// The destination, if there are several.
         to: Option<String>,
         /// On a destination: become the source without asking it.
         failover: bool,
-        /// What is known to speak against that, and is passed over. Older versions said `force`, and meant everything.
+        /// Known objections to override. Older versions sent `force`, which overrides all.
         #[serde(default)]
         past: Vec<Objection>,
     },
-    /// Both sides are compared.
+    /// Compares both sides.
     Verify {
-        /// Which.
+        /// The group.
         group: String,
-        /// The destination, where there are several.
+        /// The destination, if there are several.
         to: Option<String>,
-        /// What differs is copied again, from the source to the copy.
+        /// Copies differences again, from the source to the copy.
         repair: bool,
     },
-    /// Replication ends.
+    /// Ends replication.
     Remove {
-        /// Which.
+        /// The group.
         group: String,
-        /// The destination, where there are several.
+        /// The destination, if there are several.
         to: Option<String>,
-        /// Also when the other side does not hear of it, or the copy is not consistent.
+        /// Even if the other side cannot be told, or the copy is not consistent.
         force: bool,
     },
-    /// Both sides were written to: one of them counts.
+    /// Both sides were written to: chooses the one that counts.
     Resolve {
-        /// Which.
+        /// The group.
         group: String,
         /// This side counts; otherwise the other.
         keep_here: bool,
-        /// Also where this side was set back, and a copy has what it has had: go on without that, or follow a source that lacks it.
+        /// Even if this side was set back and a copy has its lost records: continue without them, or follow a source
+        /// that lacks them.
         #[serde(default)]
         force: bool,
     },
-    /// A writable picture of a copy begins, or ends.
+    /// Begins or ends a writable snapshot of a copy.
     TestFailover {
-        /// Which.
+        /// The group.
         group: String,
-        /// It ends.
+        /// Ends it.
         end: bool,
     },
-    /// A volume grows, on both sides.
+    /// Grows a volume on both sides.
     Resize {
-        /// Which.
+        /// The group.
         group: String,
-        /// Bytes; `None`: as many as it has here.
+        /// Bytes; `None`: the volume's size on this host.
         size: Option<u64>,
     },
 }
@@ -91,27 +91,27 @@ pub(crate) enum Command {
 /// See [`Command::Create`].
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Create {
-    /// The volumes here.
+    /// The volumes on this host.
     pub volumes: Vec<String>,
-    /// What they are called there.
+    /// Their names on the other host.
     pub their_volumes: Vec<String>,
     /// The group's name, on both sides.
     pub group: Option<GroupName>,
-    /// How the other server is reached.
+    /// How to reach the other server.
     pub address: Address,
-    /// Writes wait for the other side.
+    /// Whether writes wait for the other side.
     pub synchronous: bool,
-    /// The other side is compared.
+    /// Whether the other side holds an older copy, to be compared.
     pub seeded: bool,
-    /// What the other side holds may go.
+    /// Whether the other side's contents may be overwritten.
     pub overwrite: bool,
     /// Bytes of each side's log.
     pub log_bytes: Option<u64>,
-    /// How the other side reaches this one, where it is not the address by which this one reaches it.
+    /// The address by which the other side reaches this one, if it differs from the one this side uses.
     pub return_host: Option<String>,
-    /// What writes do while the other side is away.
+    /// How writes behave while the other side is away.
     pub on_loss: Option<OnLoss>,
-    /// What happens when the log is full because it is slow.
+    /// Behaviour when the log is full because the other side is slow.
     pub on_congestion: Option<OnCongestion>,
 }
 
@@ -119,15 +119,15 @@ pub(crate) struct Create {
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reply {
-    /// A sentence.
+    /// Done; a sentence for the user.
     Done(String),
     /// All groups.
     Status(Vec<Group>),
-    /// What a comparison found.
+    /// The result of a comparison.
     Verified {
-        /// Bytes that were compared.
+        /// Bytes compared.
         bytes: u64,
-        /// Bytes of pieces that differ.
+        /// Bytes in pieces that differ.
         different: u64,
         /// The first of these pieces.
         #[serde(default)]
@@ -141,18 +141,18 @@ pub(crate) enum Reply {
     },
 }
 
-/// A piece that is not the same on both sides.
+/// A piece that differs between the sides.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Differs {
     /// Name of the volume at the source.
     pub volume: String,
-    /// Where it begins, bytes.
+    /// Its offset in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
 }
 
-/// A group as it is now.
+/// The current state of a group.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Group {
     /// Its name.
@@ -163,43 +163,43 @@ pub(crate) struct Group {
     pub role: String,
     /// Why it is stopped.
     pub stopped: Option<String>,
-    /// Why the other side is stopped, where it says so.
+    /// Why the other side is stopped, if it says so.
     #[serde(default)]
     pub partner_stopped: Option<String>,
-    /// The source of this copy does not know the partnership any more, where it says so.
+    /// Set if the source of this copy says that it no longer knows the partnership.
     #[serde(default)]
     pub partner_removed: Option<String>,
-    /// What to type where all sides are copies, and nobody serves it.
+    /// What to type if all sides are copies and none is the source.
     #[serde(default)]
     pub no_source: Option<String>,
-    /// Where the pictures of an open test failover are served: NBD URIs.
+    /// NBD URIs of the snapshots of an open test failover.
     #[serde(default)]
     pub test_failover: Vec<String>,
-    /// Whether it is gone with the process.
+    /// Whether it is lost when the process ends.
     pub in_memory: bool,
-    /// What its source does when a destination is away, or slow.
+    /// Behaviour of its source when a destination is away or slow.
     #[serde(default, flatten)]
     pub policy: Policy,
-    /// What the engine says; `null` while it does not run.
+    /// The engine's report; `null` while it does not run.
     pub engine: Value,
-    /// The ways to its partners.
+    /// The links to its partners.
     pub links: Vec<Link>,
 }
 
-/// The way to a partner.
+/// The link to a partner.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 pub(crate) struct Link {
-    /// What the partner is called.
+    /// The partner's name.
     pub name: String,
     /// HOST:PORT.
     pub address: String,
-    /// "tcp", "iwarp", "shm", "rnic"; empty while there is none.
+    /// "tcp", "iwarp", "shm", "rnic"; empty while not connected.
     pub transport: String,
-    /// Why that one.
+    /// Why this transport was chosen.
     #[serde(default)]
     pub reason: String,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub description: String,
-    /// What moved, seen from this side.
+    /// Bytes and operations, as seen from this side.
     pub traffic: Traffic,
 }

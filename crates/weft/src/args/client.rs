@@ -1,4 +1,4 @@
-//! The command lines that reach a server's files, and how they reach it.
+//! The command lines of the clients, and their options for connecting.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -9,8 +9,8 @@ use super::{number, parse_dialect, parse_within};
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
-    /// Shared memory where the server is on this host, else an RDMA device where both have one, else iWARP, else TCP;
-    /// says what it took
+    /// Shared memory if the server is on this host, else an RDMA device if both hosts have one, else iWARP, else TCP;
+    /// the command prints which one it uses
     Auto,
     /// Plain TCP
     Tcp,
@@ -18,11 +18,11 @@ pub(crate) enum Transport {
     Iwarp,
     /// RDMA over shared memory, on one host
     Shm,
-    /// RDMA by a device of this host (rdma-core)
+    /// RDMA through a device of this host (rdma-core)
     Rnic,
 }
 
-/// Options of everything that connects.
+/// Options of every command that connects to a server.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Connect {
     /// How to reach the server
@@ -37,23 +37,24 @@ pub(crate) struct Connect {
     /// Sign the SMB session
     #[arg(long)]
     pub sign: bool,
-    /// Compress SMB over TCP where the server supports it
+    /// Compress SMB over TCP if the server supports it
     #[arg(long)]
     pub compress: bool,
-    /// Oldest SMB dialect to speak: 2.1, 3.0, 3.0.2 or 3.1.1 [default: 3.0]. With 2.1 nothing shows whether the server knows the
-    /// password, or that somebody in between has changed what it says, unless --sign
+    /// Oldest SMB dialect to speak: 2.1, 3.0, 3.0.2 or 3.1.1 [default: 3.0]. With 2.1, only --sign proves that the
+    /// server knows the password and that nobody in between has changed its messages
     #[arg(long, value_name = "DIALECT", value_parser = parse_dialect)]
     pub min_dialect: Option<weft_smb::server::Dialect>,
     /// Log on to SMB with your Kerberos ticket (kinit) instead of a password; HOST must be the name in cifs/HOST
     #[arg(short, long)]
     pub kerberos: bool,
-    /// Connections to the server's address [default: 1]; an SMB session has one more to each of its other addresses
+    /// Connections to the server's address [default: 1]; an SMB session adds one to each of the server's other
+    /// addresses
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=16))]
     pub channels: Option<u32>,
 }
 
 impl Connect {
-    /// By this transport, and otherwise as where no option is given.
+    /// The default options with this transport.
     pub(crate) fn by(transport: Transport) -> Connect {
         Connect {
             transport,
@@ -67,17 +68,17 @@ impl Connect {
         }
     }
 
-    /// Refuses for NFS what SMB alone has: who asks for encryption must not send in clear.
+    /// Refuses options for NFS that only SMB has: a user who asks for encryption must not send plain text.
     pub(crate) fn check_nfs(&self) -> Result<(), String> {
         let of_smb = [
             (self.encrypt, "--encrypt", "weft's NFS client has no encryption"),
             (self.sign, "--sign", "weft's NFS client has no signatures"),
-            (self.kerberos, "--kerberos", "weft's NFS client knows no tickets"),
+            (self.kerberos, "--kerberos", "weft's NFS client does not support Kerberos"),
             (self.compress, "--compress", "NFS has no compression"),
             (
                 self.min_dialect.is_some(),
                 "--min-dialect",
-                "?vers=3 or ?vers=4.1 behind the URL chooses a version of NFS",
+                "to choose an NFS version, append ?vers=3 or ?vers=4.1 to the URL",
             ),
         ];
         match of_smb.into_iter().find(|(asked, ..)| *asked) {
@@ -97,22 +98,22 @@ weft cp 'nfs://127.0.0.1:2049/data/big.iso?mountport=20048' ./copy.iso\n\n\
 The password comes from WEFT_PASSWORD or is asked for."
 )]
 pub(crate) struct Cp {
-    /// A local file, - for standard input (as target: output), smb://USER@HOST:PORT/SHARE/PATH,
-    /// or nfs://HOST:PORT/EXPORT/PATH?vers=3|4.1&mountport=N&rdmaport=N
+    /// A local file, - for standard input (as destination: output), smb://USER@HOST:PORT/SHARE/PATH, or
+    /// nfs://HOST:PORT/EXPORT/PATH?vers=3|4.1&mountport=N&rdmaport=N
     pub from: String,
-    /// Where to: the same forms; in a folder (or with a trailing slash) the copy keeps the file's name
+    /// The destination, in the same forms; in a folder (or with a trailing slash) the copy keeps the file's name
     pub to: String,
-    /// Copy folders and everything in them
+    /// Copy folders with their contents
     #[arg(short, long)]
     pub recursive: bool,
     #[command(flatten)]
     pub transfer: Transfer,
-    /// Files copied at a time
+    /// Files copied at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = number::<u32>(1..=64))]
     pub files: u32,
 }
 
-/// Options of everything that copies.
+/// Options of every command that copies.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Transfer {
     #[command(flatten)]
@@ -120,10 +121,10 @@ pub(crate) struct Transfer {
     /// Bytes of one operation, 512 to 16M
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = |text: &str| parse_within(text, 512, 16 << 20))]
     pub block: u64,
-    /// Operations outstanding at a time, of each file
+    /// Operations outstanding per file
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = number::<u32>(1..=1024))]
     pub queue_depth: u32,
-    /// Skip reading the copy back to compare it
+    /// Do not read the copy back to compare it
     #[arg(long)]
     pub no_verify: bool,
     /// Keep the partial file when a copy fails or is interrupted; the next run continues from it
@@ -132,16 +133,16 @@ pub(crate) struct Transfer {
     /// Seconds to keep reconnecting when all connections to an SMB server are lost; 0 fails at once
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = number::<u32>(0..=86400))]
     pub patience: u32,
-    /// No progress bar
+    /// Show no progress bar
     #[arg(short, long)]
     pub quiet: bool,
-    /// Print the outcome as a JSON object
+    /// Print the result as a JSON object
     #[arg(long)]
     pub json: bool,
 }
 
 impl Transfer {
-    /// How long the server may be away.
+    /// How long to keep reconnecting to a lost server.
     pub(crate) fn patience(&self) -> std::time::Duration {
         std::time::Duration::from_secs(self.patience.into())
     }
@@ -151,7 +152,7 @@ impl Transfer {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  weft sync ./photos smb://alice@nas/data/photos\n  \
 weft sync --delete smb://alice@nas/data/photos ./photos\n\n\
-A file is copied when its size or its time differs. The copy gets the time of its source.")]
+A file is copied if its size or its time differs. The copy gets the time of its source.")]
 pub(crate) struct Sync {
     /// Source folder: a local one, smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH
     pub from: String,
@@ -165,7 +166,7 @@ pub(crate) struct Sync {
     pub dry_run: bool,
     #[command(flatten)]
     pub transfer: Transfer,
-    /// Files copied at a time
+    /// Files copied at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = number::<u32>(1..=64))]
     pub files: u32,
 }
@@ -188,7 +189,7 @@ pub(crate) struct Put {
     pub url: String,
     #[command(flatten)]
     pub connect: Connect,
-    /// Print the outcome as a JSON object
+    /// Print the result as a JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -208,7 +209,8 @@ pub(crate) struct Stat {
 /// `weft ls`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Ls {
-    /// smb://USER@HOST:PORT[/SHARE[/PATH]] or nfs://HOST:PORT/EXPORT[/PATH]?mountport=N; without a share, the shares
+    /// smb://USER@HOST:PORT[/SHARE[/PATH]] or nfs://HOST:PORT/EXPORT[/PATH]?mountport=N; without a share, lists the
+    /// shares
     pub url: String,
     #[command(flatten)]
     pub connect: Connect,
@@ -217,7 +219,7 @@ pub(crate) struct Ls {
     pub json: bool,
 }
 
-/// Who logs on where nobody is named.
+/// The user to log on as if the URL names none.
 pub(crate) fn default_user() -> String {
     let named = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
     named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "weft".into())
@@ -229,7 +231,7 @@ mod tests {
 
     use crate::args::{Args, Command};
 
-    /// `--encrypt` on nfs:// was ignored, and what was to be secret went in clear.
+    /// `--encrypt` was ignored for nfs://, and data that should have been encrypted went in plain text.
     #[test]
     fn what_smb_alone_has_is_refused_for_nfs() {
         let connect = |options: &str| {

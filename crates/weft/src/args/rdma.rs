@@ -1,6 +1,4 @@
-//! The command line of `weft rdma` and `weft doctor`.
-//!
-//! Owns: names, defaults and help of their options. Does not: act.
+//! The command line of `weft rdma` and `weft doctor`: names, defaults and help of their options.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,24 +13,24 @@ use crate::host::Host;
 /// `weft rdma`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Rdma {
-    /// Check that bytes go to a host by RDMA Read and come back by RDMA Write, unchanged (speaks rping)
+    /// Check that bytes reach a host by RDMA Read and return by RDMA Write unchanged (rping's protocol)
     Ping(Ping),
-    /// Measure latency and bandwidth of Send, Write and Read, in the manner of perftest
+    /// Measure latency and bandwidth of Send, Write and Read, as perftest does
     #[command(subcommand)]
     Perf(Perf),
     /// List the RDMA providers of this host and their limits
     Devices(Devices),
-    /// Hold iWARP against plain TCP, and shared memory against bare memory, on this host
+    /// Compare iWARP with plain TCP, and shared memory with bare memory, on this host
     Bench(Bench),
 }
 
 /// `weft rdma bench`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Bench {
-    /// Exit non-zero, naming the line, where a bound falls short
+    /// Exit non-zero and name the line if a bound is missed
     #[arg(long)]
     pub gate: bool,
-    /// Rounds; in each, everything is measured once, references beside their subjects
+    /// Rounds; each measures everything once, references alternating with their subjects
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = super::number::<u32>(1..=1000))]
     pub rounds: u32,
     /// Seconds of each measurement
@@ -41,29 +39,29 @@ pub(crate) struct Bench {
     /// Measure only lines whose name contains TEXT: "64 KiB", "shm", "connections"
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
-    /// Where the figures of every round go as JSON
+    /// Write the figures of every round as JSON to FILE
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Be the other side of a measurement instead
+    /// Run the other side of a measurement instead
     #[arg(long, value_enum, hide = true)]
     pub peer: Option<Peer>,
     /// Run on this processor only
     #[arg(long, value_name = "N", hide = true, value_parser = super::number::<usize>(..))]
     pub cpu: Option<usize>,
-    /// How many connections the peer holds
+    /// Connections that the peer holds
     #[arg(long, value_name = "N", hide = true, default_value_t = 1, value_parser = super::number::<u32>(..))]
     pub connections: u32,
-    /// Where the peer connects to
+    /// Port that the peer connects to
     #[arg(long, value_name = "PORT", hide = true, value_parser = super::number::<u16>(..))]
     pub port: Option<u16>,
 }
 
-/// The processes of `weft rdma bench` besides servers.
+/// The processes of `weft rdma bench` besides its servers.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// The plain TCP program
+    /// A plain TCP server
     Tcp,
-    /// Answers in the shared memory of standard input
+    /// Answers through the shared memory on standard input
     Atomic,
     /// Holds many connections
     Idle,
@@ -83,21 +81,22 @@ pub(crate) struct Devices {
     after_help = "Examples:\n  weft doctor server                     SMB Direct (5445), NFS over RDMA (20049), SMB (445)\n  \
 weft doctor server:20049\n  \
 WEFT_PASSWORD=... weft doctor server:5445 --user alice --smb-port 4450\n\n\
-Exit status: 0 when RDMA is or would be used, 1 when it is not, 2 when the command line is wrong."
+Exit status: 0 if RDMA is used or can be used, 1 if not, 2 for a wrong command line."
 )]
 pub(crate) struct Doctor {
-    /// The server: HOST, or HOST:PORT with the port of RDMA
+    /// The server: HOST, or HOST:PORT with the RDMA port
     pub host: Host,
-    /// What is served on that port [default: by its number: 20049 nfs, 7174 ping, else smb]
+    /// Service on that port [default: by its number: 20049 nfs, 7174 ping, else smb]
     #[arg(long, value_enum)]
     pub service: Option<Service>,
-    /// Log on as NAME, to see what the server announces and what a session does; the password comes from WEFT_PASSWORD
+    /// Log on as NAME, to see what the server announces and which transport a session uses; the password comes from
+    /// WEFT_PASSWORD
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// Port of SMB over TCP, for --user [default: 445, and on loopback 4450 after it]
+    /// Port of SMB over TCP, for --user [default: 445; on loopback also 4450]
     #[arg(long, value_name = "N", value_parser = super::number::<u16>(1..))]
     pub smb_port: Option<u16>,
-    /// Whether to ask for a CRC on iWARP
+    /// When to use a CRC on iWARP
     #[arg(long, value_enum, default_value_t = Crc::Always)]
     pub crc: Crc,
     /// Seconds to wait for each connection and answer
@@ -108,7 +107,7 @@ pub(crate) struct Doctor {
     pub json: bool,
 }
 
-/// What an RDMA port is for.
+/// The service on an RDMA port.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// SMB Direct
@@ -122,9 +121,9 @@ pub(crate) enum Service {
 /// `weft rdma perf`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Perf {
-    /// The passive side; it answers `weft rdma ping` and rping, too
+    /// The passive side; it also answers `weft rdma ping` and rping
     Server(PerfServer),
-    /// The side that measures
+    /// The active side, which measures
     Client(PerfClient),
 }
 
@@ -135,17 +134,17 @@ pub(crate) enum ProviderKind {
     Iwarp,
     /// RDMA over shared memory, between processes of one user on one host
     Shm,
-    /// The RDMA devices of this host, by rdma-core: RoCE, InfiniBand, iWARP adapters, siw, rxe
+    /// The RDMA devices of this host, through rdma-core: RoCE, InfiniBand, iWARP adapters, siw, rxe
     Rnic,
 }
 
 /// Options of iWARP connections.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Iwarp {
-    /// Whether iWARP connections carry a CRC32C that the peer did not ask for
+    /// When iWARP connections carry a CRC32C
     #[arg(long, value_enum, default_value_t = Crc::Always)]
     pub crc: Crc,
-    /// As initiator ask for iWARP's peer-to-peer mode (RFC 6581), in which either side may send first
+    /// As initiator, ask for iWARP's peer-to-peer mode (RFC 6581), in which either side may send first
     #[arg(long)]
     pub peer_to_peer: bool,
     /// TCP congestion control of connections, for example reno [default: the system's; reno within this host]
@@ -156,10 +155,10 @@ pub(crate) struct Iwarp {
 /// Where a server of `weft rdma` listens.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Listen {
-    /// Address to listen on; anything but loopback is your decision
+    /// Address to listen on; before you listen on anything but loopback, consider who can reach it
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub listen: IpAddr,
-    /// Port to listen on; 0 takes any
+    /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = ping::PORT, value_parser = super::number::<u16>(..))]
     pub port: u16,
 }
@@ -170,10 +169,10 @@ pub(crate) struct Listen {
     after_help = "Examples:\n  weft rdma ping server            the server runs: weft rdma ping --server --listen ADDR\n  \
 weft rdma ping server:7174 -c 1000 -s 4096 --quiet\n\n\
 It speaks the protocol of rdma-core's rping: `rping -s` answers `weft rdma ping`, and `weft rdma ping --server` answers \
-`rping -c -a ADDR`. For rounds larger than 64 bytes start rping's server with -S, too."
+`rping -c -a ADDR`. For more than 64 bytes per round, start rping's server with -S too."
 )]
 pub(crate) struct Ping {
-    /// Whom to ping: HOST or HOST:PORT (port 7174 unless given)
+    /// The host to ping: HOST or HOST:PORT [default port: 7174]
     #[arg(required_unless_present = "server", conflicts_with_all = ["server"])]
     pub host: Option<Host>,
     /// Answer pings instead
@@ -181,7 +180,7 @@ pub(crate) struct Ping {
     pub server: bool,
     #[command(flatten)]
     pub listen: Listen,
-    /// How to reach the host; a server takes several [default: iwarp; a server: iwarp,shm]
+    /// RDMA provider; a server takes several [default: iwarp; for a server: iwarp,shm]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub provider: Vec<ProviderKind>,
     #[command(flatten)]
@@ -189,13 +188,13 @@ pub(crate) struct Ping {
     /// Rounds
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = super::number::<u64>(1..))]
     pub count: u64,
-    /// Bytes of a round, up to 1M
+    /// Bytes per round, up to 1M
     #[arg(short, long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
     pub size: u64,
-    /// Only the summary
+    /// Print only the summary
     #[arg(short, long)]
     pub quiet: bool,
-    /// Print the outcome (of a server: the ready line) as a JSON object
+    /// Print the result (for a server: the ready line) as a JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -216,7 +215,7 @@ pub(crate) struct Core {
 pub(crate) struct PerfServer {
     #[command(flatten)]
     pub listen: Listen,
-    /// What to listen with [default: iwarp,shm]
+    /// RDMA providers to listen with [default: iwarp,shm]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub provider: Vec<ProviderKind>,
     #[command(flatten)]
@@ -235,25 +234,25 @@ pub(crate) struct PerfServer {
 weft rdma perf client server --op send --size 8 --qd 1 --only latency\n  \
 weft rdma perf client server --op read,write --size 64K,1M --qd 1..128 --crc asked --duration 2\n  \
 weft rdma perf client localhost --provider shm --check\n\n\
-A..B stands for A, the powers of two between, and B. Latency is that of perftest: half of the round trip for Sends and\n\
-Writes, the whole for Reads. A CRC is used where one side asks for it: --crc asked at both turns it off."
+A..B stands for A, the powers of two between, and B. Latency is perftest's: half of the round trip for Sends and Writes,\n\
+the whole for Reads. A CRC is used if either side asks for it: --crc asked on both sides turns it off."
 )]
 pub(crate) struct PerfClient {
-    /// Where the server is: HOST or HOST:PORT (port 7174 unless given)
+    /// The server: HOST or HOST:PORT [default port: 7174]
     pub host: Host,
-    /// What to measure
+    /// Operations to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "write")]
     pub op: Vec<Operation>,
-    /// Bytes of an operation: 64K, or 2..1M, or a list
+    /// Bytes per operation: 64K, or 2..1M, or a list
     #[arg(long, value_name = "SIZES", default_value = "2..1M", value_parser = |text: &str| Sweep::parse(text, u64::from(MAX_SIZE)))]
     pub size: Sweep,
-    /// Operations at a time, bandwidth only: 16, or 1..128, or a list
+    /// Queue depth, for bandwidth only: 16, or 1..128, or a list
     #[arg(long, value_name = "DEPTHS", default_value = "16", value_parser = |text: &str| Sweep::parse(text, u64::from(MAX_DEPTH)))]
     pub qd: Sweep,
-    /// Measure only this
+    /// Measure only latency or only bandwidth
     #[arg(long, value_enum)]
     pub only: Option<Figure>,
-    /// How to reach the server
+    /// RDMA provider
     #[arg(long, value_enum, default_value_t = ProviderKind::Iwarp)]
     pub provider: ProviderKind,
     #[command(flatten)]
@@ -263,16 +262,16 @@ pub(crate) struct PerfClient {
     /// Seconds of each line
     #[arg(long, value_name = "S", default_value_t = 0.5, conflicts_with = "count", value_parser = parse_seconds)]
     pub duration: f64,
-    /// Operations of each line instead
+    /// Operations per line, instead of a duration
     #[arg(long, value_name = "N", value_parser = super::number::<u64>(1..))]
     pub count: Option<u64>,
-    /// Both sides at the same time, the sum of both ways: bandwidth of Writes and Reads only
+    /// Both directions at the same time, and their sum: only bandwidth of Writes and Reads
     #[arg(long, short = 'b')]
     pub bidirectional: bool,
-    /// Compare every byte (slower: not for figures); wrong ones make the exit status non-zero
+    /// Verify every byte (slows the measurement); wrong bytes make the exit status non-zero
     #[arg(long)]
     pub check: bool,
-    /// Print a JSON array of the lines
+    /// Print the lines as a JSON array
     #[arg(long)]
     pub json: bool,
 }
@@ -301,13 +300,13 @@ impl From<Operation> for Op {
 /// A kind of table.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Figure {
-    /// One operation at a time
+    /// One operation outstanding
     Latency,
-    /// Many at a time
+    /// Many operations outstanding
     Bandwidth,
 }
 
-/// Numbers in the order in which they are tried.
+/// Numbers, in the order in which they are measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sweep(pub Vec<u64>);
 
@@ -337,7 +336,7 @@ impl Sweep {
     }
 }
 
-/// Seconds, with a fraction if need be.
+/// Seconds, possibly with a fraction.
 pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),

@@ -1,6 +1,4 @@
-//! The command line of `weft replica`.
-//!
-//! Owns: names, defaults and help of every option. Does not: act.
+//! The command line of `weft replica`: names, defaults and help of every option.
 
 use std::path::PathBuf;
 
@@ -17,15 +15,15 @@ weft serve --volume vol1 --nbd --replica --listen 0.0.0.0 --user alice        (o
 weft replica check other\n  \
 weft replica create vol1 other:vol1 --mode sync\n  \
 weft replica status --watch\n  \
-weft replica switch vol1                    (roles are exchanged)\n  \
+weft replica switch vol1                    (exchanges the roles)\n  \
 weft replica switch vol1 --failover         (on the destination, when the source is lost)\n\n\
-These commands talk to the server that runs on this host with the same state directory. The password of the other server's\n\
+These commands talk to this host's server that uses the same state directory. The password of the other server's\n\
 user comes from WEFT_PASSWORD or is asked for.")]
 pub(crate) struct Replica {
     /// The server's state directory [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true, global = true)]
     pub state_dir: Option<PathBuf>,
-    /// The server with this process number, where several run
+    /// The server with this process number, if several run
     #[arg(long, value_name = "N", global = true, value_parser = super::number::<u32>(..))]
     pub pid: Option<u32>,
     /// What to do
@@ -33,49 +31,50 @@ pub(crate) struct Replica {
     pub command: ReplicaCommand,
 }
 
-/// What to do with a replica.
+/// A command of `weft replica`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ReplicaCommand {
-    /// Look whether a host is fit to be a destination: ports, round trip, bandwidth, speed of its log; says sync or async
+    /// Check whether a host is fit to be a destination: ports, round trip, bandwidth, speed of its log; recommends
+    /// sync or async
     Check(ReplicaCheck),
-    /// Copy volumes to another host, and keep the copy equal
+    /// Replicate volumes to another host
     Create(ReplicaCreate),
-    /// How all groups of this host are doing
+    /// Show the state of all replication groups on this host
     Status(ReplicaStatus),
-    /// Use a writable picture of the copy, over NBD, while replication goes on
+    /// Export a writable snapshot of the copy over NBD, while replication continues
     TestFailover(ReplicaTest),
-    /// Exchange the roles; with --failover on the destination: become the source when the source is lost
+    /// Exchange the roles; with --failover, on the destination: become the source when the source is lost
     Switch(ReplicaSwitch),
-    /// Send nothing for now; what is written meanwhile is remembered
+    /// Pause replication; blocks written meanwhile are recorded and sent later
     Suspend(ReplicaGroup),
-    /// End a suspension
+    /// Resume a suspended replication
     Resume(ReplicaGroup),
     /// Compare both sides while they are in use
     Verify(ReplicaVerify),
-    /// End replication; both sides keep what they have
+    /// End replication; both sides keep their data
     Remove(ReplicaRemove),
-    /// On the source: make a replicated volume longer, on both sides, while it is in use
+    /// On the source: enlarge a replicated volume on both sides, while it is in use
     Resize(ReplicaResize),
-    /// Decide which side counts when both were written to, or the source's log is damaged
+    /// Decide which side counts if both were written to, or if the source's log is damaged
     Resolve(ReplicaResolve),
 }
 
-/// How the other server is reached.
+/// How to reach the other server.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Other {
-    /// Who logs on there
+    /// User to log on as on the other host
     #[arg(long, default_value_t = default_user(), value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub user: String,
-    /// TCP port of its SMB
+    /// TCP port of SMB on the other host
     #[arg(long, value_name = "N", default_value_t = 4450, value_parser = super::number::<u16>(1..))]
     pub smb_port: u16,
-    /// By which way
+    /// Transport to use
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// Encrypt everything, by RDMA too
+    /// Encrypt all traffic, RDMA included
     #[arg(long)]
     pub encrypt: bool,
-    /// Take the address of the host that lies in this network: 10.0.0.0/24
+    /// Use the other host's address in this network: 10.0.0.0/24
     #[arg(long, value_name = "NETWORK", value_parser = parse_network)]
     pub network: Option<Network>,
 }
@@ -83,49 +82,49 @@ pub(crate) struct Other {
 /// `weft replica check`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReplicaCheck {
-    /// The host that is to have the copy, or HOST:VOLUME
+    /// The intended destination: HOST, or HOST:VOLUME
     pub host: String,
-    /// Volumes there that are to be looked at, by their names
+    /// Names of volumes on that host to check
     #[arg(value_name = "VOLUME")]
     pub volumes: Vec<String>,
     #[command(flatten)]
     pub other: Other,
-    /// Write a page
+    /// Write the result as an HTML page to FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Print a JSON object
+    /// Print the result as a JSON object
     #[arg(long)]
     pub json: bool,
 }
 
-/// When a write is answered.
+/// When a write is acknowledged.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplicaMode {
-    /// When both sides have it: nothing is lost with the source
+    /// Acknowledge a write when both sides have it: losing the source loses nothing
     Sync,
-    /// When this side has it: the last moments are lost with the source
+    /// Acknowledge a write when the source has it: losing the source loses the last moments
     Async,
 }
 
-/// What synchronous writes do while a destination is away. Named as in DRBD.
+/// How synchronous writes behave while a destination is away. Named as in DRBD.
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OnLoss {
-    /// They are answered without it, and the status says that they are unprotected
+    /// Acknowledge writes without it; the status shows them as unprotected
     #[default]
     Continue,
-    /// They wait until it is back and has everything: nothing is ever answered that one side alone has
+    /// Hold writes until it is back and has caught up: no acknowledged write is ever on one side only
     SuspendIo,
 }
 
-/// What happens when the log is full because a destination is slow. Named as in DRBD.
+/// Behaviour when the log is full because a destination is slow. Named as in DRBD.
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OnCongestion {
-    /// Writes wait for it
+    /// Writes wait for the destination
     #[default]
     Block,
-    /// Writes go on; what it lacks is noted in the bitmap, and copied when it has caught up
+    /// Writes continue; the destination's missing blocks are noted in the bitmap and copied when it has caught up
     PullAhead,
 }
 
@@ -150,37 +149,37 @@ impl From<OnCongestion> for weft_replica::source::OnFull {
 /// `weft replica create`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReplicaCreate {
-    /// Volumes of this host; several, with commas in between, are a group that keeps the order of writes
+    /// Volumes of this host; several, separated by commas, form a group that keeps the order of writes
     #[arg(value_name = "VOLUME[,VOLUME...]", value_delimiter = ',', num_args = 1, required = true)]
     pub volumes: Vec<String>,
-    /// The other host, and what the volumes are called there if it is something else
+    /// The other host, and the names of its volumes if they differ
     #[arg(value_name = "HOST[:VOLUME,...]")]
     pub to: String,
-    /// When a write is answered
+    /// When to acknowledge a write
     #[arg(long, value_enum, default_value_t = ReplicaMode::Sync)]
     pub mode: ReplicaMode,
-    /// The other side holds an older copy: compare, and copy what differs
+    /// The other side holds an older copy: compare, and copy only the differences
     #[arg(long)]
     pub seeded: bool,
-    /// What the other side's volumes hold may go
+    /// Allow overwriting the contents of the other side's volumes
     #[arg(long, conflicts_with = "seeded")]
     pub overwrite: bool,
-    /// The group's name [default: that of its first volume]
+    /// The group's name [default: the name of its first volume]
     #[arg(long, value_name = "NAME")]
     pub group: Option<GroupName>,
-    /// Bytes of each side's log [default: a quarter of the volumes, 64M to 1G]
+    /// Size of each side's log [default: a quarter of the volumes, 64M to 1G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub log_size: Option<u64>,
-    /// What synchronous writes do while the other side is away [default: continue]
+    /// How synchronous writes behave while the other side is away [default: continue]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub on_loss: Option<OnLoss>,
-    /// What happens when the log is full because the other side is slow [default: block]
+    /// Behaviour when the log is full because the other side is slow [default: block]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub on_congestion: Option<OnCongestion>,
-    /// How the other host reaches this one, where that is another address than it looks like from here
+    /// Address by which the other host reaches this one, if it differs from the one detected here
     #[arg(long, value_name = "HOST")]
     pub return_host: Option<String>,
-    /// Compress what travels over TCP, where both servers can
+    /// Compress data sent over TCP, if both servers can
     #[arg(long)]
     pub compress: bool,
     #[command(flatten)]
@@ -190,7 +189,7 @@ pub(crate) struct ReplicaCreate {
 /// `weft replica status`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReplicaStatus {
-    /// Again and again, until Ctrl-C
+    /// Repeat until Ctrl-C
     #[arg(long)]
     pub watch: bool,
     /// Print JSON
@@ -203,7 +202,7 @@ pub(crate) struct ReplicaStatus {
 pub(crate) struct ReplicaGroup {
     /// The group, or one of its volumes
     pub group: String,
-    /// The destination, where there are several
+    /// The destination, if there are several
     #[arg(long, value_name = "HOST:GROUP")]
     pub to: Option<String>,
 }
@@ -213,11 +212,11 @@ pub(crate) struct ReplicaGroup {
 pub(crate) struct ReplicaSwitch {
     #[command(flatten)]
     pub group: ReplicaGroup,
-    /// On the destination: become the source with what has come here, without asking the source, which has to have been silent
-    /// for ten seconds (waited for)
+    /// On the destination: become the source with the data received so far, without asking the source, which must
+    /// have been silent for ten seconds (the command waits for that)
     #[arg(long)]
     pub failover: bool,
-    /// Pass over what speaks against it, named as the refusal names it; nothing that is not named is passed over
+    /// Override the reasons against a failover, as the refusal names them; reasons not listed still prevent it
     #[arg(
         long,
         requires = "failover",
@@ -230,26 +229,26 @@ pub(crate) struct ReplicaSwitch {
     pub force: Option<Vec<Objection>>,
 }
 
-/// What speaks against a failover.
+/// A reason against a failover.
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Objection {
-    /// The source was heard of less than ten seconds ago
+    /// The source was last heard from less than ten seconds ago
     Alive,
-    /// The source has said that it has records which never came here
+    /// The source has said that it has records which never arrived here
     Behind,
-    /// A resync was under way: the copy is of no single moment
+    /// A resync was under way: the copy mixes data of different moments
     Resync,
-    /// Another side has more
+    /// Another side has more records
     OtherHasMore,
-    /// The roles were exchanged: another side is the source by now
+    /// The roles were exchanged: another side is now the source
     Switched,
-    /// Its source answers, and knows nothing of the partnership: it was removed there
+    /// The source answers but does not know the partnership: it was removed there
     Removed,
 }
 
 impl Objection {
-    /// As it is typed.
+    /// The word to type.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Objection::Alive => "alive",
@@ -267,11 +266,11 @@ impl Objection {
 pub(crate) struct ReplicaVerify {
     #[command(flatten)]
     pub group: ReplicaGroup,
-    /// With --force: overwrite what differs on the copy with what this side, the source, has. If the copy is right, `weft replica
-    /// switch` first. Without --force nothing is overwritten
+    /// With --force: overwrite differences on the copy with the data of this side, the source. If the copy is right,
+    /// run `weft replica switch` first. Without --force nothing is overwritten
     #[arg(long)]
     pub repair: bool,
-    /// With --repair: overwrite it
+    /// With --repair: overwrite the differences
     #[arg(long, requires = "repair")]
     pub force: bool,
     /// Print a JSON object
@@ -284,7 +283,8 @@ pub(crate) struct ReplicaVerify {
 pub(crate) struct ReplicaRemove {
     #[command(flatten)]
     pub group: ReplicaGroup,
-    /// Also when the other side cannot be told, the group is stopped, or the copy is of no single moment
+    /// Proceed even if the other side cannot be told, the group is stopped, or the copy mixes data of different
+    /// moments
     #[arg(long)]
     pub force: bool,
 }
@@ -294,7 +294,7 @@ pub(crate) struct ReplicaRemove {
 pub(crate) struct ReplicaTest {
     /// The group, or one of its volumes, on the destination
     pub group: String,
-    /// End it: what was written to the picture is gone
+    /// End the test; everything written to the snapshot is lost
     #[arg(long)]
     pub end: bool,
 }
@@ -304,17 +304,17 @@ pub(crate) struct ReplicaTest {
 pub(crate) struct ReplicaResize {
     /// The volume, or a group of one volume
     pub group: String,
-    /// The new size; without it, what the volume has here
+    /// The new size [default: the volume's size on this host]
     #[arg(value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
 }
 
-/// Which side counts.
+/// The side that counts.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// This host's
+    /// This host
     Here,
-    /// The other host's: what only this side has is overwritten
+    /// The other host: data that only this side has is overwritten
     There,
 }
 
@@ -323,11 +323,11 @@ pub(crate) enum Keep {
 pub(crate) struct ReplicaResolve {
     /// The group, or one of its volumes
     pub group: String,
-    /// Which side counts
+    /// The side that counts
     #[arg(long, value_enum)]
     pub keep: Keep,
-    /// Where this side was set back: with `--keep here` also if a copy has records that this side has no more, with `--keep there`
-    /// follow also a source that lacks them
+    /// If this side was set back to an older state: with `--keep here`, proceed even if a copy has records that this
+    /// side no longer has; with `--keep there`, follow even a source that lacks them
     #[arg(long)]
     pub force: bool,
 }

@@ -1,13 +1,13 @@
-//! What stands behind an option: numbers and sizes in their ranges, dialects, congestion controls.
+//! Parsers of option values: numbers and sizes within their ranges, dialects, congestion controls.
 
 use std::ops::{Bound, RangeBounds};
 
 use weft_machine::net;
 
-/// Longest busy polling that makes sense, in microseconds: a second.
+/// Longest sensible busy polling, in microseconds: one second.
 pub(super) const MAX_SPIN_US: u64 = 1_000_000;
 
-/// A TCP congestion control that this kernel has, and lets us choose.
+/// A TCP congestion control that this kernel offers and lets us choose.
 pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
     use std::io::ErrorKind;
     let list = |which: &str| {
@@ -17,13 +17,13 @@ pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
     match net::try_congestion(name) {
         Ok(()) => Ok(name.to_owned()),
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-            Err(format!("only root may choose it here; everybody may choose {}", list("allowed")))
+            Err(format!("only root may choose it on this host; every user may choose {}", list("allowed")))
         }
         Err(_) => Err(format!("this kernel does not offer it; it offers {}", list("available"))),
     }
 }
 
-/// A number of this type in a range; what is none is told with the range.
+/// A number of this type within a range; the error states the range.
 pub(crate) fn number<T: TryFrom<u64>>(
     range: impl RangeBounds<u64> + Clone + Send + std::marker::Sync + 'static,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + std::marker::Sync + 'static {
@@ -40,7 +40,7 @@ pub(crate) fn number<T: TryFrom<u64>>(
         };
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
-            u64::MAX => format!("write a number from {least} on"),
+            u64::MAX => format!("write a number of at least {least}"),
             most => format!("write a number from {least} to {most}"),
         })
     }
@@ -79,7 +79,7 @@ pub(super) fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, Str
     found.ok_or_else(|| format!("no dialect {text}: one of 2.0.2, 2.1, 3.0, 3.0.2, 3.1.1"))
 }
 
-/// "64K", "512M", "1G", "4096"; binary multiples. More than nothing.
+/// "64K", "512M", "1G", "4096"; binary multiples. More than 0.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         0 => Err(format!("a size is more than 0 (write for example 512M), not {text}")),
@@ -87,9 +87,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The same, or nothing.
+/// Like `parse_size`, but 0 is allowed.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
-    // The parser of numbers takes a plus sign, and "+1G" would make a volume of 8 GiB one of 1 GiB.
+    // The parser of numbers accepts a plus sign: `resize vol +1G` would shrink a volume of 8 GiB to 1 GiB.
     if text.starts_with(['+', '-']) {
         return Err(format!("sizes are absolute: write the whole size (for example 3G), not {text}"));
     }
@@ -155,7 +155,7 @@ mod tests {
             ("weft bench smb local --server-pid 0", "from 1 to 4294967295"),
             ("weft rdma perf client h --spin-us 99999999", "from 0 to 1000000"),
             ("weft doctor h --timeout 0", "0.001"),
-            // A value that begins with a hyphen is one, too.
+            // A value that begins with a hyphen is a value, too.
             ("weft cp smb://a@h/s/x . --queue-depth -1", "from 1 to 1024"),
             ("weft serve d --smb-port -1", "from 0 to 65535"),
             ("weft serve d --smb-port 70000", "from 0 to 65535"),
@@ -166,8 +166,8 @@ mod tests {
             ("weft demo --file-size -1", "sizes are absolute"),
             ("weft demo --file-size -1M", "sizes are absolute"),
             ("weft bench smb local --duration -1", "between 0.001 and 86400"),
-            ("weft rdma perf client h --count 0", "write a number from 1 on"),
-            ("weft rdma ping h --count -1", "write a number from"),
+            ("weft rdma perf client h --count 0", "write a number of at least 1"),
+            ("weft rdma ping h --count -1", "write a number of at least 1"),
             ("weft doctor h --timeout -1", "0.001"),
             ("weft replica status --pid -1", "from 0 to 4294967295"),
             ("weft doctor h --smb-port 0", "from 1 to 65535"),

@@ -1,6 +1,4 @@
-//! The command line of volumes.
-//!
-//! Owns: names, defaults and help of every option. Does not: act (see `crate::volume`).
+//! The command line of `weft volume`: names, defaults and help of every option. `crate::volume` carries it out.
 
 use std::path::PathBuf;
 
@@ -13,10 +11,10 @@ use super::parse_size;
 #[command(after_help = "Examples:\n  weft volume create vol1 --size 10G --file /srv/vol1.img\n  \
 weft volume create fast --size 1G --ram\n  \
 weft serve --volume vol1 --nbd\n\n\
-A volume is a row of bytes that other programs use as a disk. Its file holds those bytes and nothing else; what Weft knows \
-about it is kept in the state directory.")]
+A volume is a sequence of bytes that other programs use as a disk. Its file holds those bytes and nothing else; Weft's \
+record of the volume is kept in the state directory.")]
 pub(crate) struct Volume {
-    /// Where volumes are remembered [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
+    /// State directory, which records the volumes [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", global = true, env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
     /// What to do
@@ -24,18 +22,18 @@ pub(crate) struct Volume {
     pub command: VolumeCommand,
 }
 
-/// What is done with volumes.
+/// A command of `weft volume`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum VolumeCommand {
-    /// Make a volume of a file, a device or memory
+    /// Create a volume from a file, a device or memory
     Create(VolumeCreate),
     /// List volumes
     List(VolumeList),
     /// Show one volume
     Info(VolumeInfo),
-    /// Forget a volume; its file stays unless --delete-file
+    /// Forget a volume; its file stays unless --delete-file is given
     Remove(VolumeRemove),
-    /// Change the size of a volume; one that is served can grow
+    /// Change the size of a volume; a volume in use can only grow
     Resize(VolumeResize),
 }
 
@@ -45,23 +43,23 @@ pub(crate) enum VolumeCommand {
 pub(crate) struct VolumeCreate {
     /// Its name: letters, digits, '-', '_' and '.'
     pub name: String,
-    /// Its size; without it, what the file or device has
+    /// The volume's size [default: the size of the file or device]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Keep it in this file, which is made unless it is there; a file that is there is taken as it is
+    /// Keep the data in this file; a missing file is created, an existing one is used as it is
     #[arg(long, value_name = "PATH", group = "place")]
     pub file: Option<PathBuf>,
-    /// Keep it on this block device, all of it or its first SIZE bytes
+    /// Keep the data on this block device: all of it, or its first SIZE bytes
     #[arg(long, value_name = "PATH", group = "place")]
     pub device: Option<PathBuf>,
-    /// Keep it in the memory of the process that serves it, and lose it with that process
+    /// Keep the data in the memory of the serving process, and lose it when that process ends
     #[arg(long, group = "place")]
     pub ram: bool,
-    /// Reserve all of its space now, so that writes cannot run out of it; of one in memory, when it is served, in large pages
-    /// where the server may have them
+    /// Reserve all space now, so that writes cannot run out of it; a volume in memory reserves it when it is served,
+    /// in huge pages if the server may have them
     #[arg(long, conflicts_with = "device")]
     pub allocate: bool,
-    /// Pass the page cache by (O_DIRECT): every read and write goes to the disk
+    /// Bypass the page cache (O_DIRECT): every read and write goes to the disk
     #[arg(long, conflicts_with = "ram")]
     pub direct: bool,
 }
@@ -89,7 +87,7 @@ pub(crate) struct VolumeInfo {
 pub(crate) struct VolumeRemove {
     /// Its name
     pub name: String,
-    /// Delete its file, too, with everything in it
+    /// Also delete its file, with all data in it
     #[arg(long)]
     pub delete_file: bool,
 }
@@ -99,10 +97,10 @@ pub(crate) struct VolumeRemove {
 pub(crate) struct VolumeResize {
     /// Its name
     pub name: String,
-    /// The new size; what is added reads as zeros
+    /// The new size; added space reads as zeros
     #[arg(value_name = "SIZE", value_parser = parse_size)]
     pub size: u64,
-    /// The new size may be smaller: what lies past it is lost
+    /// Allow a smaller size; the data past it is lost
     #[arg(long)]
     pub shrink: bool,
 }

@@ -1,9 +1,8 @@
-//! `weft bench agent`: a part of the clients, on another host.
+//! `weft bench agent`: runs a part of the clients on another host.
 //!
-//! What: serves one conductor at a time; its clients run here, and what they counted goes back as histograms of fixed buckets.
-//! Beside a server it tells what that spends, instead.
-//! Owns: the clients of a conversation; they end with it. Does not: take passwords from the network: a server's is in this
-//! process's own WEFT_PASSWORD.
+//! An agent serves one `weft bench` (the conductor) at a time: its clients run on its host, and it returns their
+//! counts as histograms with fixed buckets. Beside a server it reports the server's resource use instead. The clients
+//! end with their conversation. Passwords never come from the network: the agent uses its own WEFT_PASSWORD.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -30,10 +29,10 @@ use crate::password;
 use crate::status;
 use crate::url::{Scheme, Url};
 
-/// The variable that names the token.
+/// The environment variable with the token.
 pub(super) const TOKEN: &str = "WEFT_AGENT_TOKEN";
 
-/// How a client gets in, as it goes over the wire: all but the password.
+/// How a client connects, as sent over the wire: everything except the password.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct WireWay {
     url: String,
@@ -76,34 +75,34 @@ impl WireWay {
     }
 }
 
-/// What a conductor asks for.
+/// A request of a conductor.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Ask {
-    /// So many threads, instead of those that there were, and how they wait.
+    /// Starts this many threads in place of the previous ones, and chooses how they wait.
     Threads { threads: u32, waiting: Waiting },
-    /// This thread becomes a client of this number, with these files.
+    /// Thread `thread` becomes client number `key`, with these files.
     Open { thread: u32, key: u32, way: WireWay, files: Vec<Named> },
-    /// The clients of this number start.
+    /// Starts the clients of this number.
     Drive { key: u32, workloads: Vec<Workload> },
-    /// Operations since the start, and whether somebody has failed.
+    /// Asks for the operations since the start, and whether a client has failed.
     Progress,
-    /// Counting begins.
+    /// Starts counting.
     Begin,
-    /// Counting ends.
+    /// Stops counting.
     End,
-    /// Nothing starts from now on.
+    /// No new operation starts from now on.
     Stop,
-    /// What was counted.
+    /// Asks for the counts.
     Counted,
-    /// The clients of this number say goodbye.
+    /// Closes the clients of this number.
     Close(u32),
-    /// From now on it is looked at what the server here spends.
+    /// Starts observing the resource use of the server on this host.
     Observe,
-    /// What it has spent since.
+    /// Asks for the resource use since then.
     Observed,
 }
 
-/// What it gets.
+/// The agent's answer.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Done,
@@ -115,7 +114,7 @@ pub(super) enum Answer {
         counted: Box<Counted>,
         cpu: Duration,
     },
-    /// The server, and this host while it was observed.
+    /// The use of the server and of this host while observed.
     Observed(Box<EndSample>),
     Failed(String),
 }
@@ -135,7 +134,7 @@ pub(super) fn run(args: AgentOf) -> Result<ExitCode, Failure> {
         say!("token {token}")?;
     }
     say!(
-        "there: {TOKEN}={} weft bench smb HOST {} {at}",
+        "on the other host: {TOKEN}={} weft bench smb HOST {} {at}",
         if std::env::var(TOKEN).is_ok() { "..." } else { &token },
         if server.is_some() { "--server-agent" } else { "--agent" }
     )?;
@@ -157,7 +156,7 @@ pub(super) fn run(args: AgentOf) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The server that is observed: the one that was named, or the only one of this user here.
+/// The server to observe: the named one, or the only one of this user on this host.
 fn observed(args: &AgentOf) -> Result<Option<measure::Server>, Failure> {
     if let Some(pid) = args.server_pid {
         measure::server_cpu(measure::Server { pid }).map_err(|e| format!("process {pid}: {e}"))?;
@@ -171,7 +170,7 @@ fn observed(args: &AgentOf) -> Result<Option<measure::Server>, Failure> {
         [one] => Ok(Some(measure::Server { pid: one.pid })),
         many => {
             let pids: Vec<String> = many.iter().map(|server| server.pid.to_string()).collect();
-            Err(format!("several servers run here: --server-pid names one of {}", pids.join(", ")).into())
+            Err(format!("several servers run on this host: choose one with --server-pid: {}", pids.join(", ")).into())
         }
     }
 }
@@ -181,7 +180,7 @@ fn converse(stream: TcpStream, from: SocketAddr, token: &str, server: Option<mea
         Ok(talk) => talk,
         Err(e) => return note!("{from}: {e}"),
     };
-    note!("{from}: measures");
+    note!("{from}: measuring");
     let mut hands = Hands { crew: None, running: None, cpu: Duration::ZERO, server, since: None };
     loop {
         let ask = match talk.receive::<Ask>() {

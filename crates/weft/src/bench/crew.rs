@@ -59,13 +59,13 @@ pub(crate) struct Way {
     pub url: Url,
     /// The transport and its options.
     pub connect: Connect,
-    /// Who is logged on.
+    /// The password to log on with.
     pub password: Arc<Zeroizing<String>>,
     /// TCP congestion control; `None` leaves the system's.
     pub congestion: Option<String>,
 }
 
-/// A file to be opened: its number, by which its pattern is known, and its path in the share.
+/// A file to open: its number, which selects its pattern, and its path in the share.
 pub(crate) type Named = (u64, String);
 
 /// A client on its thread.
@@ -75,7 +75,7 @@ struct Client {
     numbers: Vec<u64>,
 }
 
-/// A remote file as something to measure.
+/// A remote file to measure.
 pub(crate) struct Measured(pub Rc<dyn RemoteFile>);
 
 impl Target for Measured {
@@ -97,15 +97,17 @@ impl Target for Measured {
 /// How clients wait for answers.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// Busy-polling for a while first, as Weft's own clients do: the shortest latency.
+    /// Busy-polling for a while before sleeping, as Weft's own clients do: the shortest latency.
     Polling,
-    /// Asleep, as others' loaders wait: while a client does so it takes no processor time, and answers gather. Where many
-    /// requests are under way, one that polls costs as much as the server, and has that serve each by itself.
+    /// Sleeping, as other load generators do: a sleeping client uses no processor time, and answers gather. With many
+    /// requests outstanding, a polling client costs as much as the server, and makes the server answer each request
+    /// by itself.
     Asleep,
 }
 
 impl Waiting {
-    /// How the clients of `job` wait over these transports. RDMA is polled for, also where TCP is what it is compared with.
+    /// How the clients of `job` wait over these transports. RDMA is polled, and so is TCP when it is compared with
+    /// RDMA.
     pub(crate) fn of(job: &Job, transports: &[Over]) -> Waiting {
         match transports == [Over::Tcp] && job.queue_depth > 1 {
             true => Waiting::Asleep,
@@ -114,15 +116,15 @@ impl Waiting {
     }
 }
 
-/// Threads that are clients. Dropping it ends them.
+/// Client threads. Dropping this ends them.
 pub(crate) struct Crew {
     cores: Cores,
-    /// Raised by an interrupt: nobody waits for a server any longer.
+    /// Raised by an interrupt: then nothing waits for a server any longer.
     stop: Arc<AtomicBool>,
 }
 
 impl Crew {
-    /// Starts `threads`; they may run on `cores` processors. Threads that share one do not poll it away from each other.
+    /// Starts `threads`, which may run on `cores` processors. Threads that share a processor do not busy-poll.
     pub(crate) fn start(
         threads: usize,
         cores: usize,
@@ -137,12 +139,12 @@ impl Crew {
         Ok(Crew { cores, stop: stop.clone() })
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     pub(crate) fn len(&self) -> usize {
         self.cores.len()
     }
 
-    /// Has thread `i` do something, and waits for it.
+    /// Runs a future on thread `i`, and waits for it.
     fn on<T, M, F>(&self, i: usize, make: M) -> Result<T, Failure>
     where
         T: Send + 'static,
@@ -151,12 +153,12 @@ impl Crew {
     {
         let (done, outcome) = mpsc::channel();
         self.cores.run(i, move || async move {
-            // Whoever waits is there until it has this.
+            // The receiver waits until it has this.
             let _ = done.send(make().await.map_err(|e| e.to_string()));
         });
         match outcome.recv() {
             Ok(outcome) => outcome.map_err(Failure::from),
-            Err(mpsc::RecvError) => Err("a client's thread gave up".into()),
+            Err(mpsc::RecvError) => Err("a client's thread ended unexpectedly".into()),
         }
     }
 
@@ -164,7 +166,7 @@ impl Crew {
         (CLIENT_BUFFERS / self.cores.len()).max(THREAD_BUFFERS)
     }
 
-    /// Thread `i` connects as client number `key` and opens `files`.
+    /// Connects thread `i` as client number `key` and opens `files`.
     pub(crate) fn open(&self, i: usize, key: u32, way: &Way, files: Vec<Named>) -> Result<Agreed, Failure> {
         let (way, buffers, stop) = (way.clone(), self.buffers(), self.stop.clone());
         self.on(i, move || async move {
@@ -186,7 +188,7 @@ impl Crew {
         })
     }
 
-    /// All clients of this number say goodbye. One that is already gone is no failure.
+    /// Closes all clients of this number. A client that is already gone is not an error.
     pub(crate) fn close(&self, key: u32) -> Result<(), Failure> {
         for i in 0..self.cores.len() {
             let stop = self.stop.clone();
@@ -211,7 +213,7 @@ impl Crew {
         Ok(())
     }
 
-    /// The clients of number `key` start: thread `i` does `workloads[i]`.
+    /// Starts the clients of number `key`: thread `i` runs `workloads[i]`.
     pub(crate) fn drive(&self, key: u32, workloads: Vec<Workload>) -> Running {
         let (done, outcomes) = mpsc::channel();
         let mut watches = Vec::new();
@@ -221,15 +223,15 @@ impl Crew {
             let done = done.clone();
             self.cores.run(i, move || async move {
                 let outcome = run(key, workload, &watch).await.map_err(|e| e.to_string());
-                // Whoever started this waits for it.
+                // The receiver waits for it.
                 let _ = done.send(outcome);
             });
         }
         Running { watches, outcomes, counted: RefCell::default(), error: RefCell::default() }
     }
 
-    /// Makes files of `bytes` bytes, full of their pattern, in a folder that did not exist. Gives up on an interrupt, and removes
-    /// what it has made where it fails.
+    /// Creates files of `bytes` bytes, filled with their pattern, in a new folder. Stops on an interrupt, and on
+    /// failure removes what it has created.
     pub(crate) fn make(&self, way: &Way, folder: &str, files: Vec<Named>, bytes: u64) -> Result<(), Failure> {
         let (way, buffers, folder, stop) =
             (way.clone(), self.buffers(), folder.to_owned(), self.stop.clone());
@@ -252,7 +254,7 @@ impl Crew {
                 return Ok(());
             };
             let tidied = rt::timeout(patience(&stop), removed(remote, &folder, &files)).await;
-            // Told here: after an interrupt nobody looks at the error.
+            // Reported here, because nobody looks at the error after an interrupt.
             if let Err(e) = tidied.unwrap_or_else(|_| Err(format!("no answer for {folder}").into())) {
                 note!("files were left behind on {}: {e}", way.url.host);
             }
@@ -269,7 +271,7 @@ impl Crew {
                 let remote = connect(&way, buffers).await?;
                 removed(remote, &folder, &files).await
             };
-            // Without an interrupt whoever is slow has the time that it takes.
+            // Without an interrupt, a slow server gets all the time it needs.
             match patience(&stop) {
                 HASTE => rt::timeout(HASTE, removing).await.unwrap_or_else(|_| Err("no answer".into())),
                 _ => removing.await,
@@ -277,7 +279,7 @@ impl Crew {
         })
     }
 
-    /// The size of a file; `None` where there is none.
+    /// The size of a file; `None` if it does not exist.
     pub(crate) fn size(&self, way: &Way, path: &str) -> Result<Option<u64>, Failure> {
         let (way, buffers, path, stop) = (way.clone(), self.buffers(), path.to_owned(), self.stop.clone());
         self.on(0, move || async move {
@@ -301,20 +303,20 @@ async fn connect(way: &Way, buffers: usize) -> Result<Remote, Failure> {
         Remote::connect_as(&way.url, &way.connect, &pool, &way.password, way.congestion.as_deref());
     match rt::timeout(PATIENCE, connecting).await {
         Ok(remote) => remote,
-        Err(_) => Err(format!("{} let no client in within {} s", way.url.host, PATIENCE.as_secs()).into()),
+        Err(_) => Err(format!("{} admitted no client within {} s", way.url.host, PATIENCE.as_secs()).into()),
     }
 }
 
-/// How long a server may take from now on.
+/// How long a server may still take.
 fn patience(stop: &AtomicBool) -> Duration {
     if stop.load(Ordering::Relaxed) { HASTE } else { PATIENCE }
 }
 
-/// Removes files and, where it has a name, their folder.
+/// Removes files and their folder, if one is named.
 async fn removed(remote: Remote, folder: &str, files: &[Named]) -> Result<(), Failure> {
     let mut failed = None;
     for (_, path) in files {
-        // What was never made does not have to go.
+        // A file that was never created need not be removed.
         if let Err(e) = remote.remove(path).await
             && remote.stat(path).await.map_or(true, |found| found.is_some())
         {
@@ -377,12 +379,12 @@ impl Running {
         }
     }
 
-    /// What all of them counted; to be called once they were told to stop.
+    /// The sum of all counts; call after they were told to stop.
     pub(crate) fn counted(self) -> Result<Counted, Failure> {
         while self.counted.borrow().len() < self.watches.len() && self.error.borrow().is_none() {
             match self.outcomes.recv() {
                 Ok(outcome) => self.take(outcome),
-                Err(mpsc::RecvError) => return Err("a client's thread gave up".into()),
+                Err(mpsc::RecvError) => return Err("a client's thread ended unexpectedly".into()),
             }
         }
         if let Some(error) = self.error.take() {

@@ -1,6 +1,4 @@
-//! What a user sees while it is measured: one line that changes each second on a terminal, and nothing elsewhere.
-//!
-//! Owns: that line. Does not: measure.
+//! The progress display of a measurement: on a terminal one line that changes each second, elsewhere nothing.
 
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// A line, unless it is not wanted.
+    /// A line, unless `quiet`.
     pub(crate) fn new(quiet: bool) -> Live {
         let bar = ProgressBar::no_length();
         bar.set_draw_target(if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() });
@@ -25,26 +23,26 @@ impl Live {
         Live { bar, point: String::new() }
     }
 
-    /// Something that is no measurement is done.
+    /// Shows a step that is not a measurement.
     pub(crate) fn doing(&mut self, what: &str) {
         self.bar.set_message(what.to_owned());
         self.bar.tick();
     }
 
-    /// So many measurements follow.
+    /// Announces the number of measurements that follow.
     pub(crate) fn begin(&mut self, measurements: usize) {
         self.bar.set_length(measurements as u64);
         self.bar.set_position(0);
         self.bar.enable_steady_tick(Duration::from_secs(1));
     }
 
-    /// This is measured now.
+    /// Shows the point being measured.
     pub(crate) fn point(&mut self, name: &str) {
         self.point = name.to_owned();
         self.bar.set_message(self.point.clone());
     }
 
-    /// A second of it has passed.
+    /// Shows the figures of the last second.
     pub(crate) fn second(&mut self, second: &Second) {
         let cores = second.client_cores.map_or(String::new(), |cores| format!(", client {cores:.2} cores"));
         let server = second.server_cores.map_or(String::new(), |cores| format!(", server {cores:.2}"));
@@ -52,7 +50,7 @@ impl Live {
         self.bar.set_message(format!("{}: {rate:.0} MB/s, {iops:.0} IOPS{cores}{server}", self.point));
     }
 
-    /// It was measured.
+    /// Shows the result of a point.
     pub(crate) fn done(&mut self, sample: &Sample) {
         let seconds = sample.seconds.max(1e-9);
         let (rate, iops) = (sample.bytes as f64 / seconds / 1e6, sample.operations as f64 / seconds);
@@ -60,7 +58,7 @@ impl Live {
         self.bar.inc(1);
     }
 
-    /// The line goes.
+    /// Removes the line.
     pub(crate) fn clear(&mut self) {
         self.bar.disable_steady_tick();
         self.bar.finish_and_clear();

@@ -1,6 +1,6 @@
-//! Workloads of the user's own: job files, and the command lines of other loaders.
+//! Workloads of the user's own: job files, and the command lines of other load generators.
 //!
-//! `weft_load::jobfile` and `weft_load::loaders` read them; what they name is found here.
+//! `weft_load::jobfile` and `weft_load::loaders` parse them; this file resolves the servers and files that they name.
 
 use std::process::ExitCode;
 
@@ -22,14 +22,14 @@ pub(super) fn run(args: JobOf) -> Result<ExitCode, Failure> {
     let file = JobFile::parse(&text).map_err(|e| format!("{named}: {e}"))?;
     let host = args.host.or(file.server).ok_or_else(|| {
         Misuse::new(format!(
-            "{named} names no server: write server = \"local\" (or a HOST or URL) in it, or HOST behind it"
+            "{named} names no server: write server = \"local\" (or a HOST or URL) in it, or give HOST after it"
         ))
     })?;
     let mut server = args.server;
     if server.transport.is_empty() {
         let over = |name: &String| {
             Over::from_str(name, false).map_err(|_| {
-                format!("{named}: {name:?} is no transport: tcp, iwarp, iwarp-nocrc, shm and rnic are")
+                format!("{named}: {name:?} is not a transport: write tcp, iwarp, iwarp-nocrc, shm or rnic")
             })
         };
         server.transport = file.transports.iter().map(over).collect::<Result<_, _>>()?;
@@ -52,7 +52,7 @@ pub(super) fn run(args: JobOf) -> Result<ExitCode, Failure> {
     )
 }
 
-/// The options of the command line go before what the job has.
+/// Options of the command line take precedence over the job file.
 fn with_options(mut job: Job, measuring: &Measuring, server: &ServerOf) -> Job {
     if measuring.duration.is_some() {
         job.timing = timing(measuring, 0.0);
@@ -66,7 +66,7 @@ fn with_options(mut job: Job, measuring: &Measuring, server: &ServerOf) -> Job {
     job
 }
 
-/// The loaders whose command lines are taken.
+/// The supported load generators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loader {
     Diskspd,
@@ -87,7 +87,7 @@ pub(super) fn run_as(loader: Loader, args: LoaderOf) -> Result<ExitCode, Failure
         .map(|target| url(&within(args.folder.as_deref(), target)))
         .collect::<Result<Vec<Url>, Failure>>()?;
     let Some(first) = urls.first() else {
-        return Err(Misuse::new("name the file at the end: //HOST/SHARE/FILE").into());
+        return Err(Misuse::new("give the file at the end: //HOST/SHARE/FILE").into());
     };
     if let Some(other) = urls.iter().find(|url| !is_beside(url, first)) {
         let apart = format!("{other} and {first} are on different shares: measure one after the other");
@@ -104,11 +104,11 @@ pub(super) fn run_as(loader: Loader, args: LoaderOf) -> Result<ExitCode, Failure
     session(&title, &host, &args.server, &args.measuring, "", notes, assignments)
 }
 
-/// A name without a server is one of a file in `folder`.
+/// A name without a server means a file in `folder`.
 fn within(folder: Option<&str>, target: &str) -> String {
     let is_bare = !target.contains("://") && !target.starts_with(['/', '\\']);
     let Some(folder) = folder.filter(|_| is_bare) else { return target.to_owned() };
-    // The options of a URL stay behind its path.
+    // The options of a URL stay after its path.
     let (path, options) = match folder.split_once('?').filter(|_| folder.contains("://")) {
         Some((path, options)) => (path, format!("?{options}")),
         None => (folder, String::new()),
@@ -125,7 +125,7 @@ fn url(target: &str) -> Result<Url, Failure> {
     };
     let url = Url::parse(&text)?.ok_or_else(|| {
         Misuse::new(format!(
-            "{target:?} is a path of this host: name a file of a server, //HOST/SHARE/FILE or nfs://HOST/EXPORT/FILE, or its folder with \
+            "{target:?} is a local path: give a file on a server, //HOST/SHARE/FILE or nfs://HOST/EXPORT/FILE, or its folder with \
              --folder"
         ))
     })?;
@@ -139,7 +139,7 @@ fn is_beside(a: &Url, b: &Url) -> bool {
     (a.scheme, &a.host, a.port, &a.share, &a.user) == (b.scheme, &b.host, b.port, &b.share, &b.user)
 }
 
-/// The share of a file, as HOST takes it; with its port, which says that one server is meant.
+/// The share of a file, in the form of HOST; with its port, so that only one server is meant.
 pub(super) fn root(url: &Url) -> String {
     Url { path: String::new(), folder: false, port_named: true, ..url.clone() }.to_string()
 }

@@ -1,9 +1,9 @@
-//! `weft bench replica`: what replication costs, between two servers that are started here.
+//! `weft bench replica`: the cost of replication, between two servers started on this host.
 //!
-//! What: first copies of a volume in memory over each transport, then durable writes one at a time: to a volume that is not
-//! replicated, to one that is asynchronously, and to one for each transport synchronously. In turn, so that a drift of the
-//! machine's speed meets all alike. Owns: both servers and the folder of their volumes; they go, whatever happened.
-//! Does not: judge the figures.
+//! It measures first copies of a volume in memory over each transport, then durable writes one at a time: to a volume
+//! without replication, to one with asynchronous replication, and synchronously over each transport. Measurements
+//! alternate, so that a drift of the machine's speed affects all of them alike. Both servers, and the folder of their
+//! volumes, are always removed.
 
 mod disk;
 mod host;
@@ -29,33 +29,33 @@ use super::server::keep_to;
 use crate::Failure;
 use crate::args::{Over, Transport};
 
-/// The volume whose first copy is made.
+/// The volume for first copies.
 const COPIED: &str = "copy";
-/// Volumes that are written to, each with a group of its own, and what results call them.
+/// Volumes for writes, each with a group of its own, and their names in results.
 const NOT_REPLICATED: &str = "local";
 const ASYNCHRONOUS: &str = "async";
-/// Bytes of a volume that is written to.
+/// Size of a volume for writes.
 const WRITTEN_BYTES: u64 = 64 << 20;
-/// Bytes of one write that fills a volume.
+/// Size of the writes that fill a volume.
 const FILL_BYTES: u64 = 1 << 20;
-/// How often it is looked how far a copy is.
+/// How often the progress of a copy is checked.
 const LOOK: Duration = Duration::from_millis(2);
-/// A copy that has not moved for this long has failed.
+/// A copy without progress for this long has failed.
 const STILL: Duration = Duration::from_secs(30);
-/// What the post copied, and how long it says that took.
+/// The amount copied in the post.
 const POST_BYTES: f64 = 2e12;
 
-/// Which processors are whose.
+/// Assignment of processors.
 struct Places {
     source: Vec<usize>,
     destination: Vec<usize>,
     loader: Vec<usize>,
-    /// Of how many more than one may run.
+    /// The number of processors that more than one process may use.
     shared: usize,
 }
 
 impl Places {
-    /// One for the program that writes, and half of the others for each server; all for all where there are fewer than three.
+    /// One for the writing program, and half of the rest for each server; all for all if there are fewer than three.
     fn of(all: &[usize]) -> Places {
         match all {
             [servers @ .., loader] if servers.len() >= 2 => {
@@ -73,38 +73,38 @@ impl Places {
     }
 }
 
-/// What a run shares with the pictures before and after it.
+/// State shared with the other comparisons of a run.
 pub(super) struct Bench<'a> {
-    /// Transports, and whether the user named them.
+    /// The transports, and whether the user named them.
     pub over: (Vec<Over>, bool),
     /// Processors that this process may use.
     pub cores: Vec<usize>,
     /// Raised by Ctrl-C.
     pub stop: &'a AtomicBool,
-    /// What the user sees meanwhile.
+    /// The progress display.
     pub live: &'a mut Live,
     /// Measure only points whose name contains this.
     pub only: &'a str,
     /// The nominal clock.
     pub hz: f64,
-    /// Refuse instead of marking.
+    /// Refuse instead of marking the result.
     pub strict: bool,
 }
 
-/// The way of a volume that is written to.
+/// A volume to write to, and how it is replicated.
 struct Written {
     name: &'static str,
     disk: Disk,
 }
 
-/// What one point has shown so far.
+/// The samples of one point so far.
 #[derive(Default)]
 struct Seen {
     samples: Vec<Sample>,
     marks: Vec<Mark>,
 }
 
-/// Measures it; what could not be had over one transport only is in the section.
+/// Runs the measurement; failures of single transports are recorded in the section.
 pub(super) fn run(bench: &mut Bench<'_>, replication: &Replication) -> Result<Section, Failure> {
     let mut section = Section::new(Picture::Replica);
     let wanted = |work: &Work| work.to_string().contains(bench.only);
@@ -149,7 +149,7 @@ pub(super) fn run(bench: &mut Bench<'_>, replication: &Replication) -> Result<Se
     let Pair { source, destination, bench, mut section, .. } = pair;
     bench.live.clear();
     keep_to(&bench.cores)?;
-    // The source first: it says goodbye to the other.
+    // The source first, because it says goodbye to the other.
     let stopped = source.stop().and(destination.stop());
     outcome?;
     if !bench.stop.load(Ordering::Relaxed) {
@@ -169,7 +169,7 @@ fn transport(over: Over) -> Option<Transport> {
     }
 }
 
-/// All of a volume is one operation.
+/// The whole volume is one operation.
 fn first_copy(bytes: u32) -> Work {
     Work { order: "sequential".into(), ..Work::simple("replica", Mix::Write, bytes, 1) }
 }
@@ -179,7 +179,7 @@ fn durable(size: u32) -> Work {
     Work { name: "durable write".into(), order: "sequential".into(), ..work }
 }
 
-/// Two servers, and what was measured between them.
+/// Two servers, and the measurements between them.
 struct Pair<'a, 'b> {
     source: Host,
     destination: Host,
@@ -220,7 +220,7 @@ impl Pair<'_, '_> {
         Ok(())
     }
 
-    /// First copies of a volume that is full, over each transport in turn.
+    /// First copies of a full volume, alternating between transports.
     fn copies(
         &mut self,
         replication: &Replication,
@@ -230,7 +230,7 @@ impl Pair<'_, '_> {
         self.fill()?;
         let work = first_copy(replication.copy_bytes);
         let mut seen: Vec<Option<Seen>> = names.iter().map(|_| Some(Seen::default())).collect();
-        // The first one makes the other side find its memory: it does not count.
+        // The first repetition makes the other side allocate its memory, and does not count.
         for repetition in 0..=replication.repetitions {
             for ((name, transport), seen) in names.iter().zip(&mut seen) {
                 let Some(so_far) = seen else { continue };
@@ -274,7 +274,7 @@ impl Pair<'_, '_> {
         Ok(())
     }
 
-    /// One first copy; `None` when stopped meanwhile.
+    /// One first copy; `None` if interrupted.
     fn copy(&self, bytes: u32, transport: Transport) -> Result<Option<(Sample, Vec<Mark>)>, Failure> {
         self.source.replicate(COPIED, &self.destination, transport, false)?;
         let begun = Moment::now(self)?;
@@ -284,7 +284,7 @@ impl Pair<'_, '_> {
             Ok(Some(_)) => Some(self.source.group(COPIED)?.0),
             _ => None,
         };
-        // Also what failed is let go of: the next transport gets the same volume.
+        // Also after a failure, because the next transport uses the same volume.
         let let_go = self.source.let_go(COPIED);
         let Some((seconds, timeline)) = copied? else { return Ok(None) };
         let_go?;
@@ -305,8 +305,8 @@ impl Pair<'_, '_> {
         Ok(Some((sample, found)))
     }
 
-    /// Waits until the destination of a group has all there is: the seconds of its first copy, by the source's clock, and
-    /// what each second of it showed. `None` when stopped meanwhile.
+    /// Waits until the destination of a group is up to date. Returns the seconds of its first copy by the source's
+    /// clock, and the progress of each second. `None` if interrupted.
     fn until_it_follows(
         &self,
         name: &str,
@@ -324,7 +324,7 @@ impl Pair<'_, '_> {
             match peer["phase"].as_str().unwrap_or_default() {
                 "ContinuouslyReplicating" => {
                     let until = number("since_ms");
-                    // A copy that nobody saw took less than a look.
+                    // A copy that was never observed took less than one check interval.
                     let seconds = until.saturating_sub(since.unwrap_or(until)).max(1) as f64 / 1e3;
                     return Ok(Some((seconds, timeline)));
                 }
@@ -332,7 +332,7 @@ impl Pair<'_, '_> {
                     since.get_or_insert(number("since_ms"));
                 }
                 phase @ ("Refused" | "Failed" | "SplitBrain" | "Superseded") => {
-                    let why = peer["last_error"].as_str().unwrap_or("without a reason").to_owned();
+                    let why = peer["last_error"].as_str().unwrap_or("unknown reason").to_owned();
                     return Err(format!("the copy ended as {phase}: {why}").into());
                 }
                 _ => {}
@@ -342,7 +342,7 @@ impl Pair<'_, '_> {
                 (moved, moved_at) = (done, Instant::now());
             }
             if moved_at.elapsed() > STILL {
-                let why = peer["last_error"].as_str().unwrap_or("nobody says why");
+                let why = peer["last_error"].as_str().unwrap_or("unknown reason");
                 return Err(format!("the copy has not moved for {} s: {why}", STILL.as_secs()).into());
             }
             let (at, before, cpu) = last;
@@ -365,7 +365,7 @@ impl Pair<'_, '_> {
         }
     }
 
-    /// Durable writes, one at a time, to each volume in turn.
+    /// Durable writes, one at a time, alternating between volumes.
     fn writes(
         &mut self,
         replication: &Replication,
@@ -414,7 +414,7 @@ impl Pair<'_, '_> {
         Ok(())
     }
 
-    /// One repetition on one volume; `None` when stopped before anything was counted.
+    /// One repetition on one volume; `None` if interrupted before anything was counted.
     fn write(
         &self,
         disk: &mut Disk,
@@ -430,7 +430,7 @@ impl Pair<'_, '_> {
         }
         let mut latency = Latencies::new();
         let (mut operations, begun) = (0u64, Moment::now(self)?);
-        // One at least: a window without an operation shows nothing.
+        // At least one: a window without an operation shows nothing.
         while (begun.at.elapsed() < replication.timing.duration || operations == 0) && !self.stopped() {
             let at = Instant::now();
             next(disk)?;
@@ -448,7 +448,7 @@ impl Pair<'_, '_> {
         Ok(Some((Sample { operations, bytes, seconds, latency, client, server, ..Sample::default() }, found)))
     }
 
-    /// What both servers cost between two moments, and why that is to be read with care.
+    /// The cost of both servers between two moments, and reasons to be careful with it.
     fn between(
         &self,
         begun: &Moment,
@@ -479,7 +479,7 @@ impl Pair<'_, '_> {
             shared_cores: self.places.shared,
             threads: 1,
             outstanding: 1,
-            // Volumes in files are on a disk, and say so.
+            // Volumes in files are on a disk, and the notes say so.
             cached: false,
         };
         let found = marks::of_window(&window, bytes, &setup);
@@ -504,7 +504,7 @@ impl Pair<'_, '_> {
     }
 }
 
-/// A moment, and what everybody had cost until then.
+/// A moment, and the costs until then.
 struct Moment {
     at: Instant,
     machine: Counters,
@@ -525,7 +525,7 @@ impl Moment {
     }
 }
 
-/// How a copy of so many bytes travelled: the source is the client, and the destination pulls what it is told of.
+/// How a copy of this many bytes travelled: the source is the client, and the destination pulls.
 fn travelled(link: &crate::admin::replica::Link, bytes: u64) -> Option<Traffic> {
     let moved = link.traffic;
     let rdma_read_bytes = moved.rdma_by_client_bytes + moved.rdma_read_bytes;
@@ -540,7 +540,7 @@ fn travelled(link: &crate::admin::replica::Link, bytes: u64) -> Option<Traffic> 
     })
 }
 
-/// What a reader has to know, and what the post's volume would take here.
+/// Notes for the reader, and how long the post's volume would take at these rates.
 fn notes(section: &mut Section, folder: &Path) -> Result<(), Failure> {
     let rates: Vec<String> = section
         .points
@@ -554,8 +554,8 @@ fn notes(section: &mut Section, folder: &Path) -> Result<(), Failure> {
             rates.join(", ")
         ));
         section.notes.push(
-            "a first copy is that of a volume in memory, full of bytes that do not repeat, from its first block to the moment \
-             when the destination follows; client is the source, server the destination, CPU is theirs alone"
+            "a first copy is measured on a full volume in memory with non-repeating data, from its first block until \
+             the destination is up to date; client is the source, server the destination, CPU counts only these two"
                 .into(),
         );
     }
@@ -563,9 +563,9 @@ fn notes(section: &mut Section, folder: &Path) -> Result<(), Failure> {
         const TMPFS: rustix::fs::FsWord = 0x0102_1994;
         let kind = rustix::fs::statfs(folder)?.f_type;
         let temporary = folder.parent().unwrap_or(folder).display();
-        let what = if kind == TMPFS { "memory: nothing waits for a disk" } else { "a disk" };
+        let what = if kind == TMPFS { "memory: no write waits for a disk" } else { "a disk" };
         section.notes.push(format!(
-            "volumes that are written to, and the logs of both sides, lie in {temporary}, which is {what} (TMPDIR names another); \
+            "the written volumes and the logs of both sides are in {temporary}, which is {what} (set TMPDIR to change it); \
              a write is durable when it is answered (NBD with FUA)"
         ));
     }

@@ -1,8 +1,8 @@
-//! The conversation with an agent: lines of JSON, each under a code that only holders of the token can make.
+//! The conversation with an agent: lines of JSON, each with a code that only holders of the token can compute.
 //!
-//! What: both sides send a random number, and show by it that they know the token; the key of the conversation follows from
-//! both numbers, and every line is numbered under it, so nothing can be changed, repeated or put in.
-//! Owns: the connection and the key. Does not: hide what is said (no password is), or limit how often a token is guessed: it
+//! Both sides send a random number, and prove with it that they know the token. The key of the conversation is
+//! derived from both numbers, and every line is numbered under it, so that no line can be changed, repeated or
+//! inserted. The contents are not hidden (they contain no password), and guessing is not limited, because the token
 //! has 128 bits.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
@@ -16,16 +16,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weft_machine::random;
 
-/// A line is at most this long: histograms of one run, with room.
+/// Maximum length of a line: the histograms of one run, with a margin.
 const LONGEST_LINE: u64 = 16 << 20;
-/// The first line of a stranger is at most this long.
+/// Maximum length of a stranger's first line.
 const LONGEST_GREETING: u64 = 256;
-/// The greeting takes no longer, however many pieces it comes in: an agent converses with one conductor at a time.
+/// Time limit for the whole greeting, in any number of pieces: an agent talks to one conductor at a time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The first word of both sides, with the version of the protocol.
+/// The first word of both sides, with the protocol's version.
 const WORD: &str = "weft-bench-agent/1";
 
-/// Which side somebody is on; the codes of one are no good for the other.
+/// The sender of a line; a code is valid for one side only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Agent,
@@ -58,7 +58,7 @@ pub(super) struct Talk {
     received: u64,
 }
 
-/// Reads until a moment.
+/// Reads until a deadline.
 struct Timed {
     stream: TcpStream,
     until: Option<Instant>,
@@ -84,7 +84,7 @@ fn wrong(what: &str) -> io::Error {
 }
 
 impl Talk {
-    /// Greets and is greeted; an error where the other side does not know the token.
+    /// Exchanges greetings; an error if the other side does not know the token.
     pub(super) fn begin(stream: TcpStream, side: Side, token: &str) -> io::Result<Talk> {
         Talk::begin_within(stream, side, token, PATIENCE)
     }
@@ -98,23 +98,23 @@ impl Talk {
         let greeting = line(&mut reader, LONGEST_GREETING)?;
         let theirs = greeting.strip_prefix(WORD).map(str::trim).filter(|nonce| nonce.len() == 32);
         let theirs =
-            theirs.ok_or_else(|| wrong("this is no agent of weft bench of this version"))?.to_owned();
+            theirs.ok_or_else(|| wrong("this is not a weft bench agent of this version"))?.to_owned();
         let ours = hex(&nonce);
         let (first, second) = if side == Side::Agent { (ours, theirs) } else { (theirs, ours) };
         let token = hmac::Key::new(hmac::HMAC_SHA256, token.trim().as_bytes());
         let secret = hmac::sign(&token, format!("{WORD} {first} {second}").as_bytes());
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_ref());
         let mut talk = Talk { reader, writer, key, side, sent: 0, received: 0 };
-        // The agent does nothing for anybody before this.
+        // Before this, the agent does nothing.
         talk.send(&"hello")?;
         let hello: String = talk.receive().map_err(|e| match e.kind() {
             io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-                wrong("the token is not the agent's: it is printed when the agent starts, WEFT_AGENT_TOKEN names it here")
+                wrong("the agent has another token: it prints its token at the start; set WEFT_AGENT_TOKEN to it on this host")
             }
             _ => e,
         })?;
         if hello != "hello" {
-            return Err(wrong("the other side does not say hello"));
+            return Err(wrong("the other side did not send hello"));
         }
         talk.reader.get_mut().until = None;
         Ok(talk)
@@ -136,7 +136,7 @@ impl Talk {
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         let line = line(&mut self.reader, LONGEST_LINE)?;
         let (code, text) = line.split_once(' ').ok_or_else(|| wrong("a line without a code"))?;
-        let code = bytes(code).ok_or_else(|| wrong("a code that is none"))?;
+        let code = bytes(code).ok_or_else(|| wrong("a malformed code"))?;
         hmac::verify(&self.key, &numbered(self.side.other(), self.received, text), &code)
             .map_err(|_| wrong("a line that the other side did not write"))?;
         self.received = self.received.saturating_add(1);
@@ -154,7 +154,7 @@ fn line(reader: &mut BufReader<Timed>, longest: u64) -> io::Result<String> {
     match line.strip_suffix('\n') {
         Some(line) => Ok(line.to_owned()),
         None if line.is_empty() => {
-            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side has gone"))
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed the connection"))
         }
         None => Err(wrong("a line without an end")),
     }
@@ -201,12 +201,12 @@ mod tests {
         let agent = std::thread::spawn(move || Talk::begin(other, Side::Agent, "secret").err().unwrap());
         let refused = Talk::begin(one, Side::Conductor, "guess").err().unwrap();
         assert!(refused.to_string().contains("WEFT_AGENT_TOKEN"), "{refused}");
-        assert!(agent.join().unwrap().to_string().contains("the token is not the agent's"));
+        assert!(agent.join().unwrap().to_string().contains("the agent has another token"));
     }
 
     #[test]
     fn who_greets_a_byte_at_a_time_is_let_go_when_the_time_is_over() {
-        // The time for all of it is over when the first byte has been read: another one is not waited for anew.
+        // The time limit covers the whole line, so the second byte does not extend it.
         let (mut one, other) = pair();
         one.write_all(b"w").unwrap();
         let mut reader = Timed { stream: other, until: Some(Instant::now() + PATIENCE) };
@@ -214,7 +214,7 @@ mod tests {
         one.write_all(b"e").unwrap();
         reader.until = Some(Instant::now());
         assert_eq!(reader.read(&mut [0; 256]).unwrap_err().kind(), io::ErrorKind::TimedOut);
-        // And one that says no more is not waited for longer.
+        // Nor does the limit extend if no more bytes arrive.
         let (mut silent, other) = pair();
         silent.write_all(b"weft").unwrap();
         let ended =
@@ -233,7 +233,7 @@ mod tests {
             one.write_all(said.as_bytes()).unwrap();
             assert!(Talk::begin(other, Side::Agent, "secret").is_err(), "{said:?}");
         }
-        // What the agent says, sent back to it, is not the other side's.
+        // The agent's own lines, sent back to it, are not accepted.
         let (one, other) = pair();
         let mut echo = one.try_clone().unwrap();
         std::thread::spawn(move || io::copy(&mut BufReader::new(one), &mut echo));

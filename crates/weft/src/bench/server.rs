@@ -1,6 +1,4 @@
-//! The server that is measured: one that is started here, or somebody's.
-//!
-//! Owns: the process of `local`. Does not: know what is measured.
+//! The measured server: one started on this host (`local`), or an existing one.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -21,10 +19,10 @@ use crate::host::Host;
 use crate::password;
 use crate::url::{Scheme, Url};
 
-/// TCP congestion control on both sides of `local`: the usual default of cloud machines, bbr, paces loopback.
+/// TCP congestion control on both sides of `local`: bbr, the usual default of cloud machines, paces loopback.
 pub(super) const CONGESTION: &str = "reno";
 const USER: &str = "bench";
-/// The share of `local`: in memory, this large at most.
+/// The share of `local`: in memory, with this size limit.
 const SHARE: &str = "bench";
 const SHARE_SIZE: &str = "4G";
 
@@ -33,7 +31,7 @@ pub(crate) struct Server {
     kind: Kind,
     options: ServerOf,
     password: Option<Arc<Zeroizing<String>>>,
-    /// Processors of this host that the server may use; none where it is elsewhere, or unknown.
+    /// Processors of this host that the server may use; empty if it is on another host or unknown.
     pub cores: Vec<usize>,
     /// Processors that the clients may use.
     pub client_cores: Vec<usize>,
@@ -45,7 +43,8 @@ enum Kind {
 }
 
 impl Server {
-    /// Starts `local`, or takes what `host` names. From now on this process stays off the cores of a server of its own.
+    /// Starts `local`, or uses the server that `host` names. From now on this process avoids the cores of a server
+    /// that it started.
     pub(crate) fn start(host: &str, options: &ServerOf) -> Result<Server, Failure> {
         let all = allowed(None)?;
         if host != "local" {
@@ -62,7 +61,7 @@ impl Server {
         Ok(Server { kind: Kind::Local(service), options: options.clone(), password, cores, client_cores })
     }
 
-    /// All processors that this process and a server of its own may use.
+    /// All processors that this process and a server started by it may use.
     pub(crate) fn all_cores(&self) -> Vec<usize> {
         let mut all = [&self.cores[..], &self.client_cores].concat();
         all.sort_unstable();
@@ -70,7 +69,7 @@ impl Server {
         all
     }
 
-    /// Its process on this host, where that is known.
+    /// Its process on this host, if known.
     pub(crate) fn process(&self) -> Option<measure::Server> {
         match &self.kind {
             Kind::Local(service) => Some(measure::Server { pid: service.pid() }),
@@ -78,7 +77,7 @@ impl Server {
         }
     }
 
-    /// Whether it was started here.
+    /// Whether it was started by this process.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.kind, Kind::Local(_))
     }
@@ -93,7 +92,7 @@ impl Server {
         loopback || host == "localhost" || self.options.server_pid.is_some()
     }
 
-    /// Processors that client and server may both run on, as far as that is known.
+    /// Processors that client and server may both use, as far as known.
     pub(crate) fn shared_cores(&self) -> usize {
         self.cores.iter().filter(|core| self.client_cores.contains(core)).count()
     }
@@ -103,24 +102,24 @@ impl Server {
         self.options.congestion.clone().or_else(|| self.is_local().then(|| CONGESTION.to_owned()))
     }
 
-    /// The agent beside it.
+    /// The agent on its host.
     pub(crate) fn agent(&self) -> Option<&Host> {
         self.options.server_agent.as_ref()
     }
 
-    /// What to type where nobody knows what it spends.
+    /// What to type if the server's resource use is unknown.
     pub(crate) fn unknown(&self) -> Option<String> {
         if self.process().is_some() || self.agent().is_some() {
             return None;
         }
         let host = self.host();
         Some(match self.is_here() {
-            true => "the server's own figures are missing (processor time, memory, cycles per byte of both ends): --server-pid PID \
-                     names its process"
+            true => "the server's own figures are missing (processor time, memory, cycles per byte of both ends): give its process with \
+                     --server-pid PID"
                 .to_owned(),
             false => format!(
                 "the server's own figures are missing (processor time, memory, interrupts, cycles per byte of both ends): on {host} \
-                 start `weft bench agent --listen ADDRESS:{} --server` (another server than Weft's: --server-pid PID), and here add \
+                 start `weft bench agent --listen ADDRESS:{} --server` (another server than Weft's: --server-pid PID), and on this host add \
                  --server-agent {host}",
                 super::team::PORT
             ),
@@ -132,7 +131,7 @@ impl Server {
         &self.options.agent
     }
 
-    /// As the user named it.
+    /// The host, as the user wrote it.
     pub(crate) fn host(&self) -> String {
         match &self.kind {
             Kind::Local(_) => "local".to_owned(),
@@ -140,7 +139,7 @@ impl Server {
         }
     }
 
-    /// The transports that are to be measured, and whether the user named them: then one that cannot be had is an error.
+    /// The transports to measure, and whether the user named them: then an unavailable one is an error.
     pub(crate) fn transports(&self) -> (Vec<Over>, bool) {
         if !self.options.transport.is_empty() {
             return (self.options.transport.clone(), true);
@@ -186,10 +185,10 @@ impl Server {
                 parse(&format!("nfs://127.0.0.1:{nfs}/{SHARE}?vers=3&mountport={mountd}&rdmaport={rdma}"))?
             }
             (Kind::Named { smb, host, .. }, Scheme::Smb) => smb.clone().ok_or_else(|| {
-                format!("{host} is an NFS server: for SMB name HOST or smb://USER@HOST/SHARE")
+                format!("{host} is an NFS server: for SMB give HOST or smb://USER@HOST/SHARE")
             })?,
             (Kind::Named { nfs, host, .. }, Scheme::Nfs) => nfs.clone().ok_or_else(|| {
-                format!("where is the NFS of {host}? name it: nfs://HOST/EXPORT?mountport=20048 (for `all`: --nfs URL)")
+                format!("the NFS export of {host} is unknown: give nfs://HOST/EXPORT?mountport=20048 (for `all`: --nfs URL)")
             })?,
         };
         let password = match (&self.password, scheme) {
@@ -205,7 +204,7 @@ impl Server {
             return Ok((url, password));
         }
         if scheme == Scheme::Nfs {
-            return Err("which export? name it with --share, or as nfs://HOST/EXPORT".into());
+            return Err("no export is given: use --share, or nfs://HOST/EXPORT".into());
         }
         let share = only_share(&url, &password)?;
         if let Kind::Named { smb: Some(smb), .. } = &mut self.kind {
@@ -214,7 +213,7 @@ impl Server {
         Ok((Url { share, ..url }, password))
     }
 
-    /// Ends the server of `local`; it must end well.
+    /// Ends the server of `local`; an unsuccessful exit is an error.
     pub(crate) fn stop(self) -> Result<(), Failure> {
         match self.kind {
             Kind::Local(service) => service.stop(),
@@ -225,10 +224,10 @@ impl Server {
 
 fn parse(text: &str) -> Result<Url, Failure> {
     Ok(Url::parse_server(text)?
-        .ok_or_else(|| format!("{text:?} is no URL: write smb:// or nfs:// in front"))?)
+        .ok_or_else(|| format!("{text:?} is not a URL: put smb:// or nfs:// before it"))?)
 }
 
-/// Refuses options that name what is not there, so that no report is taken for one of what was asked.
+/// Refuses options that do not apply, so that a report always shows what was asked for.
 pub(super) fn check(host: &str, schemes: &[Scheme], options: &ServerOf) -> Result<(), Misuse> {
     let of_named = [
         (options.user.is_some(), "--user"),
@@ -237,19 +236,19 @@ pub(super) fn check(host: &str, schemes: &[Scheme], options: &ServerOf) -> Resul
     ];
     if let ("local", Some((_, option))) = (host, of_named.iter().find(|(given, _)| *given)) {
         return Err(Misuse::new(format!(
-            "{option} is for a server that runs already; `local` starts one with a user and a share of its own: leave {option} out"
+            "{option} is for an existing server; `local` starts one with its own user and share: omit {option}"
         )));
     }
     match options.user.is_some() && !schemes.contains(&Scheme::Smb) {
         true => Err(Misuse::new(
-            "--user is for SMB; NFS logs nobody on, and the server is told the numbers of the user who runs weft: \
-             leave --user out",
+            "--user is for SMB; NFS has no log-on, and the server gets the user and group ids of the user who runs weft: \
+             omit --user",
         )),
         false => Ok(()),
     }
 }
 
-/// What HOST and the options name.
+/// The server that HOST and the options name.
 fn named(host: &str, options: &ServerOf) -> Result<Kind, Failure> {
     let share = options.share.clone().unwrap_or_default();
     let mut nfs = options.nfs.as_deref().map(parse).transpose()?;
@@ -285,7 +284,7 @@ fn named(host: &str, options: &ServerOf) -> Result<Kind, Failure> {
     Ok(Kind::Named { smb: Some(smb), nfs, host: parsed.name })
 }
 
-/// The only share that the server shows.
+/// The only share that the server lists.
 fn only_share(url: &Url, password: &str) -> Result<String, Failure> {
     let connect = Connect::by(Transport::Tcp);
     let listed = rt::block_on(async {
@@ -294,10 +293,10 @@ fn only_share(url: &Url, password: &str) -> Result<String, Failure> {
     })??;
     match &listed[..] {
         [one] => Ok(one.name.clone()),
-        [] => Err(format!("{} shows no share: name one with --share", url.host).into()),
+        [] => Err(format!("{} lists no share: give one with --share", url.host).into()),
         many => {
             let names: Vec<&str> = many.iter().map(|share| share.name.as_str()).collect();
-            Err(format!("which share of {}? name it with --share: {}", url.host, names.join(", ")).into())
+            Err(format!("{} has several shares: choose one with --share: {}", url.host, names.join(", ")).into())
         }
     }
 }
@@ -310,27 +309,27 @@ fn start_here(cores: usize) -> Result<(Service, String), Failure> {
         &["serve", "--ram", &ram, "--user", USER, "--json", "--cores", &cores, "--pin"][..],
         &["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION],
         &["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0", "--no-root-squash"],
-        // Reserved ports are few, and nothing but test data is behind these.
+        // Reserved ports are few, and this server holds only test data.
         &["--export", &export],
     ]
     .concat();
-    // Ctrl-C is for this process, which ends the server when it has tidied up.
+    // Ctrl-C reaches only this process, which cleans up and then ends the server.
     let service = Service::start_apart(&args, Some((password::VARIABLE, &password)), Stdio::null(), "warn")?;
     Ok((service, password))
 }
 
-/// Processors that a process may use; this thread's without one.
+/// Processors that a process may use; without one, this thread's.
 fn allowed(pid: Option<u32>) -> Result<Vec<usize>, Failure> {
     let pid = pid.map(|pid| {
         let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-        raw.ok_or_else(|| format!("{pid} is no process"))
+        raw.ok_or_else(|| format!("there is no process {pid}"))
     });
     let pid = pid.transpose()?;
     let set = sched_getaffinity(pid).map_err(|e| format!("the processors of the server: {e}"))?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// Binds this thread, and those that it starts, to processors.
+/// Binds this thread, and threads it starts later, to processors.
 pub(super) fn keep_to(cores: &[usize]) -> Result<(), Failure> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|core| set.set(*core));
@@ -386,7 +385,7 @@ mod tests {
         assert_eq!(said("nas", ServerOf { server_pid: Some(1), ..options() }), None);
     }
 
-    /// `weft bench nfs --encrypt` measured in clear, and the report said nothing of it.
+    /// `weft bench nfs --encrypt` measured plain text, and the report did not say so.
     #[test]
     fn nfs_is_not_measured_under_options_that_only_smb_has() {
         let [latency, ..] = &weft_load::job::paper(
@@ -412,18 +411,18 @@ mod tests {
         }
     }
 
-    /// `weft bench nfs --user alice` was measured as whoever typed it.
+    /// `weft bench nfs --user alice` was measured as the user who typed it.
     #[test]
     fn a_user_is_not_named_to_whom_nobody_logs_on() {
         let given = options();
         let refused =
             |host, schemes: &[Scheme], options| check(host, schemes, options).unwrap_err().to_string();
-        assert!(refused("nas", &[Scheme::Nfs], &given).contains("leave --user out"));
+        assert!(refused("nas", &[Scheme::Nfs], &given).contains("omit --user"));
         assert!(check("nas", &[Scheme::Smb], &given).is_ok());
         assert!(check("nas", &[Scheme::Smb, Scheme::Nfs], &given).is_ok(), "SMB's pictures need it");
         let nobody = ServerOf { user: None, ..options() };
         assert!(check("nas", &[Scheme::Nfs], &nobody).is_ok());
-        assert!(refused("local", &[Scheme::Smb], &given).contains("leave --user out"));
+        assert!(refused("local", &[Scheme::Smb], &given).contains("omit --user"));
         assert!(refused("local", &[Scheme::Smb], &nobody).contains("leave --share out"));
         assert!(check("local", &[Scheme::Smb], &ServerOf { share: None, ..nobody }).is_ok());
     }

@@ -1,7 +1,5 @@
-//! Runs jobs: makes the files, lets clients in by every transport, measures each point over all of them in turn, and removes
-//! the files again, whatever happened.
-//!
-//! Owns: the names of the files and the order of measurements. Does not: start servers, or print results.
+//! Runs jobs: creates the files, connects clients over every transport, measures each point alternating between
+//! transports, and always removes the files. It chooses the files' names and the order of measurements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,36 +20,36 @@ use crate::args::Over;
 use crate::connect::Agreed;
 use crate::url::Scheme;
 
-/// A file that a job names, does not have and gives no size, is made this large.
+/// Size of a file that a job names without a size and that does not exist.
 const NEW_FILE_BYTES: u64 = 64 << 20;
 
-/// Files that are made for a job.
+/// Files created for a job.
 struct Made {
     way: Way,
     folder: String,
     files: Vec<Named>,
 }
 
-/// Everything that a run of jobs needs.
+/// The context of a run of jobs.
 pub(crate) struct Sweep<'a> {
     /// The server.
     pub server: &'a mut Server,
-    /// The agent beside the server.
+    /// The agent on the server's host.
     pub observer: Option<&'a Observer>,
     /// Raised by Ctrl-C.
     pub stop: Arc<AtomicBool>,
-    /// What the user sees meanwhile.
+    /// The progress display.
     pub live: &'a mut Live,
     /// Measure only points whose name contains this.
     pub only: String,
     /// The nominal clock.
     pub hz: f64,
-    /// Refuse instead of marking.
+    /// Refuse instead of marking the result.
     pub strict: bool,
 }
 
 impl Sweep<'_> {
-    /// Measures one job. What is wrong with one transport only is in the section.
+    /// Measures one job. Failures of single transports are recorded in the section.
     pub(crate) fn run(&mut self, scheme: Scheme, job: &Job) -> Result<Section, Failure> {
         let job = &self.sized(scheme, job)?;
         job.check()?;
@@ -85,7 +83,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// The job with the size of the files that it names, where it leaves that to them.
+    /// The job with the size of its existing files, if it gives none.
     fn sized(&mut self, scheme: Scheme, job: &Job) -> Result<Job, Failure> {
         if job.paths.is_empty() || job.file_bytes > 0 {
             return Ok(job.clone());
@@ -105,7 +103,7 @@ impl Sweep<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Files of our own in a folder of our own, or those of the job that do not exist. `None` when stopped meanwhile.
+    /// Creates files in a folder of our own, or those of the job that do not exist. `None` if interrupted.
     fn make(&mut self, crew: &Crew, scheme: Scheme, job: &Job) -> Result<Option<Made>, Failure> {
         let way = self.server.way(scheme, Over::Tcp, job)?;
         let made = match job.paths.is_empty() {
@@ -132,25 +130,25 @@ impl Sweep<'_> {
         }
     }
 
-    /// Whether a file that the job names has to be made. One that exists is never written to.
+    /// Whether a file that the job names must be created. An existing file is never written to.
     fn is_missing(&self, crew: &Crew, way: &Way, job: &Job, path: &str) -> Result<bool, Failure> {
         let Some(size) = crew.size(way, path)? else {
             return match job.creates {
                 true => Ok(true),
-                false => Err(format!("{path} does not exist: diskspd makes it with -c64M").into()),
+                false => Err(format!("{path} does not exist: diskspd creates it with -c64M").into()),
             };
         };
         if job.mixes.iter().any(|mix| *mix != Mix::Read) {
             return Err(
-                format!("{path} exists and would be overwritten: name a file that does not exist").into()
+                format!("{path} exists and would be overwritten: choose a file that does not exist").into()
             );
         }
         if job.verify {
-            return Err(format!("{path} exists: only files that are made for the run can be verified").into());
+            return Err(format!("{path} exists: only files created for the run can be verified").into());
         }
         if size < job.file_bytes {
             return Err(format!(
-                "{path} has {size} bytes, {} are to be read: say how large it is, or name a file that does not exist",
+                "{path} has {size} bytes, but {} should be read: give its size, or choose a file that does not exist",
                 job.file_bytes
             )
             .into());
@@ -180,7 +178,7 @@ impl Sweep<'_> {
         outcome
     }
 
-    /// Lets the clients in by every transport; those that cannot be had are refusals.
+    /// Connects the clients over every transport; unavailable transports become refusals.
     fn connect(
         &mut self,
         team: &Team,
@@ -227,7 +225,7 @@ impl Sweep<'_> {
         Ok(over)
     }
 
-    /// Names the server by what its first client was told.
+    /// Names the server according to its first client's negotiation.
     fn introduce(&self, section: &mut Section, agreed: Option<Agreed>) {
         let agreed = agreed.unwrap_or_default();
         section.peer.get_or_insert_with(|| Peer {
@@ -251,7 +249,7 @@ impl Sweep<'_> {
         self.live.begin(items.len() * over.len() * job.repetitions as usize);
         for item in items {
             let mut runs: Vec<(Vec<Sample>, Vec<Mark>)> = over.iter().map(|_| Default::default()).collect();
-            // In turn, so that a drift of the machine's speed meets all of them alike.
+            // Alternating, so that a drift of the machine's speed affects all of them alike.
             'measured: for _ in 0..job.repetitions {
                 for (key, (transport, run)) in over.iter().zip(&mut runs).enumerate() {
                     if self.stopped() {
@@ -292,7 +290,7 @@ impl Sweep<'_> {
         job: &Job,
         item: &Item,
     ) -> Result<(Sample, Vec<Mark>), Failure> {
-        // Threads of one job do the same with other random offsets.
+        // Threads of one job do the same, with different random offsets.
         let workload = |i: u64| weft_load::workload::Workload {
             seed: item.workload.seed.wrapping_add(i.wrapping_mul(0x5851_f42d_4c95_7f2d)),
             ..item.workload
@@ -312,7 +310,7 @@ impl Sweep<'_> {
         );
         let observed = running.take_observed();
         let (counted, cpu_of_agents) = running.counted()?;
-        let mut window = window.map_err(|e| format!("what the hosts do cannot be read: {e}"))?;
+        let mut window = window.map_err(|e| format!("cannot read the hosts' counters: {e}"))?;
         let is_observed = observed.is_some();
         window.server = window.server.or(observed);
         let setup = Setup {
@@ -322,7 +320,7 @@ impl Sweep<'_> {
             shared_cores: self.server.shared_cores(),
             threads: team.here(),
             outstanding: item.work.queue_depth * job.workers(),
-            // What the server of `local` has is in memory by itself; what the host reads from disks is somebody else's.
+            // The files of `local` are in memory; reads from the host's disks are unrelated.
             cached: !self.server.is_local(),
         };
         let mut found = marks::of_window(&window, counted.bytes, &setup);
@@ -338,7 +336,7 @@ impl Sweep<'_> {
         client.copied_bytes = Some(counted.copied_bytes);
         client.cpu = client.cpu.map(|cpu| cpu + cpu_of_agents);
         if team.here() < team.len() || is_observed {
-            // The processors of the agents' hosts count for themselves; those of the server are not counted but estimated.
+            // Cycles of the agents' hosts cannot be summed with ours, and the server's are not counted but estimated.
             client.cycles = None;
         }
         let sample = Sample {
@@ -362,7 +360,7 @@ fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-/// Part of a name that nobody else has.
+/// A unique part of a name.
 pub(super) fn unique() -> Result<String, Failure> {
     Ok(random::bytes::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -1,7 +1,7 @@
-//! All clients of a job: threads of this process, and those of agents on other hosts, numbered through.
+//! All clients of a job: threads of this process and of agents on other hosts, numbered consecutively.
 //!
-//! Clients go to the agents first, one each; the rest run here.
-//! Owns: the conversations with the agents. Does not: decide what is measured.
+//! Clients go to the agents first, one each; the rest run in this process. This file owns the conversations with the
+//! agents.
 
 use std::cell::{Cell, RefCell};
 use std::net::TcpStream;
@@ -24,20 +24,20 @@ use crate::host::Host;
 
 /// The port that agents listen on.
 pub(crate) const PORT: u16 = 7175;
-/// An agent that does not answer in this time is not there.
+/// An agent that does not answer within this time counts as absent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An agent that knows our token.
 struct Agent {
     name: String,
     talk: RefCell<Talk>,
-    /// The number of its first thread, and how many it has.
+    /// The number of its first thread, and its number of threads.
     first: usize,
     threads: usize,
 }
 
 impl Agent {
-    /// One that runs clients.
+    /// Connects to an agent that runs clients.
     fn hire(host: &Host, first: usize, threads: usize, waiting: Waiting) -> Result<Agent, Failure> {
         let agent = Agent { first, threads, ..Agent::meet(host)? };
         agent.ask(Ask::Threads { threads: u32::try_from(threads)?, waiting })?;
@@ -47,14 +47,14 @@ impl Agent {
     fn meet(host: &Host) -> Result<Agent, Failure> {
         let name = host.to_string();
         let token = std::env::var(TOKEN)
-            .map_err(|_| format!("agents want a token: {TOKEN}=... (`weft bench agent` prints it)"))?;
+            .map_err(|_| format!("agents require a token: set {TOKEN}=... (`weft bench agent` prints it)"))?;
         let talk = || -> Result<Talk, Failure> {
             let addresses = host.resolve(PORT)?;
             let mut tried = addresses.iter().map(|addr| TcpStream::connect_timeout(addr, PATIENCE));
             let first = tried.next().ok_or("it has no address")?;
             let stream = first
                 .or_else(|e| tried.find_map(Result::ok).ok_or(e))
-                .map_err(|e| format!("{e} (does `weft bench agent --listen ...` run there?)"))?;
+                .map_err(|e| format!("{e} (is `weft bench agent --listen ...` running there?)"))?;
             Ok(Talk::begin(stream, Side::Conductor, &token)?)
         };
         let talk = talk().map_err(|e| format!("agent {name}: {e}"))?;
@@ -71,29 +71,29 @@ impl Agent {
     }
 }
 
-/// An agent beside the server, which tells what that spends.
+/// An agent on the server's host that reports the server's resource use.
 pub(crate) struct Observer(Agent);
 
 impl Observer {
-    /// Finds it; one that observes nothing is an error that says what to type there.
+    /// Connects to it; if it observes nothing, the error says what to type on its host.
     pub(crate) fn meet(host: &Host) -> Result<Observer, Failure> {
         let observer = Observer(Agent::meet(host)?);
         observer.0.ask(Ask::Observe)?;
         Ok(observer)
     }
 
-    /// What the server has spent since the counting began.
+    /// The server's resource use since counting began.
     pub(crate) fn observed(&self) -> Result<EndSample, Failure> {
         match self.0.ask(Ask::Observed)? {
             Answer::Observed(end) => Ok(*end),
-            other => Err(format!("agent {} answers {other:?}", self.0.name).into()),
+            other => Err(format!("unexpected answer of agent {}: {other:?}", self.0.name).into()),
         }
     }
 }
 
 /// The clients of a job.
 pub(crate) struct Team {
-    /// Threads of this process; also makes and removes files.
+    /// Threads of this process; they also create and remove files.
     pub here: Crew,
     /// How many of them are clients.
     threads_here: usize,
@@ -116,17 +116,17 @@ impl Team {
         Ok(Team { here: Crew::start(here.max(1), cores, waiting, stop)?, threads_here: here, agents })
     }
 
-    /// How many clients' threads there are.
+    /// The number of client threads.
     pub(crate) fn len(&self) -> usize {
         self.threads_here + self.agents.iter().map(|agent| agent.threads).sum::<usize>()
     }
 
-    /// How many of them are threads of this process.
+    /// How many of them are in this process.
     pub(crate) fn here(&self) -> usize {
         self.threads_here
     }
 
-    /// Whoever is number `i` connects as a client of number `key`. What was agreed on is known of those here.
+    /// Connects client thread `i` as client number `key`. Only local clients return the negotiated parameters.
     pub(crate) fn open(
         &self,
         i: usize,
@@ -144,13 +144,13 @@ impl Team {
         Ok(None)
     }
 
-    /// All clients of this number say goodbye.
+    /// Closes all clients of this number.
     pub(crate) fn close(&self, key: u32) -> Result<(), Failure> {
         self.here.close(key)?;
         self.agents.iter().try_for_each(|agent| agent.ask(Ask::Close(key)).map(drop))
     }
 
-    /// All clients of this number start, each with its workload.
+    /// Starts all clients of this number, each with its workload.
     pub(crate) fn drive<'a>(
         &'a self,
         key: u32,
@@ -180,24 +180,24 @@ pub(crate) struct Together<'a> {
     here: Option<Running>,
     agents: &'a [Agent],
     observer: Option<&'a Observer>,
-    /// What the server has spent, where somebody looked.
+    /// The server's resource use, if observed.
     observed: Option<EndSample>,
     error: RefCell<Option<String>>,
-    /// Whether an agent says that one of its clients has failed.
+    /// Whether an agent reports that one of its clients has failed.
     ended: Cell<bool>,
 }
 
 impl Together<'_> {
-    /// What the server spent while it was counted, where an agent looked at it.
+    /// The server's resource use while counting, if an agent observed it.
     pub(crate) fn take_observed(&mut self) -> Option<EndSample> {
         self.observed.take()
     }
 
-    /// What all counted, and the CPU time of the agents' processes; to be called once they were told to stop.
+    /// The sum of all counts, and the CPU time of the agents' processes; call after they were told to stop.
     pub(crate) fn counted(self) -> Result<(Counted, Duration), Failure> {
         let (mut all, mut cpu) = (Vec::new(), Duration::ZERO);
         let error = self.error.take();
-        // Every one is asked, also after an error: it is ready for the next run then.
+        // All agents are asked even after an error, so that each is ready for the next run.
         let mut failed = error.map(Failure::from);
         for agent in self.agents {
             match agent.ask(Ask::Counted) {
@@ -205,7 +205,7 @@ impl Together<'_> {
                     all.push(*counted);
                     cpu += theirs;
                 }
-                Ok(other) => failed = Some(format!("agent {} answers {other:?}", agent.name).into()),
+                Ok(other) => failed = Some(format!("unexpected answer of agent {}: {other:?}", agent.name).into()),
                 Err(e) => failed = Some(e),
             }
         }

@@ -1,7 +1,8 @@
-//! From a configuration to a plan: what is asked is possible, and says one thing.
+//! Turns a configuration into a plan: checks that it is possible and consistent.
 //!
-//! Owns: the rules between keys. What is read is read here (certificates, the keytab), so that a mistake in them is told before
-//! anything is bound. Does not: open folders and volumes, which a second server may have, or bind.
+//! This file owns the rules between keys. Certificates and the keytab are read here, so that errors in them are
+//! reported before anything is bound. Folders and volumes are not opened, because a second server may have them, and
+//! nothing is bound.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,56 +24,57 @@ use super::{
 };
 use crate::addresses::Addresses;
 
-/// A protocol's TLS: of a chain, a key, and the authorities of clients.
+/// Makes a protocol's TLS from a chain, a key, and the authorities for client certificates.
 type MakeTls = fn(&[u8], &[u8], Option<&[u8]>) -> Result<Tls, TlsError>;
 
-/// A configuration that can be served as far as can be told without binding and opening. Only [`ServeConfig::check`] makes one.
+/// A configuration that can be served, as far as that is known without binding and opening. Only
+/// [`ServeConfig::check`] makes one.
 pub(crate) struct Plan {
     config: ServeConfig,
-    /// Where it listens: the addresses of the configuration that this host has.
+    /// The configured addresses that this host has.
     pub listen: Addresses,
-    /// The shares with folders or in memory; names differ.
+    /// The shares of folders and ramdisks; their names differ.
     pub shares: Vec<PlannedShare>,
-    /// For NFS.
+    /// TLS for NFS.
     pub nfs_tls: Option<Tls>,
-    /// For NBD.
+    /// TLS for NBD.
     pub nbd_tls: Option<Tls>,
-    /// What Kerberos tickets are checked against.
+    /// The keytab for Kerberos tickets.
     pub keytab: Option<Arc<Keytab>>,
-    /// The links of all shares.
+    /// The DFS links of all shares.
     pub dfs: Namespace,
 }
 
 /// A share that can be opened.
 pub(crate) struct PlannedShare {
-    /// As it was asked for.
+    /// Its configuration.
     pub config: ShareConfig,
-    /// What snapshots its folder has.
+    /// The snapshots of its folder.
     pub snapshots: Option<Arc<Snapshots>>,
 }
 
 impl Plan {
-    /// What the plan was made of.
+    /// The configuration that the plan was made from.
     pub(crate) fn config(&self) -> &ServeConfig {
         &self.config
     }
 
-    /// Who logs on.
+    /// The user who may log on.
     pub(crate) fn user(&self) -> &str {
         self.config.users.first().map_or("", |user| &user.name)
     }
 
-    /// Whether there is something for users who log on; NBD has none.
+    /// Whether there is something for users who log on; NBD has no users.
     pub(crate) fn serves_files(&self) -> bool {
         self.config.serves_files()
     }
 
-    /// The directory of what survives a restart, where there is any.
+    /// The directory of state that survives a restart, if there is one.
     pub(crate) fn state_dir(&self) -> Option<PathBuf> {
         self.config.state_dir()
     }
 
-    /// The folders that are served.
+    /// The served folders.
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
         self.config.shares.iter().filter_map(|share| match &share.source {
             ShareSource::Folder(path) => Some(path.as_path()),
@@ -80,14 +82,14 @@ impl Plan {
         })
     }
 
-    /// The share that has the volumes, where one is asked for.
+    /// The share that contains the volumes, if it is configured.
     pub(crate) fn shared_volumes(&self) -> Option<&ShareConfig> {
         self.config.shares.iter().find(|share| share.source == ShareSource::Volumes)
     }
 }
 
 impl ServeConfig {
-    /// Whether it can be served.
+    /// Checks whether it can be served.
     ///
     /// # Errors
     /// The first key that is wrong.
@@ -130,7 +132,7 @@ impl ServeConfig {
         })
     }
 
-    /// An error of this configuration.
+    /// An error about this configuration.
     pub(crate) fn wrong(&self, key: Key, problem: Problem) -> ConfigError {
         ConfigError::new(self.origin, key, problem)
     }
@@ -140,7 +142,7 @@ impl ServeConfig {
         !self.shares.is_empty() || self.replication.enabled
     }
 
-    /// The directory of what survives a restart, where there is any.
+    /// The directory of state that survives a restart, if there is one.
     fn state_dir(&self) -> Option<PathBuf> {
         self.state_dir.clone().or_else(crate::volume::state_of_user)
     }
@@ -169,7 +171,7 @@ impl ServeConfig {
         }
     }
 
-    /// Clients can name every share, and mean one by it.
+    /// Checks that clients can name every share, and that names are unique.
     fn check_names(&self) -> Result<(), ConfigError> {
         for (i, share) in self.shares.iter().enumerate() {
             let name = share.name.clone();
@@ -236,13 +238,13 @@ impl ServeConfig {
                 return Err(self.wrong(share.key(), Problem::Twice));
             }
             if share.continuous_availability {
-                return unfit(key::CONTINUOUS, "it is for folders, and this share has the volumes");
+                return unfit(key::CONTINUOUS, "this option is for folders, and this share contains the volumes");
             }
             if share.snapshots.is_some() {
-                return unfit(key::SNAPSHOTS, "it is for folders, and this share has the volumes");
+                return unfit(key::SNAPSHOTS, "this option is for folders, and this share contains the volumes");
             }
             if !share.dfs_links.is_empty() {
-                return unfit(key::DFS_LINK, "a share that has the volumes is no root of a namespace");
+                return unfit(key::DFS_LINK, "the share that contains the volumes cannot be the root of a DFS namespace");
             }
         }
         if self.volumes.is_empty() {
@@ -262,7 +264,7 @@ impl ServeConfig {
         let has_door = self.listeners.serve_nbd() || self.replication.enabled || shared.count() > 0;
         let wanting = (!has_door).then_some(key::VOLUMES);
         let doors = Give::One(vec![key::NBD_PORT, key::NBD_SOCKET, key::REPLICATION]);
-        self.needs(wanting, "a way to be served", doors)
+        self.needs(wanting, "a way to serve them", doors)
     }
 
     fn check_users(&self) -> Result<(), ConfigError> {
@@ -272,7 +274,7 @@ impl ServeConfig {
         }
     }
 
-    /// None of what belongs to NFS is accepted without effect, and nothing of it serves NFS by itself.
+    /// Every NFS key requires an NFS port: none is accepted without effect, and none serves NFS by itself.
     fn check_nfs(&self) -> Result<(), ConfigError> {
         let listeners = &self.listeners;
         if !listeners.serve_nfs() {
@@ -306,13 +308,13 @@ impl ServeConfig {
             }
             Some(CertificateConfig { clients: None, .. }) => {
                 let clients = Give::All(vec![key::NFS_CERTIFICATE_CLIENTS]);
-                self.needs(of(|export| export.way == Way::Mutual, "mtls"), "those who sign clients", clients)
+                self.needs(of(|export| export.way == Way::Mutual, "mtls"), "the authorities that sign client certificates", clients)
             }
             Some(_) => Ok(()),
         }
     }
 
-    /// There is a place for what cannot do without one, and clients find the way back to it.
+    /// Checks that persistent state has a directory, and that clients can find the server again.
     fn check_state(&self) -> Result<(), ConfigError> {
         let has_place = self.state_dir().is_some();
         if self.replication.enabled && !has_place {
@@ -328,7 +330,7 @@ impl ServeConfig {
         if has_place { Ok(()) } else { Err(self.wrong(key, Problem::NoStateDir)) }
     }
 
-    /// Fails for the first of the keys that are `asked` for.
+    /// Fails for the first of the keys in `asked`.
     fn needs(
         &self,
         asked: impl IntoIterator<Item = Key>,

@@ -1,6 +1,5 @@
-//! What is wrong with a configuration: which key, what of it, and what to write.
-//!
-//! Owns: the sentences. They name keys as they are written where the configuration came from.
+//! Errors in a configuration: which key, what is wrong, and what to write. The sentences name keys as they are
+//! written in the configuration's origin.
 
 use std::fmt;
 use std::io;
@@ -20,65 +19,65 @@ pub(crate) struct ConfigError(Box<Wrong>);
 #[derive(Debug)]
 struct Wrong {
     origin: Origin,
-    /// What it is about.
+    /// The key that is wrong.
     key: Key,
     problem: Problem,
 }
 
-/// What is wrong with a key.
+/// The problem with a key.
 #[derive(Debug)]
 pub(crate) enum Problem {
-    /// It names a share that is none of these.
+    /// It names a share that does not exist.
     NoShare { there: Vec<String> },
-    /// It is there twice; the second would take back what the first says.
+    /// It is given twice; the second would override the first.
     ExportTwice { name: String },
-    /// It is there twice.
+    /// It is given twice.
     Twice,
-    /// Clients could not name such a share.
+    /// The name is not valid for a share.
     ShareName { name: String },
-    /// Clients mean the server's pipes by this name.
+    /// Clients use this name for the server's pipes.
     PipesName { name: String },
-    /// Clients cannot tell two shares apart.
+    /// Clients cannot distinguish two shares.
     SameName { name: String },
     /// A folder cannot be served.
     Folder { path: PathBuf, fault: FolderFault },
-    /// It is not for a share of this kind.
+    /// It does not apply to a share of this kind.
     Unfit(&'static str),
-    /// No pattern of snapshots' names.
+    /// The text is not a pattern of snapshot names.
     Pattern(BadPattern),
-    /// A number is out of its range.
+    /// A number out of range.
     Range { least: u128, most: u128 },
-    /// Bytes are out of their range.
+    /// A size out of range.
     Size { least: u64, most: u64 },
-    /// The kernel has no such congestion control.
+    /// The kernel does not offer this congestion control.
     Congestion(String),
-    /// Two services at one TCP port.
+    /// Two services on one TCP port.
     SamePort { other: Key, port: u16 },
-    /// It is without effect unless something else is there, too.
+    /// It has no effect without another key.
     Needs { what: &'static str, give: Give },
-    /// The two do not go together.
+    /// The two keys exclude each other.
     Excludes(Key),
     /// There is no share and no volume.
     NothingServed,
-    /// The number of those who log on.
+    /// The number of users is not one.
     NotOneUser,
-    /// There is no RDMA of which a capture could be made.
+    /// Nothing is served over RDMA, so there is nothing to capture.
     NothingByRdma,
-    /// There is no place for what has to survive a restart.
+    /// There is no directory for state that survives a restart.
     NoStateDir,
-    /// Clients that come back would not find the port.
+    /// Returning clients would not find a port that is chosen at each start.
     AnyPort { fixed: Key },
     /// A file cannot be read.
     Unreadable { path: PathBuf, source: io::Error },
     /// A certificate and a key that do not make TLS.
     Tls { certificate: PathBuf, key: PathBuf, source: TlsError },
-    /// No keytab.
+    /// The keytab cannot be used.
     Keytab(String),
     /// DFS links that contradict each other.
     Links(String),
 }
 
-/// What else has to be there.
+/// What else must be configured.
 #[derive(Debug)]
 pub(crate) enum Give {
     /// All of these.
@@ -87,16 +86,16 @@ pub(crate) enum Give {
     One(Vec<Key>),
 }
 
-/// Why a folder is not served.
+/// Why a folder cannot be served.
 #[derive(Debug)]
 pub(crate) enum FolderFault {
-    /// There is none.
+    /// It does not exist.
     Missing,
     /// It cannot be reached or opened.
     Unreachable(io::Error),
-    /// It is something else, in this folder.
+    /// It is not a folder; this is its parent folder.
     NoFolder { above: PathBuf },
-    /// It has no name that a share could have.
+    /// It has no name that could be a share's.
     Nameless,
 }
 
@@ -105,8 +104,8 @@ impl ConfigError {
         ConfigError(Box::new(Wrong { origin, key, problem }))
     }
 
-    /// Whether the configuration would be wrong on every host, whatever its files are like: the exit status is that of what clap
-    /// refuses.
+    /// Whether the configuration would be wrong on every host, whatever its files: then the exit status is that of
+    /// clap's errors.
     pub(crate) fn is_misuse(&self) -> bool {
         match self.0.problem {
             Problem::Folder { .. }
@@ -146,34 +145,34 @@ impl fmt::Display for ConfigError {
         let key = at(key);
         match problem {
             Problem::NoShare { there } if there.is_empty() => {
-                write!(f, "{key}: there is no share of that name, nor any other")
+                write!(f, "{key}: there is no share of that name, and there are no shares")
             }
             Problem::NoShare { there } => {
-                write!(f, "{key}: there is no share of that name; there is {}", there.join(", "))
+                write!(f, "{key}: there is no share of that name; the shares are {}", there.join(", "))
             }
             Problem::ExportTwice { name } => {
-                write!(f, "{key} is there twice: write all options in one, {name}:ro,insecure")
+                write!(f, "{key} is given twice: write all options in one, {name}:ro,insecure")
             }
-            Problem::Twice => write!(f, "{key} is there twice"),
+            Problem::Twice => write!(f, "{key} is given twice"),
             Problem::ShareName { name } => write!(
                 f,
-                "{key}: {name:?} cannot name a share: a name has 1 to {MAX_NAME_CHARS} characters and none of / \\ : * ? \" < > |; give \
-                 another ({}), or rename the folder",
+                "{key}: {name:?} cannot name a share: a name has 1 to {MAX_NAME_CHARS} characters, without / \\ : * ? \" < > |; choose \
+                 another name ({}), or rename the folder",
                 self.another()
             ),
             Problem::PipesName { name } => write!(
                 f,
-                "{key}: {name:?} is the share of the server's pipes: give another name, or rename the folder"
+                "{key}: {name:?} is the share of the server's pipes: choose another name, or rename the folder"
             ),
             Problem::SameName { name } => match origin {
                 Origin::Flags => write!(
                     f,
-                    "two shares are named {name:?}, which clients cannot tell apart: a folder's share has the folder's name, that of \
+                    "two shares are named {name:?}, which clients cannot distinguish: a folder's share has the folder's name, that of \
                      --ram and --share-volumes the one that you give it; change one of them"
                 ),
                 Origin::File => write!(
                     f,
-                    "{key}: two shares are named {name:?}, which clients cannot tell apart: change one of them"
+                    "{key}: two shares are named {name:?}, which clients cannot distinguish: change one of them"
                 ),
             },
             Problem::Folder { path, fault } => {
@@ -194,38 +193,38 @@ impl fmt::Display for ConfigError {
             Problem::Congestion(why) => write!(f, "{key}: {why}"),
             Problem::SamePort { other, port } => write!(
                 f,
-                "{} and {key} are both {port}: each service wants a port of its own; give one of them another, or 0 for any",
+                "{} and {key} are both {port}: each service needs its own port; change one of them, or use 0 for any free port",
                 at(other)
             ),
             Problem::Needs { what, give } => write!(f, "{key} needs {what}: give {}", give.at(*origin)),
             Problem::Excludes(other) => write!(f, "{key} and {} exclude each other", at(other)),
             Problem::NothingServed => match origin {
-                Origin::Flags => f.write_str("nothing is to be served: name a folder, --ram or --volume"),
-                Origin::File => f.write_str("nothing is to be served: there is neither a share nor a volume"),
+                Origin::Flags => f.write_str("nothing to serve: give a folder, --ram or --volume"),
+                Origin::File => f.write_str("nothing to serve: there is neither a share nor a volume"),
             },
-            Problem::NotOneUser => write!(f, "{key}: one user, with a name, logs on"),
+            Problem::NotOneUser => write!(f, "{key}: configure exactly one user, with a name"),
             Problem::NothingByRdma => write!(
                 f,
-                "{key}: nothing here goes over RDMA; name a folder, a ramdisk ({}) or {}",
+                "{key}: nothing is served over RDMA; give a folder, a ramdisk ({}) or {}",
                 self.another(),
                 at(&key::REPLICATION)
             ),
             Problem::NoStateDir => {
                 write!(
                     f,
-                    "{key}: neither XDG_STATE_HOME nor HOME is set: name a directory by {}",
+                    "{key}: neither XDG_STATE_HOME nor HOME is set: give a directory with {}",
                     at(&key::STATE_DIR)
                 )
             }
             Problem::AnyPort { fixed } => {
-                write!(f, "{key}: clients come back to the port that they knew: name one by {}", at(fixed))
+                write!(f, "{key}: clients return to the same port after a restart: choose one with {}", at(fixed))
             }
             Problem::Unreadable { path, source } => {
                 write!(f, "{key}: cannot read {}: {source}", path_name(path))
             }
             Problem::Tls { certificate, key: private, source } => write!(
                 f,
-                "{key}: no TLS with {} and {}: {source}",
+                "{key}: cannot use TLS with {} and {}: {source}",
                 path_name(certificate),
                 path_name(private)
             ),
@@ -236,7 +235,7 @@ impl fmt::Display for ConfigError {
 }
 
 impl ConfigError {
-    /// How a share gets a name that is not a folder's.
+    /// The way to name a share that is not a folder's.
     fn another(&self) -> &'static str {
         match self.0.origin {
             Origin::Flags => "--ram NAME=SIZE",
@@ -268,18 +267,18 @@ impl FolderFault {
         match self {
             FolderFault::Missing => {
                 let make = ShellCommand::new("mkdir -p").operand(path);
-                write!(f, "cannot serve {shown}: there is no such folder; make it: {make}")
+                write!(f, "cannot serve {shown}: no such folder; create it: {make}")
             }
             FolderFault::Unreachable(e) => write!(f, "cannot serve {shown}: {e}"),
             FolderFault::NoFolder { above } => {
                 write!(
                     f,
-                    "cannot serve {shown}: it is no folder; name the one that it lies in: {}",
+                    "cannot serve {shown}: it is not a folder; give its parent folder: {}",
                     path_name(above)
                 )
             }
             FolderFault::Nameless => {
-                write!(f, "{shown} has no name to share it under: name a folder below it")
+                write!(f, "{shown} has no name that a share could use: give a folder below it")
             }
         }
     }

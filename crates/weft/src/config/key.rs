@@ -1,6 +1,5 @@
-//! The names of what can be configured: each has one on the command line, and one in a file.
-//!
-//! Owns: the table of both names. Errors keep a [`Key`], and print the name that the user has written.
+//! The names of configuration keys: each has one name on the command line and one in a file. An error stores a
+//! [`Key`] and prints the name that the user has written.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,18 +7,18 @@ use std::path::Path;
 
 use crate::out::path_name;
 
-/// Where a configuration was written.
+/// The origin of a configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// On the command line.
+    /// The command line.
     #[default]
     Flags,
-    /// In a file.
+    /// A file.
     #[cfg_attr(not(test), allow(dead_code, reason = "files are not read yet"))]
     File,
 }
 
-/// What a configured value is called.
+/// The names of a configured value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     flag: Cow<'static, str>,
@@ -56,7 +55,7 @@ pub(crate) const KEYTAB: Key = Key::new("--keytab", "smb.keytab");
 pub(crate) const CAPTURE: Key = Key::new("--pcap", "rdma.capture.file");
 pub(crate) const DFS_LINKS: Key = Key::new("--dfs-link", "shares.*.dfs_links");
 
-/// What belongs to one share: the option and the last part of the key.
+/// A key of one share: the option, and the last part of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OfShare(&'static str, &'static str);
 
@@ -75,12 +74,12 @@ impl Key {
         Key { flag: Cow::Borrowed(flag), path: Cow::Borrowed(path) }
     }
 
-    /// What belongs to the share of this name.
+    /// A key of the share with this name.
     pub(crate) fn of_share(name: &str, OfShare(flag, last): OfShare) -> Key {
         Key { flag: format!("{flag} {name}").into(), path: format!("shares.{}.{last}", part(name)).into() }
     }
 
-    /// What an export says of `xprtsec`.
+    /// The value of `xprtsec` in an export.
     pub(crate) fn of_way(name: &str, value: &str) -> Key {
         Key {
             flag: format!("--export {name}:xprtsec={value}").into(),
@@ -88,12 +87,12 @@ impl Key {
         }
     }
 
-    /// The folder of a share. On the command line it has no option in front of it.
+    /// The folder of a share. On the command line it has no option name.
     pub(crate) fn of_folder(name: &str, folder: &Path) -> Key {
         Key { flag: path_name(folder).into(), path: format!("shares.{}.folder", part(name)).into() }
     }
 
-    /// The share that the volumes are in, of this name.
+    /// The share that contains the volumes, with this name.
     pub(crate) fn of_shared_volumes(name: &str) -> Key {
         Key {
             flag: format!("--share-volumes={name}").into(),
@@ -106,12 +105,12 @@ impl Key {
         Key { flag: format!("--volume {name}").into(), path: format!("volumes.{}", part(name)).into() }
     }
 
-    /// With its value.
+    /// The key with its value.
     pub(crate) fn with(&self, value: impl fmt::Display) -> Key {
         Key { flag: format!("{} {value}", self.flag).into(), path: format!("{} = {value}", self.path).into() }
     }
 
-    /// As it is written there.
+    /// The name as written in this origin.
     pub(crate) fn at(&self, origin: Origin) -> &str {
         match origin {
             Origin::Flags => &self.flag,
@@ -120,7 +119,7 @@ impl Key {
     }
 }
 
-/// A part of a dotted key of TOML, quoted where it has to be.
+/// A part of a dotted TOML key, quoted if necessary.
 fn part(name: &str) -> Cow<'_, str> {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     match !name.is_empty() && name.chars().all(is_bare) {

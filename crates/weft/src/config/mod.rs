@@ -1,9 +1,9 @@
 //! The configuration of a server: what it serves, where it listens, who logs on, and its limits.
 //!
-//! A command line (see `crate::args`) or a file produces a [`ServeConfig`]. [`ServeConfig::check`] makes a [`Plan`] of it, or says
-//! which key is wrong, and how to write it where it came from. A plan is carried out by `crate::serve`.
-//! Owns: the defaults. A field has the name of its key in a file; units are in types and names.
-//! Does not: parse a command line, bind, or open anything that is written to.
+//! A command line (see `crate::args`) or a file produces a [`ServeConfig`]. [`ServeConfig::check`] turns it into a
+//! [`Plan`], or reports which key is wrong and how to write it in its origin. `crate::serve` carries a plan out. The
+//! defaults are here. A field has the name of its key in a file; types and names contain the units. Nothing here
+//! parses a command line, binds, or opens anything for writing.
 
 mod check;
 mod error;
@@ -23,71 +23,71 @@ pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
 
-/// The port of SMB where root may not be needed: 445 is reserved.
+/// The default port of SMB, usable without root: 445 is reserved.
 pub(crate) const SMB_PORT: u16 = 4450;
-/// Where clients look for SMB Direct on iWARP ([MS-SMBD] 2.1); Linux's cifs looks nowhere else.
+/// Where clients look for SMB Direct on iWARP ([MS-SMBD] 2.1); Linux's cifs tries no other port.
 pub(crate) const SMB_DIRECT_PORT: u16 = 5445;
 /// The port that NBD clients assume.
 pub(crate) const NBD_PORT: u16 = 10809;
-/// What [`Limits::buffers_bytes`] is by default.
+/// The default of [`Limits::buffers_bytes`].
 pub(crate) const BUFFERS_BYTES: u64 = 1 << 30;
-/// What [`CaptureConfig::limit_bytes`] is by default.
+/// The default of [`CaptureConfig::limit_bytes`].
 pub(crate) const CAPTURE_BYTES: u64 = 1 << 30;
-/// The least of [`Limits::buffers_bytes`]: four of the largest, so that peers who have not logged on, who may hold one,
-/// leave room for others.
+/// The minimum of [`Limits::buffers_bytes`]: four of the largest buffers. Peers before log-on may hold one of them,
+/// and others must still have room.
 pub(crate) const MIN_BUFFERS_BYTES: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
-/// The most of [`Limits::cores`].
+/// The maximum of [`Limits::cores`].
 pub(crate) const MAX_CORES: usize = 1024;
-/// The most of [`Limits::spin`].
+/// The maximum of [`Limits::spin`].
 pub(crate) const MAX_SPIN: Duration = Duration::from_secs(1);
 
-/// What a server is asked to be. Nothing of it has been checked.
+/// The requested configuration of a server, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServeConfig {
-    /// Where it was written: errors name its keys as they are written there.
+    /// Its origin: errors name keys as they are written there.
     pub origin: Origin,
-    /// What has to survive a restart is kept in this directory; `None` is the user's.
+    /// The directory of state that survives a restart; `None` is the user's default.
     pub state_dir: Option<PathBuf>,
     /// Addresses and ports.
     pub listeners: Listeners,
-    /// Bounds, and how the threads work.
+    /// Resource limits and thread settings.
     pub limits: Limits,
     /// Who may log on.
     pub users: Vec<UserConfig>,
-    /// What is served as files. At most one of them has the volumes.
+    /// The shares. At most one of them contains the volumes.
     pub shares: Vec<ShareConfig>,
-    /// What is served as blocks.
+    /// The volumes.
     pub volumes: Vec<VolumeConfig>,
-    /// Copies of volumes on other hosts.
+    /// Replication of volumes to and from other hosts.
     pub replication: ReplicationConfig,
     /// Certificates.
     pub tls: TlsConfig,
-    /// What SMB asks of its clients and offers them.
+    /// Requirements and features of SMB.
     pub smb: SmbConfig,
-    /// What NFS asks of its clients and offers them, where an export does not say otherwise.
+    /// Requirements and features of NFS, unless an export overrides them.
     pub nfs: NfsConfig,
-    /// How payload travels by RDMA.
+    /// RDMA settings.
     pub rdma: RdmaConfig,
 }
 
-/// Where the server listens: every port at every address. Port 0 is any that is free; `None` is not served.
+/// Where the server listens: every port at every address. Port 0 is any free port; `None` is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listeners {
-    /// The addresses; of none, loopback.
+    /// The addresses; if empty, loopback.
     pub addresses: Vec<Addresses>,
-    /// TCP port of SMB, which is served where there are shares.
+    /// TCP port of SMB, which is served if there are shares.
     pub smb_port: u16,
-    /// Port of SMB Direct, of every provider.
+    /// Port of SMB Direct, for every provider.
     pub smb_direct_port: u16,
     /// TCP port of NFS.
     pub nfs_port: Option<u16>,
-    /// Port of NFS over RDMA, of every provider.
+    /// Port of NFS over RDMA, for every provider.
     pub nfs_rdma_port: Option<u16>,
     /// TCP port of MOUNT.
     pub mountd_port: Option<u16>,
-    /// TCP port of an rpcbind of our own.
+    /// TCP port of our built-in rpcbind.
     pub rpcbind_port: Option<u16>,
-    /// NFS (version 3), MOUNT and rpcbind by UDP too, at the same ports.
+    /// Whether NFS (version 3), MOUNT and rpcbind are also served over UDP at the same ports.
     pub nfs_udp: bool,
     /// TCP port of NBD.
     pub nbd_port: Option<u16>,
@@ -113,29 +113,29 @@ impl Default for Listeners {
 }
 
 impl Listeners {
-    /// Whether NFS is served, over whatever transport.
+    /// Whether NFS is served, over any transport.
     pub(crate) fn serve_nfs(&self) -> bool {
         self.nfs_port.is_some() || self.nfs_rdma_port.is_some()
     }
 
-    /// Whether NBD is served, over whatever transport.
+    /// Whether NBD is served, over any transport.
     fn serve_nbd(&self) -> bool {
         self.nbd_port.is_some() || self.nbd_socket.is_some()
     }
 }
 
-/// Bounds of what the process uses.
+/// Resource limits of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Memory for payload buffers: `MIN_BUFFERS_BYTES <= buffers_bytes <= memory of this host`.
     pub buffers_bytes: u64,
-    /// Threads that serve: `1 <= cores <= MAX_CORES`; `None` is one per processor.
+    /// Serving threads: `1 <= cores <= MAX_CORES`; `None` is one per processor.
     pub cores: Option<usize>,
     /// Whether thread i is bound to processor i.
     pub pin: bool,
     /// Longest busy polling before a serving thread sleeps, at most [`MAX_SPIN`].
     pub spin: Duration,
-    /// TCP congestion control of connections; `None` is the system's, and reno on ports of loopback.
+    /// TCP congestion control of connections; `None` is the system's default, and reno on loopback ports.
     pub congestion: Option<String>,
 }
 
@@ -151,39 +151,39 @@ impl Default for Limits {
     }
 }
 
-/// Who may log on. The password comes from elsewhere: a configuration holds none.
+/// A user who may log on. The configuration does not contain the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserConfig {
     /// The name, which is not empty.
     pub name: String,
 }
 
-/// A volume, by the name under which the state directory remembers it.
+/// A volume, by its name in the state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeConfig {
     /// Its name.
     pub name: String,
-    /// Whether writes are refused, by whatever protocol it is served.
+    /// Whether writes are refused, over any protocol.
     pub read_only: bool,
 }
 
 /// Replication of volumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplicationConfig {
-    /// Whether the volumes can be copied to other hosts, and from there.
+    /// Whether the volumes can be replicated to and from other hosts.
     pub enabled: bool,
 }
 
-/// Certificates, by the protocol that shows them.
+/// Certificates, by protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsConfig {
     /// For NFS: clients may ask for TLS (RFC 9289).
     pub nfs: Option<CertificateConfig>,
-    /// For NBD, which is then spoken under TLS only.
+    /// For NBD, which then requires TLS.
     pub nbd: Option<CertificateConfig>,
 }
 
-/// A certificate, and those whose clients are believed.
+/// A certificate, and the authorities for client certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateConfig {
     /// The chain, in PEM.
@@ -197,19 +197,20 @@ pub(crate) struct CertificateConfig {
 /// SMB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SmbConfig {
-    /// Whose sessions must sign.
+    /// Which sessions must sign.
     pub signing: Signing,
-    /// The oldest dialect that is spoken.
+    /// The oldest accepted dialect.
     pub min_dialect: Dialect,
-    /// Further names by which clients call this server.
+    /// Additional names by which clients reach this server.
     pub server_names: Vec<String>,
-    /// Whether sessions that are not encrypted are refused.
+    /// Whether unencrypted sessions are refused.
     pub require_encryption: bool,
-    /// Whether the POSIX extensions are spoken with clients that ask for them.
+    /// Whether clients may use the POSIX extensions.
     pub posix: bool,
-    /// Whether messages are compressed with clients that ask for it. A share that asks clients to implies it.
+    /// Whether messages are compressed for clients that ask for it. Set implicitly by a share that requests
+    /// compression.
     pub compress: bool,
-    /// What Kerberos tickets are checked against.
+    /// The keytab for Kerberos tickets.
     pub keytab: Option<PathBuf>,
 }
 
@@ -217,7 +218,7 @@ impl Default for SmbConfig {
     fn default() -> SmbConfig {
         SmbConfig {
             signing: Signing::default(),
-            // Those below neither encrypt nor detect a downgrade.
+            // Older dialects neither encrypt nor detect a downgrade.
             min_dialect: Dialect::V3_0,
             server_names: Vec::new(),
             require_encryption: false,
@@ -231,9 +232,9 @@ impl Default for SmbConfig {
 /// NFS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NfsConfig {
-    /// Whether callers who say that they are root become nobody.
+    /// Whether clients' root is mapped to nobody.
     pub root_squash: bool,
-    /// Whether the ports are registered with the rpcbind of this host.
+    /// Whether the ports are registered with this host's rpcbind.
     pub register: bool,
 }
 
@@ -246,11 +247,11 @@ impl Default for NfsConfig {
 /// RDMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RdmaConfig {
-    /// What is served with.
+    /// The providers to serve with.
     pub providers: Vec<ProviderKind>,
-    /// Whether iWARP connections carry a CRC that the peer did not ask for.
+    /// When iWARP connections carry a CRC.
     pub crc: Crc,
-    /// Where what goes over RDMA is written down.
+    /// The capture of RDMA traffic.
     pub capture: Option<CaptureConfig>,
 }
 
@@ -266,6 +267,6 @@ impl Default for RdmaConfig {
 pub(crate) struct CaptureConfig {
     /// The file.
     pub file: PathBuf,
-    /// How large it may become.
+    /// Its size limit.
     pub limit_bytes: u64,
 }

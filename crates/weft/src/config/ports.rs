@@ -1,13 +1,14 @@
-//! Two keys that name one port: said before anything is bound, when the second would find it taken by "another program".
+//! Detects two keys with the same port before anything is bound; otherwise the second bind would report "another
+//! program".
 
 use super::key::{self, Key};
 use super::{ConfigError, Problem, ServeConfig};
 use crate::args::ProviderKind;
 
-/// Fails where two services would listen at one TCP port.
+/// Fails if two services would listen on one TCP port.
 pub(super) fn check(config: &ServeConfig, serves_files: bool) -> Result<(), ConfigError> {
     let listeners = &config.listeners;
-    // Shared memory has no ports of TCP.
+    // Shared memory uses no TCP ports.
     let by_tcp = |port: u16| config.rdma.providers.contains(&ProviderKind::Iwarp).then_some(port);
     let of_files = [
         (key::SMB_PORT, Some(listeners.smb_port)),

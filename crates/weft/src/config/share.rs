@@ -1,4 +1,4 @@
-//! A share: where its files are, and what is asked of those who use it.
+//! A share: where its files are, and the rules for its users.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,31 +9,31 @@ use weft_store::rules::{Export, Rules};
 use super::error::FolderFault;
 use super::key::{self, Key};
 
-/// The longest name of a share; Windows makes none that is longer.
+/// The longest name of a share; Windows allows no longer one.
 pub(super) const MAX_NAME_CHARS: usize = 80;
 
-/// One share, with all that is asked of it. Whatever has no protocol in its name is for every protocol.
+/// One share with its rules. A rule without a protocol in its name applies to every protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShareConfig {
-    /// What clients call it; they do not tell cases apart.
+    /// Its name; clients ignore case.
     pub name: String,
     /// Where its files are.
     pub source: ShareSource,
-    /// Nobody changes anything.
+    /// Whether all changes are refused.
     pub read_only: bool,
-    /// Nothing of it travels unencrypted; NFS does not offer it then.
+    /// Whether encryption is required; NFS then does not offer the share.
     pub encrypt: bool,
-    /// Listings leave out what their user may not read, over SMB.
+    /// Whether listings over SMB hide what the user may not read.
     pub hide_unreadable: bool,
-    /// Handles survive a restart of the server where clients of SMB ask for that.
+    /// Whether handles survive a server restart if SMB clients ask for it.
     pub continuous_availability: bool,
-    /// Clients of SMB are told to ask for compression.
+    /// Whether SMB clients are told to ask for compression.
     pub compress: bool,
-    /// Where the snapshots of the folder are, by the time in their names.
+    /// The pattern of the folder's snapshot names, which contain the time.
     pub snapshots: Option<String>,
-    /// Names that lead elsewhere. Each has this share as its root.
+    /// DFS referrals, with this share as their root.
     pub dfs_links: Vec<Link>,
-    /// How it is offered over NFS; `None` is as the server does by itself.
+    /// Its NFS options; `None` for the server's defaults.
     pub nfs: Option<Export>,
 }
 
@@ -44,15 +44,15 @@ pub(crate) enum ShareSource {
     Folder(PathBuf),
     /// In memory.
     Ram {
-        /// What they may take up.
+        /// Their size limit.
         size_bytes: u64,
     },
-    /// They are the volumes of this server.
+    /// The volumes of this server.
     Volumes,
 }
 
 impl ShareConfig {
-    /// A share that asks nothing.
+    /// A share with default rules.
     pub(crate) fn new(name: impl Into<String>, source: ShareSource) -> ShareConfig {
         ShareConfig {
             name: name.into(),
@@ -73,7 +73,7 @@ impl ShareConfig {
         self.name.eq_ignore_ascii_case(name)
     }
 
-    /// What it is called by whoever configures it.
+    /// Its key in the configuration.
     pub(crate) fn key(&self) -> Key {
         match &self.source {
             ShareSource::Folder(path) => Key::of_folder(&self.name, path),
@@ -82,7 +82,7 @@ impl ShareConfig {
         }
     }
 
-    /// What those who use it have to keep to.
+    /// The rules for its users.
     pub(crate) fn rules(&self) -> Rules {
         let nfs = self.nfs.clone().unwrap_or_default();
         Rules {
@@ -93,14 +93,14 @@ impl ShareConfig {
     }
 }
 
-/// A share that is named after its folder, also when the path is `.` or ends in `..`.
+/// A share named after its folder, even if the path is `.` or ends in `..`.
 pub(crate) fn share_of_folder(path: &Path) -> Result<ShareConfig, FolderFault> {
     let real = real_folder(path)?;
     let name = real.file_name().and_then(|name| name.to_str()).ok_or(FolderFault::Nameless)?;
     Ok(ShareConfig::new(name, ShareSource::Folder(path.to_owned())))
 }
 
-/// The folder that a path leads to, as it is called without links.
+/// The folder that a path leads to, without links.
 pub(super) fn real_folder(path: &Path) -> Result<PathBuf, FolderFault> {
     let real = path.canonicalize().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => FolderFault::Missing,

@@ -1,8 +1,8 @@
-//! Further connections of an SMB session: which ones, made at once and made again when they are lost.
+//! Additional connections of an SMB session: opens them at once, and reopens lost ones.
 //!
-//! Spec: [MS-SMB2] 3.2.4.2.2 (alternate connections), 3.2.4.20.10 (the server's interfaces).
-//! Owns: a task that looks after the session's connections as long as the session is used. Does not: choose among them
-//! for a request (the session does), nor make the first one (see the parent).
+//! [MS-SMB2] 3.2.4.2.2 (alternate connections), 3.2.4.20.10 (the server's interfaces). A task maintains the session's
+//! connections as long as the session is used. The session chooses a connection for each request; the parent module
+//! makes the first one.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -19,34 +19,34 @@ use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;
 
-/// How often lost connections and new interfaces are looked for.
+/// How often to look for lost connections and new interfaces.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// A server's address that does not answer sooner is no good for a session that has others.
+/// An address of the server that takes longer to answer is useless to a session that has others.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// More connections than this serve nobody: the server refuses 32.
+/// The maximum number of connections: more help nobody, and the server refuses 32.
 const MOST: usize = 16;
 
-/// One way to the server, to be kept open.
+/// A connection to the server that should stay open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Way {
     medium: Medium,
     addr: SocketAddr,
 }
 
-/// What it takes to open channels again.
+/// The parameters for reopening channels.
 #[derive(Clone)]
 pub(super) struct Keeper {
     url: Url,
     options: Connect,
     pool: Pool,
     congestion: Option<String>,
-    /// The medium of the first connection, and where that is.
+    /// The medium and address of the first connection.
     first: Way,
     /// TCP port of the server, and the port of `first.medium`.
     rdma_port: u16,
 }
 
-/// Opens a channel to a port of the server; at which of its addresses.
+/// Opens a channel to a port of the server; returns the address that answered.
 pub(super) async fn open(
     dial: &Dial<'_>,
     medium: Medium,
@@ -75,7 +75,7 @@ impl Keeper {
         }
     }
 
-    /// To one address of the server.
+    /// A dial to one address of the server.
     fn dial(&self, ip: IpAddr) -> Dial<'_> {
         Dial {
             url: &self.url,
@@ -88,7 +88,7 @@ impl Keeper {
         }
     }
 
-    /// A session in place of one whose connections are all lost, in the same share.
+    /// Replaces a session whose connections are all lost, in the same share.
     pub(super) async fn again(&self, lost: &Session) -> Result<(Session, Tree), Failure> {
         let Way { medium, addr } = self.first;
         let first = self.log_on(lost, medium, addr).await;
@@ -96,7 +96,7 @@ impl Keeper {
         if medium == Medium::Tcp || self.options.transport != Transport::Auto {
             return Err(why);
         }
-        tracing::debug!("not by {} again: {why}", medium.name());
+        tracing::debug!("cannot reconnect over {}: {why}", medium.name());
         self.log_on(lost, Medium::Tcp, SocketAddr::new(addr.ip(), self.url.port)).await
     }
 
@@ -111,7 +111,7 @@ impl Keeper {
         Ok((session, tree))
     }
 
-    /// Looks after the session for good.
+    /// Maintains the session's connections until dropped.
     pub(super) async fn keep(self, session: Session) {
         loop {
             rt::sleep(INTERVAL).await;
@@ -119,7 +119,7 @@ impl Keeper {
         }
     }
 
-    /// Opens what is missing.
+    /// Opens the missing connections.
     pub(super) async fn fill(&self, session: &Session) {
         if !session.is_multichannel() {
             return;
@@ -151,19 +151,19 @@ impl Keeper {
             Ok::<_, Failure>(session.add(channel).await?)
         };
         match rt::timeout(PATIENCE, adding).await {
-            Ok(Ok(())) => tracing::info!("one more connection of the session: {} to {addr}", medium.name()),
+            Ok(Ok(())) => tracing::info!("the session has another connection: {} to {addr}", medium.name()),
             Ok(Err(e)) => tracing::debug!("no connection by {} to {addr}: {e}", medium.name()),
             Err(_) => tracing::debug!("no connection by {} to {addr} in time", medium.name()),
         }
     }
 
-    /// Every connection that there should be, the first included: as many as asked for to the address that the user
-    /// named, one to each further address of the server, and beside RDMA one over TCP that waits for RDMA to fail.
+    /// Every connection that should exist, including the first: as many as requested to the address that the user
+    /// named, one to each further address of the server, and, with RDMA, one over TCP as a fallback.
     fn ways(&self, interfaces: &[NetworkInterface]) -> Vec<Way> {
         let Way { medium, addr } = self.first;
         let count = self.options.channels.unwrap_or(1).max(1) as usize;
         let mut ways = vec![self.first.clone(); count];
-        // The two addresses of a host's own loopback are one link, not two.
+        // The two addresses of loopback are one link, not two.
         let same_reach = |interface: &&NetworkInterface| {
             interface.addr != addr.ip() && !interface.addr.is_loopback() && !addr.ip().is_loopback()
         };

@@ -1,11 +1,11 @@
-//! A share of SMB, and files in it, that outlast their connections where that is wanted.
+//! An SMB share and its files that can outlast their connections.
 //!
-//! Spec: [MS-SMB2] 3.2.4.4 (getting handles back). Owns: the session, made again when all its connections are lost.
-//! Does not: know what is done with files: an operation that a loss has cut short is carried out again, so it must be one
-//! that may be.
+//! [MS-SMB2] 3.2.4.4 (re-establishing handles). This file owns the session and re-establishes it when all connections
+//! are lost. An operation cut short by a loss is repeated, so callers must pass repeatable operations.
 //!
-//! A file is had again by its handle, which the server keeps for a minute. A server that was restarted has none but those of
-//! shares that are continuously available: elsewhere the file is opened by its name, and must be the same one, unchanged where it is only read.
+//! An open file is reclaimed by its handle, which the server keeps for a minute. A restarted server has only handles
+//! of continuously available shares. Otherwise the file is reopened by name and must be the same file; a file open
+//! only for reading must also be unchanged.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::pin::pin;
@@ -23,20 +23,20 @@ use weft_smb::client::{Error, File, OpenOptions, Session, Stat, Tree};
 use super::channels::Keeper;
 use crate::Failure;
 
-/// One attempt to reach it.
+/// Time limit of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// Between attempts: at first, and at most.
+/// Pause between attempts: initial and maximum.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How soon a user who wants to end is heard.
+/// How soon an interruption by the user is noticed.
 const ATTENTION: Duration = Duration::from_millis(100);
 
-/// A session that has entered the share; the next one has the next number.
+/// A session connected to the share; the next session has the next number.
 pub(super) struct Life {
     pub session: Session,
     pub tree: Tree,
     number: u32,
     ways: Keeper,
-    /// Looks after the connections; ends with this.
+    /// Maintains the connections; ends with this value.
     _keeper: Task<()>,
 }
 
@@ -53,16 +53,16 @@ impl Life {
     }
 }
 
-/// A share that was entered.
+/// A connected share.
 pub(super) struct Share {
     life: RefCell<Rc<Life>>,
-    /// How long the server may be away, and what a user raises who wants to end; `None` where a loss is an error.
+    /// How long the server may be away, and the flag of a user's interruption; `None` if a loss is an error.
     until: RefCell<Option<(Duration, Arc<AtomicBool>)>>,
-    /// Held by whoever makes the next session.
+    /// Held while the next session is made.
     renewing: Mutex<()>,
-    /// Why there is no next session: what is asked of the server from then on fails at once.
+    /// Why there is no next session: further requests fail at once.
     given_up: OnceCell<String>,
-    /// What moved in sessions that are lost, and how many connections those had lost.
+    /// Traffic of lost sessions, and how many connections they had lost.
     before: Cell<(Traffic, u32)>,
 }
 
@@ -78,13 +78,13 @@ impl Share {
         }
     }
 
-    /// From now on a loss of all connections is no error, unless the server stays away for so long, or until this is raised. A
-    /// server that was waited for in vain is not waited for again.
+    /// From now on, losing all connections is an error only if the server stays away for `patience`, or `until` is
+    /// raised. After one unsuccessful wait, further requests fail at once.
     pub fn outlast(&self, patience: Duration, until: Arc<AtomicBool>) {
         self.until.replace((!patience.is_zero()).then_some((patience, until)));
     }
 
-    /// The session as it is now.
+    /// The current session.
     pub fn life(&self) -> Rc<Life> {
         self.life.borrow().clone()
     }
@@ -94,12 +94,12 @@ impl Share {
         self.life.borrow().number
     }
 
-    /// What moved in all.
+    /// Total traffic.
     pub fn traffic(&self) -> Traffic {
         self.before.get().0 + self.life().session.traffic()
     }
 
-    /// How many connections were lost with others left.
+    /// How many connections were lost while others remained.
     pub fn lost_connections(&self) -> u32 {
         self.before.get().1 + self.life().session.lost_connections()
     }
@@ -108,12 +108,12 @@ impl Share {
         self.until.borrow().is_some()
     }
 
-    /// Carries something out, again if its connections are lost.
+    /// Runs an operation, and repeats it if its connections are lost.
     pub async fn with<T>(&self, op: impl AsyncFn(&Tree) -> Result<T, Error>) -> Result<T, Failure> {
         self.with_knowing(async |tree, _| op(tree).await).await
     }
 
-    /// The same for what is told whether it may have been carried out before.
+    /// The same for an operation that needs to know whether it may have been carried out before.
     pub async fn with_knowing<T>(
         &self,
         op: impl AsyncFn(&Tree, bool) -> Result<T, Error>,
@@ -129,7 +129,7 @@ impl Share {
         }
     }
 
-    /// Returns when there is another session than `lost`.
+    /// Returns when a session newer than `lost` exists.
     async fn renew(&self, lost: &Life, why: Error) -> Result<(), Failure> {
         let Some((patience, until)) = self.until.borrow().clone() else { return Err(why.into()) };
         let _turn = self.renewing.lock().await;
@@ -140,10 +140,10 @@ impl Share {
             return Err(why.clone().into());
         }
         let give_up = |why: String| Failure::from(self.given_up.get_or_init(|| why).clone());
-        tracing::warn!("{why}; connecting again, for {} s at most", patience.as_secs());
+        tracing::warn!("{why}; reconnecting, for {} s at most", patience.as_secs());
         let (until_when, mut pause) = (rt::now() + patience, PAUSES.0);
         let mut last: Failure = why.into();
-        // What is told is when it ends: neither an attempt nor a pause goes beyond it.
+        // The announced limit holds: neither an attempt nor a pause exceeds it.
         let left = || until_when.since(rt::now());
         while !left().is_zero() {
             let attempt = async {
@@ -158,28 +158,28 @@ impl Share {
                     let traffic = traffic + lost.session.traffic();
                     self.before.set((traffic, connections + lost.session.lost_connections()));
                     self.life.replace(Rc::new(next));
-                    tracing::info!("connected again");
+                    tracing::info!("reconnected");
                     return Ok(());
                 }
                 Err(e) if is_final(&e) => return Err(give_up(e.to_string())),
                 Err(e) => {
-                    tracing::debug!("not connected again: {e}");
+                    tracing::debug!("cannot reconnect: {e}");
                     last = e;
                 }
             }
             unless(&until, rt::sleep(pause.min(left()))).await?;
             pause = (pause * 2).min(PAUSES.1);
         }
-        Err(give_up(format!("the connection is lost, and could not be made again for {patience:?}: {last}")))
+        Err(give_up(format!("the connection was lost and could not be re-established within {patience:?}: {last}")))
     }
 }
 
-/// Whether the server has said no, which it will say again.
+/// Whether the server has refused, so that repeating is useless.
 fn is_final(failure: &Failure) -> bool {
     failure.downcast_ref::<Error>().is_some_and(|e| !e.is_loss())
 }
 
-/// Waits, unless a user wants to end.
+/// Waits, unless the user interrupts.
 async fn unless<T>(until: &AtomicBool, what: impl Future<Output = T>) -> Result<T, Failure> {
     let raised = async {
         while !until.load(Ordering::Relaxed) {
@@ -197,13 +197,13 @@ pub(super) struct Opened {
     share: Rc<Share>,
     path: String,
     writes: bool,
-    /// How it is opened again, by its name.
+    /// The options for reopening it by name.
     by_name: OpenOptions,
-    /// As it was found.
+    /// Its metadata when it was first opened.
     first: Stat,
-    /// With the number of the session that it is of.
+    /// The file with its session's number.
     now: RefCell<(u32, File)>,
-    /// Held by whoever opens it again.
+    /// Held while it is reopened.
     renewing: Mutex<()>,
     anew: Cell<bool>,
 }
@@ -230,7 +230,7 @@ impl Opened {
         })
     }
 
-    /// Carries something out, again if its connections are lost.
+    /// Runs an operation, and repeats it if its connections are lost.
     pub async fn with<T>(&self, op: impl AsyncFn(File) -> Result<T, Error>) -> Result<T, Failure> {
         loop {
             let life = self.share.life();
@@ -249,7 +249,7 @@ impl Opened {
         }
     }
 
-    /// Whether the server was restarted since it was opened: what it had not made durable by then may be missing.
+    /// Whether the server has restarted since the file was opened: unflushed writes from before may be missing.
     pub fn is_anew(&self) -> bool {
         self.anew.get()
     }
@@ -259,7 +259,7 @@ impl Opened {
         (now.0 == life.number).then(|| now.1.clone())
     }
 
-    /// The same file in this session. The inner error is that this one is lost as well.
+    /// The same file in this session. The inner error means that this session is lost as well.
     async fn again(&self, life: &Life) -> Result<Result<File, Error>, Failure> {
         let _turn = self.renewing.lock().await;
         if let Some(file) = self.of(life) {
@@ -282,14 +282,14 @@ impl Opened {
         Ok(Ok(file))
     }
 
-    /// What was found by the name, if it is what was open.
+    /// The file found by name, if it is the one that was open.
     fn check(&self, lost: &File, found: File) -> Result<File, Failure> {
         let (before, now) = (self.first, found.opened_as());
         if found.is_same_file(lost) == Some(false) || before.created != now.created {
-            return Err("another file has its name since the connection was lost".into());
+            return Err("another file took its name while the connection was lost".into());
         }
         if !self.writes && (before.len, before.modified) != (now.len, now.modified) {
-            return Err("the file was changed while the connection was lost".into());
+            return Err("the file changed while the connection was lost".into());
         }
         self.anew.set(true);
         Ok(found)

@@ -1,8 +1,8 @@
-//! DFS links: the path of a URL may lead to another share, on another server.
+//! DFS links: the path of a URL may lead to another share on another server.
 //!
-//! Spec: [MS-DFSC] 3.1.4.1, 3.1.5.1. Owns: what the paths are called behind the links that were followed.
-//! Does not: follow links that lie deeper than the URL's own path (a copy of a folder that has links in it names them and
-//! stops), nor remember referrals.
+//! [MS-DFSC] 3.1.4.1, 3.1.5.1. This file maps paths through the links that were followed. Links deeper than the URL's
+//! own path are not followed (copying a folder that contains links reports them and stops), and referrals are not
+//! cached.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,12 +16,12 @@ use super::smb::{Entered, enter};
 use crate::Failure;
 use crate::url::Url;
 
-/// Links that are followed one behind the other: more go round in a circle.
+/// Maximum number of links in a row: more are probably a loop.
 const MOST_LINKS: usize = 8;
-/// Port of SMB where a link names no server that we know by another one.
+/// SMB port of a link's target, unless it is a server that we already know by another port.
 const SMB_PORT: u16 = 445;
 
-/// From what the user calls paths to what they are called where the links lead.
+/// Maps the user's paths to the paths at the links' targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Through(Vec<Step>);
 
@@ -32,13 +32,13 @@ struct Step {
 }
 
 impl Through {
-    /// What a path is called there.
+    /// The path at the target.
     pub(super) fn of<'a>(&self, path: &'a str) -> Result<Cow<'a, str>, Failure> {
         let mut path = Cow::Borrowed(path);
         for Step { link, target } in &self.0 {
             let rest = path.get(link.len()..).filter(|rest| rest.is_empty() || rest.starts_with('/'));
             let rest = rest.filter(|_| path[..link.len()].to_lowercase() == link.to_lowercase());
-            let rest = rest.ok_or_else(|| format!("{path} is not behind the DFS link {link}"))?;
+            let rest = rest.ok_or_else(|| format!("{path} is not below the DFS link {link}"))?;
             path = Cow::Owned(join(&target.path, rest.trim_start_matches('/')));
         }
         Ok(path)
@@ -61,7 +61,7 @@ fn join(folder: &str, name: &str) -> String {
     }
 }
 
-/// Enters the share in which the path of the URL really is.
+/// Connects to the share that really contains the URL's path.
 pub(super) async fn follow(dial: &Dial<'_>, password: &str) -> Result<(Entered, Through), Failure> {
     let mut through = Through::default();
     let entered = reach(dial, password, &mut through).await?;
@@ -84,7 +84,7 @@ fn reach<'a>(
         };
         if through.0.len() == MOST_LINKS {
             return Err(
-                format!("{}: more than {MOST_LINKS} DFS links, one behind the other", dial.url).into()
+                format!("{}: more than {MOST_LINKS} DFS links in a row", dial.url).into()
             );
         }
         entered.session.logoff().await?;
@@ -101,7 +101,7 @@ fn reach<'a>(
             };
             match reached {
                 Ok(entered) => return Ok(entered),
-                // The next target may be there.
+                // The next target may be reachable.
                 Err(e) => {
                     tracing::debug!("the DFS link {link} leads to {beyond}: {e}");
                     through.0.truncate(so_far);
@@ -109,12 +109,12 @@ fn reach<'a>(
                 }
             }
         }
-        Err(last.unwrap_or_else(|| format!("the DFS link {link} leads nowhere").into()))
+        Err(last.unwrap_or_else(|| format!("the DFS link {link} has no target").into()))
     }
     .boxed_local()
 }
 
-/// The URL of what is behind a link. Referrals name no ports: a server that we know keeps its own.
+/// The URL of a link's target. Referrals contain no ports: a server that we know keeps its own.
 fn behind(from: &Url, target: &Target, rest: &str) -> Url {
     let same = target.host.eq_ignore_ascii_case(&from.host);
     Url {

@@ -1,9 +1,9 @@
 //! NFS exports as remote folders.
 //!
-//! NFS names its ports in the URL, because Weft needs no rpcbind: `mountport` for MOUNT over TCP (without it MOUNT is
-//! asked on the NFS connection, as Weft's servers allow), `rdmaport` for NFS over RDMA, and `vers`: without it, and without
-//! the `mountport` that only version 3 asks, 4.1 is tried first. Owns: nothing beyond the mount. Does not: choose the
-//! transport (see the parent).
+//! The URL contains the NFS ports, because Weft needs no rpcbind: `mountport` for MOUNT over TCP (without it, MOUNT
+//! is sent on the NFS connection, as Weft's servers allow) and `rdmaport` for NFS over RDMA. `vers` chooses the
+//! version; without it, and without `mountport`, which only version 3 uses, 4.1 is tried first. The parent module
+//! chooses the transport.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -36,11 +36,11 @@ use crate::transfer::join;
 use crate::url::{NfsVersion, Url};
 use crate::when::When;
 
-/// One READ and WRITE of a copy from file to file.
+/// Size of one READ and WRITE in a copy from file to file.
 const BLOCK_BYTES: u64 = 1 << 20;
-/// How long nobody has written to a partial file that no command is at work on.
+/// After this time without a write, a partial file is considered unused.
 const DAY_SECS: u64 = 86_400;
-/// Of them outstanding at a time.
+/// READs and WRITEs outstanding at a time.
 const QUEUE_DEPTH: usize = 8;
 
 /// Connects and mounts the export.
@@ -62,18 +62,18 @@ pub(super) async fn connect(
     Err(last.unwrap_or_else(|| "no transport to try".into()))
 }
 
-/// Paths that the server exports, as MOUNT tells them: version 4 has no such list.
+/// Paths that the server exports, from MOUNT: version 4 has no such list.
 pub(super) async fn exports(dial: &Dial<'_>) -> Result<Vec<String>, Failure> {
     let (addr, channel) = tcp(dial, dial.url.mount_port.unwrap_or(dial.url.port)).await?;
     let asking = async { Ok(weft_nfs::client::exports(channel, &options(dial)).await?) };
     let listed = match dial.url.mount_port {
-        // Nothing but MOUNT is asked.
+        // Only MOUNT is asked.
         Some(_) => let_in(dial, Medium::Rnic, addr, Some(addr), asking).await,
         None => let_in(dial, Medium::Tcp, addr, None, asking).await,
     };
     let listed = listed.map_err(|e| match e.downcast_ref::<Error>() {
         Some(Error::Rpc(_)) if dial.url.mount_port.is_none() => Failure::from(format!(
-            "{}: MOUNT, which knows the exports, is not at port {}: name its port, ?mountport=20048",
+            "{}: MOUNT, which lists the exports, is not at port {}: append its port to the URL, ?mountport=20048",
             dial.url.host, dial.url.port
         )),
         _ => e,
@@ -81,11 +81,12 @@ pub(super) async fn exports(dial: &Dial<'_>) -> Result<Vec<String>, Failure> {
     Ok(listed.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect())
 }
 
-/// Mounts by the version that the URL names, or the best that the server speaks; and why that, where there was a choice.
+/// Mounts with the version in the URL, or the best one that the server supports; also returns why, if there was a
+/// choice.
 async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str), Failure> {
     match (dial.url.version, dial.url.mount_port) {
         (Some(NfsVersion::V3), _) => return Ok((mount_v3(dial, medium).await?, "")),
-        (None, Some(_)) => return Ok((mount_v3(dial, medium).await?, ", because mountport is of version 3")),
+        (None, Some(_)) => return Ok((mount_v3(dial, medium).await?, ", because mountport implies version 3")),
         _ => {}
     }
     let ((addr, channel), path) = (channel(dial, medium).await?, path(dial.url));
@@ -99,14 +100,14 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str
         },
     };
     let mounting = refused(dial.url, "4.1", &e);
-    // Where the trees of both versions are not the same, MOUNT may know what LOOKUP does not.
+    // If the versions export different trees, MOUNT may find what LOOKUP does not.
     let other = e.is_version() || e.status() == Some(Status::NOENT);
     if dial.url.version.is_some() || !other {
         return Err(mounting.into());
     }
     match mount_v3(dial, medium).await {
-        Ok(mount) if e.is_version() => Ok((mount, ", because the server does not speak 4.1")),
-        Ok(mount) => Ok((mount, ", because the server exports this to version 3 alone")),
+        Ok(mount) if e.is_version() => Ok((mount, ", because the server does not support 4.1")),
+        Ok(mount) => Ok((mount, ", because the server exports this only to version 3")),
         Err(also) => Err(format!("{mounting}; {also}").into()),
     }
 }
@@ -130,7 +131,7 @@ async fn mount_v3(dial: &Dial<'_>, medium: Medium) -> Result<Mounted, Failure> {
     }))
 }
 
-/// Why an export is not mounted, and what to type.
+/// Why an export cannot be mounted, and what to type.
 fn refused(url: &Url, version: &str, e: &Error) -> String {
     let (host, share) = (&url.host, &url.share);
     let none = match e {
@@ -139,23 +140,23 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
     };
     match none {
         true => {
-            format!("no export /{share} on {host} (NFSv{version}); `{}` lists them", url.server().listing())
+            format!("no export /{share} on {host} (NFSv{version}); `{}` lists the exports", url.server().listing())
         }
         false => format!("export /{share} on {host}: {e} (NFSv{version}){}", about_port(e, may_reserve())),
     }
 }
 
-/// What to do where a server refuses because of the port that we come from (exports(5), `secure`).
+/// Advice if the server refuses because of our source port (exports(5), `secure`).
 fn about_port(e: &Error, may_reserve: bool) -> &'static str {
     let refused = |status| e.status() == Some(status);
     let mount = matches!(e, Error::Mount(MountStatus::ACCES | MountStatus::PERM));
     match may_reserve {
-        // Nothing else of a mount is forbidden by this word, and we had no such port to take, or none by RDMA.
+        // No other part of a mount fails with this status, and we could not use a reserved port, or RDMA has none.
         _ if refused(Status::PERM) => {
-            "; the export wants a reserved port (below 1024): run weft as root, or have it exported with `insecure`"
+            "; the export requires a reserved port (below 1024): run weft as root, or add `insecure` to the export"
         }
         false if mount || refused(Status::ACCES) => {
-            "; if the export wants a reserved port (below 1024): run weft as root, or have it exported with `insecure`"
+            "; if the export requires a reserved port (below 1024): run weft as root, or add `insecure` to the export"
         }
         _ => "",
     }
@@ -165,14 +166,14 @@ fn path(url: &Url) -> String {
     format!("/{}", url.share)
 }
 
-/// How many connections are made, and made again where they are lost. `None`: who measures wants to see one that is lost.
+/// How many connections are kept open. `None`: a loss is an error, because a measurement must notice it.
 fn lasting(dial: &Dial<'_>) -> Result<Option<usize>, Failure> {
     if dial.congestion.is_some() {
         return Ok(None);
     }
     let connections = dial.options.channels.unwrap_or(1) as usize;
     if connections > MAX_LINES {
-        return Err(format!("--channels {connections}: {MAX_LINES} at most").into());
+        return Err(format!("--channels {connections}: at most {MAX_LINES}").into());
     }
     Ok(Some(connections))
 }
@@ -192,7 +193,7 @@ async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn 
     let (addr, channel) = connected.map_err(|e| match dial.url.rdma_port {
         Some(_) => e,
         None => {
-            format!("{e}; where it is at another port, name that: ?rdmaport=N (weft serve: --nfs-rdma-port)")
+            format!("{e}; if it uses another port, append it to the URL: ?rdmaport=N (weft serve: --nfs-rdma-port)")
                 .into()
         }
     })?;
@@ -205,7 +206,7 @@ fn options(dial: &Dial<'_>) -> Options {
     Options { credential: Credential::Sys(AuthSys::new(host, uid, gid)), pool: dial.pool.clone() }
 }
 
-/// Makes further connections like the first.
+/// Opens further connections like the first.
 fn again(dial: &Dial<'_>, medium: Medium) -> weft_nfs::client::Dial {
     let (pool, crc) = (dial.pool.clone(), !dial.options.no_crc);
     let congestion = dial.congestion.map(str::to_owned);
@@ -242,7 +243,7 @@ fn again(dial: &Dial<'_>, medium: Medium) -> weft_nfs::client::Dial {
                 Ok((_, channel)) => return Ok(channel),
                 Err(failed) => failed,
             };
-            // The address at which the server was reached is the first.
+            // The first address is the one at which the server was reached.
             Err(failed.into_iter().next().map_or(weft_transport::Error::Closed, |(_, e)| e))
         }
         .boxed_local()
@@ -255,7 +256,7 @@ enum Mounted {
     V4(v4::Mount),
 }
 
-/// What both have under one name.
+/// Calls the method of the same name in either variant.
 macro_rules! either {
     ($mounted:expr, $mount:ident => $what:expr) => {
         match $mounted {
@@ -268,9 +269,9 @@ macro_rules! either {
 struct Export {
     mount: Mounted,
     medium: Medium,
-    /// Why this version, where that needs saying.
+    /// Why this version was chosen, if worth saying.
     why: &'static str,
-    /// Somebody was told that partial files are not hidden here.
+    /// Whether the user was warned that partial files are not hidden on this server.
     told: Cell<bool>,
 }
 
@@ -379,7 +380,7 @@ impl RemoteFolder for Export {
         async move {
             let held = match &self.mount {
                 Mounted::V3(mount) => match mount.stat(path).await {
-                    // Nobody says whether a command is at work on it, but that would write.
+                    // A command may be using it; then it would have written recently.
                     Ok(found) if is_recent(when(found.mtime)) => return Ok(false),
                     found => found.map(|_| None),
                 },
@@ -430,7 +431,7 @@ impl RemoteFolder for Export {
     }
 
     fn respell<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
-        // Another spelling is another name.
+        // Names that differ in spelling are different names.
         async { Ok(()) }.boxed_local()
     }
 
@@ -454,7 +455,7 @@ impl RemoteFolder for Export {
     }
 
     fn agreed(&self) -> LocalBoxFuture<'_, Agreed> {
-        // NFSv3 has no field in which a server names itself; 4.1's is for logs alone (RFC 8881 18.35.3).
+        // NFSv3 has no field in which a server names itself; that of 4.1 is for logs only (RFC 8881 18.35.3).
         async { Agreed { dialect: format!("NFS {}", self.version()), ..Agreed::default() } }.boxed_local()
     }
 
@@ -476,13 +477,13 @@ fn beside(target: &str, tag: &str) -> String {
     join(folder, &partial_name(name, tag))
 }
 
-/// The same by a name that nobody else has.
+/// The same with an unpredictable name.
 fn nobody_else_s(target: &str) -> Result<String, Failure> {
     let bytes: [u8; 8] = random::bytes().map_err(|e| e.to_string())?;
     Ok(beside(target, &format!(".{:016x}", u64::from_le_bytes(bytes))))
 }
 
-/// Says what it means that somebody else has a file open.
+/// Explains that another client has the file open.
 fn in_use(e: Error) -> Failure {
     if e.is_in_use() {
         format!("{UNDER_WAY}, or was killed within the lease that the server gives its clients ({e})").into()
@@ -491,22 +492,22 @@ fn in_use(e: Error) -> Failure {
     }
 }
 
-/// A partial file, open.
+/// An open partial file.
 ///
-/// Nobody finds one without a tag: its name is random, because version 3 has no opens that would keep others out. One with a tag
-/// keeps them out by version 4's share reservation. By version 3 several commands may write it; the tag names one version of one
-/// source, so they write the same bytes, and nobody cuts it off.
+/// Without a tag its name is random, so that nobody else finds it: version 3 has no opens that would exclude others.
+/// With a tag, version 4's share reservation excludes others. Over version 3 several commands may write it, but the
+/// tag identifies one version of one source, so they write the same bytes, and none truncates it.
 ///
-/// Other users' commands give theirs the same name with the same tag, and may remove ours where the folder lets them. Hence what is
-/// at the name is moved or removed only while it is the file that is open.
+/// Commands of other users choose the same name for the same tag, and may remove our file if the folder's permissions
+/// allow. So the object at that name is moved or removed only while it is the file that is open.
 ///
-/// It is its owner's alone until it is whole.
+/// Only its owner can access it until it is complete.
 struct NfsDraft<'a> {
     export: &'a Export,
     partial: Partial,
     /// The partial file.
     file: Rc<NfsFile>,
-    /// What it gets where there is no target in the end.
+    /// The mode of the new file if there is no target in the end.
     mode: u32,
 }
 
@@ -529,7 +530,7 @@ impl RemoteDraft for NfsDraft<'_> {
                 let closed = file.close().await;
                 return replaced.and(closed);
             }
-            // Some servers rename no file that is open.
+            // Some servers do not rename open files.
             file.close().await?;
             self.export.replace(path, target, self.mode).await
         }
@@ -540,7 +541,7 @@ impl RemoteDraft for NfsDraft<'_> {
         async move {
             let Partial { path, file, resumable, .. } = &self.partial;
             let ours = if *resumable { self.export.is_at(path, &self.file.0).await } else { Ok(true) };
-            // Before it is removed: the space of a file that somebody has open does not come back.
+            // Closed before it is removed: the space of an open file is not freed.
             if let Err(e) = file.close().await {
                 tracing::debug!("closing {path}: {e}");
             }
@@ -550,19 +551,20 @@ impl RemoteDraft for NfsDraft<'_> {
     }
 }
 
-/// What mkdir(2) is asked for, before the umask.
+/// The mode passed to mkdir(2), before the umask.
 const FOLDER_MODE: u32 = 0o777;
-/// That of partial files.
+/// The mode of partial files.
 const PRIVATE_MODE: u32 = 0o600;
-/// By which the group and others may read.
+/// The bits that let the group and others read.
 const SHOWN: u32 = 0o044;
 
-/// How a file or folder is made. A server that is told no mode gives it one of its own: Linux' gives it 0, by which nobody may read it.
+/// Attributes of a new file or folder. Without a mode the server chooses one: Linux chooses 0, which lets nobody
+/// read.
 fn made(mode: u32) -> SetAttributes {
     SetAttributes { mode: Some(mode & !umask()), ..SetAttributes::default() }
 }
 
-/// That of this process, which nobody changes.
+/// This process's umask, which never changes.
 fn umask() -> u32 {
     static UMASK: OnceLock<u32> = OnceLock::new();
     *UMASK.get_or_init(|| {
@@ -573,8 +575,8 @@ fn umask() -> u32 {
 }
 
 impl Export {
-    /// Makes the partial file of a tag, or opens the one that an earlier command has left. `None`: the name is taken by what is not
-    /// like ours. It stays, because its owner may be at work on it.
+    /// Creates the partial file of a tag, or opens the one left by an earlier command. `None`: the name is taken by a
+    /// file that does not look like ours. It stays, because its owner may be using it.
     async fn tagged(&self, path: String) -> Result<Option<(String, File)>, Failure> {
         match self.new_partial(&path).await {
             Err(e) if e.status() == Some(Status::EXIST) => {}
@@ -594,12 +596,12 @@ impl Export {
             Err(e) if e.status() == Some(Status::ACCES) => {}
             Err(e) => return Err(in_use(e)),
         }
-        // Whoever made it could read what is written to it.
-        note!("weft: {path} is somebody else's, or others can read it: it is not resumed");
+        // Its creator could read the content written to it.
+        note!("weft: {path} belongs to another user, or others can read it: not resumed");
         Ok(None)
     }
 
-    /// Whether this name leads to this file.
+    /// Whether this name refers to this file.
     async fn is_at(&self, path: &str, file: &File) -> Result<bool, Failure> {
         let gone = |e: &Error| matches!(e.status(), Some(Status::NOENT | Status::STALE));
         let named = match either!(&self.mount, mount => mount.stat(path).await) {
@@ -612,7 +614,7 @@ impl Export {
         }
     }
 
-    /// Makes one that must not exist.
+    /// Creates a file that must not exist yet.
     async fn new_partial(&self, path: &str) -> Result<File, Error> {
         let set = SetAttributes { mode: Some(PRIVATE_MODE), ..SetAttributes::default() };
         match &self.mount {
@@ -621,7 +623,7 @@ impl Export {
         }
     }
 
-    /// Whether a partial file has the owner and mode that the server gives to ours.
+    /// Whether a partial file has the owner and mode that the server gives to our files.
     async fn is_like_new(&self, path: &str, found: &Attributes) -> Result<bool, Failure> {
         let beside = nobody_else_s(path)?;
         let new = self.new_partial(&beside).await?;
@@ -632,7 +634,7 @@ impl Export {
         Ok((made.uid, made.mode & 0o7777) == (found.uid, found.mode & 0o7777))
     }
 
-    /// Says so where the server lets those read a partial file who may not read its target, which has `mode` or gets it.
+    /// Warns if users who may not read the target (now or with its future `mode`) can read the partial file.
     async fn check_hidden(&self, partial: &File, mode: u32, target: &str) -> Result<(), Failure> {
         let hidden = SHOWN & !mode;
         if hidden != 0 && !self.told.get() && partial.stat().await?.mode & hidden != 0 {
@@ -642,13 +644,13 @@ impl Export {
         Ok(())
     }
 
-    /// Puts `from` in the place of `to`, which keeps its mode and owner; a new one gets `mode`.
+    /// Moves `from` over `to`, keeping the mode and owner of `to`; a new file gets `mode`.
     async fn replace(&self, from: &str, to: &str, mode: u32) -> Result<(), Failure> {
         match either!(&self.mount, mount => mount.stat(to).await) {
-            // Its other names must see the new content, and so must the owner that we cannot give the new one.
+            // Its hard links must see the new content, and the owner that we cannot set must keep it.
             Ok(there) if there.nlink > 1 || !self.take_attributes(from, &there).await? => {
                 note!(
-                    "weft: {to} is written in place: it has other names, or an owner or mode that cannot be kept"
+                    "weft: {to} is written in place: it has hard links, or an owner or mode that cannot be kept"
                 );
                 return self.overwrite_alone(from, to).await;
             }
@@ -659,18 +661,18 @@ impl Export {
         Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
     }
 
-    /// Gives a partial file the mode of a new one, unless the server has modes of its own.
+    /// Gives a partial file the mode of a new one, unless the server ignores modes.
     async fn give_mode(&self, path: &str, mode: u32) -> Result<(), Failure> {
         if mode == PRIVATE_MODE {
             return Ok(());
         }
         match self.set(path, SetAttributes { mode: Some(mode), ..SetAttributes::default() }).await {
             Err(e) if e.status().is_some() => {
-                tracing::debug!("{path} does not get its mode: {e}");
+                tracing::debug!("{path} cannot get its mode: {e}");
                 let made = either!(&self.mount, mount => mount.stat(path).await)?.mode;
                 if made & mode & SHOWN != mode & SHOWN {
                     note!(
-                        "weft: the server does not let us set modes: what it makes has {:04o}",
+                        "weft: the server does not let us set modes: new files have {:04o}",
                         made & 0o7777
                     );
                 }
@@ -680,8 +682,9 @@ impl Export {
         }
     }
 
-    /// Overwrites `to` while no other command does: two of them would mix their contents. A file beside it says that one is
-    /// at it. Version 4 keeps that open, and the server closes it for one that was killed; by version 3 it stays then.
+    /// Overwrites `to` while no other command does, because two of them would mix their contents. A marker file
+    /// beside it excludes others. Over version 4 the marker is open, and the server closes it if the command is
+    /// killed; over version 3 it stays then.
     async fn overwrite_alone(&self, from: &str, to: &str) -> Result<(), Failure> {
         let marker = beside(to, "");
         let set = made(FILE_MODE);
@@ -696,17 +699,17 @@ impl Export {
             Mounted::V4(mount) => mount.create_alone(&marker, set).await.map_err(in_use)?,
         };
         let overwritten = self.overwrite(from, to).await;
-        // The next one comes when this is closed, and makes it anew.
+        // The next command may come when this is closed, and creates a new marker.
         let removed = self.remove(&marker).await;
         turn.close().await?;
         overwritten.and(removed)
     }
 
-    /// Gives a file the mode and owner of another; false where the server does not let us.
+    /// Gives a file the mode and owner of another; false if the server does not allow it.
     async fn take_attributes(&self, path: &str, of: &Attributes) -> Result<bool, Failure> {
         let ours = either!(&self.mount, mount => mount.stat(path).await)?;
         let set = SetAttributes {
-            // What was made set-id was the old content.
+            // The set-id bits certified the old content.
             mode: (ours.mode & 0o7777 != of.mode & 0o1777).then_some(of.mode & 0o1777),
             uid: (ours.uid != of.uid).then_some(of.uid),
             gid: (ours.gid != of.gid).then_some(of.gid),
@@ -718,7 +721,7 @@ impl Export {
         match self.set(path, set).await {
             Ok(()) => Ok(true),
             Err(e) if e.status().is_some() => {
-                tracing::debug!("{path} does not get the owner and mode of what it replaces: {e}");
+                tracing::debug!("{path} cannot get the owner and mode of the file it replaces: {e}");
                 Ok(false)
             }
             Err(e) => Err(e.into()),
@@ -772,7 +775,7 @@ impl Export {
     }
 }
 
-/// Whether a time is within a day from now: as far as clocks may differ.
+/// Whether a time is within a day from now, the largest assumed clock difference.
 fn is_recent(time: When) -> bool {
     When::from(SystemTime::now()).secs.abs_diff(time.secs) < DAY_SECS
 }
@@ -817,7 +820,7 @@ impl RemoteFile for NfsFile {
     }
 
     fn close(&self) -> Answer<'_, ()> {
-        // What was written becomes durable when it is closed, as kernels do it.
+        // Closing makes the written data durable, as kernel clients do.
         async move { Ok(self.0.close().await?) }.boxed_local()
     }
 }

@@ -1,7 +1,7 @@
-//! What answers at a TCP port that did not do what it should: asked in several languages at once.
+//! Finds out what a misbehaving TCP port speaks: asks it in several protocols at once.
 //!
-//! Spec: [MS-SMB2] 2.2.3 (NEGOTIATE), RFC 5531 9 and 11 (a NULL call in a record), RFC 5044 7.1 (MPA), the NBD protocol's
-//! greeting. Owns: a few TCP connections, for a second. Does not: log on, or use what it finds.
+//! [MS-SMB2] 2.2.3 (NEGOTIATE), RFC 5531 9 and 11 (a NULL call in a record), RFC 5044 7.1 (MPA), the NBD protocol's
+//! greeting. It opens a few TCP connections for a second, and does not log on.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -17,16 +17,16 @@ use weft_wire::nfs3;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-/// For each question, connection and answer.
+/// Time limit for each question, including connection and answer.
 const LIMIT: Duration = Duration::from_millis(1200);
-/// What is read of an answer.
+/// How much of an answer is read.
 const ANSWER_BYTES: usize = 256;
-/// The first of four bytes before a record that is one fragment (RFC 5531 section 11).
+/// The last-fragment bit in the four bytes before a record (RFC 5531 section 11).
 const LAST_FRAGMENT: u32 = 1 << 31;
-/// Transaction number of our call.
+/// Transaction id of our call.
 const XID: u32 = 0x5745_4654;
 
-/// What speaks at a port.
+/// The protocol that a port speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Spoken {
     Smb,
@@ -36,17 +36,17 @@ pub(super) enum Spoken {
     /// iWARP.
     Rdma,
     Nbd,
-    /// Something whose name users know.
+    /// Another protocol that users know by name.
     Other(&'static str),
-    /// It takes connections, and says nothing to anything.
+    /// It accepts connections and never answers.
     Silent,
-    /// It takes connections, and ends them.
+    /// It accepts connections and closes them.
     Closes,
-    /// It takes none.
+    /// It accepts no connections.
     Gone,
 }
 
-/// One question's answer.
+/// The answer to one question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Heard {
     Bytes(Bytes),
@@ -55,7 +55,7 @@ enum Heard {
     Nobody,
 }
 
-/// Asks.
+/// Probes a port.
 pub(super) async fn probe(addr: SocketAddr) -> Spoken {
     let (nothing, smb) = (ask(addr, &[]), smb_negotiate());
     let (smb, nfs) = (ask(addr, &smb), nfs_null());
@@ -119,7 +119,8 @@ async fn ask(addr: SocketAddr, question: &[u8]) -> Heard {
     rt::timeout(LIMIT, answer).await.unwrap_or(Heard::Silence)
 }
 
-/// A NEGOTIATE of 2.1 to 3.0.2: 3.1.1 would take contexts, and who speaks it alone answers as well, with an error.
+/// A NEGOTIATE for 2.1 to 3.0.2: 3.1.1 would need contexts, and a server that supports only 3.1.1 still answers, with
+/// an error.
 fn smb_negotiate() -> Vec<u8> {
     let mut message = vec![0; 64 + 36];
     let mut put = |at: usize, bytes: &[u8]| {
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(judge(&silence, &end, &silence, &end, false), Spoken::Silent);
         let nobody = Heard::Nobody;
         assert_eq!(judge(&nobody, &nobody, &nobody, &nobody, false), Spoken::Gone);
-        // Nothing that a peer says is more than bytes.
+        // Arbitrary bytes from a peer do no harm.
         for len in 0..8 {
             let short = Heard::Bytes(Bytes::from(vec![0xff; len]));
             judge(&silence, &short, &short, &short, false);

@@ -1,6 +1,6 @@
-//! Reaching a host: all of its addresses in turn, and waits that end and are told.
+//! Reaching a host: tries its addresses in turn, with waits that are limited and announced.
 //!
-//! Spec: RFC 8305 section 4 (families take turns) and 5 (attempts overlap). Does not: know a protocol.
+//! RFC 8305 section 4 (families take turns) and 5 (attempts overlap).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -14,11 +14,11 @@ use weft_machine::{Time, rt};
 
 use crate::Failure;
 
-/// How long an attempt has before the next address is tried as well (RFC 8305 section 8).
+/// How long an attempt runs alone before the next address is tried as well (RFC 8305 section 8).
 pub(crate) const STAGGER: Duration = Duration::from_millis(250);
-/// A wait that is longer than this is told.
+/// Longer waits are announced.
 const UNTOLD: Duration = Duration::from_secs(2);
-/// How long the system's resolver may take: three servers of names that do not answer, by its defaults.
+/// Limit for the system's resolver: its defaults allow three name servers that do not answer.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(15);
 
 /// The addresses of a host, in the order in which they are tried.
@@ -30,15 +30,15 @@ pub(crate) async fn resolve(host: &str) -> Result<Vec<IpAddr>, Failure> {
         && address.parse::<Ipv6Addr>().is_ok()
     {
         return Err(format!(
-            "{host} is an address of one link ({zone}), and such are not connected to: name the host, or another address of it"
+            "{host} is a link-local address ({zone}), which weft does not connect to: use the host's name or another address"
         )
         .into());
     }
     let name = host.to_owned();
     let asked = async {
-        // The port is of no concern to the resolver.
+        // The resolver ignores the port.
         let found = rt::blocking(move || (name.as_str(), 0).to_socket_addrs().map(Vec::from_iter)).await;
-        let advice = "is the name spelled right? An IP address works, too";
+        let advice = "is the name spelled correctly? You can also use an IP address";
         Ok(found.map_err(|e| format!("{host}: {e} ({advice})"))?)
     };
     let found = patiently(RESOLVE_LIMIT, format_args!("the address of {host}"), asked).await?;
@@ -48,19 +48,21 @@ pub(crate) async fn resolve(host: &str) -> Result<Vec<IpAddr>, Failure> {
     }
 }
 
-/// Whether an address is this host's, in its network namespace: the kernel would use it as source on the way there.
+/// Whether an address belongs to this host in its network namespace: then the kernel uses it as source address for
+/// itself.
 pub(crate) fn is_local(ip: IpAddr) -> bool {
     let any =
         if ip.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
     let source = UdpSocket::bind((any, 0)).and_then(|socket| {
-        // Sends nothing; a datagram needs some port.
+        // This sends nothing; connecting a datagram socket needs some port.
         socket.connect((ip, 9))?;
         socket.local_addr()
     });
     ip.is_loopback() || source.is_ok_and(|source| source.ip() == ip)
 }
 
-/// In the resolver's order, but the families take turns: one that leads nowhere costs little (RFC 8305 section 4).
+/// In the resolver's order, but alternating between families, so that a broken family costs little (RFC 8305 section
+/// 4).
 pub(crate) fn interleaved(found: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut all: Vec<IpAddr> = Vec::new();
     for ip in found {
@@ -81,8 +83,8 @@ pub(crate) fn interleaved(found: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr
     }
 }
 
-/// Tries the addresses, the next one when the last attempt has failed or takes long: the first success counts, and ends the
-/// other attempts. The error has what became of each.
+/// Tries the addresses, starting the next one when the last attempt fails or is slow. The first success wins and
+/// cancels the others. The error contains every attempt's result.
 pub(crate) async fn first<T, E>(
     addresses: &[SocketAddr],
     attempt: impl AsyncFn(SocketAddr) -> Result<T, E>,
@@ -113,9 +115,9 @@ pub(crate) async fn first<T, E>(
     }
 }
 
-/// What became of all attempts, as one sentence: the error of each address, or the one that all have.
+/// All attempts as one sentence: the error of each address, or the error they share.
 pub(crate) fn told<E: fmt::Display>(host: &str, port: u16, failed: &[(SocketAddr, E)]) -> String {
-    // Some errors name the address, which is named here.
+    // Some errors name the address, which is already in the sentence.
     let without = |(addr, e): &(SocketAddr, E)| {
         let text = e.to_string();
         text.strip_prefix(&format!("{addr}: ")).map_or(text.clone(), str::to_owned)
@@ -135,12 +137,12 @@ pub(crate) fn told<E: fmt::Display>(host: &str, port: u16, failed: &[(SocketAddr
     }
 }
 
-/// HOST:PORT, with brackets where it takes them.
+/// HOST:PORT, with brackets if needed.
 pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Waits for a step that has a limit, and says so when it takes long.
+/// Waits for a step with a time limit, and announces a long wait.
 pub(crate) async fn patiently<T>(
     limit: Duration,
     what: impl fmt::Display,
@@ -149,7 +151,7 @@ pub(crate) async fn patiently<T>(
     patiently_until(rt::now() + limit, limit, what, step).await
 }
 
-/// The same as a part of a wait that ends at `until`, which its owner sees to: no more than is left of that is told.
+/// The same within a longer wait that its owner ends at `until`: no longer limit than that is announced.
 pub(crate) async fn patiently_until<T>(
     until: Time,
     limit: Duration,
@@ -171,7 +173,7 @@ pub(crate) async fn patiently_until<T>(
     Err(Late::new(limit, what).into())
 }
 
-/// Waits for a part of such a step, whose owner tells.
+/// Waits for a part of such a step; the step's owner announces the wait.
 pub(crate) async fn within<T>(
     limit: Duration,
     what: impl fmt::Display,
@@ -180,7 +182,7 @@ pub(crate) async fn within<T>(
     rt::timeout(limit, step).await.unwrap_or_else(|_| Err(Late::new(limit, what).into()))
 }
 
-/// Nothing came in time.
+/// The time limit has passed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Late(String);
@@ -217,7 +219,8 @@ mod tests {
         assert_eq!(interleaved([]), ips("::1")[..0]);
     }
 
-    /// What `first` gives where `answers` says after how many milliseconds each address answers what; and when it tried which.
+    /// Runs `first` with scripted addresses: each answers after some milliseconds. Returns the result, and when each
+    /// was tried.
     fn race(answers: &'static [(u64, Result<(), &'static str>)]) -> (String, Vec<(u64, String)>) {
         sim::Sim::new(1).run(async move {
             let all = addresses("2001:db8::1 192.0.2.1 2001:db8::2");

@@ -1,4 +1,4 @@
-//! A server in the process of a test, under virtual time: of SMB, and of NFS where that is asked for.
+//! An SMB server, optionally also NFS, in a test's process, under virtual time.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::Remote;
 use crate::args::{Connect, Transport};
 use crate::url::Url;
 
-/// A server that can be ended, and started again on what it had.
+/// A server that can be ended, and restarted on the same files.
 pub(crate) struct Served {
     share: Share,
     pool: Pool,
@@ -35,18 +35,18 @@ impl Served {
         served
     }
 
-    /// The file of this name, as the server has it.
+    /// The server's attributes of the file with this name.
     pub async fn found(&self, name: &str) -> Attr {
         self.share.vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.unwrap()
     }
 
-    /// Changes it behind all clients.
+    /// Changes a file without the clients' knowledge.
     pub async fn set(&self, name: &str, set: SetAttr) {
         let node = self.found(name).await.node;
         self.share.vfs.setattr(node, set).await.unwrap();
     }
 
-    /// As another process, which knows nothing of the handles of the one before.
+    /// Starts as another process, which does not know the previous one's handles.
     pub fn start(&mut self) {
         let server = Server::new(Config {
             server_guid: [7; 16],
@@ -78,11 +78,11 @@ impl Served {
         }));
     }
 
-    /// Ends it, as a kill does.
+    /// Ends it abruptly.
     pub async fn end(&mut self) {
         self.running.clear();
         sim::cut_all(sim::CutHow::Reset);
-        // What was dropped is gone at the next turn, its port too.
+        // Dropped values, including the port, are gone after the next turn.
         rt::yield_now().await;
     }
 
@@ -90,14 +90,14 @@ impl Served {
         self.remote_by(&format!("smb://alice@{}/ram", self.addr)).await
     }
 
-    /// The same files, by this version of NFS.
+    /// The same files over this version of NFS.
     pub async fn nfs(&mut self, version: &str) -> Remote {
         self.start_nfs();
         let addr = self.nfs_addr;
         self.remote_by(&format!("nfs://{addr}/ram?vers={version}")).await
     }
 
-    /// Serves NFS, too.
+    /// Also serves NFS.
     pub fn start_nfs(&mut self) {
         let server = nfsd::Server::new(nfsd::Config {
             shares: vec![self.share.clone()],

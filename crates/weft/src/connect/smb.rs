@@ -1,7 +1,7 @@
 //! SMB shares as remote folders.
 //!
-//! A Weft server tells over TCP where its RDMA endpoints are; other servers are assumed at the standard port.
-//! Owns: nothing beyond the session. Does not: choose (see the parent).
+//! A Weft server reports its RDMA endpoints over TCP; other servers are assumed to use the standard port. The parent
+//! module chooses the transport.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ use crate::transfer::join;
 use crate::url::Url;
 use crate::when::When;
 
-/// Connects and enters the share.
+/// Connects to the server and the share.
 pub(super) async fn connect(
     dial: &Dial<'_>,
     password: &str,
@@ -49,22 +49,22 @@ pub(super) async fn connect(
     Ok((Box::new(SmbShare { share, path, told: Cell::default(), owner: OnceCell::new() }), medium, reason))
 }
 
-/// A session that has entered a share.
+/// A session connected to a share.
 pub(super) struct Entered {
     pub session: Session,
     pub tree: Tree,
-    /// What looks after the connections.
+    /// Maintains the connections.
     pub ways: Keeper,
     pub medium: Medium,
     pub reason: &'static str,
 }
 
-/// The same for those who speak SMB themselves.
+/// The same for callers that use SMB directly.
 pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Failure> {
     let (mut announced, mut asked): (Vec<Endpoint>, _) = (Vec::new(), None);
     let wants_tcp = dial.options.transport == Transport::Tcp;
     if !wants_tcp && dial.url.rdma_port.is_none() {
-        // Ask over TCP. A server that does not know the question has no RDMA that we could find by asking.
+        // Asks over TCP. A server that does not know the question has no RDMA that we could find by asking.
         let to = (Medium::Tcp, 0);
         let (_, session) = log_on(dial, to, None, password).await.map_err(|e| named_for(dial, e))?;
         asked = Some(session.describe().server_guid);
@@ -78,7 +78,7 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
     let announced = |medium: Medium| -> Option<u16> {
         announced.iter().find(|e| e.kind == medium.name()).and_then(|e| e.address.parse().ok())
     };
-    // An iWARP device and our own iWARP understand each other.
+    // An iWARP device and our own iWARP interoperate.
     let port_of = |medium: Medium| {
         let alike = match medium {
             Medium::Rnic => announced(Medium::Iwarp),
@@ -87,7 +87,7 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
         };
         dial.url.rdma_port.or_else(|| announced(medium)).or(alike)
     };
-    // A port in the URL does not say that devices reach it, and one that does not answer costs seconds.
+    // A port in the URL does not imply that devices reach it, and an attempt without answer costs seconds.
     let worth_trying = |medium| match medium {
         Medium::Rnic => announced(medium).is_some(),
         _ => dial.url.rdma_port.or_else(|| announced(medium)).is_some(),
@@ -95,7 +95,7 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
     let mut last: Option<Failure> = None;
     for (medium, reason) in dial.choices(worth_trying) {
         let port = port_of(medium).unwrap_or(SMB_DIRECT_PORT);
-        // A socket of shared memory is named by a port, which says nothing about whose it is.
+        // A shared-memory socket is named by a port alone, so the server's identity must be checked.
         let server = asked.filter(|_| medium == Medium::Shm);
         match log_on(dial, (medium, port), server, password).await {
             Ok((addr, session)) => {
@@ -104,7 +104,7 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
                 ways.fill(&session).await;
                 return Ok(Entered { session, tree, ways, medium, reason });
             }
-            // What the server has said no to it is not asked again in another way.
+            // If the server has refused, no other transport is tried.
             Err(e) if e.downcast_ref::<Error>().is_some_and(|e| e.status().is_some()) => {
                 return Err(named_for(dial, e));
             }
@@ -117,7 +117,7 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
     Err(last.unwrap_or_else(|| "no transport to try".into()))
 }
 
-/// The shares of a server, asked over TCP. Those that are not meant to be shown are left out.
+/// The shares of a server, asked over TCP, without hidden ones.
 pub(super) async fn shares(dial: &Dial<'_>, password: &str) -> Result<Vec<RemoteShare>, Failure> {
     let to = (Medium::Tcp, 0);
     let (_, session) = log_on(dial, to, None, password).await.map_err(|e| named_for(dial, e))?;
@@ -127,8 +127,8 @@ pub(super) async fn shares(dial: &Dial<'_>, password: &str) -> Result<Vec<Remote
     Ok(shown.map(|share| RemoteShare { name: share.name, remark: share.remark }).collect())
 }
 
-/// What a server is. SMB has no field for it: Weft answers a question of its own, Samba names itself in the remark of its
-/// pipes' share, and Windows has another fixed remark there.
+/// The server's software. SMB has no field for it: Weft answers its own question, Samba names itself in the remark of
+/// its IPC share, and Windows has another fixed remark there.
 async fn software(session: &Session) -> Option<String> {
     if session.endpoints().await.is_ok() {
         return Some("Weft".to_owned());
@@ -145,7 +145,7 @@ fn named(remark: &str) -> Option<String> {
     }
 }
 
-/// `server`: the ServerGuid that has to answer.
+/// `server`: the ServerGuid that must answer.
 async fn log_on(
     dial: &Dial<'_>,
     (medium, port): (Medium, u16),
@@ -170,7 +170,7 @@ async fn log_on(
     Ok((addr, let_in(dial, medium, addr, None, logging_on).await?))
 }
 
-/// Says whose log-on failed, and where.
+/// Adds the user and the server to a failed log-on.
 fn named_for(dial: &Dial<'_>, failure: Failure) -> Failure {
     let Some(e) = failure.downcast_ref::<Error>() else { return failure };
     let Url { host, user, port, .. } = dial.url;
@@ -180,7 +180,7 @@ fn named_for(dial: &Dial<'_>, failure: Failure) -> Failure {
     }
 }
 
-/// Enters the share of the URL.
+/// Connects to the share of the URL.
 async fn enter_share(session: &Session, dial: &Dial<'_>) -> Result<Tree, Failure> {
     let Url { host, user, share, .. } = dial.url;
     session.tree(share).await.map_err(|e| match e.status() {
@@ -194,24 +194,24 @@ async fn enter_share(session: &Session, dial: &Dial<'_>) -> Result<Tree, Failure
     })
 }
 
-/// Paths are called as the user calls them.
+/// A share of which the user's paths are mapped through DFS links.
 struct SmbShare {
     share: Rc<Share>,
     path: Through,
-    /// Somebody was told that partial files are not hidden here.
+    /// Whether the user was warned that partial files are not hidden on this server.
     told: Cell<bool>,
-    /// Who owns what we make here, once that was asked; `None` where the server does not say.
+    /// The owner of files that we create, once asked; `None` if the server does not tell.
     owner: OnceCell<Option<Sid>>,
 }
 
 impl SmbShare {
-    /// What a path is called there.
+    /// The path on the wire.
     fn on_wire(&self, path: &str) -> Result<String, Failure> {
         Ok(spelling::to_wire(&self.path.of(path)?).into_owned())
     }
 
-    /// Tries again when what is at `path` was read-only, as `mv -f` and `rm -f` see it: who may change the folder may
-    /// replace what is in it.
+    /// Retries after clearing the read-only attribute at `path`, like `mv -f` and `rm -f`: a user who may change the
+    /// folder may replace its entries.
     async fn despite_read_only(
         &self,
         path: &str,
@@ -222,7 +222,7 @@ impl SmbShare {
             Err(e) if refused(&e) => {
                 match self.share.with(async |tree| tree.set_read_only(path, false).await).await {
                     Ok(true) => again().await,
-                    // Something else was in the way.
+                    // The failure had another cause.
                     Ok(false) | Err(_) => Err(e),
                 }
             }
@@ -412,7 +412,7 @@ impl RemoteFolder for SmbShare {
     }
 }
 
-/// The name exists.
+/// Whether the error means that the name exists.
 fn is_there(e: &Failure) -> bool {
     e.downcast_ref::<Error>().and_then(Error::status) == Some(NtStatus::OBJECT_NAME_COLLISION)
 }
@@ -425,26 +425,27 @@ fn refused(e: &Failure) -> bool {
     e.downcast_ref::<Error>().is_some_and(Error::is_protected)
 }
 
-/// The partial file that new content of `target` is written to. Every command gives it the same name, so the server lets one of
-/// them in at a time, and the next one finds what a killed one has left.
+/// The partial file for new content of `target`. Every command uses the same name, so the server admits one command
+/// at a time, and the next one finds what a killed one has left.
 fn beside(target: &str, tag: Option<&str>) -> String {
     let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
     join(folder, &partial_name(name, tag.unwrap_or_default()))
 }
 
-/// A partial file to be.
+/// A partial file about to be opened.
 struct Beginning<'a> {
     folder: &'a SmbShare,
-    /// As the server calls it.
+    /// Its path on the server.
     path: String,
-    /// What an earlier command has left is dropped.
+    /// Whether content left by an earlier command is dropped.
     empty: bool,
-    /// It is its owner's alone where the server has descriptors; else it is everybody's whose new files there are.
+    /// Whether only its owner may access it, if the server has descriptors; otherwise it gets the access of any new
+    /// file.
     private: bool,
 }
 
 impl Beginning<'_> {
-    /// Opens it so that nobody else writes to it.
+    /// Opens it so that no other command writes to it.
     async fn begin(&self) -> Result<SmbFile, Failure> {
         let path = &self.path;
         match self.make().await {
@@ -461,18 +462,18 @@ impl Beginning<'_> {
                 Err(e) if refused(&e) => {}
                 Err(e) => return Err(e),
             }
-            tracing::debug!("{path} is not as we make such files, and is made anew");
+            tracing::debug!("{path} differs from the files that we create, and is replaced");
         }
-        // It is not written to: whoever may read it may have it open.
+        // It is not written to, because whoever may read it may have it open.
         let removed = self.folder.share.with(async |tree| removed_unless_in_use(tree, path).await);
-        removed.await.map_err(|e| format!("{path} is in the way, and cannot be removed: {e}"))?;
+        removed.await.map_err(|e| format!("{path} is in the way and cannot be removed: {e}"))?;
         match self.make().await {
             Err(e) if is_there(&e) => Err(UNDER_WAY.into()),
             made => made,
         }
     }
 
-    /// Makes it where there is none.
+    /// Creates it if it is missing.
     async fn make(&self) -> Result<SmbFile, Failure> {
         if self.private
             && let Some(owner) = self.folder.owner(&self.path).await?
@@ -480,7 +481,7 @@ impl Beginning<'_> {
             self.folder.share.life().tree.name_owner(owner);
             match self.open(OpenOptions { private: true, ..OpenOptions::draft() }).await {
                 Err(e) if has_status(&e) && !is_there(&e) => {
-                    tracing::debug!("{} gets no descriptor: {e}", self.path);
+                    tracing::debug!("{} cannot get a descriptor: {e}", self.path);
                 }
                 made => return made,
             }
@@ -495,26 +496,26 @@ impl Beginning<'_> {
         }
     }
 
-    /// Whether one that is there has the owner and descriptor that the server gives to ours.
+    /// Whether an existing file has the owner and descriptor that the server gives to our files.
     async fn is_like_new(&self, left: &SmbFile) -> Result<bool, Failure> {
         let new = self.folder.made_of_new(&self.path, self.folder.owner(&self.path).await?.is_some()).await?;
         Ok(left.security().await? == new)
     }
 }
 
-/// Removes a file, unless somebody has it open, or it is gone; whether it did.
+/// Removes a file unless it is open or gone; returns whether it did.
 async fn removed_unless_in_use(tree: &Tree, path: &str) -> Result<bool, Error> {
     let file = match tree.open(path, OpenOptions::delete()).await {
         Err(e) if e.is_in_use() || e.is_not_found() => return Ok(false),
         opened => opened?,
     };
     let removed = file.remove().await;
-    // The name goes with the handle.
+    // Closing the handle removes the name.
     file.close().await?;
     removed.map(|()| true)
 }
 
-/// `None` where the server knows no descriptors.
+/// `None` if the server has no descriptors.
 fn told(security: Result<SecurityDescriptor, Error>) -> Result<Option<SecurityDescriptor>, Error> {
     match security {
         Err(e) if e.status().is_some() => {
@@ -525,7 +526,7 @@ fn told(security: Result<SecurityDescriptor, Error>) -> Result<Option<SecurityDe
     }
 }
 
-/// Whether anybody who has logged on may read what has this descriptor.
+/// Whether every logged-on user may read an object with this descriptor.
 fn is_shown(descriptor: &SecurityDescriptor) -> bool {
     let nobody = Sid { authority: 0, sub_authorities: vec![0] };
     let users = Sid { authority: 5, sub_authorities: vec![32, 545] };
@@ -535,7 +536,8 @@ fn is_shown(descriptor: &SecurityDescriptor) -> bool {
 }
 
 impl SmbShare {
-    /// Who owns what we make. Samba that makes modes of descriptors drops one that says OWNER RIGHTS instead.
+    /// The owner of files that we create. A Samba server that derives modes from descriptors drops one that uses
+    /// OWNER RIGHTS.
     async fn owner(&self, path: &str) -> Result<Option<Sid>, Failure> {
         if let Some(known) = self.owner.get() {
             return Ok(known.clone());
@@ -544,10 +546,10 @@ impl SmbShare {
         Ok(self.owner.get_or_init(|| owner).clone())
     }
 
-    /// The descriptor of a new file beside `path`; `None` where the server does not say, or makes no such file.
+    /// The descriptor of a new file beside `path`; `None` if the server does not tell, or cannot create such a file.
     async fn made_of_new(&self, path: &str, private: bool) -> Result<Option<SecurityDescriptor>, Failure> {
         let bytes: [u8; 8] = random::bytes().map_err(|e| e.to_string())?;
-        // On the wire as well: partial names have no character that is spelled otherwise there but those of `path`.
+        // Also valid on the wire: only `path` itself can contain characters that are mapped there.
         let beside = beside(path, Some(&format!(".{:016x}", u64::from_le_bytes(bytes))));
         let made = self.share.with(async |tree| {
             let file = match tree.open(&beside, OpenOptions { private, ..OpenOptions::passing() }).await {
@@ -561,7 +563,7 @@ impl SmbShare {
         made.await
     }
 
-    /// Says so where the server lets everybody read a partial file, and not its target or its source, which has `mode`.
+    /// Warns if everybody can read a partial file but not its target, or its source, which has `mode`.
     async fn check_hidden(&self, partial: &SmbFile, mode: u32, target: &str) -> Result<(), Failure> {
         let is_open =
             |descriptor: Option<SecurityDescriptor>| descriptor.is_none_or(|found| is_shown(&found));
@@ -574,7 +576,7 @@ impl SmbShare {
             file.close().await?;
             found
         });
-        // A target that does not tell is as open as all that the server has.
+        // If the target's access is unknown, it counts as open as the rest of the server.
         let is_private = mode & 0o044 == 0 || of_target.await.is_ok_and(|found| !is_open(found));
         if is_private {
             self.told.set(true);
@@ -584,15 +586,15 @@ impl SmbShare {
     }
 }
 
-/// A partial file, open.
+/// An open partial file.
 struct SmbDraft<'a> {
     folder: &'a SmbShare,
     partial: Partial,
-    /// Its name has a tag: other commands may write other partial files for the same target.
+    /// Whether its name has a tag: then other commands may write other partial files for the same target.
     resumed: bool,
-    /// It may be its owner's alone.
+    /// Whether only its owner may access it.
     private: bool,
-    /// The file of `partial`.
+    /// The file in `partial`.
     handle: Rc<SmbFile>,
 }
 
@@ -603,16 +605,16 @@ impl SmbDraft<'_> {
             return self.rename(to).await;
         }
         match self.overwrite(to).await {
-            // Nobody may write to it, and who may change the folder may replace it.
+            // Nobody may write to it, but a user who may change the folder may replace it.
             Err(e) if refused(&e) => {
-                note!("weft: {to} cannot be written to: it is replaced, and loses its owner and permissions");
+                note!("weft: {to} cannot be written: it is replaced, and loses its owner and permissions");
                 self.rename(to).await
             }
             done => done,
         }
     }
 
-    /// Lets those use it who may use what is made beside it: it becomes a file of its own.
+    /// Gives access to everybody who may access new files beside it: it becomes a normal file.
     async fn reveal(&self) -> Result<(), Failure> {
         let (share, path) = (&self.folder.share, &self.folder.on_wire(&self.partial.path)?);
         let Some(of_new) = self.folder.made_of_new(path, false).await? else { return Ok(()) };
@@ -627,7 +629,7 @@ impl SmbDraft<'_> {
         });
         match set.await {
             Err(e) if has_status(&e) => {
-                note!("weft: {} stays its owner's alone: {e}", self.partial.target);
+                note!("weft: {} remains accessible only to its owner: {e}", self.partial.target);
                 Ok(())
             }
             set => set,
@@ -642,7 +644,7 @@ impl SmbDraft<'_> {
         let rename = async || {
             let losses = share.losses();
             match self.handle.file()?.with(async |file| file.rename(to, true).await).await {
-                // Carried out, and the connection lost before the answer came.
+                // The operation succeeded, but the connection was lost before the answer.
                 Err(e) if share.losses() > losses && is_not_found(&e) => {
                     match share.with(async |tree| found(tree.stat(to).await)).await? {
                         Some(_) => Ok(()),
@@ -655,9 +657,9 @@ impl SmbDraft<'_> {
         self.folder.despite_read_only(to, rename().await, rename).await
     }
 
-    /// Copies its content into `to` on the server, so that `to` keeps all that it has, and removes it.
+    /// Copies its content into `to` on the server, so that `to` keeps its metadata, and removes the partial file.
     async fn overwrite(&self, to: &str) -> Result<(), Failure> {
-        // Two that overwrite one file would mix their contents.
+        // Two commands that overwrite one file would mix their contents.
         let turn = match self.resumed {
             true => {
                 let path = self.folder.on_wire(&beside(&self.partial.target, None))?;
@@ -698,7 +700,7 @@ impl RemoteDraft for SmbDraft<'_> {
     fn replace(&self) -> Answer<'_, ()> {
         async move {
             let replaced = self.put_in_place().await;
-            // It is durable since it was flushed.
+            // Its data has been durable since the flush.
             if let Err(e) = self.partial.file.close().await {
                 tracing::debug!("closing {}: {e}", self.partial.path);
             }
@@ -716,7 +718,7 @@ fn is_not_found(e: &Failure) -> bool {
     e.downcast_ref::<Error>().is_some_and(Error::is_not_found)
 }
 
-/// `None` when there is nothing.
+/// `None` if nothing exists there.
 fn found(stat: Result<Stat, Error>) -> Result<Option<Stat>, Error> {
     match stat {
         Err(e) if e.is_not_found() => Ok(None),
@@ -724,12 +726,12 @@ fn found(stat: Result<Stat, Error>) -> Result<Option<Stat>, Error> {
     }
 }
 
-/// What is not there is gone, when it may have been removed before.
+/// A missing file counts as removed if it may have been removed by an earlier attempt.
 fn gone(removed: Result<(), Error>, again: bool) -> Result<(), Error> {
     removed.or_else(|e| if again && e.is_not_found() { Ok(()) } else { Err(e) })
 }
 
-/// An open file until it is closed.
+/// A file that is open until it is closed.
 struct SmbFile(RefCell<Option<Rc<Opened>>>);
 
 impl SmbFile {
@@ -742,20 +744,20 @@ impl SmbFile {
         Ok(Rc::new(SmbFile(RefCell::new(Some(Rc::new(opened))))))
     }
 
-    /// Removes and closes it, by its handle: its name may be somebody else's by now.
+    /// Removes and closes it through its handle, because its name may belong to another file by now.
     async fn remove(&self) -> Result<(), Failure> {
         let Some(opened) = self.0.borrow_mut().take() else { return Ok(()) };
         let removed = opened.with(async |file| file.remove().await).await;
-        // The name goes with the handle.
+        // Closing the handle removes the name.
         let closed = opened.with(async |file| file.close().await).await;
         match removed.and(closed) {
-            // After a connection was lost.
+            // After a lost connection.
             Err(e) if is_not_found(&e) => Ok(()),
             removed => removed,
         }
     }
 
-    /// Whose it is, and who may do what with it; `None` where the server does not know.
+    /// Its owner and access rules; `None` if the server has none.
     async fn security(&self) -> Result<Option<SecurityDescriptor>, Failure> {
         self.file()?.with(async |file| told(file.security().await)).await
     }

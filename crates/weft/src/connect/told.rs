@@ -1,4 +1,4 @@
-//! What a user is told of a wait is what holds.
+//! Tests that announced time limits hold.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -14,7 +14,7 @@ use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;
 
-/// Tells a story that ends when its wait does: how many seconds it was told of, and how many these were.
+/// Runs a story that ends with its wait: returns the announced seconds and the actual ones.
 fn told_and_waited(story: impl Future<Output = ()>) -> (u64, u64) {
     let (end, waits) = sim::logged(1, async {
         story.await;
@@ -28,7 +28,7 @@ fn told_and_waited(story: impl Future<Output = ()>) -> (u64, u64) {
 
 #[test]
 fn a_port_of_rdma_that_is_silent_is_waited_for_as_long_as_is_told() {
-    // One says nothing at all; the other sets iWARP up, and nothing of SMB Direct.
+    // One peer says nothing at all; the other sets up iWARP but no SMB Direct.
     for sets_up in [false, true] {
         let (told, waited) = told_and_waited(async move {
             let pool = &Pool::new(64 << 20);
@@ -72,7 +72,7 @@ fn what_is_left_of_all_attempts_together_is_what_is_told() {
     let (told, waited) = told_and_waited(async {
         let begun = rt::now();
         let steps = async |until| {
-            // Other transports and versions, say.
+            // Stands for other transports and versions.
             rt::sleep(Duration::from_secs(80)).await;
             let never = std::future::pending::<Result<(), Failure>>();
             reach::patiently_until(until, Duration::from_secs(20), "NFS at nas:2049", never).await
@@ -84,8 +84,8 @@ fn what_is_left_of_all_attempts_together_is_what_is_told() {
     assert_eq!((told, waited), (8, 8));
 }
 
-/// Takes connections; answers NFS's NULL call if `speaks_nfs`, an SMB NEGOTIATE otherwise, and waits for more of anything else, as
-/// servers of NFS do with what they take for a long record.
+/// Accepts connections; answers NFS's NULL call if `speaks_nfs`, an SMB NEGOTIATE otherwise, and waits for more after
+/// anything else, as NFS servers do with what they take for a long record.
 async fn one_language(speaks_nfs: bool) -> (SocketAddr, rt::Task<()>) {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
     let addr = listener.local_addr();
@@ -114,7 +114,7 @@ async fn one_language(speaks_nfs: bool) -> (SocketAddr, rt::Task<()>) {
     (addr, server)
 }
 
-/// smb:// at a port of NFS took 16 s to find that out.
+/// Finding out that smb:// was used with an NFS port took 16 s.
 #[test]
 fn a_port_that_speaks_another_protocol_is_found_out_soon() {
     let (refused, told) = sim::logged(1, async {
@@ -151,7 +151,7 @@ fn a_port_that_speaks_another_protocol_is_found_out_soon() {
     assert!(!told.iter().any(|(_, line)| line.contains("waiting for")), "found out before a wait is told");
 }
 
-/// The mount of an export was said to have failed by a closed channel.
+/// A failed mount was reported as a closed channel.
 #[test]
 fn a_mountport_that_closes_what_is_no_smb_is_named() {
     let ended = sim::logged(1, async {
@@ -168,7 +168,7 @@ fn a_mountport_that_closes_what_is_no_smb_is_named() {
     assert!(said.starts_with(&format!("127.0.0.1:{port} speaks SMB, not MOUNT")), "{said}");
 }
 
-/// "Connection refused" alone left open of what port.
+/// "Connection refused" alone did not say which port.
 #[test]
 fn a_port_of_rdma_that_nobody_has_named_is_asked_for() {
     let said = |url: &'static str| {

@@ -1,44 +1,46 @@
-//! Why a Windows or Linux client of this server stays on TCP, and what to do about it: the question that is asked most.
+//! Explains why a Windows or Linux client of this server stays on TCP, and what to do about it: the most frequent
+//! question.
 //!
-//! Spec: [MS-SMB2] 3.2.4.1.2.2 (how a client finds RDMA), [MS-SMBD] 1.9 (port 5445 on iWARP), RFC 8267 section 6 (port 20049).
-//! Does not: look; it judges what the examination has found from here, and says what only the client can tell.
+//! [MS-SMB2] 3.2.4.1.2.2 (how a client finds RDMA), [MS-SMBD] 1.9 (port 5445 on iWARP), RFC 8267 section 6 (port
+//! 20049). The judgement uses only what the examination has found from this host; some facts only the client can
+//! tell.
 
 use super::report::Report;
 use crate::args::Service;
 
-/// Port of SMB Direct on iWARP, where clients other than Weft's look for it.
+/// Port of SMB Direct on iWARP, where other clients look for it.
 const SMB_DIRECT: u16 = weft_transport::smbd::IWARP_PORT;
 
-/// What the examination has found.
+/// The findings of the examination.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    /// SMB over TCP is open at 445; `None` where nobody looked.
+    /// Whether SMB over TCP is open at 445; `None` if not examined.
     pub smb_open: Option<bool>,
-    /// The port at which RDMA answered over the network (shared memory is not for others), and what is served there.
+    /// The port at which RDMA answered over the network (not shared memory, which is local), and its service.
     pub iwarp: Option<(u16, Service)>,
-    /// The server tells its SMB clients of an interface with RDMA; `None` where nobody logged on.
+    /// Whether the server announces an interface with RDMA to its SMB clients; `None` without a log-on.
     pub announced: Option<bool>,
-    /// It was asked at an address that no other host reaches.
+    /// Whether the examined address is loopback, which no other host reaches.
     pub loopback: bool,
-    /// The connection needs the client to ask for no CRC.
+    /// Whether the connection works only if the client asks for no CRC.
     pub crc_refused: bool,
 }
 
-/// A client's chance: what stands in its way as far as this host can see, and what to type.
+/// A client's prospects: obstacles visible from this host, and what to type.
 struct Chance {
-    /// Nothing that can be seen from here is in the way.
+    /// Whether no obstacle is visible from this host.
     clear: bool,
     found: String,
     remedy: String,
 }
 
-/// Adds a step for each kind of client that the service has.
+/// Adds a step for each kind of client of the service.
 pub(super) fn judge(report: &mut Report, facts: &Facts) {
-    // Where no RDMA is reached the steps before have said why; that is in everybody's way.
+    // If no RDMA is reachable, earlier steps have said why, and that affects every client.
     let Some((port, service)) = facts.iwarp else { return };
     if facts.loopback && service != Service::Ping {
-        let how = "ask at the address that they use: weft serve --listen ADDR, weft doctor ADDR";
-        return report.skip("other clients", "nobody else reaches a loopback address", Some(how));
+        let how = "examine the address that they use: weft serve --listen ADDR, weft doctor ADDR";
+        return report.skip("other clients", "other hosts cannot reach a loopback address", Some(how));
     }
     let steps = match service {
         Service::Smb => {
@@ -60,63 +62,63 @@ fn blocked(found: impl Into<String>, remedy: impl Into<String>) -> Chance {
     Chance { clear: false, found: found.into(), remedy: remedy.into() }
 }
 
-/// Windows begins at TCP, asks for the interfaces, and comes to those that have RDMA and that its own card reaches.
+/// Windows starts on TCP, asks for the interfaces, and uses those with RDMA that its own adapter reaches.
 fn windows(facts: &Facts, port: u16) -> Chance {
     if facts.crc_refused {
         return blocked(
             "their cards ask for a CRC, which the server refuses",
-            "let the server take CRCs: weft serve without --crc asked",
+            "let the server use CRCs: weft serve without --crc asked",
         );
     }
     if port != SMB_DIRECT {
         return blocked(
-            format!("they look for SMB Direct over iWARP at port {SMB_DIRECT}, and it is at {port}"),
+            format!("they look for SMB Direct over iWARP at port {SMB_DIRECT}, but it is at {port}"),
             format!("weft serve --smbd-port {SMB_DIRECT}"),
         );
     }
     if facts.smb_open == Some(false) {
         return blocked(
-            "they begin at port 445 by TCP and learn of RDMA there, and it is closed",
+            "they begin on TCP port 445 and learn of RDMA there, but it is closed",
             "weft serve --smb-port 445 (or redirect it), or on Windows 11 24H2 and Server 2025: net use \\\\HOST\\SHARE /TCPPORT:N",
         );
     }
     if facts.announced == Some(false) {
         return blocked(
-            "the server tells them of no interface with RDMA, so they do not try",
-            "weft serve --listen ADDR with the one address that they reach, and with --rdma iwarp or rnic",
+            "the server announces no interface with RDMA, so they do not try",
+            "weft serve --listen ADDR with the one address that they can reach, and with --rdma iwarp or rnic",
         );
     }
     let told = match facts.announced {
-        Some(_) => "the server tells them of RDMA",
-        None => "what the server tells them was not looked at (--user NAME)",
+        Some(_) => "the server announces RDMA",
+        None => "the server's announcements were not examined (--user NAME)",
     };
     Chance {
         clear: true,
-        found: format!("nothing seen from here is in their way; {told}"),
+        found: format!("no obstacle visible from this host; {told}"),
         remedy: [
-            "where one stays on TCP: Server 2012 or later, or Windows 10 or 11 Enterprise, Education or Pro for Workstations",
-            "a card with iWARP in it: Windows has none in software; Get-NetAdapterRdma must show it Enabled",
+            "if a client stays on TCP: it needs Server 2012 or later, or Windows 10 or 11 Enterprise, Education or Pro for Workstations",
+            "it needs an adapter with iWARP, because Windows has no software iWARP; Get-NetAdapterRdma must show it Enabled",
             "Get-SmbClientNetworkInterface must show RDMA Capable, Get-SmbClientConfiguration EnableMultiChannel True",
-            "Get-SmbMultichannelConnection shows what is used; the log SmbClient/Connectivity says why not",
+            "Get-SmbMultichannelConnection shows the transport in use; the log SmbClient/Connectivity says why not",
         ]
         .join("\n"),
     }
 }
 
-/// Linux uses RDMA for SMB only where the mount says so.
+/// Linux uses RDMA for SMB only if the mount asks for it.
 fn linux_smb(facts: &Facts, port: u16) -> Chance {
     if facts.crc_refused {
         return blocked(
             "siw and cards may ask for a CRC, which the server refuses",
-            "let the server take CRCs: weft serve without --crc asked; or rmmod siw; modprobe siw mpa_crc_required=0",
+            "let the server use CRCs: weft serve without --crc asked; or rmmod siw; modprobe siw mpa_crc_required=0",
         );
     }
     Chance {
         clear: true,
-        found: "nothing seen from here is in their way; they use RDMA only where the mount asks for it"
+        found: "no obstacle visible from this host; they use RDMA only if the mount asks for it"
             .into(),
         remedy: format!(
-            "mount -t cifs -o rdma,vers=3.1.1,port={port},user=NAME //HOST/SHARE DIR\nwithout a card first: rdma link add siw0 type siw \
+            "mount -t cifs -o rdma,vers=3.1.1,port={port},user=NAME //HOST/SHARE DIR\nwithout an RDMA adapter, first: rdma link add siw0 type siw \
              netdev DEV\na kernel without CONFIG_CIFS_SMB_DIRECT refuses \"rdma\"; dmesg says why"
         ),
     }
@@ -125,11 +127,11 @@ fn linux_smb(facts: &Facts, port: u16) -> Chance {
 fn linux_nfs(port: u16) -> Chance {
     Chance {
         clear: true,
-        found: "nothing seen from here is in their way; they use RDMA only where the mount asks for it"
+        found: "no obstacle visible from this host; they use RDMA only if the mount asks for it"
             .into(),
         remedy: format!(
-            "mount -t nfs -o rdma,port={port} HOST:/EXPORT DIR\nwithout a card first: rdma link add siw0 type siw netdev DEV\n\
-             grep proto= /proc/mounts shows rdma where it is used\nover RDMA their ports are not reserved: an export of a server that is root lets \
+            "mount -t nfs -o rdma,port={port} HOST:/EXPORT DIR\nwithout an RDMA adapter, first: rdma link add siw0 type siw netdev DEV\n\
+             grep proto= /proc/mounts shows rdma if it is used\nover RDMA their ports are not reserved: if the server runs as root, let \
              them in with weft serve --export NAME:insecure"
         ),
     }

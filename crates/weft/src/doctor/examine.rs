@@ -1,7 +1,7 @@
-//! The examination: from the name to the first bytes that move by RDMA.
+//! The examination: from resolving the name to the first bytes moved by RDMA.
 //!
-//! Each step looks at what the steps before it made possible; what cannot be looked at is skipped and says so.
-//! Owns: the order of the steps and their words. Does not: print, or ask for a password.
+//! Each step builds on the steps before it; a step that cannot run is skipped with its reason. This file owns the
+//! order of the steps and their words. It does not print or ask for a password.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,30 +24,30 @@ use crate::connect::{WEFT_SMB_PORT, reach};
 use crate::host::Host;
 use crate::providers;
 
-/// Ports that are looked at when none is named: what they are for, and what they mean when they are closed.
+/// Ports examined if none is named, with their service and its name.
 const PORTS: &[(u16, Service)] = &[(smbd::IWARP_PORT, Service::Smb), (NFS_RDMA, Service::Nfs)];
 /// NFS over RDMA (RFC 8267 section 6).
 const NFS_RDMA: u16 = 20049;
 /// SMB over TCP.
 const SMB: u16 = 445;
-/// RDMA Reads at a time that the probe asks for: what the provider does by default.
+/// RDMA Reads outstanding that the probe asks for: the provider's default.
 const DEPTH: u16 = 64;
-/// A smaller MTU costs noticeably more packets than Ethernet's.
+/// With a smaller MTU than Ethernet's, the number of packets grows noticeably.
 const ETHERNET_MTU: u32 = 1500;
 
-/// What is to be found out.
+/// The subject of an examination.
 pub(crate) struct Question {
-    /// About whom.
+    /// The host.
     pub host: Host,
-    /// What is served on the port; guessed from its number where not given.
+    /// The service on the port; if not given, guessed from the port number.
     pub service: Option<Service>,
     /// Whether connections ask for a CRC.
     pub crc: bool,
-    /// For each connection and answer.
+    /// Time limit for each connection and answer.
     pub limit: Duration,
-    /// Who logs on, where the server's announcements are to be looked at.
+    /// The user who logs on, if the server's announcements are to be examined.
     pub logon: Option<Logon>,
-    /// Where shared memory peers meet.
+    /// Where shared-memory peers meet.
     pub shm: shm::Config,
 }
 
@@ -55,11 +55,11 @@ pub(crate) struct Question {
 pub(crate) struct Logon {
     pub user: String,
     pub password: Zeroizing<String>,
-    /// Port of SMB over TCP, where it was named.
+    /// Port of SMB over TCP, if one was named.
     pub smb_port: Option<u16>,
 }
 
-/// Examines; never fails, that is what the report is for.
+/// Examines the host; never fails, because failures go into the report.
 pub(crate) async fn examine(question: Question, pool: Pool) -> Report {
     let report = Report { host: question.host.to_string(), ..Report::default() };
     let facts = Facts::default();
@@ -70,7 +70,7 @@ pub(crate) async fn examine(question: Question, pool: Pool) -> Report {
     clients::judge(&mut report, &facts);
     report.verdict = verdict(&report, works, hindered);
     if let Some(why) = refused {
-        // RDMA is not to blame, and whether sessions use it nobody has seen.
+        // RDMA is not the cause, and we have not seen whether sessions use it.
         report.verdict.because = format!("{}; {why}", report.verdict.because);
         report.verdict.remedy.get_or_insert("check --user and WEFT_PASSWORD".into());
     }
@@ -85,9 +85,9 @@ struct Examination {
     works: Vec<&'static str>,
     /// Why payload does not move by RDMA although connections work, and what to do.
     hindered: Option<(String, String)>,
-    /// Why the user was not let in.
+    /// Why the log-on was refused.
     refused: Option<String>,
-    /// What matters to clients of other makes.
+    /// Facts that matter to other clients.
     facts: Facts,
 }
 
@@ -96,7 +96,7 @@ impl Examination {
         self.own_limits();
         let Some(addresses) = self.name().await else { return };
         let reached = self.ports(&addresses).await;
-        // What a local server offers does not depend on its TCP port.
+        // A local server's offers do not depend on its TCP port.
         let local = addresses.iter().copied().find(|addr| reach::is_local(addr.ip()));
         let (port, service) = match (reached, self.question.host.port) {
             (Some((addr, service)), _) => {
@@ -110,7 +110,7 @@ impl Examination {
         self.announced(&addresses, port).await;
     }
 
-    /// What this host and user may do.
+    /// The limits of this host and user.
     fn own_limits(&mut self) {
         let limit = match getrlimit(Resource::Memlock).current {
             None => "unlimited".to_owned(),
@@ -118,13 +118,13 @@ impl Examination {
         };
         self.report.ok(
             "locked memory",
-            format!("{limit}; iwarp and shm lock none (a card needs more: ulimit -l unlimited)"),
+            format!("{limit}; iwarp and shm lock no memory (an RDMA adapter needs more: ulimit -l unlimited)"),
         );
     }
 
     async fn name(&mut self) -> Option<Vec<SocketAddr>> {
         let host = self.question.host.clone();
-        // Without a port of its own the number is replaced below.
+        // Without a named port, this number is replaced below.
         match host.addresses(smbd::IWARP_PORT).await {
             Ok(addresses) => {
                 let list: Vec<String> = addresses.iter().map(|addr| addr.ip().to_string()).collect();
@@ -135,7 +135,7 @@ impl Examination {
                 self.report.fail(
                     "name",
                     e.to_string(),
-                    "spell the name as DNS or /etc/hosts has it, or give the address",
+                    "check the name against DNS or /etc/hosts, or give the address",
                 );
                 None
             }
@@ -150,7 +150,7 @@ impl Examination {
         })
     }
 
-    /// Tries the ports; the first open one that RDMA is for.
+    /// Tries the ports; returns the first open RDMA port.
     async fn ports(&mut self, addresses: &[SocketAddr]) -> Option<(SocketAddr, Service)> {
         if let Some(port) = self.question.host.port {
             let service = self.service_of(port);
@@ -185,7 +185,7 @@ impl Examination {
             let (found, remedy) = unreachable(&e, port, service);
             let (name, found) = (format!("port {port}"), format!("{}: {found}", meaning(port, service)));
             match open {
-                // One port for RDMA is enough.
+                // One RDMA port is enough.
                 Some(_) => self.report.warn(name, found, &remedy),
                 None => self.report.fail(name, found, &remedy),
             }
@@ -212,7 +212,7 @@ impl Examination {
         open
     }
 
-    /// The first of the addresses that takes a TCP connection.
+    /// The first address that accepts a TCP connection.
     async fn reach(&self, addresses: &[SocketAddr], port: u16) -> io::Result<SocketAddr> {
         let all: Vec<_> = addresses.iter().map(|addr| SocketAddr::new(addr.ip(), port)).collect();
         let connect = async |addr| Stream::connect_within(addr, self.question.limit).await;
@@ -225,7 +225,7 @@ impl Examination {
         }
     }
 
-    /// iWARP: MPA's reply, its terms, the path, and one use of the service.
+    /// iWARP: MPA's reply, its parameters, the path, and one use of the service.
     async fn iwarp(&mut self, addr: SocketAddr, service: Service) {
         let Some((answer, crc)) = self.mpa(addr).await else { return };
         self.terms(&answer, crc);
@@ -233,7 +233,7 @@ impl Examination {
         let config = iwarp::Config { crc, setup_timeout: self.question.limit, ..iwarp::Config::default() };
         let provider = iwarp::Provider::new(self.pool.clone(), config);
         match self.use_service(service, &provider, addr).await {
-            // With a CRC refused, what works is not what Weft does by default.
+            // If CRC is refused, a working connection differs from Weft's default.
             Ok(found) => {
                 self.report.ok(service_step(service), format!("{found} (iwarp)"));
                 self.facts.iwarp = Some((addr.port(), service));
@@ -258,7 +258,7 @@ impl Examination {
         try_out(service, provider, addr, self.question.limit, &self.pool).await
     }
 
-    /// The reply of MPA, and with which choice of CRC it came.
+    /// MPA's reply, and the CRC setting with which it came.
     async fn mpa(&mut self, addr: SocketAddr) -> Option<(Answer, bool)> {
         let limit = self.question.limit;
         let ask = |crc, enhanced| probe::Question { crc, enhanced, peer_to_peer: true, depth: DEPTH, limit };
@@ -268,11 +268,11 @@ impl Examination {
             && let Ok(answer) = probe(addr, ask(wish, false)).await
             && !answer.rejected
         {
-            // The provider asks a second time in this way, too.
+            // The provider also retries this way.
             self.report.warn(
                 "MPA",
-                format!("revision {}; the peer hangs up on the enhanced request", answer.revision),
-                "each connection is asked for twice: use MPA revision 2 at the peer",
+                format!("revision {}; the peer closes the connection on the enhanced request", answer.revision),
+                "each connection needs two attempts: use MPA revision 2 at the peer",
             );
             return Some((answer, wish));
         }
@@ -290,12 +290,12 @@ impl Examination {
                 true => self.report.fail(
                     "CRC",
                     "the peer refuses connections that ask for a CRC",
-                    "turn CRCs on at the peer, or do without: weft cp --no-crc, weft rdma --crc asked",
+                    "enable CRCs at the peer, or do without: weft cp --no-crc, weft rdma --crc asked",
                 ),
                 false => self.report.fail(
                     "CRC",
                     "the peer refuses connections that do not ask for a CRC",
-                    "ask for one: leave --no-crc and --crc asked out",
+                    "ask for one: omit --no-crc and --crc asked",
                 ),
             }
             return Some((answer, !wish));
@@ -313,7 +313,7 @@ impl Examination {
                 self.report.fail(
                     "MPA",
                     format!("the peer speaks MPA and rejects the connection, {why}"),
-                    "see the peer's log: it wants other private data, another port, or has no room",
+                    "see the peer's log: it may expect other private data or another port, or be full",
                 );
                 return None;
             }
@@ -322,15 +322,15 @@ impl Examination {
         let (found, remedy) = match &e {
             NoAnswer::Foreign(bytes) => (
                 format!("{e}; its first bytes: {}", readable(bytes)),
-                "another program has this port: name the port of RDMA, HOST:PORT",
+                "another program uses this port: give the RDMA port, HOST:PORT",
             ),
             NoAnswer::Silent => (
                 format!("{e}"),
-                "what listens there does not speak iWARP (or hangs): name the port of RDMA, HOST:PORT",
+                "the listener does not speak iWARP (or hangs): give the RDMA port, HOST:PORT",
             ),
             NoAnswer::Closed => (
                 format!("{e}"),
-                "what listens there does not speak iWARP, or has no room: see its log, or name another port",
+                "the listener does not speak iWARP, or is full: see its log, or give another port",
             ),
             NoAnswer::Malformed(_) => {
                 (format!("{e}"), "the peer's iWARP is broken: report it with its version")
@@ -341,7 +341,7 @@ impl Examination {
         None
     }
 
-    /// What the two sides would agree on.
+    /// The parameters that both sides would agree on.
     fn terms(&mut self, answer: &Answer, crc: bool) {
         let report = &mut self.report;
         if crc == self.question.crc {
@@ -358,8 +358,8 @@ impl Examination {
         if answer.markers {
             report.warn(
                 "markers",
-                "the peer wants markers in what it receives",
-                "turn markers off at the peer: they cost copies",
+                "the peer asks for markers in the data it receives",
+                "disable markers at the peer: they cost copies",
             );
         } else {
             report.ok("markers", "none");
@@ -368,14 +368,14 @@ impl Examination {
             Some((0, _)) => report.warn(
                 "IRD/ORD",
                 "the peer accepts no RDMA Reads (IRD 0)",
-                "raise the peer's IRD: servers read WRITE payload out of their clients",
+                "raise the peer's IRD: servers read WRITE payload from their clients by RDMA Read",
             ),
             Some((ird, ord)) => {
-                report.ok("IRD/ORD", format!("the peer takes {ird} RDMA Reads at a time and makes {ord}"))
+                report.ok("IRD/ORD", format!("the peer accepts {ird} outstanding RDMA Reads and issues {ord}"))
             }
             None => report.warn(
                 "IRD/ORD",
-                "not said: the peer's MPA has no enhanced set-up",
+                "unknown: the peer's MPA has no enhanced set-up",
                 "configure both sides with the same number of RDMA Reads, or use MPA revision 2 at the peer",
             ),
         }
@@ -383,7 +383,7 @@ impl Examination {
             Some(openings) => {
                 report.ok("peer-to-peer", format!("the peer can be opened by {}", openings.join(", ")))
             }
-            None => report.skip("peer-to-peer", "the peer does not do it; Weft needs it nowhere", None),
+            None => report.skip("peer-to-peer", "the peer does not support it; Weft never needs it", None),
         }
     }
 
@@ -420,7 +420,7 @@ impl Examination {
         match self.use_service(service, &provider, addr).await {
             Ok(found) => {
                 self.report.ok("shm", format!("{found} (shm, uid {uid} on both sides)"));
-                // Taken before iWARP.
+                // Preferred to iWARP.
                 self.works.insert(0, "shm");
             }
             Err(e) => {
@@ -433,7 +433,7 @@ impl Examination {
         }
     }
 
-    /// What the server tells its clients, and what a session over RDMA is like.
+    /// The server's announcements to its clients, and the properties of a session over RDMA.
     async fn announced(&mut self, addresses: &[SocketAddr], port: u16) {
         let Some(Logon { user, password, smb_port }) = self.question.logon.as_ref() else {
             let how = "give --user NAME (and WEFT_PASSWORD, --smb-port) to see what the server announces";
@@ -447,7 +447,7 @@ impl Examination {
             && loopback
             && self.question.logon.as_ref().is_some_and(|logon| logon.smb_port.is_none())
         {
-            // As URLs without a port have it.
+            // As for URLs without a port.
             let other = self.reach(addresses, WEFT_SMB_PORT).await;
             if other.is_ok() {
                 (reached, smb_port) = (other, WEFT_SMB_PORT);
@@ -460,14 +460,14 @@ impl Examination {
                 return self.report.warn(
                     "announced",
                     format!("port {smb_port}: {found}"),
-                    "name the port of SMB over TCP: --smb-port N",
+                    "give the port of SMB over TCP: --smb-port N",
                 );
             }
         };
         let asked = rt::timeout(self.question.limit, announcements(addr, options.clone(), &self.pool)).await;
         let asked = asked.unwrap_or_else(|rt::Elapsed| Err("no answer in time".into()));
         match asked {
-            // A session over RDMA would be refused as well, and count as one more wrong password.
+            // A session over RDMA would be refused as well, and count as another wrong password.
             Err(e) if is_refusal(&e) => {
                 self.refused = Some(format!("{user} cannot log on at port {smb_port}: {e}"));
                 self.report.fail(
@@ -490,11 +490,11 @@ impl Examination {
                 self.report.warn(
                 "announced",
                 format!("{list}; no interface with RDMA"),
-                "clients that ask (Linux, Windows) stay on TCP; weft serve announces RDMA when --listen names one address",
+                "clients that ask (Linux, Windows) stay on TCP; weft serve announces RDMA if --listen has one address",
                 );
             }
         }
-        // The way that a client would take.
+        // The transport that a client would choose.
         let Some(medium) = self.works.first().copied() else { return };
         let provider: Box<dyn Provider> = match medium {
             "shm" => Box::new(shm::Provider::new(self.pool.clone(), self.question.shm.clone())),
@@ -506,7 +506,7 @@ impl Examination {
         match session.unwrap_or_else(|rt::Elapsed| Err("no answer in time".into())) {
             Ok((described, true)) => self.report.ok("session", described),
             Ok((described, false)) => {
-                let remedy = "payload of signed or encrypted sessions moves by RDMA only where both ends negotiate RDMA transforms: leave --require-signing, --require-encryption and --sign, --encrypt out";
+                let remedy = "payload of signed or encrypted sessions moves by RDMA only if both ends negotiate RDMA transforms: omit --require-signing, --require-encryption and --sign, --encrypt";
                 self.report.warn("session", format!("{described}; payload stays inside messages"), remedy);
                 self.hindered = Some((
                     format!(
@@ -524,7 +524,7 @@ impl Examination {
     }
 }
 
-/// The interfaces and endpoints that a server tells by SMB over TCP, and whether any of them has RDMA.
+/// The interfaces and endpoints that a server announces over TCP, and whether any of them has RDMA.
 async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Result<(String, bool), Failure> {
     let stream = Stream::connect(addr).await?;
     let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
@@ -534,7 +534,7 @@ async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Resul
     let mut rdma = false;
     match session.interfaces().await {
         Ok(mut interfaces) => {
-            // Told with RDMA and without it is told with RDMA.
+            // An interface listed both with and without RDMA has RDMA.
             let with: Vec<_> = interfaces.iter().filter(|one| one.rdma).map(|one| one.addr).collect();
             interfaces.retain(|one| one.rdma || !with.contains(&one.addr));
             for interface in interfaces {
@@ -552,7 +552,7 @@ async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Resul
         }
         Err(e) => lines.push(format!("no interface list: {e}")),
     }
-    // Only a Weft server knows the question.
+    // Only Weft servers know this question.
     if let Ok(endpoints) = session.endpoints().await {
         rdma |= !endpoints.is_empty();
         lines.extend(
@@ -563,12 +563,12 @@ async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Resul
     Ok((format!("SMB {dialect}: {}", lines.join(", ")), rdma))
 }
 
-/// Whether the server has judged who logs on.
+/// Whether the server has judged the user's credentials.
 fn is_refusal(failure: &Failure) -> bool {
     failure.downcast_ref::<weft_smb::client::Error>().is_some_and(|e| e.status().is_some())
 }
 
-/// A session over RDMA: what it is like, and whether payload moves by RDMA.
+/// A session over RDMA: its properties, and whether payload moves by RDMA.
 async fn session(
     provider: &dyn Provider,
     addr: SocketAddr,
@@ -624,15 +624,15 @@ fn unreachable(error: &io::Error, port: u16, service: Service) -> (String, Strin
     };
     match error.kind() {
         io::ErrorKind::ConnectionRefused => (
-            "closed, nothing listens there".into(),
-            format!("start the server there ({start}), or name its port: HOST:PORT"),
+            "closed, nothing listens on it".into(),
+            format!("start the server on that host ({start}), or give its port: HOST:PORT"),
         ),
         io::ErrorKind::TimedOut => (
             "no answer".into(),
             format!("a firewall drops TCP port {port}, or the host is down: open it on every hop"),
         ),
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            (format!("{error}"), "check the address and the way there: ip route get ADDR".into())
+            (format!("{error}"), "check the address and the route: ip route get ADDR".into())
         }
         _ => (format!("{error}"), "check the address and the port".into()),
     }

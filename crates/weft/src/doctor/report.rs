@@ -1,6 +1,4 @@
-//! A checklist and its verdict: for people and as JSON.
-//!
-//! Does not: examine.
+//! A checklist and its verdict, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -14,11 +12,11 @@ use crate::out;
 pub(crate) enum Status {
     /// As it should be.
     Ok,
-    /// Works, but not as well as it could, or not for everybody.
+    /// Works, but not optimally, or not for every client.
     Warning,
-    /// In the way of RDMA.
+    /// Prevents RDMA.
     Failed,
-    /// Not looked at, and why.
+    /// Not examined; the reason is given.
     Skipped,
 }
 
@@ -46,25 +44,25 @@ impl Status {
 /// One line of the checklist.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Step {
-    /// What was looked at; names stay the same from version to version.
+    /// The subject; names stay the same from version to version.
     pub name: String,
-    /// How it ended.
+    /// The result.
     pub status: Status,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What to do about it, a thing a line.
+    /// What to do about it, one action per line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-/// What it all adds up to.
+/// The conclusion.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Verdict {
-    /// RDMA is used, or would be.
+    /// Whether RDMA is used or can be used.
     pub rdma: bool,
-    /// The providers that work, the one that is taken first.
+    /// The providers that work, in order of preference.
     pub by: Vec<&'static str>,
-    /// The sentence.
+    /// The explanation.
     pub because: String,
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,36 +72,36 @@ pub(crate) struct Verdict {
 /// The whole examination.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Report {
-    /// As it was asked for.
+    /// The host, as the user wrote it.
     pub host: String,
-    /// In order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// The end.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
 impl Report {
-    /// A step that is as it should be.
+    /// Adds a successful step.
     pub(crate) fn ok(&mut self, name: impl Into<String>, found: impl Into<String>) {
         self.add(name, Status::Ok, found, None);
     }
 
-    /// A step that is as it should be, with what to do where it does not help.
+    /// Adds a successful step with advice in case of problems.
     pub(crate) fn advise(&mut self, name: impl Into<String>, found: impl Into<String>, remedy: &str) {
         self.add(name, Status::Ok, found, Some(remedy.to_owned()));
     }
 
-    /// A step that could be better.
+    /// Adds a step that could be better.
     pub(crate) fn warn(&mut self, name: impl Into<String>, found: impl Into<String>, remedy: &str) {
         self.add(name, Status::Warning, found, Some(remedy.to_owned()));
     }
 
-    /// A step that is in the way.
+    /// Adds a step that prevents RDMA.
     pub(crate) fn fail(&mut self, name: impl Into<String>, found: impl Into<String>, remedy: &str) {
         self.add(name, Status::Failed, found, Some(remedy.to_owned()));
     }
 
-    /// A step that was not taken, and what it takes.
+    /// Adds a skipped step, with what it would need.
     pub(crate) fn skip(&mut self, name: impl Into<String>, found: impl Into<String>, remedy: Option<&str>) {
         self.add(name, Status::Skipped, found, remedy.map(str::to_owned));
     }
@@ -115,12 +113,12 @@ impl Report {
         found: impl Into<String>,
         remedy: Option<String>,
     ) {
-        // What was found may be what a server said; the page and the terminal show it alike.
+        // A finding may contain text from a server; page and terminal show it alike.
         let (name, found) = (out::name(&name.into()), out::lines(&found.into()));
         self.steps.push(Step { name, status, found, remedy: remedy.as_deref().map(out::lines) });
     }
 
-    /// The first step that is in the way.
+    /// The first step that prevents RDMA.
     pub(crate) fn first_failure(&self) -> Option<&Step> {
         self.steps.iter().find(|step| step.status == Status::Failed)
     }

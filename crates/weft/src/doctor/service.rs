@@ -1,6 +1,4 @@
-//! One real use of an RDMA connection: what answers there, SMB Direct, NFS or pings.
-//!
-//! Owns: the connection while it lasts. Does not: log on.
+//! Uses an RDMA connection once to find the service behind it: SMB Direct, NFS or pings. It does not log on.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +13,7 @@ use weft_transport::{Channel, rpcrdma, smbd};
 
 use crate::args::Service;
 
-/// Uses the service once; what it agreed to, or why it did not work.
+/// Uses the service once; returns the negotiated parameters, or why it failed.
 pub(super) async fn try_out(
     service: Service,
     provider: &dyn Provider,
@@ -48,7 +46,7 @@ async fn negotiate(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Re
     ))
 }
 
-/// NFS procedure 0 does nothing; even "no such version" comes from a server that speaks RPC over RDMA.
+/// NFS procedure 0 does nothing; even "no such version" proves that the server speaks RPC over RDMA.
 async fn null_call(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Result<String, String> {
     let connected = rpcrdma::connect(provider, addr, rpcrdma::Config::default(), pool.clone()).await;
     let channel = connected.map_err(|e| e.to_string())?;
@@ -71,7 +69,7 @@ async fn one_round(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Re
     Ok(format!("{size} bytes went there by RDMA Read and came back by RDMA Write, unchanged, in {us:.0} us"))
 }
 
-/// Private data or foreign bytes, as a person can read them.
+/// Private data or foreign bytes in readable form.
 pub(super) fn readable(bytes: &Bytes) -> String {
     const SHOWN: usize = 32;
     let dots = if bytes.len() > SHOWN { "..." } else { "" };

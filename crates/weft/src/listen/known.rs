@@ -1,4 +1,4 @@
-//! A channel whose place among the connections, and whose memory, change when its peer is known.
+//! A channel whose quota slot and memory change when its peer is identified.
 
 use std::io;
 use std::rc::Rc;
@@ -40,10 +40,10 @@ impl Channel for Placed {
     fn authenticated(&self) {
         self.channel.authenticated();
         if !self.member.admit() {
-            tracing::debug!(peer = %self.peer(), "keeps a stranger's memory: its address holds all that it may");
+            tracing::debug!(peer = %self.peer(), "keeps unidentified peer's memory: its address has reached its limit");
         }
         if !self.place.admit() {
-            tracing::debug!(peer = %self.peer(), "known too late: its place was taken");
+            tracing::debug!(peer = %self.peer(), "identified too late: its slot was given away");
         }
     }
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {

@@ -1,12 +1,15 @@
-//! What the connections of one source may hold of the buffer pool, before they are known and after.
+//! Limits how much of the buffer pool the connections of one source may hold, before and after their peer is
+//! identified.
 //!
-//! Before its peer is known a connection takes from the strangers' share, of which each source has a part, so that one address
-//! keeps nobody else from logging on. A known peer's messages come out of the pool; on RDMA connections, which hold receives,
-//! messages on their way in and payload that is pulled, out of a part of it that all connections of the source share. An RDMA
-//! connection takes what it holds along when its peer becomes known. Long answers have a part of the pool of their own: all
-//! together hold so little that what has to be received, or read to be sent, never waits for clients that do not read their answers;
-//! no source holds more than is still free of it, and who does not read while others wait for memory for theirs has to go (unread.rs).
-//! Owns: the shares of each source that is connected, and of each connection's answers. Does not: count connections.
+//! Before its peer is identified, a connection allocates from the strangers' share, and each source is limited to a
+//! part of it, so that one address cannot prevent others from logging on. Messages of an identified peer come from
+//! the pool. RDMA connections hold receives, incoming messages and pulled payload; for identified peers these come
+//! from a part of the pool shared by all connections of the source. An RDMA connection keeps what it holds when its
+//! peer is identified. Long answers have their own part of the pool: together they hold so little that incoming
+//! messages, and data read for sending, never wait for clients that do not read their answers. No source holds more
+//! than is still free of that part, and a peer that does not read while others wait for answer memory is disconnected
+//! (unread.rs). This file owns the shares of each connected source and of each connection's answers. It does not
+//! count connections.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -19,14 +22,14 @@ use weft_machine::{Peer, Pool, Source, Time, rt};
 use super::notice::Notice;
 use super::unread::Silent;
 
-/// The part of the pool, and of the strangers' share, that one source may hold: enough for a host with many clients, and three more
-/// of them are served beside one that means harm.
+/// The part of the pool, and of the strangers' share, that one source may hold: enough for a host with many clients,
+/// and three more such hosts are served beside a malicious one.
 const PART: usize = 4;
 
-/// The part of the pool that long answers may hold, until the network has taken them.
+/// The part of the pool that long answers may hold until the network has accepted them.
 const ANSWERS_PART: usize = 2;
 
-/// How often it is looked whether answers wait for memory.
+/// How often to check whether answers wait for memory.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The shares, by source.
@@ -39,26 +42,26 @@ pub(crate) struct Memory {
 
 #[derive(Default)]
 struct Sources {
-    /// Those that are connected, or whose connections left something behind.
+    /// Sources that are connected, or whose ended connections still hold memory.
     known: HashMap<Source, Shares>,
-    /// The latter.
+    /// Of these, the ones that are not connected.
     left: HashSet<Source>,
-    /// What the answers of each connection hold, by its number.
+    /// The memory held by the answers of each connection, by its number.
     answers: BTreeMap<u64, Arc<Answers>>,
     next: u64,
     silent: Silent,
 }
 
-/// What the answers of one connection hold.
+/// The memory held by the answers of one connection.
 struct Answers {
     source: Source,
-    /// A part of what its source may hold.
+    /// A part of its source's limit.
     share: Pool,
-    /// That it has to go.
+    /// Tells the connection to close.
     notice: Notice,
 }
 
-/// The shares of a source, and how many connections it has.
+/// The shares of a source, and its number of connections.
 struct Shares {
     strangers: Pool,
     rdma: Pool,
@@ -66,29 +69,29 @@ struct Shares {
     members: usize,
 }
 
-/// One connection's part in the shares of its source, until it is dropped.
+/// One connection's membership in the shares of its source, until it is dropped.
 pub(super) struct Member {
     memory: Arc<Memory>,
     source: Source,
-    /// Where its buffers come from while its peer is a stranger.
+    /// The source of its buffers while its peer is unidentified.
     pub(super) strangers: Pool,
     number: u64,
     answers: Arc<Answers>,
     rdma: Option<Rdma>,
 }
 
-/// What an RDMA connection holds, strange or known.
+/// The memory of an RDMA connection, identified or not.
 struct Rdma {
     own: Pool,
     known: Pool,
     peer: Cell<Known>,
 }
 
-/// Whether the peer of an RDMA connection is known.
+/// Whether the peer of an RDMA connection is identified.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     No,
-    /// It is, and there was no room for what it holds among the known.
+    /// Identified, but the source's limit had no room for what the connection holds.
     Waits,
     Moved,
 }
@@ -101,7 +104,7 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Sources> {
-        // Nothing inside the lock can panic half-way.
+        // No code inside the lock can panic halfway.
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,7 +112,7 @@ impl Memory {
         whole.share(whole.limit_bytes() / PART)
     }
 
-    /// A connection of `peer` begins that needs no more than the messages on their way in.
+    /// Adds a connection of `peer` that needs memory only for incoming messages.
     pub(super) fn join(self: &Arc<Self>, peer: Peer) -> Member {
         let source = Source::of(peer);
         let mut sources = self.lock();
@@ -133,7 +136,7 @@ impl Memory {
         Member { memory: self.clone(), source, strangers, number, answers, rdma: None }
     }
 
-    /// Tells those to go whose answers hold memory that others wait for, as long as it runs.
+    /// While it runs, tells connections to close whose answers hold memory that others wait for.
     pub(crate) async fn watch(self: Arc<Self>) {
         loop {
             rt::sleep(LOOK).await;
@@ -147,7 +150,7 @@ impl Memory {
         if self.pool.waiting() == 0 {
             return silent.forget();
         }
-        // An answer waits for all, or for those of its own source.
+        // An answer waits for all answers, or for those of its own source.
         let wanted_of_all = self.answers.wanted_bytes();
         let wanted: HashMap<Source, usize> = known
             .iter()
@@ -159,7 +162,7 @@ impl Memory {
         }
         let free_bytes = self.answers.limit_bytes().saturating_sub(self.answers.in_use_bytes());
         let is_in_the_way = |of: &Answers| {
-            // Of all, a source that holds less than is free keeps nobody waiting.
+            // A source that holds less than is free overall does not make others wait.
             let held_bytes = known.get(&of.source).map_or(0, |shares| shares.answers.in_use_bytes());
             wanted.contains_key(&of.source) || wanted_of_all > 0 && held_bytes >= free_bytes
         };
@@ -172,7 +175,7 @@ impl Memory {
         }
     }
 
-    /// A connection of `peer` by RDMA begins. A process of this host is not limited: it runs as the server's user.
+    /// Adds an RDMA connection of `peer`. A process on this host is not limited: it runs as the server's user.
     pub(super) fn join_rdma(self: &Arc<Self>, peer: Peer) -> Member {
         let mut member = self.join(peer);
         if member.source != Source::Local
@@ -186,12 +189,12 @@ impl Memory {
 }
 
 impl Sources {
-    /// Forgets the sources that are not connected and hold nothing any more.
+    /// Forgets sources that are not connected and hold nothing any more.
     fn tidy(&mut self) {
         let Sources { known, left, .. } = self;
         left.retain(|source| {
             let Some(shares) = known.get(source).filter(|shares| shares.members == 0) else { return false };
-            // What this host's own answers hold is not of a share that would be forgotten.
+            // Memory of this host's own answers belongs to no share that would be forgotten.
             let own = if *source == Source::Local { None } else { Some(&shares.answers) };
             let held = [Some(&shares.strangers), Some(&shares.rdma), own];
             let holds = held.into_iter().flatten().any(|share| share.in_use_bytes() > 0);
@@ -204,23 +207,23 @@ impl Sources {
 }
 
 impl Member {
-    /// Where the bytes of long answers come from.
+    /// The source of memory for long answers.
     pub(super) fn answers(&self) -> Pool {
         self.answers.share.clone()
     }
 
-    /// Ends when the connection has to go, because it does not read answers whose memory others wait for.
+    /// Completes when the connection must close because it does not read answers whose memory others wait for.
     pub(super) fn poll_notice(&self, cx: &Context<'_>) -> Poll<()> {
         self.answers.notice.poll(cx)
     }
 
-    /// Where the buffers of an RDMA connection come from.
+    /// The source of the buffers of an RDMA connection.
     pub(super) fn rdma(&self) -> Pool {
         self.rdma.as_ref().map_or(&self.memory.pool, |rdma| &rdma.own).clone()
     }
 
-    /// The peer is known. Where its source holds all that it may, an RDMA connection goes on with a stranger's memory; false then, and
-    /// it is to be tried again.
+    /// Marks the peer as identified. If its source has reached its limit, an RDMA connection keeps a stranger's
+    /// memory; then this returns false, and the caller must retry.
     pub(super) fn admit(&self) -> bool {
         let Some(rdma) = self.rdma.as_ref().filter(|rdma| rdma.peer.get() != Known::Moved) else {
             return true;
@@ -233,10 +236,10 @@ impl Member {
         moved
     }
 
-    /// Where there was no room for a known peer's connection there may be by now.
+    /// Retries for an identified peer's connection that had no room before.
     pub(super) fn settle(&self) {
         if self.rdma.as_ref().is_some_and(|rdma| rdma.peer.get() == Known::Waits) && self.admit() {
-            tracing::debug!("a connection has found room among the known");
+            tracing::debug!("a connection of an identified peer has found room");
         }
     }
 }
@@ -280,7 +283,7 @@ mod tests {
         member
     }
 
-    /// All that its answers get, in buffers of 1 MiB.
+    /// All memory that its answers can get, in buffers of 1 MiB.
     fn all_of(member: &Member) -> Vec<Buf> {
         std::iter::from_fn(|| member.answers().try_alloc(1 << 20)).collect()
     }
@@ -293,12 +296,12 @@ mod tests {
         assert_eq!(taken.len(), 32);
         assert!(greedy[1].rdma().try_alloc(4096).is_none());
         assert!(known(&memory, "10.0.0.2:1").rdma().try_alloc(16 << 20).is_some());
-        // Of IPv6 a host has a network.
+        // For IPv6, a host has a whole network.
         let one = known(&memory, "[2001:db8::1]:1");
         let _all: Vec<_> = std::iter::from_fn(|| one.rdma().try_alloc(1 << 20)).collect();
         assert!(known(&memory, "[2001:db8::ffff]:1").rdma().try_alloc(4096).is_none());
         assert!(known(&memory, "[2001:db8:0:1::1]:1").rdma().try_alloc(4096).is_some());
-        // What a connection left behind counts, until it is gone as well.
+        // Memory left by an ended connection counts until it is freed.
         drop(greedy);
         let next = memory.join_rdma(peer("10.0.0.1:3"));
         assert!(next.admit() && next.rdma().try_alloc(4096).is_none());
@@ -312,11 +315,11 @@ mod tests {
     fn answers_of_an_address_that_nobody_reads_leave_room_for_those_of_others_and_for_requests() {
         let (pool, memory) = memory(32 * MAX_BUF);
         let join = |addr: &str| memory.join(Peer::Tcp(addr.parse().unwrap()));
-        // Of 16 buffers, an address has four, however many connections it has.
+        // Of 16 buffers, an address gets four, however many connections it has.
         let greedy = ["10.0.0.1:1", "10.0.0.1:2"].map(join);
         let mut held = all_of(&greedy[0]);
         assert_eq!((held.len(), all_of(&greedy[1]).len()), (4 * 16, 0));
-        // None has more than is still free.
+        // No source holds more than is still free.
         let more: Vec<_> = (2..9).map(|n| join(&format!("10.0.0.{n}:1"))).collect();
         for member in &more {
             let all = all_of(member);
@@ -325,7 +328,7 @@ mod tests {
         }
         assert!(held.len() < 16 * 16, "half of the pool, by however many addresses");
         assert!(pool.try_alloc(MAX_BUF).is_some());
-        // What a connection left behind counts, until it is taken.
+        // Memory left by an ended connection counts until it is freed.
         drop(greedy);
         assert!(all_of(&join("10.0.0.1:3")).is_empty());
         drop(held);
@@ -341,7 +344,7 @@ mod tests {
         let join = |n: u64| memory.join(Peer::Tcp(format!("10.0.0.{n}:1").parse().unwrap()));
         let at = |secs: u64| memory.look(Time::ZERO + Duration::from_secs(secs));
         let told = |member: &Member| member.poll_notice(&Context::from_waker(Waker::noop())).is_ready();
-        // Six addresses hold all but 8 MiB: the first 64, the last 8.
+        // Six addresses hold all but 8 MiB: the first holds 64, the last 8.
         let members: Vec<Member> = (0..6).map(join).collect();
         let mut held: Vec<Vec<Buf>> = members.iter().map(all_of).collect();
         assert_eq!((held[0].len(), held[5].len(), pool.in_use_bytes()), (64, 8, 248 << 20));
@@ -356,7 +359,7 @@ mod tests {
         };
         assert_eq!(answered(), [false, false]);
         (60..63).for_each(at);
-        // The first reads, but not enough for all.
+        // The first one reads, but frees too little for all.
         held[0].truncate(56);
         (63..65).for_each(at);
         assert!(!members.iter().any(told), "not at once");
@@ -374,7 +377,7 @@ mod tests {
     #[test]
     fn an_address_keeps_nobody_else_from_logging_on() {
         let (pool, memory) = memory(64 * MAX_BUF);
-        // Of eight, an address has two, by whatever transport.
+        // Of eight, an address gets two, over any transport.
         let greedy = memory.join(Peer::Tcp("10.0.0.1:1".parse().unwrap()));
         let mut held: Vec<_> = std::iter::from_fn(|| greedy.strangers.try_alloc(MAX_BUF)).collect();
         assert_eq!(held.len(), 2);
@@ -383,7 +386,7 @@ mod tests {
         let other = memory.join_rdma(peer("10.0.0.2:1"));
         let first = other.rdma().try_alloc(4096);
         assert!(first.is_some() && known(&memory, "10.0.0.3:1").rdma().try_alloc(MAX_BUF).is_some());
-        // Known peers that hold all they can keep nobody from it either.
+        // Identified peers that hold all of their memory cannot prevent it either.
         held.extend(std::iter::from_fn(|| pool.try_alloc(MAX_BUF)));
         assert_eq!(held.len(), 2 + 56);
         assert!(other.rdma().try_alloc(MAX_BUF).is_some());

@@ -1,6 +1,4 @@
-//! Tells a connection to go, from whatever core.
-//!
-//! Does not: close it. Who waits for the notice does.
+//! Tells a connection to close, from any core. The task that waits for the notice closes it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -34,7 +32,7 @@ impl Notice {
         self.lock().given
     }
 
-    /// Ends when it is given. One task waits for it.
+    /// Completes when the notice is given. One task waits for it.
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.given {

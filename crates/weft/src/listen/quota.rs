@@ -1,10 +1,10 @@
-//! How many connections each service and each address may have.
+//! Limits the number of connections per service and per address.
 //!
-//! Every service has a part of all connections for itself, so that a flood of one (mountd asks nobody for a password) shuts
-//! nobody out of another. Where a part, or what one address may have of it, is full, a connection there that nobody knows yet is
-//! closed for the new one: the oldest of the address that has most of them, so that whoever logs on beside a flood is not the one
-//! who goes. Only where all are known is the new one refused.
-//! Owns: the counts. Does not: accept, or close: a connection that is to go is told so on its own core.
+//! Every service has its own part of all connections, so that a flood of one (mountd asks for no password) does not
+//! block the others. When a part is full, or an address has used up its share of it, an unidentified connection there
+//! is closed in favour of the new one: the oldest one of the address with the most of them, so that a client that
+//! logs on during a flood is not the victim. If all are identified, the new connection is refused. This file owns the
+//! counts. It does not accept or close: a connection is told to close on its own core.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -21,35 +21,35 @@ use weft_machine::{Peer, Source, rt};
 
 use super::notice::Notice;
 
-/// Connections at a time, of all services together: each costs a descriptor, some kilobytes, and a place in tables.
+/// Maximum number of connections of all services: each costs a descriptor, some kilobytes, and table entries.
 const MAX_CONNECTIONS: usize = 8192;
-/// Of the descriptors of the process, one in so many is for connections; the others are for open files.
+/// The part of the process's descriptors used for connections; the others are for open files.
 const DESCRIPTORS_PART: usize = 4;
-/// A server starts only where so many descriptors are free once it listens: of a quarter of them each service has its part of the
-/// connections, and with fewer whole services had one connection.
+/// A server starts only if this many descriptors are free once it listens: a quarter of them is divided among the
+/// services, and with fewer, some services would get a single connection.
 const LEAST_FREE: usize = 128;
-/// What is advised where there are fewer, at least.
+/// The minimum value that the advice suggests.
 const ADVISED: usize = 1024;
-/// What the parts of the services are counted in.
+/// The unit of the services' parts.
 const PARTS: usize = 16;
-/// Of the part of a service, an address may have one in so many connections.
+/// The part of a service's connections that one address may have.
 const ADDRESS_PART: usize = 4;
-/// An address may have so many at least, as far as there are: a client with several channels on each of some links.
+/// The minimum per address, if the service has as many: a client with several channels on each of several links.
 const ADDRESS_LEAST: usize = 64;
 
-/// Connections that were told to go and have not gone yet: of all connections, one in so many. Accepting waits for them beyond
-/// that, because each still has its descriptor: whoever connects waits a moment in the listener's queue, instead of being
-/// refused for want of one.
+/// The part of all connections that may have been told to close and still be open. Beyond it, accepting waits for
+/// them, because each still has its descriptor: a new client waits a moment in the listener's queue instead of being
+/// refused for lack of one.
 const LEAVING_PART: usize = 16;
-/// How long accepting waits for those that leave. One that does not go keeps nobody waiting for longer.
+/// How long accepting waits for closing connections. One that does not close delays nobody for longer.
 const LEAVING_PAUSE: Duration = Duration::from_millis(100);
 
-/// What connections are for.
+/// The service of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// SMB, by TCP and RDMA.
+    /// SMB, over TCP and RDMA.
     Smb,
-    /// NFS, by TCP and RDMA.
+    /// NFS, over TCP and RDMA.
     Nfs,
     /// MOUNT, NLM and NSM on mountd's port.
     Mount,
@@ -62,7 +62,8 @@ pub(crate) enum Service {
 impl Service {
     const ALL: [Service; 5] = [Service::Smb, Service::Nfs, Service::Mount, Service::Rpcbind, Service::Nbd];
 
-    /// Its part of all connections, of [`PARTS`]: those of file services last, the others are short.
+    /// Its part of all connections, in units of [`PARTS`]: file services have long-lived connections, the others
+    /// short ones.
     fn parts(self) -> usize {
         match self {
             Service::Smb | Service::Nfs => 6,
@@ -72,21 +73,21 @@ impl Service {
     }
 }
 
-/// Why there is no place for a connection.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
-    /// Of the service.
+    /// The service is full.
     #[error("the service has all {0} connections of its part")]
     Service(usize),
-    /// Of the address.
+    /// The address has reached its limit.
     #[error("its address has {0} connections already")]
     Address(usize),
     /// No descriptor is left.
-    #[error("the process has no descriptor left (`ulimit -n`)")]
+    #[error("the process has no free descriptor (`ulimit -n`)")]
     Descriptors,
 }
 
-/// All counts. Cloning shares them.
+/// All counts. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Quotas(Arc<Inner>);
 
@@ -94,11 +95,11 @@ struct Inner {
     connections: usize,
     services: Mutex<Vec<Counts>>,
     leaving: Mutex<Leaving>,
-    /// A descriptor that is given up to accept, and refuse, a connection when there is no other.
+    /// A descriptor released in order to accept, and refuse, a connection when no other is free.
     spare: Mutex<Option<OwnedFd>>,
 }
 
-/// Connections that were told to go and still have their descriptors.
+/// Connections that were told to close and still have their descriptors.
 #[derive(Default)]
 struct Leaving {
     connections: usize,
@@ -111,10 +112,10 @@ struct Leaving {
 struct Counts {
     next: u64,
     all: usize,
-    /// Those that nobody knows.
+    /// Connections whose peer is not identified.
     strangers: HashMap<u64, Arc<Notice>>,
     sources: HashMap<Source, OfSource>,
-    /// The sources that have strangers, by [`OfSource::rank`]: who makes room is of the last.
+    /// Sources with such connections, by [`OfSource::rank`]: the last one makes room.
     ranks: BTreeSet<(Rank, Source)>,
 }
 
@@ -125,7 +126,7 @@ struct OfSource {
     strangers: BTreeSet<u64>,
 }
 
-/// How many strangers, and of sources with as many the one whose oldest has been there for longest.
+/// The number of unidentified connections; among equal sources, the one with the oldest connection.
 type Rank = (usize, Reverse<u64>);
 
 impl OfSource {
@@ -138,14 +139,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The place of one connection, which it gives back when it is dropped.
+/// The quota slot of one connection, released on drop.
 pub(crate) struct Place {
     quotas: Quotas,
     service: Service,
     source: Source,
     number: u64,
     notice: Arc<Notice>,
-    /// A protocol serves it, which ends in order when its channel is closed.
+    /// Whether a protocol serves it, and ends normally when its channel is closed.
     served: Cell<bool>,
 }
 
@@ -155,19 +156,20 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(descriptors).unwrap_or(usize::MAX)
 }
 
-/// Raises the soft limit on descriptors to the hard one, and says why this process has too few to serve.
+/// Raises the soft limit on descriptors to the hard limit; an error says why they are too few to serve.
 pub(crate) fn raise_descriptors() -> Result<(), String> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!("the limit on open files stays at {:?}: {e}", limit.current);
     }
-    // The kernel gives out the lowest free number, so this one is how many there are. /proc would tell, but may be missing.
+    // The kernel assigns the lowest free number, so this one is the number in use. /proc would tell too, but may be
+    // missing.
     let used = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok();
     let used = used.and_then(|lowest| usize::try_from(lowest.as_raw_fd()).ok());
     suffices(descriptors(), used)
 }
 
-/// Whether `limit` leaves [`LEAST_FREE`] beside those in use; `None`: not one is left.
+/// Whether `limit` leaves [`LEAST_FREE`] besides those in use; `used` is `None` if none is free.
 fn suffices(limit: usize, used: Option<usize>) -> Result<(), String> {
     let needed = used.unwrap_or(limit).saturating_add(LEAST_FREE);
     if limit >= needed {
@@ -175,19 +177,19 @@ fn suffices(limit: usize, used: Option<usize>) -> Result<(), String> {
     }
     let advised = needed.next_power_of_two().max(ADVISED);
     Err(format!(
-        "this process may open {limit} files, and to serve it needs {needed} at least: raise the limit with \
+        "this process may open {limit} files, but the server needs at least {needed}: raise the limit with \
          `ulimit -n {advised}` (as root where the hard limit is lower), or LimitNOFILE={advised} in its systemd unit"
     ))
 }
 
 impl Quotas {
-    /// For this process, once everything listens. Fails where too few descriptors are left to serve.
+    /// The quotas of this process, once everything listens. Fails if too few descriptors are left to serve.
     pub(crate) fn of_process() -> Result<Quotas, String> {
         raise_descriptors()?;
         Ok(Quotas::new(Quotas::connections(descriptors())))
     }
 
-    /// Of a process that may have so many descriptors.
+    /// The number of connections of a process that may have this many descriptors.
     fn connections(descriptors: usize) -> usize {
         MAX_CONNECTIONS.min(descriptors / DESCRIPTORS_PART)
     }
@@ -210,7 +212,7 @@ impl Quotas {
         (all / ADDRESS_PART).max(ADDRESS_LEAST).min(all)
     }
 
-    /// A place for a connection from `peer`, if need be that of the oldest one that nobody knows.
+    /// Reserves a slot for a connection from `peer`; if necessary, takes that of the oldest unidentified connection.
     pub(crate) fn enter(&self, service: Service, peer: Peer) -> Result<Place, Full> {
         if !self.has_spare() {
             return Err(Full::Descriptors);
@@ -220,7 +222,7 @@ impl Quotas {
         let Some(counts) = services.get_mut(service as usize) else {
             return Err(Full::Service(0));
         };
-        // Processes of this host that share memory with us are our own.
+        // Processes on this host that share memory with us run as our user.
         let of_source = counts.sources.get(&source).map_or(0, |of| of.all);
         let most = self.of_address(service);
         if source != Source::Local && of_source >= most {
@@ -243,7 +245,7 @@ impl Quotas {
         Ok(Place { quotas: self.clone(), service, source, number, notice, served: Cell::new(false) })
     }
 
-    /// Closes a connection that nobody knows, of whatever service has most of them; false where there is none.
+    /// Closes an unidentified connection, of the service with the most of them; false if there is none.
     pub(crate) fn evict(&self) -> bool {
         let mut services = lock(&self.0.services);
         let Some(counts) = services.iter_mut().max_by_key(|counts| counts.strangers.len()) else {
@@ -253,7 +255,7 @@ impl Quotas {
         first.inspect(|(source, number)| self.evict_of(counts, *source, *number)).is_some()
     }
 
-    /// Tells a connection to go. From now on it does not count, but as one that leaves.
+    /// Tells a connection to close. From now on it counts only as closing.
     fn evict_of(&self, counts: &mut Counts, source: Source, number: u64) {
         if let Some(notice) = counts.strangers.remove(&number) {
             counts.leave(number, source);
@@ -262,12 +264,13 @@ impl Quotas {
         }
     }
 
-    /// Ends when most of those that were told to go have gone, or after [`LEAVING_PAUSE`]. To be awaited before each accept.
+    /// Completes when most of the connections that were told to close have closed, or after [`LEAVING_PAUSE`].
+    /// Awaited before each accept.
     pub(crate) async fn settled(&self) {
         if self.poll_settled(&Context::from_waker(Waker::noop())).is_pending() {
             let settled = rt::timeout(LEAVING_PAUSE, poll_fn(|cx| self.poll_settled(cx))).await;
             if settled.is_err() {
-                tracing::debug!("connections that were told to go are still there");
+                tracing::debug!("connections that were told to close are still open");
             }
         }
     }
@@ -283,8 +286,8 @@ impl Quotas {
         Poll::Pending
     }
 
-    /// Gives the spare descriptor up, so that one more connection can be accepted. It is had again at the next
-    /// [`Quotas::enter`], if need be in place of that connection.
+    /// Releases the spare descriptor, so that one more connection can be accepted. The next [`Quotas::enter`]
+    /// reclaims it, if necessary in place of that connection.
     pub(crate) fn give_spare_up(&self) {
         *lock(&self.0.spare) = None;
     }
@@ -292,7 +295,7 @@ impl Quotas {
     fn has_spare(&self) -> bool {
         let mut spare = lock(&self.0.spare);
         if spare.is_none() {
-            // No file is opened for it: a bare root has none.
+            // An eventfd opens no file: a bare root file system has none.
             *spare = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok();
         }
         spare.is_some()
@@ -300,7 +303,7 @@ impl Quotas {
 }
 
 impl Counts {
-    /// The stranger that makes room for others.
+    /// The unidentified connection that makes room for others.
     fn first_to_go(&self) -> Option<(Source, u64)> {
         self.ranks.last().map(|((_, Reverse(oldest)), source)| (*source, *oldest))
     }
@@ -329,7 +332,8 @@ impl Counts {
 }
 
 impl Place {
-    /// The connection is known from now on, and nobody's oldest stranger. One that was told to go meanwhile goes: false.
+    /// Marks the connection as identified, so that it no longer makes room. False if it has been told to close
+    /// meanwhile.
     pub(crate) fn admit(&self) -> bool {
         let mut services = lock(&self.quotas.0.services);
         let Some(counts) = services.get_mut(self.service as usize) else { return false };
@@ -340,17 +344,17 @@ impl Place {
         !self.notice.is_given()
     }
 
-    /// From now on a protocol ends the connection when it is to go.
+    /// From now on a protocol ends the connection when it is told to close.
     pub(super) fn serve(&self) {
         self.served.set(true);
     }
 
-    /// Ends when the connection is to go and no protocol serves it.
+    /// Completes when the connection is told to close and no protocol serves it.
     pub(super) fn poll_unserved(&self, cx: &Context<'_>) -> Poll<()> {
         if self.served.get() { Poll::Pending } else { self.poll_notice(cx) }
     }
 
-    /// Ends when the connection is to go.
+    /// Completes when the connection is told to close.
     pub(crate) fn poll_notice(&self, cx: &Context<'_>) -> Poll<()> {
         self.notice.poll(cx)
     }
@@ -359,7 +363,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut services = lock(&self.quotas.0.services);
-        // One is told to go under this lock, and is taken out of the counts then.
+        // The notice is given under this lock, and the connection leaves the counts then.
         if self.notice.is_given() {
             drop(services);
             let mut leaving = lock(&self.quotas.0.leaving);
@@ -386,7 +390,7 @@ mod tests {
         place.poll_notice(&Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// A peer of an address of its own.
+    /// A peer with its own address.
     fn nth(n: usize) -> Peer {
         from(&format!("10.0.{}.{}:700", n / 250, n % 250))
     }
@@ -399,7 +403,7 @@ mod tests {
         for part in ["may open 64 files", "needs 158 at least", "ulimit -n 1024", "LimitNOFILE=1024"] {
             assert!(refused.contains(part), "{part}: {refused}");
         }
-        // A host with many cores needs more than what suffices elsewhere; none may be left to count with.
+        // A host with many cores needs more than a small one; there may be none left to count with.
         assert!(suffices(1024, Some(1000)).unwrap_err().contains("ulimit -n 2048"));
         assert!(suffices(24, None).unwrap_err().contains("needs 152 at least"));
     }
@@ -435,13 +439,13 @@ mod tests {
     #[test]
     fn an_address_has_a_part_and_shuts_nobody_out() {
         let quotas = Quotas::new(1600);
-        // 600 of SMB's, 150 of an address.
+        // 600 for SMB, 150 per address.
         let other = quotas.enter(Service::Smb, from("192.0.2.2:1")).unwrap();
         let flood: Vec<_> =
             (1..1000).map(|port| quotas.enter(Service::Smb, from(&format!("192.0.2.1:{port}")))).collect();
         assert_eq!(flood.iter().filter(|place| !told(place.as_ref().unwrap())).count(), 150);
         assert!(!told(&other), "it is of another address");
-        // Of IPv6, a /64 counts as one.
+        // For IPv6, a /64 counts as one address.
         let six: Vec<_> = (1..1000)
             .map(|n| quotas.enter(Service::Nfs, from(&format!("[2001:db8::{n:x}]:1"))).unwrap())
             .collect();
@@ -452,11 +456,11 @@ mod tests {
     fn who_logs_on_beside_a_flood_is_not_the_one_who_goes() {
         let quotas = Quotas::new(1600);
         let honest = quotas.enter(Service::Smb, from("192.0.2.1:1")).unwrap();
-        // From ten addresses come more than are let in, for as long as the log-on takes.
+        // Ten addresses send more connections than are admitted, for as long as the log-on takes.
         let flood: Vec<_> = (0..5000).map(|n| quotas.enter(Service::Smb, nth(n % 10)).unwrap()).collect();
         assert_eq!(flood.iter().filter(|place| !told(place)).count(), 599);
         assert!(!told(&honest) && honest.admit());
-        // Of those who have as many, whoever came first goes first.
+        // Among sources with equally many, the oldest connection goes first.
         let quotas = Quotas::new(1600);
         let one_each: Vec<_> = (0..101).map(|n| quotas.enter(Service::Mount, nth(n)).unwrap()).collect();
         assert!(told(&one_each[0]) && !one_each[1..].iter().any(told));
@@ -492,7 +496,7 @@ mod tests {
     fn accepting_waits_for_those_that_were_told_to_go() {
         let quotas = Quotas::new(160);
         let settled = || quotas.poll_settled(&Context::from_waker(Waker::noop())).is_ready();
-        // Ten of mountd's; the eleventh and on each send one away, which has its descriptor until it goes.
+        // Ten for mountd; from the eleventh on, each closes another one, which has its descriptor until it is gone.
         let mut flood: Vec<_> = (0..21).map(|n| quotas.enter(Service::Mount, nth(n)).unwrap()).collect();
         assert!(!settled(), "eleven leave, and ten may");
         drop(flood.remove(20));

@@ -1,6 +1,4 @@
-//! A listening Unix socket with a path, for local clients.
-//!
-//! Owns: the socket and its file, which goes when this is dropped. Does not: speak a protocol.
+//! A listening Unix socket with a path, for local clients. It owns the socket and its file, which is removed on drop.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,17 +12,17 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use weft_machine::net::{Peer, Readable, Socket};
 
-/// Connections that wait to be accepted.
+/// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The socket. Who may connect is decided by the rights of its file, which are its owner's alone, whatever the umask says.
+/// The socket. The permissions of its file decide who may connect: only its owner, whatever the umask.
 pub(crate) struct PathListener {
     socket: Readable<Listening>,
-    /// Dropped after the socket, unless somebody else has it.
+    /// Dropped after the socket, unless it was handed over.
     file: Option<SocketFile>,
 }
 
-/// The file of a socket; it goes when this is dropped.
+/// The file of a socket; removed on drop.
 pub(crate) struct SocketFile(PathBuf);
 
 struct Listening(UnixListener);
@@ -36,7 +34,7 @@ impl AsFd for Listening {
 }
 
 impl PathListener {
-    /// Listens at `path`. A socket that a dead process has left behind is replaced.
+    /// Listens at `path`. A socket left by a dead process is replaced.
     pub(crate) fn bind(path: &Path) -> io::Result<PathListener> {
         let near = Near::of(path)?;
         let listener = match bind_closed(&near.path) {
@@ -51,17 +49,17 @@ impl PathListener {
         Ok(PathListener { socket: Readable::new(Listening(listener))?, file: Some(file) })
     }
 
-    /// The file, for whoever is sure to be there at the end: a task may be cut off with its core.
+    /// Hands over the file to a caller that is certain to drop it at the end: a task may be dropped with its core.
     pub(crate) fn take_file(&mut self) -> Option<SocketFile> {
         self.file.take()
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub(crate) async fn accept(&self) -> io::Result<Socket> {
         Socket::from_unix(self.accept_stream().await?)
     }
 
-    /// The next connection, and the user at its other end.
+    /// Accepts the next connection, and returns the user at its other end.
     pub(crate) async fn accept_known(&self) -> io::Result<(Socket, u32)> {
         let socket = self.accept().await?;
         match socket.peer() {
@@ -75,7 +73,7 @@ impl PathListener {
             match self.socket.inner().0.accept() {
                 Ok((stream, _)) => return Ok(stream),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.readable().await?,
-                // accept(2): a connection that was gone before it was accepted.
+                // accept(2): the connection was gone before it was accepted.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(e) => return Err(e),
@@ -84,7 +82,7 @@ impl PathListener {
     }
 }
 
-/// Listens at a path that other users cannot connect to: unix(7) makes the file with the mode that the socket has, so there is no
+/// Listens at a path that other users cannot connect to: the file gets the socket's mode (unix(7)), so there is no
 /// moment at which they could.
 fn bind_closed(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -94,21 +92,22 @@ fn bind_closed(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Connects to the socket at `path`, which may be of any length.
+/// Connects to the socket at `path`, of any length.
 pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(&Near::of(path)?.path)
 }
 
-/// A socket at which nobody listens.
+/// Whether no process listens on a socket.
 pub(crate) fn is_abandoned(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     is_socket && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// A path that fits into a socket address, which has room for 107 bytes: a longer one is entered by its folder.
+/// A path that fits into a socket address, which has room for 107 bytes: a longer path is reached through its open
+/// folder.
 struct Near {
     path: PathBuf,
-    /// Keeps the descriptor that `path` goes through.
+    /// Keeps the descriptor that `path` uses open.
     _folder: Option<File>,
 }
 
@@ -155,7 +154,7 @@ mod tests {
             assert!(path.exists() && !is_abandoned(&path));
             assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600, "nobody else's to connect to");
             let _client = connect(&path).unwrap();
-            // The look above connected, too.
+            // The check above connected, too.
             for _ in 0..2 {
                 let (_, uid) = listener.accept_known().await.unwrap();
                 assert_eq!(uid, rustix::process::geteuid().as_raw());
@@ -179,7 +178,7 @@ mod tests {
             listener.accept().await.unwrap();
             drop(listener);
             assert!(!path.exists());
-            // A file that is no socket is somebody's.
+            // A file that is not a socket belongs to somebody.
             std::fs::write(&path, b"mine").unwrap();
             assert!(PathListener::bind(&path).is_err() && path.exists());
         })

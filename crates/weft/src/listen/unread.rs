@@ -1,20 +1,21 @@
-//! Who has to go while answers wait for memory that the answers of others hold.
+//! Chooses the connections to close while answers wait for memory that the answers of others hold.
 //!
-//! TCP gives a peer up that takes nothing, but after half a minute and more, and peers of many addresses may hold all memory of answers so
-//! long. So while an answer waits for memory, whoever holds some of it and gives nothing back for [`PATIENCE`] is told to go: those who
-//! have been silent for longest first, as many as make room. Where nobody waits, a peer may be as slow as it likes.
-//! Owns: since when each holder has given nothing back. Does not: know connections, or close them.
+//! TCP gives up a peer that accepts nothing, but only after half a minute or more, and peers with many addresses
+//! could hold all answer memory for that time. So while an answer waits for memory, a holder that releases nothing
+//! for [`PATIENCE`] is told to close: those silent for longest first, as many as make room. If nobody waits, a peer
+//! may be as slow as it likes. This file records since when each holder has released nothing. It does not know or
+//! close connections.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use weft_machine::{Pool, Time};
 
-/// How long whoever holds memory of answers may give nothing back while others wait for it. An answer has 1 MiB at most but for
-/// few, which a link of 2 Mbit/s takes in this time.
+/// How long a holder of answer memory may release nothing while others wait for it. An answer has at most 1 MiB with
+/// few exceptions, which a link of 2 Mbit/s transfers in this time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Those who have given nothing back since others wait, by number.
+/// Holders that have released nothing since others wait, by number.
 #[derive(Default)]
 pub(super) struct Silent(HashMap<u64, Since>);
 
@@ -24,13 +25,13 @@ struct Since {
 }
 
 impl Silent {
-    /// Forgets all: nobody waits.
+    /// Forgets all, because nobody waits.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }
 
-    /// Who has to go now so that `wanted_bytes` become free. `holders`: those who keep others waiting, with the share that their answers
-    /// hold.
+    /// The holders to close now so that `wanted_bytes` become free. `holders`: those that keep others waiting, with
+    /// the share that their answers hold.
     pub(super) fn look<'a>(
         &mut self,
         now: Time,

@@ -1,9 +1,9 @@
-//! A folder of this host that a command works in, and all that lies below it.
+//! A local folder that a command works in, and its contents.
 //!
-//! The folder that the user has named may be reached through symbolic links. It is opened once, and what lies below it is reached
-//! from there without following any: whoever may write in the folder can put a link in the place of anything at any moment, and
-//! a path would lead root wherever that link leads.
-//! Owns: the folder's descriptor (O_PATH: searching it is enough). Does not: follow links, or give out paths to be opened.
+//! The folder that the user has named may be reached through symbolic links. It is opened once, and everything below
+//! it is reached from there without following links: whoever may write in the folder can replace anything with a link
+//! at any moment, and a path would lead root to that link's target. This file owns the folder's descriptor (O_PATH:
+//! search permission is enough), and gives out no paths to open.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-/// How a folder is opened to be worked in.
+/// The flags for opening a folder to work in.
 const SEARCHED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// No link anywhere on the way, and no way out.
+/// No symbolic links on the way, and no escape from the folder.
 const CONFINED: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-/// What a user reads where a link was found.
-const LINK: &str = "a symbolic link has this name here";
+/// The message for a symbolic link.
+const LINK: &str = "this name is a symbolic link here";
 
 /// An open folder.
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
-    /// How users call it. It is never opened.
+    /// The path that messages show. It is never opened.
     shown: PathBuf,
 }
 
@@ -38,7 +38,7 @@ impl Folder {
         Ok(Folder { fd: rustix::fs::openat(CWD, at, SEARCHED, Mode::empty())?, shown: path.to_owned() })
     }
 
-    /// The same; it and those above are made where they are missing.
+    /// The same; missing folders are created, including parents.
     pub(crate) fn made(path: &Path) -> io::Result<Folder> {
         std::fs::create_dir_all(path)?;
         Folder::named(path)
@@ -52,14 +52,14 @@ impl Folder {
         }
         path.split('/').try_for_each(check)?;
         let fd = match rustix::fs::openat2(&self.fd, path, SEARCHED, Mode::empty(), CONFINED) {
-            // A kernel without it, or a filter of system calls; a path that is too long for one call.
+            // The kernel lacks the call, a filter blocks it, or the path is too long for one call.
             Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => self.walk(path)?,
             opened => opened.map_err(told)?,
         };
         Ok(Folder { fd, shown })
     }
 
-    /// The same as `openat2` does it, name by name.
+    /// Does what `openat2` does, name by name.
     fn walk(&self, path: &str) -> io::Result<OwnedFd> {
         let mut at = self.fd.try_clone()?;
         for name in path.split('/') {
@@ -71,19 +71,19 @@ impl Folder {
         Ok(at)
     }
 
-    /// The folder that holds what is at `path`, and its name there.
+    /// The folder that contains `path`, and the name in it.
     pub(crate) fn holder<'p>(&self, path: &'p str) -> io::Result<(Folder, &'p str)> {
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
         check(name)?;
         Ok((self.within(above)?, name))
     }
 
-    /// How users call what is at `path`.
+    /// The path that messages show for `path`.
     pub(crate) fn path_of(&self, path: &str) -> PathBuf {
         if path.is_empty() { self.shown.clone() } else { self.shown.join(path) }
     }
 
-    /// All names in it.
+    /// All names in the folder.
     pub(crate) fn list(&self) -> io::Result<Vec<OsString>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut names = Vec::new();
@@ -96,13 +96,13 @@ impl Folder {
         Ok(names)
     }
 
-    /// What a name is, a link itself.
+    /// The metadata of a name, without following a link.
     pub(crate) fn stat(&self, name: &str) -> io::Result<Stat> {
         check(name)?;
         Ok(rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The same as the standard library tells it; `None`: there is nothing.
+    /// The same as the standard library's type; `None` if it does not exist.
     pub(crate) fn look(&self, name: &str) -> io::Result<Option<Metadata>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         check(name)?;
@@ -113,45 +113,45 @@ impl Folder {
         }
     }
 
-    /// Opens, or makes, what is not a link.
+    /// Opens or creates a file that is not a link.
     pub(crate) fn open(&self, name: &str, flags: OFlags, mode: u32) -> io::Result<File> {
         check(name)?;
         let flags = flags | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(mode)).map(File::from).map_err(told)
     }
 
-    /// Opens a regular file that exists. Anything else is refused, and waited for in no case: a FIFO may have come into its place.
+    /// Opens an existing regular file. Anything else is refused without blocking: a FIFO may have taken its place.
     pub(crate) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let file = self.open(name, flags | OFlags::NONBLOCK, 0)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a regular file any more"));
+            return Err(io::Error::other("it is no longer a regular file"));
         }
-        // io_uring would not wait for the disk.
+        // With O_NONBLOCK, io_uring would not wait for the disk.
         rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
         Ok(file)
     }
 
-    /// Makes a folder in it.
+    /// Creates a folder in it.
     pub(crate) fn make(&self, name: &str) -> io::Result<()> {
         check(name)?;
         Ok(rustix::fs::mkdirat(&self.fd, name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?)
     }
 
-    /// Removes a name, of an empty folder or of anything else.
+    /// Removes an empty folder, or anything else, by name.
     pub(crate) fn remove(&self, name: &str, folder: bool) -> io::Result<()> {
         check(name)?;
         let flags = if folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         Ok(rustix::fs::unlinkat(&self.fd, name, flags)?)
     }
 
-    /// Gives `from` the name `to`, whose file is replaced.
+    /// Renames `from` to `to`, replacing that file.
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         check(from)?;
         check(to)?;
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// A path of a name in this very folder, for calls that take no descriptor and follow no link at its end.
+    /// A path of a name in this very folder, for calls that take no descriptor and do not follow a link at the end.
     pub(crate) fn by_descriptor(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
     }
@@ -163,10 +163,10 @@ impl AsFd for Folder {
     }
 }
 
-/// A name is one name: it leads nowhere else.
+/// Checks that a name is a single component.
 fn check(name: &str) -> io::Result<()> {
     if name.contains(['/', '\0']) || matches!(name, "" | "." | "..") {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is no name of a file")));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is not a file name")));
     }
     Ok(())
 }
@@ -176,7 +176,7 @@ fn is_link(folder: &OwnedFd, name: &str) -> bool {
     found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
 }
 
-/// The system's sentence for a link is "too many levels".
+/// The system's message for a link is "too many levels".
 fn told(e: Errno) -> io::Error {
     if e == Errno::LOOP { io::Error::other(LINK) } else { e.into() }
 }
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with `d/e/file`, and `link` to what is outside of it.
+    /// A folder with `d/e/file`, and `link`, which leads outside.
     fn tree() -> (tempfile::TempDir, Folder) {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -197,7 +197,7 @@ mod tests {
         std::fs::write(at("root/d/e/file"), "inside").unwrap();
         symlink(at("outside"), at("root/link")).unwrap();
         symlink(at("root"), at("named")).unwrap();
-        // The one that the user has named may be a link.
+        // The folder that the user has named may be a link.
         let root = Folder::named(&at("named")).unwrap();
         (dir, root)
     }
@@ -217,11 +217,11 @@ mod tests {
         for said in [root.within("link/e").unwrap_err(), root.walk("link/e").unwrap_err()] {
             assert_eq!(said.to_string(), LINK);
         }
-        // Also not one that takes a folder's place after it was listed.
+        // Not even a link that replaces a folder after it was listed.
         std::fs::rename(dir.path().join("root/d"), dir.path().join("root/x")).unwrap();
         symlink(dir.path().join("outside"), dir.path().join("root/d")).unwrap();
         assert!(root.holder("d/e/file").is_err());
-        // What is open already is the folder that it was.
+        // An open folder stays the same folder.
         assert!(folder.look(name).unwrap().is_some_and(|found| found.is_file()));
         folder.remove(name, false).unwrap();
         assert_eq!(std::fs::read_to_string(dir.path().join("outside/e/file")).unwrap(), "outside");
@@ -235,7 +235,7 @@ mod tests {
         let there = std::fs::metadata(dir.path().join("root/d/e")).unwrap().ino();
         assert_eq!(ino(&root.within("d/e").unwrap().fd), there);
         assert_eq!(ino(&root.walk("d/e").unwrap()), there);
-        // Deeper than any path that one system call takes.
+        // Deeper than the longest path of a system call.
         let mut path = String::new();
         for _ in 0..20 {
             let name = "n".repeat(250);

@@ -1,6 +1,4 @@
-//! A local file that a command reads.
-//!
-//! Owns: the open file, and what was known of it then. Does not: look at its path again.
+//! A local file that a command reads: the open file, and its metadata when it was opened. Its path is not used again.
 
 use std::fs::File;
 use std::io;
@@ -16,13 +14,13 @@ use crate::when::When;
 /// An open regular file.
 pub(crate) struct Source {
     pub(crate) file: File,
-    /// How users call it.
+    /// The path that messages show.
     pub(crate) shown: PathBuf,
     /// Bytes.
     pub(crate) size: u64,
     /// Last write.
     pub(crate) modified: When,
-    /// Its number in its file system.
+    /// Its inode number.
     pub(crate) inode: u64,
     /// Its permissions.
     pub(crate) mode: u32,
@@ -32,14 +30,14 @@ impl Source {
     /// The file that the user has named; links are followed.
     pub(crate) fn named(path: &Path) -> Result<Source, Fault> {
         let here = |e: io::Error| Fault::here(path, &e);
-        // Looked at before it is opened: opening a FIFO would wait for somebody to write to it.
+        // Checked before it is opened, because opening a FIFO would wait for a writer.
         let kind = std::fs::metadata(path).map_err(here)?;
         if !kind.is_file() {
             let shown = path.display();
             let why = match kind.is_dir() {
                 true => format!("{shown} is a folder: copy it with -r"),
                 false => {
-                    format!("{shown} is not a regular file; weft cp - URL < {shown} copies what it gives")
+                    format!("{shown} is not a regular file; weft cp - URL < {shown} copies its data")
                 }
             };
             return Err(Fault::Here(why.into()));

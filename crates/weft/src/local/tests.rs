@@ -19,12 +19,12 @@ fn draft(path: &Path) -> Draft {
     target(path).draft(|name| format!(".{name}.draft"), false).ok().unwrap()
 }
 
-/// Where a draft is.
+/// The path of a draft.
 fn drafted(draft: &Draft) -> PathBuf {
     draft.target.path.with_file_name(draft.beside().unwrap().0)
 }
 
-/// Writes and finishes as every command does.
+/// Writes and finishes like every command.
 fn replace(path: &Path, with: &[u8]) {
     save(path, with).unwrap();
 }
@@ -47,7 +47,7 @@ fn a_file_keeps_its_mode_owner_and_attributes() {
     }
     replace(&path, b"new");
     let now = std::fs::metadata(&path).unwrap();
-    // The set-id bit vouched for what it ran.
+    // The set-id bit certified the old program.
     assert_eq!(now.mode() & 0o7777, 0o751);
     assert_eq!(std::fs::read(&path).unwrap(), b"new");
     assert_eq!(filled(|buf| rustix::fs::getxattr(&path, "user.comment", buf)).unwrap(), b"mine");
@@ -99,7 +99,7 @@ fn symbolic_links_stay_and_what_they_lead_to_is_written() {
     symlink("file", at("far/second")).unwrap();
     replace(&at("first"), b"new");
     assert_eq!(std::fs::read(at("far/file")).unwrap(), b"new");
-    // Also one that leads to what is not there yet.
+    // Also a link whose target does not exist yet.
     symlink("far/made", at("dangling")).unwrap();
     replace(&at("dangling"), b"made");
     assert_eq!(std::fs::read(at("far/made")).unwrap(), b"made");
@@ -173,7 +173,7 @@ fn two_copies_to_one_target_do_not_meet_in_one_file() {
     assert!(second.err().unwrap().to_string().contains("under way"));
     assert!(drafted(&first).exists(), "it is not the second's to remove");
     first.finish(None).unwrap();
-    // What the first has finished nobody writes to any more.
+    // After the first draft has replaced the file, nobody writes to it any more.
     let third = draft(&path);
     assert!(path.exists() && drafted(&third).exists());
 }
@@ -182,7 +182,7 @@ fn two_copies_to_one_target_do_not_meet_in_one_file() {
 fn a_folder_that_is_missing_is_named_with_what_makes_it() {
     let dir = tempfile::tempdir().unwrap();
     let says = |path: &str| Destination::of(&dir.path().join(path)).err().unwrap().to_string();
-    assert!(says("none/file").ends_with(&format!("make it: mkdir -p {}/none", dir.path().display())));
+    assert!(says("none/file").ends_with(&format!("create it: mkdir -p {}/none", dir.path().display())));
     assert!(says("none/").ends_with("none/"));
     assert!(Destination::of(&dir.path().join("file")).is_ok());
 }

@@ -1,8 +1,8 @@
-//! `weft rdma bench`: what the project promises of its RDMA layer, measured in pairs and judged.
+//! `weft rdma bench`: measures the RDMA layer against references, and judges the project's bounds.
 //!
-//! The server's processes run on processor 0, this one on processor 1. In each round every group is measured once,
-//! subjects beside their reference, in an order that changes from round to round; the medians of the rounds' ratios count.
-//! Owns: the processes, the plan and the bounds. Does not: take times (see `weft_load::verbs`).
+//! The servers run on processor 0, this process on processor 1. In each round every group is measured once, subjects
+//! next to their reference, in an order that changes between rounds; the medians of the rounds' ratios count.
+//! `weft_load::verbs` takes the times.
 
 mod peer;
 
@@ -30,24 +30,24 @@ use crate::args::Bench;
 use crate::child::Service;
 use crate::out::Console;
 
-/// TCP congestion control on both sides: the usual default of cloud machines, bbr, paces loopback.
+/// TCP congestion control on both sides: bbr, the usual default of cloud machines, paces loopback.
 const CONGESTION: &str = "reno";
-/// Operations at a time; also the buffers that references go round.
+/// Operations outstanding; also the number of buffers that references cycle through.
 const DEPTH: u16 = 8;
 /// Bytes of a small message.
 const SMALL: u32 = 8;
 /// Memory for this side's buffers.
 const BUFFERS: usize = 256 << 20;
-/// Longest busy polling of both sides, in microseconds: longer than any answer takes.
+/// Longest busy polling on both sides, in microseconds: longer than any answer takes.
 const SPIN_US: &str = "1000";
 /// Connections of the idle group.
 const CONNECTIONS: u32 = 1000;
-/// How often they are made: it takes seconds, and a fresh pair of processes each time.
+/// How often they are made: each time takes seconds and a new pair of processes.
 const IDLE_ROUNDS: u32 = 3;
 /// How long an idle server is watched.
 const IDLE_WATCH: Duration = Duration::from_secs(3);
 
-/// Something that gives a figure.
+/// A way to measure a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     /// Bytes on a plain TCP connection.
@@ -68,7 +68,7 @@ enum How {
     ShmWrite(u32),
 }
 
-/// A reference and what is held against it.
+/// A reference and the subjects compared with it.
 struct Group {
     reference: How,
     subjects: Vec<(How, Comparison)>,
@@ -81,7 +81,7 @@ fn group(reference: (How, &str), unit: Unit, subjects: Vec<(How, String, Bound)>
     Group { reference, subjects }
 }
 
-/// What the project promises.
+/// The bounds of the project.
 fn groups() -> Vec<Group> {
     let mut groups = Vec::new();
     for size in [64 << 10, 1 << 20] {
@@ -114,7 +114,7 @@ fn groups() -> Vec<Group> {
     groups
 }
 
-/// The lines of many idle connections.
+/// The lines about many idle connections.
 fn idle_lines() -> Vec<Comparison> {
     let line = |what: &str, unit, bound| {
         Comparison::alone(&format!("{CONNECTIONS} iwarp connections: {what}"), unit, Bound::AtMost(bound))
@@ -187,13 +187,13 @@ fn finish(
     write!(out, "{}", print::compare::render(lines))?;
     writeln!(
         out,
-        "memory is what the process keeps resident; what the kernel keeps for sockets is not in it"
+        "memory is the process's resident memory; the kernel's socket memory is not included"
     )?;
     if cfg!(debug_assertions) {
-        writeln!(out, "a build without optimisation: the figures mean nothing")?;
+        writeln!(out, "a build without optimization: the figures are meaningless")?;
     }
     if processors == 1 {
-        writeln!(out, "one processor: both sides shared it, the figures mean nothing")?;
+        writeln!(out, "one processor: both sides shared it, the figures are meaningless")?;
     }
     console.print(format_args!("{out}"))?;
     if let Some(path) = &args.json {
@@ -209,7 +209,7 @@ fn finish(
     Ok(if args.gate && !short.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The processes of the other side, and where they listen.
+/// The processes of the other side, and their addresses.
 struct Setup {
     server: Service,
     rdma: SocketAddr,
@@ -221,7 +221,7 @@ struct Setup {
 fn verbs_server() -> Result<Service, Failure> {
     let args = ["rdma", "perf", "server", "--port", "0", "--json", "--cpu", "0", "--spin-us", SPIN_US];
     let args = [&args[..], &["--crc", "asked", "--congestion", CONGESTION]].concat();
-    // What it has to say beside its figures is what goes wrong.
+    // Besides its figures, only its warnings matter.
     Service::start(&args, Some(("WEFT_LOG", "warn")), Stdio::null())
 }
 
@@ -282,7 +282,7 @@ impl Setup {
         }
     }
 
-    /// Sends go there and back one at a time, Writes one way.
+    /// Sends are measured as round trips, one at a time; Writes one way.
     async fn verbs(
         &self,
         provider: &dyn Provider,
@@ -297,7 +297,7 @@ impl Setup {
     }
 }
 
-/// The server asks for no CRC: this side decides.
+/// The server asks for no CRC, so this side decides.
 fn iwarp_provider(pool: &Pool, crc: bool) -> iwarp::Provider {
     let config = iwarp::Config { crc, congestion: Some(CONGESTION.into()), ..iwarp::Config::default() };
     iwarp::Provider::new(pool.clone(), config)
@@ -331,8 +331,8 @@ async fn rounds(args: &Bench, setup: &Setup, groups: &mut [Group]) -> Result<(),
     Ok(())
 }
 
-/// Many connections between two fresh processes: seconds, bytes each at the server and at the client, and percent of a
-/// core of the idle server.
+/// Many connections between two new processes: seconds, bytes per connection at the server and at the client, and the
+/// idle server's processor time in percent of a core.
 fn connections(processors: usize) -> Result<[f64; 4], Failure> {
     let server = verbs_server()?;
     let port = server.port("port")?.to_string();
@@ -342,7 +342,7 @@ fn connections(processors: usize) -> Result<[f64; 4], Failure> {
         let args = ["rdma", "bench", "--peer", "idle", "--port", &port, "--cpu", cpu_of_client];
         Service::start(&[&args[..], &["--connections", &connections]].concat(), None, Stdio::null())
     };
-    // One connection first, so that what the server allocates once is there.
+    // One connection first, so that one-time allocations do not count.
     drop(hold(1)?);
     let before = weft_load::memory::resident(server.pid())?;
     let client = hold(CONNECTIONS)?;

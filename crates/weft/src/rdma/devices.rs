@@ -1,6 +1,4 @@
-//! `weft rdma devices`: the providers of this host, and what they can do.
-//!
-//! Does not: find them (see `providers`).
+//! `weft rdma devices`: lists the providers of this host and their limits; `providers` finds them.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,7 +31,7 @@ pub(crate) fn run(args: Devices) -> Result<ExitCode, Failure> {
                     caps.max_regions,
                     caps.ird,
                     caps.ord,
-                    if caps.kernel_bypass { ", past the kernel" } else { "" },
+                    if caps.kernel_bypass { ", bypassing the kernel" } else { "" },
                 )?;
             }
             Err(why) => {

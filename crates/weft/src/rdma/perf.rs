@@ -1,6 +1,4 @@
-//! `weft rdma perf`: tables of latency and bandwidth.
-//!
-//! Owns: the order of the lines. Does not: measure (see `weft_load::verbs::perf`).
+//! `weft rdma perf`: tables of latency and bandwidth, line by line; `weft_load::verbs::perf` measures.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -23,7 +21,7 @@ use crate::connect::reach;
 use crate::providers;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 
-/// Memory of the client's buffers: what it sends, and where it reads to.
+/// Memory of the client's buffers, for sending and reading.
 const BUFFERS: usize = 1 << 30;
 
 /// Runs `weft rdma perf server`.
@@ -37,10 +35,10 @@ pub(crate) fn serve(args: PerfServer) -> Result<ExitCode, Failure> {
 pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
     let core = settle(&args.core)?;
     if args.bidirectional && args.op.contains(&Operation::Send) {
-        return Err("Sends are not measured both ways: use --op write,read with --bidirectional".into());
+        return Err("Sends cannot be measured in both directions: use --op write,read with --bidirectional".into());
     }
     if args.bidirectional && args.only == Some(Figure::Latency) {
-        return Err("--bidirectional measures bandwidth: leave --only latency out".into());
+        return Err("--bidirectional measures bandwidth: omit --only latency".into());
     }
     let addresses = args.host.resolve(ping::PORT)?;
     let stopped = stop_on_signals()?;
@@ -53,7 +51,7 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
         let provider = providers::of_kind(args.provider, &pool, &args.iwarp)?;
         let addr = match addresses[..] {
             [only] => only,
-            // The first at which somebody answers; every measurement has a connection of its own.
+            // The first address that answers; every measurement has its own connection.
             _ => {
                 let connect = async |addr| provider.connect(addr, ConnectParams::default()).await;
                 let reaching = async {
@@ -101,7 +99,7 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
     })?
 }
 
-/// What is measured: a table for each operation and mode.
+/// The measurements: a table for each operation and mode.
 fn tables(args: &PerfClient) -> Vec<(Op, Mode, Vec<Plan>)> {
     let mut tables = Vec::new();
     // Parsed with bounds that fit.
@@ -118,7 +116,7 @@ fn tables(args: &PerfClient) -> Vec<(Op, Mode, Vec<Plan>)> {
             let mut plans = Vec::new();
             for size in &sizes {
                 let mut within: Vec<u16> = depths.iter().map(|depth| depth_within(*size, *depth)).collect();
-                // A large operation may leave several depths at the same limit.
+                // Several depths of a large operation may hit the same limit.
                 within.dedup();
                 plans.extend(within.into_iter().map(|depth| plan(Mode::Bandwidth, *size, depth)));
             }
@@ -130,18 +128,18 @@ fn tables(args: &PerfClient) -> Vec<(Op, Mode, Vec<Plan>)> {
 
 fn title(op: Op, mode: Mode, args: &PerfClient) -> String {
     let what = match (op, mode) {
-        (Op::Read, Mode::Latency) => "latency, the whole way",
+        (Op::Read, Mode::Latency) => "latency, full round trip",
         (_, Mode::Latency) => "latency, half of the round trip",
-        _ if args.bidirectional => "bandwidth, both ways together",
+        _ if args.bidirectional => "bandwidth, both directions together",
         _ => "bandwidth",
     };
     let how = match (args.provider, args.iwarp.crc) {
         (ProviderKind::Iwarp, Crc::Always) => "iwarp, CRC",
-        (ProviderKind::Iwarp, Crc::Asked) => "iwarp, CRC where the server asks for it",
+        (ProviderKind::Iwarp, Crc::Asked) => "iwarp, CRC if the server asks for it",
         (ProviderKind::Shm, _) => "shm",
         (ProviderKind::Rnic, _) => "rnic",
     };
-    let checked = if args.check { ", every byte compared" } else { "" };
+    let checked = if args.check { ", every byte verified" } else { "" };
     format!("{} {what}, over {how}{checked}", name(op))
 }
 
@@ -149,10 +147,10 @@ fn explain(error: &MeasureError, args: &PerfClient, addr: std::net::SocketAddr) 
     let advice = match error {
         MeasureError::Unanswered(_)
         | MeasureError::Connect(ConnectError::Io(_) | ConnectError::TimedOut(_)) => {
-            " (on that host: weft rdma perf server --listen ADDR; `weft doctor` tells what is in the way)"
+            " (on that host: weft rdma perf server --listen ADDR; `weft doctor` shows the obstacle)"
         }
         MeasureError::Connect(ConnectError::Rejected(_) | ConnectError::Violation(_)) => {
-            " (what listens there is no `weft rdma perf server`)"
+            " (the listener is not a `weft rdma perf server`)"
         }
         _ => "",
     };

@@ -1,6 +1,5 @@
 //! `weft rdma ping`: rounds of RDMA Read and RDMA Write against a server, compared byte by byte.
-//!
-//! Owns: the summary. Does not: make rounds (see `weft_load::verbs::ping`).
+//! `weft_load::verbs::ping` makes the rounds, this file the summary.
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -25,7 +24,7 @@ use crate::signals::{raised, stop_on_signals, unless_stopped};
 
 /// Memory for the two regions and the receive buffers.
 const BUFFERS: usize = 64 << 20;
-/// How long the end of the connection may take: a signal ends the command within a second.
+/// How long closing the connection may take: a signal ends the command within a second.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Runs the command.
@@ -45,7 +44,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
     let kind = match args.provider[..] {
         [] => ProviderKind::Iwarp,
         [kind] => kind,
-        _ => return Err("a ping goes one way: name one --provider".into()),
+        _ => return Err("a ping uses one provider: give one --provider".into()),
     };
     let size = u32::try_from(args.size).ok().filter(|size| *size <= ping::MAX_SIZE);
     let size = size.ok_or("--size is at most 1M")?;
@@ -95,7 +94,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
             }
             Ok::<_, Failure>(None)
         };
-        // A signal ends a round half-way: the server may never answer it.
+        // A signal ends a round halfway: the server may never answer it.
         let whom = format!("the answer of {host}");
         let failure =
             match select(pin!(heard.within(ANSWER_LIMIT, &whom, rounds)), pin!(raised(&stopped))).await {
@@ -105,7 +104,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
             };
         let traffic = traffic.traffic();
         if rt::timeout(CLOSE_LIMIT, client.close()).await.is_err() {
-            tracing::debug!("{host} does not answer the end of the connection");
+            tracing::debug!("{host} did not acknowledge the close");
         }
         let rounds = times.count();
         if rounds == 0 && failure.is_none() {

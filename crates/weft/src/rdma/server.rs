@@ -1,6 +1,5 @@
-//! The servers of `weft rdma`: listen with every provider asked for, say `ready`, serve until a signal.
-//!
-//! Owns: the listeners. Does not: know what connections want (see `weft_load::verbs::server`).
+//! The servers of `weft rdma`: listen with every requested provider, print `ready`, serve until a signal.
+//! `weft_load::verbs::server` handles connections.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -19,7 +18,7 @@ use crate::providers;
 use crate::serve::error::{CannotListen, Choice};
 use crate::signals::Signals;
 
-/// What a server is told.
+/// The parameters of a server.
 pub(crate) struct Plan {
     pub listen: Listen,
     pub providers: Vec<ProviderKind>,
@@ -40,7 +39,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
     let stop = Stop::default();
     let stopper = stop.clone();
     std::thread::spawn(move || {
-        // A pipe that breaks is as good a reason to end as a signal.
+        // A broken pipe is as good a reason to end as a signal.
         let _ = signals.wait();
         stopper.stop();
     });
@@ -53,7 +52,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
             let provider = providers::of_kind(*kind, &pool, &plan.iwarp)?;
             match provider.listen(addr).await {
                 Ok(listener) => {
-                    // The first picks the port, the others take the same number.
+                    // The first picks the port, the others use the same number.
                     addr.set_port(listener.local_addr().port());
                     names.push(provider.name());
                     serving.push(server::serve(listener, plan.answers, pool.clone()));

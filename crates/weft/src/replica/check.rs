@@ -1,7 +1,7 @@
-//! `weft replica check`: whether a host is fit to be a destination, and in which mode.
+//! `weft replica check`: judges whether a host is fit to be a destination, and in which mode.
 //!
-//! Spec: the questions and the bound of 5 ms are those of Storage Replica's Test-SRTopology. Owns: the judgement.
-//! Does not: measure (see `serve::replica::check`).
+//! The questions, and the bound of 5 ms, are those of Storage Replica's Test-SRTopology. `serve::replica::check`
+//! measures.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -21,13 +21,13 @@ use crate::serve::replica::check::{Measured, There, Unknown, look, measure};
 use crate::transfer::CLIENT_BUFFERS;
 use crate::volume::human;
 
-/// A synchronous write waits for a round trip: beyond this, applications feel it.
+/// A synchronous write waits for a round trip: beyond this, applications notice.
 const SYNC_ROUND_TRIP_MS: f64 = 5.0;
 
 /// Runs the command.
 pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure> {
     let console = Console::beside_json(args.json, args.html.as_deref())?;
-    // As `create` is told of it, too: HOST:VOLUME.
+    // HOST:VOLUME is also accepted, as for `create`.
     let (host, theirs) = match args.host.parse::<IpAddr>() {
         Ok(_) => (args.host.clone(), None),
         Err(_) => parse_to(&args.host)?,
@@ -47,7 +47,7 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
     match &there {
         Err(Unknown::Refused(why)) => {
             report.ok(port, logs_on(&address.user));
-            report.fail("their log", why, "mend that on that host");
+            report.fail("their log", why, "fix that on that host");
         }
         Err(Unknown::Unreachable(e)) => {
             let remedy = match e.contains("STATUS_LOGON_FAILURE") {
@@ -91,7 +91,7 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
 }
 
 fn logs_on(user: &str) -> String {
-    format!("{user} logs on, and replicas are welcome")
+    format!("{user} can log on, and the server accepts replicas")
 }
 
 fn log(rate: f64, ms: f64) -> String {
@@ -104,15 +104,15 @@ fn volumes(report: &mut Report, there: &There) {
         let name = format!("volume {}", volume.name);
         match &volume.group {
             Some(group) => {
-                let found = format!("{size}, in group {group} already");
+                let found = format!("{size}, already in group {group}");
                 report.fail(name, found, &format!("on that host: weft replica remove {group}"));
             }
             None if volume.used > 0 => {
-                let found = format!("{size}, of which {used} hold something");
+                let found = format!("{size}, {used} in use");
                 report.warn(
                     name,
                     found,
-                    "create it with --overwrite, or with --seeded where that is an older copy",
+                    "create it with --overwrite, or with --seeded if it is an older copy",
                 );
             }
             None => report.ok(name, format!("{size}, empty")),
@@ -135,14 +135,14 @@ fn way(report: &mut Report, measured: &Measured) {
         false => report.warn("round trip", trip, "--mode async: no write waits for it"),
     }
     let by_rdma = match measured.rdma_bytes {
-        0 => "none of it by RDMA".to_owned(),
-        _ => "by RDMA".to_owned(),
+        0 => "not over RDMA".to_owned(),
+        _ => "over RDMA".to_owned(),
     };
     report.ok("bandwidth", format!("{}/s, {by_rdma}", human(measured.bytes_per_second as u64)));
     report.ok("own log", log(measured.log_bytes_per_second, measured.log_ms));
 }
 
-/// "sync", "async", or nothing; says so in the report.
+/// The mode, "sync", "async" or none; also sets the report's verdict.
 fn judge(report: &mut Report, there: Option<&There>, measured: Option<&Measured>) -> Option<&'static str> {
     let (Some(there), Some(measured), None) = (there, measured, report.first_failure()) else {
         let because = match report.first_failure() {
@@ -153,12 +153,12 @@ fn judge(report: &mut Report, there: Option<&There>, measured: Option<&Measured>
         return None;
     };
     let slowest = [
-        ("the way there", measured.bytes_per_second),
+        ("the link", measured.bytes_per_second),
         ("its log", there.log_bytes_per_second),
-        ("the log here", measured.log_bytes_per_second),
+        ("this host's log", measured.log_bytes_per_second),
     ];
     let slowest = slowest.iter().min_by(|a, b| a.1.total_cmp(&b.1)).copied().unwrap_or(("", 0.0));
-    // Both logs are written beside each other.
+    // Both logs are written in parallel.
     let write_ms = measured.log_ms.max(measured.round_trip_ms + there.log_ms);
     let bytes: u64 = there.volumes.iter().map(|volume| volume.size).sum();
     let copy = match bytes {
@@ -190,7 +190,7 @@ fn judge(report: &mut Report, there: Option<&There>, measured: Option<&Measured>
     Some(mode)
 }
 
-/// The report as one page that loads nothing.
+/// The report as one page without external resources.
 fn page(report: &Report) -> String {
     let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let mut page = String::from(

@@ -1,4 +1,4 @@
-//! Groups for people.
+//! Prints groups for people.
 
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,18 +13,18 @@ use crate::volume::human;
 /// Prints all groups.
 pub(super) fn groups(out: &mut impl Write, groups: &[Group]) -> io::Result<()> {
     if groups.is_empty() {
-        writeln!(out, "nothing is replicated here")?;
-        return writeln!(out, "begin: weft replica create VOLUME HOST:VOLUME");
+        writeln!(out, "no volume is replicated on this host")?;
+        return writeln!(out, "to start: weft replica create VOLUME HOST:VOLUME");
     }
     groups.iter().try_for_each(|group| self::group(out, group))
 }
 
 fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     let Group { name, volumes, role, engine, .. } = group;
-    let memory = if group.in_memory { ", in memory: gone with the server" } else { "" };
+    let memory = if group.in_memory { ", in memory: lost when the server ends" } else { "" };
     writeln!(out, "{name} ({}), {role}{memory}", volumes.join(", "))?;
     if let Some(why) = &group.stopped {
-        writeln!(out, "  stopped   nobody can use its volumes here: {why}")?;
+        writeln!(out, "  stopped   its volumes cannot be used on this host: {why}")?;
     }
     if let Some(opening) = opening(group) {
         writeln!(out, "  opening   requests wait: {opening}")?;
@@ -41,8 +41,8 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     if !group.test_failover.is_empty() {
         let (uris, end) = (group.test_failover.join(" "), format!("weft replica test-failover {name} --end"));
         match engine["picture_ended"].as_str() {
-            Some(why) => writeln!(out, "  test      {why}; end the test, which gives back its room: {end}")?,
-            None => writeln!(out, "  test      a test failover is open at {uris}; end it: {end}")?,
+            Some(why) => writeln!(out, "  test      {why}; end the test to free its space: {end}")?,
+            None => writeln!(out, "  test      a test failover is open at {uris}; to end it: {end}")?,
         }
     }
     if engine.is_null() {
@@ -63,20 +63,20 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         number(engine, "last"),
         number(engine, "applied"),
         match (&engine["consistent"], &engine["gave_up"]) {
-            (_, Value::Bool(true)) => "; this side gave up, and has what it had then",
-            (Value::Bool(false), _) => "; the copy is of no single moment yet",
+            (_, Value::Bool(true)) => "; this side gave up its role, and has the data of that time",
+            (Value::Bool(false), _) => "; the copy still mixes data of different moments",
             _ => "",
         }
     )?;
     if engine["full"] == Value::Bool(true) && opening(group).is_none() {
         writeln!(
             out,
-            "  full      a disk of this side is full: writes wait, and go on by themselves when there is space"
+            "  full      a disk on this side is full: writes wait, and continue by themselves when there is space"
         )?;
     }
     if let alone @ 1.. = number(engine, "unprotected_writes") {
         let writes = if alone == 1 { "1 write was".to_owned() } else { format!("{alone} writes were") };
-        writeln!(out, "  alone     {writes} answered without a synchronous destination since it was opened")?;
+        writeln!(out, "  alone     {writes} acknowledged without a synchronous destination since it was opened")?;
     }
     if let Some(said) = read_errors(group) {
         writeln!(out, "  reads     {said}")?;
@@ -88,7 +88,7 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         if let Some(since) = silence(peer, now_ms()) {
             writeln!(
                 out,
-                "  silent    the source was last heard of {since} ago{}",
+                "  silent    the source was last heard from {since} ago{}",
                 if_lost(name, engine, peer)
             )?;
         }
@@ -97,7 +97,7 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
 }
 
 fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) -> io::Result<()> {
-    // A stopped group has an engine where its source is kept for a decision.
+    // A stopped group has an engine if its source is kept for a decision.
     let (is_source, is_stopped) =
         (group.engine["role"] == "source" || group.role == "source", group.stopped.is_some());
     let text = |key: &str| peer[key].as_str().unwrap_or_default().to_owned();
@@ -129,10 +129,10 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     if peer["unprotected"] == Value::Bool(true) {
         let said = match (answers, is_stopped) {
             (false, true) => {
-                "before this side stopped, writes were answered without the other side: they are lost with this one"
+                "before this side stopped, writes were acknowledged without the other side: losing this side loses them"
             }
-            (false, false) => "writes were answered without the other side: they are lost with this one",
-            (true, _) => "writes are answered without the other side: they are lost with this one",
+            (false, false) => "writes were acknowledged without the other side: losing this side loses them",
+            (true, _) => "writes are acknowledged without the other side: losing this side loses them",
         };
         writeln!(out, "  warning   {said}")?;
     }
@@ -156,7 +156,7 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     if let Some(verified) = peer["verified"].as_object() {
         let of = |key: &str| verified.get(key).and_then(Value::as_u64).unwrap_or(0);
         let next = match differs(peer) {
-            Some(_) => format!("; what to type: weft replica verify {}", group.name),
+            Some(_) => format!("; for the commands to fix it: weft replica verify {}", group.name),
             None => String::new(),
         };
         writeln!(
@@ -173,22 +173,22 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     Ok(())
 }
 
-/// What a copy lacks of what its source has said that it has: their bytes it does not know.
+/// The records that a copy lacks, as reported by its source: it does not know their bytes.
 fn missing(is_source: bool, peer: &Value) -> String {
     match peer["lag_records"].as_u64().unwrap_or(0) {
         0 => String::new(),
         _ if is_source => String::new(),
-        1 => "1 record that the source has, ".into(),
-        many => format!("{many} records that the source has, "),
+        1 => "1 record behind the source, ".into(),
+        many => format!("{many} records behind the source, "),
     }
 }
 
-/// What to type at a copy whose source is lost. One that may be no state that the source ever had, or lacks what that has
-/// answered, is refused without force, which says what it costs: its source is better.
+/// What to type on a copy whose source is lost. A copy that may not be a consistent state, or lacks acknowledged
+/// records, can be promoted only by force, which names the cost: its source is better.
 fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
     let is = |key: &str, value| engine[key] == Value::Bool(value);
     let (lacks, word) = match is("consistent", false) {
-        true if is("gave_up", true) => ("of a side that gave up".to_owned(), Objection::Resync.word()),
+        true if is("gave_up", true) => ("of a side that gave up its role".to_owned(), Objection::Resync.word()),
         true => ("in the middle of a resync".to_owned(), Objection::Resync.word()),
         false => match missing(false, peer) {
             lacks if lacks.is_empty() => {
@@ -198,23 +198,23 @@ fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
         },
     };
     format!(
-        ": this copy is {lacks}, and can be made the source by --failover --force={word} alone; start the source again if you can"
+        ": this copy is {lacks}, and can become the source only with --failover --force={word}; start the source again if you can"
     )
 }
 
-/// Since when there is no connection, where there was one.
+/// Since when an earlier connection is lost.
 fn lost(peer: &Value, now_ms: u64) -> String {
     let lost_ms = peer["lost_ms"].as_u64().filter(|ms| *ms > 0);
     lost_ms.map_or(String::new(), |ms| format!(", connection lost {} ago", age(ms, now_ms)))
 }
 
-/// How long a copy has not heard of its source, where that is what it waits for.
+/// How long a copy has not heard from its source, if it waits for the source.
 fn silence(peer: &Value, now_ms: u64) -> Option<String> {
     let heard_ms = peer["heard_ms"].as_u64().filter(|ms| *ms > 0 && peer["phase"] == "WaitingForSource")?;
     Some(age(heard_ms, now_ms))
 }
 
-/// How long ago something was.
+/// How long ago a moment was.
 fn age(at_ms: u64, now_ms: u64) -> String {
     let seconds = now_ms.saturating_sub(at_ms) / 1000;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -225,21 +225,21 @@ fn age(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// How many reads of a source's volumes have failed, the last one, and what to type.
+/// How many reads of a source's volumes have failed, the last failure, and what to type.
 fn read_errors(group: &Group) -> Option<String> {
     let count = group.engine["read_errors"].as_u64().filter(|count| *count > 0)?;
     let reads = if count == 1 { "1 read has".to_owned() } else { format!("{count} reads have") };
     let last = group.engine["last_read_error"].as_str().unwrap_or_default();
     let name = &group.name;
     Some(format!(
-        "{reads} failed since it was opened, the last one of {last}; where a copy has the bytes: weft replica switch {name}"
+        "{reads} failed since it was opened, the last one of {last}; if a copy has the data: weft replica switch {name}"
     ))
 }
 
-/// Where writes stand still because this destination is away, and what lets them go on.
+/// Why writes wait for an absent destination, and how to let them continue.
 fn writes_wait(group: &Group, peer: &Value) -> Option<String> {
     let is_away = matches!(peer["phase"].as_str(), Some("WaitingForDestination" | "Refused"));
-    // One that they do not wait for is unprotected: suspended, or not copied yet.
+    // A destination that writes do not wait for is unprotected: suspended, or not copied yet.
     let is_awaited = peer["mode"] == "synchronous" && peer["unprotected"] != Value::Bool(true);
     let waits = group.role == "source" && group.policy.on_loss == OnLoss::SuspendIo && is_away && is_awaited;
     let (name, called) = (&group.name, peer["name"].as_str().unwrap_or_default());
@@ -253,8 +253,8 @@ fn writes_wait(group: &Group, peer: &Value) -> Option<String> {
     };
     waits.then(|| {
         format!(
-            "writes wait until {called} is back and has everything (--on-loss suspend-io). To let them go on without it: {}; what is \
-             answered from then on is on this side alone, and lost with it, until {} and {called} has caught up",
+            "writes wait until {called} is back and has caught up (--on-loss suspend-io). To let them continue without it: {}; writes \
+             acknowledged from then on exist only on this side, and are lost with it, until you type {} and {called} has caught up",
             typed("weft replica suspend"),
             typed("weft replica resume")
         )
@@ -265,13 +265,13 @@ fn writes_wait(group: &Group, peer: &Value) -> Option<String> {
 fn opening(group: &Group) -> Option<&'static str> {
     (group.role == "starting").then(|| match group.engine["full"] == Value::Bool(true) {
         true => {
-            "a disk of this side is full, and its log cannot be replayed; make room there, and it goes on by itself"
+            "a disk on this side is full, and the log cannot be replayed; free some space, and it continues by itself"
         }
-        false => "its log is replayed, and each other side is asked whether this one is the source still",
+        false => "replaying its log, and asking the other sides whether this one is still the source",
     })
 }
 
-/// Bytes that the last comparison with a destination found different, unless it found none.
+/// Bytes that the last comparison with a destination found different; `None` if none.
 fn differs(peer: &Value) -> Option<u64> {
     peer["verified"]["different"].as_u64().filter(|bytes| *bytes > 0)
 }
@@ -281,25 +281,25 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64)
 }
 
-/// When writes are answered. What is answered without a synchronous destination is not called so.
+/// The mode of acknowledging writes. A synchronous destination that writes do not wait for is not called synchronous.
 fn mode(peer: &Value) -> &str {
     match peer["unprotected"] == Value::Bool(true) {
-        true => "NOT PROTECTED (synchronous once it follows)",
+        true => "NOT PROTECTED (synchronous once it has caught up)",
         false => peer["mode"].as_str().unwrap_or("mode not yet known"),
     }
 }
 
-/// A partner of a group in one line, and what about it wants somebody's eye.
+/// A partner of a group in one line, with a mark if it needs attention.
 pub(crate) struct Brief {
     /// "db, source: synchronous to other:db, continuously replicating, lag 0 B, 0.0 s, by iwarp".
     pub line: String,
-    /// Something is amiss, or not finished.
+    /// Whether something is wrong or not finished.
     pub care: bool,
-    /// Why it does not go by RDMA, and what to do about it.
+    /// Why the link does not use RDMA, and what to do about it.
     pub no_rdma: Option<(String, String)>,
 }
 
-/// A line for each partner of a group; one for a group that has none, or has stopped.
+/// One line per partner of a group; a single line for a group that has none or is stopped.
 pub(crate) fn brief(group: &Group) -> Vec<Brief> {
     let Group { name, role, stopped, partner_stopped, no_source, test_failover, engine, links, .. } = group;
     let peers = engine["peers"].as_array().map_or(&[][..], Vec::as_slice);
@@ -309,7 +309,7 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
     }
     if stopped.is_some() || peers.is_empty() {
         let why = match stopped {
-            // Its role says that.
+            // The role already says so.
             Some(why) if role == "stopped" => why.clone(),
             Some(why) => format!("stopped: {why}"),
             None => "nobody has a copy".to_owned(),
@@ -332,8 +332,8 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let by = used.map_or(String::new(), |link| format!(", by {}", link.transport));
         let flag = |key: &str| peer[key] == Value::Bool(true);
         let unprotected = match flag("unprotected") {
-            true if opening.is_some() => ", writes were answered without it",
-            true => ", writes are answered without it",
+            true if opening.is_some() => ", writes were acknowledged without it",
+            true => ", writes are acknowledged without it",
             false => "",
         };
         let follows = peer["phase"] == "ContinuouslyReplicating";
@@ -360,7 +360,7 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let Some(bytes) = differs(peer) else { continue };
         let (bytes, copy) = (human(bytes), peer["name"].as_str().unwrap_or_default());
         let line = format!(
-            "{name}: the last verify found {bytes} that differ between this side and {copy}, {} ago: weft replica verify {name} compares \
+            "{name}: the last verify, {} ago, found {bytes} that differ between this side and {copy}: weft replica verify {name} compares \
              again, and says which command overwrites which side",
             age(peer["verified"]["at_ms"].as_u64().unwrap_or(0), now_ms())
         );
@@ -387,7 +387,7 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         });
     } else if engine["full"] == Value::Bool(true) {
         let line =
-            format!("{name}: a disk is full: writes wait, and go on by themselves when there is space");
+            format!("{name}: a disk is full: writes wait, and continue by themselves when there is space");
         all.push(Brief { line, care: true, no_rdma: None });
     }
     if let Some(said) = read_errors(group) {
@@ -401,7 +401,7 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
     all
 }
 
-/// What goes on, and how far it is: "Initial block copy 43% · 2 GiB/s · ETA 1:41".
+/// The current phase and its progress: "Initial block copy 43% · 2 GiB/s · ETA 1:41".
 fn progress(peer: &Value) -> String {
     let number = |key: &str| peer[key].as_u64().unwrap_or(0);
     let (done, left) = (number("bytes_done"), number("bytes_remaining"));
@@ -417,11 +417,11 @@ fn progress(peer: &Value) -> String {
     line
 }
 
-/// Why a link goes by TCP, and what to type.
+/// Why a link uses TCP, and what to type.
 fn no_rdma(link: &Link) -> Option<(String, String)> {
     let host = link.address.rsplit_once(':').map_or(&*link.address, |(host, _)| host);
     (link.transport == "tcp").then(|| {
-        let remedy = match link.reason.contains("asked for") {
+        let remedy = match link.reason.contains("requested") {
             true => "weft replica remove, then create without --transport tcp".to_owned(),
             false => format!("{} shows which step fails", ShellCommand::new("weft doctor").operand(host)),
         };
@@ -585,10 +585,10 @@ mod tests {
             "{brief}"
         );
         assert!(
-            brief.contains("a disk of this side is full") && !brief.contains("nobody has a copy"),
+            brief.contains("a disk on this side is full") && !brief.contains("nobody has a copy"),
             "{brief}"
         );
-        assert!(text.contains("opening   requests wait: a disk of this side is full"), "{text}");
+        assert!(text.contains("opening   requests wait: a disk on this side is full"), "{text}");
         assert!(text.contains("to        other:vol1, synchronous: Waiting for destination"), "{text}");
         let (brief, text) = told(Value::Null);
         assert!(!brief.contains("nobody has a copy") && brief.contains("its log is replayed"), "{brief}");
@@ -633,7 +633,7 @@ mod tests {
         groups(&mut out, &[group("destination", peers, Vec::new())]).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("if it is lost: weft replica switch vol1 --failover"), "{text}");
-        // Not where that would be refused.
+        // Not if that would be refused.
         let lacking =
             json!({ "name": "source", "phase": "WaitingForSource", "heard_ms": 1_000_000, "lag_records": 3 });
         for (engine, why) in [
@@ -679,7 +679,7 @@ mod tests {
         groups(&mut out, &[group("destination")]).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("lag       24 records that the source has, 0 B, 0.0 s"), "{text}");
-        // A source knows the bytes.
+        // A source knows the number of bytes.
         assert!(brief(&group("source"))[0].line.contains("lag 0 B, "));
     }
 
@@ -696,7 +696,7 @@ mod tests {
         };
         let group = |reason: &str| group("source", json!({ "peers": [peer.clone()] }), vec![link(reason)]);
         let remedy = |reason: &str| brief(&group(reason)).remove(0).no_rdma.unwrap().1;
-        assert!(remedy("TCP as asked for").contains("without --transport tcp"));
+        assert!(remedy("TCP, as requested").contains("without --transport tcp"));
         assert_eq!(remedy("no RDMA: it was not reachable"), "weft doctor other shows which step fails");
         assert!(!brief(&group("x"))[0].care, "TCP is slower, and safe");
         let alone = Group { engine: Value::Null, stopped: Some("both were written to".into()), ..group("x") };

@@ -1,6 +1,5 @@
-//! `weft replica verify`: compares both sides, and overwrites the copy's bytes only where that was said.
-//!
-//! Does not: compare (the source does), or know which side is right: nobody does where bytes have rotted.
+//! `weft replica verify`: compares both sides, and overwrites the copy's bytes only on request. The source compares.
+//! If data has decayed, only a person can decide which side is right.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,13 +16,13 @@ use crate::volume::human;
 /// Runs the command.
 pub(super) fn run(state: &Path, pid: Option<u32>, args: ReplicaVerify) -> Result<ExitCode, Failure> {
     let (group, to) = (args.group.group, args.group.to);
-    // `--repair` alone only compares: which side is right has to be looked at first.
+    // `--repair` alone only compares: the user must first find out which side is right.
     let repair = args.repair && args.force;
     let command = Command::Verify { group: group.clone(), to: to.clone(), repair };
     let Reply::Verified { bytes, different, first, source, copy } =
         ask(&one(state, pid)?, command, VERIFY_PATIENCE)?
     else {
-        return Err("the server answered something else".into());
+        return Err("unexpected answer of the server".into());
     };
     let found = Found { group, to, bytes, different, first, source, copy };
     match args.json {
@@ -33,15 +32,15 @@ pub(super) fn run(state: &Path, pid: Option<u32>, args: ReplicaVerify) -> Result
     Ok(if different == 0 || repair { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a comparison found, and between whom.
+/// The result of a comparison, and its two sides.
 struct Found {
     group: String,
-    /// The destination, as it was named.
+    /// The destination, as the user named it.
     to: Option<String>,
     bytes: u64,
     different: u64,
     first: Vec<Differs>,
-    /// Host of the source, which is this one.
+    /// Host of the source, which is this host.
     source: String,
     /// Host of the copy.
     copy: String,
@@ -70,12 +69,12 @@ impl Found {
         let parts = parts.join(", ");
         match repair {
             true => format!(
-                "{group}: {amount} of {all} differed, and are overwritten on {copy} with what {source} has (first {parts}). \
+                "{group}: {amount} of {all} differed and have been overwritten on {copy} with the data of {source} (first {parts}). \
                  Compare again: {verify}"
             ),
             false => format!(
-                "{group}: {amount} of {all} differ between {source} (the source, here) and its copy on {copy}; first {parts}.\n\
-                 Nothing was changed. Find out which side is right before one is overwritten: NBD shows the source, and `weft replica \
+                "{group}: {amount} of {all} differ between {source} (the source, this host) and its copy on {copy}; first {parts}.\n\
+                 Nothing was changed. Find out which side is right before you overwrite one: NBD shows the source, and `weft replica \
                  test-failover {group}` on {copy} the copy.\n\
                  If the source is right, this overwrites these bytes on {copy} with those of {source}:\n\
                  \x20 {}\n\

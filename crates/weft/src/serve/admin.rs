@@ -1,6 +1,5 @@
-//! The admin socket of this server: who may ask it, and who answers.
-//!
-//! Does not: say what a request looks like (see `crate::admin`).
+//! The admin socket of this server: its permissions, and the dispatch of requests. `crate::admin` defines the
+//! requests.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -20,20 +19,20 @@ use crate::config::{Plan, key};
 use crate::listen::Stop;
 use crate::listen::unix::SocketFile;
 
-/// What is said about replication by a server that does none.
+/// The answer to replication requests by a server that does not replicate.
 const NO_REPLICAS: &str =
     "this server does not replicate: start it with --replica (weft serve --volume NAME --nbd --replica)";
 
-/// The admin socket, where there is a place for one.
+/// The admin socket, if there is a directory for it.
 pub(super) struct Admin {
     endpoint: Option<Endpoint>,
-    /// Where it is.
+    /// Its directory.
     dir: Option<PathBuf>,
     stop: Stop,
 }
 
 impl Admin {
-    /// Binds the admin socket. Only where its directory was named is it an error that there can be none.
+    /// Binds the admin socket. A failure is an error only if its directory was named.
     pub(super) fn bind(plan: &Plan, stop: &Stop) -> Result<Admin, StartError> {
         let (dir, is_named) = (plan.state_dir(), plan.config().state_dir.is_some());
         let bound = match &dir {
@@ -43,7 +42,8 @@ impl Admin {
         };
         let endpoint = match bound {
             Ok(endpoint) => {
-                // After our own is there: of two that start at the same time one at least sees the other.
+                // After our own socket exists: of two servers that start at the same time, at least one sees the
+                // other.
                 if let Some(dir) = &dir {
                     neighbours::sharing_state(dir, is_named);
                 }
@@ -54,14 +54,14 @@ impl Admin {
                 return Err(StartError::Admin { key, fault });
             }
             Err(fault) => {
-                tracing::warn!("{fault}; `weft status` will not find this server: name a --state-dir");
+                tracing::warn!("{fault}; `weft status` will not find this server: give a --state-dir");
                 None
             }
         };
         Ok(Admin { endpoint, dir, stop: stop.clone() })
     }
 
-    /// From now on requests are answered. Gives the socket's file, which goes when that is dropped.
+    /// Answers requests from now on. Returns the socket's file, which is removed on drop.
     pub(super) fn open(
         self,
         subject: status::Subject,
@@ -78,7 +78,7 @@ impl Admin {
                     Request::Grow { volume, size } => {
                         if replicas.is_some_and(|replicas| replicas.has(&volume)) {
                             return Err(format!(
-                                "{volume} is replicated: weft replica resize {volume} {size}, where its source is"
+                                "{volume} is replicated: weft replica resize {volume} {size}, on the host of its source"
                             ));
                         }
                         growths.grow(&volume, size).await.map(serde_json::Value::from)

@@ -1,6 +1,5 @@
-//! `--pcap FILE`: the file that a capture goes into.
-//!
-//! Owns: the choice of what may be replaced by it. Does not: write packets (`weft_rdma::wrap::pcap` does).
+//! `--pcap FILE`: the file of a capture, and the rules for what it may replace. `weft_rdma::wrap::pcap` writes
+//! packets.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -10,7 +9,7 @@ use weft_rdma::wrap::pcap::Capture;
 
 use crate::out::{ShellCommand, path_name};
 
-/// First bytes of a capture: pcap with microseconds and nanoseconds, of either byte order, and pcapng.
+/// The first bytes of a capture: pcap with microseconds or nanoseconds, in either byte order, and pcapng.
 const MAGICS: [[u8; 4]; 5] = [
     [0xd4, 0xc3, 0xb2, 0xa1],
     [0xa1, 0xb2, 0xc3, 0xd4],
@@ -19,7 +18,7 @@ const MAGICS: [[u8; 4]; 5] = [
     [0x0a, 0x0d, 0x0d, 0x0a],
 ];
 
-/// There is no capture in a file.
+/// A capture cannot be written to this file.
 #[derive(Debug, thiserror::Error)]
 #[error("{key} {}: {fault}", path_name(path))]
 pub(crate) struct CannotCapture {
@@ -28,29 +27,31 @@ pub(crate) struct CannotCapture {
     fault: Fault,
 }
 
-/// What is wrong with the file.
+/// The problem with the file.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
-    #[error("it is a symbolic link: name the file itself")]
+    #[error("it is a symbolic link: give the file itself")]
     Link,
-    #[error("it is a folder: name a file in it")]
+    #[error("it is a folder: give a file in it")]
     Folder,
-    #[error("it is below {}, which is served, and holds what all users read and write: name a file elsewhere", path_name(.0))]
+    #[error("it is in the shared folder {}, and a capture contains the data of all users: choose a file elsewhere", path_name(.0))]
     Served(PathBuf),
-    #[error("there is such a file, and it is no capture: remove it, or name another file")]
+    #[error("the file exists and is not a capture: remove it, or choose another file")]
     Other,
-    #[error("no file can be made in {}: {source}", path_name(folder))]
+    #[error("cannot create a file in {}: {source}", path_name(folder))]
     Unmade { folder: PathBuf, source: io::Error },
-    #[error("there is no folder {}; make it: {}", path_name(.0), ShellCommand::new("mkdir -p").operand(.0))]
+    #[error("there is no folder {}; create it: {}", path_name(.0), ShellCommand::new("mkdir -p").operand(.0))]
     NoFolder(PathBuf),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// A new capture in `path`, for nobody else's eyes: it holds what users read and write. An older capture is replaced, because somebody
-/// else may have made it, or have it open; any other file stays, and the capture is refused. A pipe or device takes the bytes.
+/// Creates a capture at `path`, readable only by this user, because it contains the users' data. An older capture is
+/// replaced by a new file, because another user may have created it or have it open; any other file stays, and the
+/// capture is refused. A pipe or device receives the bytes.
 ///
-/// `key` asks for it. `shared`: the folders that are served. A capture below one of them would show clients what others read and write.
+/// `key` is the option that asks for it. `shared`: the served folders. A capture in one of them would show clients
+/// the data of others.
 pub(super) fn begin(key: &str, path: &Path, limit: u64, shared: &[&Path]) -> Result<Capture, CannotCapture> {
     let begin = || {
         let there = path.symlink_metadata().map(|found| found.file_type());
@@ -68,7 +69,7 @@ pub(super) fn begin(key: &str, path: &Path, limit: u64, shared: &[&Path]) -> Res
                 if there.is_ok() && !is_capture(path)? {
                     return Err(Fault::Other);
                 }
-                // Mode 0600. An error of this names the file's temporary name.
+                // Mode 0600. An error of this call names the temporary file.
                 let made = tempfile::NamedTempFile::new_in(&folder);
                 let made = made.map_err(|e| Fault::Unmade { folder, source: e.kind().into() })?;
                 made.persist(path).map_err(|e| e.error)?
@@ -79,7 +80,7 @@ pub(super) fn begin(key: &str, path: &Path, limit: u64, shared: &[&Path]) -> Res
     begin().map_err(|fault| CannotCapture { key: key.to_owned(), path: path.to_owned(), fault })
 }
 
-/// The folder of a file, as it is called without links.
+/// The folder of a file, without links.
 fn folder_of(path: &Path) -> Result<PathBuf, Fault> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     folder.canonicalize().map_err(|e| match e.kind() {
@@ -92,7 +93,7 @@ fn contains(share: &Path, folder: &Path) -> bool {
     share.canonicalize().is_ok_and(|share| folder.starts_with(share))
 }
 
-/// Whether a file begins as captures do; an empty one is nobody's loss.
+/// Whether a file begins like a capture, or is empty.
 fn is_capture(path: &Path) -> io::Result<bool> {
     let mut first = Vec::new();
     File::open(path)?.take(4).read_to_end(&mut first)?;
@@ -115,14 +116,14 @@ mod tests {
         let made = path.metadata().unwrap();
         assert_eq!(made.mode() & 0o7777, 0o600);
         assert_ne!(made.ino(), opened.metadata().unwrap().ino());
-        // A link leads to a file that is no capture.
+        // A link leads to a file that is not a capture.
         std::fs::write(&other, "kept").unwrap();
         std::fs::remove_file(&path).unwrap();
         symlink(&other, &path).unwrap();
         let refused = begin("--pcap", &path, 1 << 20, &[]).err().unwrap().to_string();
         assert!(refused.contains("symbolic link"), "{refused}");
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
-        // A device stays what it is.
+        // A device stays a device.
         begin("--pcap", Path::new("/dev/null"), 1 << 20, &[]).unwrap();
         assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
     }
@@ -134,10 +135,10 @@ mod tests {
         for content in ["to be kept", "\n"] {
             std::fs::write(&notes, content).unwrap();
             let refused = begin("--pcap", &notes, 1 << 20, &[]).err().unwrap().to_string();
-            assert!(refused.contains("it is no capture"), "{refused}");
+            assert!(refused.contains("is not a capture"), "{refused}");
             assert_eq!(std::fs::read_to_string(&notes).unwrap(), content);
         }
-        // The second replaces what the first has written; an empty file is one that `mktemp` has made.
+        // The second capture replaces the first; an empty file is what `mktemp` creates.
         std::fs::write(&run, "").unwrap();
         for _ in 0..2 {
             begin("--pcap", &run, 1 << 20, &[]).unwrap();
@@ -154,7 +155,7 @@ mod tests {
         for path in ["data/run.pcap", "data/sub/run.pcap", "link/run.pcap"] {
             let refused =
                 begin("--pcap", &folder.path().join(path), 1 << 20, &[&share]).err().unwrap().to_string();
-            assert!(refused.contains("which is served"), "{path}: {refused}");
+            assert!(refused.contains("it is in the shared folder"), "{path}: {refused}");
         }
         assert!(begin("--pcap", &folder.path().join("run.pcap"), 1 << 20, &[&share]).is_ok());
     }

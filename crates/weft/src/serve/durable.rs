@@ -1,7 +1,7 @@
-//! What survives a restart of the server: persistent handles of SMB, and what NFS remembers of its clients.
+//! State that survives a restart of the server: persistent handles of SMB, and NFS's client records.
 //!
-//! A client that comes back needs the port that it knew: where that is picked anew at every start, nothing is kept unless a
-//! directory is named.
+//! A returning client needs the same port: if the port is chosen at each start, nothing is kept unless a directory is
+//! named.
 
 use weft_nfs::server::Durable;
 use weft_smb::server as smb;
@@ -10,15 +10,15 @@ use super::error::StartError;
 use crate::config::Plan;
 use crate::ready::Ready;
 
-/// Where persistent handles are written down.
+/// The journal of persistent handles.
 pub(super) fn of_smb(plan: &Plan) -> Result<smb::journal::Journal, StartError> {
-    // The plan would not be one without a place for them.
+    // A plan without a directory for them would not pass the check.
     let dir = plan.state_dir().unwrap_or_default();
     let instance = format!("{}-{}", plan.listen.first(), plan.config().listeners.smb_port);
     smb::journal::Journal::open(&dir, &instance).map_err(|source| StartError::Handles { dir, source })
 }
 
-/// What NFS keeps over restarts.
+/// NFS's state that survives restarts.
 pub(super) fn of_nfs(plan: &Plan, ready: &Ready) -> Result<Option<Durable>, StartError> {
     let config = plan.config();
     let fixed = |port: Option<u16>| port.filter(|port| *port != 0);
@@ -34,7 +34,7 @@ pub(super) fn of_nfs(plan: &Plan, ready: &Ready) -> Result<Option<Durable>, Star
     }
     let Some(dir) = crate::volume::state_of_user() else {
         tracing::warn!(
-            "NFS clients will not survive a restart: neither XDG_STATE_HOME nor HOME is set; name a --state-dir"
+            "NFS clients will not survive a restart: neither XDG_STATE_HOME nor HOME is set; give a --state-dir"
         );
         return Ok(None);
     };
@@ -42,7 +42,7 @@ pub(super) fn of_nfs(plan: &Plan, ready: &Ready) -> Result<Option<Durable>, Star
         Ok(durable) => Ok(Some(durable)),
         Err(e) => {
             tracing::warn!(
-                "NFS clients will not survive a restart: {e}; mend that, or name another --state-dir"
+                "NFS clients will not survive a restart: {e}; fix that, or give another --state-dir"
             );
             Ok(None)
         }

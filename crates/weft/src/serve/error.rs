@@ -1,4 +1,4 @@
-//! Why a server does not start: what object, what cause, and what to write.
+//! Why a server does not start: object, cause, and what to write.
 
 use std::fmt;
 use std::io;
@@ -12,54 +12,54 @@ use super::registration::Unregistered;
 use crate::config::{Key, Origin};
 use crate::out::path_name;
 
-/// Why a server does not start, although its configuration can be served.
+/// Why a server does not start although its configuration is valid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// There is no address space.
+    /// There is too little address space.
     #[error(
         "the system has no memory for the first buffers, which take 64 MiB of address space: `ulimit -v`, `ulimit -f`, or the limit \
          of the service or container, is too low"
     )]
     NoMemory,
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     #[error(transparent)]
     NoRandomness(#[from] weft_machine::random::Unavailable),
-    /// A port is not to be had.
+    /// A port cannot be bound.
     #[error(transparent)]
     Listen(#[from] CannotListen),
-    /// A volume is not to be served, or is of no use.
+    /// A volume cannot be served.
     #[error(transparent)]
     Volume(#[from] Unserved),
-    /// Every volume is of no use.
+    /// No volume can be served.
     #[error("nothing is left to serve: volume {volume}: {why}")]
     NothingLeft { volume: String, why: String },
-    /// Replication does not begin; a sentence of `serve::replica`.
+    /// Replication cannot start; a sentence from `serve::replica`.
     #[error("{0}")]
     Replication(String),
-    /// No capture.
+    /// The capture cannot be written.
     #[error(transparent)]
     Capture(#[from] CannotCapture),
-    /// No admin socket, although its directory was named.
+    /// There is no admin socket, although its directory was named.
     #[error("{key}: {fault}")]
     Admin { key: String, fault: AdminFault },
-    /// Persistent handles cannot be written down.
+    /// Persistent handles cannot be recorded.
     #[error("persistent handles cannot be kept in {}: {source}", path_name(dir))]
     Handles { dir: PathBuf, source: weft_smb::server::journal::Unusable },
-    /// Those that were written down cannot be read.
+    /// The recorded handles cannot be read.
     #[error("persistent handles: {0}")]
     Restore(#[from] weft_smb::server::journal::Unusable),
-    /// What NFS has to remember cannot be written down, although its directory was named.
+    /// NFS's state cannot be recorded, although its directory was named.
     #[error("NFS clients would not survive a restart: {0}")]
     Durable(#[from] weft_nfs::server::Unusable),
-    /// The rpcbind of this host does not know us.
+    /// The rpcbind of this host does not accept our registration.
     #[error("{key}: {fault}")]
     Unregistered { key: String, fault: Unregistered },
-    /// Too few descriptors; a sentence of `listen::quota`.
+    /// Too few descriptors; a sentence from `listen::quota`.
     #[error("{0}")]
     Descriptors(String),
 }
 
-/// A volume that is not served. One that is lost is left out instead.
+/// A volume that is not served. Lost volumes are left out instead.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unserved {
     /// It is in a group, and this server does not replicate.
@@ -67,21 +67,21 @@ pub(crate) enum Unserved {
         "volume {volume} is replicated, in the group {group}: add --replica; `weft replica remove {group}` ends that"
     )]
     Replicated { volume: String, group: String },
-    /// It may be.
+    /// It may be in a group.
     #[error(
         "volume {volume} may be replicated, in the group {group}: {why}; add --replica, and `weft replica status` says what to do"
     )]
     MayBeReplicated { volume: String, group: String, why: String },
-    /// Nobody knows it, or somebody else has it.
+    /// It does not exist, or another process uses it.
     #[error("{0}")]
     Open(VolumeError),
-    /// Its file is another one, and that cannot be written down.
+    /// Its file has been replaced, and that cannot be recorded.
     #[error("volume {volume}: {source}")]
     Accept { volume: String, source: VolumeError },
-    /// Which groups there are cannot be read; a sentence of `serve::replica`.
+    /// The list of groups cannot be read; a sentence from `serve::replica`.
     #[error("{0}")]
     Groups(String),
-    /// There is no place where volumes are remembered.
+    /// There is no directory that records volumes.
     #[error("{0}")]
     Remembered(String),
 }
@@ -89,18 +89,18 @@ pub(crate) enum Unserved {
 /// Why there is no admin socket.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminFault {
-    /// Its directory is none.
-    #[error("{} is a file: name a folder", path_name(.0))]
+    /// Its directory is a file.
+    #[error("{} is a file: give a folder", path_name(.0))]
     File(PathBuf),
     /// It cannot be bound.
     #[error("no admin socket in {}: {source}", path_name(dir))]
     Bind { dir: PathBuf, source: io::Error },
-    /// There is no place for it.
+    /// There is no directory for it.
     #[error("no admin socket: neither XDG_STATE_HOME nor HOME is set")]
     NoPlace,
 }
 
-/// What chooses the port or socket that cannot be had: as the user writes it.
+/// The option that chooses the port or socket that cannot be bound, as the user writes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice(String);
 
@@ -110,7 +110,7 @@ impl Choice {
         Choice(text.to_owned())
     }
 
-    /// A port that was configured by this key.
+    /// A port configured by this key.
     pub(crate) fn port(key: &Key, origin: Origin) -> Choice {
         match origin {
             Origin::Flags => Choice(format!("{} N", key.at(origin))),
@@ -119,14 +119,14 @@ impl Choice {
     }
 }
 
-/// A port that is not to be had.
+/// A port that cannot be bound.
 #[derive(Debug)]
 pub(crate) enum CannotListen {
     /// At an address.
     At { addr: SocketAddr, choice: Choice, source: io::Error },
-    /// At an address, by TCP or by UDP at the same port.
+    /// At an address, over TCP or UDP on the same port.
     AtBoth { addr: SocketAddr, choice: Choice, source: io::Error },
-    /// On a device for RDMA.
+    /// On an RDMA device.
     Device { addr: SocketAddr, source: io::Error },
     /// At a Unix socket.
     Socket { path: PathBuf, source: io::Error },
@@ -161,13 +161,13 @@ fn at(
             let port = addr.port();
             return write!(
                 f,
-                "cannot listen on {addr}: another program has the port (`ss -ltnp sport = :{port}` shows it); choose another by \
-                 {choice}, or 0 for any"
+                "cannot listen on {addr}: another program uses the port (`ss -ltnp sport = :{port}` shows it); choose another with \
+                 {choice}, or 0 for any free port"
             );
         }
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need root, CAP_NET_BIND_SERVICE (setcap cap_net_bind_service=+ep on the weft program) or a lower \
-             net.ipv4.ip_unprivileged_port_start (sysctl): or choose a higher one by "
+             net.ipv4.ip_unprivileged_port_start (sysctl): or choose a higher one with "
         }
         io::ErrorKind::AddrNotAvailable => {
             return write!(f, "cannot listen on {addr}: {source}; this host does not have that address");
@@ -182,11 +182,11 @@ fn on_device(ip: IpAddr, port: u16, source: &io::Error, f: &mut fmt::Formatter<'
         io::ErrorKind::Unsupported => write!(f, "--rdma rnic: {source}"),
         io::ErrorKind::AddrInUse => write!(
             f,
-            "--rdma rnic: port {port} is in use; iWARP devices share the ports of TCP: leave iwarp out (--rdma rnic,shm)"
+            "--rdma rnic: port {port} is in use; iWARP devices share the ports of TCP: omit iwarp (--rdma rnic,shm)"
         ),
         _ => write!(
             f,
-            "--rdma rnic: no RDMA device listens on {ip}: {source}; choose the address of one: --listen ADDR"
+            "--rdma rnic: no RDMA device listens on {ip}: {source}; give the address of one: --listen ADDR"
         ),
     }
 }

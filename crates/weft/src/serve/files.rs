@@ -1,6 +1,4 @@
-//! The servers of files: SMB and NFS, of the same shares.
-//!
-//! Does not: accept; connections come from the ports, as channels.
+//! The file servers, SMB and NFS, for the same shares. Connections arrive from the ports as channels.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +27,7 @@ pub(super) struct FileServers {
 }
 
 impl FileServers {
-    /// Serves these shares, and to SMB the door of replication. `ready` has the ports, which clients are told.
+    /// Serves these shares, and replication's door over SMB. `ready` contains the ports to announce to clients.
     pub(super) async fn new(
         plan: &Plan,
         secret: Option<Secret>,
@@ -45,7 +43,7 @@ impl FileServers {
         Ok(FileServers { smb, nfs })
     }
 
-    /// What serves a connection of SMB.
+    /// The function that serves an SMB connection.
     pub(super) fn serve_smb(&self) -> listen::Serve {
         let smb = self.smb.clone();
         service(move |channel| {
@@ -59,7 +57,7 @@ impl FileServers {
         })
     }
 
-    /// What serves a connection of NFS, MOUNT or rpcbind.
+    /// The function that serves a connection of NFS, MOUNT or rpcbind.
     pub(super) fn serve_nfs(&self) -> listen::Serve {
         let nfs = self.nfs.clone();
         service(move |channel| {
@@ -73,7 +71,7 @@ impl FileServers {
         })
     }
 
-    /// No new requests; those in flight are answered.
+    /// Refuses new requests; those in flight are answered.
     pub(super) fn drain(&self) {
         self.smb.drain();
         self.nfs.drain();
@@ -90,7 +88,7 @@ fn smb_server(
     let config = &plan.config().smb;
     if config.min_dialect < smb::Dialect::V3_0 {
         tracing::warn!(
-            "--min-dialect {}: clients of SMB 2 are let in, whose sessions cannot be encrypted and which do not notice that somebody \
+            "--min-dialect {}: this admits SMB 2 clients, whose sessions cannot be encrypted and which do not notice if an attacker \
              in between has chosen the dialect",
             config.min_dialect
         );
@@ -130,7 +128,7 @@ fn nfs_server(
     let (encrypted, in_the_clear): (Vec<_>, Vec<_>) =
         shares.into_iter().partition(|share| share.rules.encrypted);
     for share in encrypted.iter().filter(|_| config.listeners.serve_nfs()) {
-        tracing::warn!("share {} is not offered over NFS, which would not encrypt it", share.name);
+        tracing::warn!("share {} is not offered over NFS, which cannot encrypt it", share.name);
     }
     Ok(nfs::Server::new(nfs::Config {
         shares: in_the_clear,
@@ -141,7 +139,7 @@ fn nfs_server(
     }))
 }
 
-/// What the SMB server offers where the configuration asks for it.
+/// The optional features of the SMB server that the configuration enables.
 fn offers(plan: &Plan) -> Result<smb::Offers, StartError> {
     let config = plan.config();
     let named = |is: fn(&ShareConfig) -> bool| -> Vec<String> {
@@ -161,7 +159,7 @@ fn offers(plan: &Plan) -> Result<smb::Offers, StartError> {
     })
 }
 
-/// Wraps a protocol's `serve` so that every core can start it; a connection's end is a line in the log.
+/// Wraps a protocol's `serve` so that every core can start it; logs a connection's end.
 fn service<F, E>(serve: impl Fn(Rc<dyn Channel>) -> F + Send + Sync + 'static) -> listen::Serve
 where
     F: Future<Output = Result<(), E>> + 'static,
@@ -177,7 +175,7 @@ where
                 Err(e) => {
                     static CLOSED: LogLimit = LogLimit::new();
                     if let Some(left_out) = CLOSED.pass(rt::now()) {
-                        // All connections of an address that end about now are told by one line.
+                        // Several connections of an address that end about now share one line.
                         tracing::warn!(%peer, error = %e, "{kind:?} over {medium}: closed{left_out}");
                     }
                 }

@@ -1,6 +1,4 @@
-//! The ways to this server that it tells its clients of: its interfaces, and SMB Direct.
-//!
-//! Spec: [MS-SMB2] 2.2.32.5.
+//! The interfaces and SMB Direct endpoints that the server announces to its clients ([MS-SMB2] 2.2.32.5).
 
 use std::net::IpAddr;
 
@@ -10,18 +8,18 @@ use weft_smb::server as smb;
 use crate::config;
 use crate::ready::Ready;
 
-/// The speed that is announced where the system knows none (loopback, virtual machines): 10 Gbit/s.
+/// The announced speed if the system knows none (loopback, virtual machines): 10 Gbit/s.
 const LINK_SPEED_BPS: u64 = 10_000_000_000;
 
-/// What a Weft client that knows only the TCP port of SMB is told: a line for each way to SMB Direct.
+/// The answer to a Weft client that knows only SMB's TCP port: a line for each SMB Direct endpoint.
 pub(super) fn endpoints(ready: &Ready) -> String {
     let Some(port) = ready.smbd_port else { return String::new() };
     ready.providers.iter().map(|provider| format!("{provider} {port}\n")).collect()
 }
 
-/// What any client is told ([MS-SMB2] 2.2.32.5): the addresses that it can reach, asked of the system each time.
+/// The answer to any client ([MS-SMB2] 2.2.32.5): the addresses that it can reach, read from the system each time.
 ///
-/// SMB Direct is announced only at the port where clients other than Weft's look for it.
+/// SMB Direct is announced only if it uses the port where other clients look for it.
 pub(super) fn interfaces(ready: &Ready) -> smb::Interfaces {
     let listen = ready.addresses.clone();
     let rdma = ready.smbd_port == Some(config::SMB_DIRECT_PORT)
@@ -35,7 +33,7 @@ pub(super) fn interfaces(ready: &Ready) -> smb::Interfaces {
     })
 }
 
-/// The interfaces of this host, for hints: without them those name what is listened on.
+/// The interfaces of this host, for hints: without them, hints name the listen address.
 pub(super) fn found() -> Vec<Interface> {
     weft_machine::net::interfaces().unwrap_or_else(|e| {
         tracing::debug!("the interfaces of this host cannot be listed: {e}");
@@ -43,10 +41,10 @@ pub(super) fn found() -> Vec<Interface> {
     })
 }
 
-/// The interfaces by which a client reaches a server that listens on `listen`: those that have such an address, or, for
-/// all addresses, those that lead out of this host. One that has RDMA is told twice, with it and without: Linux's client
-/// (6.12) opens no further TCP connection to an interface that is told to have RDMA. Windows takes each for both
-/// ([MS-SMB2] note 198), and RDMA first.
+/// The interfaces through which a client reaches a server that listens on `listen`: those with such an address, or
+/// for wildcard addresses, those that lead out of this host. An interface with RDMA is listed twice, with and without
+/// RDMA: Linux's client (6.12) opens no additional TCP connection to an interface listed with RDMA. Windows uses each
+/// for both ([MS-SMB2] note 198), and RDMA first.
 fn served(found: &[Interface], listen: &[IpAddr], rdma: bool) -> Vec<smb::NetworkInterface> {
     let reached_at = |interface: &Interface, listen: &IpAddr| match listen {
         listen if !listen.is_unspecified() => interface.addr == *listen,

@@ -1,18 +1,18 @@
-//! The names by which SMB clients may call this server, for [`weft_smb::auth::ServerNames`].
+//! The names by which SMB clients may address this server, for [`weft_smb::auth::ServerNames`].
 //!
-//! What this host calls itself (its node name, the names beside it in /etc/hosts, those with the search domains of
-//! /etc/resolv.conf and `.local` behind it) and what `--server-name` adds.
-//! Does not: ask DNS: the answer could be an attacker's.
+//! They are the host's own names (its node name, the names next to it in /etc/hosts, and these with the search
+//! domains of /etc/resolv.conf and with `.local`) and those that `--server-name` adds. DNS is not asked, because an
+//! attacker could answer.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use weft_smb::auth::ServerNames;
 
-/// Names taken from the files of the system; more are left out.
+/// Maximum number of names from system files.
 const MOST: usize = 64;
 
-/// The names of this host, called `node`, with `aliases`.
+/// The names of this host, whose node name is `node`, with `aliases`.
 pub(super) fn of(node: &str, aliases: &[String]) -> Arc<ServerNames> {
     let file = |path| std::fs::read_to_string(path).unwrap_or_default();
     let mut names = of_files(node, &file("/etc/hosts"), &file("/etc/resolv.conf"));

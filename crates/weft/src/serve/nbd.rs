@@ -1,6 +1,4 @@
-//! Volumes over NBD: binds their ports, hands connections to the server.
-//!
-//! Owns: the listeners. Does not: speak NBD (see the `nbd` crate), or open volumes.
+//! Volumes over NBD: binds the ports and hands connections to the server. The `nbd` crate speaks NBD.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -19,20 +17,20 @@ use crate::listen::{Acceptor, ServeStream, unix::PathListener};
 use crate::ready::ReadyNbd;
 use crate::volume;
 
-/// Of the buffers, the part that WRITEs of all clients may take up while they come: those of other protocols are not kept waiting
-/// by clients that are slow to send.
+/// The part of the buffers that incoming WRITEs of all clients may use, so that clients that send slowly do not delay
+/// other protocols.
 const RECEIVED_PART: usize = 4;
 
-/// Volumes that are served.
+/// The served volumes.
 pub(super) struct Nbd {
     server: Arc<Server>,
-    /// At each address; none where it is not served by TCP.
+    /// One per address; empty if NBD is not served over TCP.
     tcp: Vec<Listener>,
     unix: Option<PathListener>,
 }
 
 impl Nbd {
-    /// Binds; `None` where no option asks for NBD.
+    /// Binds; `None` if no option asks for NBD.
     pub(super) async fn bind(
         plan: &Plan,
         pool: &Pool,
@@ -60,7 +58,7 @@ impl Nbd {
         Ok(Some(Nbd { server, tcp, unix }))
     }
 
-    /// What `ready` says, but for the volumes.
+    /// NBD's part of `ready`, except for the volumes.
     pub(super) fn served(&self, plan: &Plan) -> ReadyNbd {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         ReadyNbd {
@@ -70,7 +68,7 @@ impl Nbd {
         }
     }
 
-    /// Accepts.
+    /// Accepts connections.
     pub(super) fn serve(self, acceptor: &Acceptor) -> Arc<Server> {
         let Nbd { server, tcp, unix } = self;
         let serve = service(&server);
@@ -95,7 +93,7 @@ pub(super) fn server(exports: Vec<Export>, pool: &Pool, tls: Option<Tls>) -> Arc
     })
 }
 
-/// Serves its connections, which `weft status` shows.
+/// Serves its connections, and lists them in `weft status`.
 pub(super) fn service(server: &Arc<Server>) -> ServeStream {
     let server = server.clone();
     Arc::new(move |stream, place| {

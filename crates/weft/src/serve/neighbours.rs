@@ -1,12 +1,12 @@
-//! Other servers of Weft on this host that serve the same folder, or keep their state in the same directory.
+//! Detects other Weft servers on this host that serve the same folder, or keep state in the same directory.
 //!
-//! Each has a table of opens of its own: what one's clients have locked or cached, the other's clients change. Nothing
-//! forbids that, and the second server says so.
-//! Owns: a mark for each folder, an abstract socket named by the server's user and the folder's device and inode, which goes with
-//! the process. Nothing is written into the folder, and nobody else's lock of it is in the way.
-//! Any user can make a socket of any abstract name, so a mark counts only where the kernel names its user as the one in its name,
-//! and only of our own user, root and the folder's owner: others could raise a false alarm.
-//! Does not: see servers of other network namespaces, or of further users.
+//! Each server has its own table of opens, so one server's clients can change files that the other's have locked or
+//! cached. This is allowed, and the second server warns about it. A server marks each folder with an abstract socket
+//! named by the server's user and the folder's device and inode, which disappears with the process. Nothing is
+//! written into the folder, and no other lock of it interferes. Any user can create a socket with any abstract name,
+//! so a mark counts only if the kernel reports the user in its name as its owner, and only for our own user, root and
+//! the folder's owner: others could raise a false alarm. Servers in other network namespaces, or of other users, are
+//! not detected.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -22,7 +22,7 @@ use crate::shares::Described;
 /// The marks of this server.
 pub(super) struct Marks(#[allow(dead_code, reason = "they work by being kept")] Vec<UnixListener>);
 
-/// Marks the folders of `shares`, and warns of those that another server has marked, and of those that lie in each other.
+/// Marks the folders of `shares`. Warns about folders that another server has marked, and about nested folders.
 pub(super) fn mark(shares: &[Described]) -> Marks {
     let folders: Vec<(&str, &Path)> = shares
         .iter()
@@ -36,20 +36,20 @@ pub(super) fn mark(shares: &[Described]) -> Marks {
     marks
 }
 
-/// The marks of folders, by the names of their shares, and what is to be said of them.
+/// Marks folders, given by their shares' names, and returns the warnings.
 fn look(folders: &[(&str, &Path)]) -> (Marks, Vec<String>) {
     let (mut marks, mut warnings) = (Vec::new(), Vec::new());
     let taken = |name, folder: &Path| {
         let folder = folder.display();
-        format!("share {name}: {folder} is served already, by another Weft: {OTHER_SERVER}")
+        format!("share {name}: another Weft already serves {folder}: {OTHER_SERVER}")
     };
-    // All marks of others, before one of ours is there.
+    // All marks of others are read before one of ours exists.
     for (name, folder) in folders {
         let shown = folder.display();
         if let Some(above) = folder.ancestors().skip(1).find(|above| is_marked(above)) {
             let above = above.display();
             warnings.push(format!(
-                "share {name}: another Weft serves {above}, and {shown} lies in it: {OTHER_SERVER}"
+                "share {name}: another Weft serves {above}, which contains {shown}: {OTHER_SERVER}"
             ));
         }
         if is_marked(folder) {
@@ -61,14 +61,14 @@ fn look(folders: &[(&str, &Path)]) -> (Marks, Vec<String>) {
         for (m, (other, above)) in folders.iter().enumerate() {
             let own = number(above);
             let same = own.is_some() && own == number(folder);
-            // Of two shares of one folder the second one says so.
+            // Of two shares of one folder, the second one warns.
             if same && m < n {
                 warnings.push(format!(
-                    "share {name}: {shown} is also {other}, another share of this server: {OTHER_SHARE}"
+                    "share {name}: {shown} is also the folder of {other}, another share of this server: {OTHER_SHARE}"
                 ));
             } else if !same && own.is_some() && folder.ancestors().skip(1).any(|above| number(above) == own) {
                 warnings.push(format!(
-                    "share {name}: {shown} lies in {other}, another share of this server: {OTHER_SHARE}"
+                    "share {name}: {shown} is inside {other}, another share of this server: {OTHER_SHARE}"
                 ));
             }
         }
@@ -77,18 +77,18 @@ fn look(folders: &[(&str, &Path)]) -> (Marks, Vec<String>) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
                 let is_ours = folders.iter().take(n).any(|(_, other)| number(other) == number(folder));
                 let warning = taken(name, folder);
-                // A server that has started beside this one since the look; anybody else who took the name is of no account.
+                // A server that has started since the check; anybody else who has taken the name does not matter.
                 if !is_ours && is_marked(folder) && !warnings.contains(&warning) {
                     warnings.push(warning);
                 }
             }
-            Err(e) => tracing::debug!("share {name}: whether another Weft serves it is not known: {e}"),
+            Err(e) => tracing::debug!("share {name}: cannot find out whether another Weft serves it: {e}"),
         }
     }
     (Marks(marks), warnings)
 }
 
-/// Says which other servers keep their state in `dir`; a warning where that directory was asked for.
+/// Reports other servers that keep state in `dir`; as a warning if that directory was named.
 pub(super) fn sharing_state(dir: &Path, named: bool) {
     let own = std::process::id();
     let others: Vec<String> = match crate::admin::servers(dir) {
@@ -100,25 +100,25 @@ pub(super) fn sharing_state(dir: &Path, named: bool) {
     }
     let (dir, others) = (dir.display(), others.join(", "));
     let text = format!(
-        "the state directory {dir} is also that of process {others}, another weft serve: each keeps its own address and port \
-         there, and a volume is served by one of them; --state-dir names another"
+        "the state directory {dir} is also that of process {others}, another weft serve: each keeps the state of its own address and port \
+         there, and only one of them can serve a volume; choose another with --state-dir"
     );
     if named { tracing::warn!("{text}") } else { tracing::info!("{text}") }
 }
 
-const OTHER_SERVER: &str = "locks and caches of their clients do not know of each other, and writes can be lost; end one of the two (`weft status` lists them)";
-const OTHER_SHARE: &str = "locks and caches of their clients do not know of each other, and writes can be lost; serve one of the two";
+const OTHER_SERVER: &str = "their clients' locks and caches are not coordinated, and writes can be lost; stop one of the two (`weft status` lists them)";
+const OTHER_SHARE: &str = "their clients' locks and caches are not coordinated, and writes can be lost; serve only one of the two";
 
-/// Whether a server whose word counts here has marked the folder.
+/// Whether a server of a relevant user has marked the folder.
 fn is_marked(folder: &Path) -> bool {
     let Ok(found) = std::fs::metadata(folder) else { return false };
     let users = [own_uid(), 0, found.uid()];
     users.into_iter().any(|uid| owner(&name(uid, &found)).is_ok_and(|owner| owner == uid))
 }
 
-/// The user of the process that listens at an abstract name, as the kernel knows it (SO_PEERCRED).
+/// The user of the process that listens at an abstract name, from the kernel (SO_PEERCRED).
 fn owner(name: &str) -> io::Result<u32> {
-    // A queue that somebody has filled keeps nobody waiting.
+    // A queue that somebody has filled does not block us.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -134,7 +134,7 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// What a folder is, whatever leads to it.
+/// The identity of a folder, independent of its path.
 fn number(folder: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -173,14 +173,14 @@ mod tests {
         for folders in [[srv, inner], [inner, srv]] {
             let (_marks, warnings) = look(&folders);
             assert_eq!(warnings.len(), 1, "{warnings:?}");
-            assert!(warnings[0].contains("a lies in srv, another share of this server"), "{warnings:?}");
+            assert!(warnings[0].contains("a is inside srv, another share of this server"), "{warnings:?}");
         }
         let (_marks, warnings) = look(&[srv, ("link", &link)]);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].contains("link is also srv, another share of this server"), "{warnings:?}");
-        // Another server looks at the same folders.
+        assert!(warnings[0].contains("link is also the folder of srv, another share of this server"), "{warnings:?}");
+        // Another server checks the same folders.
         let (_none, warnings) = look(&[srv]);
-        assert!(warnings[0].contains("is served already, by another Weft"), "{warnings:?}");
+        assert!(warnings[0].contains("another Weft already serves"), "{warnings:?}");
         let (_mark, warnings) = look(&[inner]);
         assert!(warnings[0].contains("another Weft serves"), "{warnings:?}");
     }

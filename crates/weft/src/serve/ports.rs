@@ -1,6 +1,5 @@
-//! The ports of the file services: bound first, because SMB tells its clients of them, and served when there is a server.
-//!
-//! Owns: the listeners until they serve. Does not: know what is served at them.
+//! The ports of the file services: bound first, because SMB announces them to its clients, and served once the
+//! servers exist. This file owns the listeners until they serve.
 
 use std::net::SocketAddr;
 
@@ -28,7 +27,7 @@ pub(super) struct FilePorts {
 }
 
 impl FilePorts {
-    /// Binds every port of the plan, and begins its capture.
+    /// Binds every port of the plan, and starts its capture.
     pub(super) async fn bind(plan: &Plan, pool: &Pool) -> Result<FilePorts, StartError> {
         let config = plan.config();
         let listeners = &config.listeners;
@@ -54,19 +53,19 @@ impl FilePorts {
         Ok(FilePorts { smb, smb_rdma, nfs, mountd, rpcbind, nfs_rdma })
     }
 
-    /// The number of SMB's.
+    /// SMB's port number.
     pub(super) fn smb_port(&self) -> Option<u16> {
         self.smb.first().map(port_of)
     }
 
-    /// What rpcbind tells of them.
+    /// The services to register with rpcbind.
     pub(super) fn services(&self) -> Vec<Service> {
         let rpc = [&self.nfs, &self.mountd, &self.rpcbind].into_iter().flatten();
         let rdma = self.nfs_rdma.iter().flat_map(|rdma| Service::of(Role::Nfs, Net::Rdma, rdma.port));
         rpc.flat_map(RpcPort::services).chain(rdma).collect()
     }
 
-    /// Accepts on all of them. `reached` are the addresses that get answers of any length by UDP.
+    /// Accepts on all of them. `reached` are the addresses that get answers of any length over UDP.
     pub(super) fn serve(
         self,
         acceptor: &Acceptor,
@@ -103,7 +102,7 @@ pub(super) fn port_of(listener: &Listener) -> u16 {
 /// The RDMA listeners of one port number.
 pub(super) struct RdmaPort {
     pub port: u16,
-    /// Those that listen, each once, in the order in which they are offered.
+    /// The providers that listen, each once, in the order in which they are offered.
     pub providers: Vec<&'static str>,
     listeners: Vec<Box<dyn weft_rdma::Listener>>,
 }
@@ -126,14 +125,14 @@ impl RdmaPort {
             let name = provider.name();
             let first = plan.listen.first();
             let bind = async |addr: SocketAddr| match provider.listen(addr).await {
-                // A device is behind some addresses of a host.
+                // A device belongs to only some addresses of a host.
                 Err(e) if name == "rnic" && addr.ip() != first => {
                     tracing::info!("RDMA provider rnic does not listen on {addr}: {e}");
                     Ok(None)
                 }
                 bound => bound.map(Some),
             };
-            // The sockets of shared memory are named by their port alone.
+            // Shared-memory sockets are named by their port alone.
             let addresses = if name == "shm" { &Addresses::from(first) } else { &plan.listen };
             let port_of = |listener: &Option<Box<dyn weft_rdma::Listener>>| {
                 listener.as_ref().map_or(port, |listener| listener.local_addr().port())
@@ -145,7 +144,7 @@ impl RdmaPort {
                     listeners.extend(bound);
                     names.push(name);
                 }
-                // Shared memory is an extra of this host.
+                // Shared memory is an optional extra.
                 Err((_, e)) if name == "shm" => tracing::warn!("RDMA provider shm is not served: {e}"),
                 Err((addr, e)) if name == "rnic" => {
                     return Err(CannotListen::Device { addr, source: e });

@@ -1,7 +1,7 @@
 //! Registration with the rpcbind that runs on this host, for as long as we serve.
 //!
-//! Spec: RFC 1833 2.2.1 (SET, UNSET of version 4). Owns: what it has registered, and takes it back when it is dropped.
-//! Does not: speak to another host's rpcbind, which believes only its own.
+//! RFC 1833 2.2.1 (SET, UNSET of version 4). A registration is removed when it is dropped. Another host's rpcbind
+//! cannot be used: rpcbind trusts only its own host.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use weft_wire::rpc::{Call, Credential, Fragment, Reply};
 use weft_wire::rpcbind::{self, Binding, procedure};
 use weft_wire::xdr::{Decoder, Encoder, Xdr};
 
-/// Where rpcbind listens for those on its own host; it believes them to be who they are.
+/// Where rpcbind listens for local processes, whose identity it trusts.
 const SOCKETS: [&str; 2] = ["/run/rpcbind.sock", "/var/run/rpcbind.sock"];
 /// How long it may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,26 +25,26 @@ const MAX_ANSWER: usize = 1024;
 trait Wire: Read + Write {}
 impl<T: Read + Write> Wire for T {}
 
-/// Why rpcbind does not know us.
+/// Why the registration failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unregistered {
-    /// It does not run.
-    #[error("no rpcbind answers on this host: {0}; start it, or serve our own with --rpcbind-port 111")]
+    /// It is not running.
+    #[error("no rpcbind answers on this host: {0}; start it, or use the built-in one with --rpcbind-port 111")]
     Absent(io::Error),
     /// It did not answer.
     #[error("rpcbind did not answer: {0}")]
     Silent(io::Error),
-    /// It knows somebody else.
+    /// Another server is registered.
     #[error(
-        "program {program} version {version} ({netid}) is registered by another server: `rpcinfo -p` lists it, `rpcinfo -d {program} \
-         {version}` as root removes what a dead one left"
+        "program {program} version {version} ({netid}) is already registered by another server: `rpcinfo -p` lists it, `rpcinfo -d {program} \
+         {version}` as root removes the entry of a dead one"
     )]
     Taken { program: u32, version: u32, netid: &'static str },
 }
 
-/// What is registered.
+/// The registered services.
 pub(super) struct Registration {
-    /// What was registered, and for which address.
+    /// The services, each with its address.
     done: Vec<(IpAddr, Service)>,
 }
 
@@ -60,9 +60,9 @@ impl Registration {
         for (listen, service) in each {
             match ask(&mut *wire, procedure::SET, &binding(listen, service)) {
                 Ok(true) => registration.done.push((listen, *service)),
-                // A host that mounts NFS itself has a status monitor.
+                // A host that itself mounts NFS has a status monitor.
                 Ok(false) if service.program == nsm::PROGRAM => tracing::warn!(
-                    "this host's own status monitor is registered: NFSv3 clients that restart will not reach us, and keep \
+                    "this host's own status monitor is already registered: NFSv3 clients that restart cannot notify us, and keep \
                      their locks until they mount again"
                 ),
                 Ok(false) => {
@@ -94,7 +94,7 @@ impl Drop for Registration {
         let Ok(mut wire) = connect() else { return };
         for (listen, service) in &self.done {
             if let Err(e) = ask(&mut *wire, procedure::UNSET, &binding(*listen, service)) {
-                return tracing::warn!("what rpcbind knows of us is left behind: {e}");
+                return tracing::warn!("cannot unregister from rpcbind: {e}");
             }
         }
     }
@@ -115,7 +115,7 @@ fn connect() -> io::Result<Box<dyn Wire>> {
     Ok(Box::new(stream))
 }
 
-/// One call, there and back: whether it was done.
+/// One call and its answer; returns whether it was done.
 fn ask(wire: &mut dyn Wire, number: u32, binding: &Binding) -> io::Result<bool> {
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut e = Encoder::with_capacity(256);

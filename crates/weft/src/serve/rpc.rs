@@ -1,6 +1,5 @@
-//! The ports of RPC programs: NFS, MOUNT and rpcbind, each by TCP, and where it is asked for by UDP with the same number.
-//!
-//! Owns: the sockets until they serve. Does not: speak RPC; whose program is asked for is decided behind it.
+//! The ports of RPC programs: NFS, MOUNT and rpcbind, each over TCP, and optionally UDP with the same number. This
+//! module owns the sockets until they serve; the RPC program is chosen later.
 
 use std::net::SocketAddr;
 
@@ -18,7 +17,7 @@ use crate::listen::{self, Acceptor, Framing, quota};
 /// One port.
 pub(super) struct RpcPort {
     role: Role,
-    /// At each address.
+    /// One per address.
     bound: Vec<(Listener, Option<datagram::Port>)>,
 }
 
@@ -54,15 +53,14 @@ impl RpcPort {
         self.bound.first().map_or(0, |(tcp, _)| port_of(tcp))
     }
 
-    /// What rpcbind tells of it.
+    /// The services to register with rpcbind.
     pub(super) fn services(&self) -> impl Iterator<Item = Service> {
         let (role, port) = (self.role, self.port());
         let udp = self.bound.iter().any(|(_, udp)| udp.is_some()).then_some(Net::Udp);
         std::iter::once(Net::Tcp).chain(udp).flat_map(move |net| Service::of(role, net, port))
     }
 
-    /// Accepts on it.
-    /// `reached` are the addresses that get answers of any length by UDP.
+    /// Accepts on it. `reached` are the addresses that get answers of any length over UDP.
     pub(super) fn serve(
         self,
         acceptor: &Acceptor,

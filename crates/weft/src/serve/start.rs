@@ -1,7 +1,7 @@
-//! From a plan to a server that listens: opens the volumes, binds every port, makes the services, then accepts.
+//! Starts a server from a plan: opens the volumes, binds every port, makes the services, then accepts.
 //!
-//! Owns: the order. SMB tells its clients the ports, so they are bound before there is a server, and nobody is accepted before
-//! everything is there.
+//! SMB announces the ports to its clients, so they are bound before the services exist, and nothing is accepted
+//! before everything is ready.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -29,13 +29,13 @@ use crate::listen::{self, Acceptor, Stop};
 use crate::ready::{Ready, ReadyShare};
 use crate::shares::Described;
 
-/// What the process serves, before anything listens.
+/// The server before anything listens.
 pub(super) struct Start {
     pub plan: Plan,
     pub shares: Vec<Described>,
-    /// Present where there are shares.
+    /// Set if there are shares.
     pub secret: Option<Secret>,
-    /// For the servers that this one becomes a destination of. Present where volumes may be replicated.
+    /// The password for servers that this one becomes a destination of. Set if volumes may be replicated.
     pub password: Option<Zeroizing<String>>,
     pub cores: Arc<Cores>,
     pub connections: Arc<AtomicUsize>,
@@ -48,23 +48,23 @@ pub(super) struct Services {
     pub files: Option<FileServers>,
     pub nbd: Option<Arc<weft_nbd::Server>>,
     pub replicas: Option<Arc<Replicas>>,
-    /// They are locked until the process ends.
+    /// Locked until the process ends.
     pub _volumes: Vec<volumes::Served>,
-    /// Goes with the process.
+    /// Removed when the process ends.
     pub _admin: Option<SocketFile>,
-    /// Taken back when the process ends in order.
+    /// Unregistered when the process ends normally.
     pub _registration: Option<Registration>,
 }
 
 /// Everything that is bound.
 struct Bound {
     nbd: Option<Nbd>,
-    /// Present where there are shares, or replication has its door.
+    /// Set if there are shares, or for replication's doors.
     files: Option<FilePorts>,
 }
 
 impl Start {
-    /// Starts the server; it accepts when this returns.
+    /// Starts the server; it accepts connections when this returns.
     pub(super) async fn start(mut self) -> Result<Services, StartError> {
         let buffers = Buffers::new(self.plan.config().limits.buffers_bytes)?;
         let pool = &buffers.pool;
@@ -101,7 +101,7 @@ impl Start {
         })
     }
 
-    /// Opens the volumes, with what replicates them, and makes the share that they are files of.
+    /// Opens the volumes with their replication, and makes the share that contains them as files.
     fn open_volumes(&mut self, pool: &Pool) -> Result<(Opened, Option<Arc<Replicas>>), StartError> {
         let opened = volumes::open(&self.plan, pool)?;
         let replicas = match self.password.take() {
@@ -117,9 +117,9 @@ impl Start {
         Ok((opened, replicas))
     }
 
-    /// Replication of the volumes: fronts of those that are in a group are closed until the group opens them.
+    /// Replication of the volumes: the fronts of volumes in a group stay closed until the group opens them.
     fn replicas(&self, password: &str, pool: &Pool, opened: &Opened) -> Result<Arc<Replicas>, StartError> {
-        // The plan would not be one without a place for it.
+        // A plan without a directory for it would not pass the check.
         let state = self.plan.state_dir().unwrap_or_default();
         let Opened { served, absent } = opened;
         Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)
@@ -135,7 +135,7 @@ impl Start {
         Ok(Bound { nbd, files })
     }
 
-    /// What listens where.
+    /// The contents of the ready line.
     fn ready(&self, bound: &Bound, opened: &Opened) -> Ready {
         let files = bound.files.as_ref();
         let listen = &self.plan.listen;
@@ -161,7 +161,7 @@ impl Start {
         }
     }
 
-    /// Tells NFS, and the rpcbind of this host where that is asked for, which services there are.
+    /// Announces the services to NFS and, if configured, to this host's rpcbind.
     fn announce(
         &self,
         bound: &Bound,
@@ -181,7 +181,7 @@ impl Start {
         Ok(registration)
     }
 
-    /// What lets connections in, within this process' limits.
+    /// Makes the acceptor, within this process's limits.
     fn acceptor(&self, buffers: Buffers) -> Result<Acceptor, StartError> {
         let Buffers { pool, strangers } = buffers;
         Ok(Acceptor {
@@ -195,7 +195,7 @@ impl Start {
         })
     }
 
-    /// Accepts on all that is bound.
+    /// Accepts on all bound sockets.
     fn accept(
         self,
         bound: Bound,
@@ -213,8 +213,8 @@ impl Start {
     }
 }
 
-/// How long memory of buffers that are not needed stays before the system gets it back: taking it again costs a page fault
-/// for each 4 KiB, so not between two bursts of one client.
+/// How long memory of unused buffers is kept before the system gets it back. Reusing it then costs a page fault per 4
+/// KiB, so it should survive the gap between two bursts of one client.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
 
 async fn keep_trimmed(pool: Pool) {
@@ -226,17 +226,17 @@ async fn keep_trimmed(pool: Pool) {
 
 /// Buffers for payload.
 struct Buffers {
-    /// Those of everybody.
+    /// For everybody.
     pool: Pool,
-    /// The share for peers before they are known.
+    /// The share for peers that are not identified yet.
     strangers: Pool,
 }
 
 impl Buffers {
-    /// At most so many bytes of them.
+    /// At most this many bytes.
     fn new(bytes: u64) -> Result<Buffers, StartError> {
         let pool = Pool::new(usize::try_from(bytes).unwrap_or(usize::MAX));
-        // Memory that was had once stays: what listens can answer somebody.
+        // Memory that was allocated once stays: a listening server can always answer.
         if pool.try_alloc(1).is_none() {
             return Err(StartError::NoMemory);
         }

@@ -1,10 +1,10 @@
-//! Whether the state directory takes what the server must remember.
+//! Checks whether the state directory accepts what the server must record.
 //!
-//! Clients learn of a full, read-only or failing state directory by requests that are refused, or not before the next start of the
-//! server. So each status writes a file there that has no name, and makes it durable.
-//! Owns: the look that is under way. Does not: write state.
+//! Clients would notice a full, read-only or failing state directory only by refused requests, or at the next start
+//! of the server. So each status writes an unnamed file there and makes it durable.
 //!
-//! A disk that hangs keeps a thread for as long as it hangs. One look is under way at a time, so it keeps one.
+//! A hanging disk blocks a thread for as long as it hangs. Only one check runs at a time, so at most one thread is
+//! blocked.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::out::{ShellCommand, path_name};
 
 /// How long a status waits for the directory.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Bytes that are written: a block of the disk, as a name or a record takes.
+/// Bytes written: a disk block, like a name or a record needs.
 const BLOCK_BYTES: usize = 4096;
 
 /// See the module.
@@ -29,24 +29,24 @@ pub(super) struct StateDir {
 
 #[derive(Default)]
 struct Looked {
-    /// Since when a look is under way.
+    /// When the running check began.
     since: Option<Instant>,
-    /// What the last one found.
+    /// The result of the last check.
     found: Option<String>,
 }
 
 fn lock(looked: &Mutex<Looked>) -> MutexGuard<'_, Looked> {
-    // No change of what it guards can be interrupted.
+    // No change under this lock can be interrupted.
     looked.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StateDir {
-    /// In this folder.
+    /// A check of this folder.
     pub(super) fn new(path: PathBuf) -> StateDir {
         StateDir { path, looked: Arc::default() }
     }
 
-    /// What is wrong with it, where something is.
+    /// What is wrong with it, if anything.
     pub(super) async fn trouble(&self) -> Option<String> {
         if self.begin() {
             let (path, looked) = (self.path.clone(), self.looked.clone());
@@ -54,13 +54,13 @@ impl StateDir {
                 let found = look(&path).err().map(|e| said(&path, &e));
                 *lock(&looked) = Looked { since: None, found };
             });
-            // A late one tells the next status.
+            // A late result is reported by the next status.
             let _ = rt::timeout(PATIENCE, look).await;
         }
         let looked = lock(&self.looked);
         match looked.since.map(|since| since.elapsed()).filter(|&waits| waits >= PATIENCE) {
             Some(waits) => Some(format!(
-                "the state directory {} does not answer for {} s: see the log of the kernel (dmesg)",
+                "the state directory {} has not answered for {} s: see the kernel's log (dmesg)",
                 path_name(&self.path),
                 waits.as_secs()
             )),
@@ -68,7 +68,7 @@ impl StateDir {
         }
     }
 
-    /// Whether no look is under way; then one is.
+    /// Begins a check unless one is running; returns whether it did.
     fn begin(&self) -> bool {
         let mut looked = lock(&self.looked);
         let begins = looked.since.is_none();
@@ -79,10 +79,10 @@ impl StateDir {
     }
 }
 
-/// Does what remembering something does. Blocks.
+/// Does what recording state does. Blocks.
 fn look(dir: &Path) -> io::Result<()> {
     let space = rustix::fs::statvfs(dir)?;
-    // Root may take blocks that are reserved for it; some file systems count no files.
+    // Root may use reserved blocks; some file systems do not count files.
     let is_full = space.f_blocks > 0 && space.f_bavail == 0 || space.f_files > 0 && space.f_favail == 0;
     if is_full {
         return Err(ErrorKind::StorageFull.into());
@@ -92,13 +92,13 @@ fn look(dir: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What that means, and what to do.
+/// What the error means, and what to do.
 fn said(dir: &Path, e: &io::Error) -> String {
     let name = path_name(dir);
-    let lost = "what clients are to find again after a restart cannot be written down";
+    let lost = "the state that clients need after a restart cannot be recorded";
     match e.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(
-            "the disk of the state directory {name} is full: {lost}; make space ({}; df -i for files)",
+            "the disk of the state directory {name} is full: {lost}; free some space ({}; df -i for files)",
             ShellCommand::new("df -h").operand(dir)
         ),
         ErrorKind::ReadOnlyFilesystem => {
@@ -110,8 +110,8 @@ fn said(dir: &Path, e: &io::Error) -> String {
             )
         }
         _ => format!(
-            "the state directory {name} cannot be written: {e}; {lost}. See the log of the kernel (dmesg). Do not restart the server \
-             before it can be written"
+            "the state directory {name} cannot be written: {e}; {lost}. See the kernel's log (dmesg). Do not restart the server \
+             before it is writable"
         ),
     }
 }
@@ -132,7 +132,7 @@ mod tests {
         let work = tempfile::tempdir().unwrap();
         let folder = work.path().join("state");
         std::fs::create_dir(&folder).unwrap();
-        // Its space can be asked for, but nothing can be made in it: as on a file system that an error has closed.
+        // Its space can be queried, but nothing can be created in it, like on a file system closed by an error.
         let open = File::open(&folder).unwrap();
         let dir = StateDir::new(format!("/proc/self/fd/{}/.", open.as_raw_fd()).into());
         assert_eq!(trouble(&dir), None);
@@ -145,10 +145,10 @@ mod tests {
     fn a_disk_that_hangs_is_told_and_keeps_one_thread() {
         let dir = StateDir::new("/".into());
         assert!(dir.begin());
-        // Another status, meanwhile.
+        // Another status meanwhile.
         assert_eq!(trouble(&dir), None);
         lock(&dir.looked).since = Instant::now().checked_sub(PATIENCE * 2);
-        assert!(trouble(&dir).is_some_and(|why| why.contains("does not answer for 6 s")));
+        assert!(trouble(&dir).is_some_and(|why| why.contains("has not answered for 6 s")));
         assert!(!dir.begin());
     }
 

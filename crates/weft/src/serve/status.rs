@@ -1,7 +1,5 @@
-//! What this server serves and to whom, put together when somebody asks.
-//!
-//! Owns: what does not change while it serves. Does not: print (see `crate::status`), or count: each connection's channel
-//! has counters of its own.
+//! Gathers what this server serves, and to whom, on request. `crate::status` prints it; each connection's channel has
+//! its own counters.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,15 +19,15 @@ use crate::status::advice::{self, Offer};
 use crate::status::{self, Connection, Seen, Session, Status};
 use crate::watch::{self, Place};
 
-/// What is asked for a status.
+/// The sources of a status.
 pub(super) struct Subject {
     cores: Arc<Cores>,
     smb: Option<Arc<smb::Server>>,
     shares: Vec<(Share, status::Share)>,
     growths: Growths,
-    /// What the log was told of each volume.
+    /// The problem last logged for each volume.
     logged: Mutex<BTreeMap<String, String>>,
-    /// What never changes.
+    /// The part that never changes.
     base: Status,
     offer: Offer,
     since: Instant,
@@ -38,7 +36,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Of a server that listens.
+    /// The sources of a listening server.
     pub(super) fn new(
         cores: Arc<Cores>,
         ready: &Ready,
@@ -58,7 +56,7 @@ impl Subject {
             };
             (share.clone(), described)
         };
-        // Its size changes: each status asks for it.
+        // Its size changes, so each status asks for it.
         let volume = |volume: &crate::ready::ReadyVolume| status::Volume {
             name: volume.name.clone(),
             kind: volume.kind.to_owned(),
@@ -96,7 +94,7 @@ impl Subject {
         Subject { state: state.map(StateDir::new), ..self }
     }
 
-    /// A status is asked for every second by some; the log is told what has changed.
+    /// Logs only changes, because some users ask for a status every second.
     fn log_once(&self, volume: &status::Volume) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match &volume.warning {
@@ -108,7 +106,7 @@ impl Subject {
         }
     }
 
-    /// The status as it is now.
+    /// The current status.
     pub(super) async fn status(&self) -> Result<Status, String> {
         let mut status = self.base.clone();
         status.connections = watch::everywhere(&self.cores).await?;
@@ -142,7 +140,7 @@ impl Subject {
     }
 }
 
-/// Shows an SMB connection as long as the place is kept.
+/// Lists an SMB connection as long as the returned entry is kept.
 pub(super) fn show_smb(served: &smb::Served, channel: &Rc<dyn Channel>) -> Place {
     let (served, channel, since) = (served.clone(), channel.clone(), Instant::now());
     watch::enter(move || {
@@ -163,12 +161,12 @@ pub(super) fn show_smb(served: &smb::Served, channel: &Rc<dyn Channel>) -> Place
     })
 }
 
-/// Shows an NFS connection as long as the place is kept.
+/// Lists an NFS connection as long as the returned entry is kept.
 pub(super) fn show_nfs(seen: &Rc<weft_nfs::server::Watch>, channel: &Rc<dyn Channel>) -> Place {
     let (seen, channel, since) = (seen.clone(), channel.clone(), Instant::now());
     watch::enter(move || Connection {
         dialect: seen.version().map(|version| match version {
-            // Version 4.0 is a minor version like the others, version 3 has none.
+            // 4.0 is shown with its minor version; version 3 has none.
             (4, minor) => format!("4.{minor}"),
             (version, _) => version.to_string(),
         }),
@@ -177,7 +175,7 @@ pub(super) fn show_nfs(seen: &Rc<weft_nfs::server::Watch>, channel: &Rc<dyn Chan
     })
 }
 
-/// Shows an NBD connection as long as the place is kept.
+/// Lists an NBD connection as long as the returned entry is kept.
 pub(super) fn show_nbd(peer: String, transport: &'static str, watch: &Rc<weft_nbd::Watch>) -> Place {
     let (watch, since) = (watch.clone(), Instant::now());
     watch::enter(move || {
@@ -235,7 +233,7 @@ fn session(about: smb::SessionAbout) -> Session {
     }
 }
 
-/// Puts the advice to those that could use it.
+/// Adds advice to the connections that could use it.
 fn advise(offer: &Offer, status: &mut Status) {
     let all = status.connections.clone();
     for connection in &mut status.connections {

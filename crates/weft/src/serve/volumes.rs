@@ -1,6 +1,4 @@
-//! The volumes of the command line, open once for all who serve them.
-//!
-//! Owns: the open volumes, locked until the process ends. Does not: speak a protocol.
+//! The volumes on the command line, opened once for all users and locked until the process ends.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -22,7 +20,7 @@ use crate::ready::{ReadyAbsent, ReadyVolume};
 use crate::shares::{self, Described};
 use crate::volume;
 
-/// A volume that is open. Whoever serves it has its front: what is behind that is for who replicates it to say.
+/// An open volume. Servers use its front; replication decides what is behind the front.
 pub(super) struct Served {
     volume: Volume,
     front: Arc<Front>,
@@ -35,12 +33,12 @@ impl Served {
         &self.volume.name
     }
 
-    /// What it was when it was opened.
+    /// Its metadata when it was opened.
     pub fn superblock(&self) -> &Superblock {
         &self.volume.superblock
     }
 
-    /// What its users read and write.
+    /// The block that its users read and write.
     pub fn block(&self) -> Arc<dyn Block> {
         self.front.clone()
     }
@@ -50,30 +48,30 @@ impl Served {
         self.read_only
     }
 
-    /// What stands before it, and the volume itself: for who replicates it, and nobody else.
+    /// Its front and the volume itself, for replication only.
     pub fn behind(&self) -> (&Arc<Front>, &Volume) {
         (&self.front, &self.volume)
     }
 }
 
-/// A volume of the command line that cannot be opened: the server goes on without it.
+/// A volume on the command line that cannot be opened: the server continues without it.
 #[derive(Clone, Debug)]
 pub(super) struct Absent {
     /// Its name.
     pub name: String,
     /// What is wrong with its files.
     pub cause: String,
-    /// The group that it is in.
+    /// The group that contains it.
     group: Option<String>,
-    /// What opens the file that is there, where it is not gone: nothing of it is to be put back, or given up, then.
+    /// How to make its existing file accessible; then nothing needs to be restored or given up.
     allow: Option<&'static str>,
-    /// Makes an empty file in place of one that is gone, where its group would not take that for the old one.
+    /// The command that creates an empty file in place of a lost one, if the group cannot mistake it for the old one.
     remake: Option<String>,
 }
 
 impl Absent {
-    /// Where that is what an error says: a file is gone or of no use. A name that nobody knows, or a volume that another process has,
-    /// is a mistake of the command line; but the metadata of a volume that is in a group were there.
+    /// Judges an open error: a lost or unusable file makes the volume absent. An unknown name, or a volume in use by
+    /// another process, is a mistake in the command line; but a group's volume must have had metadata.
     fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, Unserved> {
         let superblock = remembered.info(name).ok().map(|known| known.superblock);
         let state = remembered.dir().parent().unwrap_or(remembered.dir());
@@ -95,7 +93,7 @@ impl Absent {
         let remake = superblock.as_ref().and_then(remake);
         let cause = match e {
             Error::NotFound(_) => {
-                format!("{} is not there", remembered.dir().join(format!("{name}.volume")).display())
+                format!("{} is missing", remembered.dir().join(format!("{name}.volume")).display())
             }
             other => other.to_string(),
         };
@@ -113,50 +111,50 @@ impl Absent {
             (Some(group), _) => self.why_in(group),
             (None, Some(allow)) => format!("{cause}. {allow}, and start the server again"),
             (None, None) => format!(
-                "{cause}. Put its file back and start the server again; if it is lost, `weft volume remove {name}` forgets the volume"
+                "{cause}. Restore its file and start the server again; if it is lost, `weft volume remove {name}` forgets the volume"
             ),
         }
     }
 
-    /// The same of a volume that is in this group: it gets its content through that.
+    /// The same for a volume in this group, which can restore its content.
     pub fn why_in(&self, group: &str) -> String {
         let Absent { cause, remake, .. } = self;
         if let Some(allow) = self.allow {
-            return format!("{cause}. {allow}, and start the server again: its group goes on from there");
+            return format!("{cause}. {allow}, and start the server again: its group then continues");
         }
         let anew = match remake {
             Some(remake) => format!(
-                "`{remake}` here makes an empty file, and after another start of the server `weft replica resolve {group} --keep there` \
-                 here copies what it held. Or `weft replica remove {group} --force` here ends replication"
+                "`{remake}` here creates an empty file, and after restarting the server `weft replica resolve {group} --keep there` \
+                 here copies its content. Or `weft replica remove {group} --force` here ends replication"
             ),
             None => format!(
-                "`weft replica remove {group} --force` here ends replication, after which the volume can be created anew, and be \
-                 replicated to from there"
+                "`weft replica remove {group} --force` here ends replication; then the volume can be created again and be \
+                 replicated to from the other host"
             ),
         };
         format!(
-            "{cause}. Put its file back and start the server again. If it is lost, and the other side has what it held: `weft replica \
+            "{cause}. Restore its file and start the server again. If it is lost and the other side has its content: `weft replica \
              switch {group} --failover` there, unless it is the source already; {anew}"
         )
     }
 }
 
-/// What has a file opened that is there; `None` where it is not.
+/// How to make an existing file accessible; `None` if it does not exist.
 fn allow(e: &io::Error) -> Option<&'static str> {
     match e.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => None,
         ErrorKind::ReadOnlyFilesystem => Some(
-            "Its file system is read-only: mount it for writing (where an error of the disk has made it so, the kernel's log says which)",
+            "Its file system is read-only: mount it for writing (if a disk error has made it read-only, the kernel's log shows the error)",
         ),
-        ErrorKind::PermissionDenied => Some("Let the user that the server runs as read and write it"),
+        ErrorKind::PermissionDenied => Some("Give the server's user permission to read and write it"),
         _ => Some(
-            "The volume may be whole: mend what the error says (where it is the disk, the log of the kernel (dmesg) says more)",
+            "The volume may be intact: fix the cause of the error (for a disk error, see the kernel's log, dmesg)",
         ),
     }
 }
 
-/// How an empty file is made in place of one that is gone. Only where the old one is known so well that the new one cannot be taken
-/// for it; where a file is there, to make that longer would be no other file.
+/// The command that creates an empty file in place of a lost one. Only if the old file's identity is known well
+/// enough that the new one cannot be mistaken for it; enlarging an existing file would not create a different one.
 fn remake(superblock: &Superblock) -> Option<String> {
     let known = superblock.file.is_some_and(|file| file.born_us.is_some());
     let gone = superblock.path.try_exists().is_ok_and(|exists| !exists);
@@ -170,37 +168,37 @@ fn remake(superblock: &Superblock) -> Option<String> {
 
 /// The volumes of the command line.
 pub(super) struct Opened {
-    /// Those that are served.
+    /// The served volumes.
     pub served: Vec<Served>,
     /// The others.
     pub absent: Vec<Absent>,
 }
 
-/// The volumes that are served, as far as they can grow.
+/// The served volumes, for growing them.
 #[derive(Clone, Default)]
 pub(super) struct Growths(Vec<(String, Growth)>);
 
 impl Growths {
-    /// Of these.
+    /// Of these volumes.
     pub fn of(volumes: &[Served]) -> Growths {
         Growths(
             volumes.iter().map(|served| (served.volume.name.clone(), served.volume.growth.clone())).collect(),
         )
     }
 
-    /// Bytes of a volume that is served, as it is now.
+    /// The current size of a served volume in bytes.
     pub fn size(&self, volume: &str) -> Option<u64> {
         self.0.iter().find(|(name, _)| name == volume).map(|(_, growth)| growth.size())
     }
 
-    /// What is wrong with a volume that is served, if anything.
+    /// What is wrong with a served volume, if anything.
     pub async fn trouble(&self, volume: &str) -> Option<String> {
         let (_, growth) = self.0.iter().find(|(name, _)| name == volume)?;
         let growth = growth.clone();
         rt::blocking(move || growth.trouble()).await
     }
 
-    /// Makes one longer; its size then.
+    /// Grows a volume; returns its new size.
     pub async fn grow(&self, volume: &str, size: u64) -> Result<u64, String> {
         let found = self.0.iter().find(|(name, _)| name == volume);
         let growth = found.map(|(_, growth)| growth.clone());
@@ -210,8 +208,9 @@ impl Growths {
     }
 }
 
-/// Opens the volumes of the command line. Where this server replicates, their fronts are closed until it has said which of them
-/// are in no group; where it does not, none of them may be. One whose file is gone is not served, and the log says so.
+/// Opens the volumes on the command line. If this server replicates, their fronts stay closed until replication has
+/// found those in no group; if not, none of them may be in a group. A volume whose file is lost is not served, and
+/// the log says so.
 pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
     let config = plan.config();
     let replicates = config.replication.enabled;
@@ -248,15 +247,15 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
     Ok(opened)
 }
 
-/// Takes a volume that is in no group as it is. Where its file is another one that is said: somebody may have put a backup in its
-/// place, or not have meant to.
+/// Accepts a volume in no group as it is. If its file was replaced, that is logged: somebody may have restored a
+/// backup, or may not have intended it.
 pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), Unserved> {
     let Some(why) = growth.replaced() else { return Ok(()) };
     tracing::warn!("volume {name}: {why}; it is served as it is now");
     growth.accept().map_err(|source| Unserved::Accept { volume: name.to_owned(), source })
 }
 
-/// What `ready` says of them.
+/// The served volumes in the ready line.
 pub(super) fn ready(volumes: &[Served]) -> Vec<ReadyVolume> {
     let ready = |served: &Served| {
         let superblock = &served.volume.superblock;
@@ -270,12 +269,12 @@ pub(super) fn ready(volumes: &[Served]) -> Vec<ReadyVolume> {
     volumes.iter().map(ready).collect()
 }
 
-/// What `ready` says of those that are not served.
+/// The other volumes in the ready line.
 pub(super) fn ready_absent(absent: &[Absent]) -> Vec<ReadyAbsent> {
     absent.iter().map(|absent| ReadyAbsent { name: absent.name.clone(), why: absent.why() }).collect()
 }
 
-/// The share in which they are files; `None` where none is wanted.
+/// The share that contains them as files; `None` if it is not configured.
 pub(super) fn share(plan: &Plan, volumes: &[Served]) -> Option<Described> {
     let config = plan.shared_volumes()?;
     let shared = |served: &Served| ShareVolume {
@@ -311,20 +310,20 @@ mod tests {
         for group in [None, Some("db")] {
             let said = why(ErrorKind::ReadOnlyFilesystem.into(), group);
             assert!(said.contains("Its file system is read-only: mount it for writing"), "{said}");
-            assert!(!said.contains("remove") && !said.contains("Put its file back"), "{said}");
+            assert!(!said.contains("remove") && !said.contains("Restore its file"), "{said}");
             let said = why(ErrorKind::PermissionDenied.into(), group);
-            assert!(said.contains("Let the user") && !said.contains("remove"), "{said}");
-            // Of a disk that fails, and of a server without descriptors.
+            assert!(said.contains("Give the server's user") && !said.contains("remove"), "{said}");
+            // For a failing disk, and for a server without descriptors.
             for errno in [Errno::IO, Errno::MFILE] {
                 let said = why(errno.into(), group);
-                assert!(said.contains("may be whole") && said.contains("start the server again"), "{said}");
-                assert!(!said.contains("remove") && !said.contains("Put its file back"), "{said}");
+                assert!(said.contains("may be intact") && said.contains("start the server again"), "{said}");
+                assert!(!said.contains("remove") && !said.contains("Restore its file"), "{said}");
             }
-            assert!(why(ErrorKind::NotFound.into(), group).contains("Put its file back"));
+            assert!(why(ErrorKind::NotFound.into(), group).contains("Restore its file"));
         }
     }
 
-    /// A folder's name with a space ended the command that makes the file anew.
+    /// A space in a folder's name broke the command that creates the file again.
     #[test]
     fn what_makes_a_lost_file_anew_can_be_typed() {
         let dir = tempfile::tempdir().unwrap();
@@ -342,7 +341,7 @@ mod tests {
         volumes.create("v", &create).unwrap();
         let known = volumes.info("v").unwrap().superblock;
         std::fs::remove_file(&known.path).unwrap();
-        // Some file systems do not tell when a file was born.
+        // Some file systems do not report creation times.
         if let Some(command) = remake(&known) {
             assert!(std::process::Command::new("sh").args(["-c", &command]).status().unwrap().success());
             assert_eq!(known.path.metadata().unwrap().len(), 1 << 20, "{command}");

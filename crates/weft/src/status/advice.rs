@@ -1,17 +1,17 @@
-//! Why a client is on TCP although the server has RDMA, and what to type: the question that is asked most.
+//! Why a client uses TCP although the server offers RDMA, and what to type: the most frequent question.
 //!
-//! Spec: [MS-SMB2] 3.2.4.1.2.2 (how a client finds RDMA), [MS-SMBD] 1.9 (ports), RFC 8267 section 6 (port of NFS/RDMA).
-//! Does not: look; it judges what the server has seen of the client.
+//! [MS-SMB2] 3.2.4.1.2.2 (how a client finds RDMA), [MS-SMBD] 1.9 (ports), RFC 8267 section 6 (port of NFS/RDMA). The
+//! advice is based only on what the server has seen of the client.
 
 use super::{Advice, Connection, Seen};
 use crate::out::ShellCommand;
 
-/// What a server offers.
+/// The RDMA services of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offer {
-    /// An address at which clients reach it, as URLs have it.
+    /// An address at which clients reach it, in URL form.
     pub host: String,
-    /// Port of SMB Direct, where it is served.
+    /// Port of SMB Direct, if served.
     pub smbd_port: Option<u16>,
     /// Port of NFS over RDMA.
     pub nfs_rdma_port: Option<u16>,
@@ -19,21 +19,21 @@ pub(crate) struct Offer {
     pub providers: Vec<String>,
 }
 
-/// The port where clients other than Weft's look for SMB Direct on iWARP.
+/// The port where other clients look for SMB Direct on iWARP.
 const SMB_DIRECT_PORT: u16 = 5445;
 
 fn advice(reason: impl Into<String>, remedy: impl Into<String>) -> Option<Advice> {
     Some(Advice { reason: reason.into(), remedy: remedy.into() })
 }
 
-/// About an SMB connection on TCP; `others` are all connections. `None` where nothing is amiss.
+/// Advice about an SMB connection on TCP; `others` are all connections. `None` if nothing is wrong.
 pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection]) -> Option<Advice> {
     let seen: Seen = connection.seen;
     if connection.transport != "tcp" || connection.sessions.is_empty() || offer.providers.is_empty() {
         return None;
     }
     let port = offer.smbd_port?;
-    // Windows logs on by TCP and then adds RDMA channels, which carry the data.
+    // Windows logs on over TCP and then adds RDMA channels, which carry the data.
     let same_session = |other: &Connection| {
         let ids = |c: &Connection| c.sessions.iter().map(|s| s.id.clone()).collect::<Vec<_>>();
         other.provider.is_some() && ids(other).iter().any(|id| ids(connection).contains(id))
@@ -46,13 +46,13 @@ pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection])
         let dialect = connection.dialect.as_deref().unwrap_or("an old dialect");
         return advice(
             format!("the client chose SMB {dialect}, and SMB Direct needs 3.0"),
-            "let the client offer newer dialects (smbclient: -m SMB3; Linux: mount -o vers=3.1.1)",
+            "allow newer dialects on the client (smbclient: -m SMB3; Linux: mount -o vers=3.1.1)",
         );
     }
     if seen.asked_endpoints {
         return advice(
             format!(
-                "Weft's client was told where RDMA is (port {port}, {}) and did not get there",
+                "Weft's client was told the RDMA port ({port}, {}) but could not reach it",
                 offer.providers.join(" and ")
             ),
             format!("on the client: {doctor} shows the step that fails"),
@@ -60,44 +60,44 @@ pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection])
     }
     if seen.asked_interfaces && port != SMB_DIRECT_PORT {
         return advice(
-            format!("the client looks for SMB Direct at port {SMB_DIRECT_PORT}, and it is served at {port}"),
+            format!("the client looks for SMB Direct at port {SMB_DIRECT_PORT}, but it is served at {port}"),
             format!("weft serve --smbd-port {SMB_DIRECT_PORT}"),
         );
     }
     if seen.asked_interfaces {
         return advice(
-            "the client knows that RDMA is served here and has not come by it: it has no RDMA device in that network, or \
-             a firewall is in between",
+            "the client knows that RDMA is offered but does not use it: it has no RDMA device in that network, or \
+             a firewall blocks it",
             format!("on Windows: Get-SmbClientNetworkInterface must show RDMA Capable; elsewhere: {doctor}"),
         );
     }
     let mount = format!("mount -t cifs -o rdma,vers=3.1.1,port={port} with an RDMA device");
-    // Samba's library says that it does Multichannel, too, and then does not ask.
+    // Samba's library also claims to support Multichannel, but never asks.
     let windows = match seen.multichannel {
         true => "; on Windows: Get-SmbClientConfiguration must show EnableMultiChannel",
         false => "",
     };
     advice(
-        "the client did not ask where RDMA is: smbclient and libraries never do, Linux needs an option, weft was told \
+        "the client did not ask for RDMA: smbclient and libraries never do, Linux needs an option, weft was told \
          --transport tcp",
-        format!("weft cp (it chooses by itself), or {mount}{windows}"),
+        format!("weft cp (which chooses RDMA by itself), or {mount}{windows}"),
     )
 }
 
-/// About an NFS connection on TCP.
+/// Advice about an NFS connection on TCP.
 pub(crate) fn nfs(offer: &Offer, connection: &Connection) -> Option<Advice> {
     if connection.transport != "tcp" || offer.providers.is_empty() {
         return None;
     }
     match offer.nfs_rdma_port {
         Some(port) => advice(
-            "NFS goes by what it was mounted with, and that was TCP",
+            "NFS uses the transport of its mount, and that was TCP",
             format!(
                 "mount -t nfs -o rdma,port={port} with an RDMA device, or weft cp 'nfs://...?rdmaport={port}'"
             ),
         ),
         None => advice(
-            "NFS is served on TCP alone",
+            "NFS is served only over TCP",
             "weft serve --nfs-rdma-port 20049, then mount -o rdma,port=20049",
         ),
     }
@@ -149,15 +149,15 @@ mod tests {
 
     #[test]
     fn nothing_is_said_where_nothing_is_amiss() {
-        // RDMA carries the data of this session, on another of its connections.
+        // RDMA carries the data of this session on another of its connections.
         let direct = Connection { transport: "smb-direct".into(), provider: Some("iwarp".into()), ..tcp() };
         assert_eq!(smb(&offer(), &tcp(), &[tcp(), direct.clone()]), None);
         assert_eq!(smb(&offer(), &direct, &[]), None);
-        // No RDMA is served, so nobody misses it; or nobody has logged on yet.
+        // Without RDMA service there is nothing to advise; nor before a log-on.
         let none = Offer { providers: Vec::new(), ..offer() };
         assert_eq!(smb(&none, &tcp(), &[]), None);
         assert_eq!(smb(&offer(), &Connection { sessions: Vec::new(), ..tcp() }, &[]), None);
-        // Another session is no help to this one.
+        // Another session does not count for this one.
         let other = Connection { sessions: vec![Session { id: "b".into(), ..Session::default() }], ..direct };
         assert!(smb(&offer(), &tcp(), &[other]).is_some());
     }

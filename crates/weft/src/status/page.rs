@@ -1,7 +1,7 @@
-//! `weft status --watch` as a page of the terminal: what moves now, by which way, for whom, and why not by RDMA.
+//! `weft status --watch` as a terminal page: the current traffic, its transports and users, and why RDMA is not used.
 //!
-//! What: [`Page`] holds the two latest answers, because what people watch are rates; [`Page::draw`] draws it at any size.
-//! Owns: what is shown and where the list stands. Does not: ask servers or touch the terminal (see [`super::screen`]).
+//! [`Page`] holds the two latest answers, because rates are shown; [`Page::draw`] draws it at any size.
+//! [`super::screen`] asks the servers and owns the terminal.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use super::{Connection, Status, Traffic};
 use crate::replica::print::{Brief, brief};
 use crate::volume::human;
 
-/// Two answers of the servers, and where the reader stands.
+/// Two answers of the servers, and the user's position in the list.
 #[derive(Default)]
 pub(super) struct Page {
     servers: Vec<Status>,
-    /// The answer before, and how long ago it was.
+    /// The previous answer, and how long ago it was.
     before: Option<(Vec<Status>, Duration)>,
     /// Why there is no newer answer.
     trouble: Option<String>,
     selected: usize,
-    /// Nothing new is taken in.
+    /// Whether new answers are ignored.
     pub paused: bool,
 }
 
-/// A connection with the bytes per second that it moves.
+/// A connection with its current rates.
 struct Moving<'a> {
     server: &'a Status,
     connection: &'a Connection,
@@ -38,7 +38,7 @@ struct Moving<'a> {
 }
 
 impl Page {
-    /// A new answer, so long after the one before.
+    /// Takes a new answer, this long after the previous one.
     pub(super) fn take(&mut self, servers: Vec<Status>, after: Duration) {
         if self.paused {
             return;
@@ -48,7 +48,7 @@ impl Page {
         self.selected = self.selected.min(self.count().saturating_sub(1));
     }
 
-    /// There was no answer; the last one stays, with the reason above it.
+    /// Records a failed request; the last answer stays, with the reason above it.
     pub(super) fn fail(&mut self, why: String) {
         if !self.paused {
             self.trouble = Some(why);
@@ -65,7 +65,7 @@ impl Page {
         self.servers.iter().map(|server| server.connections.len()).sum()
     }
 
-    /// All connections, the busiest first; of equals the older first.
+    /// All connections, the busiest first, and of equal ones the older first.
     fn moving(&self) -> Vec<Moving<'_>> {
         let earlier = |server: &Status, connection: &Connection| -> Option<(Traffic, f64)> {
             let (before, after) = self.before.as_ref()?;
@@ -75,7 +75,7 @@ impl Page {
                     && c.transport == connection.transport
             };
             let there = before.iter().find(|s| s.pid == server.pid)?.connections.iter().find(same)?;
-            // A port that came back is another connection.
+            // A reused port is a new connection.
             (there.age_seconds <= connection.age_seconds).then_some((there.traffic, after.as_secs_f64()))
         };
         let mut moving: Vec<Moving<'_>> = Vec::new();
@@ -97,13 +97,13 @@ impl Page {
         moving
     }
 
-    /// Draws it, whatever the size.
+    /// Draws the page at any size.
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
         let moving = self.moving();
         let head = self.head(area.width);
         let advice = self.advice(&moving);
-        // What people came for keeps its room; what explains gets what is left.
+        // The list keeps its space; explanations get the rest.
         let explained = if area.height >= 16 && !advice.is_empty() {
             (advice.len() as u16 + 2).min(area.height / 3)
         } else {
@@ -128,12 +128,12 @@ impl Page {
         let title = "on TCP although RDMA is served";
         let block = Block::bordered().title(title).border_style(Style::new().fg(Color::Yellow));
         frame.render_widget(Paragraph::new(advice).block(block).wrap(Wrap { trim: true }), below);
-        let paused = if self.paused { "paused, p goes on" } else { "p pauses" };
+        let paused = if self.paused { "paused, p continues" } else { "p pauses" };
         let keys = format!(" q quits   up and down select   {paused}");
         frame.render_widget(Paragraph::new(keys).dim(), foot);
     }
 
-    /// A line for each server, and one for what is wrong.
+    /// A line per server, and one for a problem.
     fn head(&self, width: u16) -> Vec<Line<'static>> {
         let mut lines: Vec<Line<'static>> = Vec::new();
         if let Some(why) = &self.trouble {
@@ -162,7 +162,7 @@ impl Page {
         lines
     }
 
-    /// A line for each copy of each group, those first that want somebody's eye; why it does not go by RDMA behind it.
+    /// One line per replica, those needing attention first, with the reason if RDMA is not used.
     fn replicas(&self) -> Vec<Line<'static>> {
         let mut briefs: Vec<Brief> =
             self.servers.iter().flat_map(|server| server.replicas.iter().flat_map(brief)).collect();
@@ -175,7 +175,7 @@ impl Page {
         briefs.into_iter().map(line).collect()
     }
 
-    /// How much of what moves now moves by RDMA; of the whole time where nothing moves.
+    /// The share of RDMA in the current traffic; if there is none, in all traffic so far.
     fn summary(&self, frame: &mut Frame<'_>, area: Rect, moving: &[Moving<'_>]) {
         let sum = |of: fn(&Moving<'_>) -> f64| moving.iter().map(of).sum::<f64>();
         let (rdma, inline) = (sum(|m| m.rdma_rate.unwrap_or(0.0)), sum(|m| m.inline_rate.unwrap_or(0.0)));
@@ -193,8 +193,8 @@ impl Page {
                 per_second(rdma),
                 per_second(inline)
             ),
-            (false, true) => format!("nothing moves now; {:.0}% by RDMA so far", part * 100.0),
-            (false, false) => "nothing has moved yet".to_owned(),
+            (false, true) => format!("no traffic now; {:.0}% by RDMA so far", part * 100.0),
+            (false, false) => "no traffic yet".to_owned(),
         };
         let gauge = Gauge::default()
             .block(Block::bordered().title("bytes per second"))
@@ -226,13 +226,13 @@ impl Page {
         frame.render_stateful_widget(table, area, &mut state);
     }
 
-    /// Each reason once, with how many clients have it; that of the selected connection first.
+    /// Each reason once, with its number of clients; the selected connection's first.
     fn advice(&self, moving: &[Moving<'_>]) -> Vec<Line<'static>> {
         let mut said: Vec<(&str, &str, usize)> = Vec::new();
         let chosen = moving.get(self.selected).into_iter();
         for (i, m) in chosen.chain(moving).enumerate() {
             let Some(advice) = &m.connection.advice else { continue };
-            // The selected one is in the list a second time.
+            // The selected connection occurs twice in this chain.
             let count = usize::from(i > 0 || moving.get(self.selected).is_none());
             match said
                 .iter_mut()
@@ -273,9 +273,9 @@ enum Column {
     Age,
 }
 
-/// Those that fit, in their order; the least wanted go first.
+/// The columns that fit, in order; the least important are dropped first.
 fn columns(width: u16, servers: bool) -> Vec<Column> {
-    // From the most wanted to the least.
+    // From the most to the least important.
     let wanted = [
         Column::Peer,
         Column::Way,
@@ -352,7 +352,7 @@ impl Column {
 
     fn width(self) -> Constraint {
         match self {
-            // Addresses and names may be longer; they get what is left.
+            // Addresses and names may be longer; they get the remaining width.
             Column::Peer | Column::User => Constraint::Min(self.least()),
             _ => Constraint::Length(self.least()),
         }
@@ -495,7 +495,7 @@ mod tests {
         };
         assert!(at("away, source: synchronous to other, Waiting for destination") < at("well, source"));
         assert!(at("well, source") < at("10.0.0.2:1"), "the connections keep their place");
-        // Where there is no room, what people came for keeps it.
+        // With little room, the list keeps it.
         assert!(seen(&page, 120, 8).iter().any(|line| line.contains("10.0.0.2:1")));
     }
 

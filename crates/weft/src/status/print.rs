@@ -1,4 +1,4 @@
-//! A status for people.
+//! Prints a status for people.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -167,7 +167,7 @@ mod tests {
             name: "other:vol1".into(),
             address: "other:4450".into(),
             transport: "tcp".into(),
-            reason: "TCP as asked for".into(),
+            reason: "TCP, as requested".into(),
             ..Link::default()
         };
         Group {
@@ -246,7 +246,7 @@ mod tests {
         assert!(
             text.contains(
                 "  replica   vol1, source: synchronous to other:vol1, Continuously replicating, lag 0 B, 0.0 s, by tcp\n    not by \
-                 RDMA: TCP as asked for\n    try: weft replica remove"
+                 RDMA: TCP, as requested\n    try: weft replica remove"
             ),
             "{text}"
         );

@@ -1,7 +1,7 @@
-//! The terminal of `weft status --watch`: asks the servers again and again, and draws what they answer.
+//! The terminal of `weft status --watch`: asks the servers repeatedly, and draws their answers.
 //!
-//! Owns: the terminal while it runs; it is given back however this ends: `q`, Ctrl-C, SIGTERM, an error, a panic. Servers
-//! are asked by a thread, so that a server that hangs does not hang the keys. Does not: know what is drawn ([`super::page`]).
+//! This file owns the terminal while it runs, and always restores it: after `q`, Ctrl-C, SIGTERM, an error, a panic.
+//! A thread asks the servers, so that a hanging server does not block the keys. [`super::page`] defines the contents.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,22 +20,23 @@ use crate::admin::Request;
 /// How soon a key, a signal or an answer is noticed.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the asking thread has to tell: the answers with the time since the ones before, or why there are none.
+/// A message of the asking thread: the answers with the time since the previous ones, or why there are none.
 type News = Result<(Vec<Status>, Duration), String>;
 
-/// Watches until somebody ends it.
+/// Watches until the user ends it.
 pub(super) fn watch(state: PathBuf, pid: Option<u32>, every: Duration) -> Result<(), Failure> {
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, ended.clone())?;
     }
-    // The first answer comes before the terminal is taken: what is wrong from the start is said as any command says it.
+    // The first answer comes before the terminal is taken over, so that an initial error is printed like any
+    // command's.
     let first = ask(&state, pid)?;
     let (news, heard) = mpsc::channel();
     // Dropping its other end stops the thread.
     let (stop, stopped) = mpsc::channel();
     std::thread::spawn(move || keep_asking(&state, pid, every, &news, &stopped));
-    // Also sets the hook that gives the terminal back when this panics.
+    // Also installs the hook that restores the terminal on a panic.
     let mut terminal = ratatui::try_init()?;
     let mut page = Page::default();
     page.take(first, Duration::ZERO);

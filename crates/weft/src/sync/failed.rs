@@ -1,7 +1,6 @@
-//! What a copy of a folder could not do: at which end, with which object, and why.
+//! Failures of a folder copy: at which end, with which object, and why.
 //!
-//! The object is named as the user would type it, because both ends have files of the same relative path. Owns: the sentence, and where
-//! the ends are. Does not: print it.
+//! The object is named as the user would type it, because both ends have files with the same relative path.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +13,7 @@ use crate::out::name;
 use crate::transfer::join;
 use crate::url::Url;
 
-/// What may be kept of failures.
+/// Memory limit for stored failures.
 const MAX_FAILED_BYTES: usize = 256 << 20;
 
 /// One failure.
@@ -22,9 +21,9 @@ const MAX_FAILED_BYTES: usize = 256 << 20;
 pub(super) struct Failed {
     /// "source" or "destination".
     end: &'static str,
-    /// From the folder that is copied; empty for itself.
+    /// The path below the copied folder; empty for the folder itself.
     path: String,
-    /// A URL, or a path here.
+    /// A URL, or a local path.
     object: String,
     reason: String,
 }
@@ -32,7 +31,7 @@ pub(super) struct Failed {
 impl Failed {
     fn new(end: &'static str, path: &str, object: impl fmt::Display, reason: impl fmt::Display) -> Failed {
         let (object, reason) = (object.to_string(), reason.to_string());
-        // The sentence may name its object already.
+        // The sentence may already name its object.
         let rest = reason.strip_prefix(&object).and_then(|rest| rest.strip_prefix(": "));
         let reason = rest.map(str::to_owned).unwrap_or(reason);
         Failed { end, path: path.to_owned(), object, reason }
@@ -50,7 +49,7 @@ impl fmt::Display for Failed {
     }
 }
 
-/// What has failed so far. Somebody is to read it: where there is more than that, the copy ends.
+/// The failures so far. A user must be able to read them, so with too many the copy ends.
 #[derive(Default)]
 pub(super) struct Failures {
     list: Vec<Failed>,
@@ -58,12 +57,12 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// Adds one.
+    /// Adds one failure.
     pub(super) fn push(&mut self, failed: Failed) -> Result<(), Failure> {
         self.bytes += size_of::<Failed>() + failed.path.len() + failed.object.len() + failed.reason.len();
         if self.bytes > MAX_FAILED_BYTES {
             return Err(format!(
-                "{} files or folders failed, too many to go on; the next: {failed}",
+                "{} files or folders failed, too many to continue; the next: {failed}",
                 self.list.len()
             )
             .into());
@@ -72,7 +71,7 @@ impl Failures {
         Ok(())
     }
 
-    /// Adds all of these.
+    /// Adds several failures.
     pub(super) fn append(&mut self, others: Failures) -> Result<(), Failure> {
         others.list.into_iter().try_for_each(|failed| self.push(failed))
     }
@@ -86,44 +85,44 @@ impl Failures {
     }
 }
 
-/// Where both ends are.
+/// The locations of both ends.
 pub(super) struct Places {
     /// The server's end, as the user has named it.
     pub url: Url,
     /// The folder on the server.
     pub there: String,
-    /// The folder here.
+    /// The local folder.
     pub here: PathBuf,
     /// Whether the server is the destination.
     pub up: bool,
 }
 
 impl Places {
-    /// What is at `path` of the share, as the user would type it.
+    /// The URL of `path` in the share, as the user would type it.
     fn named(&self, path: &str) -> Url {
         Url { path: path.to_owned(), folder: false, ..self.url.clone() }
     }
 
-    /// It failed at the server, or on the way to it.
+    /// A failure at the server or on the way to it.
     pub(super) fn at_server(&self, path: &str, reason: impl fmt::Display) -> Failed {
         let end = if self.up { "destination" } else { "source" };
         let there = join(&self.there, path);
         Failed::new(end, path, self.named(there.trim_end_matches('/')), reason)
     }
 
-    /// It failed at a folder above the destination, at `path` of the share.
+    /// A failure at a folder above the destination, at `path` of the share.
     pub(super) fn above(&self, path: &str, reason: impl fmt::Display) -> Failed {
         Failed::new("destination", path, self.named(path), reason)
     }
 
-    /// It failed here.
+    /// A failure on this host.
     pub(super) fn at_host(&self, path: &str, reason: impl fmt::Display) -> Failed {
         let end = if self.up { "source" } else { "destination" };
         let here = if path.is_empty() { self.here.clone() } else { self.here.join(path) };
         Failed::new(end, path, here.display(), reason)
     }
 
-    /// It failed where the copy is made.
+    /// A failure at the destination.
     pub(super) fn at_destination(&self, path: &str, reason: impl fmt::Display) -> Failed {
         if self.up { self.at_server(path, reason) } else { self.at_host(path, reason) }
     }
@@ -168,7 +167,7 @@ mod tests {
         assert_eq!(down, "source smb://alice@nas:4450/data/photos/2024/x.jpg: STATUS_ACCESS_DENIED");
         let folder = places(false).at_server("", "no such folder").to_string();
         assert_eq!(folder, "source smb://alice@nas:4450/data/photos/2024: no such folder");
-        // The sentence of a local file names it already, and does so once.
+        // The sentence already names the local file, and does so once.
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
         let here = Fault::here(Path::new("/mnt/usb/2024/x.jpg"), &denied);
         let up = places(true).at_fault("x.jpg", here).to_string();

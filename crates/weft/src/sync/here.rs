@@ -1,7 +1,7 @@
-//! This host's end of a copy: the folder that is copied, or that the copy is made in.
+//! The local end of a folder copy: the folder to copy, or to copy into.
 //!
-//! The user has named it, and it is opened once. Everything else goes by way of the open folder, whatever has its path by then.
-//! Owns: the open folder. Does not: list it, or write in it.
+//! The user has named it, and it is opened once. Everything else goes through the open folder, even if its path
+//! changes.
 
 use std::cell::OnceCell;
 use std::io;
@@ -11,21 +11,22 @@ use std::sync::Arc;
 use crate::Failure;
 use crate::local::Folder;
 
-/// The folder, which need not be there yet where a copy is to be made.
+/// The folder, which need not exist yet if it is the destination.
 pub(super) struct Here {
     named: Named,
     open: OnceCell<Arc<Folder>>,
 }
 
 enum Named {
-    /// By the user.
+    /// Named by the user.
     Whole(PathBuf),
-    /// Its parent by the user, and itself by what it is a copy of: a link of that name is not the user's word.
+    /// Its parent is named by the user, its own name comes from the source: a symbolic link with that name was not
+    /// chosen by the user.
     Inside(Folder, String),
 }
 
 impl Here {
-    /// A folder that must be there.
+    /// A folder that must exist.
     pub(super) fn source(path: &Path) -> Result<Here, Failure> {
         let here = Here { named: Named::Whole(path.to_owned()), open: OnceCell::new() };
         match here.open() {
@@ -38,7 +39,7 @@ impl Here {
         }
     }
 
-    /// A folder that gets a copy. `inside`: where `path` is a folder already, the one of this name in it.
+    /// The destination folder. `inside`: if `path` already is a folder, the folder of this name in it.
     pub(super) fn destination(path: &Path, inside: Option<&str>) -> Result<Here, Failure> {
         let named = match inside {
             Some(name) if path.is_dir() => {
@@ -50,7 +51,7 @@ impl Here {
         Ok(Here { named, open: OnceCell::new() })
     }
 
-    /// How users call it.
+    /// The path that messages show.
     pub(super) fn shown(&self) -> PathBuf {
         match &self.named {
             Named::Whole(path) => path.clone(),
@@ -58,7 +59,7 @@ impl Here {
         }
     }
 
-    /// The folder, if it is there.
+    /// The folder, if it exists.
     pub(super) fn open(&self) -> io::Result<Option<Arc<Folder>>> {
         if let Some(open) = self.open.get() {
             return Ok(Some(open.clone()));
@@ -74,12 +75,12 @@ impl Here {
         }
     }
 
-    /// The folder, which is there since [`Here::make`].
+    /// The folder, which exists since [`Here::make`].
     pub(super) fn root(&self) -> io::Result<Arc<Folder>> {
         self.open()?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Makes it, unless it is there.
+    /// Creates it, unless it exists.
     pub(super) fn make(&self) -> io::Result<()> {
         if self.open()?.is_some() {
             return Ok(());

@@ -1,6 +1,4 @@
-//! What a run would do: `weft sync -n`.
-//!
-//! Does not: do any of it.
+//! Prints what a run would do: `weft sync -n`.
 
 use serde_json::{Value, json};
 
@@ -9,12 +7,12 @@ use super::failed::{Failed, Failures};
 use crate::Failure;
 use crate::out::name;
 
-/// Nothing is deleted where something cannot be copied: see `Ends::carry_out`.
+/// If something cannot be copied, nothing is deleted: see `Ends::carry_out`.
 fn deletes<'w>(failed: &Failures, work: &'w Work<'_>) -> (&'w [&'w str], &'w [(&'w str, bool)]) {
     if failed.is_empty() { (&work.unfinished, &work.extra) } else { (&[], &[]) }
 }
 
-/// For programs.
+/// The plan as JSON.
 pub(super) fn to_json(failed: &Failures, work: &Work<'_>, left_out: &[String], transport: &str) -> Value {
     let (unfinished, extra) = deletes(failed, work);
     let copy: Vec<_> = work.files.iter().map(|(path, size)| json!({"path": path, "bytes": size})).collect();
@@ -29,7 +27,7 @@ pub(super) fn to_json(failed: &Failures, work: &Work<'_>, left_out: &[String], t
     })
 }
 
-/// For people.
+/// Prints the plan for people.
 pub(super) fn print(failed: &Failures, work: &Work<'_>) -> Result<(), Failure> {
     for failed in failed.iter() {
         say!("cannot     {failed}")?;
@@ -43,10 +41,10 @@ pub(super) fn print(failed: &Failures, work: &Work<'_>) -> Result<(), Failure> {
     let (unfinished, extra) = deletes(failed, work);
     let has_deletions = !work.extra.is_empty() || !work.unfinished.is_empty();
     if !failed.is_empty() && has_deletions {
-        say!("delete     nothing, because of what cannot be copied")?;
+        say!("delete     nothing, because not everything can be copied")?;
     }
     for path in unfinished {
-        say!("delete     {}, unless a command is at work on it", name(path))?;
+        say!("delete     {}, unless a command is using it", name(path))?;
     }
     for (path, folder) in extra {
         say!("delete     {}{}", name(path), if *folder { "/" } else { "" })?;
@@ -61,7 +59,7 @@ mod tests {
     use crate::sync::failed::Places;
     use crate::url::Url;
 
-    /// It was printed for people, whatever the options.
+    /// The plan was printed for people, whatever the options.
     #[test]
     fn a_program_reads_what_would_be_done() {
         let mut work = Work {

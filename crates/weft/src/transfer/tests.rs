@@ -7,7 +7,7 @@ use crate::args::{Args, Command};
 use crate::connect::served::Served;
 use crate::local::Destination;
 
-/// More than a resumed copy takes for granted.
+/// More than the part that a resumed copy repeats.
 const SIZE: u64 = MAX_AHEAD_BYTES + (4 << 20);
 const MOMENT: crate::when::When = crate::when::When { secs: 1_000_000_000, nanos: 0 };
 
@@ -30,7 +30,7 @@ async fn fetched(remote: &Remote, path: &str, to: &Path, options: &[&str]) -> Re
     fetch(remote, path, *target, &plan(options)).await.map_err(|e| e.reason().to_string())
 }
 
-/// The partial file that a copy leaves which was interrupted.
+/// The partial file left by an interrupted copy.
 async fn begin(remote: &Remote, path: &str, to: &Path) -> std::fs::File {
     let stopped = plan(&["--resume"]);
     stopped.stopped.store(true, Ordering::Relaxed);
@@ -40,7 +40,7 @@ async fn begin(remote: &Remote, path: &str, to: &Path) -> std::fs::File {
     std::fs::File::options().write(true).open(left).unwrap()
 }
 
-/// It was resumed from for ever, and every run ended with the same error.
+/// It was resumed again and again, and every run ended with the same error.
 #[test]
 fn a_partial_file_that_is_not_right_is_not_resumed_twice() {
     sim::logged(1, async {
@@ -103,7 +103,8 @@ fn what_is_written_beside_the_partial_file_of_another_user_does_not_stay() {
     });
 }
 
-/// A backup of every day has the same name and size, and tools keep its time. With --no-verify the copy was a mixture.
+/// Daily backups have the same name and size, and tools preserve their time. With --no-verify the copy became a
+/// mixture.
 #[test]
 fn the_partial_file_of_another_source_is_not_resumed_from() {
     sim::logged(1, async {

@@ -1,18 +1,18 @@
-//! Which files of a crate import which, read from their source.
+//! Finds out which files of a crate import which, from their source.
 //!
-//! A path counts wherever it is written, in a `use` or in the code, and leads to the file that defines the item: re-exports are
-//! followed. Three things do not show: a method names no path, so calling one leaves no trace; a macro is expanded by
-//! nobody here; and test code is left out, because it stands above all that it tests.
+//! A path counts wherever it is written, in a `use` or in code, and leads to the file that defines the item:
+//! re-exports are followed. Three things are not seen: method calls, because they name no path; macro expansions; and
+//! test code, which is left out because it may use everything that it tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tokens::{group, is_name, tokens, without_tests};
 
-/// For each file the files that it names, each with one of the paths by which it does.
+/// For each file, the files that it names, each with one of the paths used.
 pub type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The imports between the files of the crate whose root is the file `root`. Paths from a file to its own submodules are left
-/// out: a parent may use its children while they use what it defines for them.
+/// The imports between the files of the crate whose root is the file `root`. Paths from a file to its own submodules
+/// are left out: a parent may use its children while they use its definitions.
 pub fn imports(sources: &BTreeMap<String, String>, root: &str) -> Imports {
     let mut modules = Modules(BTreeMap::new());
     modules.read_file(sources, root.to_string(), Vec::new());
@@ -32,7 +32,7 @@ pub fn imports(sources: &BTreeMap<String, String>, root: &str) -> Imports {
     imports
 }
 
-/// The same with all files of `knot` as if they were the first of them.
+/// The same with all files of `knot` merged into the first.
 pub fn tie(imports: &Imports, knot: &[&str]) -> Imports {
     let tied = |file: &String| if knot.contains(&file.as_str()) { knot[0].to_string() } else { file.clone() };
     let mut all = Imports::new();
@@ -61,7 +61,7 @@ pub fn cycle(imports: &Imports) -> Option<Vec<&str>> {
     imports.keys().find_map(|file| walk(imports, file, &mut Vec::new(), &mut clear))
 }
 
-/// Goes on from `file`, to which `trail` has led. From the files in `clear` no cycle is reached.
+/// Continues from `file`, reached through `trail`. No cycle is reachable from the files in `clear`.
 fn walk<'a>(
     imports: &'a Imports,
     file: &'a str,
@@ -86,13 +86,13 @@ fn walk<'a>(
     None
 }
 
-/// Re-exports that are followed in a row. No crate has so many: the limit ends those that lead to themselves.
+/// Maximum number of re-exports followed in a row. No crate needs as many: the limit ends cycles.
 const DEPTH: usize = 8;
 
-/// The names of a path, or of a module from the crate's root on.
+/// The components of a path, or of a module from the crate's root.
 type Path = Vec<String>;
 
-/// What a path leads to, by the module that it is or that defines it.
+/// The target of a path: a module, or an item in its defining module.
 enum Target {
     Module(Path),
     Item(Path),
@@ -101,11 +101,11 @@ enum Target {
 #[derive(Default)]
 struct Module {
     file: String,
-    /// The module that the whole file is; this one may be an inline part of it.
+    /// The module of the whole file; this one may be an inline part of it.
     of_file: Path,
-    /// What `use` brings in, under the name that it has here. A module and a function may share one.
+    /// Names brought in by `use`. A module and a function may share a name.
     names: BTreeMap<String, Vec<Path>>,
-    /// What `use path::*` brings in.
+    /// Paths of `use path::*`.
     globs: Vec<Path>,
     /// The names of functions, types and constants.
     items: BTreeSet<String>,
@@ -123,7 +123,7 @@ impl Modules {
         self.read(sources, &tokens, at);
     }
 
-    /// Reads the tokens of the module `at`, which is known by its file only.
+    /// Reads the tokens of the module `at`, whose file is known.
     fn read(&mut self, sources: &BTreeMap<String, String>, tokens: &[String], at: Path) {
         let mut i = 0;
         while i < tokens.len() {
@@ -144,7 +144,7 @@ impl Modules {
                     self.read(sources, &tokens[i + 3..end - 1], child);
                     i = end;
                 }
-                // `use<'a>` names what an `impl Trait` captures.
+                // `use<'a>` names the captures of an `impl Trait`.
                 "use" if token(1) != "<" => {
                     let end = i + tokens[i..].iter().position(|t| t == ";").expect("the end of a `use`");
                     module.bring_in(&tokens[i + 1..end], Vec::new());
@@ -154,7 +154,7 @@ impl Modules {
                     module.items.extend(tokens.get(i + 1).cloned());
                     i += 1;
                 }
-                // What comes behind the `::` of a generic type begins elsewhere.
+                // The `::` after a generic type does not begin a path.
                 "::" => i += 2,
                 name if is_name(name) => {
                     let mut path = vec![name.to_string()];
@@ -172,7 +172,7 @@ impl Modules {
         }
     }
 
-    /// What `path` leads to from the module `at`; `None` where that belongs to another crate.
+    /// The target of `path` in the module `at`; `None` if it belongs to another crate.
     fn resolve(&self, at: &Path, path: &[String], depth: usize) -> Option<Target> {
         let mut place = at.clone();
         for (i, name) in path.iter().enumerate() {
@@ -184,7 +184,7 @@ impl Modules {
                     Some(Target::Module(module)) => place = module,
                     Some(item) => return Some(item),
                     None if i == 0 => return None,
-                    // Of another crate, or made by a macro, but this module gives it the name.
+                    // It comes from another crate or a macro, but this module names it.
                     None => return Some(Target::Item(place)),
                 },
             }
@@ -213,7 +213,7 @@ impl Modules {
 }
 
 impl Module {
-    /// The tree of a `use` behind `prefix`.
+    /// Adds the tree of a `use` after `prefix`.
     fn bring_in(&mut self, tree: &[String], prefix: Path) {
         let mut path = prefix;
         let mut i = 0;
@@ -244,7 +244,7 @@ impl Module {
     }
 }
 
-/// How many tokens the first branch of a `use` tree has.
+/// The number of tokens in the first branch of a `use` tree.
 fn branch(tree: &[String]) -> usize {
     let mut i = 0;
     while i < tree.len() && tree[i] != "," {
@@ -314,7 +314,7 @@ mod tests {
         let child = "use super::Shared;\npub struct A(Shared);";
         let root = "mod a;\nmod b;\nuse a::A;\npub struct Shared;";
         assert_eq!(cycle_of(&[("lib.rs", root), ("a.rs", child), ("b.rs", "use crate::a::A;")]), None);
-        // But a child that one of its parent's own imports leads back to is in a circle.
+        // A child that is reached from its parent's own imports is in a circle.
         let files = [
             ("lib.rs", "mod a;\nmod b;"),
             ("a/mod.rs", "mod child;\nuse crate::b::B;\npub struct Shared;"),

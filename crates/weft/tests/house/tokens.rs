@@ -1,6 +1,6 @@
-//! Rust source as tokens: names, `::` and single signs, without comments, literals and test code.
+//! Splits Rust source into tokens: names, `::` and single characters, without comments, literals and test code.
 
-/// The tokens of `text`. Literals are left out: no path is made of one.
+/// The tokens of `text`. Literals are left out, because they contain no paths.
 pub fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -27,7 +27,7 @@ pub fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// The length of the literal, or the lifetime, that `rest` begins with.
+/// The length of the literal or lifetime at the start of `rest`.
 fn literal(rest: &str) -> Option<usize> {
     let sign = rest.find(|c: char| !"bcr#".contains(c))?;
     let (prefix, body) = rest.split_at(sign);
@@ -47,7 +47,7 @@ fn literal(rest: &str) -> Option<usize> {
     digits.then(|| rest.find(|c: char| c != '_' && !c.is_alphanumeric()).unwrap_or(rest.len()))
 }
 
-/// The length of what stands between two of `quote`, with both.
+/// The length of text between two `quote`s, including both.
 fn quoted(text: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     text.char_indices().skip(1).find_map(|(at, c)| {
@@ -61,7 +61,7 @@ pub fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c == '_' || c.is_alphabetic())
 }
 
-/// How many tokens the group has that `tokens` begins with, brackets and all.
+/// The number of tokens in the group at the start of `tokens`, including its brackets.
 pub fn group(tokens: &[String]) -> usize {
     let mut depth = 0;
     for (i, token) in tokens.iter().enumerate() {
@@ -77,7 +77,7 @@ pub fn group(tokens: &[String]) -> usize {
     panic!("a bracket without an end")
 }
 
-/// `tokens` without the items that only tests and fuzz targets have.
+/// `tokens` without items that exist only for tests and fuzz targets.
 pub fn without_tests(tokens: Vec<String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut rest = tokens.as_slice();
@@ -99,7 +99,7 @@ fn for_tests(attribute: &[String]) -> bool {
     matches!(words[..], ["cfg", "test"] | ["cfg", "any", "test", "fuzzing"] | ["cfg", "fuzzing"])
 }
 
-/// How many tokens an item has, or a field, or an arm of a `match`.
+/// The number of tokens of an item, a field, or a `match` arm.
 fn item(tokens: &[String]) -> usize {
     let keywords = [
         "async",

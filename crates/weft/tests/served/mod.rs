@@ -103,7 +103,7 @@ pub async fn mounted_over_rdma(server: Arc<nfsd::Server>, provider: &dyn Provide
     mounted(channel, pool).await
 }
 
-/// The share by a channel to its server.
+/// The share over a channel to its server.
 pub async fn mounted(channel: Rc<dyn Channel>, pool: &Pool) -> Mount {
     let options = client::Options { credential: Credential::None, pool: pool.clone() };
     Mount::connect(channel, "/ram", options).await.unwrap()

@@ -1,6 +1,4 @@
-//! From the options of `weft serve` to the configuration that they mean.
-//!
-//! Owns: which option speaks of which share. Does not: check whether that can be served (see `crate::config`).
+//! Turns the options of `weft serve` into a configuration. `crate::config` checks whether it can be served.
 
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use crate::config::{
 };
 
 impl Serve {
-    /// What these options ask for.
+    /// The configuration that these options ask for.
     ///
     /// # Errors
     /// A folder has no name, or an option names no share.
@@ -109,7 +107,7 @@ impl Serve {
         Ok(config)
     }
 
-    /// What the two options say together.
+    /// Combines the two options about signing.
     fn smb_signing(&self) -> weft_smb::server::Signing {
         use weft_smb::server::Signing;
         match self.signing {
@@ -121,7 +119,7 @@ impl Serve {
     }
 }
 
-/// A certificate and its key; clap lets neither come alone.
+/// A certificate with its key; clap requires both.
 fn certificate<T>(certificate: Option<T>, key: Option<T>, clients: Option<T>) -> Option<CertificateConfig>
 where
     T: Into<std::path::PathBuf>,
@@ -152,7 +150,7 @@ mod tests {
     use super::*;
     use crate::args::{Args, Command};
 
-    /// What a line means; `./data` and `./more` are folders in `within`.
+    /// Parses a command line; `./data` and `./more` are folders in `within`.
     fn config(within: &Path, line: &str) -> Result<ServeConfig, ConfigError> {
         for folder in ["data", "more"] {
             std::fs::create_dir_all(within.join(folder)).unwrap();
@@ -179,7 +177,7 @@ mod tests {
         let asked = config(folder.path(), "./data --user alice --listen localhost").unwrap();
         let shares = vec![ShareConfig::new("data", ShareSource::Folder(folder.path().join("data")))];
         let users = vec![UserConfig { name: "alice".into() }];
-        // The environment may name one.
+        // The environment may name a state directory.
         let state_dir = asked.state_dir.clone();
         assert_eq!(asked, ServeConfig { shares, users, state_dir, ..ServeConfig::default() });
         let nbd = config(folder.path(), "--volume v --nbd").unwrap();
@@ -206,13 +204,13 @@ mod tests {
         assert!(more.continuous_availability && more.dfs_links.len() == 1);
     }
 
-    /// A mistake of the line ends with the status of what clap refuses, one of the host does not.
+    /// A mistake in the command line exits with clap's status; a problem of the host does not.
     #[test]
     fn an_error_names_the_option_and_what_to_write() {
         for (line, says, is_misuse) in [
             (
                 "./data --read-only dta",
-                "--read-only dta: there is no share of that name; there is data",
+                "--read-only dta: there is no share of that name; the shares are data",
                 true,
             ),
             ("./data --dfs-link x/a=//h/s", "--dfs-link x: there is no share of that name", true),
@@ -241,7 +239,7 @@ mod tests {
                 "--snapshots volumes: it is for folders",
                 true,
             ),
-            ("--volume v --volume v --nbd", "--volume v is there twice", true),
+            ("--volume v --volume v --nbd", "--volume v is given twice", true),
             ("--volume v --nbd --pcap x", "--pcap: nothing here goes over RDMA", true),
             (
                 "./data --nfs-port 0 --export data:xprtsec=tls",
@@ -282,7 +280,7 @@ mod tests {
                 asked(ram, |c| c.shares[0].snapshots = Some("%F".into())),
                 "shares.a.snapshots: a ramdisk has none",
             ),
-            // An option could not have come without NFS.
+            // On a command line, clap would have refused this option without NFS.
             (
                 asked(ram, |c| c.listeners.mountd_port = Some(0)),
                 "listeners.mountd_port needs NFS: give listeners.nfs_port or",
@@ -293,10 +291,10 @@ mod tests {
                 asked(ram, |c| c.listeners.nbd_port = Some(0)),
                 "listeners.nbd_port needs a volume: give volumes",
             ),
-            (asked("--volume v --nbd", |c| c.listeners.nbd_port = None), "volumes needs a way to be served"),
+            (asked("--volume v --nbd", |c| c.listeners.nbd_port = None), "volumes needs a way to serve them"),
             (
                 asked("./data", |c| c.shares[0].source = ShareSource::Folder("/none/x".into())),
-                "shares.data.folder: cannot serve /none/x: there is no such folder; make it: mkdir -p /none/x",
+                "shares.data.folder: cannot serve /none/x: no such folder; create it: mkdir -p /none/x",
             ),
             (
                 asked("./data", |c| c.listeners.smb_port = c.listeners.smb_direct_port),

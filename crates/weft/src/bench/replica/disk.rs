@@ -1,7 +1,7 @@
-//! A disk of a server on this host, over NBD: opened, and written one request at a time.
+//! A server's disk over NBD, on this host: opened, and written one request at a time, because the time of a single
+//! request is measured.
 //!
-//! Spec: the NBD project's doc/proto.md (see `weft_wire::nbd`). Owns: the connection. Does not: keep several requests under
-//! way: what is measured here is how long one takes.
+//! See the NBD project's doc/proto.md (`weft_wire::nbd`).
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -16,9 +16,9 @@ use weft_wire::nbd::transmission::{
 
 use crate::Failure;
 
-/// A server that does not answer for this long has been lost.
+/// A server that does not answer for this long is considered lost.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// No answer of the handshake is longer.
+/// The longest answer of the handshake.
 const MAX_REPLY: u32 = 64 << 10;
 
 /// See the module.
@@ -26,12 +26,12 @@ pub(super) struct Disk {
     stream: TcpStream,
     size: u64,
     cookie: u64,
-    /// A request as it travels, kept for the next one.
+    /// The buffer of a request, reused for the next one.
     out: Vec<u8>,
 }
 
 impl Disk {
-    /// Opens the disk of this name.
+    /// Opens the disk with this name.
     pub(super) fn open(port: u16, export: &str) -> Result<Disk, Failure> {
         let opening = || -> Result<Disk, Failure> {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
@@ -41,7 +41,7 @@ impl Disk {
             let mut greeting = [0; GREETING_LEN];
             stream.read_exact(&mut greeting)?;
             if Greeting::parse(&greeting)?.flags & FIXED_NEWSTYLE == 0 {
-                return Err("it speaks NBD without options".into());
+                return Err("it speaks an NBD version without options".into());
             }
             stream.write_all(&ClientFlags { fixed_newstyle: true, no_zeroes: true }.emit())?;
             stream.write_all(&Choice::Go(Wanted { export: export.to_owned(), infos: vec![] }).emit())?;
@@ -62,18 +62,18 @@ impl Disk {
                     _ => {}
                 }
             }
-            let size = size.ok_or("it does not tell its size")?;
+            let size = size.ok_or("it does not report its size")?;
             Ok(Disk { stream, size, cookie: 0, out: Vec::new() })
         };
         opening().map_err(|e| format!("opening disk {export} at port {port}: {e}").into())
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Writes, and waits for the answer; a durable write is answered when it cannot be lost any more.
+    /// Writes, and waits for the answer; a durable write is answered when it can no longer be lost.
     pub(super) fn write(&mut self, offset: u64, data: &[u8], durable: bool) -> Result<(), Failure> {
         self.cookie += 1;
         let flags = if durable { command_flags::FUA } else { 0 };
@@ -99,7 +99,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         let goodbye = Request { flags: 0, command: Command::DISC, cookie: 0, offset: 0, len: 0 };
         let bytes: [u8; REQUEST_LEN] = goodbye.emit();
-        // There is no answer, and a server that has gone needs no goodbye.
+        // This has no answer, and fails harmlessly if the server is gone.
         let _ = self.stream.write_all(&bytes);
     }
 }

@@ -1,6 +1,5 @@
-//! A server with volumes of its own, started for a measurement: as good as a host.
-//!
-//! Owns: its process, its state directory and what it has cost. Does not: know what is measured.
+//! A server with its own volumes, started for a measurement as a substitute for a host. This file owns its process
+//! and its state directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -22,14 +21,14 @@ use crate::password;
 use crate::serve::replica::config::{Address, Password};
 
 const USER: &str = "bench";
-/// Groups come and go here, of which a server warns. What goes wrong with one is asked for, and told.
+/// Groups are created and removed here, which a server warns about. Errors are asked for and reported.
 const LOG: &str = "error,weft_replica=off";
-/// Bytes of each side's log: what a log has at least.
+/// Size of each side's log: the minimum.
 const LOG_BYTES: u64 = 64 << 20;
 /// How long a command may take that waits for the other side.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A volume to be served: in memory, or in a sparse file.
+/// A volume to serve: in memory, or in a sparse file.
 pub(super) struct Disk {
     pub name: &'static str,
     pub size: u64,
@@ -44,7 +43,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Makes the volumes in `folder`, which this process has made, and serves them.
+    /// Creates the volumes in `folder`, which this process has created, and serves them.
     pub(super) fn start(folder: &Path, disks: &[Disk]) -> Result<Host, Failure> {
         let state = folder.join("state");
         let volumes = Volumes::at(state.join("volumes"));
@@ -69,7 +68,7 @@ impl Host {
         Ok(Host { service, admin, password })
     }
 
-    /// Port of its disks.
+    /// The NBD port of its disks.
     pub(super) fn nbd_port(&self) -> Result<u16, Failure> {
         self.service.port("nbd_port")
     }
@@ -78,7 +77,7 @@ impl Host {
         Ok(serde_json::from_value(self.admin.ask_within(&Request::Replica(command), PATIENCE)?)?)
     }
 
-    /// A volume of this host is replicated to that of the same name at another.
+    /// Replicates a volume of this host to the volume with the same name on another.
     pub(super) fn replicate(
         &self,
         volume: &str,
@@ -111,18 +110,18 @@ impl Host {
         self.ask(Command::Create(Box::new(create))).map(drop)
     }
 
-    /// Ends that.
+    /// Ends that replication.
     pub(super) fn let_go(&self, group: &str) -> Result<(), Failure> {
         self.ask(Command::Remove { group: group.to_owned(), to: None, force: false }).map(drop)
     }
 
-    /// The group of a volume, and what its engine says of its only destination.
+    /// The group of a volume, and its engine's report on its only destination.
     pub(super) fn group(&self, name: &str) -> Result<(Group, Value), Failure> {
         let Reply::Status(groups) = self.ask(Command::Status)? else {
-            return Err("a server answered something else".into());
+            return Err("unexpected answer of a server".into());
         };
         let group = groups.into_iter().find(|group| group.name == name);
-        let group = group.ok_or_else(|| format!("nothing is replicated as {name}"))?;
+        let group = group.ok_or_else(|| format!("there is no group {name}"))?;
         if let Some(why) = &group.stopped {
             return Err(format!("{name} has stopped: {why}").into());
         }
@@ -134,7 +133,7 @@ impl Host {
         measure::Server { pid: self.service.pid() }
     }
 
-    /// Processor time until now.
+    /// Processor time so far.
     pub(super) fn cpu(&self) -> Result<Duration, Failure> {
         Ok(server_cpu(self.process())?)
     }
@@ -144,7 +143,7 @@ impl Host {
         Ok(server_memory(self.process())?)
     }
 
-    /// What it has cost since its processor time was `before`; `idle_percent` is of the machine.
+    /// Its cost since its processor time was `before`; `idle_percent` is the machine's.
     pub(super) fn cost(&self, before: Duration, idle_percent: &[f64]) -> Result<EndSample, Failure> {
         Ok(EndSample {
             cpu: Some(self.cpu()?.saturating_sub(before)),
@@ -154,7 +153,7 @@ impl Host {
         })
     }
 
-    /// Ends it; it must end well.
+    /// Ends it; an unsuccessful exit is an error.
     pub(super) fn stop(self) -> Result<(), Failure> {
         self.service.stop()
     }

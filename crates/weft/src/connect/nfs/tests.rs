@@ -13,7 +13,8 @@ fn of_mode(mode: u32) -> SetAttr {
     SetAttr { mode: Some(mode), ..SetAttr::default() }
 }
 
-/// The new content of a private file was everybody's to read until it was whole, and with --resume for as long as it lay there.
+/// The new content of a private file was readable by everybody until it was complete, and with --resume as long as it
+/// existed.
 #[test]
 fn what_replaces_a_private_file_is_nobody_else_s_meanwhile() {
     for (version, tag) in [("3", None), ("3", Some(".tag")), ("4.1", None), ("4.1", Some(".tag"))] {
@@ -32,7 +33,7 @@ fn what_replaces_a_private_file_is_nobody_else_s_meanwhile() {
                 draft.replace().await.unwrap();
                 assert_eq!(served.found(name).await.mode, mode, "{name} {version} {tag:?}");
             }
-            // One whose target is removed meanwhile is a new file like others.
+            // If the target is removed meanwhile, the draft becomes a normal new file.
             let draft = remote.draft("private", tag, FILE_MODE).await.unwrap();
             remote.remove("private").await.unwrap();
             draft.replace().await.unwrap();
@@ -41,7 +42,7 @@ fn what_replaces_a_private_file_is_nobody_else_s_meanwhile() {
     }
 }
 
-/// The copy of a private file was everybody's to read.
+/// The copy of a private file was readable by everybody.
 #[test]
 fn a_new_file_has_the_permissions_of_its_source() {
     for version in ["3", "4.1"] {
@@ -57,7 +58,7 @@ fn a_new_file_has_the_permissions_of_its_source() {
     }
 }
 
-/// Whoever had made it before, or could read it, may have it open.
+/// Whoever created it, or could read it, may have it open.
 #[test]
 fn a_partial_file_that_others_may_read_is_not_written_to() {
     for version in ["3", "4.1"] {
@@ -68,12 +69,12 @@ fn a_partial_file_that_others_may_read_is_not_written_to() {
             first.partial().file.write(0, b"first".as_slice().into()).await.unwrap();
             first.partial().file.close().await.unwrap();
             let left = served.found(&first.partial().path).await.node;
-            // What we have made is gone on with.
+            // Our own partial file is resumed.
             let again = remote.draft("f", Some(".tag"), FILE_MODE).await.unwrap();
             let found = served.found(&again.partial().path).await;
             assert_eq!((found.node, found.size), (left, 5), "{version}");
             again.partial().file.close().await.unwrap();
-            // What others may read stays, because somebody may be at work on it.
+            // A file that others may read stays, because another user may be using it.
             let theirs = &again.partial().path;
             served.set(theirs, of_mode(0o644)).await;
             let last = remote.draft("f", Some(".tag"), FILE_MODE).await.unwrap();
@@ -88,7 +89,8 @@ fn a_partial_file_that_others_may_read_is_not_written_to() {
     }
 }
 
-/// Two users who copy one file to one target give their partial files the same name. That of the other was moved to the target.
+/// Two users who copy one file to one target use the same partial name. The other's file used to be moved to the
+/// target.
 #[test]
 fn what_took_the_place_of_a_partial_file_is_neither_moved_nor_removed() {
     for (version, replaces) in [("3", true), ("3", false), ("4.1", true), ("4.1", false)] {
@@ -113,7 +115,7 @@ fn what_took_the_place_of_a_partial_file_is_neither_moved_nor_removed() {
     }
 }
 
-/// A time before 1970 was left out without a word, and shown as 1970.
+/// A time before 1970 used to be dropped silently, and shown as 1970.
 #[test]
 fn times_before_1970_are_kept_where_the_version_has_them() {
     for version in ["3", "4.1"] {

@@ -19,7 +19,8 @@ fn of_mode(mode: u32) -> SetAttr {
     SetAttr { mode: Some(mode), ..SetAttr::default() }
 }
 
-/// The new content of a private file was everybody's to read until it was whole, and with --resume for as long as it lay there.
+/// The new content of a private file was readable by everybody until it was complete, and with --resume as long as it
+/// existed.
 #[test]
 fn what_replaces_a_file_is_nobody_else_s_meanwhile() {
     for tag in [None, Some(".tag")] {
@@ -41,7 +42,7 @@ fn what_replaces_a_file_is_nobody_else_s_meanwhile() {
                 assert_eq!(served.found(name).await.mode, mode, "{name} {tag:?}");
                 assert_eq!(remote.stat(name).await.unwrap().unwrap().size, 3);
             }
-            // One whose target is removed meanwhile is a new file like others.
+            // If the target is removed meanwhile, the draft becomes a normal new file.
             let draft = remote.draft("private", tag, FILE_MODE).await.unwrap();
             remote.remove("private").await.unwrap();
             draft.replace().await.unwrap();
@@ -51,7 +52,7 @@ fn what_replaces_a_file_is_nobody_else_s_meanwhile() {
     }
 }
 
-/// Whoever had made it before, or could read it, may have it open.
+/// Whoever created it, or could read it, may have it open.
 #[test]
 fn a_partial_file_that_others_may_read_is_not_written_to() {
     for tag in [None, Some(".tag")] {
@@ -63,7 +64,7 @@ fn a_partial_file_that_others_may_read_is_not_written_to() {
             write(&*first, b"first").await;
             first.partial().file.close().await.unwrap();
             let left = served.found(&first.partial().path).await;
-            // What we have made is gone on with.
+            // Our own partial file is resumed.
             let again = remote.draft("f", tag, FILE_MODE).await.unwrap();
             let found = served.found(&again.partial().path).await;
             assert_eq!(

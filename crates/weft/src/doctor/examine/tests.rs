@@ -1,4 +1,4 @@
-//! The checklist against peers of every kind: our own server, and those that something is wrong with.
+//! The checklist against peers of every kind: our own server, and faulty ones.
 
 use std::io::IoSliceMut;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use weft_transport::Channel;
 use super::super::report::Status;
 use super::*;
 
-/// Long enough for a busy machine; only the silent peers make anybody wait, and those get less.
+/// Long enough for a busy machine; only silent peers use up a limit, and for those it is shorter.
 const PATIENCE: Duration = Duration::from_secs(20);
 const IMPATIENCE: Duration = Duration::from_millis(30);
 
@@ -51,7 +51,7 @@ fn any() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A TCP peer that answers whatever comes first with `bytes`, again and again.
+/// A TCP peer that answers every first message with `bytes`.
 async fn answers(bytes: &'static [u8]) -> (u16, impl Future<Output = ()>) {
     let listener = Listener::bind(any()).unwrap();
     let port = listener.local_addr().port();
@@ -62,7 +62,7 @@ async fn answers(bytes: &'static [u8]) -> (u16, impl Future<Output = ()>) {
                 let mut request = [0; 64];
                 if stream.recv(&mut [IoSliceMut::new(&mut request)]).await.is_ok_and(|n| n > 0) {
                     let _ = stream.send_all(&[Bytes::from_static(bytes)]).await;
-                    // Open until the other side leaves.
+                    // Open until the other side closes.
                     while stream.recv(&mut [IoSliceMut::new(&mut request)]).await.is_ok_and(|n| n > 0) {}
                 }
             })
@@ -120,7 +120,7 @@ async fn own_server(
                 let incoming = listener.accept().await.unwrap();
                 let (server, pool) = (server.clone(), pool.clone());
                 rt::spawn(async move {
-                    // A probe leaves in the middle of set-up: that is its way.
+                    // A probe leaves during set-up on purpose.
                     let Ok(request) = incoming.request().await else { return };
                     if let Ok(channel) = smbd::accept(request, smbd::Config::default(), pool).await {
                         server.serve(channel).await;
@@ -163,14 +163,14 @@ fn our_own_server_works_over_both_providers() {
     }
     assert!(report.step("SMB Direct").found.contains("credits"));
     assert_eq!(report.step("announced").status, Status::Skipped);
-    // Each step that is not as it should be says what to do.
+    // Every step that is not OK says what to do.
     let silent = |step: &&super::super::report::Step| {
         matches!(step.status, Status::Warning | Status::Failed) && step.remedy.is_none()
     };
     assert!(report.steps.iter().find(silent).is_none());
 }
 
-/// The same with credentials; whether payload moved by RDMA is up to the session.
+/// The same with a log-on; whether payload moves by RDMA depends on the session.
 fn logged_on(encrypted: bool) -> Report {
     let smb_port = std::cell::Cell::new(0);
     examined(
@@ -204,7 +204,7 @@ fn a_wrong_password_is_named_and_rdma_is_not_to_blame() {
     let report = examined(
         async |dir: &std::path::Path| {
             let (port, smb, life) = own_server(dir, false, false).await;
-            // The port of SMB travels in the only place that is at hand.
+            // The file passes the port of SMB to the test.
             std::fs::write(dir.join("smb"), smb.to_string()).unwrap();
             (port, life)
         },
@@ -216,7 +216,7 @@ fn a_wrong_password_is_named_and_rdma_is_not_to_blame() {
     );
     assert_eq!(report.step("log-on").status, Status::Failed);
     assert!(report.step("log-on").found.contains("wrong user name or password"), "{report:#?}");
-    // It is not tried a second time, over RDMA.
+    // The log-on is not repeated over RDMA.
     assert!(report.steps.iter().all(|step| step.name != "session"));
     assert!(report.verdict.rdma);
     let because = &report.verdict.because;
@@ -278,7 +278,7 @@ fn a_rejection_shows_its_private_data() {
             let port = listener.local_addr().port();
             (port, async move {
                 loop {
-                    // Whether the port is open is asked first, by a connection without a request.
+                    // The probe first checks whether the port is open, with a connection without a request.
                     let Ok(request) = listener.accept().await.unwrap().request().await else { continue };
                     let _ = request.reject(Bytes::from_static(b"go away\n")).await;
                 }
@@ -312,7 +312,7 @@ fn a_peer_that_refuses_crcs_is_told_from_one_that_refuses_us() {
                         b"MPA ID Rep Frame\x10\x02\x00\x04\x00\x08\x00\x08"
                     };
                     let _ = stream.send_all(&[Bytes::copy_from_slice(reply)]).await;
-                    // It reads nothing else: what follows ends.
+                    // It sends nothing more: the stream ends.
                     stream.shutdown_write();
                 }
             })
@@ -323,7 +323,7 @@ fn a_peer_that_refuses_crcs_is_told_from_one_that_refuses_us() {
     assert_eq!(crc.status, Status::Failed);
     assert!(crc.remedy.as_ref().is_some_and(|remedy| remedy.contains("--no-crc")), "{crc:?}");
     assert_eq!(report.step("MPA").status, Status::Ok);
-    // Its eight Reads both ways, without peer-to-peer.
+    // Eight Reads in each direction, without peer-to-peer.
     assert!(report.step("IRD/ORD").found.contains("takes 8"));
     assert_eq!(report.step("peer-to-peer").status, Status::Skipped);
     assert!(!report.verdict.rdma && report.verdict.because.contains("CRC"));
@@ -340,7 +340,7 @@ fn a_peer_that_knows_only_the_first_revision_is_asked_again() {
                     let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
                     let mut request = [0; 24];
                     let came = stream.recv(&mut [IoSliceMut::new(&mut request)]).await;
-                    // Revision 1 has no enhanced word; everything else is hung up on.
+                    // Revision 1 has no enhanced header; every other request is dropped.
                     if came.is_ok_and(|n| n == 20 && request[17] == 1) {
                         let reply = Bytes::from_static(b"MPA ID Rep Frame\x40\x01\x00\x00");
                         let _ = stream.send_all(&[reply]).await;

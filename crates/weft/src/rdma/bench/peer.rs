@@ -1,6 +1,4 @@
-//! The processes of a bench besides its servers: each says that it is ready and does one thing until it is ended.
-//!
-//! Owns: what it serves. Does not: judge.
+//! The processes of a bench besides its servers: each reports that it is ready and does one thing until it is ended.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -21,11 +19,11 @@ use crate::Failure;
 use crate::args::{Bench, Peer};
 use crate::rdma::{pin, raise_descriptors};
 
-/// Memory for the plain program's buffers.
+/// Memory for the plain TCP program's buffers.
 const BUFFERS: usize = 256 << 20;
-/// Memory for the buffers of the idle connections: a staging buffer each, most of it never touched.
+/// Memory for the buffers of the idle connections: one staging buffer each, most of it never touched.
 const IDLE_BUFFERS: usize = 1 << 30;
-/// Connections that are set up at a time.
+/// Connections set up at the same time.
 const AT_A_TIME: usize = 32;
 
 /// Runs one of them.
@@ -63,7 +61,7 @@ async fn hold_connections(args: &Bench) -> Result<(), Failure> {
     let addr = loopback(args.port.ok_or("--port is missing")?);
     let pool = Pool::new(IDLE_BUFFERS);
     let provider = iwarp_provider(&pool, true);
-    // What is allocated once is not the connections'.
+    // One-time allocations do not count for the connections.
     drop(connect_idle(&provider, addr, &pool).await?);
     let before = resident(std::process::id())?;
     let started = Instant::now();

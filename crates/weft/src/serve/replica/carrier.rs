@@ -1,11 +1,12 @@
-//! The way from a source to a destination: an SMB session with its server, by whatever transport there is.
+//! The link from a source to a destination: an SMB session with its server, over any transport.
 //!
-//! Spec: the contract is `replica::peer::Peer`, the doors are [`super::door`]'s. Owns: the session, made anew by a hello where it
-//! was lost. Does not: retry anything else: the source does, after a hello.
+//! It implements the contract `replica::peer::Peer` and uses the doors of [`super::door`]. It owns the session, and a
+//! hello makes a new one if the old one was lost. Otherwise nothing is retried here: the source retries after a
+//! hello.
 //!
-//! Buffers: an append is gathered into one pool buffer (the only copy on this side; RDMA needs memory in one piece), blocks
-//! are read from the volume's file straight into one. By RDMA the destination pulls from that buffer; over TCP it leaves from
-//! there.
+//! Buffers: an append is gathered into one pool buffer (the only copy on this side; RDMA needs memory in one piece); blocks are
+//! read from the volume's file straight into one. Over RDMA the destination pulls from that buffer; over TCP it is
+//! sent from there.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::cell::{Cell, RefCell};
@@ -32,16 +33,16 @@ use crate::args::Connect;
 use crate::connect::{Joined, join};
 use crate::status::Traffic;
 
-/// What is known of a link, for a status. Written by the core that has it.
+/// The state of a link, for the status. The link's core writes it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
-    /// "tcp", "iwarp", "shm", "rnic"; empty while there is none.
+    /// "tcp", "iwarp", "shm", "rnic"; empty while not connected.
     pub transport: &'static str,
-    /// Why that one.
+    /// Why this transport was chosen.
     pub reason: &'static str,
-    /// What was agreed on, in one line.
+    /// The negotiated parameters, in one line.
     pub description: String,
-    /// What moved, seen from here, since the link was made.
+    /// Traffic since the link was made, as seen from this side.
     pub traffic: Traffic,
 }
 
@@ -54,12 +55,12 @@ pub(super) struct Carrier {
     report: Arc<Mutex<Report>>,
 }
 
-/// A session, and the doors that were opened in it.
+/// A session, and the doors opened in it.
 struct Link {
     joined: Joined,
     control: File,
     doors: RefCell<HashMap<String, File>>,
-    /// Payload moved since the report was written.
+    /// Payload moved since the last report.
     unreported: Cell<u64>,
 }
 
@@ -73,15 +74,15 @@ fn unreachable(why: impl fmt::Display) -> peer::Error {
     peer::Error::Unreachable(why.to_string())
 }
 
-/// Doors of one session; those of earlier ones are closed when more are needed.
+/// Maximum number of open doors in a session; opening more closes the oldest ones.
 const MOST_DOORS: usize = 64;
-/// What a server answers to a request that it cannot read, as of a later version: UNEXPECTED_IO_ERROR.
+/// A server's answer to a request that it cannot parse, for example of a later version: UNEXPECTED_IO_ERROR.
 const CANNOT_READ: NtStatus = NtStatus(0xC000_00E9);
-/// Payload between two looks at the counters.
+/// Payload between two reports of the counters.
 const REPORT_EVERY: u64 = 16 << 20;
 
 impl Carrier {
-    /// To the destination of this partnership. It connects when a hello is sent.
+    /// Creates the link to the destination of this partnership. It connects when a hello is sent.
     pub fn new(address: Address, partnership: [u8; 16], pool: Pool, report: Arc<Mutex<Report>>) -> Carrier {
         Carrier { address, partnership, pool, link: RefCell::new(None), report }
     }
@@ -106,7 +107,7 @@ impl Carrier {
         Ok(link)
     }
 
-    /// Whether a server without such a door was told that the partnership is over. One of an older version does not say.
+    /// Whether a server without such a door was told that the partnership has ended. An older version does not say.
     async fn why_unknown(&self, partnership: &str) -> Refusal {
         let ask_for = Ask::Holds { partnership: partnership.to_owned() };
         match rt::timeout(ANSWERS_WITHIN, ask(&self.address, &self.pool, &ask_for)).await {
@@ -132,7 +133,7 @@ impl Carrier {
         }
     }
 
-    /// The link has failed: the next hello makes another.
+    /// The link has failed: the next hello makes another one.
     fn lose(&self, lost: &Rc<Link>) {
         let mut link = self.link.borrow_mut();
         if link.as_ref().is_some_and(|link| Rc::ptr_eq(link, lost)) {
@@ -173,7 +174,7 @@ impl Carrier {
         let bytes = data.len() as u64;
         let door = self.door(link, name).await?;
         door.write_buf(offset, data).await.map_err(|e| {
-            // A status is an answer; whatever else it was, the connection is no good.
+            // A status is an answer; after any other error the connection is unusable.
             match e.status() {
                 None => self.lose(link),
                 Some(NtStatus::DISK_FULL) => return peer::Error::Refused(Refusal::NoSpace),
@@ -205,7 +206,7 @@ impl Peer for Carrier {
             if !matches!(request, Request::Hello(_)) {
                 return self.exchange(&self.link()?, &request).await;
             }
-            // A link that lives is good for another hello.
+            // A working link can carry another hello.
             if let Ok(link) = self.link()
                 && let Ok(answer) = self.exchange(&link, &request).await
             {
@@ -222,7 +223,8 @@ impl Peer for Carrier {
             let (_, most) = link.joined.session.io_sizes();
             let mut rest = &records[..];
             while !rest.is_empty() {
-                // As many records as one WRITE holds; the engine's appends fit as they are, but for slow beginnings.
+                // As many records as fit into one WRITE; the engine's appends fit as they are, except those of slow
+                // starts.
                 let mut bytes = 0usize;
                 let fits = |record: &&Record| {
                     bytes = bytes.saturating_add(record.header.record_len());
@@ -232,7 +234,7 @@ impl Peer for Carrier {
                 let (now, later) = rest.split_at(count);
                 let data = self.gather(&peer::append_bytes(now)).await;
                 if data.len() > most {
-                    return Err(unreachable("a record is longer than the other server takes in one WRITE"));
+                    return Err(unreachable("a record is longer than the other server accepts in one WRITE"));
                 }
                 self.put(&link, door::log_name(&self.partnership, session), 0, data).await?;
                 rest = later;
@@ -268,14 +270,14 @@ impl Peer for Carrier {
     }
 }
 
-/// Logs on at a server and enters its share of doors.
+/// Logs on to a server and connects to its share of doors.
 pub(super) async fn join_server(address: &Address, pool: &Pool, encrypt: bool) -> Result<Joined, String> {
     let options = Connect { encrypt, compress: address.compress, ..Connect::by(address.transport) };
     let server = (&*address.host, address.port, &*address.user);
     join(server, address.password.text(), door::SHARE, &options, pool).await.map_err(|e| e.to_string())
 }
 
-/// Says something to the other server that has nothing to do with a partnership yet. Always encrypted.
+/// Sends the other server a message outside of a partnership. Always encrypted.
 pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, String> {
     match exchange(address, pool, question).await? {
         Tell::Error(why) => Err(format!("{}: {why}", address.host)),
@@ -283,7 +285,7 @@ pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Resul
     }
 }
 
-/// The same, where a refusal is an answer: after an error it is not known what the other server has done.
+/// The same, but a refusal is a normal answer: after an error it is unknown what the other server has done.
 pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, String> {
     let (host, port) = (&address.host, address.port);
     let joined = join_server(address, pool, true).await.map_err(|e| {
@@ -308,7 +310,7 @@ pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> 
     Ok(answer)
 }
 
-/// An error with the address at which it happened, once.
+/// An error with the address at which it happened, added once.
 fn at(host: &str, port: u16, e: &str) -> String {
     let address = format!("{host}:{port}");
     match e.contains(&address) {
@@ -317,7 +319,7 @@ fn at(host: &str, port: u16, e: &str) -> String {
     }
 }
 
-/// Whether the other server is one without `--replica`: the share of the doors is not there. Shared memory is something else.
+/// Whether the other server runs without `--replica`: it lacks the share of doors. Shared memory fails differently.
 fn lacks_share(e: &str) -> bool {
     e.contains("BAD_NETWORK_NAME") || e.contains("no share ")
 }

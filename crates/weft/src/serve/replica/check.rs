@@ -1,7 +1,7 @@
-//! What a way to another server, and both sides' logs, are worth: the measures of `weft replica check`.
+//! Measurements of `weft replica check`: the link to another server, and the logs on both sides.
 //!
-//! Spec: none; the questions are those of Storage Replica's Test-SRTopology. Does not: judge.
-//! It runs in the command's own process: no server is needed on this side.
+//! The questions are those of Storage Replica's Test-SRTopology; the command judges the results. The measurement runs
+//! in the command's own process, so this side needs no server.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,72 +17,72 @@ use super::config::{Address, Folder};
 use super::setup::{self, Ask, Found, Tell};
 use super::{carrier, door, group};
 
-/// Round trips that are taken.
+/// Number of round trips measured.
 const TRIPS: usize = 64;
-/// Bytes of one WRITE, and how many are under way: as a copy does it.
+/// Size of one WRITE and the number outstanding, as in a copy.
 const PIECE: usize = 4 << 20;
 const PIECES: usize = 4;
-/// How long the bandwidth is looked at.
+/// Duration of the bandwidth measurement.
 const BANDWIDTH_FOR: Duration = Duration::from_secs(2);
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Measured {
     /// "tcp", "iwarp", "shm" or "rnic".
     pub transport: &'static str,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub description: String,
     /// Median round trip of a small request, milliseconds.
     pub round_trip_ms: f64,
-    /// The slowest of a hundred, or so.
+    /// The slowest round trip measured.
     pub round_trip_worst_ms: f64,
-    /// Bytes a second into the other server's memory.
+    /// Bytes per second into the other server's memory.
     pub bytes_per_second: f64,
-    /// Of these bytes, so many moved by RDMA.
+    /// How many of these bytes moved by RDMA.
     pub rdma_bytes: u64,
-    /// Bytes a second of durable writes to this side's log, where its place is known.
+    /// Bytes per second of durable writes to this side's log, if its location is known.
     pub log_bytes_per_second: f64,
-    /// Milliseconds of a small durable write there.
+    /// Milliseconds of a small durable write to it.
     pub log_ms: f64,
 }
 
 /// The other side's volumes, and the speed of its log.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct There {
-    /// Bytes a second of durable writes to its log.
+    /// Bytes per second of durable writes to its log.
     pub log_bytes_per_second: f64,
-    /// Milliseconds of a small durable write there.
+    /// Milliseconds of a small durable write to it.
     pub log_ms: f64,
-    /// The volumes that were asked for.
+    /// The requested volumes.
     pub volumes: Vec<VolumeThere>,
-    /// Names of those that are not served there, and why.
+    /// Names of volumes that are not served on that host, and why.
     #[serde(skip)]
     pub refused: Vec<(String, String)>,
 }
 
-/// Why the other server says nothing of its log.
+/// Why the other server's state is unknown.
 #[derive(Clone, Debug)]
 pub(crate) enum Unknown {
-    /// It cannot be reached, or nobody is let in.
+    /// It cannot be reached, or refuses the log-on.
     Unreachable(String),
-    /// It has answered that.
+    /// It has refused the question.
     Refused(String),
 }
 
-/// A volume of the other side.
+/// A volume on the other side.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct VolumeThere {
     /// Its name.
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// Bytes that hold something.
+    /// Bytes in use.
     pub used: u64,
-    /// The group that it is in.
+    /// The group that contains it.
     pub group: Option<String>,
 }
 
-/// Asks the other server what it has: for its log, and for each volume by itself, since it refuses a question as a whole.
+/// Asks the other server separately about its log and each volume, because it refuses a question as a whole.
 pub(crate) async fn look(address: &Address, pool: &Pool, volumes: &[String]) -> Result<There, Unknown> {
     let ask = async |volumes: Vec<String>, measure| {
         let told = carrier::exchange(address, pool, &Ask::Look { volumes, measure }).await;
@@ -115,7 +115,7 @@ fn volume(found: Found) -> VolumeThere {
     }
 }
 
-/// Measures the way there, and this side's log.
+/// Measures the link to the other server, and this side's log.
 pub(crate) async fn measure(address: &Address, pool: &Pool, state: &Path) -> Result<Measured, String> {
     let joined = carrier::join_server(address, pool, address.encrypt).await?;
     let text = |e: weft_smb::client::Error| e.to_string();

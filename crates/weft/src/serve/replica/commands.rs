@@ -1,6 +1,4 @@
-//! What an administrator has a server do with its groups.
-//!
-//! Does not: parse command lines (see `crate::args`), or print.
+//! Carries out administrators' commands on groups. `crate::args` parses command lines, `crate::replica` prints.
 
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, PoisonError};
@@ -38,7 +36,8 @@ pub(super) async fn carry_out(
     | Command::Resize { group, .. } = &command
         && let Ok(group) = replicas.group(group)
     {
-        // A server that was started a moment ago. What it is then, or still waits for, the command says.
+        // The server may have started a moment ago. The command reports the group's state, and what it still waits
+        // for.
         let _open = rt::timeout(FOLLOWS_WITHIN, let_open(&group)).await;
     }
     match command {
@@ -48,12 +47,12 @@ pub(super) async fn carry_out(
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
             source.suspend(n).await.map_err(|e| of_link(&group, &name, &e))?;
             let group = &group.name;
-            Ok(Reply::Done(format!("{group} is not sent to {name} until: weft replica resume {group}")))
+            Ok(Reply::Done(format!("replication of {group} to {name} is suspended; to continue: weft replica resume {group}")))
         }
         Command::Resume { group, to } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
             source.resume(n).await.map_err(|e| of_link(&group, &name, &e))?;
-            Ok(Reply::Done(format!("{} is sent to {name} again", group.name)))
+            Ok(Reply::Done(format!("replication of {} to {name} continues", group.name)))
         }
         Command::Switch { group, to, failover, past } => {
             if failover && !past.contains(&Objection::Alive) {
@@ -86,16 +85,16 @@ pub(super) async fn carry_out(
     }
 }
 
-/// Says which link it is about.
+/// Names the link in an error.
 fn of_link(group: &Group, to: &str, e: &Error) -> String {
     format!("{} to {to}: {e}", group.name)
 }
 
-/// How long a command waits for a destination that is about to follow, as one that was the source a moment ago is.
+/// How long a command waits for a destination that is about to follow, for example the former source.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(5);
 const FOLLOWS_LOOK: Duration = Duration::from_millis(20);
 
-/// Waits until a destination follows. Where it does not, the engine says why.
+/// Waits until a destination follows. If it does not, the engine reports why.
 async fn let_follow(source: &Source, name: &str) {
     let until = rt::now() + FOLLOWS_WITHIN;
     let follows = || {
@@ -107,25 +106,25 @@ async fn let_follow(source: &Source, name: &str) {
     }
 }
 
-/// Whether a disk of this side is full, so that what is to be written there waits.
+/// Whether a full disk on this side delays a write.
 fn waits_for_space(group: &Group) -> bool {
     group.status().is_some_and(|status| status.full)
 }
 
-/// What a command is answered while it is being opened.
+/// The answer to a command while the group is being opened.
 fn opening(group: &Group) -> String {
     let name = &group.name;
     match waits_for_space(group) {
         true => format!(
-            "{name} is not open yet: a disk of this side is full, and its log cannot be replayed. Make room there, and it goes on by \
-             itself. Where the other side has everything, it can take over: stop this server, and `weft replica switch {name} \
+            "{name} is not open yet: a disk on this host is full, and the log cannot be replayed. Free some space, and it continues by \
+             itself. If the other side has everything, it can take over: stop this server, and `weft replica switch {name} \
              --failover` there"
         ),
         false => format!("{name} is being opened: try again in a moment"),
     }
 }
 
-/// Waits until a group is open, and not for longer than its disk has room.
+/// Waits until a group is open, but not while its disk is full.
 async fn let_open(group: &Group) -> Result<(), String> {
     let opened = std::pin::pin!(group.settled(|state| !matches!(state, State::Starting)));
     let full = async {
@@ -159,7 +158,7 @@ fn destination(
         (None, several) => {
             let names: Vec<&str> = several.iter().map(|partner| partner.name.as_str()).collect();
             return Err(format!(
-                "{} has several destinations: --to names one of {}",
+                "{} has several destinations: choose one with --to: {}",
                 group.name,
                 names.join(", ")
             ));
@@ -177,7 +176,7 @@ fn destination(
 fn ask_the_source(group: &Group) -> String {
     let source = group.config().partners.first().map(|partner| partner.address.host.clone());
     let (name, host) = (&group.name, source.unwrap_or_else(|| "the source".into()));
-    format!("{name} is a destination here: do that on {host}, where its source is")
+    format!("{name} is a destination on this host: run the command on its source, {host}")
 }
 
 async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, String> {
@@ -188,7 +187,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         (None, None) => return Err("no volume is named".into()),
     };
     if wanted.volumes.len() != wanted.their_volumes.len() {
-        return Err("as many volumes there as here: VOL1,VOL2 HOST:VOL1,VOL2".into());
+        return Err("give as many volumes for the other host as for this one: VOL1,VOL2 HOST:VOL1,VOL2".into());
     }
     let mut sizes = Vec::new();
     for volume in &wanted.volumes {
@@ -198,12 +197,12 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let look = Ask::Look { volumes: their_volumes.clone(), measure: false };
     let told = carrier::ask(address, &replicas.pool, &look).await?;
     let Tell::Looked { volumes: found, server, .. } = told else {
-        return Err("the other server gave an answer to another question".into());
+        return Err("the other server sent an unexpected answer".into());
     };
     // It would wait for the command that asks it.
     if server == replicas.server && server != 0 {
         return Err(format!(
-            "{} is this server itself: name another host, on which weft serve --replica has the volume for the copy",
+            "{} is this server itself: give another host, on which weft serve --replica serves the volume for the copy",
             address.host
         ));
     }
@@ -211,7 +210,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         if found.size < *size {
             let (there, here) = (human(found.size), human(*size));
             return Err(format!(
-                "volume {} has {there} at {}, and {here} here: weft volume resize {} {size} there",
+                "volume {} has {there} on {}, but {here} on this host: run weft volume resize {} {size} there",
                 found.name, address.host, found.name
             ));
         }
@@ -224,16 +223,16 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         synchronous: wanted.synchronous,
     };
     let first = if wanted.seeded { First::Seeded } else { First::Copy };
-    // One more destination of a group that is a source already.
+    // Adds a destination to a group that is already a source.
     let existing = replicas.groups().get(&name).cloned();
     let _of_group = existing.as_ref().map(|group| group.take_turn("`weft replica create`")).transpose()?;
     let partnership = match &existing {
         Some(group) => {
             if group.config().volumes != wanted.volumes {
                 let volumes = group.config().volumes.join(",");
-                return Err(format!("there is a group {name:?} of {volumes} already: --group names another"));
+                return Err(format!("group {name:?} already exists, with {volumes}: choose another name with --group"));
             }
-            // Before the other server is asked to become a copy.
+            // Checked before the other server is asked to become a copy.
             match group.state() {
                 State::Source(_) => {}
                 State::Destination(_) => return Err(ask_the_source(group)),
@@ -242,7 +241,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             }
             if group.config().partners.iter().any(|other| other.name == partner.name) {
                 return Err(format!(
-                    "{name} is replicated to {} already: `weft replica status` says how it is; `{}` ends that",
+                    "{name} is already replicated to {}: `weft replica status` shows its state; `{}` ends it",
                     partner.name,
                     removal(&name, &partner.name)
                 ));
@@ -254,7 +253,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             for volume in &wanted.volumes {
                 if let Some(group) = replicas.group_of(volume) {
                     return Err(format!(
-                        "volume {volume} is in group {group} already: `weft replica status` says how it is, `weft replica remove \
+                        "volume {volume} is already in group {group}: `weft replica status` shows its state, `weft replica remove \
                          {group}` ends it"
                     ));
                 }
@@ -269,7 +268,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
                 || wanted.on_congestion.is_some_and(|other| other != policy.on_congestion);
             if differs {
                 return Err(format!(
-                    "--on-loss and --on-congestion are of the whole group {name}, which has others"
+                    "--on-loss and --on-congestion apply to the whole group {name}, which has other settings"
                 ));
             }
             policy
@@ -293,12 +292,12 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     })?;
     let made = match carrier::exchange(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await {
         Ok(Tell::Error(why)) => return Err(format!("{}: {why}", address.host)),
-        // From here on the other server waits for this one.
+        // From now on the other server waits for this one.
         Ok(_) => match &existing {
             Some(group) => add_destination(replicas, group, &partner, first).await.map(|()| group.clone()),
             None => begin(replicas, &name, &wanted, &join, &partner, first).await,
         },
-        // And perhaps here: its answer may be lost.
+        // The other server may have joined: its answer may have been lost.
         Err(why) => Err(why),
     };
     if let Err(why) = made {
@@ -306,9 +305,9 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         return Err(match carrier::ask(address, &replicas.pool, &leave).await {
             Ok(_) => why,
             Err(e) => {
-                tracing::warn!("{} may wait for a source that does not come: {e}", address.host);
+                tracing::warn!("{} may be waiting for a source that does not come: {e}", address.host);
                 format!(
-                    "{why}; if {name} is a copy on {} now, `weft replica remove {name}` there ends that",
+                    "{why}; if {name} is now a copy on {}, `weft replica remove {name}` on that host ends that",
                     address.host
                 )
             }
@@ -345,7 +344,7 @@ async fn begin(
     let Err(why) = attached else { return Ok(group) };
     match replicas.dissolve(&group, true).await {
         Ok(()) => Err(why),
-        Err(e) => Err(format!("{why}; and the group stays: {e}")),
+        Err(e) => Err(format!("{why}; and the group could not be removed: {e}")),
     }
 }
 
@@ -360,23 +359,24 @@ async fn add_destination(
     group.engine().attach(&replicas.home(group), &wanted, first, remember).await
 }
 
-/// Ends replication to one destination.
+/// The command that ends replication to one destination.
 fn removal(group: &str, destination: &str) -> ShellCommand {
     ShellCommand::new("weft replica remove").operand(group).option("--to", destination)
 }
 
-/// Refuses a destination's server that the group has under another name: both links would be to one copy, and end each other.
+/// Refuses a destination server that the group already has under another name: both links would lead to one copy and
+/// end each other.
 async fn refuse_second_name(
     replicas: &Replicas,
     group: &Group,
     server: u64,
     host: &str,
 ) -> Result<(), String> {
-    // One that cannot be reached is not the one that has just answered.
+    // An unreachable server is not the one that has just answered.
     match who_is_at(replicas, server, group.config().partners).await {
         None => Ok(()),
         Some(partner) => Err(format!(
-            "{} is replicated to {host} already, as {}: `weft replica status` says how it is; `{}` ends that",
+            "{} is already replicated to {host}, as {}: `weft replica status` shows its state; `{}` ends it",
             group.name,
             partner.name,
             removal(&group.name, &partner.name)
@@ -384,7 +384,8 @@ async fn refuse_second_name(
     }
 }
 
-/// How the server at an address reaches this one: by `return_host`, or by the address that this host uses on the way there.
+/// The address at which the server at `address` reaches this one: `return_host`, or the local address of the route
+/// there.
 pub(super) async fn way_back(
     replicas: &Replicas,
     there: &Address,
@@ -408,7 +409,7 @@ pub(super) async fn way_back(
     })
 }
 
-/// The address that this host uses on the way to another; nothing is sent.
+/// The local address of the route to another host; nothing is sent.
 fn own_address(there: (&str, u16)) -> Result<String, String> {
     let found = there.to_socket_addrs().map_err(|e| format!("{}: {e}", there.0))?;
     let route = |to: std::net::SocketAddr| {
@@ -425,19 +426,20 @@ pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Waits until the source of a copy has been silent for as long as it may be, or is heard of. Whoever asked for that gives it up by
-/// hanging up: nothing has changed, and no other command was kept out meanwhile. One that makes it no copy any more ends it.
+/// Waits until the source of a copy has been silent for long enough, or is heard. The caller cancels the wait by
+/// hanging up: nothing has changed then, and no other command was excluded meanwhile. A command that ends the copy
+/// also ends the wait.
 async fn wait_for_silence(replicas: &Arc<Replicas>, name: &str, hung_up: &Stop) -> Result<(), String> {
     let group = replicas.group(name)?;
     let _opened = hung_up.or(let_open(&group)).await;
-    // What it is otherwise the command says when it is its turn.
+    // In other states, the command itself reports the problem.
     let State::Destination(copy) = group.state() else { return Ok(()) };
     let over = group.engine().until(|state| !group.is_this_copy(state, &copy));
     let silent = group.engine().let_fall_silent(&copy);
     if hung_up.or(select(std::pin::pin!(silent), std::pin::pin!(over))).await.is_none() {
         let name = &group.name;
-        tracing::info!("group {name}: its failover was given up by whoever asked for it: it is a copy still");
-        return Err(format!("{name} is a copy still: whoever asked for the failover has hung up"));
+        tracing::info!("group {name}: the failover was cancelled: the group is still a copy");
+        return Err(format!("{name} is still a copy: the failover was cancelled"));
     }
     Ok(())
 }
@@ -450,13 +452,13 @@ async fn switch(
     past: &[Objection],
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
-    // Of two at a time one would undo what the other has told the partners.
+    // Two concurrent switches would undo what the other has told the partners.
     let _turn = group.take_turn(format!("`weft replica switch {name}`"))?;
     let tag = u64::from_le_bytes(random()?);
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
     if matches!(group.state(), State::Starting) {
-        // A server that was started a moment ago.
+        // The server may have started a moment ago.
         let_open(&group).await?;
     }
     match group.state() {
@@ -468,32 +470,32 @@ async fn switch(
             let others = group.tell_of_failover(replicas, list).await;
             let name = &group.name;
             let lost = match mode {
-                Some(Mode::Asynchronous) => format!("; what {host} had answered and not sent yet is missing"),
+                Some(Mode::Asynchronous) => format!("; writes that {host} had acknowledged but not sent yet are missing"),
                 _ => String::new(),
             };
             Ok(Reply::Done(format!(
-                "{name} is the source now, epoch {}, with everything that had come here{lost}; {host} becomes its copy when it \
+                "{name} is now the source, epoch {}, with everything that had arrived here{lost}; {host} becomes its copy when it \
                  is back{others}{notes}",
                 era.epoch
             )))
         }
         State::Destination(_) => Err(format!(
-            "{} is a destination here: `weft replica switch {}` on {host} exchanges the roles without a loss; if {host} \
-             is lost, add --failover here",
+            "{} is a destination on this host: `weft replica switch {}` on {host} exchanges the roles without a loss; if {host} \
+             is lost, add --failover on this host",
             group.name, group.name
         )),
-        _ if failover => Err(format!("{} is the source here: --failover is for a destination", group.name)),
+        _ if failover => Err(format!("{} is the source on this host: --failover is for a destination", group.name)),
         _ => {
             let (group, source, n, to) = destination(replicas, name, to)?;
             let_follow(&source, &to).await;
             let others = group.hand_over(replicas, &source, n, &to, tag).await?;
             group.settled(|state| matches!(state, State::Destination(_))).await?;
-            Ok(Reply::Done(format!("{to} is the source now, and this side its copy{others}")))
+            Ok(Reply::Done(format!("{to} is now the source, and this side its copy{others}")))
         }
     }
 }
 
-/// Whether a destination has what it is sent.
+/// Whether a destination is up to date with what it is sent.
 fn follows(status: &Status, name: &str) -> bool {
     status.peers.iter().any(|peer| peer.name == name && peer.phase == Phase::ContinuouslyReplicating)
 }
@@ -521,16 +523,16 @@ async fn remove(
             && partners.iter().all(|partner| follows(&status, &partner.name))
         {
             return Err(format!(
-                "{} is not stopped, and its other side follows: without --force `weft replica remove {}` ends replication on both",
+                "{} is running and its other side follows: `weft replica remove {}` without --force ends replication on both",
                 group.name, group.name
             ));
         }
         let (mut unheard, mut notes) = (Vec::new(), String::new());
         for partner in &partners {
             match same_copy(replicas, partner, &kept).await {
-                // Told that it is over, it would be no copy by its other name either.
+                // If it is told that its name has ended, it loses the copy under its other name as well.
                 Some(other) => {
-                    notes = format!("; {} leads to the copy of {other}, which stays", partner.name);
+                    notes = format!("; {} is the copy of {other}, which stays", partner.name);
                 }
                 None => {
                     let (partnership, epoch) = (group.partnership_hex(), group.latest_epoch());
@@ -538,7 +540,7 @@ async fn remove(
                     if let Err(e) = carrier::ask(&partner.address, &replicas.pool, &ask).await {
                         if !force {
                             return Err(format!(
-                                "{} was not told, and would wait for ever: {e}; --force removes this side alone",
+                                "{} could not be told and would wait forever: {e}; --force removes only this side",
                                 partner.name
                             ));
                         }
@@ -563,16 +565,16 @@ async fn remove(
             false => format!("; run `weft replica remove {name}` on {}", unheard.join(" and ")),
         };
         return Ok(Reply::Done(match left {
-            0 => format!("{name} is not replicated any more{there}"),
+            0 => format!("{name} is no longer replicated{there}"),
             n => format!("{name} has {n} destinations left{there}{notes}"),
         }));
     }
     if let State::Stopped(stopped) = group.state() {
         if !force {
             let log = match group.status().map(|status| status.last.saturating_sub(status.applied)) {
-                _ if stopped.cause == Cause::Over => "Its volumes are left as they are".to_owned(),
-                None => "What its log held that its volumes do not is lost when it is removed".to_owned(),
-                Some(0) => "Its volumes hold what its log does".to_owned(),
+                _ if stopped.cause == Cause::Over => "Its volumes stay as they are".to_owned(),
+                None => "Records in its log that are not yet in its volumes are lost when it is removed".to_owned(),
+                Some(0) => "Its volumes contain everything in its log".to_owned(),
                 Some(n) => format!("{n} records of its log are applied to its volumes when it is removed"),
             };
             return Err(format!("{} is stopped: {}. {log}: --force removes it", group.name, stopped.why));
@@ -583,13 +585,13 @@ async fn remove(
         let there = match hosts.is_empty() {
             true => String::new(),
             false => format!(
-                "; where it is still there, on {}, `weft replica remove {}` ends it",
+                "; if it still exists on {}, `weft replica remove {}` there ends it",
                 hosts.join(" and "),
                 group.name
             ),
         };
         return Ok(Reply::Done(format!(
-            "{} is not replicated any more: its volumes can be used here{there}",
+            "{} is no longer replicated: its volumes can be used on this host{there}",
             group.name
         )));
     }
@@ -598,16 +600,16 @@ async fn remove(
     }
     if let Some(status) = group.status().filter(|status| !status.consistent && !force) {
         return Err(format!(
-            "the copy of {} is in the middle of a resync ({:?}), which no source ever was: --force removes it nevertheless",
+            "the copy of {} is in the middle of a resync ({:?}) and mixes data of different moments: --force removes it nevertheless",
             group.name, status.role
         ));
     }
     let source = group.config().partners.into_iter().next().map(|partner| partner.address.host);
     replicas.dissolve(&group, force).await?;
     let there =
-        source.map(|host| format!("; type `weft replica remove {}` on {host}, its source, too", group.name));
+        source.map(|host| format!("; also run `weft replica remove {}` on {host}, its source", group.name));
     Ok(Reply::Done(format!(
-        "{} is no copy any more: its volumes can be used here{}",
+        "{} is no longer a copy: its volumes can be used on this host{}",
         group.name,
         there.unwrap_or_default()
     )))
@@ -640,7 +642,7 @@ async fn resolve(
         && !keep_here
         && !force
     {
-        // Whether it is worth waiting for.
+        // Decides whether waiting is useful.
         group.look_for_holder(replicas, &copy).await;
     }
     group.engine().resolve(&home, keep_here, force, tag).await?;
@@ -648,57 +650,58 @@ async fn resolve(
     let compared = matches!(cause, Some(Cause::Log | Cause::Journal | Cause::Volume));
     Ok(Reply::Done(match (keep_here, compared) {
         (false, false) if cause == Some(Cause::SetBack) => format!(
-            "{name} is a copy now, and is compared as a whole when {host} is the source; unless it is, there: weft replica switch {name} \
+            "{name} is now a copy, and is compared completely once {host} is the source; if it is not, run on that host: weft replica switch {name} \
              --failover"
         ),
         (true, _) if cause == Some(Cause::Over) => {
             format!(
-                "{name} goes on with what is here, and has no copy on {host}: `weft replica remove {name} --force` ends replication"
+                "{name} continues with this host's data, and has no copy on {host}: `weft replica remove {name} --force` ends replication"
             )
         }
         (true, true) => format!(
-            "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"
+            "{name} continues with the data left on this host: unreadable data is missing. Its destinations are compared"
         ),
         (true, false) => format!(
-            "{name} counts as it is here; on {host}, unless that is done: weft replica resolve {name} --keep there"
+            "this host's data of {name} counts; on {host}, if not yet done, run: weft replica resolve {name} --keep there"
         ),
         (false, true) => {
-            format!("{name} is a copy now: what differs from {host} is overwritten when {host} is the source")
+            format!("{name} is now a copy: differences from {host} are overwritten once {host} is the source")
         }
         (false, false) => {
-            format!("{name} is a copy now: what only this side had is overwritten when {host} comes")
+            format!("{name} is now a copy: data that only this side had is overwritten when {host} connects")
         }
     }))
 }
 
-/// Begins or ends a test: a writable picture of a copy.
+/// Begins or ends a test: a writable snapshot of a copy.
 async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     let (name, held) = (&group.name, || group.picture.lock().unwrap_or_else(PoisonError::into_inner));
     if end {
         let ended = held().take().is_some();
         return match ended {
-            true => Ok(Reply::Done(format!("the picture of {name} is gone, and what was written to it"))),
-            false => Err(format!("there is no picture of {name}")),
+            true => Ok(Reply::Done(format!("the snapshot of {name} is removed, with everything written to it"))),
+            false => Err(format!("there is no snapshot of {name}")),
         };
     }
     let State::Destination(copy) = group.state() else {
-        return Err(format!("{name} is no destination here: a test takes place where the copy is"));
+        return Err(format!("{name} is not a destination on this host: run the test on the host of the copy"));
     };
     if held().is_some() {
-        return Err(format!("there is a picture of {name} already: weft replica test-failover {name} --end"));
+        return Err(format!("a snapshot of {name} already exists; to end it: weft replica test-failover {name} --end"));
     }
     let picture = picture::take(replicas, &group, &copy).await?;
     let uris = picture.uris.clone();
     *held() = Some(picture);
     Ok(Reply::Done(format!(
-        "a writable picture, while replication goes on: {}\nend it: weft replica test-failover {name} --end",
+        "a writable snapshot, while replication continues: {}\nto end it: weft replica test-failover {name} --end",
         uris.join(" ")
     )))
 }
 
-/// A volume grows while it is in use: there is room for it on the destinations first, then here, and then the group has it.
-/// Whatever fails in between, volumes are longer than what is replicated of them, and the command can be given again.
+/// Grows a volume while it is in use: space is first reserved on the destinations, then on this side, and then the
+/// group grows. If a step in between fails, volumes are longer than their replicated part, and the command can be
+/// repeated.
 async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     let _turn = group.take_turn(format!("`weft replica resize {name}`"))?;
@@ -713,7 +716,7 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
         None if group.members.len() == 1 => 0,
         None => {
             let names: Vec<&str> = group.members.iter().map(|member| member.name.as_str()).collect();
-            return Err(format!("{name} has several volumes: name one of {}", names.join(", ")));
+            return Err(format!("{name} has several volumes: choose one of {}", names.join(", ")));
         }
     };
     let volume = &group.members[member];
@@ -722,7 +725,7 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
     if size < sizes[member] {
         let now = human(sizes[member]);
         return Err(format!(
-            "{} has {now}: a volume cannot shrink while it is replicated, weft replica remove {name} ends that",
+            "{} has {now}: a volume cannot shrink while it is replicated; weft replica remove {name} ends replication",
             volume.name
         ));
     }
@@ -731,12 +734,12 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
         let ask = Ask::Grow { partnership: group.partnership_hex(), sizes: sizes.clone() };
         carrier::ask(&partner.address, &replicas.pool, &ask)
             .await
-            .map_err(|e| format!("{} cannot grow, so nothing has: {e}", partner.name))?;
+            .map_err(|e| format!("{} cannot grow, so no volume was changed: {e}", partner.name))?;
     }
     volume.lengthen(size).await?;
     source.grow(&sizes).await.map_err(|e| format!("{}: {e}", volume.name))?;
     Ok(Reply::Done(format!(
-        "{} has {} now, and so has its copy in a moment; NBD clients see that when they connect again",
+        "{} now has {}, and its copy will in a moment; NBD clients see the new size when they reconnect",
         volume.name,
         human(size)
     )))

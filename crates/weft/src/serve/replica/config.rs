@@ -1,9 +1,8 @@
-//! What a server remembers of its groups: which volumes, which partners, and how to reach them.
+//! The configuration of a server's groups: their volumes, their partners, and how to reach them.
 //!
-//! Layout: `STATE/replica/GROUP.json`, one file per group, closed to other users: it holds passwords. The journal lies beside it,
-//! in `GROUP.log`, and so does `GROUP.members`, which names the group's volumes once more: they are kept closed where the first
-//! cannot be read. A file is written under another name and renamed. Does not: know how replication stands;
-//! the journal does.
+//! Layout: `STATE/replica/GROUP.json`, one file per group, closed to other users, because it contains passwords. Beside it are the
+//! journal, `GROUP.log`, and `GROUP.members`, a second list of the group's volumes: it keeps them closed if the first
+//! file cannot be read. A file is written under another name and renamed. The state of replication is in the journal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,85 +21,87 @@ use super::names::GroupName;
 use crate::args::Transport;
 use crate::args::replica::{OnCongestion, OnLoss};
 
-/// What this module writes.
+/// The version that this module writes.
 const VERSION: u32 = 1;
-/// More groups than this serve nobody.
+/// Maximum number of groups.
 pub(super) const MOST_GROUPS: usize = 256;
 
 /// A group of volumes that keep their order of writes.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Group {
-    /// Layout of this file.
+    /// Version of this file's layout.
     pub version: u32,
-    /// Its name here.
+    /// Its name on this host.
     pub name: GroupName,
     /// 32 hexadecimal digits, the same on both sides.
     pub partnership: String,
-    /// Its volumes here, in the group's order.
+    /// Its volumes on this host, in the group's order.
     pub volumes: Vec<String>,
     /// Bytes of the log.
     pub log_bytes: u64,
-    /// Everything lies in memory: nothing outlives the process.
+    /// Whether everything is in memory and lost with the process.
     pub in_memory: bool,
-    /// A random number of this side, by which partners know who speaks. Zero in a file of an older version.
+    /// A random number that identifies this side to its partners. Zero in a file of an older version.
     #[serde(default)]
     pub speaker: u64,
-    /// The latest epoch that was seen here: known where the journal is lost. Zero in a file of an older version.
+    /// The latest epoch seen on this side, in case the journal is lost. Zero in a file of an older version.
     #[serde(default)]
     pub epoch: u64,
-    /// What a source does when a destination is away, or slow.
+    /// How a source behaves when a destination is away or slow.
     #[serde(default, flatten)]
     pub policy: Policy,
-    /// The other sides: destinations of a source; of a destination its source, and the other destinations that this has named.
+    /// The other sides: a source's destinations; for a destination, its source first, then the other destinations in
+    /// the source's list.
     pub partners: Vec<Partner>,
-    /// Which list of destinations that is. Zero in a file of an older version, and of a copy that has not been told yet.
+    /// The number of that list. Zero in a file of an older version, and for a copy that has not received one.
     #[serde(default)]
     pub list: ListNumber,
-    /// What its source has called the one that is about to take its place, until that has come.
+    /// The source's name for the destination that is about to replace it, until the new source has connected.
     #[serde(default)]
     pub successor: String,
-    /// It is being made, and has answered nothing: whoever finds it so forgets it. Older versions do not know this, and take it for
-    /// a group that has lost its journal.
+    /// Set while the group is being created and has answered nothing: after a crash it is forgotten. Older versions
+    /// ignore this and treat it as a group that has lost its journal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beginning: bool,
-    /// What its volumes were when it was opened last, in the group's order. Empty in a file of an older version.
+    /// The identity of its volumes when it was last opened, in the group's order. Empty in a file of an older
+    /// version.
     #[serde(default)]
     pub kept: Vec<Kept>,
 }
 
-/// Which of the lists that sources have said of their destinations is newer.
+/// Orders the lists of destinations that sources send.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct ListNumber {
-    /// Of the source that has said it; zero of a list of this side's own, as a source. Whether a list of another source counts is decided
-    /// by which is followed.
+    /// The epoch of the source that sent it; zero for this side's own list as a source. Which source is followed
+    /// decides whether another source's list counts.
     pub epoch: u64,
     /// Counts the lists of this source.
     pub count: u64,
 }
 
 impl ListNumber {
-    /// Its count, where it is later than another list of the same source.
+    /// Its count, if it is later than another list of the same source.
     pub fn later_than(self, other: ListNumber) -> Option<u64> {
         (self.epoch == other.epoch && self.count > other.count).then_some(self.count)
     }
 }
 
-/// What a source does when a destination is away, or slow.
+/// How a source behaves when a destination is away or slow.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// When it is away.
+    /// When a destination is away.
     #[serde(default)]
     pub on_loss: OnLoss,
-    /// When it is slow.
+    /// When a destination is slow.
     #[serde(default)]
     pub on_congestion: OnCongestion,
 }
 
-/// Another side.
+/// Another side of a group.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Partner {
-    /// What it is called here: HOST:GROUP.
+    /// Its name on this side: HOST:GROUP.
     pub name: String,
     /// How to reach it.
     pub address: Address,
@@ -109,51 +110,51 @@ pub(super) struct Partner {
 }
 
 impl Partner {
-    /// When writes are answered.
+    /// When writes are acknowledged.
     pub fn mode(&self) -> Mode {
         if self.synchronous { Mode::Synchronous } else { Mode::Asynchronous }
     }
 }
 
-/// How a server is reached.
+/// How to reach a server.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Address {
     /// Name or address.
     pub host: String,
     /// TCP port of SMB.
     pub port: u16,
-    /// Who logs on.
+    /// The user to log on as.
     pub user: String,
-    /// What proves it.
+    /// The user's password.
     pub password: Password,
-    /// By which way.
+    /// The transport to use.
     pub transport: Transport,
     /// Encrypt everything.
     pub encrypt: bool,
-    /// Compress what travels over TCP, where both servers can.
+    /// Compress TCP traffic if both servers can.
     #[serde(default)]
     pub compress: bool,
 }
 
 impl Address {
-    /// Where it leads to.
+    /// The host and port.
     pub fn host_and_port(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
 }
 
-/// Wiped when it is dropped, and not shown.
+/// Wiped on drop, and never shown.
 #[derive(Serialize, Deserialize, Clone, Zeroize, ZeroizeOnDrop)]
 #[serde(transparent)]
 pub(crate) struct Password(String);
 
 impl Password {
-    /// Takes it over.
+    /// Takes over a password.
     pub(crate) fn new(text: &str) -> Password {
         Password(text.to_owned())
     }
 
-    /// For those who log on.
+    /// The text, for a log-on.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
@@ -165,27 +166,27 @@ impl std::fmt::Debug for Password {
     }
 }
 
-/// A group as it was found.
+/// A group found at the start.
 #[derive(Debug)]
 pub(super) enum Remembered {
-    /// As it was left.
+    /// Intact.
     Group(Group),
-    /// Something of it is there, and its file is of no use.
+    /// Parts of it exist, but its file is unusable.
     Damaged(Damaged),
 }
 
-/// A group whose file is of no use.
+/// A group whose file is unusable.
 #[derive(Debug)]
 pub(super) struct Damaged {
     /// Its name.
     pub name: GroupName,
-    /// Its volumes, where that is known: it may be any of them otherwise.
+    /// Its volumes, if known: otherwise it may contain any volume.
     pub volumes: Option<Vec<String>>,
-    /// Its partnership, where that is known.
+    /// Its partnership, if known.
     pub partnership: Option<[u8; 16]>,
-    /// Nothing of it is left but the list of its volumes, which is written first when it is created.
+    /// Whether only the list of its volumes is left, which is the first file written when a group is created.
     pub is_list_alone: bool,
-    /// What is wrong.
+    /// The problem.
     pub why: String,
 }
 
@@ -198,7 +199,7 @@ impl Remembered {
         }
     }
 
-    /// Whether this volume is in it, or may be.
+    /// Whether it contains this volume, or may.
     pub fn may_have(&self, volume: &String) -> bool {
         match self {
             Remembered::Group(group) => group.volumes.contains(volume),
@@ -209,16 +210,16 @@ impl Remembered {
     }
 }
 
-/// The group that a volume is in, as far as the files of a state directory tell.
+/// The group that contains a volume, according to the files of a state directory.
 #[derive(Debug)]
 pub(crate) struct InGroup {
     /// Its name.
     pub group: String,
-    /// Whether that is sure. Otherwise a group has lost the list of its volumes, and this may be one of them.
+    /// Whether this is certain. Otherwise a group has lost the list of its volumes, and this may be one of them.
     pub is_sure: bool,
 }
 
-/// The group of a volume of this state directory, for those who change volumes or say what to do with one.
+/// The group of a volume of this state directory, for code that changes volumes or gives advice about them.
 pub(crate) fn group_of(state: &Path, volume: &str) -> Result<Option<InGroup>, String> {
     let volume = volume.to_owned();
     let mut found = Folder::of(state).load()?;
@@ -235,7 +236,7 @@ pub(crate) fn group_of(state: &Path, volume: &str) -> Result<Option<InGroup>, St
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    /// Of this state directory.
+    /// The folder of this state directory.
     pub fn of(state: &Path) -> Folder {
         Folder(state.join("replica"))
     }
@@ -245,7 +246,7 @@ impl Folder {
         &self.0
     }
 
-    /// Where a group's journal lies.
+    /// The path of a group's journal.
     pub fn journal(&self, group: &GroupName) -> PathBuf {
         self.0.join(format!("{group}.log"))
     }
@@ -258,24 +259,25 @@ impl Folder {
         self.0.join(format!("{group}.members"))
     }
 
-    /// What is known of the journal, as of a volume.
+    /// The path of the journal's metadata as a volume.
     pub fn metadata(&self, group: &GroupName) -> PathBuf {
         self.0.join(format!("{group}.volume"))
     }
 
-    /// Whether a group of this name is remembered.
+    /// Whether a group of this name is recorded.
     pub fn knows(&self, group: &GroupName) -> bool {
         [self.file(group), self.members(group)].iter().any(|path| path.exists())
     }
 
-    /// Makes it where it is missing.
+    /// Creates the folder if it is missing.
     pub fn make(&self) -> io::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
     }
 
-    /// All groups, by name. One whose file is lost or cannot be read is told of, and keeps none of the others from being used. It is a
-    /// group as long as anything of it is there: what is left of one that is lost may hold writes that were answered.
+    /// All groups, by name. A group whose file is lost or unreadable is reported as damaged, and does not block the
+    /// others. A group exists as long as any part of it does: the remains of a lost one may contain acknowledged
+    /// writes.
     pub fn load(&self) -> Result<Vec<Remembered>, String> {
         let entries = match fs::read_dir(&self.0) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -286,7 +288,7 @@ impl Folder {
             let entry = entry.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?;
             let file = entry.file_name();
             let name = file.to_str().filter(|name| !name.starts_with('.'));
-            // What cannot be a group's name is no group's file.
+            // A file whose name cannot be a group's is ignored.
             let of = |suffix: &str| {
                 let name = name.and_then(|name| name.strip_suffix(suffix))?;
                 name.parse::<GroupName>().ok()
@@ -302,7 +304,7 @@ impl Folder {
                 let members = fs::read(self.members(&name)).ok();
                 let volumes = members.and_then(|text| serde_json::from_slice(&text).ok());
                 let others = [self.file(&name), self.journal(&name), self.metadata(&name)];
-                // What cannot be looked for may be there.
+                // If the search fails, a journal may exist.
                 let is_list_alone = volumes.is_some()
                     && others.iter().all(|path| path.try_exists().is_ok_and(|is_there| !is_there));
                 Remembered::Damaged(Damaged { name, volumes, partnership: None, is_list_alone, why })
@@ -311,7 +313,7 @@ impl Folder {
         Ok(groups.collect())
     }
 
-    /// Whether nothing is left of a group's journal but that it lay in memory: its server was killed.
+    /// Whether nothing is left of a group's journal except that it was in memory: its server was killed.
     fn was_in_memory(&self, group: &GroupName) -> bool {
         let known = Volumes::at(&self.0).info(group);
         !self.journal(group).exists() && known.is_ok_and(|known| known.superblock.medium == Medium::Ram)
@@ -331,13 +333,14 @@ impl Folder {
         Ok(group)
     }
 
-    /// Remembers a group, durably. One in memory is not remembered.
+    /// Records a group durably. A group in memory is not recorded.
     pub fn save(&self, group: &Group) -> io::Result<()> {
         if group.in_memory {
             return Ok(());
         }
         self.make()?;
-        // First what closes its volumes, then what opens them. Of one that is being made, first what says so.
+        // First the file that closes its volumes, then the one that opens them. For a group being created, first the
+        // file that says so.
         if !group.beginning {
             self.save_members(group)?;
         }
@@ -345,7 +348,7 @@ impl Folder {
         fs::File::open(&self.0)?.sync_all()
     }
 
-    /// Names the volumes of a group once more, where that was not done: groups are older than that.
+    /// Writes the second list of a group's volumes if it is missing: groups of older versions lack it.
     pub fn save_members(&self, group: &Group) -> io::Result<()> {
         match self.members(&group.name).exists() {
             true => Ok(()),
@@ -353,7 +356,7 @@ impl Folder {
         }
     }
 
-    /// What is renamed when it is written. A crash may leave it.
+    /// The temporary name of a file being written. A crash may leave it.
     fn draft(&self, group: &GroupName) -> PathBuf {
         self.0.join(format!(".{group}.new"))
     }
@@ -362,9 +365,9 @@ impl Folder {
         replace(&self.draft(group), path, content)
     }
 
-    /// Forgets a group, durably.
+    /// Forgets a group durably.
     pub fn remove(&self, group: &GroupName) -> io::Result<()> {
-        // A group that has lost its file is stopped; one that has lost the other is as it was.
+        // A group that has lost its main file is stopped; one that has lost the other file works.
         for path in [self.draft(group), self.members(group), self.file(group)] {
             match fs::remove_file(path) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -372,14 +375,14 @@ impl Folder {
             }
         }
         match fs::File::open(&self.0) {
-            // A group in memory was never written down.
+            // A group in memory was never recorded.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             folder => folder?.sync_all(),
         }
     }
 }
 
-/// Puts a file in the place of what is there: it is written as `draft`, durably, and renamed.
+/// Replaces a file: writes it durably as `draft` and renames it.
 pub(super) fn replace(draft: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     match fs::remove_file(draft) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -392,14 +395,14 @@ pub(super) fn replace(draft: &Path, path: &Path, content: &[u8]) -> io::Result<(
 }
 
 impl Group {
-    /// Whom it concerns that this side is stopped or gone: a copy's source, and all destinations of a source.
+    /// The partners to notify when this side is stopped or removed: a copy's source, or all destinations of a source.
     pub fn concerned(&self) -> &[Partner] {
         let of_copy = self.list.epoch > 0;
         let most = if of_copy { 1 } else { self.partners.len() };
         self.partners.get(..most).unwrap_or(&self.partners)
     }
 
-    /// A group of the version that is written now.
+    /// A group of the current version.
     pub fn new(
         name: GroupName,
         partnership: String,
@@ -486,7 +489,7 @@ mod tests {
             Group::new(name(group), "ab".repeat(16), volumes, 1 << 24, Policy::default())
         };
         ["a", "b", "c", "d"].iter().for_each(|name| folder.save(&new(name)).unwrap());
-        // Emptied, lost, and neither file of use.
+        // An empty file, a lost file, and a group with neither file usable.
         fs::write(folder.file(&name("b")), b"").unwrap();
         fs::remove_file(folder.file(&name("c"))).unwrap();
         fs::write(folder.file(&name("d")), b"{").unwrap();
@@ -505,7 +508,7 @@ mod tests {
             .collect();
         let both = |name: &str| Some(vec![format!("{name}-1"), format!("{name}-2")]);
         assert_eq!(known, [("b", both("b")), ("c", both("c")), ("d", None)]);
-        // Nobody knows which volumes are in d: any may be.
+        // Nobody knows which volumes are in d, so any may be.
         let may_have = |n: usize, volume: &str| damaged[n].may_have(&volume.to_owned());
         assert!(may_have(0, "b-2") && !may_have(0, "c-1") && may_have(2, "c-1"));
     }
@@ -521,7 +524,7 @@ mod tests {
         let found = group_of(dir.path(), "vol1").unwrap().unwrap();
         assert_eq!((found.group.as_str(), found.is_sure), ("half", false));
         fs::remove_file(folder.journal(&name("half"))).unwrap();
-        // Of a group in memory, whose server was killed, nothing can be missing.
+        // A group in memory whose server was killed cannot lack anything.
         let wanted = weft_store::volume::Create {
             place: weft_store::volume::Place::Ram,
             size: Some(1 << 20),
@@ -532,7 +535,7 @@ mod tests {
         };
         Volumes::at(folder.path()).create("gone", &wanted).unwrap();
         assert!(folder.load().unwrap().is_empty());
-        // Its metadata of no use, it may have been any.
+        // With unusable metadata, it may have been any group.
         fs::write(folder.path().join("gone.volume"), b"no").unwrap();
         assert_eq!(folder.load().unwrap().len(), 1);
         let group = Group::new(name("db"), "ab".repeat(16), vec!["vol1".into()], 1 << 24, Policy::default());

@@ -1,10 +1,11 @@
-//! Which destinations a group has: what its source says of them to each, and what a copy makes of that.
+//! The list of a group's destinations: how a source sends it to each destination, and what a copy does with it.
 //!
-//! Spec: [`Ask::Know`]. The source's list counts as a whole: the partners of a copy are its source and what is on that list, with the
-//! addresses and passwords of the list, and nobody else. So one that was removed, or added anew, is that to all of them.
-//! A source says its list when it is opened, when the list changes, before the roles are exchanged, and once in ten minutes. A list has
-//! the source's epoch and a count, which the group's file keeps: an older one that arrives late changes nothing.
-//! Does not: connect (see [`super::carrier`]), or find out which partner is the source (see [`super::partners`]).
+//! See [`Ask::Know`]. The source's list counts as a whole: the partners of a copy are exactly its source and the
+//! list's members, with the addresses and passwords of the list. So a destination that was removed or re-added is so
+//! for all of them. A source sends its list when it is opened, when the list changes, before the roles are exchanged,
+//! and every ten minutes. A list carries the source's epoch and a count, which the group's file keeps: an older list
+//! that arrives late changes nothing. [`super::carrier`] connects, and [`super::partners`] finds out which partner is
+//! the source.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,27 +25,28 @@ use super::setup::{Ask, Tell, UNREADABLE};
 use super::{Replicas, carrier};
 use crate::out::{self, Said, ShellCommand};
 
-/// A group has no more partners: a source has at most eight destinations.
+/// Maximum number of partners: a source has at most eight destinations.
 pub(super) const MOST_PARTNERS: usize = 8;
-/// The longest name of a partner, bytes: a journal has no room for more.
+/// The longest name of a partner, in bytes: the journal has no room for more.
 pub(super) const MOST_NAME: usize = 128;
-/// How long a destination may take to hear a list: it asks the servers on that for [`ANSWERS_WITHIN`].
+/// How long a destination may take to process a list: it asks the listed servers, which takes up to
+/// [`ANSWERS_WITHIN`].
 const HEARS_WITHIN: Duration = Duration::from_secs(10);
-/// A source says its list again so often: a copy whose files are of an earlier day, or whose server was updated, has it then.
+/// How often a source repeats its list, for copies whose files were restored or whose server was updated.
 const SAYS_AGAIN: Duration = Duration::from_secs(600);
 
-/// The destinations of a source, as it tells one of them.
+/// The destinations of a source, as it sends them to one of them.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct List {
-    /// Which list is newer.
+    /// Orders lists.
     pub number: ListNumber,
-    /// The random number of the source's server.
+    /// The random number that identifies the source's server.
     pub server: u64,
-    /// How the source takes itself to be reached; used where none of the partners that are known is the source.
+    /// The source's own address as it sees it; used if none of the known partners is the source.
     pub source: Option<Partner>,
-    /// All others.
+    /// All other destinations.
     pub partners: Vec<Partner>,
-    /// What the one is called that becomes the source; empty where that is the one that is told this, or nobody does.
+    /// The name of the destination that becomes the source; empty if it is the receiver, or if there is none.
     #[serde(default)]
     pub successor: Said,
 }
@@ -52,7 +54,7 @@ pub(super) struct List {
 /// Why a destination does not have its source's list.
 #[derive(Debug)]
 pub(super) enum Untold {
-    /// Its server is of a version that does not know lists.
+    /// Its server's version does not know lists.
     Older,
     /// A sentence.
     Because(String),
@@ -67,20 +69,20 @@ impl fmt::Display for Untold {
     }
 }
 
-/// Whether two partners are one, whatever they are called.
+/// Whether two partners are the same, whatever their names.
 fn is_same(a: &Partner, b: &Partner) -> bool {
     a.name == b.name || a.address.host_and_port() == b.address.host_and_port()
 }
 
-/// A partner, and the number of the server that its address leads to, where that answers.
+/// A partner, and the number of the server that its address leads to, if it answers.
 #[derive(Clone, Debug)]
 struct Seen {
     partner: Partner,
     server: Option<u64>,
 }
 
-/// What the partners of a copy become, its source first, and the destinations that are left out: they lead to this side itself, to the
-/// source, or to one that is on the list already. `own` and `source` are servers' numbers.
+/// The new partners of a copy, its source first, and the destinations left out because they lead to this side itself,
+/// to the source, or to a server already in the list. `own` and `source` are servers' numbers.
 fn compose(
     known: &[Seen],
     said_source: Option<Seen>,
@@ -93,7 +95,8 @@ fn compose(
     let found = known.iter().find(is_source).or_else(|| said_source.as_ref().filter(is_source));
     let sources: Vec<&Seen> = match (found, known.first()) {
         (Some(found), _) => vec![found],
-        // None answers. A source is none of its own destinations, and the first is the source unless that was promoted a moment ago.
+        // None answers. A source is not in its own list, and the first partner is the source unless another was
+        // promoted a moment ago.
         (None, Some(first)) if !is_listed(&first) => vec![first],
         (None, _) => known.iter().filter(|seen| !is_listed(seen)).collect(),
     };
@@ -102,7 +105,7 @@ fn compose(
         seen.partner.name = name_beside(&seen.partner, &list);
     }
     if taken.is_empty() {
-        // All that are known are said to be its destinations, one of them by mistake.
+        // All known partners are listed as destinations, one of them by mistake.
         taken.extend(said_source.or_else(|| known.first().cloned()));
     }
     let mut left_out = Vec::new();
@@ -120,8 +123,8 @@ fn compose(
     (taken.into_iter().map(|seen| seen.partner).collect(), left_out)
 }
 
-/// What a source is called beside its destinations: by its address where a destination of another address has its name, as two hosts
-/// that are called alike have.
+/// The source's name among its destinations: its address, if a destination with another address has the same name,
+/// because two hosts have the same host name.
 fn name_beside(source: &Partner, list: &[Seen]) -> String {
     let name = &source.name;
     let is_taken = |seen: &Seen| {
@@ -134,7 +137,7 @@ fn name_beside(source: &Partner, list: &[Seen]) -> String {
 }
 
 impl Group {
-    /// Changes what this source says of its destinations, and says it to each of them.
+    /// Changes this source's list of destinations, and sends it to each of them.
     pub fn change_destinations(
         &self,
         replicas: &Replicas,
@@ -143,23 +146,23 @@ impl Group {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         self.change(replicas, |config| {
             change(config);
-            // By the clock a source whose file was set back goes on above what it had said until then.
+            // Based on the clock, so that a source whose file was set back continues above its earlier counts.
             config.list = ListNumber { epoch: 0, count: config.list.count.saturating_add(1).max(now) };
         })?;
         self.listed.notify();
         Ok(())
     }
 
-    /// As long as this side is this source: sees to it that each destination has its list.
+    /// As long as this side is this source: makes sure that each destination has its list.
     pub async fn say_list(&self, replicas: &Replicas, source: &Arc<Source>) {
         let is = |state: &State| {
             matches!(state, State::Source(now) if Arc::ptr_eq(now, source)) && !self.engine().has_ended()
         };
-        // What an earlier life has said last may have been of an exchange of roles that did not take place.
+        // The last list of an earlier run may have announced an exchange of roles that did not take place.
         if let Err(why) = self.change_destinations(replicas, |_| ()) {
-            tracing::warn!("{why}; its destinations may not know of each other");
+            tracing::warn!("{why}; its destinations may not know each other");
         }
-        // By name: the count of the list that it has.
+        // By name: the count of the list that each has.
         let mut has: BTreeMap<String, u64> = BTreeMap::new();
         let (mut said_at, mut pause) = (rt::now(), ASKS_AGAIN);
         while is(&self.state()) && !replicas.ends() {
@@ -175,7 +178,7 @@ impl Group {
                 match told {
                     Ok(_) | Err(Untold::Older) => drop(has.insert(partner.name, count)),
                     Err(Untold::Because(why)) => {
-                        tracing::debug!("group {}: {} has no list: {why}", self.name, partner.name);
+                        tracing::debug!("group {}: {} did not get the list of destinations: {why}", self.name, partner.name);
                     }
                 }
             }
@@ -185,16 +188,16 @@ impl Group {
             let changes = std::pin::pin!(changes);
             let ends = std::pin::pin!(self.engine().until(|state| !is(state)));
             let woken = rt::timeout(wait, select(changes, ends)).await;
-            // Who is new may not have accepted its source yet, and does not wait as long as one that is away.
+            // A new destination may not have accepted its source yet, and must not wait as long as one that is away.
             let again = woken.is_ok() || all_have;
             pause = if again { ASKS_AGAIN } else { pause.saturating_mul(2).min(ASKS_AT_LEAST) };
         }
     }
 
-    /// What this source says to a destination.
+    /// The list for a destination.
     async fn list_for(&self, replicas: &Replicas, to: &Partner) -> Result<List, Untold> {
         let State::Source(source) = self.state() else {
-            return Err(Untold::Because(format!("{} is no source here", self.name)));
+            return Err(Untold::Because(format!("{} is not a source on this host", self.name)));
         };
         let config = self.config();
         let successor = self.successor();
@@ -217,7 +220,7 @@ impl Group {
         })
     }
 
-    /// Says this source's list to a destination. What is on it and was left out there.
+    /// Sends this source's list to a destination. Returns the entries that it left out.
     pub async fn tell_list(&self, replicas: &Replicas, to: &Partner) -> Result<Vec<Said>, Untold> {
         let late = |_| Err(Untold::Because(format!("{} does not answer", to.address.host)));
         rt::timeout(HEARS_WITHIN, self.try_to_tell(replicas, to)).await.unwrap_or_else(late)
@@ -231,7 +234,7 @@ impl Group {
             let know = Ask::Know { partnership: self.partnership_hex(), list: Box::new(list) };
             match carrier::exchange(&to.address, &replicas.pool, &know).await {
                 Ok(Tell::Known { count, left_out }) if count <= said => return Ok(left_out),
-                // It has a later one of this source: this side was set back. What is here counts all the same.
+                // It has a later list of this source: this side was set back. This side's list counts all the same.
                 Ok(Tell::Known { count, .. }) if !is_last => {
                     self.change_destinations(replicas, |config| {
                         config.list.count = config.list.count.max(count)
@@ -244,17 +247,17 @@ impl Group {
                 Ok(Tell::Error(why)) => return Err(Untold::Because(format!("{}: {why}", to.address.host))),
                 Ok(_) => {
                     let host = &to.address.host;
-                    return Err(Untold::Because(format!("{host} gave an answer to another question")));
+                    return Err(Untold::Because(format!("{host} sent an unexpected answer")));
                 }
                 Err(why) => return Err(Untold::Because(why)),
             }
         }
     }
 
-    /// A source says which other sides there are, and which of them is about to take its place.
+    /// Processes a source's list: the other sides, and which of them is about to replace the source.
     pub async fn learn_list(&self, replicas: &Replicas, list: List) -> Result<Tell, String> {
         let State::Destination(copy) = self.state() else {
-            return Err(format!("group {} is no destination here", self.name));
+            return Err(format!("group {} is not a destination on this host", self.name));
         };
         let odd = list.partners.iter().chain(&list.source).find(|partner| {
             let texts = [&partner.name, &partner.address.host, &partner.address.user];
@@ -262,7 +265,7 @@ impl Group {
             !named || texts.iter().any(|text| out::name(text) != ***text)
         });
         if let Some(odd) = odd {
-            return Err(format!("{:?} can be no partner", odd.name));
+            return Err(format!("{:?} cannot be a partner", odd.name));
         }
         if list.partners.len() > MOST_PARTNERS {
             return Err(format!("a source has at most {MOST_PARTNERS} destinations"));
@@ -273,12 +276,12 @@ impl Group {
                 Ok(())
             }
             State::Destination(now) => Err(format!(
-                "{} follows the source of epoch {} here, and not that of epoch {}",
+                "{} follows the source of epoch {}, not that of epoch {}",
                 self.name,
                 now.latest_epoch(),
                 number.epoch
             )),
-            _ => Err(format!("group {} is no destination here", self.name)),
+            _ => Err(format!("group {} is not a destination on this host", self.name)),
         };
         follows()?;
         if let Some(count) = self.config().list.later_than(number) {
@@ -303,7 +306,7 @@ impl Group {
             true => "another host".to_owned(),
             false => successor.into(),
         };
-        // Others may have come while the servers were asked.
+        // Other lists may have arrived while the servers were asked.
         let mut later = None;
         let mut still = Ok(());
         self.change(replicas, |config| {
@@ -325,8 +328,8 @@ impl Group {
         Ok(Tell::Known { count: number.count, left_out })
     }
 
-    /// Before the roles are exchanged: the one that becomes the source learns of the other destinations, and they of it. What is to be
-    /// said of those that could not be told.
+    /// Before the roles are exchanged: tells the next source about the other destinations, and them about it. Returns
+    /// the sentences about those that could not be told.
     pub async fn tell_of_successor(&self, replicas: &Replicas, to: &str) -> Result<String, String> {
         let partners = self.config().partners;
         let (next, others): (Vec<Partner>, Vec<Partner>) =
@@ -335,7 +338,7 @@ impl Group {
         for next in &next {
             left_out = match self.tell_list(replicas, next).await {
                 Ok(left_out) => left_out,
-                // Nobody is to be taken along, and it knows of nobody who was removed.
+                // There is nobody to tell it about, and it knows nobody who was removed.
                 Err(Untold::Older) if others.is_empty() => Vec::new(),
                 Err(why) => return Err(not_exchanged(&self.name, next, &others, &why)),
             };
@@ -348,16 +351,16 @@ impl Group {
             .collect())
     }
 
-    /// When this side was promoted without its source's doing: tells the other destinations that it is the source. What is to be said of
-    /// them; `told` is the number of the last list that the old source had said.
+    /// After this side was promoted without its source: tells the other destinations that it is the source. Returns
+    /// the sentences about them; `told` is the number of the last list of the old source.
     pub async fn tell_of_failover(&self, replicas: &Replicas, told: ListNumber) -> String {
         let (name, mut partners) = (&self.name, self.config().partners.into_iter());
         let source = partners.next().map(|source| source.address.host).unwrap_or_default();
         let others: Vec<Partner> = partners.collect();
         if others.is_empty() && told == ListNumber::default() {
             return format!(
-                "; {source} has not said which other destinations it had: if there are any, on each of them `weft replica remove {name}`, and \
-                 then `weft replica create` here"
+                "; {source} has not reported its other destinations: if there are any, run `weft replica remove {name}` on each of them, and \
+                 then `weft replica create` on this host"
             );
         }
         let told = join_all(others.iter().map(|other| self.tell_list(replicas, other))).await;
@@ -365,11 +368,11 @@ impl Group {
     }
 }
 
-/// Why roles are not exchanged with a destination that could not be told of these others.
+/// Why roles are not exchanged with a destination that could not be told about these others.
 fn not_exchanged(group: &str, next: &Partner, others: &[Partner], why: &Untold) -> String {
     let to = &next.name;
     if others.is_empty() {
-        return format!("the roles are as they were: {to} cannot be told to become the source: {why}");
+        return format!("the roles are unchanged: {to} cannot be told to become the source: {why}");
     }
     let remove = |other: &Partner| {
         let command =
@@ -378,13 +381,13 @@ fn not_exchanged(group: &str, next: &Partner, others: &[Partner], why: &Untold) 
     };
     let remove: Vec<String> = others.iter().map(remove).collect();
     format!(
-        "the roles are as they were: {to} does not learn of the other destinations, which would be left out: {why}. To go on without \
+        "the roles are unchanged: {to} cannot be told about the other destinations, which would be left out: {why}. To proceed without \
          them: {}",
         remove.join(", ")
     )
 }
 
-/// What is said of a destination that was told of the next source of a group, which has left these out.
+/// The sentence about a destination that was told about its group's next source, which has left these out.
 fn said_of(
     group: &str,
     other: &Partner,
@@ -396,14 +399,14 @@ fn said_of(
     if left_out.iter().any(|out| **out == **name) {
         let (host, port) = other.address.host_and_port();
         return format!(
-            "; {name} becomes no copy of {to}: from there {host}:{port} leads to a side of {group} that it has already. `weft replica create` \
-             there adds it by another address"
+            "; {name} does not become a copy of {to}: seen from there, {host}:{port} leads to a side of {group} that it already has. `weft replica create` \
+             there adds it with another address"
         );
     }
     match told {
-        Ok(_) => format!("; {name} becomes a copy of {to}, too"),
+        Ok(_) => format!("; {name} also becomes a copy of {to}"),
         Err(why) => format!(
-            "; {name} was not told ({why}): {to} sends to it when it reaches it, and no failover is to be typed there before"
+            "; {name} was not told ({why}): {to} replicates to it once it can reach it; do not start a failover on it before that"
         ),
     }
 }
@@ -417,13 +420,13 @@ async fn server_of(replicas: &Replicas, partner: &Partner) -> Option<u64> {
     }
 }
 
-/// Which of these partners' addresses leads to the server of this number.
+/// The partner whose address leads to the server with this number.
 pub(super) async fn who_is_at(replicas: &Replicas, server: u64, among: Vec<Partner>) -> Option<Partner> {
     let servers = join_all(among.iter().map(|partner| server_of(replicas, partner))).await;
     among.into_iter().zip(servers).find(|(_, its)| *its == Some(server)).map(|(partner, _)| partner)
 }
 
-/// The one of these partners that is the same copy as another one, by another address. Whoever cannot be asked is none.
+/// Another partner that is the same copy under another address. Partners that cannot be asked do not count.
 pub(super) async fn same_copy(replicas: &Replicas, partner: &Partner, others: &[Partner]) -> Option<String> {
     if others.is_empty() {
         return None;
@@ -482,14 +485,14 @@ mod tests {
             said_of("db", &seen(name, "localhost", None).partner, &told, &["b".to_owned().into()], "a")
         };
         let left_out = said("b", Ok(Vec::new()));
-        assert!(left_out.contains("becomes no copy of a: from there localhost:445 leads"), "{left_out}");
-        assert!(!left_out.contains("too"), "{left_out}");
-        assert_eq!(said("c", Ok(Vec::new())), "; c becomes a copy of a, too");
+        assert!(left_out.contains("does not become a copy of a: seen from there, localhost:445 leads"), "{left_out}");
+        assert!(!left_out.contains("also"), "{left_out}");
+        assert_eq!(said("c", Ok(Vec::new())), "; c also becomes a copy of a");
         let untold = said("c", Err(Untold::Older));
         assert!(untold.contains("was not told (its server is of an older version"), "{untold}");
     }
 
-    /// With an only copy that was dead the others were blamed, and to end replication was advised.
+    /// If the only copy was dead, the message blamed the others and advised to end replication.
     #[test]
     fn a_switch_that_reaches_nobody_blames_no_others() {
         let (b, c) = (seen("beta:db", "b", None).partner, seen("gamma:db", "c", None).partner);
@@ -498,7 +501,7 @@ mod tests {
         assert!(alone.ends_with("beta:db cannot be told to become the source: b does not answer"), "{alone}");
         assert!(!alone.contains("remove") && !alone.contains("other"), "{alone}");
         let two = not_exchanged("db", &b, &[c], &silent);
-        assert!(two.contains("beta:db does not learn of the other destinations"), "{two}");
+        assert!(two.contains("beta:db cannot be told about the other destinations"), "{two}");
         assert!(two.ends_with("`weft replica remove db --to gamma:db`"), "{two}");
     }
 
@@ -506,36 +509,36 @@ mod tests {
     fn the_source_stays_whoever_it_is() {
         let (a, b, c) = (seen("a", "a", None), seen("b", "b", None), seen("c", "c", None));
         let answers = |seen: &Seen| Seen { server: Some(SOURCE), ..seen.clone() };
-        // It cannot be reached from here, and c was removed.
+        // It cannot be reached from this side, and c was removed.
         assert_eq!(
             composed(vec![a.clone(), b.clone(), c.clone()], None, vec![b.clone()]).0,
             names(&["a", "b"])
         );
-        // The second was promoted: the first is its destination now.
+        // The second was promoted: the first is now its destination.
         assert_eq!(composed(vec![a.clone(), answers(&b)], None, vec![a.clone()]).0, names(&["b", "a"]));
         assert_eq!(composed(vec![a.clone(), b.clone()], None, vec![a.clone()]).0, names(&["b", "a"]));
-        // One that nobody has named, or that is reached by its own word alone.
+        // A source that nobody has listed, or that is reachable only under the address it reports itself.
         let own = seen("host-of-b", "10.0.0.2", Some(SOURCE));
         assert_eq!(composed(vec![a.clone()], Some(own), vec![a.clone()]).0, names(&["host-of-b", "a"]));
         assert_eq!(composed(vec![a.clone()], Some(b.clone()), vec![a.clone()]).0, names(&["b", "a"]));
-        // Its own word has a new password, the known one does not lead there any more.
+        // Its own entry has a new password, and the known address no longer leads there.
         let renewed = seen("a", "a", Some(SOURCE));
         assert_eq!(composed(vec![a.clone(), b.clone()], Some(renewed), vec![b]).0, names(&["a", "b"]));
-        // Two hosts of one name.
+        // Two hosts with the same name.
         let other = seen("host:db", "10.0.0.1", None);
         let source = seen("host:db", "10.0.0.2", Some(SOURCE));
         assert_eq!(
             composed(vec![other.clone()], Some(source), vec![other]).0,
             names(&["10.0.0.2:db", "host:db"])
         );
-        // It is on its own list.
+        // It is in its own list.
         let alias = seen("alias", "a", None);
         assert_eq!(composed(vec![a], None, vec![c, alias]), (names(&["a", "c"]), names(&["alias"])));
     }
 
     #[test]
     fn a_server_of_the_version_before_is_known_by_its_answer() {
-        // As that version reads it.
+        // The message as that version parses it.
         #[derive(serde::Deserialize, Debug)]
         #[serde(tag = "do", rename_all = "kebab-case")]
         enum Before {

@@ -1,4 +1,4 @@
-//! What a server offers to sources over SMB: a hidden share whose files are doors to its destinations.
+//! The interface that a server offers to sources over SMB: a hidden share whose files are doors to its destinations.
 //!
 //! ```text
 //! setup                      messages of `super::setup`, by FSCTL_WEFT_EXCHANGE
@@ -8,12 +8,11 @@
 //! PARTNERSHIP,SESSION,N      each WRITE stores bytes in volume N, at its offset
 //! ```
 //!
-//! A WRITE is answered when the deed is done, as the contract of `replica::peer` has it; on SMB Direct its payload was pulled
-//! from the source's memory by RDMA. Whoever may log on may come in; the share is offered over SMB alone.
-//! Each open is of a file of its own, with a number that no other open has: share modes, locks, oplocks, leases and deletion are
-//! kept by number, so nobody keeps another from a door by them.
-//! Owns: the numbers of the files. Does not: know what a destination does. Errors reach a source as an NTSTATUS, which is
-//! as good as unreachable to it; reasons travel by control requests.
+//! A WRITE is answered when it is done, according to the contract of `replica::peer`; with SMB Direct its payload was
+//! pulled from the source's memory by RDMA. Every user who may log on has access; the share is offered only over SMB.
+//! Each open has a file of its own, with a unique number: share modes, locks, oplocks, leases and deletion work by
+//! number, so nobody can use them to lock others out of a door. This module owns the files' numbers. Errors reach a
+//! source as an NTSTATUS, which it treats like an unreachable server; reasons travel in control requests.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::collections::{HashMap, VecDeque};
@@ -31,21 +30,21 @@ use weft_store::backend::{Item, Items};
 use weft_store::vfs::{Done, NodeId, Object, ObjectOp, OpenFile, Put, Submission};
 use weft_wire::repl::control::{Refusal, Request, Response};
 
-/// The share's name. Clients do not show what ends in a dollar sign.
+/// The share's name. Clients hide names that end in a dollar sign.
 pub(super) const SHARE: &str = "weft-replica$";
 /// The file for messages of `super::setup`.
 pub(super) const SETUP: &str = "setup";
-/// The file that forgets.
+/// The file that discards its data.
 pub(super) const MEASURE: &str = "measure";
-/// Doors that are remembered at a time; older ones are looked up again.
+/// Number of doors remembered; older ones are looked up again.
 const MOST_TARGETS: usize = 4096;
-/// Files are numbered so that the number modulo this says which door it is.
+/// A file's number modulo this identifies its door.
 const SLOTS: u64 = 8192;
 
-/// Answers a message of `super::setup`, wherever the connection runs.
+/// Answers a message of `super::setup`, on any core.
 pub(super) type Setup = Arc<dyn Fn(Bytes) -> LocalBoxFuture<'static, Bytes> + Send + Sync>;
 
-/// All doors of a server. Cloning shares them.
+/// All doors of a server. Clones share them.
 #[derive(Clone)]
 pub(super) struct Doors(Arc<Shared>);
 
@@ -58,7 +57,7 @@ struct Shared {
 struct State {
     partnerships: HashMap<[u8; 16], Behind>,
     slots: HashMap<Target, usize>,
-    /// By slot: a door, and the count of files when it got the slot. Files before that led to another one.
+    /// By slot: a door, and the file count when it got the slot. Earlier files led to another door.
     targets: Vec<(Target, u64)>,
     order: VecDeque<usize>,
     /// Counts the files.
@@ -66,14 +65,14 @@ struct State {
 }
 
 impl State {
-    /// A new file that leads to a door.
+    /// The number of a new file that leads to a door.
     fn number(&mut self, target: Target) -> NodeId {
         self.last = self.last.saturating_add(1);
         let slot = match self.slots.get(&target) {
             Some(slot) => *slot,
             None => self.remember(target),
         };
-        // Above the root's, which is 1.
+        // Above the root's number, which is 1.
         NodeId(self.last.saturating_mul(SLOTS).saturating_add(slot as u64))
     }
 
@@ -92,7 +91,7 @@ impl State {
             }
         };
         self.slots.insert(target, slot);
-        // Everybody comes by these, and none of them is ever forgotten.
+        // These are for everybody, and never forgotten.
         if !matches!(target, Target::Setup | Target::Measure) {
             self.order.push_back(slot);
         }
@@ -105,7 +104,7 @@ impl State {
     }
 }
 
-/// What a file leads to.
+/// The object behind a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Target {
     Setup,
@@ -116,7 +115,7 @@ enum Target {
 }
 
 impl Doors {
-    /// Doors to nobody yet.
+    /// Doors without destinations.
     pub fn new(setup: Setup) -> Doors {
         Doors(Arc::new(Shared { setup, state: Mutex::default() }))
     }
@@ -125,12 +124,12 @@ impl Doors {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the doors of this partnership lead there.
+    /// From now on the doors of this partnership lead to `behind`.
     pub fn lead(&self, partnership: [u8; 16], behind: Behind) {
         self.state().partnerships.insert(partnership, behind);
     }
 
-    /// Nobody is there any more.
+    /// The doors of this partnership lead nowhere from now on.
     pub fn shut(&self, partnership: &[u8; 16]) {
         self.state().partnerships.remove(partnership);
     }
@@ -220,7 +219,7 @@ pub(super) fn parse_partnership(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-/// What a source has to know is an error of its own.
+/// Errors that a source must understand have their own status.
 fn no(refusal: Refusal) -> Error {
     match refusal {
         Refusal::NoSpace => Error::NoSpace,
@@ -237,14 +236,14 @@ impl Items for Doors {
         "replica"
     }
 
-    /// Nobody is shown what there is; who is meant to come knows.
+    /// Listings are empty; a source knows the names.
     fn list(&self) -> Vec<Item> {
         Vec::new()
     }
 
     fn by_name(&self, name: &[u8], _fold_case: bool) -> Option<Item> {
         let target = Target::parse(name)?;
-        // A partnership that is not known has no doors.
+        // An unknown partnership has no doors.
         if let Some(partnership) = target.partnership() {
             self.behind(partnership)?;
         }
@@ -267,7 +266,7 @@ impl Items for Doors {
 struct Door {
     doors: Doors,
     target: Target,
-    /// The last one that was claimed through it. It is closed with the connection that it was opened by.
+    /// The last session claimed through it. It ends with the connection that opened it.
     session: Mutex<Option<u64>>,
 }
 
@@ -293,7 +292,7 @@ impl Door {
         match &self.target {
             Target::Log(partnership, session) => {
                 let destination = self.doors.destination(partnership)?;
-                // An append that was cut in two on its way is no row of records, and refused here.
+                // An append that was cut in two on the way is not a valid sequence of records, and is refused here.
                 let records = Record::parse_all(chain).map_err(refused)?;
                 destination.append(*session, records).await.map_err(no)
             }
@@ -307,7 +306,7 @@ impl Door {
     }
 
     async fn place(&self, offset: u64, len: u64, put: Put<'_>) -> Result<bool, Error> {
-        // Records are looked at before they are kept.
+        // Records are checked before they are kept.
         let Target::Volume(partnership, session, number) = &self.target else { return Ok(false) };
         let destination = self.doors.destination(partnership)?;
         destination.place_blocks(*session, *number, offset, len, put).await.map_err(no)
@@ -339,7 +338,7 @@ impl Door {
 impl Object for Door {
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         Submission::Now(match op {
-            // What a protocol carried in one request comes here whole.
+            // The data of one protocol request arrives here in one piece.
             ObjectOp::Write { offset, chain } => {
                 let chain = chain.to_vec();
                 return Submission::later(async move {
@@ -355,7 +354,7 @@ impl Object for Door {
             ObjectOp::Exchange { message, max } => {
                 return Submission::later(async move { self.exchange(message, max).await.map(Done::Answer) });
             }
-            // What is to be durable was so when its WRITE was answered; blocks are made so by a barrier.
+            // Log records were durable when their WRITE was answered; a barrier makes blocks durable.
             ObjectOp::Sync { ended } => {
                 ended(&Ok(()));
                 Ok(Done::Done)

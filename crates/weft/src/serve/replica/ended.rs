@@ -1,8 +1,9 @@
 //! Partnerships of which this server had a copy, until their source ended them.
 //!
-//! What: [`Folder::note_ended`], [`Folder::has_ended`]. A file beside the folder of the groups, `replica.ended`: a JSON list of partnerships, the oldest
-//! first. A source whose state directory is set back to before `weft replica remove` asks, and learns that its log is older than its volumes.
-//! A server that never was its copy, or was installed anew, cannot say that. Does not: tell a source (see [`super::carrier`]).
+//! [`Folder::note_ended`] and [`Folder::has_ended`] use a file beside the folder of the groups, `replica.ended`: a
+//! JSON list of partnerships, oldest first. A source whose state directory is restored from before `weft replica
+//! remove` asks, and learns that its log is older than its volumes. A server that never was its copy, or was
+//! reinstalled, cannot know that. [`super::carrier`] asks.
 
 use std::fs;
 use std::io;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 
 use super::config::{Folder, replace};
 
-/// Partnerships that are remembered; the oldest are forgotten.
+/// Number of partnerships remembered; the oldest are forgotten.
 const MOST_ENDED: usize = 256;
 
 impl Folder {
@@ -18,18 +19,18 @@ impl Folder {
         self.path().with_extension("ended")
     }
 
-    /// None where the file is not there, or makes no sense: it is of use and not needed.
+    /// Empty if the file is missing or invalid: it is useful but not required.
     fn ended(&self) -> Vec<String> {
         let text = fs::read(self.ended_file()).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Whether the source of this partnership has said that it is over.
+    /// Whether the source of this partnership has ended it.
     pub fn has_ended(&self, partnership: &str) -> bool {
         self.ended().iter().any(|ended| ended == partnership)
     }
 
-    /// Remembers, durably, that the source of this partnership has ended it.
+    /// Records durably that the source of this partnership has ended it.
     pub fn note_ended(&self, partnership: &str) -> io::Result<()> {
         self.change_ended(|ended| {
             ended.retain(|other| other != partnership);
@@ -38,7 +39,7 @@ impl Folder {
         })
     }
 
-    /// It goes on: this server becomes its copy again.
+    /// Removes the record: this server becomes its copy again.
     pub fn forget_ended(&self, partnership: &str) -> io::Result<()> {
         self.change_ended(|ended| ended.retain(|other| other != partnership))
     }
@@ -74,13 +75,13 @@ mod tests {
             folder.note_ended(&n.to_string()).unwrap();
         }
         assert!(!folder.has_ended("0") && folder.has_ended("1"));
-        // One that is ended again is the newest.
+        // A partnership that is ended again becomes the newest.
         folder.note_ended("1").unwrap();
         folder.note_ended("another").unwrap();
         assert!(folder.has_ended("1") && !folder.has_ended("2"));
         folder.forget_ended("1").unwrap();
         assert!(!Folder::of(dir.path()).has_ended("1") && folder.has_ended("another"));
-        // A file that makes no sense is as none.
+        // An invalid file counts as missing.
         fs::write(folder.ended_file(), b"[").unwrap();
         assert!(!folder.has_ended("another"));
         folder.note_ended("1").unwrap();

@@ -1,8 +1,8 @@
-//! A copy that becomes the source without its source: what speaks against that, and what somebody has said of it.
+//! Promotes a copy without its source: collects the objections, and checks which of them the user overrides.
 //!
-//! What: [`take_over`]. Spec: docs/replication.md, "Who is asked before something is answered". Each objection has a word. All that hold
-//! are told together, and each of them has to be named: whoever forces one never forces another of which nobody has told him.
-//! Does not: promote (see `weft_replica::group`), or ask other sides (see [`super::partners`]).
+//! See docs/replication.md, "Who is asked before something is answered". Each objection has a word. All current
+//! objections are reported together, and each must be named: a user who overrides one must not override another that
+//! was not reported. `weft_replica::group` promotes, [`super::partners`] asks the other sides.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::group::Group;
 use super::partners::Elsewhere;
 use crate::args::replica::Objection;
 
-/// Makes a copy the source, if all that speaks against that now is among what is passed over. Under which era, and what is to be said
-/// of the other sides, each behind a semicolon.
+/// Promotes a copy if every current objection is overridden. Returns the new era, and sentences about the other
+/// sides, each after a semicolon.
 pub(super) async fn take_over(
     replicas: &Arc<Replicas>,
     group: &Group,
@@ -30,7 +30,7 @@ pub(super) async fn take_over(
     promote(replicas, group, copy, tag, past, others).await
 }
 
-/// The same, where the other sides have said this.
+/// The same, given the other sides' answers.
 pub(super) async fn promote(
     replicas: &Replicas,
     group: &Group,
@@ -55,7 +55,7 @@ pub(super) async fn promote(
                 Ok(era) => return Ok((era, format!("{parted}; {}", others.unasked))),
                 Err(Error::Objections(own)) => {
                     if !parted.is_empty() {
-                        // It is a copy still.
+                        // It is still a copy.
                         group.change(replicas, |config| config.partners = before)?;
                     }
                     own
@@ -71,7 +71,7 @@ pub(super) async fn promote(
     Err(refusal(&group.name, &each_once(own, others.objections)))
 }
 
-/// What speaks against it, by each word once: a source that was heard of lately need not be said to answer, too.
+/// Each objection once: if the source was heard recently, its answer adds nothing.
 fn each_once(
     mut all: Vec<(Objection, String)>,
     others: Vec<(Objection, String)>,
@@ -84,32 +84,32 @@ fn each_once(
     all
 }
 
-/// What speaks against it on this side, with what it costs, and what to do instead.
+/// An objection of this side, with its cost, and what to do instead.
 fn told(name: &str, host: &str, mode: Option<Mode>, objection: &Engines) -> (Objection, String) {
     match objection {
         Engines::Alive(_) => {
             let lost = match mode {
                 Some(Mode::Synchronous) => {
-                    format!("writes that {host} answers before it hears of this side are refused there")
+                    format!("writes that {host} acknowledges before it learns about this side are refused there")
                 }
-                _ => format!("what {host} has answered and not sent yet is lost"),
+                _ => format!("writes that {host} has acknowledged but not sent yet are lost"),
             };
             let why = format!(
-                "{objection}; {lost}, and {host} stops when it is reached. To lose nothing: `weft replica switch {name}` on {host} \
-                 exchanges the roles. If {host} is lost all the same, stop its server and try again"
+                "{objection}; {lost}, and {host} stops once it is reached. To lose nothing: `weft replica switch {name}` on {host} \
+                 exchanges the roles. If {host} is lost anyway, stop its server and try again"
             );
             (Objection::Alive, why)
         }
         Engines::Behind(_) => {
             let why = format!(
-                "{objection}; writes that {host} has answered are lost with them. To lose nothing, start {host} again, wait until `weft \
-                 replica status` here says that it is continuously replicating, and try again"
+                "{objection}; writes that {host} has acknowledged are lost with them. To lose nothing, start {host} again, wait until `weft \
+                 replica status` on this host says that it is continuously replicating, and try again"
             );
             (Objection::Behind, why)
         }
         Engines::GaveUp => {
             let why = format!(
-                "{objection}. It has what it had then; what only {host} has is overwritten when that becomes its copy"
+                "{objection}. This copy has the data of that time; data that only {host} has is overwritten when {host} becomes its copy"
             );
             (Objection::Resync, why)
         }
@@ -119,14 +119,14 @@ fn told(name: &str, host: &str, mode: Option<Mode>, objection: &Engines) -> (Obj
     }
 }
 
-/// All that speaks against it, and what to type to pass over exactly that.
+/// All objections, and what to type to override exactly these.
 fn refusal(name: &str, objections: &[(Objection, String)]) -> String {
     let words: Vec<&str> = objections.iter().map(|(objection, _)| objection.word()).collect();
     let all: Vec<String> = objections.iter().map(|(one, why)| format!("{}: {why}", one.word())).collect();
     let (all, words) = (all.join(". "), words.join(","));
-    let one = if objections.len() == 1 { "that is so" } else { "all of that is so" };
+    let one = if objections.len() == 1 { "this objection" } else { "these objections" };
     format!(
-        "{name} stays a copy. {all}. To make it the source though {one}: `weft replica switch {name} --failover --force={words}`"
+        "{name} stays a copy. {all}. To make it the source despite {one}: `weft replica switch {name} --failover --force={words}`"
     )
 }
 
@@ -141,7 +141,7 @@ mod tests {
         let told = |objection| told("db", "alpha", Some(Mode::Synchronous), &objection);
         let (alive, behind) = (Engines::Alive(Duration::from_millis(1500)), Engines::Behind(3));
         let one = refusal("db", &each_once(vec![told(behind)], Vec::new()));
-        assert!(one.ends_with("that is so: `weft replica switch db --failover --force=behind`"), "{one}");
+        assert!(one.ends_with("despite this objection: `weft replica switch db --failover --force=behind`"), "{one}");
         let more = (Objection::OtherHasMore, "this copy lacks records 4 to 9; gamma has them".to_owned());
         let own = vec![told(alive), told(behind), told(Engines::Inconsistent)];
         let answers = (Objection::Alive, "alpha could be asked".to_owned());

@@ -1,7 +1,7 @@
-//! A group: its files, its journal, and what its life needs of this server.
+//! A group: its files, its journal, and its use of this server.
 //!
-//! Owns: the journal's block, locked as long as the group is here. Does not: decide what the group is
-//! ([`weft_replica::group`] does), or carry bytes to another host (see [`super::carrier`]).
+//! It owns the journal's block, locked while the group exists on this server. [`weft_replica::group`] decides what
+//! the group is, and [`super::carrier`] sends data to other hosts.
 
 mod files;
 mod lent;
@@ -41,63 +41,63 @@ pub(super) use engine::State;
 pub(super) use files::undo_beginning;
 use files::{journal_bytes, make_journal, remove_journal};
 
-/// Extents that are asked for at a time.
+/// Extents requested at a time.
 const EXTENTS: usize = 1024;
 
-/// How long a partner that is asked for its epoch may take.
+/// Time limit for asking a partner for its epoch.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(super) struct Group {
-    /// Its name here.
+    /// Its name on this host.
     pub name: GroupName,
-    /// Known unless its file is of no use.
+    /// Known unless its file is unusable.
     partnership: Option<[u8; 16]>,
-    /// Those of its volumes that are served, in its order.
+    /// Its served volumes, in its order.
     pub(super) members: Vec<Arc<Member>>,
-    /// Why it cannot be what its journal says, whatever that is.
+    /// Why it cannot take the role in its journal, whatever that is.
     unusable: Option<String>,
-    /// Those of its volumes that lie in memory are empty, though its journal is of the time before.
+    /// Whether its volumes in memory are empty although its journal is from an earlier run.
     memory_is_new: AtomicBool,
     config: Mutex<config::Group>,
     engine: engine::Group,
-    /// One command at a time may change what it is.
+    /// Only one command at a time may change the group.
     busy: Mutex<Option<String>>,
-    /// Locked until the group ends. `None` where it was not opened yet, or cannot be.
+    /// Locked until the group ends. `None` if it was not opened yet, or cannot be.
     journal: Mutex<Option<Volume>>,
     links_known: Mutex<HashMap<String, Link>>,
-    /// A test failover that goes on.
+    /// A running test failover.
     pub(super) picture: Mutex<Option<Picture>>,
-    /// What members had before they grew on a source's word, as long as the group has not grown: by their number.
+    /// The sizes of members before they grew for a source that has not grown the group yet, by their number.
     lent: Mutex<BTreeMap<usize, Before>>,
-    /// What partners have said of being stopped.
+    /// What partners have reported about being stopped.
     heard: Mutex<stopped::Heard>,
-    /// Which of them has most, as was found out when this side was stopped, until it is a source, or follows one.
+    /// The side with the most data, found out when this side was stopped, until it is a source or follows one.
     most: Mutex<Option<Most>>,
-    /// The source's host, where that says that it knows nothing of this copy.
+    /// The source's host, if it says that it does not know this copy.
     pub(super) removed_by: Mutex<Option<String>>,
-    /// The destination that is about to take this source's place; empty as long as none is.
+    /// The destination that is about to replace this source; empty if there is none.
     successor: Mutex<String>,
-    /// What this source says of its destinations has changed.
+    /// Signals that this source's list of destinations has changed.
     pub(super) listed: Signal,
-    /// What to type where all sides are copies, as was found out last.
+    /// What to type if all sides are copies, as last found out.
     no_source: Mutex<Option<String>>,
-    /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
+    /// Counts how often it was stopped in this run, starting above the counts of earlier runs.
     stops: AtomicU64,
 }
 
-/// A link that runs, by its number at the source.
+/// A running link, by its number at the source.
 struct Link {
     number: usize,
     report: Arc<Mutex<Report>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is kept here is replaced as a whole.
+    // Values in these locks are replaced as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a log is sized that nobody has sized.
+/// The default size of a log.
 pub(super) fn default_log_bytes(sizes: &[u64]) -> u64 {
     let all = sizes.iter().fold(0_u64, |all, size| all.saturating_add(*size));
     (all / 4).clamp(64 << 20, journal::DEFAULT_LOG_BYTES).next_multiple_of(4096)
@@ -110,7 +110,7 @@ pub(super) async fn used_bytes(block: &Arc<dyn Block>) -> Result<u64, String> {
     while offset < size {
         let op = BlockOp::Status { offset, len: size - offset, max_extents: EXTENTS };
         let Outcome::Extents(extents) = block.submit(op).await.map_err(|e| e.to_string())? else {
-            return Err("a volume does not tell its extents".into());
+            return Err("a volume does not report its extents".into());
         };
         for extent in extents {
             offset += extent.len;
@@ -120,7 +120,7 @@ pub(super) async fn used_bytes(block: &Arc<dyn Block>) -> Result<u64, String> {
     Ok(used)
 }
 
-/// Bytes a second of durable writes in a folder, and milliseconds of one small write. Takes half a second.
+/// Bytes per second of durable writes in a folder, and milliseconds of one small write. Takes half a second.
 pub(super) fn measure(folder: &Path) -> io::Result<(f64, f64)> {
     const PIECE: usize = 1 << 20;
     const PIECES: usize = 32;
@@ -146,7 +146,7 @@ pub(super) fn measure(folder: &Path) -> io::Result<(f64, f64)> {
     Ok((rate, times[SMALL / 2].as_secs_f64() * 1e3))
 }
 
-/// What a group needs of this server.
+/// What a group needs from this server.
 pub(super) struct Home {
     pub group: Arc<Group>,
     pub replicas: Arc<Replicas>,
@@ -169,7 +169,7 @@ impl Host for Home {
                     VolumeError::InUse(_) => {
                         Unusable { cause: Cause::Failed, why: format!("its journal: {e}") }
                     }
-                    // The disk says nothing of what is on it.
+                    // The disk error does not say what is on the disk.
                     VolumeError::Io { ref source, .. } if source.kind() != std::io::ErrorKind::NotFound => {
                         let why = group.engine.unreadable_journal(&e.to_string());
                         Unusable { cause: Cause::Failed, why }
@@ -179,7 +179,7 @@ impl Host for Home {
                     }
                 });
                 let opened = opened?;
-                // An older one that was put back is whole, and does not know what was answered since.
+                // An older journal that was restored is intact, but lacks the records acknowledged since.
                 if let Some(why) = opened.growth.replaced() {
                     return Err(Unusable { cause: Cause::Journal, why: group.engine.lost_journal(&why) });
                 }
@@ -191,10 +191,10 @@ impl Host for Home {
                     return Err(Unusable { cause: Cause::Volume, why });
                 }
             }
-            // What an older version has not written down, and what has grown.
+            // Adds what an older version has not recorded, and sizes that have grown.
             if let Err(why) = group.keep(&self.replicas) {
                 tracing::warn!(
-                    "group {}: another volume in place of its own may not be noticed: {why}",
+                    "group {}: a replaced volume may go unnoticed: {why}",
                     group.name
                 );
             }
@@ -208,10 +208,10 @@ impl Host for Home {
     fn renew(&self) -> LocalBoxFuture<'_, Result<(Side, Format), String>> {
         Box::pin(async move {
             let (group, config) = (&self.group, self.group.config());
-            let partnership = group.partnership.ok_or("its file is of no use")?;
+            let partnership = group.partnership.ok_or("its file is unusable")?;
             let old = lock(&group.journal).take();
             let bare: Vec<u64> = group.members.iter().map(|member| member.bare.geometry().size).collect();
-            // One that is whole knows how much of each volume is the group's.
+            // An intact journal knows how much of each volume belongs to the group.
             let told = match &old {
                 Some(old) => {
                     journal::look(&(old.block.clone() as Arc<dyn Block>), &self.replicas.pool).await.ok()
@@ -227,17 +227,18 @@ impl Host for Home {
             drop(old);
             let format = Format {
                 partnership,
-                // Whoever lays it out knows.
+                // The caller that lays it out knows the role.
                 role: Role::Destination,
                 tag: 0,
                 sizes,
                 log_bytes: config.log_bytes,
             };
             let (folder, bytes) = (&self.replicas.folder, journal_bytes(&format)?);
-            // At once, on this core: of two who decide at the same time neither may find what the other one has half done.
+            // All at once, on this core: of two concurrent decisions, neither may find the other half done.
             remove_journal(folder, &group.name);
             let journal = make_journal(folder, &self.replicas.pool, &config, bytes)?;
-            // What they hold counts as what it is. From here to the end of this a crash leaves a journal that says nothing.
+            // The current contents of the volumes count. From here to the end of this function, a crash leaves a
+            // journal without a state.
             group.members.iter().try_for_each(|member| member.accept())?;
             group.keep(&self.replicas)?;
             group.memory_is_new.store(false, Ordering::Release);
@@ -325,7 +326,7 @@ impl Host for Home {
                     rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &self.replicas.pool, &ask));
                 match told.await {
                     Ok(Ok(Tell::Epoch(epoch))) => epoch,
-                    // It cannot be reached, or is of an older version.
+                    // It cannot be reached, or has an older version.
                     _ => 0,
                 }
             });
@@ -366,8 +367,8 @@ impl Group {
         })
     }
 
-    /// A group that is remembered, with those of its volumes that are served and in no other group. What keeps it from being used
-    /// is found out when it lives.
+    /// A recorded group, with those of its volumes that are served and in no other group. Problems that prevent its
+    /// use are found when it runs.
     pub fn remembered(
         mut config: config::Group,
         members: Vec<Arc<Member>>,
@@ -384,19 +385,19 @@ impl Group {
         let unusable = match (partnership, absent) {
             // It has answered nothing, and must not begin to: the next start undoes it.
             _ if config.beginning => Some(format!(
-                "the server ended while it was made, and that could not be undone, see the log: start the server again, or \
+                "the server ended while the group was created, and that could not be undone, see the log: start the server again, or \
                  `weft replica remove {name} --force`"
             )),
             (None, _) => Some(format!(
-                "{:?} is no partnership: `weft replica remove {name} --force` ends replication here",
+                "{:?} is not a partnership: `weft replica remove {name} --force` ends replication on this host",
                 config.partnership
             )),
             (_, Some(volume)) if let Some(absent) = lost => {
                 Some(format!("volume {volume} is not served: {}", absent.why_in(name)))
             }
             (_, Some(volume)) => Some(format!(
-                "volume {volume} is not served here, or is in another group: start the server with --volume {volume}, or end \
-                 replication here: `weft replica remove {name} --force`"
+                "volume {volume} is not served by this server, or is in another group: start the server with --volume {volume}, or end \
+                 replication on this host: `weft replica remove {name} --force`"
             )),
             _ => None,
         };
@@ -405,15 +406,15 @@ impl Group {
         group
     }
 
-    /// A group of which no more is known than what may be in it.
+    /// A group of which only the possible members are known.
     pub fn damaged(found: config::Damaged, members: Vec<Arc<Member>>) -> Arc<Group> {
         let config::Damaged { name, volumes, partnership, why, .. } = found;
         let which = match &volumes {
-            Some(_) => "its volumes are kept closed",
-            None => "which volumes are in it is not known, so all that are in no other group are kept closed",
+            Some(_) => "its volumes stay closed",
+            None => "its volumes are unknown, so all volumes in no other group stay closed",
         };
         let why = format!(
-            "{why}; {which}. Put the file back and start the server again. If it is lost, what its volumes hold can be used here after \
+            "{why}; {which}. Restore the file and start the server again. If it is lost, the data in its volumes can be used on this host after \
              `weft replica remove {name} --force`."
         );
         let served = || members.iter().map(|member| member.name.clone()).collect();
@@ -422,24 +423,24 @@ impl Group {
         Group::new(config, partnership, members, Some(why), None)
     }
 
-    /// Why a volume that is served under the name of one of its own is another one.
+    /// Why a served volume with a member's name is not that member.
     fn differs(&self, member: &Member) -> Option<String> {
         let (config, now) = (self.config(), member.growth.superblock());
         if member.medium == Medium::Ram && self.memory_is_new.load(Ordering::Acquire) {
-            return Some("it lies in memory, and what it held is gone with the server that had it".into());
+            return Some("it is in memory, and its data was lost when its server ended".into());
         }
         let at = config.volumes.iter().position(|name| *name == member.name)?;
         let of_another = now.membership.as_ref().filter(|of| Some(of.partnership) != self.partnership);
         if let Some(of) = of_another {
             let group = &of.group;
             return Some(format!(
-                "it was in the group {group} since, of another partnership: older files were put back"
+                "it has been in the group {group} since, with another partnership: older files were restored"
             ));
         }
         config.kept.get(at).and_then(|kept| kept.differs(&now))
     }
 
-    /// Writes down which volumes it has, and in each of them that it is in this group. One in memory has nothing to find again.
+    /// Records the group's volumes, and in each volume its membership. A group in memory records nothing.
     fn keep(&self, replicas: &Replicas) -> Result<(), String> {
         let config = self.config();
         let Some(partnership) = self.partnership.filter(|_| !config.in_memory) else { return Ok(()) };
@@ -466,7 +467,7 @@ impl Group {
         }
     }
 
-    /// The group of a volume that becomes a copy.
+    /// Creates the group of a volume that becomes a copy.
     pub async fn join(replicas: &Replicas, join: &Join) -> Result<Arc<Group>, String> {
         let partner = Partner {
             name: join.source.to_string(),
@@ -476,47 +477,48 @@ impl Group {
         let (name, partnership) = (join.group.clone(), join.partnership.clone());
         let policy = join.policy;
         let config = config::Group::new(name, partnership, join.volumes.clone(), join.log_bytes, policy);
-        // Its own volumes may be longer: what they have more is none of the group's, or it could not go back.
+        // Its own volumes may be longer: the excess does not belong to the group, or the roles could not be exchanged
+        // back.
         let sizes = join.sizes.clone();
         Group::create(replicas, config, Role::Destination, sizes, Some(partner)).await
     }
 
-    /// Whether a volume of this name is in it.
+    /// Whether it contains a volume of this name.
     pub fn has(&self, volume: &str) -> bool {
         self.members.iter().any(|member| member.name == volume)
     }
 
-    /// 32 digits; none where its file is of no use.
+    /// 32 digits; empty if its file is unusable.
     pub fn partnership_hex(&self) -> String {
         self.partnership.as_ref().map(door::hex).unwrap_or_default()
     }
 
-    /// What it is now.
+    /// Its current state.
     pub fn state(&self) -> State {
         self.engine.state()
     }
 
-    /// What decides that.
+    /// The engine that decides its state.
     pub fn engine(&self) -> &engine::Group {
         &self.engine
     }
 
-    /// Waits until it has become what it is to be.
+    /// Waits until its state is as given.
     pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), String> {
         self.engine.settled(is).await
     }
 
-    /// Whether it keeps a copy.
+    /// Whether it is a copy.
     pub fn is_destination(&self) -> bool {
         matches!(self.state(), State::Destination(_))
     }
 
-    /// How it is remembered.
+    /// Its recorded configuration.
     pub fn config(&self) -> config::Group {
         lock(&self.config).clone()
     }
 
-    /// Remembers a change. Where that fails, what was remembered before counts.
+    /// Records a change. If that fails, the previous record stays in force.
     pub fn change(&self, replicas: &Replicas, change: impl FnOnce(&mut config::Group)) -> Result<(), String> {
         let mut config = lock(&self.config);
         let mut new = config.clone();
@@ -524,14 +526,15 @@ impl Group {
         replicas.folder.save(&new).map_err(|e| {
             let (name, folder) = (&self.name, replicas.folder.path().display());
             format!(
-                "group {name} cannot be written down in {folder}: {e}; mend that and type the command again"
+                "cannot record group {name} in {folder}: {e}; fix that and repeat the command"
             )
         })?;
         *config = new;
         Ok(())
     }
 
-    /// Makes destination number `n`, which is called `to`, the source in this side's place. What is to be said of the others.
+    /// Makes destination number `n`, named `to`, the source in place of this side. Returns sentences about the
+    /// others.
     pub async fn hand_over(
         &self,
         replicas: &Replicas,
@@ -540,53 +543,53 @@ impl Group {
         to: &str,
         tag: u64,
     ) -> Result<String, String> {
-        // A destination's first partner is its source. That is written down first: nothing can be taken back once the roles
-        // are exchanged, whereas the order of a source's partners means nothing, if they are not.
+        // A destination's first partner is its source. That is recorded first: after the exchange nothing can be
+        // undone, and if the exchange fails, the order of a source's partners has no meaning.
         self.change_destinations(replicas, |config| {
             config.partners.sort_by_key(|partner| partner.name != to);
             *lock(&self.successor) = to.to_owned();
         })
         .map_err(|why| {
-            // The next list would tell of it.
+            // Otherwise the next list would announce it.
             lock(&self.successor).clear();
-            format!("the roles are as they were: {why}")
+            format!("the roles are unchanged: {why}")
         })?;
         let switched = async {
             let told = self.tell_of_successor(replicas, to).await?;
             let switched = source.switch(n, tag).await;
             switched.map_err(|e| match source.has_given_up() {
                 true => format!("{} to {to}: {e}", self.name),
-                false => format!("{} to {to}: {e}; the roles are as they were", self.name),
+                false => format!("{} to {to}: {e}; the roles are unchanged", self.name),
             })?;
             Ok(told)
         };
         let switched = switched.await;
         if switched.is_err() && !source.has_given_up() && source.halted().is_none() {
-            // Who was told that another source comes is told that none does, as soon as it can be reached.
+            // Partners that were told about a new source are told, once reachable, that there is none.
             let stays = self.change_destinations(replicas, |_| lock(&self.successor).clear());
             if let Err(why) = stays {
-                tracing::warn!("{why}; its destinations take {to} for the next source");
+                tracing::warn!("{why}; its destinations expect {to} to be the next source");
             }
         }
         switched
     }
 
-    /// The destination that is about to take this source's place; empty as long as none is.
+    /// The destination that is about to replace this source; empty if there is none.
     pub fn successor(&self) -> String {
         lock(&self.successor).clone()
     }
 
-    /// The turn of a command that changes what this group is; those of others do not wait for it.
+    /// The turn of a command that changes this group; other groups' commands do not wait for it.
     pub fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, String> {
         Turn::take(&self.busy, command.into())
     }
 
-    /// What the engine says, where it runs.
+    /// The engine's status, if it runs.
     pub fn status(&self) -> Option<Status> {
         self.engine.status()
     }
 
-    /// What is known of the link to a partner.
+    /// The state of the link to a partner.
     pub fn report(&self, partner: &str) -> Report {
         lock(&self.links_known).get(partner).map(|link| lock(&link.report).clone()).unwrap_or_default()
     }
@@ -596,14 +599,14 @@ impl Group {
         lock(&self.links_known).get(partner).map(|link| link.number)
     }
 
-    /// Doors that are there from now on: whoever knocks is told to come again.
+    /// Opens doors that ask callers to try again.
     pub fn wait_for_it(&self, replicas: &Replicas) {
         if let Some(partnership) = self.partnership {
             replicas.doors.lead(partnership, Behind::Starting);
         }
     }
 
-    /// Lets the group be what its journal says, until it ends.
+    /// Runs the group in the role that its journal says, until it ends.
     pub async fn govern(self: &Arc<Self>, replicas: &Arc<Replicas>) {
         let home = Home { group: self.clone(), replicas: replicas.clone() };
         self.engine.govern(&home).await;
@@ -612,7 +615,7 @@ impl Group {
         }
     }
 
-    /// Runs the link to a destination, on a core of its own turn.
+    /// Runs the link to a destination, on the next core in turn.
     pub fn ship(self: &Arc<Self>, replicas: &Replicas, source: &Arc<Source>, n: usize, partner: &Partner) {
         let Some(partnership) = self.partnership else { return };
         let report: Arc<Mutex<Report>> = Arc::default();
@@ -623,16 +626,16 @@ impl Group {
             let carrier = Rc::new(Carrier::new(address, partnership, pool, report));
             match source.ship(n, carrier).await {
                 Ok(()) => tracing::debug!("group {group}: the link to {name} has ended"),
-                // Somebody has removed it meanwhile.
+                // Another command has removed it meanwhile.
                 Err(weft_replica::Error::NoPeer(_)) => {
-                    tracing::info!("group {group}: {name} is no destination any more");
+                    tracing::info!("group {group}: {name} is no longer a destination");
                 }
                 Err(e) => tracing::error!("group {group}: replication to {name} has ended: {e}"),
             }
         });
     }
 
-    /// Tells all partners, as long as it is, that the group is stopped here; and then that it is not.
+    /// Tells all partners that the group is stopped on this side, as long as it is; and then that it no longer is.
     async fn say_stopped(self: &Arc<Self>, replicas: &Arc<Replicas>, stopped: &Arc<Stopped>, stops: u64) {
         let is = |state: &State| match state {
             _ if replicas.ends() || self.engine.has_ended() => Now::Over,
@@ -641,7 +644,7 @@ impl Group {
             State::Starting => Now::Starting,
             State::Source(_) | State::Destination(_) => Now::Goes,
         };
-        // One of several copies says nothing to the others: their source lives.
+        // One of several copies does not tell the others: their source is running.
         let names: Vec<String> =
             self.config().concerned().iter().map(|partner| partner.name.clone()).collect();
         let find = |name: &str| self.config().partners.into_iter().find(|partner| partner.name == name);
@@ -654,7 +657,7 @@ impl Group {
         stopped::say_to_all(&names, now, changes, tell).await;
     }
 
-    /// Whether a partner has heard it.
+    /// Whether a partner has received the message.
     async fn tell(
         &self,
         replicas: &Replicas,
@@ -680,44 +683,44 @@ impl Group {
         };
         let told = carrier::ask(&partner.address, &replicas.pool, &ask).await;
         if let Err(e) = &told {
-            tracing::debug!("group {}: {} does not know how it is: {e}", self.name, partner.name);
+            tracing::debug!("group {}: cannot tell {} its state: {e}", self.name, partner.name);
         }
         told.is_ok()
     }
 
-    /// A partner says that it is stopped, and why.
+    /// A partner reports that it is stopped, and why.
     pub fn hear_stopped(&self, mark: Mark, said: Reason) {
         lock(&self.heard).stopped(mark, said, rt::now());
     }
 
-    /// A partner says that it is stopped no more.
+    /// A partner reports that it is no longer stopped.
     pub fn hear_goes(&self, mark: Mark) {
         lock(&self.heard).goes(mark, rt::now());
     }
 
-    /// Why a partner is stopped, where it said so a moment ago.
+    /// Why a partner is stopped, if it said so recently.
     pub fn partner_stopped(&self) -> Option<String> {
         Some(self.heard_reason()?.told(&self.name, self.copy_has()))
     }
 
-    /// Which side has most, as a partner said a moment ago that is stopped.
+    /// The side with the most data, as a stopped partner said recently.
     pub fn heard_most(&self) -> Option<Most> {
         self.heard_reason().map(|said| said.most)
     }
 
     fn heard_reason(&self) -> Option<Reason> {
         let (said, age) = lock(&self.heard).latest(rt::now())?;
-        // Where a hello was accepted since then, it is well.
+        // If a hello has been accepted since then, it is running.
         let is_well = self.status().is_some_and(|status| has_heard_since(&status, age));
         (!is_well).then_some(said)
     }
 
-    /// Which of the other sides has most, where that was found out and counts.
+    /// The side with the most data, if found out and still valid.
     pub fn known_most(&self) -> Option<Most> {
         lock(&self.most).clone().filter(|most| most.last > 0)
     }
 
-    /// Remembers it, or that it does not count any more.
+    /// Sets or clears that side.
     pub fn know_most(&self, most: Option<Most>) {
         *lock(&self.most) = most;
     }
@@ -727,7 +730,7 @@ impl Group {
         lock(&self.no_source).clone()
     }
 
-    /// Remembers that all sides are copies, and what to type; or that they are not.
+    /// Sets or clears what to type because all sides are copies.
     pub fn know_no_source(&self, what: Option<String>) {
         let mut known = lock(&self.no_source);
         if let Some(why) = &what
@@ -738,7 +741,7 @@ impl Group {
         *known = what;
     }
 
-    /// Why it is stopped, and which of its copies has most.
+    /// Why it is stopped, and which of its copies has the most data.
     pub fn why_stopped(&self, stopped: &Stopped) -> String {
         let most = self.known_most();
         let lacks_something =
@@ -749,14 +752,14 @@ impl Group {
                 let unasked = most.unasked();
                 let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
                 format!(
-                    "{}. Of the other hosts {} has most, up to record {}{unasked}",
+                    "{}. Of the other hosts, {} has the most, up to record {}{unasked}",
                     stopped.why, most.holder, most.last
                 )
             }
         }
     }
 
-    /// The latest epoch that this side knows of.
+    /// The latest epoch known to this side.
     pub fn latest_epoch(&self) -> u64 {
         let known = self.config().epoch;
         match self.state() {
@@ -765,21 +768,21 @@ impl Group {
         }
     }
 
-    /// Remembers an epoch, should the journal be lost.
+    /// Records an epoch in case the journal is lost.
     fn know_epoch(&self, replicas: &Replicas, epoch: u64) {
         if self.config().epoch < epoch
             && let Err(why) = self.change(replicas, |config| config.epoch = epoch)
         {
-            tracing::warn!("{why}; until then epoch {epoch} is not known should the journal be lost");
+            tracing::warn!("{why}; until then, epoch {epoch} is unknown if the journal is lost");
         }
     }
 
-    /// Where the pictures of an open test failover are served.
+    /// Where the snapshots of an open test failover are served.
     pub fn picture_uris(&self) -> Vec<String> {
         lock(&self.picture).as_ref().map(|picture| picture.uris.clone()).unwrap_or_default()
     }
 
-    /// Ends it for good: the volumes are volumes like any others, the journal is gone.
+    /// Ends it permanently: the volumes become ordinary volumes, and the journal is removed.
     pub async fn end(self: &Arc<Self>, replicas: &Replicas, give_up: bool) -> Result<(), String> {
         self.keep_what_is_used();
         let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
@@ -792,7 +795,7 @@ impl Group {
     }
 }
 
-/// Whether every partner was heard of, in a session, since something was said so long ago.
+/// Whether every partner was heard from, in a session, since something that was said `age` ago.
 fn has_heard_since(status: &Status, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let said = u64::try_from(now.saturating_sub(age).as_millis()).unwrap_or(u64::MAX);

@@ -1,7 +1,7 @@
-//! Who has now what a copy had, for which this side gave up when it was set back.
+//! Finds out who now has the data for which this side gave up its role when it was set back.
 //!
-//! Spec: [`Ask::Holds`](super::setup::Ask::Holds). A copy that has it is told to take over; one may have lost it since. Does not: keep what has to be
-//! there, or word it (see `weft_replica::destination`).
+//! See [`Ask::Holds`](super::setup::Ask::Holds). The user is told to promote that copy; the copy may have lost the
+//! data since. `weft_replica::destination` keeps the required position and words the message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::Replicas;
 use super::group::{Group, State};
 use super::partners::Holds;
 
-/// How often partners are asked, as long as a source is refused.
+/// How often partners are asked while a source is refused.
 const ASKS_EVERY: Duration = Duration::from_secs(10);
 
 impl Group {
-    /// As long as this side is this copy: finds out, when a source was refused that lacks something, who has that.
+    /// While this side is this copy: when a source that lacks something was refused, finds out who has it.
     pub async fn watch_holder(&self, replicas: &Replicas, copy: &Arc<Destination>) {
         let is = |state: &State| self.is_this_copy(state, copy);
         while is(&self.state()) && !replicas.ends() {
@@ -31,7 +31,7 @@ impl Group {
         }
     }
 
-    /// Asks all partners, where a source has to have something for this side to follow it.
+    /// Asks all partners, if a source must have certain records for this side to follow it.
     pub async fn look_for_holder(&self, replicas: &Replicas, copy: &Destination) {
         let Some((last, had)) = copy.floor() else { return };
         let asked = self.ask_partners(replicas).await;
@@ -40,7 +40,7 @@ impl Group {
     }
 }
 
-/// Who has everything through record `last` of this epoch, which `had` had, as they say.
+/// The partner that says it has everything through record `last` of this epoch, which `had` had.
 fn holder(asked: &[(String, Option<Holds>)], had: Option<&str>, epoch: u64, last: u64) -> Holder {
     let has = |holds: &Holds| {
         let (its, end) = holds.part.has();
@@ -72,7 +72,7 @@ mod tests {
             holder(&asked, Some("beta:db"), 3, 8009)
         };
         assert_eq!(found(holds(3, 8009), None), Holder::Has("beta:db".into()));
-        // Its journal is lost, it is in the middle of a resync, or it knows nothing of the partnership.
+        // Its journal is lost, it is in the middle of a resync, or it does not know the partnership.
         for part in [Part::Nothing, Part::Unknown] {
             assert_eq!(found(Some(part.into()), None), Holder::Lost);
         }

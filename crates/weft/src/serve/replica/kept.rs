@@ -1,9 +1,9 @@
-//! How a group knows its volumes again, and a volume its group.
+//! Recognizes a group's volumes, and a volume's group.
 //!
-//! A group's file says which volumes it had (their identity, which file each lay on, and how long it was), so that another volume of
-//! the same name is not taken for one of them. Each volume's metadata name the group, so that it is used by nobody where the
-//! group's file is lost. The group's file is written first and forgotten last: one that finds its volumes without a mark
-//! marks them. Does not: look at content, or decide what follows (see [`super::group`]).
+//! A group's file records its volumes (their identity, which file each used, and its length), so that another volume
+//! with the same name is not mistaken for one of them. Each volume's metadata names the group, so that nobody uses
+//! the volume if the group's file is lost. The group's file is written first and removed last: a group that finds its
+//! volumes without a mark marks them. Content is not examined; [`super::group`] decides what follows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,23 +16,23 @@ use super::config::{Damaged, Remembered};
 use super::door;
 use super::names::GroupName;
 
-/// A volume as its group had it last.
+/// The last known properties of a group's volume.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     /// 32 hexadecimal digits: the identity that the volume got when it was created.
     id: String,
-    /// Number of the file that it lay on, where files have one that stays.
+    /// The number of its file, if the file system has stable numbers.
     #[serde(default)]
     inode: Option<u64>,
-    /// When that file was made, microseconds of Unix time, where the file system tells.
+    /// The creation time of that file in microseconds of Unix time, if the file system reports it.
     #[serde(default)]
     born_us: Option<i64>,
-    /// Bytes. In a group it does not become smaller.
+    /// Bytes. In a group it never shrinks.
     size: u64,
 }
 
 impl Kept {
-    /// Of a volume as it is.
+    /// The properties of a volume now.
     pub fn of(superblock: &Superblock) -> Kept {
         let file = superblock.file;
         Kept {
@@ -43,29 +43,30 @@ impl Kept {
         }
     }
 
-    /// Why a volume of this name is not the one that the group had.
+    /// Why a volume with this name is not the group's volume.
     pub fn differs(&self, now: &Superblock) -> Option<String> {
         let old = self.inode.map(|inode| FileIdentity { inode, born_us: self.born_us });
         let is_same_file = |old: FileIdentity| now.file.is_some_and(|file| old.is(&file));
         if self.id != door::hex(&now.id) {
             Some(
-                "it is not the volume that it was: that was removed, and this one was created in its place"
+                "it is not the group's volume: that one was removed, and this one was created in its place"
                     .into(),
             )
         } else if old.is_some_and(|old| !is_same_file(old)) {
             let path = now.path.display();
-            Some(format!("{path} is not the file that the group had: another one was accepted in its place"))
+            Some(format!("{path} is not the group's file: another file was accepted in its place"))
         } else if now.size < self.size {
-            Some(format!("it was made smaller: it has {} bytes and had {}", now.size, self.size))
+            Some(format!("it has shrunk: it has {} bytes and had {}", now.size, self.size))
         } else {
             None
         }
     }
 }
 
-/// Takes out the groups whose creation was interrupted before anything was replicated. A creation writes the list of the volumes, then the
-/// group's file, then makes the journal and marks the volumes; an end of replication takes the list away before the file. So a list
-/// alone, whose volumes are open here (nobody else is creating it) and bear no mark, is of a group that never was.
+/// Removes groups whose creation was interrupted before anything was replicated. A creation writes the list of
+/// volumes, then the group's file, then makes the journal and marks the volumes; ending replication removes the list
+/// before the file. So a list alone, whose volumes are open here (so no other server is creating it) and unmarked,
+/// belongs to a group that never ran.
 pub(super) fn take_never_begun(
     found: &mut Vec<Remembered>,
     marked: &[(String, Option<Membership>)],
@@ -84,8 +85,8 @@ pub(super) fn take_never_begun(
     never_begun
 }
 
-/// Completes what was found of the groups by what the metadata of the volumes that are open say: which volumes are in a group that has
-/// lost its list of them, and of which groups nothing is left but that.
+/// Completes the groups found with the metadata of the open volumes: adds volumes to groups that have lost their
+/// list, and adds groups of which nothing else is left.
 pub(super) fn complete(found: &mut Vec<Remembered>, marked: &[(String, Option<Membership>)], folder: &Path) {
     for group in found.iter_mut() {
         let Remembered::Damaged(damaged) = group else { continue };
@@ -108,10 +109,10 @@ pub(super) fn complete(found: &mut Vec<Remembered>, marked: &[(String, Option<Me
     let mut lost: BTreeMap<GroupName, Damaged> = BTreeMap::new();
     for (volume, of) in marked {
         let Some(of) = of.as_ref().filter(|_| !is_named(volume)) else { continue };
-        // A group of that name that does not have it is another one.
+        // A group of that name without this volume is a different group.
         let is_taken = found.iter().any(|group| **group.name() == *of.group);
         let name = if is_taken { format!("{}-{volume}", of.group) } else { of.group.clone() };
-        // One that is too long with the volume's name has that alone.
+        // If that name is too long, the volume's name is used alone.
         let Ok(name) = name.parse::<GroupName>().or_else(|_| volume.parse()) else { continue };
         let group = lost.entry(name.clone()).or_insert_with(|| Damaged {
             name,
@@ -119,7 +120,7 @@ pub(super) fn complete(found: &mut Vec<Remembered>, marked: &[(String, Option<Me
             partnership: Some(of.partnership),
             is_list_alone: false,
             why: format!(
-                "volume {volume} is replicated, in the group {}, and nothing of that group is left in {}",
+                "volume {volume} is replicated in the group {}, but nothing is left of that group in {}",
                 of.group,
                 folder.display()
             ),
@@ -160,15 +161,15 @@ mod tests {
         assert_eq!(why(superblock()), None);
         assert_eq!(why(Superblock { size: 128 << 20, generation: 9, ..superblock() }), None);
         let made_anew = Superblock { id: [8; 16], ..superblock() };
-        assert!(why(made_anew).is_some_and(|why| why.contains("not the volume")));
+        assert!(why(made_anew).is_some_and(|why| why.contains("not the group's volume")));
         let on_another =
             Superblock { file: Some(FileIdentity { inode: 12, born_us: Some(6) }), ..superblock() };
         assert!(why(on_another).is_some_and(|why| why.contains("vol1.img is not the file")));
         let in_memory = Superblock { file: None, medium: Medium::Ram, ..superblock() };
         assert!(why(in_memory).is_some());
         let smaller = Superblock { size: 8 << 20, ..superblock() };
-        assert!(why(smaller).is_some_and(|why| why.contains("made smaller")));
-        // Where files had no identity, the one that they have now is taken.
+        assert!(why(smaller).is_some_and(|why| why.contains("it has shrunk")));
+        // If files had no identity, the current one is recorded.
         let unknown = Kept::of(&Superblock { file: None, ..superblock() });
         assert_eq!(unknown.differs(&superblock()), None);
     }
@@ -224,7 +225,7 @@ mod tests {
             marked("b2", "b"),
             marked("c1", "c"),
             marked("c2", "c"),
-            // Its group was put back from a time when it had other volumes.
+            // Its group was restored from a time when it had other volumes.
             marked("a2", "a"),
             ("free".into(), None),
         ];

@@ -1,6 +1,6 @@
-//! What is said of a group whose file is lost: which side has what, as far as its journal tells, and both ways to begin anew.
-//!
-//! Does not: read the journal's records, or ask the other side: its address was in the file.
+//! Advice for a group whose file is lost: which side has what, according to its journal, and both ways to restart
+//! replication. The journal's records are not read, and the other side cannot be asked, because its address was in
+//! the file.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::group::Group;
 use crate::out::ShellCommand;
 
 impl Group {
-    /// Whether its file is of no use: what is known of it is in its journal.
+    /// Whether its file is unusable: then only its journal is left.
     pub(super) fn has_lost_file(&self) -> bool {
         self.config().partnership.is_empty()
     }
 
-    /// Which side has what, and both ways to begin anew, where the group's file is lost.
+    /// Which side has what, and both ways to restart replication after the group's file is lost.
     pub(super) async fn ways_out(&self, replicas: &Replicas) -> String {
         let opened = Volumes::at(replicas.folder.path()).open(&self.name, &replicas.pool);
         let told = match opened {
@@ -33,15 +33,15 @@ impl Group {
     }
 }
 
-/// What to do about a group of these volumes of which only its journal is left, `told` what that says.
+/// What to do about a group of these volumes of which only the journal is left; `told` is the journal's state.
 fn ways_out(group: &str, volumes: &[String], told: Result<&State, String>) -> String {
     let volumes = volumes.join(",");
     let state = match told {
         Ok(state) => state,
         Err(why) => {
             return format!(
-                "Its journal does not tell which side has what either ({why}): ask the other host first, by `weft replica status`, and \
-                 compare what both volumes hold. {}",
+                "Its journal does not say which side has what either ({why}): first run `weft replica status` on the other host, and \
+                 compare the data in both volumes. {}",
                 begin_anew(group, &volumes, &[], "sync")
             );
         }
@@ -50,12 +50,12 @@ fn ways_out(group: &str, volumes: &[String], told: Result<&State, String>) -> St
     let known = match state.role {
         Role::Source => source_has(state, &peers),
         Role::Destination if state.consistent => {
-            "Its journal says that this side is a copy: what was answered is on the other host, the source, and nothing is lost by beginning \
-             anew from there"
+            "Its journal says that this side is a copy: all acknowledged writes are on the other host, the source, and nothing is lost by starting \
+             again from there"
                 .to_owned()
         }
         Role::Destination => {
-            "Its journal says that this side is a copy in the middle of a resync, of no single moment: begin anew from the other host, \
+            "Its journal says that this side is a copy in the middle of a resync, with data of different moments: start again from the other host, \
              the source"
                 .to_owned()
         }
@@ -67,18 +67,18 @@ fn ways_out(group: &str, volumes: &[String], told: Result<&State, String>) -> St
 /// What this side, a source, has and its destinations lack.
 fn source_has(state: &State, peers: &[&PeerState]) -> String {
     let each = |peer: &&PeerState| match (peer.mode, peer.copied, peer.unprotected) {
-        (_, false, _) => format!("{} never had a whole copy", peer.name),
-        (_, true, true) => format!("{} lacks writes that were answered here alone", peer.name),
-        (Mode::Synchronous, true, false) => format!("{} has all that was answered here", peer.name),
+        (_, false, _) => format!("{} never had a complete copy", peer.name),
+        (_, true, true) => format!("{} lacks writes that were acknowledged only here", peer.name),
+        (Mode::Synchronous, true, false) => format!("{} has all writes acknowledged here", peer.name),
         (Mode::Asynchronous, true, false) => {
-            format!("{} may lack the last writes that were answered here", peer.name)
+            format!("{} may lack the last writes acknowledged here", peer.name)
         }
     };
     let each: Vec<String> = peers.iter().map(each).collect();
     let unreplayed = match state.closed {
         true => "",
         false => {
-            " (the last of them perhaps in the log alone, where the machine lost its power: only the file brings those back)"
+            " (after a power failure perhaps only in the log: only the lost file can bring those back)"
         }
     };
     let partners = match each.is_empty() {
@@ -86,13 +86,13 @@ fn source_has(state: &State, peers: &[&PeerState]) -> String {
         false => each.join(", "),
     };
     format!(
-        "Its journal says that this side is the source, epoch {}, with all that it answered{unreplayed}; {partners}. So begin anew from \
-         here, unless the other side was made the source since: `weft replica status` there says so",
+        "Its journal says that this side is the source, epoch {}, with all writes it acknowledged{unreplayed}; {partners}. So start again from \
+         here, unless the other side has become the source since: `weft replica status` there shows that",
         state.era().epoch
     )
 }
 
-/// Both directions.
+/// The commands for both directions.
 fn begin_anew(group: &str, volumes: &str, peers: &[&PeerState], mode: &str) -> String {
     let name = peers.first().map(|peer| peer.name.as_str());
     let (host, theirs) = name.and_then(|name| name.rsplit_once(':')).unwrap_or(("the other host", group));
@@ -102,9 +102,9 @@ fn begin_anew(group: &str, volumes: &str, peers: &[&PeerState], mode: &str) -> S
         ShellCommand::new("weft replica create").operand(volumes).operand(format!("{other}:{volumes}"));
     let create = create.option("--mode", mode).words("--seeded");
     format!(
-        "To begin anew, end replication on both sides: `{}` here, `{}` on {host}. Then, to go on with what is here, type here: `{create}`, \
-         which overwrites what differs on {host}. To go on with what {host} has, type the same there, with this host's name, \
-         which overwrites what differs here. Both sides' volumes can be looked at in between",
+        "To start again, end replication on both sides: `{}` here, `{}` on {host}. Then, to continue with this host's data, run here: `{create}`, \
+         which overwrites differences on {host}. To continue with the data of {host}, run the same there, with this host's name, \
+         which overwrites differences here. Both sides' volumes can be examined in between",
         remove(group),
         remove(theirs)
     )
@@ -155,7 +155,7 @@ mod tests {
         let alone = state(Role::Source, &[("beta:db", Mode::Synchronous, true)]);
         let said = ways_out("db", &volumes, Ok(&alone));
         assert!(
-            said.contains("beta:db lacks writes that were answered here alone. So begin anew from here"),
+            said.contains("beta:db lacks writes that were acknowledged only here. So start again from here"),
             "{said}"
         );
         assert!(said.contains("`weft replica remove db --force` on beta"), "{said}");
@@ -163,14 +163,14 @@ mod tests {
             said.contains("`weft replica create vol1 beta:vol1 --mode sync --seeded`, which overwrites"),
             "{said}"
         );
-        assert!(said.contains("To go on with what beta has"), "{said}");
+        assert!(said.contains("To continue with the data of beta"), "{said}");
         let both = state(
             Role::Source,
             &[("beta:db", Mode::Synchronous, false), ("c:db", Mode::Asynchronous, false)],
         );
         let said = ways_out("db", &volumes, Ok(&both));
         assert!(
-            said.contains("beta:db has all that was answered here, c:db may lack the last writes"),
+            said.contains("beta:db has all writes acknowledged here, c:db may lack the last writes"),
             "{said}"
         );
     }
@@ -180,11 +180,11 @@ mod tests {
         let mut copy = state(Role::Destination, &[]);
         copy.consistent = true;
         let said = ways_out("db", &["a".into(), "b".into()], Ok(&copy));
-        assert!(said.contains("this side is a copy: what was answered is on the other host"), "{said}");
+        assert!(said.contains("this side is a copy: all acknowledged writes are on the other host"), "{said}");
         assert!(said.contains("weft replica create a,b OTHERHOST:a,b"), "{said}");
         let said = ways_out("db", &["a".into()], Err("it is gone".into()));
         assert!(
-            said.contains("does not tell which side has what either (it is gone): ask the other host"),
+            said.contains("does not say which side has what either (it is gone): first run"),
             "{said}"
         );
     }

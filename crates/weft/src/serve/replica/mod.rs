@@ -1,8 +1,8 @@
-//! Replication in a server: its groups, what each of them is at present, and how that changes.
+//! Replication in a server: its groups, their current roles, and how these change.
 //!
-//! Spec: `replica` (the engine); [`door`] and [`carrier`] (the way over SMB); [`setup`] (before and after).
-//! Owns: the groups, and for each a task that opens the journal as what it says the group is, and opens it anew when that
-//! has changed. Does not: decide what a group is: the journal does, and the engine changes it.
+//! `replica` is the engine; [`door`] and [`carrier`] are the transport over SMB; [`setup`] has the messages before
+//! and after. This module owns the groups. A task per group opens the journal in the role that it records, and opens
+//! it again when that has changed. The journal says what a group is, and the engine changes it.
 
 mod carrier;
 pub(crate) mod check;
@@ -62,29 +62,30 @@ pub(super) struct Replicas {
     cores: Arc<Cores>,
     pool: Pool,
     folder: Folder,
-    /// What is known of the volumes, of those that are not served, too.
+    /// The records of all volumes, including those that are not served.
     volumes: Volumes,
     doors: Doors,
     members: Vec<Arc<Member>>,
-    /// Volumes of the command line that are not served.
+    /// Volumes on the command line that are not served.
     absent: Vec<Absent>,
     groups: Mutex<BTreeMap<GroupName, Arc<Group>>>,
-    /// One command at a time may add or remove a group: what it is called.
+    /// Only one command at a time may add or remove a group; this is its name.
     busy: Mutex<Option<String>>,
     /// Locked while this server becomes a destination.
     joins: AsyncMutex<()>,
-    /// One look at volumes at a time.
+    /// Only one examination of volumes at a time.
     looking: AsyncMutex<()>,
-    /// One measure of the log's place at a time: others would measure each other, and each has a file and a thread.
+    /// Only one measurement of the journals' folder at a time: concurrent ones would disturb each other, and each
+    /// needs a file and a thread.
     measuring: Arc<AsyncMutex<()>>,
-    /// The process ends.
+    /// Whether the process is ending.
     ends: AtomicBool,
     own: Own,
-    /// A random number, by which others know it under whatever name.
+    /// A random number that identifies this server under any host name.
     server: u64,
-    /// Known once the server listens.
+    /// Set once the server listens.
     smb_port: OnceLock<u16>,
-    /// The same.
+    /// Set once the server listens.
     acceptor: OnceLock<Acceptor>,
 }
 
@@ -95,29 +96,29 @@ struct Member {
     medium: Medium,
     front: Arc<Front>,
     bare: Arc<dyn weft_store::block::Block>,
-    /// Where it lies, for people.
+    /// Its location, for messages.
     place: String,
     growth: Growth,
 }
 
 impl Member {
-    /// What its file holds is what it holds, whatever file that is.
+    /// Accepts the current content of its file, whichever file it is.
     fn accept(&self) -> Result<(), String> {
         self.growth.accept().map_err(|e| format!("volume {}: {e}", self.name))
     }
 
-    /// Its metadata say that it is in this group.
+    /// Records in its metadata that it is in this group.
     fn enter(&self, group: &str, partnership: [u8; 16]) -> Result<(), String> {
         let of = Membership { group: group.to_owned(), partnership };
         self.growth.set_membership(Some(of)).map_err(|e| format!("volume {}: {e}", self.name))
     }
 
-    /// Its metadata say that it is in none.
+    /// Records in its metadata that it is in no group.
     fn leave(&self) -> Result<(), String> {
         self.growth.set_membership(None).map_err(|e| format!("volume {}: {e}", self.name))
     }
 
-    /// Gives it room for so many bytes, unless it has that.
+    /// Grows it to this many bytes, unless it has them.
     async fn lengthen(&self, size: u64) -> Result<(), String> {
         if self.bare.geometry().size >= size {
             return Ok(());
@@ -128,15 +129,15 @@ impl Member {
     }
 }
 
-/// How others log on here, for when the roles are exchanged.
+/// How others log on to this server when the roles are exchanged.
 struct Own {
     user: String,
     password: Password,
 }
 
 impl Replicas {
-    /// Makes the doors, and the groups that are remembered, which begin with [`Replicas::start`]. The front of a volume that is in
-    /// none leads to the volume when this returns; all others are closed, and their groups open them.
+    /// Makes the doors and the recorded groups, which start with [`Replicas::start`]. When this returns, the fronts
+    /// of volumes in no group lead to the volumes; all others are closed, and their groups open them.
     pub(super) fn new(
         plan: &Plan,
         state: &Path,
@@ -165,7 +166,7 @@ impl Replicas {
             Box::pin(async move {
                 let told = match replicas {
                     Some(replicas) => replicas.setup(&message).await,
-                    None => Tell::Error("the server ends".to_owned().into()),
+                    None => Tell::Error("the server is ending".to_owned().into()),
                 };
                 serde_json::to_vec(&told).unwrap_or_default().into()
             })
@@ -195,18 +196,18 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// Makes the groups that are remembered, each with its volumes, and opens the fronts of those that are in none.
+    /// Makes the recorded groups with their volumes, and opens the fronts of volumes in no group.
     fn remember(&self) -> Result<(), String> {
         let mut left = self.members.clone();
-        // Those that are known first: what else there is may be in a group of which nothing is known.
+        // Known groups first: the remaining volumes may be in a group of which nothing is known.
         let mut found = self.folder.load()?;
         found.retain(|found| !self.undoes(found));
         let marked = |member: &Arc<Member>| (member.name.clone(), member.growth.superblock().membership);
         let marked: Vec<(String, Option<Membership>)> = self.members.iter().map(marked).collect();
         for name in kept::take_never_begun(&mut found, &marked) {
             tracing::warn!(
-                "group {name}: this server ended while it was created, before anything was replicated: it is forgotten, and its volumes \
-                 are served as they are. If the other host keeps a copy of that name: `weft replica remove {name} --force` there"
+                "group {name}: the server ended while the group was created, before anything was replicated: the group is removed, and its volumes \
+                 are served as they are. If the other host has a copy with that name: `weft replica remove {name} --force` there"
             );
             let forgotten = self.folder.remove(&name);
             forgotten.map_err(|e| format!("{}: group {name}: {e}", self.folder.path().display()))?;
@@ -219,7 +220,7 @@ impl Replicas {
             let group = match found {
                 Remembered::Group(config) => {
                     if let Err(e) = self.folder.save_members(&config) {
-                        tracing::warn!("group {}: its volumes cannot be written down: {e}", config.name);
+                        tracing::warn!("group {}: cannot record its volumes: {e}", config.name);
                     }
                     // In the group's order.
                     let mut own: Vec<Arc<Member>> = own;
@@ -238,7 +239,7 @@ impl Replicas {
         Ok(())
     }
 
-    /// Whether a group was only being made when the server ended, and is gone.
+    /// Whether a group was still being created when the server ended, and is now removed.
     fn undoes(&self, found: &Remembered) -> bool {
         let Remembered::Group(config) = found else { return false };
         if !config.beginning {
@@ -248,13 +249,13 @@ impl Replicas {
         match group::undo_beginning(self, config) {
             Ok(()) => {
                 tracing::warn!(
-                    "group {name}: the server ended while it was made: `weft replica create` begins anew"
+                    "group {name}: the server ended while the group was created: repeat `weft replica create`"
                 );
                 true
             }
             Err(why) => {
                 tracing::error!(
-                    "group {name}: the server ended while it was made, and that is not undone: {why}"
+                    "group {name}: the server ended while the group was created, and that could not be undone: {why}"
                 );
                 false
             }
@@ -266,7 +267,7 @@ impl Replicas {
         Share::new(door::SHARE, Vfs::new(Shelf::new(self.doors.clone())))
     }
 
-    /// Begins with every group that is remembered.
+    /// Starts every recorded group.
     pub(super) fn start(self: &Arc<Self>, smb_port: u16, acceptor: &Acceptor) {
         self.smb_port.get_or_init(|| smb_port);
         self.acceptor.get_or_init(|| acceptor.clone());
@@ -274,7 +275,7 @@ impl Replicas {
         groups.into_iter().for_each(|group| self.enter(group));
     }
 
-    /// Whether the process ends.
+    /// Whether the process is ending.
     fn ends(&self) -> bool {
         self.ends.load(Ordering::Acquire)
     }
@@ -295,13 +296,13 @@ impl Replicas {
 
     fn group(&self, name: &str) -> Result<Arc<Group>, String> {
         let groups = self.groups();
-        // A volume names its group, too.
+        // A volume also names its group.
         let of_volume = || groups.values().find(|group| group.has(name));
         groups.get(name).or_else(of_volume).cloned().ok_or_else(|| {
             let there: Vec<&str> = groups.keys().map(|name| &**name).collect();
             match there.is_empty() {
-                true => format!("{name:?} is not replicated; `weft replica create` begins it"),
-                false => format!("{name:?} is not replicated; there is {}", there.join(", ")),
+                true => format!("{name:?} is not replicated; to replicate it: `weft replica create`"),
+                false => format!("{name:?} is not replicated; the groups are {}", there.join(", ")),
             }
         })
     }
@@ -313,7 +314,7 @@ impl Replicas {
                 return format!("volume {name} is not served: {}", absent.why());
             }
             let there: Vec<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
-            format!("volume {name:?} is not served with --replica here; there is {}", there.join(", "))
+            format!("volume {name:?} is not served by this server; it serves {}", there.join(", "))
         })
     }
 
@@ -326,12 +327,12 @@ impl Replicas {
         self.groups().values().find(|group| group.has(volume)).map(|group| group.name.clone())
     }
 
-    /// One command that adds or removes a group at a time. Others are told what it is called.
+    /// Only one command at a time may add or remove a group. Others get its name.
     fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, String> {
         Turn::take(&self.busy, command.into())
     }
 
-    /// Answers the server of a source.
+    /// Answers a source's server.
     async fn setup(self: &Arc<Self>, message: &[u8]) -> Tell {
         let ask: Ask = match serde_json::from_slice(message) {
             Ok(ask) => ask,
@@ -339,8 +340,7 @@ impl Replicas {
         };
         let told = match ask {
             Ask::Look { volumes, measure } => self.look(&volumes, measure).await,
-            // These are carried out whole, whatever becomes of the connection that asks: half a group would be of no use, and in
-            // the way.
+            // These are completed even if the asking connection ends: half a group would be useless and in the way.
             Ask::Join(join) => {
                 let replicas = self.clone();
                 uncancelled(async move { replicas.join(*join).await }).await.map(|()| Tell::Done)
@@ -380,7 +380,7 @@ impl Replicas {
             }
             Ask::Know { partnership, list } => match self.of_partnership(&partnership) {
                 Some(group) => group.learn_list(self, *list).await,
-                None => Err("this group is not here".into()),
+                None => Err("this server does not have the group".into()),
             },
             Ask::Goes { partnership, mark } => {
                 if let Some(group) = self.of_partnership(&partnership) {
@@ -397,11 +397,11 @@ impl Replicas {
         setup::few_and_distinct(wanted)?;
         let log = match measure {
             true => Some(self.measure_log().await.map_err(|e| {
-                format!("the journal's folder, {}, cannot be written to: {e}", self.folder.path().display())
+                format!("the journal's folder, {}, cannot be written: {e}", self.folder.path().display())
             })?),
             false => None,
         };
-        // Each costs a walk over its file.
+        // Each examination walks over the volume's file.
         let _looking = self.looking.lock().await;
         let mut volumes = Vec::new();
         for name in wanted {
@@ -414,10 +414,10 @@ impl Replicas {
         Ok(Tell::Looked { log, volumes, server: self.server })
     }
 
-    /// How fast durable writes are where the journal lies.
+    /// The speed of durable writes in the journals' folder.
     async fn measure_log(&self) -> io::Result<(f64, f64)> {
         let folder = self.folder.clone();
-        // Whoever asks may be gone before it is over; the next one waits nevertheless.
+        // The caller may be gone before it is over; the next one must wait nevertheless.
         let alone = self.measuring.clone().lock_owned().await;
         weft_machine::rt::blocking(move || {
             let _alone = alone;
@@ -427,7 +427,7 @@ impl Replicas {
         .await
     }
 
-    /// Becomes a destination.
+    /// Makes this server a destination.
     async fn join(self: &Arc<Self>, join: Join) -> Result<(), String> {
         let _turn = self.take_turn(format!("`weft replica create` of {}", join.source))?;
         let _joins = self.joins.lock().await;
@@ -436,7 +436,7 @@ impl Replicas {
             let member = self.member(name)?;
             if let Some(group) = self.group_of(name) {
                 return Err(format!(
-                    "volume {name} is in group {group} already; `weft replica remove {group}` on that host ends that"
+                    "volume {name} is already in group {group}; `weft replica remove {group}` on that host ends that"
                 ));
             }
             members.push(member);
@@ -449,12 +449,12 @@ impl Replicas {
             if own < *size {
                 let name = &member.name;
                 return Err(format!(
-                    "volume {name} has {own} bytes and needs {size}: weft volume resize {name} {size}"
+                    "volume {name} has {own} bytes but needs {size}: weft volume resize {name} {size}"
                 ));
             }
             if !join.may_overwrite && group::used_bytes(&member.bare).await? > 0 {
                 return Err(format!(
-                    "volume {} holds something: --overwrite says that it may go, --seeded that it is a copy to begin with",
+                    "volume {} contains data: use --overwrite to overwrite it, or --seeded if it is an older copy",
                     member.name
                 ));
             }
@@ -464,12 +464,12 @@ impl Replicas {
         }
         let group = Group::join(self, &join).await?;
         self.enter(group.clone());
-        // The source, once it has the answer, comes to a door that is there.
+        // Once it has the answer, the source finds an open door.
         if let Err(why) = group.settled(|state| matches!(state, State::Destination(_))).await {
-            self.dissolve(&group, true).await.map_err(|e| format!("{why}; and the group stays: {e}"))?;
+            self.dissolve(&group, true).await.map_err(|e| format!("{why}; and the group could not be removed: {e}"))?;
             return Err(why);
         }
-        tracing::info!("group {} is a destination of {} now", group.name, join.source);
+        tracing::info!("group {} is now a destination of {}", group.name, join.source);
         Ok(())
     }
 
@@ -478,15 +478,15 @@ impl Replicas {
         self.groups().values().find(is).cloned()
     }
 
-    /// The source of this epoch has ended the partnership. Unless `volumes` is empty, it takes back the join of these, and nothing else is
-    /// meant.
+    /// The source of this epoch has ended the partnership. If `volumes` is not empty, it only takes back its join of
+    /// these volumes.
     async fn leave(
         self: &Arc<Self>,
         partnership: &str,
         volumes: &[String],
         epoch: u64,
     ) -> Result<(), String> {
-        // A source that has lost the answer to its join says this while that join may still go on.
+        // A source that has lost the answer to its join says this while the join may still be running.
         drop(self.joins.lock().await);
         let Some(group) = self.of_partnership(partnership) else {
             self.note_ended(partnership, volumes);
@@ -497,24 +497,24 @@ impl Replicas {
         }
         let name = &group.name;
         match group.state() {
-            // Its join was another one: a source has come since.
+            // It was another join: a source has connected since.
             State::Destination(copy) if !volumes.is_empty() && copy.holds() => return Ok(()),
             State::Destination(copy) if epoch > 0 && copy.latest_epoch() > epoch => {
                 return Err(format!(
-                    "{name} follows the source of epoch {} there, and not that of epoch {epoch}: `weft replica remove` is to be typed on \
+                    "{name} follows the source of epoch {} there, not that of epoch {epoch}: run `weft replica remove` on \
                      its source",
                     copy.latest_epoch()
                 ));
             }
             State::Destination(_) => {}
-            // It may hold what nobody else does.
+            // It may have data that nobody else has.
             State::Stopped(_) => {
                 return Err(format!(
                     "{name} is stopped there: `weft replica remove {name} --force` on that host"
                 ));
             }
             State::Source(_) | State::Starting => {
-                return Err(format!("group {name} is no destination there"));
+                return Err(format!("group {name} is not a destination there"));
             }
         }
         let _turn = self.take_turn(format!("`weft replica remove {name}` of its source"))?;
@@ -523,31 +523,32 @@ impl Replicas {
         self.dissolve(&group, false).await
     }
 
-    /// Remembers that a source has ended a partnership, where that is what it has said: with volumes it takes back what it had begun.
+    /// Records that a source has ended a partnership. With volumes it has only taken back a join.
     fn note_ended(&self, partnership: &str, volumes: &[String]) {
         if volumes.is_empty()
             && door::parse_partnership(partnership).is_some()
             && let Err(e) = self.folder.note_ended(partnership)
         {
             tracing::warn!(
-                "that partnership {partnership} was ended is not written down: {e}; should its source be restored from a backup of before, it \
-                 would not learn of it"
+                "cannot record that partnership {partnership} was ended: {e}; if its source is restored from an earlier backup, it \
+                 will not learn about it"
             );
         }
     }
 
-    /// The source's volumes are about to grow: those here get room for it. They become longer for the group when the source
+    /// The source's volumes are about to grow: reserves room in this side's volumes. The group grows when the source
     /// says so in its next hello.
     async fn make_longer(&self, partnership: &str, sizes: &[u64]) -> Result<(), String> {
-        let group = self.of_partnership(partnership).ok_or("this group is not here")?;
+        let group = self.of_partnership(partnership).ok_or("this server does not have the group")?;
         if !group.is_destination() {
-            return Err(format!("group {} is no destination here", group.name));
+            return Err(format!("group {} is not a destination on this host", group.name));
         }
         let _turn = group.take_turn(format!("`weft replica resize` of the source of {}", group.name))?;
         group.lend(sizes).await
     }
 
-    /// Ends a group here: its volumes become volumes like any others. Once begun it goes on whoever waits for it.
+    /// Ends a group on this side: its volumes become ordinary volumes. Once begun, it is completed even if the caller
+    /// is gone.
     async fn dissolve(self: &Arc<Self>, group: &Arc<Group>, give_up: bool) -> Result<(), String> {
         let (replicas, group) = (self.clone(), group.clone());
         uncancelled(async move {
@@ -567,12 +568,12 @@ impl Replicas {
         }
     }
 
-    /// How all groups are doing.
+    /// The state of all groups.
     pub(super) fn told(&self) -> Vec<crate::admin::replica::Group> {
         told::groups(self)
     }
 
-    /// Carries a command out. One that only waits yet is given up when whoever typed it has hung up.
+    /// Carries a command out. A pure wait is cancelled when the caller hangs up.
     pub(super) async fn command(
         self: &Arc<Self>,
         command: crate::admin::replica::Command,
@@ -582,15 +583,15 @@ impl Replicas {
     }
 }
 
-/// A command's turn, until it is dropped. Nobody waits for one: whoever waits for a command of another host would keep that from
-/// being answered.
+/// A command's turn, until it is dropped. Commands never wait for a turn: waiting for a command of another host would
+/// prevent that host's request from being answered.
 struct Turn<'a>(&'a Mutex<Option<String>>);
 
 impl<'a> Turn<'a> {
     fn take(busy: &'a Mutex<Option<String>>, command: String) -> Result<Turn<'a>, String> {
         let mut now = busy.lock().unwrap_or_else(PoisonError::into_inner);
         match &*now {
-            Some(other) => Err(format!("{other} is being carried out: try again when it is done")),
+            Some(other) => Err(format!("{other} is running: try again when it is done")),
             None => {
                 *now = Some(command);
                 Ok(Turn(busy))
@@ -605,7 +606,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Refuses to serve volumes that are in a group to a server that does not replicate: what is written to them would be in no log.
+/// Refuses to serve grouped volumes on a server that does not replicate: writes to them would be in no log.
 pub(super) fn refuse_members(plan: &Plan) -> Result<(), Unserved> {
     let Some(state) = plan.state_dir() else { return Ok(()) };
     let names = plan.config().volumes.iter().map(|volume| &volume.name);

@@ -1,6 +1,5 @@
-//! Names of groups. A group's name is part of the names of its files, and another server may have chosen it.
-//!
-//! So only a checked name is a [`GroupName`], and nothing but a [`GroupName`] becomes a path (see [`super::config::Folder`]).
+//! Names of groups. A group's name is part of its files' names, and another server may have chosen it. So only a
+//! checked name is a [`GroupName`], and only a [`GroupName`] becomes a path (see [`super::config::Folder`]).
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,15 +9,15 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use weft_store::volume::{self, MAX_NAME};
 
-/// A name that can be that of a group: the same as for a volume, which its journal is.
+/// A valid name of a group: the rules are those of volumes, because its journal is one.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct GroupName(String);
 
-/// Text that is no name of a group.
+/// Text that is not a valid group name.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0:?} cannot name a group: letters, digits, '-', '_' and '.', at most {MAX_NAME}, and no '.' in front"
+    "{0:?} cannot name a group: use letters, digits, '-', '_' and '.', at most {MAX_NAME}, without a leading '.'"
 )]
 pub(crate) struct NoName(String);
 

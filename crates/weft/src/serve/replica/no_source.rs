@@ -1,7 +1,7 @@
-//! A group all of whose sides are copies: each gave up for another one, and nobody serves it.
+//! A group whose sides are all copies: each gave up its role for another one, and no side serves it.
 //!
-//! What: [`Standing`], by which a copy says what it has though it may be promoted by force only. Spec: [`Ask::Holds`].
-//! Does not: decide who becomes the source: whoever types a failover does.
+//! With [`Standing`] a copy reports what it has even if it can be promoted only by force. See [`Ask::Holds`]. The
+//! user decides which side becomes the source, by a failover.
 //!
 //! [`Ask::Holds`]: super::setup::Ask::Holds
 
@@ -17,22 +17,23 @@ use super::Replicas;
 use super::group::{Group, State};
 use super::partners::Holds;
 
-/// A copy to which no source comes asks its partners after so long, and after twice as long each time, up to this.
+/// A copy that no source contacts asks its partners after this time, then after twice as long each time, up to a
+/// limit.
 const ASKS_AFTER: Duration = Duration::from_secs(2);
 const ASKS_AT_LEAST: Duration = Duration::from_secs(30);
 
-/// What a copy has. The greater one is the better source.
+/// What a copy has. The greater value is the better source.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Standing {
-    /// It is what a source once had.
+    /// Whether it is consistent: a state that a source once had.
     pub whole: bool,
-    /// Of which epoch that is.
+    /// The epoch of that state.
     pub epoch: u64,
     /// Its last record.
     pub last: u64,
 }
 
-/// What to do where `own` and all others are copies; `None` where one of the others is something else, or did not say.
+/// What to do if `own` and all others are copies; `None` if one of the others is not, or did not answer.
 fn none_is_source(name: &str, own: Standing, others: &[(String, Option<Holds>)]) -> Option<String> {
     let standing = |(host, holds): &(String, Option<Holds>)| Some((holds.as_ref()?.copy?, host.clone()));
     let others: Vec<(Standing, String)> = others.iter().map(standing).collect::<Option<_>>()?;
@@ -41,17 +42,17 @@ fn none_is_source(name: &str, own: Standing, others: &[(String, Option<Holds>)])
     let hosts: Vec<&str> = others.iter().map(|(_, host)| host.as_str()).collect();
     let hosts = hosts.join(" and ");
     let to_type = match own.cmp(best) {
-        std::cmp::Ordering::Greater => format!("this side has most: `{failover}` here"),
-        std::cmp::Ordering::Equal => format!("this side has as much as {host}: `{failover}` here, or there"),
-        std::cmp::Ordering::Less => format!("{host} has most: `{failover}` there"),
+        std::cmp::Ordering::Greater => format!("this side has the most: run `{failover}` here"),
+        std::cmp::Ordering::Equal => format!("this side has as much as {host}: run `{failover}` here or there"),
+        std::cmp::Ordering::Less => format!("{host} has the most: run `{failover}` there"),
     };
     Some(format!(
-        "no side is the source: this one is a copy, and so is {hosts}. Of them {to_type} says what is lost, and goes on with what that \
-         side has"
+        "no side is the source: this one is a copy, and so is {hosts}. {to_type} first says what would be lost, and then continues with that \
+         side's data"
     ))
 }
 
-/// Why a side does not give up where all `others` are copies; `None` where one of them is something else, or did not say.
+/// Why a side does not give up its role if all `others` are copies; `None` if one of them is not, or did not answer.
 fn follows_nobody(name: &str, others: &[(String, Option<Holds>)]) -> Option<String> {
     let is_copy =
         |(_, holds): &(String, Option<Holds>)| holds.as_ref().is_some_and(|holds| holds.copy.is_some());
@@ -61,14 +62,14 @@ fn follows_nobody(name: &str, others: &[(String, Option<Holds>)]) -> Option<Stri
     let hosts: Vec<&str> = others.iter().map(|(host, _)| host.as_str()).collect();
     let hosts = hosts.join(" and ");
     Some(format!(
-        "{name} is a copy on {hosts} already: if this side gave up, too, no side would be the source. To go on with what is here: \
-         `weft replica resolve {name} --keep here`. To make it a copy nevertheless: `weft replica resolve {name} --keep there \
+        "{name} is already a copy on {hosts}: if this side became one too, no side would be the source. To continue with this host's data: \
+         `weft replica resolve {name} --keep here`. To make it a copy anyway: `weft replica resolve {name} --keep there \
          --force`, then `weft replica switch {name} --failover` on {hosts}"
     ))
 }
 
 impl Group {
-    /// What this side has, where it is a copy.
+    /// What this side has, if it is a copy.
     pub fn standing(&self) -> Option<Standing> {
         let State::Destination(copy) = self.state() else { return None };
         let status = copy.status();
@@ -81,13 +82,13 @@ impl Group {
         asked.map(|(partner, holds)| (partner.address.host, holds)).collect()
     }
 
-    /// Refuses to give up for sides all of which are copies: nobody would be the source.
+    /// Refuses to become a copy if all others are copies, because no side would be the source.
     pub async fn would_follow_nobody(&self, replicas: &Replicas) -> Result<(), String> {
         let others = self.ask_for_standing(replicas).await;
         follows_nobody(&self.name, &others).map_or(Ok(()), Err)
     }
 
-    /// As long as this side is this copy, and no source comes: finds out whether there is one.
+    /// While this side is this copy and no source contacts it: finds out whether there is one.
     pub async fn look_for_source(&self, replicas: &Replicas, copy: &Arc<Destination>) {
         let is = |state: &State| self.is_this_copy(state, copy);
         let mut pause = ASKS_AFTER;
@@ -108,7 +109,7 @@ impl Group {
         }
     }
 
-    /// What to type where no side is the source.
+    /// What to type if no side is the source.
     pub fn no_source(&self) -> Option<String> {
         match self.state() {
             State::Destination(copy) if waits_for_source(&copy) => self.known_no_source(),
@@ -135,7 +136,7 @@ mod tests {
             follows_nobody("db", &others)
         };
         assert!(told(&[copy(), copy()]).is_some_and(|why| why.contains("no side would be the source")));
-        // A source, one that waits for the same decision, one that cannot be asked, and nobody.
+        // A source, a side that waits for the same decision, one that cannot be asked, and none.
         for others in [&[copy(), source()][..], &[Some(Holds::from(Part::Nothing))], &[copy(), None], &[]] {
             assert_eq!(told(others), None, "{others:?}");
         }
@@ -148,11 +149,11 @@ mod tests {
         let told = |own, other| none_is_source("db", own, &[("beta".into(), other)]);
         let says = |own, other| told(own, copy(other)).unwrap();
         let here = says(standing(true, 2, 5), standing(true, 1, 9));
-        assert!(here.contains("no side is the source") && here.contains("this side has most"), "{here}");
+        assert!(here.contains("no side is the source") && here.contains("this side has the most"), "{here}");
         let there = says(standing(false, 2, 5), standing(true, 1, 9));
-        assert!(there.contains("beta has most: `weft replica switch db --failover` there"), "{there}");
-        assert!(says(standing(true, 1, 9), standing(true, 1, 9)).contains("here, or there"));
-        // One that is something else, is of an older version, or cannot be asked.
+        assert!(there.contains("beta has the most: run `weft replica switch db --failover` there"), "{there}");
+        assert!(says(standing(true, 1, 9), standing(true, 1, 9)).contains("here or there"));
+        // A side that is something else, has an older version, or cannot be asked.
         assert_eq!(told(standing(true, 1, 9), Some(Holds::from(Part::Nothing))), None);
         assert_eq!(told(standing(true, 1, 9), None), None);
         assert_eq!(none_is_source("db", standing(true, 1, 9), &[]), None);

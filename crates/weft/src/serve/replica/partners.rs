@@ -1,8 +1,8 @@
 //! What the other sides of a group have, and which of them is its source.
 //!
-//! Spec: [`Ask::Holds`]. A group's partners are kept in its file, the source of a copy first. A hello does not say
-//! from which host it comes, so a copy that knows several partners asks them which one is the source.
-//! Does not: decide what a group is, which partners it has (see [`super::destinations`]), or carry anything (see [`super::carrier`]).
+//! See [`Ask::Holds`]. A group's file lists its partners, a copy's source first. A hello does not say which host sent
+//! it, so a copy with several partners asks them which one is the source. [`super::destinations`] decides which
+//! partners there are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,45 +22,45 @@ use super::{Replicas, carrier, removed};
 use crate::args::replica::Objection;
 use crate::out::Said;
 
-/// How long partners that are asked what they have may take.
+/// Time limit for asking partners what they have.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
-/// A copy that has not found its source among its partners asks again after so long, and after twice as long each time, up to this.
-/// A source that has just come says so when it has asked its destinations, which is in a moment.
+/// A copy that has not found its source among its partners asks again after this time, then after twice as long each
+/// time, up to a limit. A new source says so once it has asked its destinations, which takes a moment.
 pub(super) const ASKS_AGAIN: Duration = Duration::from_secs(1);
 pub(super) const ASKS_AT_LEAST: Duration = Duration::from_secs(60);
-/// What a side of a group answers.
+/// The answer of a side of a group.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(from = "Message", into = "Message")]
 pub(super) struct Holds {
-    /// What it is, and has.
+    /// Its role and what it has.
     pub part: Part,
-    /// What it knows another side to have: it was set back.
+    /// What it knows another side to have, because it was set back.
     pub known: Option<Known>,
-    /// What it has as a copy, where it is one.
+    /// What it has as a copy, if it is one.
     pub copy: Option<Standing>,
 }
 
-/// What a side of a group is, with the epoch and the last record of what it has.
+/// The role of a side, with the epoch and last record of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// It is written to there.
+    /// The source, which accepts writes.
     Source { epoch: u64, last: u64 },
     /// A copy that could be promoted.
     Copy { epoch: u64, last: u64 },
-    /// It was a source, and is stopped or being opened.
+    /// A former source that is stopped or being opened.
     Stopped { epoch: u64, last: u64 },
-    /// It has nothing that could be gone on with, and does not say what it was.
+    /// It has no usable data and does not report its role.
     Nothing,
-    /// The server knows nothing of the partnership.
+    /// The server does not know the partnership.
     Unknown,
-    /// The same, and it was told by its source that it is over.
+    /// The server does not know the partnership any more: its source has ended it.
     Ended,
 }
 
 /// What a side knows another one to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Of which epoch that is; `None` from a server of an older version.
+    /// Its epoch; `None` from a server of an older version.
     pub epoch: Option<u64>,
     /// The last record.
     pub last: u64,
@@ -69,7 +69,7 @@ pub(super) struct Known {
 }
 
 impl Part {
-    /// The epoch and the last record; zeros, which are less than what anybody has, of a side that has nothing.
+    /// The epoch and last record; zeros, less than any real position, for a side that has nothing.
     pub fn has(self) -> (u64, u64) {
         match self {
             Part::Source { epoch, last } | Part::Copy { epoch, last } | Part::Stopped { epoch, last } => {
@@ -91,7 +91,7 @@ impl From<Part> for Holds {
     }
 }
 
-/// [`Holds`] as it travels. An older version has neither `part` nor `known_epoch`.
+/// [`Holds`] on the wire. An older version sends neither `part` nor `known_epoch`.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 struct Message {
@@ -122,7 +122,8 @@ enum Word {
 impl From<Message> for Holds {
     fn from(message: Message) -> Holds {
         let Message { epoch, last, .. } = message;
-        // An older version says of a stopped source that it is none, and zeros where it has nothing, or knows nothing of the partnership.
+        // An older version reports a stopped source as no source, and zeros if it has nothing or does not know the
+        // partnership.
         let word = message.part.unwrap_or(match (message.source, epoch) {
             (true, _) => Word::Source,
             (false, 0) => Word::Nothing,
@@ -159,14 +160,14 @@ impl From<Holds> for Message {
     }
 }
 
-/// The side that has most.
+/// The side that has the most.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct Most {
-    /// Of which epoch that is.
+    /// Its epoch.
     #[serde(rename = "most_epoch")]
     pub epoch: u64,
-    /// Its last record; zero where nobody knows.
+    /// Its last record; zero if unknown.
     #[serde(rename = "most_last")]
     pub last: u64,
     /// Its host.
@@ -176,7 +177,7 @@ pub(super) struct Most {
 }
 
 impl Most {
-    /// Forgets what no host of a group would say: it comes from another server, and is kept.
+    /// Drops implausible text: it comes from another server, and is kept.
     pub fn keep_short(&mut self) {
         self.silent.retain(|host| host.len() <= MOST_NAME);
         self.silent.truncate(MOST_PARTNERS);
@@ -185,25 +186,26 @@ impl Most {
         }
     }
 
-    /// Takes in what a host has, or is known to have.
+    /// Takes a host's position into account.
     fn hear(&mut self, (epoch, last): (u64, u64), host: &str) {
         if (epoch, last) > (self.epoch, self.last) {
             (self.epoch, self.last, self.holder) = (epoch, last, host.to_owned().into());
         }
     }
 
-    /// Takes in what a side knows another one to have; `before` is the epoch of what a server of an older version speaks of.
+    /// Takes into account what a side knows another one to have; `before` is the epoch that a server of an older
+    /// version means.
     fn hear_known(&mut self, known: &Known, before: u64) {
         self.hear((known.epoch.unwrap_or(before), known.last), &known.holder);
     }
 
-    /// What a copy lacks that has everything through record `last` of this epoch.
+    /// What a copy with everything through record `last` of this epoch lacks.
     pub fn missing(&self, epoch: u64, last: u64) -> Option<String> {
         let holder = &self.holder;
         match (self.epoch, self.last) {
             most if most <= (epoch, last) => None,
             (later, _) if later > epoch => Some(format!(
-                "this copy is of epoch {epoch}; {holder} has what was written since, in epoch {later}"
+                "this copy is of epoch {epoch}; {holder} has later writes, of epoch {later}"
             )),
             (_, most) => Some(format!(
                 "this copy lacks records {} to {most}; {holder} has them",
@@ -212,29 +214,30 @@ impl Most {
         }
     }
 
-    /// What nobody knows.
+    /// The sentence about hosts that could not be asked.
     pub fn unasked(&self) -> String {
         match self.silent.is_empty() {
             true => String::new(),
-            false => format!("{} could not be asked, and may have more", joined(&self.silent)),
+            false => format!("{} could not be asked and may have more", joined(&self.silent)),
         }
     }
 }
 
-/// What is known of the other sides, against a failover of this one.
+/// What is known about the other sides that matters for a failover of this one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Elsewhere {
-    /// By the word that passes over it, in a sentence.
+    /// Each objection with its sentence.
     pub objections: Vec<(Objection, String)>,
-    /// What nobody knows.
+    /// The sentence about hosts that could not be asked.
     pub unasked: String,
     /// The names of other copies that have more.
     pub ahead: Vec<String>,
 }
 
 impl Elsewhere {
-    /// Of what partners have answered, the source first, to a copy that has `own`: an epoch, and the last record of it. `most` was heard
-    /// before, and `successor` is who was to take the place of its source, of which the copy has heard lately if `is_heard`.
+    /// Evaluates the partners' answers, the source's first, for a copy that has `own`: an epoch and its last record.
+    /// `most` is from earlier messages, and `successor` was to replace the copy's source, which was heard recently if
+    /// `is_heard`.
     fn of(
         name: &str,
         asked: &[(Partner, Option<Holds>)],
@@ -250,14 +253,14 @@ impl Elsewhere {
                 .iter()
                 .find(|(partner, _)| partner.name == successor)
                 .and_then(|(_, holds)| holds.as_ref());
-            // One that is a copy of the same time still: the roles were to be exchanged, and were not. Whoever says anything less, has
-            // perhaps lost what it had answered.
+            // Whether the successor is still a copy of the same time: the planned exchange did not happen. A
+            // successor that reports less may have lost what it had acknowledged.
             let is_copy_still =
                 |holds: &Holds| matches!(holds.part, Part::Copy { epoch: its, .. } if its == epoch);
             if !there.is_some_and(is_copy_still) {
                 let why = format!(
-                    "the roles were exchanged, and the source is {successor} by now, unless {successor} says that it is a copy still: a \
-                     failover here would make a second one"
+                    "the roles were exchanged, and {successor} is now the source, unless it says that it is still a copy: a \
+                     failover here would make a second source"
                 );
                 objections.push((Objection::Switched, why));
             }
@@ -265,16 +268,16 @@ impl Elsewhere {
         for (number, (partner, holds)) in asked.iter().enumerate() {
             let host = &partner.address.host;
             match holds {
-                // One of an earlier epoch is none any more, as soon as it hears of that.
+                // A source of an earlier epoch gives up as soon as it hears about the later one.
                 Some(Holds { part: Part::Source { epoch: its, .. }, .. }) if *its < epoch => {}
                 Some(Holds { part: Part::Source { epoch: its, last: end }, .. }) => {
                     sources.push(host.clone().into());
-                    // What a source that is heard of has on the way is no loss.
+                    // Data that a reachable source has not sent yet is not lost.
                     if !is_heard || *its > epoch {
                         most.hear((*its, *end), host);
                     }
                 }
-                // Whoever is not there any more may serve the volumes all the same.
+                // A side that has left the group may still serve the volumes.
                 Some(holds) if number == 0 && holds.part.is_unknown() => {
                     objections.push((Objection::Removed, removed::told(name, host)));
                 }
@@ -284,23 +287,23 @@ impl Elsewhere {
                         most.hear_known(known, epoch);
                     }
                 }
-                // That its source is lost is why somebody wants this.
+                // A lost source is the reason for the failover.
                 None if number == 0 => {}
                 None => most.silent.push(host.clone().into()),
             }
         }
         if !sources.is_empty() {
             let why = format!(
-                "{hosts} could be asked, and says that it is the source and can be written to, whether it reaches this side or not: what it \
-                 answers from now on would be missing here. To lose nothing, mend the way from there (`weft replica status` on {hosts} says \
-                 what is wrong with it); if {hosts} is lost all the same, stop its server and try again",
+                "{hosts} answers that it is the source and accepts writes, whether or not it reaches this side: writes that it \
+                 acknowledges from now on would be missing here. To lose nothing, repair the link from there (`weft replica status` on {hosts} says \
+                 what is wrong with it); if {hosts} is lost anyway, stop its server and try again",
                 hosts = joined(&sources)
             );
             objections.push((Objection::Alive, why));
         }
         if let Some(missing) = most.missing(epoch, last) {
             objections
-                .push((Objection::OtherHasMore, format!("{missing}. What this copy lacks would be lost")));
+                .push((Objection::OtherHasMore, format!("{missing}. The missing records would be lost")));
         }
         let is_ahead =
             |holds: &Holds| !matches!(holds.part, Part::Source { .. }) && holds.part.has() > (epoch, last);
@@ -315,7 +318,7 @@ fn joined(hosts: &[Said]) -> String {
 }
 
 impl Group {
-    /// What this side has, for a partner that asks.
+    /// This side's position, for a partner that asks.
     pub fn holds(&self) -> Holds {
         let whole = self.status().filter(|status| status.consistent);
         let known = match (self.engine().set_back(), self.known_most()) {
@@ -323,7 +326,7 @@ impl Group {
                 let epoch = self.status().map(|status| status.epoch);
                 Some(Known { epoch, last, holder: holder.into() })
             }
-            // It has given up for one that has more, and follows nobody yet.
+            // It has given up its role for one that has more, and follows nobody yet.
             (None, Some(most)) => {
                 Some(Known { epoch: Some(most.epoch), last: most.last, holder: most.holder })
             }
@@ -338,7 +341,7 @@ impl Group {
         Holds { part, known, copy: self.standing() }
     }
 
-    /// Asks all partners what they have. `None` of one that cannot be reached, or does not know the question.
+    /// Asks all partners what they have. `None` for one that cannot be reached or does not know the question.
     pub(super) async fn ask_partners(&self, replicas: &Replicas) -> Vec<(Partner, Option<Holds>)> {
         let asked = self.config().partners.into_iter().map(|partner| async {
             let holds = self.ask_partner(replicas, &partner).await;
@@ -347,7 +350,7 @@ impl Group {
         join_all(asked).await
     }
 
-    /// The same of one of them.
+    /// Asks one of them.
     pub(super) async fn ask_partner(&self, replicas: &Replicas, partner: &Partner) -> Option<Holds> {
         let ask = Ask::Holds { partnership: self.partnership_hex() };
         let told = rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &ask));
@@ -357,7 +360,7 @@ impl Group {
         }
     }
 
-    /// Which side has most, as far as this one and its partners know.
+    /// The side with the most, as far as this one and its partners know.
     pub async fn most(&self, replicas: &Replicas) -> Most {
         let mut most = Most::default();
         let mut known = vec![self.holds()];
@@ -371,12 +374,12 @@ impl Group {
                 None => most.silent.push(host.into()),
             }
         }
-        // Of the epoch before anybody was promoted.
+        // The epoch before anybody was promoted.
         let before = self.latest_epoch();
         for known in known.iter().filter_map(|holds| holds.known.as_ref()) {
             most.hear_known(known, before);
         }
-        // One that told what it has a moment ago, and cannot be reached now, has it still.
+        // A side that reported its position recently still has that data, even if it cannot be reached now.
         match self.known_most() {
             Some(before) if (before.epoch, before.last) > (most.epoch, most.last) => {
                 Most { silent: most.silent, ..before }
@@ -385,7 +388,7 @@ impl Group {
         }
     }
 
-    /// Why this copy is not the one to become the source, as far as anybody knows that can be asked; and which hosts could not be.
+    /// The objections to promoting this copy, from everybody who can be asked; and the hosts that could not be asked.
     pub async fn is_behind(&self, replicas: &Replicas, copy: &Destination) -> Elsewhere {
         let asked = self.ask_partners(replicas).await;
         let status = copy.status();
@@ -394,8 +397,8 @@ impl Group {
         Elsewhere::of(&self.name, &asked, own, is_heard, &self.config().successor, most)
     }
 
-    /// Before this copy is promoted by force: the other copies that have more, which these are, are none of its destinations. It would
-    /// overwrite what only they have. What is to be said of them.
+    /// Before this copy is promoted by force: removes other copies that have more (`ahead`) from its destinations,
+    /// because it would overwrite data that only they have. Returns the sentences about them.
     pub fn part_from(&self, replicas: &Replicas, ahead: &[String]) -> Result<String, String> {
         let is_ahead = |partner: &Partner| ahead.contains(&partner.name);
         let partners = self.config().partners.into_iter();
@@ -406,17 +409,17 @@ impl Group {
         self.change(replicas, |config| config.partners.retain(|partner| !is_ahead(partner)))?;
         let (hosts, name) = (joined(&hosts), &self.name);
         Ok(format!(
-            "; {hosts} has records that this side lacks, and stays as it is: to overwrite them, `weft replica remove {name}` there, and then \
+            "; {hosts} has records that this side lacks and is left unchanged: to overwrite it, run `weft replica remove {name}` there, and then \
              `weft replica create` here"
         ))
     }
 
-    /// Whether this side is this copy still, in a group that has not ended.
+    /// Whether this side is still this copy, in a group that has not ended.
     pub(super) fn is_this_copy(&self, state: &State, copy: &Arc<Destination>) -> bool {
         matches!(state, State::Destination(now) if Arc::ptr_eq(now, copy)) && !self.engine().has_ended()
     }
 
-    /// As long as this side is this copy: finds out, whenever a later source was accepted, which partner that is.
+    /// While this side is this copy: when a later source was accepted, finds out which partner that is.
     pub async fn find_source(&self, replicas: &Replicas, copy: &Arc<Destination>) {
         let is = |state: &State| self.is_this_copy(state, copy);
         let (mut known, mut pause) = (0, ASKS_AGAIN);
@@ -434,7 +437,7 @@ impl Group {
         }
     }
 
-    /// Puts the partner first that is the source of this epoch. Whether that is known.
+    /// Puts the partner that is the source of this epoch first. Returns whether it is known.
     async fn name_source(&self, replicas: &Replicas, epoch: u64) -> bool {
         let config = self.config();
         let first = config.partners.first().map(|partner| partner.name.clone());
@@ -448,7 +451,7 @@ impl Group {
                 found.map(|(partner, _)| partner.name)
             }
         };
-        // Whatever it is, it was accepted.
+        // Earlier knowledge is obsolete, because a source was accepted.
         self.know_most(None);
         let Some(source) = found else { return false };
         if first.as_ref() == Some(&source) && config.successor.is_empty() {
@@ -470,7 +473,7 @@ impl Group {
         true
     }
 
-    /// The epoch and the last record of a copy, where this side is one.
+    /// The epoch and last record, if this side is a copy.
     pub fn copy_has(&self) -> Option<(u64, u64)> {
         let status = self.status().filter(|status| status.role == Role::Destination)?;
         Some((status.epoch, status.last))
@@ -482,7 +485,7 @@ mod tests {
     use super::super::config::{Address, Password};
     use super::*;
 
-    /// What partners say to a copy of epoch 1 that has 10 records: the words of what speaks against its promotion.
+    /// The objection words for a copy of epoch 1 with 10 records, given its partners' answers.
     fn words(asked: &[(&str, Option<Holds>)], successor: &str) -> Vec<&'static str> {
         elsewhere(asked, false, successor).objections.iter().map(|(objection, _)| objection.word()).collect()
     }
@@ -516,11 +519,11 @@ mod tests {
         assert_eq!(says(Part::Copy { epoch: 1, last: 12 }), ["other-has-more"]);
         let ahead = |part: Part| elsewhere(&[("a", None), ("b", Some(part.into()))], false, "").ahead;
         assert_eq!(ahead(Part::Copy { epoch: 1, last: 12 }), ["b:db"]);
-        // A source is no copy that would be overwritten.
+        // A source is not a copy that would be overwritten.
         for part in [Part::Copy { epoch: 1, last: 10 }, Part::Source { epoch: 2, last: 20 }] {
             assert_eq!(ahead(part), [""; 0], "{part:?}");
         }
-        // It was the source, and has lost what it had answered; it is being opened, it was made anew.
+        // It was the source and has lost its data, is being opened, or was reinstalled.
         for part in [
             Part::Nothing,
             Part::Unknown,
@@ -532,7 +535,7 @@ mod tests {
         }
         assert_eq!(words(&[("a", None), ("b", None)], "b:db"), ["switched"]);
         assert_eq!(says(Part::Source { epoch: 2, last: 20 }), ["switched", "alive", "other-has-more"]);
-        // As an older version says it.
+        // As an older version sends it.
         let old = parsed(r#"{"epoch":0,"last":0,"source":false,"known":0,"holder":""}"#);
         assert_eq!(words(&[("a", None), ("b", Some(old))], "b:db"), ["switched"]);
     }
@@ -541,19 +544,19 @@ mod tests {
     fn a_source_that_answers_is_alive_though_it_does_not_reach_its_copy() {
         let source = |epoch, last| Some(Holds::from(Part::Source { epoch, last }));
         assert_eq!(words(&[("a", source(1, 10))], ""), ["alive"]);
-        // What it has answered alone, or another copy has, is missing here.
+        // Records that it acknowledged alone, or that another copy has, are missing here.
         let found = elsewhere(&[("a", source(1, 1410)), ("b", None)], false, "");
         let [(Objection::Alive, alive), (Objection::OtherHasMore, more)] = &found.objections[..] else {
             panic!("{found:?}")
         };
-        assert!(alive.contains("a could be asked, and says that it is the source"), "{alive}");
+        assert!(alive.contains("a answers that it is the source"), "{alive}");
         assert!(more.contains("this copy lacks records 11 to 1410; a has them"), "{more}");
-        // So it is whoever of the partners that is, and whatever epoch it has reached.
+        // This holds for every partner, and for every epoch that it has reached.
         assert_eq!(words(&[("a", None), ("b", source(2, 10))], ""), ["alive", "other-has-more"]);
-        // What it has sent, and is on its way, is not missing.
+        // Records on the way are not missing.
         let found = elsewhere(&[("a", source(1, 12))], true, "");
         assert!(matches!(found.objections[..], [(Objection::Alive, _)]), "{found:?}");
-        // One that was replaced before is not in the way.
+        // A source that was replaced earlier is no obstacle.
         let asked = [("a", Some(Part::Copy { epoch: 1, last: 10 }.into())), ("b", source(0, 99))];
         assert_eq!(words(&asked, ""), [""; 0]);
     }
@@ -562,9 +565,9 @@ mod tests {
     fn a_source_that_answers_that_it_knows_nothing_of_the_partnership_is_not_a_silent_one() {
         assert_eq!(words(&[("a", None)], ""), [""; 0]);
         assert_eq!(words(&[("a", Some(Part::Unknown.into()))], ""), ["removed"]);
-        // Another copy may go.
+        // Another copy may be gone.
         assert_eq!(words(&[("a", None), ("b", Some(Part::Unknown.into()))], ""), [""; 0]);
-        // A server of an older version does not tell it from a source that has lost everything.
+        // A server of an older version does not distinguish it from a source that has lost everything.
         assert_eq!(words(&[("a", Some(Part::Nothing.into()))], ""), [""; 0]);
     }
 

@@ -1,8 +1,9 @@
-//! Test failover: a writable picture of a copy, served over NBD of its own, while replication goes on.
+//! Test failover: a writable snapshot of a copy, served over its own NBD socket, while replication continues.
 //!
-//! Owns: the pictures, what they differ by (files without a name in the journal's folder), and their server. Does not:
-//! survive the server, or listen on TCP: NBD has no passwords, so only this server's user reaches the socket, whose file is in the
-//! state directory, or in the user's runtime directory where that path is too long.
+//! This module owns the snapshots, their differences (unnamed files in the journals' folder), and their server. They
+//! do not survive the server. They are not served over TCP, because NBD has no passwords: only this server's user can
+//! reach the socket, whose file is in the state directory, or in the user's runtime directory if that path is too
+//! long.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -22,16 +23,16 @@ use crate::listen::unix::{PathListener, SocketFile};
 use crate::listen::{Acceptor, Stop};
 use crate::serve::nbd;
 
-/// The longest path of a socket that a client can name (unix(7): 108 bytes with the zero behind it).
+/// The longest path of a socket that a client can use (unix(7): 108 bytes including the terminating zero).
 const MOST_SOCKET_PATH: usize = 107;
 
-/// Pictures that are served; they end when this is dropped.
+/// Served snapshots; they end when this is dropped.
 pub(super) struct Picture {
-    /// Where they are served.
+    /// Their NBD URIs.
     pub uris: Vec<String>,
     server: Arc<Server>,
     stop: Stop,
-    /// Here, because the task that listens may be cut off with its core.
+    /// Kept here, because the task that listens may be dropped with its core.
     _file: Option<SocketFile>,
 }
 
@@ -42,7 +43,7 @@ impl Drop for Picture {
     }
 }
 
-/// Takes pictures of all volumes of a copy at one moment, and serves them.
+/// Takes snapshots of all volumes of a copy at one moment, and serves them.
 pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination) -> Result<Picture, String> {
     let store = |size: u64| -> std::io::Result<Arc<dyn Block>> {
         let file = tempfile::tempfile_in(replicas.folder.path())?;
@@ -50,7 +51,7 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
         Ok(Arc::new(Plain::new(File::from(OwnedFd::from(file)), None, Medium::File, size)))
     };
     let stores = copy.status().sizes.into_iter().map(store).collect::<Result<Vec<_>, _>>();
-    let stores = stores.map_err(|e| format!("no room for what the picture differs by: {e}"))?;
+    let stores = stores.map_err(|e| format!("no room for the snapshot's changes: {e}"))?;
     let blocks = copy.snapshot(stores).await.map_err(|e| e.to_string())?;
     let exports = group.members.iter().zip(blocks).map(|(member, block)| Export {
         name: member.name.clone(),
@@ -61,14 +62,14 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
     let acceptor = replicas.acceptor.get().ok_or("the server does not listen yet")?;
     let server = nbd::server(exports.collect(), &replicas.pool, None);
     let folder =
-        std::path::absolute(replicas.folder.path()).map_err(|e| format!("the picture has no path: {e}"))?;
+        std::path::absolute(replicas.folder.path()).map_err(|e| format!("cannot find the path of the snapshot's socket: {e}"))?;
     let path = socket_path(&folder, &group.name, &shm::runtime_dir())?;
     if !path.starts_with(&folder) {
         let of_user = shm::secure_dir(path.parent().unwrap_or(&folder));
-        of_user.map_err(|e| format!("the picture cannot be served at {}: {e}", path.display()))?;
+        of_user.map_err(|e| format!("cannot serve the snapshot at {}: {e}", path.display()))?;
     }
     let mut listener = PathListener::bind(&path)
-        .map_err(|e| format!("the picture cannot be served at {}: {e}", path.display()))?;
+        .map_err(|e| format!("cannot serve the snapshot at {}: {e}", path.display()))?;
     let stop = Stop::default();
     let uri = |member: &Arc<Member>| uri(&member.name, &path);
     let picture = Picture {
@@ -77,23 +78,23 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
         stop: stop.clone(),
         _file: listener.take_file(),
     };
-    // The limits of all ports hold here, too.
+    // The limits of all ports apply here, too.
     let acceptor = Acceptor { stop, ..acceptor.clone() };
     rt::spawn(acceptor.unix_streams(listener, Service::Nbd, nbd::service(&server))).detach();
     Ok(picture)
 }
 
-/// Where a group's pictures are served: in the journals' folder, or, where that path is too long for a socket, in the directory for this
-/// user's sockets.
+/// The socket path of a group's snapshots: in the journals' folder, or, if that path is too long for a socket, in the
+/// directory for this user's sockets.
 fn socket_path(folder: &Path, group: &str, runtime: &Path) -> Result<PathBuf, String> {
     let near = folder.join(format!("{group}.sock"));
-    // Other servers of this user have theirs there, too.
+    // Other servers of this user use that directory, too.
     let elsewhere = runtime.join(format!("picture-{}-{group}.sock", std::process::id()));
     let fits = |path: &PathBuf| path.as_os_str().len() <= MOST_SOCKET_PATH;
     let path = [near, elsewhere].into_iter().find(fits);
     path.ok_or_else(|| {
         format!(
-            "no NBD client could connect: the path of a Unix socket has {MOST_SOCKET_PATH} bytes at most, and those below {} and {} are longer; \
+            "no NBD client could connect: the path of a Unix socket has at most {MOST_SOCKET_PATH} bytes, and paths in {} and {} are longer; \
              start the server with a shorter XDG_RUNTIME_DIR, or --state-dir",
             folder.display(),
             runtime.display()
@@ -101,7 +102,7 @@ fn socket_path(folder: &Path, group: &str, runtime: &Path) -> Result<PathBuf, St
     })
 }
 
-/// What NBD clients take for a volume at a Unix socket.
+/// The NBD URI of a volume at a Unix socket.
 fn uri(volume: &str, socket: &Path) -> String {
     let mut uri = format!("nbd+unix:///{volume}?socket=");
     for byte in socket.as_os_str().as_bytes() {

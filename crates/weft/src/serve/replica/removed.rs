@@ -1,7 +1,8 @@
-//! A copy whose source answers that it knows nothing of the partnership: it was removed there, on that side alone.
+//! Detects that a copy's source no longer knows the partnership, because it was removed on that side only.
 //!
-//! Spec: [`Ask::Holds`](super::setup::Ask::Holds). Nobody tells the copy, which could not be reached then; it asks, as long as its source is
-//! silent. Does not: decide anything: the volumes there may be used, or the host may be another one by now.
+//! See [`Ask::Holds`](super::setup::Ask::Holds). The copy could not be reached at the removal, so nobody told it; it
+//! asks while its source is silent. The result is only reported: the source's volumes may be in use, or the host may
+//! be a different one by now.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -15,16 +16,16 @@ use super::group::{Group, State};
 /// How often a silent source is asked.
 const ASKS_EVERY: Duration = Duration::from_secs(10);
 
-/// What is said of a source on this host, which does not know the group any more.
+/// The sentence about a source that no longer knows the group, with commands for this host.
 pub(super) fn told(group: &str, host: &str) -> String {
     format!(
-        "{host} could be asked, and knows nothing of this partnership: it was removed there, and what is in use there since would be \
-         missing here, or that server has lost its state directory. To end it here, too: `weft replica remove {group}`"
+        "{host} answers that it does not know this partnership: either it was removed there, and data written there since would be \
+         missing here, or that server has lost its state directory. To end it on this host too: `weft replica remove {group}`"
     )
 }
 
 impl Group {
-    /// As long as this side is this copy: finds out, while its source is silent, whether that knows it still.
+    /// While this side is this copy: when its source is silent, finds out whether it still knows the partnership.
     pub async fn watch_removed(&self, replicas: &Replicas, copy: &Arc<Destination>) {
         let is = |state: &State| self.is_this_copy(state, copy);
         while is(&self.state()) && !replicas.ends() {
@@ -42,7 +43,7 @@ impl Group {
             Some(source) => match self.ask_partner(replicas, &source).await {
                 Some(holds) if holds.part.is_unknown() => Some(source.address.host),
                 Some(_) => None,
-                // It may have gone since it said that.
+                // It may have gone since it answered.
                 None => self.removed_by().filter(|host| *host == source.address.host),
             },
         };
@@ -53,7 +54,7 @@ impl Group {
         *self.removed_by.lock().unwrap_or_else(PoisonError::into_inner) = host;
     }
 
-    /// The host of the source that said, when it was asked last, that it does not know this copy.
+    /// The host of the source that last answered that it does not know this copy.
     pub fn removed_by(&self) -> Option<String> {
         self.removed_by.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

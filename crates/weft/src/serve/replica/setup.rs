@@ -1,8 +1,8 @@
-//! What two servers say to each other before and after replication: who becomes whose copy, and that it is over.
+//! Messages that two servers exchange before and after replication: joining as a copy, and ending the partnership.
 //!
-//! Spec: this file; JSON, because it is rare and has to be understood by other versions. Travels by FSCTL_WEFT_EXCHANGE through
-//! the door `setup`, in a session that is always encrypted: it carries passwords.
-//! Does not: carry anything out (see the parent).
+//! They are JSON, because they are rare and must be understood by other versions. They travel by FSCTL_WEFT_EXCHANGE
+//! through the door `setup`, always in an encrypted session, because they carry passwords. The parent module carries
+//! them out.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -21,122 +21,126 @@ use crate::out::{self, Said};
 
 /// The longest message, bytes.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
-/// How the answer to a message begins that is not known to a server: every version says it like this.
+/// The beginning of the answer to a message that a server does not know: every version uses it.
 pub(super) const UNREADABLE: &str = "a message that cannot be read";
-/// The largest log, whoever asks for it.
+/// The largest log that any side may ask for.
 pub(super) const MOST_LOG_BYTES: u64 = 64 << 30;
-/// Logs and growth that another server asks for leave this part of what is free to others.
+/// Logs and growth requested by another server must leave this part of the free space.
 pub(super) const PART_LEFT: u64 = 16;
-/// What logs have multiples of.
+/// Logs are multiples of this.
 pub(super) const LOG_UNIT: u64 = 4096;
 
-/// Asked by a source's server.
+/// A request of a source's server.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub(super) enum Ask {
-    /// What volumes are there, and what would be in the way?
+    /// Asks about volumes and obstacles.
     Look {
-        /// Volumes, by their names there.
+        /// Names of volumes on that server.
         volumes: Vec<String>,
-        /// Measure the log's place as well, which takes its time.
+        /// Whether to measure the log's location as well, which takes time.
         measure: bool,
     },
-    /// Become a destination.
+    /// Asks to become a destination.
     Join(Box<Join>),
-    /// The partnership is over: the copy becomes a volume like any other.
+    /// Ends the partnership: the copy becomes an ordinary volume.
     Leave {
         /// 32 hexadecimal digits.
         partnership: String,
-        /// Unless empty: the group is meant only if its volumes there are these. A server that does not know this passes over it.
+        /// If not empty, the group is meant only if these are its volumes there. A server that does not know this
+        /// field ignores it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         volumes: Vec<String>,
-        /// Of the source that says it: a copy that follows a later one is no copy of it. Zero from an older version.
+        /// The epoch of the sending source: a copy that follows a later source is not its copy. Zero from an older
+        /// version.
         #[serde(default)]
         epoch: u64,
     },
-    /// The source's volumes are about to grow: give these as much room.
+    /// The source's volumes are about to grow: asks to reserve as much room.
     Grow {
         /// 32 hexadecimal digits.
         partnership: String,
-        /// Bytes of the source's volumes.
+        /// New sizes of the source's volumes, in bytes.
         sizes: Vec<u64>,
     },
-    /// Which epoch is the latest there: [`Tell::Epoch`]. A server that does not know this answers with an error.
+    /// Asks for the latest epoch there: [`Tell::Epoch`]. A server that does not know this answers with an error.
     Epoch {
         /// 32 hexadecimal digits.
         partnership: String,
     },
-    /// The group is stopped on the side that says so, which shows in the status of the other.
+    /// Reports that the group is stopped on the sending side, which the receiver's status shows.
     Stopped {
         /// 32 hexadecimal digits.
         partnership: String,
-        /// A sentence, as it is told there. It is shown where the cause is not known.
+        /// The sender's sentence. It is shown if the cause is unknown.
         why: Said,
-        /// What kind of reason it is, to be worded by whoever shows it.
+        /// The kind of reason, worded by the side that shows it.
         #[serde(default)]
         cause: Said,
-        /// The host that says it.
+        /// The sender's host.
         #[serde(default)]
         host: Said,
-        /// Who says it, and when.
+        /// The sender, and the message's number.
         #[serde(default, flatten)]
         mark: Mark,
-        /// Which side has most, as far as it has found out.
+        /// The side with the most data, as far as the sender knows.
         #[serde(default, flatten)]
         most: Most,
     },
-    /// What does that side have: [`Tell::Holds`]. A server that does not know this answers with an error.
+    /// Asks what the side has: [`Tell::Holds`]. A server that does not know this answers with an error.
     Holds {
         /// 32 hexadecimal digits.
         partnership: String,
     },
-    /// Which destinations its source has: [`Tell::Known`]. A server that does not know this answers with an error, [`UNREADABLE`].
+    /// Sends the source's list of destinations: [`Tell::Known`]. A server that does not know this answers with an
+    /// error, [`UNREADABLE`].
     Know {
         /// 32 hexadecimal digits.
         partnership: String,
-        /// They, but for the one that is told this.
+        /// All destinations except the receiver.
         list: Box<List>,
     },
-    /// It is not stopped any more. A server that does not know this goes on to show what it was told, for half a minute.
+    /// Reports that the sender is no longer stopped. A server that does not know this shows the old report for half a
+    /// minute.
     Goes {
         /// 32 hexadecimal digits.
         partnership: String,
-        /// Who says it, and when.
+        /// The sender, and the message's number.
         #[serde(default, flatten)]
         mark: Mark,
     },
-    /// Says that it is done, so that the round trip can be measured.
+    /// Asks for an empty answer, to measure the round trip.
     Nothing,
 }
 
-/// See [`Ask::Join`]: one that makes sense by itself.
+/// A checked [`Ask::Join`].
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(try_from = "Wished")]
 pub(super) struct Join(Wished);
 
-/// A [`Join`] that nobody has checked.
+/// An unchecked [`Join`].
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Wished {
     /// 32 hexadecimal digits.
     pub partnership: String,
-    /// What the group is to be called there.
+    /// The group's name on the receiving server.
     pub group: GroupName,
-    /// Volumes, by their names there, in the group's order.
+    /// Names of the volumes on the receiving server, in the group's order.
     pub volumes: Vec<String>,
     /// Bytes of the source's volumes.
     pub sizes: Vec<u64>,
     /// Bytes of the log.
     pub log_bytes: u64,
-    /// What the source is called.
+    /// The source's name.
     pub source: Said,
     /// How the destination reaches the source when the roles are exchanged.
     pub back: Address,
-    /// Whether writes will wait.
+    /// Whether writes wait for the destination.
     pub synchronous: bool,
-    /// For when the roles are exchanged.
+    /// The policy after an exchange of roles.
     #[serde(default, flatten)]
     pub policy: Policy,
-    /// What the volumes hold may go, or is compared.
+    /// Whether the volumes' contents may be overwritten or compared.
     pub may_overwrite: bool,
 }
 
@@ -150,7 +154,7 @@ impl TryFrom<Wished> for Join {
             return Err("the number of volumes and that of their sizes differ, or there is none".into());
         }
         if let Some(size) = wished.sizes.iter().find(|size| !(1..=MAX_SIZE).contains(*size)) {
-            return Err(format!("no volume has {size} bytes"));
+            return Err(format!("{size} bytes is not the size of a volume"));
         }
         if wished.log_bytes > MOST_LOG_BYTES || !wished.log_bytes.is_multiple_of(LOG_UNIT) {
             return Err(format!(
@@ -160,7 +164,7 @@ impl TryFrom<Wished> for Join {
         }
         let Address { host, user, .. } = &wished.back;
         if let Some(odd) = [host, user].into_iter().find(|text| out::name(text) != **text) {
-            return Err(format!("{odd:?} can be no host or user"));
+            return Err(format!("{odd:?} cannot be a host or user"));
         }
         Ok(Join(wished))
     }
@@ -174,7 +178,7 @@ impl Deref for Join {
     }
 }
 
-/// Whether these can be the volumes of one group, as far as their names tell.
+/// Whether these names can be the volumes of one group.
 pub(super) fn few_and_distinct(volumes: &[String]) -> Result<(), String> {
     if volumes.len() > MAX_MEMBERS {
         return Err(format!("a group has at most {MAX_MEMBERS} volumes, not {}", volumes.len()));
@@ -186,28 +190,28 @@ pub(super) fn few_and_distinct(volumes: &[String]) -> Result<(), String> {
     }
 }
 
-/// Whether so many bytes can be given to another server of those that are free; `what` is for the error.
+/// Whether another server may use this many bytes of the free space; `what` is for the error.
 pub(super) fn leaves_enough(what: &str, bytes: u64, free: u64) -> Result<(), String> {
     match bytes > free.saturating_sub(free / PART_LEFT) {
         true => Err(format!(
-            "{what} takes {bytes} bytes, and {free} are free there, of which one {PART_LEFT}th is left to others"
+            "{what} needs {bytes} bytes, but {free} are free there, of which one {PART_LEFT}th must stay free"
         )),
         false => Ok(()),
     }
 }
 
-/// Answered by the other server.
+/// The other server's answer.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Tell {
     /// To [`Ask::Look`].
     Looked {
-        /// Bytes a second that its journal's place takes, durably, and milliseconds of one small durable write there; where
-        /// it was measured.
+        /// Bytes per second of durable writes to its journal's folder, and milliseconds of one small durable write;
+        /// if it was measured.
         log: Option<(f64, f64)>,
-        /// The volumes, as they were asked for.
+        /// The volumes, in the order of the request.
         volumes: Vec<Found>,
-        /// A random number of the server, by which it is known under whatever name. Zero where an older one does not say.
+        /// A random number that identifies the server under any host name. Zero from an older version.
         #[serde(default)]
         server: u64,
     },
@@ -217,14 +221,15 @@ pub(super) enum Tell {
     Holds(Holds),
     /// To [`Ask::Know`].
     Known {
-        /// The count of the list that counts there: a larger one than was said is of a later list, and what was said is forgotten.
+        /// The count of the list in force there: if it is larger than the sent one, a later list was received, and
+        /// the sent one is ignored.
         count: u64,
-        /// Destinations that are not taken over, since their addresses lead to a side that is known already.
+        /// Destinations that are left out, because their addresses lead to a known side.
         left_out: Vec<Said>,
     },
-    /// It is done.
+    /// The request was carried out.
     Done,
-    /// It is not, and this sentence says why.
+    /// The request failed; this sentence says why.
     Error(Said),
 }
 
@@ -235,8 +240,8 @@ pub(super) struct Found {
     pub name: Said,
     /// Bytes.
     pub size: u64,
-    /// Bytes that hold something, as far as its file system knows.
+    /// Bytes in use, as far as its file system knows.
     pub used: u64,
-    /// The group that it is in already.
+    /// The group that already contains it.
     pub group: Option<Said>,
 }

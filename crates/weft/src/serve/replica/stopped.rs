@@ -1,7 +1,7 @@
-//! What the sides of a group say to each other of being stopped.
+//! The reports that the sides of a group exchange about being stopped.
 //!
-//! Spec: [`super::setup::Ask::Stopped`] and [`super::setup::Ask::Goes`]. Owns: what was heard, by speaker, and when something is said
-//! again. Does not: carry it, or decide what a group is.
+//! See [`super::setup::Ask::Stopped`] and [`super::setup::Ask::Goes`]. This module owns the received reports, by
+//! speaker, and decides when a report is repeated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,46 +14,46 @@ use weft_replica::group::Cause;
 
 use super::partners::Most;
 
-/// How often a stopped group says so to its partners, and how long that counts there.
+/// How often a stopped group reports to its partners, and how long a report is valid there.
 const SAY_STOPPED_EVERY: Duration = Duration::from_secs(10);
 const STOPPED_COUNTS: Duration = Duration::from_secs(35);
-/// How often it says that it goes, until that is answered or no longer matters.
+/// How often it reports that it runs again, until a partner confirms that or it no longer matters.
 const SAY_GOES_EVERY: Duration = Duration::from_secs(1);
-/// The longest reason of another server that is kept, bytes.
+/// The longest stored reason of another server, in bytes.
 const MOST_REASON: usize = 1024;
-/// The same of its name, and of its cause.
+/// The longest stored name and cause, in bytes.
 const MOST_NAME: usize = 255;
-/// Speakers that are remembered: a source and its other destinations.
+/// Number of speakers remembered: a source and its other destinations.
 const MOST_SPEAKERS: usize = 32;
 
-/// Who says something, and which of what is said is newer.
+/// Identifies a speaker and orders its reports.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct Mark {
-    /// A random number of one side of a group. Zero from a server that does not tell.
+    /// A random number of one side of a group. Zero from a server that does not send it.
     pub speaker: u64,
-    /// Counts what this speaker says.
+    /// The number of this speaker's report.
     pub number: u64,
 }
 
-/// What was heard, by speaker.
+/// The received reports, by speaker.
 #[derive(Debug, Default)]
 pub(super) struct Heard(BTreeMap<u64, Word>);
 
-/// Why a partner is stopped, as it says it.
+/// Why a partner is stopped, in its own words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reason {
-    /// In its own words, where "here" is that host.
+    /// Its own sentence, where "here" is that host.
     pub why: String,
-    /// One of [`word_of`]; empty from a server that does not tell.
+    /// One of [`word_of`]; empty from a server that does not send it.
     pub cause: String,
-    /// Which host it is; empty from a server that does not tell.
+    /// Its host; empty from a server that does not send it.
     pub host: String,
-    /// Which side has most, as far as it knows.
+    /// The side with the most data, as far as it knows.
     pub most: Most,
 }
 
-/// What partners call a cause.
+/// The word for a cause in messages.
 pub(super) fn word_of(cause: Cause) -> &'static str {
     match cause {
         Cause::Journal => "journal",
@@ -68,18 +68,19 @@ pub(super) fn word_of(cause: Cause) -> &'static str {
 }
 
 impl Reason {
-    /// In this side's words, which is a copy that has everything through a record of an epoch, or no copy.
+    /// The reason in this side's words. This side is a copy with everything through a record of an epoch, or not a
+    /// copy.
     pub fn told(&self, group: &str, copy: Option<(u64, u64)>) -> String {
         let Reason { why, cause, host, most } = self;
         let what = match cause.as_str() {
-            "journal" => "its journal is lost, or cannot be believed",
-            "volume" => "the file of a volume is another one",
+            "journal" => "its journal is lost or unreliable",
+            "volume" => "the file of a volume was replaced",
             "log" => "its log is damaged",
             "split" => "both sides were written to",
-            "set-back" => "it was set back, by a backup or a snapshot, and lacks what a copy has",
-            "over" => "it was started, and a side that it asked says that it has ended the partnership",
-            "full" => "a disk is full there, and it goes on by itself when there is room",
-            // Its reason names what is to be mended.
+            "set-back" => "it was set back to a backup or snapshot, and lacks records that a copy has",
+            "over" => "after its start, another side answered that it has ended the partnership",
+            "full" => "a disk is full there; it continues by itself when there is room",
+            // Its reason names what must be fixed.
             "failed" if !host.is_empty() => return format!("{host}: where \"here\" is {host}, {why}"),
             _ => return why.clone(),
         };
@@ -88,14 +89,14 @@ impl Reason {
         let lacks_something = matches!(cause.as_str(), "journal" | "volume" | "log" | "set-back");
         match copy.filter(|_| lacks_something).map(|(epoch, last)| most.missing(epoch, last)) {
             Some(Some(missing)) => format!(
-                "{host}: {what}; {missing}: `weft replica switch {group} --failover` is to be typed on {}, not here. {there}",
+                "{host}: {what}; {missing}: run `weft replica switch {group} --failover` on {}, not here. {there}",
                 most.holder
             ),
             Some(None) => {
                 let unasked = most.unasked();
                 let unasked = if unasked.is_empty() { unasked } else { format!(" ({unasked})") };
                 format!(
-                    "{host}: {what}; to go on with this copy{unasked}: `weft replica switch {group} --failover` here, then `weft replica \
+                    "{host}: {what}; to continue with this copy{unasked}: `weft replica switch {group} --failover` here, then `weft replica \
                      resolve {group} --keep there` on {host}. {there}"
                 )
             }
@@ -108,12 +109,12 @@ impl Reason {
 struct Word {
     number: u64,
     at: Time,
-    /// `None`: it goes.
+    /// `None`: it is running again.
     said: Option<Reason>,
 }
 
 impl Heard {
-    /// A partner says that it is stopped, and why.
+    /// A partner reports that it is stopped, and why.
     pub fn stopped(&mut self, mark: Mark, mut said: Reason, now: Time) {
         for (text, most) in
             [(&mut said.why, MOST_REASON), (&mut said.cause, MOST_NAME), (&mut said.host, MOST_NAME)]
@@ -126,13 +127,13 @@ impl Heard {
         self.hear(mark, Some(said), now);
     }
 
-    /// A partner says that it is stopped no more.
+    /// A partner reports that it is no longer stopped.
     pub fn goes(&mut self, mark: Mark, now: Time) {
         self.hear(mark, None, now);
     }
 
     fn hear(&mut self, mark: Mark, said: Option<Reason>, now: Time) {
-        // What was said later may arrive first.
+        // A later report may arrive first.
         let newer = |word: &Word| word.number > mark.number && now.since(word.at) < STOPPED_COUNTS;
         if self.0.get(&mark.speaker).is_some_and(newer) {
             return;
@@ -145,7 +146,7 @@ impl Heard {
         }
     }
 
-    /// Why a partner is stopped, where one said so a moment ago, and how long ago: the last one that did.
+    /// Why a partner is stopped, and how long ago it said so: the most recent valid report.
     pub fn latest(&self, now: Time) -> Option<(Reason, Duration)> {
         let counts =
             self.0.values().filter(|word| now.since(word.at) < STOPPED_COUNTS && word.said.is_some());
@@ -154,21 +155,22 @@ impl Heard {
     }
 }
 
-/// What a group is, for whoever says it.
+/// The state that a group reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Now {
-    /// Stopped, as it was when this began.
+    /// Stopped, as when this began.
     Stopped,
-    /// It tries again.
+    /// Trying again.
     Starting,
-    /// It is not stopped.
+    /// Running.
     Goes,
-    /// Nobody says anything of it any more: it is stopped anew, the partner is none, or the server ends.
+    /// Nothing more to report: it is stopped again, the partner has left, or the server is ending.
     Over,
 }
 
-/// Says to all partners at once, as long as it is, that a group is stopped; and then, until that has arrived, that it is not.
-/// `changes` waits until the group is not what is given, `say` sends what is given and answers whether it arrived.
+/// Tells all partners in parallel that a group is stopped, as long as it is, and then that it is not, until that has
+/// arrived. `changes` waits until the state differs from the given one; `say` sends a state and returns whether it
+/// arrived.
 pub(super) async fn say_to_all<P>(
     partners: &[P],
     now: impl Fn(&P) -> Now,
@@ -192,7 +194,7 @@ async fn say_to_one(now: impl Fn() -> Now, changes: impl AsyncFn(Now), say: impl
     if now() == Now::Starting {
         changes(Now::Starting).await;
     }
-    // Later nothing of it counts there.
+    // After this time the report is no longer valid there.
     let begun = rt::now();
     while now() == Now::Goes && rt::now().since(begun) < STOPPED_COUNTS {
         let said = async {
@@ -208,7 +210,7 @@ async fn say_to_one(now: impl Fn() -> Now, changes: impl AsyncFn(Now), say: impl
     }
 }
 
-/// What the first one gives, unless the second one is done before it.
+/// The first future's result, unless the second completes before it.
 async fn until_first<T>(first: impl Future<Output = T>, second: impl Future<Output = ()>) -> Option<T> {
     match select(std::pin::pin!(first), std::pin::pin!(second)).await {
         Either::Left((done, _)) => Some(done),
@@ -263,7 +265,7 @@ mod tests {
             said.cause = word_of(cause).into();
             assert!(said.told("db", None).starts_with("alpha: "), "{cause:?}");
         }
-        // Of another version.
+        // From another version.
         said.cause = "moon".into();
         assert_eq!(said.told("db", Some((1, 7))), said.why);
     }
@@ -284,8 +286,8 @@ mod tests {
             assert!(!lags.contains("--failover` here"), "{lags}");
             let whole = said.told("db", Some((1, 8009)));
             assert!(whole.contains("`weft replica switch db --failover` here"), "{whole}");
-            assert!(whole.contains("gamma could not be asked, and may have more"), "{whole}");
-            // Somebody was promoted since.
+            assert!(whole.contains("gamma could not be asked and may have more"), "{whole}");
+            // Another side was promoted since.
             let later = Reason { most: Most { epoch: 2, last: 1491, ..most }, ..said };
             assert!(!later.told("db", Some((1, 8009))).contains("--failover` here"));
         }
@@ -314,12 +316,12 @@ mod tests {
         heard.goes(mark(A, 1), now);
         heard.stopped(mark(A, 0), says("before"), now);
         assert_eq!(why(&heard, now).as_deref(), Some("again"));
-        // A server whose clock was set back numbers from there on.
+        // A server whose clock was set back restarts its numbers there.
         let later = now + STOPPED_COUNTS;
         heard.goes(mark(A, 1), later);
         assert_eq!(why(&heard, later), None);
         heard.stopped(mark(A, 2), says("again"), now);
-        // A server that does not number what it says.
+        // A server that does not number its reports.
         heard.stopped(mark(0, 0), says("an older one"), now + SAY_GOES_EVERY);
         assert_eq!(why(&heard, now + SAY_GOES_EVERY).as_deref(), Some("an older one"));
         heard.goes(mark(0, 0), now + SAY_GOES_EVERY);
@@ -343,7 +345,8 @@ mod tests {
         assert!(why(&heard, now).is_some_and(|why| why.len() <= MOST_REASON));
     }
 
-    /// What is said to a partner that hears from `hears_after` on, by a group that goes after 25 s, and is `then` after 40 s.
+    /// The states told to a partner that can be reached after `hears_after`, by a group that runs after 25 s, and is
+    /// `then` after 40 s.
     fn said(hears_after: u64, then: Now) -> Vec<(u64, Now)> {
         let said = RefCell::new(Vec::new());
         Sim::new(3).run(async {
@@ -378,7 +381,7 @@ mod tests {
         assert_eq!(said(0, Now::Goes), [&stopped[..], &[(25, Now::Goes)]].concat());
         let lost = said(30, Now::Goes);
         assert_eq!(lost[lost.len() - 2..], [(25, Now::Goes), (29, Now::Goes)]);
-        // Until nothing of it counts there.
+        // Until the report is no longer valid there.
         let last = said(1000, Now::Goes).last().copied();
         assert!(last.is_some_and(|(at, _)| (55..60).contains(&at)), "{last:?}");
     }

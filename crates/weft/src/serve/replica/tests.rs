@@ -1,4 +1,4 @@
-//! What another server says by the door `setup`, and what it can do with that.
+//! Messages of another server through the door `setup`, and their effects.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::args::replica::Objection;
 const MIB: u64 = 1 << 20;
 const PARTNERSHIP: &str = "abababababababababababababababab";
 
-/// A server with volumes `vol1` and `vol2`, of a MiB each.
+/// A server with volumes `vol1` and `vol2` of 1 MiB each.
 struct Host {
     dir: TempDir,
     replicas: Arc<Replicas>,
@@ -100,7 +100,7 @@ impl Host {
         fs::metadata(self.dir.path().join(format!("{volume}.img"))).unwrap().len()
     }
 
-    /// Names of the files that groups have.
+    /// Names of the groups' files.
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir.path().join("state/replica")).into_iter().flatten();
         let mut names: Vec<String> =
@@ -134,7 +134,7 @@ fn a_groups_name_is_no_path_and_removes_nothing() {
             join["volumes"] = json!(["vol2"]);
         };
         host.join(other).unwrap_err();
-        // Nor with nothing else to be refused for.
+        // Even if nothing else is wrong.
         host.join(|join| {
             other(join);
             join["volumes"] = json!([]);
@@ -149,7 +149,7 @@ fn a_groups_name_is_no_path_and_removes_nothing() {
 
 #[test]
 fn a_group_whose_making_was_cut_short_is_undone_at_the_next_start() {
-    // How far it had come: the files that are there already.
+    // How far the creation had come: the files that already exist.
     for made in 1..=OF_DB.len() {
         let host = Host::new();
         host.join(|_| ()).unwrap();
@@ -178,7 +178,7 @@ fn what_a_join_did_not_make_it_does_not_remove() {
     let host = Host::new();
     let folder = host.dir.path().join("state/replica");
     fs::create_dir_all(&folder).unwrap();
-    // A group of another server with this state directory, and one that it makes at this moment.
+    // A group of another server with this state directory, and one that is being created.
     fs::write(folder.join("db.json"), b"another's").unwrap();
     let busy = fs::File::create(folder.join("busy.log")).unwrap();
     rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -186,7 +186,7 @@ fn what_a_join_did_not_make_it_does_not_remove() {
     assert!(refused.contains("remembered"), "{refused}");
     let refused = host.join(|join| join["group"] = json!("busy")).unwrap_err();
     assert!(refused.contains("busy.log"), "{refused}");
-    // What a crash has left is in nobody's way, but for a message that makes no sense.
+    // Leftovers of a crash are no obstacle, except to an invalid message.
     fs::write(folder.join("left.log"), b"of a crash").unwrap();
     host.join(|join| {
         join["group"] = json!("left");
@@ -228,7 +228,7 @@ fn a_join_that_makes_no_sense_takes_nothing() {
     });
     assert!(refused.unwrap_err().contains("twice"));
     host.join(|_| ()).unwrap();
-    // A partnership has one group here: its doors lead to one destination.
+    // A partnership has only one group here: its doors lead to one destination.
     for partnership in [PARTNERSHIP.to_owned(), PARTNERSHIP.to_uppercase()] {
         host.join(|join| {
             join["partnership"] = json!(partnership);
@@ -251,7 +251,7 @@ fn a_volume_grows_by_what_there_is_and_gives_back_what_nobody_has_used() {
     })
     .unwrap();
     let lengths = || [host.length("vol1"), host.length("vol2")];
-    // More than there is, in one volume, in both together, or than there can be: none of them grows.
+    // More than is free, in one volume, in both together, or more than possible: no volume grows.
     let free = rustix::fs::statvfs(host.dir.path()).map(|found| found.f_bavail * found.f_frsize).unwrap();
     let most = free / 512 * 512;
     for sizes in
@@ -283,7 +283,7 @@ fn a_creation_that_was_interrupted_before_anything_is_forgotten() {
     left();
     host.replicas.remember().unwrap();
     assert!(host.replicas.groups().is_empty() && host.files().is_empty(), "{:?}", host.files());
-    // What is left of its journal may hold records, and its volume is in it although the journal is lost.
+    // The rest of its journal may hold records, and its volume is a member although the journal is lost.
     left();
     fs::write(folder.join("db.log"), b"records").unwrap();
     host.replicas.remember().unwrap();
@@ -324,7 +324,7 @@ fn what_a_partner_says_shows_itself_and_nothing_else() {
     }
     let odd: Vec<&str> = texts(&json).into_iter().filter(|text| text.contains(char::is_control)).collect();
     assert_eq!(odd, [""; 0]);
-    // What names an address acts on nothing, or is no address.
+    // Text in place of an address has no effect, or is not an address.
     host.join(|join| {
         join["partnership"] = json!("cd".repeat(16));
         (join["group"], join["volumes"]) = (json!("second"), json!(["vol2"]));
@@ -334,7 +334,7 @@ fn what_a_partner_says_shows_itself_and_nothing_else() {
 }
 
 impl Host {
-    /// What the server answers to a list of its source's.
+    /// The server's answer to a list from its source.
     fn know(&self, count: u64, partners: Value, successor: &str) -> Tell {
         let epoch = self.replicas.group("db").unwrap().latest_epoch();
         let list = json!({"number": {"epoch": epoch, "count": count}, "server": 8, "source": null,
@@ -343,7 +343,7 @@ impl Host {
         rt::block_on(self.replicas.setup(&serde_json::to_vec(&know).unwrap())).unwrap()
     }
 
-    /// The partners of the group, and with what they are logged on to.
+    /// The partners of the group, and their passwords.
     fn partners(&self) -> Vec<(String, String)> {
         let partners = self.replicas.group("db").unwrap().config().partners;
         let known = |partner: config::Partner| (partner.name, partner.address.password.text().to_owned());
@@ -369,16 +369,17 @@ fn a_copy_that_was_told_of_its_sources_successor_is_no_source_unasked() {
     let State::Destination(copy) = group.state() else { panic!("a copy") };
     let is_behind = || rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap();
     assert_eq!(is_behind(), Elsewhere::default());
-    // The source, by its name and by its address, is known already.
+    // The source is already known, by name and by address.
     let all =
         || json!([partner("third:db", 2, "y"), partner("other:db", 3, "y"), partner("alias:db", 1, "y")]);
     host.know(1, all(), "third:db");
     let [(Objection::Switched, why)] = &is_behind().objections[..] else { panic!("{:?}", is_behind()) };
-    assert!(why.contains("the source is third:db by now"), "{why}");
-    // Its source was heard of a moment ago, too, since it was asked for a copy: whoever knows of one reason has not been told of both.
+    assert!(why.contains("third:db is now the source"), "{why}");
+    // Its source was also heard a moment ago, when it asked for a copy: a user who knows one reason was not told
+    // about both.
     let refused = host.fails_over(&group, &copy, &[Objection::Alive]).unwrap_err();
     assert!(refused.contains("alive: ") && refused.contains("--force=alive,resync,switched`"), "{refused}");
-    // It was not exchanged.
+    // The roles were not exchanged.
     host.know(2, json!([partner("third:db", 2, "y")]), "");
     let unasked = "127.0.0.1 could not be asked, and may have more".to_owned();
     assert_eq!(is_behind(), Elsewhere { unasked, ..Elsewhere::default() });
@@ -389,7 +390,7 @@ fn a_copy_that_was_told_of_its_sources_successor_is_no_source_unasked() {
         Value::from((0..count).map(|n| partner(&format!("{n}:db"), 10 + n, "y")).collect::<Vec<_>>())
     };
     assert!(matches!(host.know(3, many(9), ""), Tell::Error(_)));
-    // A journal has room for eight, with the source.
+    // A journal has room for eight, including the source.
     let Tell::Known { left_out, .. } = host.know(3, many(8), "") else { panic!("it is a list") };
     assert_eq!((host.partners().len(), &*left_out[0]), (8, "7:db"));
     host.know(4, json!([]), &"x".repeat(129));
@@ -403,18 +404,18 @@ fn the_list_of_a_source_is_what_its_copy_knows_and_an_older_one_changes_nothing(
     let two = || json!([partner("b:db", 2, "old"), partner("c:db", 3, "y")]);
     assert!(matches!(host.know(5, two(), ""), Tell::Known { count: 5, .. }));
     assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "old"), ("c:db", "y")]));
-    // One was removed, and the other one added anew.
+    // One was removed, and the other re-added.
     host.know(7, json!([partner("b:db", 2, "new")]), "");
     assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "new")]));
-    // What was said before that arrives late: the source learns that it is older.
+    // An earlier list arrives late: the source learns that it is older.
     assert!(matches!(host.know(6, two(), "c:db"), Tell::Known { count: 7, .. }));
     assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "new")]));
     assert_eq!(host.replicas.group("db").unwrap().config().successor, "");
-    // A server that is started again knows that, too.
+    // A restarted server knows that, too.
     let [Remembered::Group(kept)] = &host.replicas.folder.load().unwrap()[..] else { panic!("one group") };
     let late = ListNumber { count: 6, ..kept.list };
     assert_eq!((kept.list.later_than(late), kept.partners.len()), (Some(7), 2));
-    // The same list again is the same.
+    // The same list again changes nothing.
     host.know(7, json!([partner("b:db", 2, "new")]), "");
     assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "new")]));
 }
@@ -425,11 +426,11 @@ fn a_copy_that_stops_concerns_its_source_and_no_other_copy() {
     host.join(|_| ()).unwrap();
     host.know(1, json!([partner("b:db", 2, "y"), partner("c:db", 3, "y")]), "");
     let group = host.replicas.group("db").unwrap();
-    // As of a source that has said hello.
+    // As for a source that has sent a hello.
     group.change(&host.replicas, |config| config.list.epoch = 1).unwrap();
     let concerned = || group.config().concerned().iter().map(|other| other.name.clone()).collect::<Vec<_>>();
     assert_eq!(concerned(), ["other:db"]);
-    // As a source it has a list of its own, which counts on.
+    // As a source it has its own list, whose numbers continue.
     group.change_destinations(&host.replicas, |_| ()).unwrap();
     assert_eq!(concerned(), ["other:db", "b:db", "c:db"]);
     assert!(group.config().list.count > 1);
@@ -480,7 +481,7 @@ fn a_copy_that_lacks_what_another_one_has_is_no_source_unasked() {
         host.ask(&message).unwrap();
         rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap().objections
     };
-    // A server of an older version does not say who has most.
+    // A server of an older version does not report who has most.
     assert_eq!(stopped(json!({})), []);
     let epoch = copy.status().epoch;
     let behind = stopped(json!({"most_epoch": epoch, "most_last": 8009, "holder": "third"}));
@@ -491,7 +492,7 @@ fn a_copy_that_lacks_what_another_one_has_is_no_source_unasked() {
     assert!(group.is_destination());
     let told = host.replicas.told();
     let there = told[0].partner_stopped.as_ref().unwrap();
-    assert!(there.contains("is to be typed on third, not here"), "{there}");
+    assert!(there.contains("on third, not here"), "{there}");
 }
 
 #[test]
@@ -507,7 +508,7 @@ fn a_copy_that_was_promoted_and_cannot_be_opened_overwrites_nobody_who_has_more(
     };
     promotes(&[Objection::Alive]).unwrap_err();
     assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "y"), ("c:db", "y")]));
-    // When the new source is opened, its volume is found to be another group's.
+    // When the new source is opened, its volume turns out to belong to another group.
     let of_another = Membership { group: "other".into(), partnership: [9; 16] };
     host.replicas.member("vol1").unwrap().growth.set_membership(Some(of_another)).unwrap();
     let why = promotes(&[Objection::Alive, Objection::Resync]).unwrap_err();
@@ -524,7 +525,7 @@ fn an_exchange_of_roles_that_cannot_be_written_down_names_no_successor() {
     host.fails_over(&group, &copy, &[Objection::Alive, Objection::Resync]).unwrap();
     let State::Source(source) = group.state() else { panic!("a source") };
     rt::block_on(async {
-        // What a new source writes down by itself.
+        // What a new source records by itself.
         while group.config().list.count == 0 {
             rt::yield_now().await;
         }
@@ -533,17 +534,17 @@ fn an_exchange_of_roles_that_cannot_be_written_down_names_no_successor() {
     fs::create_dir(host.dir.path().join("state/replica/.db.new")).unwrap();
     let switched = rt::block_on(group.hand_over(&host.replicas, &source, 0, "other:db", 8)).unwrap();
     let why = switched.unwrap_err();
-    assert!(why.contains("the roles are as they were"), "{why}");
+    assert!(why.contains("the roles are unchanged"), "{why}");
     assert_eq!(group.successor(), "");
 }
 
 impl Host {
-    /// A failover that passes over this.
+    /// A failover that overrides these objections.
     fn fails_over(&self, group: &Group, copy: &Destination, past: &[Objection]) -> Result<(), String> {
         rt::block_on(failover::take_over(&self.replicas, group, copy, 7, past)).unwrap().map(drop)
     }
 
-    /// Says something, and goes away after so many looks for the answer.
+    /// Sends a message, and leaves after polling this often for the answer.
     async fn ask_and_go(&self, message: &Value, looks: usize) {
         let message = serde_json::to_vec(message).unwrap();
         let mut asks = Box::pin(self.replicas.setup(&message));
@@ -555,7 +556,7 @@ impl Host {
         }
     }
 
-    /// Nothing is left of a group, and its volume is one like any other.
+    /// Nothing is left of a group, and its volume is an ordinary one.
     async fn is_as_it_was(&self) -> bool {
         let front = self.replicas.member("vol1").unwrap().front.clone();
         let read = front.submit(BlockOp::Read { offset: 0, len: 512 });
@@ -564,7 +565,7 @@ impl Host {
     }
 }
 
-/// From one look to longer than it takes.
+/// From one poll to more than needed.
 fn looks() -> impl Iterator<Item = usize> {
     (0..14).map(|n| 1 << n)
 }
@@ -622,7 +623,7 @@ fn a_growth_whose_connection_is_lost_is_known_and_given_back() {
 }
 
 impl Host {
-    /// What it answers of the partnership.
+    /// Its answer about the partnership.
     fn part(&self) -> Part {
         let ask = serde_json::to_vec(&json!({"do": "holds", "partnership": PARTNERSHIP})).unwrap();
         match rt::block_on(self.replicas.setup(&ask)).unwrap() {
@@ -641,18 +642,18 @@ fn a_server_that_was_told_that_a_partnership_is_over_says_so_and_another_one_doe
     assert_eq!(host.part(), Part::Unknown, "it knows nothing, or was installed anew");
     host.join(|_| ()).unwrap();
     assert_eq!(host.part(), Part::Nothing);
-    // A creation that has failed is taken back, and was none.
+    // A failed creation is taken back, and does not count as ended.
     leave(json!(["vol1"]));
     assert_eq!(host.part(), Part::Unknown);
     host.join(|_| ()).unwrap();
     leave(json!([]));
     assert_eq!(host.part(), Part::Ended);
-    // It becomes a copy again, and somebody removes that here.
+    // It becomes a copy again, and is removed on this side.
     host.join(|_| ()).unwrap();
     let group = host.replicas.group("db").unwrap();
     rt::block_on(host.replicas.dissolve(&group, true)).unwrap().unwrap();
     assert_eq!(host.part(), Part::Unknown);
-    // So does its source, later.
+    // Later its source ends it, too.
     leave(json!([]));
     assert_eq!(host.part(), Part::Ended);
 }
@@ -682,8 +683,8 @@ fn a_copy_that_follows_a_later_source_does_not_leave_for_an_earlier_one() {
         host.ask(&leave)
     };
     let refused = leave(4, json!([])).unwrap_err();
-    assert!(refused.contains("follows the source of epoch 5 there, and not that of epoch 4"), "{refused}");
-    // The source copies to it: no join is taken back any more, whose answer was lost.
+    assert!(refused.contains("follows the source of epoch 5 there, not that of epoch 4"), "{refused}");
+    // The source has begun to copy to it: a join whose answer was lost is no longer taken back.
     let begin = Request::Begin { session: welcome.session, base: 0, sync: Sync::Initial };
     assert_eq!(control(begin), Response::Done);
     leave(0, json!(["vol1"])).unwrap();
@@ -701,7 +702,7 @@ fn a_group_that_cannot_be_forgotten_keeps_its_volumes_until_it_can() {
     fs::create_dir(&in_the_way).unwrap();
     let leave = json!({"do": "leave", "partnership": PARTNERSHIP});
     let refused = host.ask(&leave).unwrap_err();
-    assert!(refused.contains("cannot be forgotten"), "{refused}");
+    assert!(refused.contains("cannot remove the record"), "{refused}");
     let is_as_it_was = || rt::block_on(host.is_as_it_was()).unwrap();
     assert!(!is_as_it_was(), "a crash would bring the group back");
     fs::remove_dir(&in_the_way).unwrap();
@@ -723,7 +724,7 @@ fn a_failover_that_waits_is_given_up_by_hanging_up_and_keeps_no_other_command_ou
     rt::block_on(async {
         let waiting = host.replicas.command(failover(&[]), &hung_up);
         let mut waiting = std::pin::pin!(waiting);
-        // Its source was not silent for long enough yet.
+        // Its source has not been silent for long enough yet.
         for _ in 0..100 {
             assert!(futures_util::poll!(&mut waiting).is_pending());
             rt::yield_now().await;
@@ -731,10 +732,10 @@ fn a_failover_that_waits_is_given_up_by_hanging_up_and_keeps_no_other_command_ou
         drop(host.replicas.group("db").unwrap().take_turn("another").expect("nobody is kept out"));
         hung_up.stop();
         let given_up = waiting.await.unwrap_err();
-        assert!(given_up.contains("a copy still"), "{given_up}");
+        assert!(given_up.contains("still a copy"), "{given_up}");
         assert!(host.is_destination("db"));
 
-        // Whoever forces it ends the wait of another one.
+        // Forcing it ends another caller's wait.
         let waiting = host.replicas.command(failover(&[]), &stays);
         let mut waiting = std::pin::pin!(waiting);
         for _ in 0..100 {
@@ -743,7 +744,7 @@ fn a_failover_that_waits_is_given_up_by_hanging_up_and_keeps_no_other_command_ou
         }
         host.replicas.command(failover(&[Objection::Alive, Objection::Resync]), &stays).await.unwrap();
         let late = waiting.await.unwrap_err();
-        assert!(late.contains("is the source here"), "{late}");
+        assert!(late.contains("is the source on this host"), "{late}");
     })
     .unwrap();
 }
@@ -753,7 +754,7 @@ fn a_command_that_has_its_turn_is_named_to_others() {
     let host = Host::new();
     let turn = host.replicas.take_turn("`weft replica switch db`").unwrap();
     let refused = host.join(|_| ()).unwrap_err();
-    assert!(refused.starts_with("`weft replica switch db` is being carried out"), "{refused}");
+    assert!(refused.starts_with("`weft replica switch db` is running"), "{refused}");
     drop(turn);
     host.join(|_| ()).unwrap();
 }
@@ -780,7 +781,7 @@ fn a_group_whose_command_takes_long_keeps_no_other_group_from_its_failover() {
     let db = host.replicas.group("db").unwrap();
     let _busy = db.take_turn("`weft replica resize db`").unwrap();
     let refused = failover("db").unwrap_err();
-    assert!(refused.starts_with("`weft replica resize db` is being carried out"), "{refused}");
+    assert!(refused.starts_with("`weft replica resize db` is running"), "{refused}");
     assert!(host.is_destination("db"));
     let done = failover("other").unwrap();
     assert!(matches!(done, Reply::Done(_)), "{done:?}");

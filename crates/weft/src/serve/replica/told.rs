@@ -1,4 +1,4 @@
-//! Groups as a status tells them.
+//! The groups as a status reports them.
 
 use serde_json::Value;
 
@@ -53,10 +53,10 @@ fn told(group: &Group) -> Told {
     }
 }
 
-/// A copy does not follow a source that is stopped, though it was not silent for long enough yet to notice by itself.
+/// A copy does not follow a stopped source, even if it has not yet been silent for long enough to notice.
 fn do_not_follow(engine: &mut Value) {
     if engine["role"] != "destination" {
-        // A source is told when it asks.
+        // A source learns about it when it asks.
         return;
     }
     for peer in engine["peers"].as_array_mut().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Doors, and whoever knocks with something that is not meant for them.
+//! Doors, and requests that are not meant for them.
 
 use weft_machine::{Pool, rt};
 use weft_replica::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
@@ -35,7 +35,7 @@ fn names_lead_to_doors_and_back() {
     assert_eq!(Target::parse(format!("{hex},0000000000000007,1,2").as_bytes()), None);
 }
 
-/// Doors to a destination in memory that nobody has claimed yet.
+/// Doors to a destination in memory that no source has claimed yet.
 async fn doors() -> (Doors, Arc<Destination>) {
     let setup: Setup = Arc::new(|message| Box::pin(std::future::ready(message)));
     let doors = Doors::new(setup);
@@ -127,7 +127,7 @@ fn what_is_no_request_is_refused_and_nothing_has_happened() {
         }
         let mut longer = whole.clone();
         longer.push(0);
-        // An answer is no question.
+        // An answer is not a request.
         let answer = Response::Done.emit();
         for wrong in [longer, vec![0; MAX_MESSAGE], vec![0xff; MAX_MESSAGE + 1], answer] {
             assert!(control.exchange(wrong.into(), MAX_MESSAGE).await.is_err());
@@ -197,7 +197,8 @@ fn what_belongs_to_an_earlier_session_is_over_with_the_next() {
         );
         let log = door(&doors, Target::Log(PARTNERSHIP, first));
         log.write(0, append(1)).await.unwrap();
-        // In the middle of a resync, and out of order: it waits for nothing that it has, and is no copy of anything.
+        // In the middle of a resync, and out of order: nothing that it has could be waited for, and it is not a valid
+        // copy.
         assert_eq!(
             ask(&control, &Request::Finish { session: first, at: 2 }).await,
             Response::Refused(Refusal::Gap(1)),
@@ -216,7 +217,7 @@ fn what_belongs_to_an_earlier_session_is_over_with_the_next() {
         assert!(log.write(0, append(2)).await.is_err());
         let volume = door(&doors, Target::Volume(PARTNERSHIP, first, 0));
         assert!(volume.write(0, vec![Bytes::from_static(&[1; 512])]).await.is_err());
-        // The earlier source is not let in again.
+        // The earlier source is not admitted again.
         let earlier = ask(&control, &hello(PARTNERSHIP, 1)).await;
         assert!(matches!(earlier, Response::Refused(Refusal::Fenced(era)) if era.epoch == 2), "{earlier:?}");
         let status = destination.status();
@@ -230,7 +231,7 @@ fn whoever_is_of_another_partnership_is_not_listened_to() {
     rt::block_on(async {
         let (doors, _) = doors().await;
         let other = [0xcd; 16];
-        // By a door that is there, in the name of another; and by one that is not.
+        // Through an existing door in the name of another partnership, and through a missing one.
         let control = door(&doors, Target::Control(PARTNERSHIP));
         assert_eq!(ask(&control, &hello(other, 1)).await, Response::Refused(Refusal::Partnership));
         assert!(doors.by_name(Target::Control(other).name().as_bytes(), true).is_none());
@@ -239,7 +240,7 @@ fn whoever_is_of_another_partnership_is_not_listened_to() {
         let session = claim(&doors, 1).await.session;
         let log = door(&doors, Target::Log(other, session));
         assert!(log.write(0, append(1)).await.is_err());
-        // When it has ended, whoever holds a door open finds nobody behind it.
+        // After it has ended, an open door leads nowhere.
         doors.shut(&PARTNERSHIP);
         assert_eq!(ask(&control, &Request::Beat { session }).await, Response::Refused(Refusal::Partnership));
     })
@@ -261,7 +262,7 @@ fn doors_for_bytes_take_no_messages_and_the_other_way_round() {
         for target in [Target::Setup, Target::Control(PARTNERSHIP)] {
             assert!(matches!(door(&doors, target).write(0, append(1)).await, Err(Error::NotSupported)));
         }
-        // An append that is none, and one that was cut.
+        // Invalid data, and a truncated append.
         let log = door(&doors, Target::Log(PARTNERSHIP, session));
         let cut = append(1).concat();
         for wrong in [vec![0xa5; 4096], cut[..100].to_vec()] {
@@ -280,7 +281,7 @@ fn an_open_door_is_in_nobodys_way() {
             let mut held = Vec::new();
             for _ in 0..3 {
                 let node = vfs.lookup(NodeId::ROOT, name.as_bytes(), true).await.unwrap().node;
-                // As an open with share access 0 that deletes on close, and a lock of everything.
+                // Like an open with share access 0 and delete-on-close, and a lock of the whole file.
                 let opening = Opening::new(Rights::ALL, Rights::NONE, vfs.opens().key());
                 let open = vfs.opens().try_open(node, &opening).unwrap_or_else(|e| panic!("{name}: {e}"));
                 open.set_delete_pending(true);
@@ -330,7 +331,7 @@ fn a_digest_tells_no_single_byte() {
         for wrong in [sums(0, 512, 1), sums(0, 65_536, 65_535), sums(0, 1, 65_536), sums(1, 512, 65_536)] {
             assert_eq!(ask(&control, &wrong).await, Response::Refused(Refusal::Invalid), "{wrong:?}");
         }
-        // What sources ask for: pieces of 64 KiB, and an extent that is shorter.
+        // What sources ask for: pieces of 64 KiB, and a shorter extent.
         for (right, count) in [(sums(0, SIZE, 65_536), 16), (sums(4096, 4096, 65_536), 1)] {
             let Response::Digests(digests) = ask(&control, &right).await else { panic!("{right:?}") };
             assert_eq!(digests.len(), count);
@@ -346,17 +347,17 @@ fn a_copy_knows_at_once_that_the_connection_of_its_session_has_ended() {
         let source = || copy.status().peers.remove(0);
         let first = door(&doors, Target::Control(PARTNERSHIP));
         let Response::Welcome(_) = ask(&first, &hello(PARTNERSHIP, 1)).await else { panic!("it is fresh") };
-        // Its source has come again meanwhile, by another connection.
+        // Its source has meanwhile reconnected.
         let second = door(&doors, Target::Control(PARTNERSHIP));
         let Response::Welcome(_) = ask(&second, &hello(PARTNERSHIP, 1)).await else { panic!("the same") };
         drop(first);
         assert_eq!((source().lost_ms, source().phase.is_connected()), (0, true));
-        // One that was only asked through ends nothing.
+        // Closing a door that was only used for questions ends nothing.
         drop(door(&doors, Target::Control(PARTNERSHIP)));
         assert_eq!(source().lost_ms, 0);
         drop(second);
         assert!(source().lost_ms > 0 && source().phase == Phase::WaitingForSource, "{:?}", source());
-        // That it lives is another question.
+        // Whether it is alive is another question.
         assert!(!copy.is_source_silent());
         let third = door(&doors, Target::Control(PARTNERSHIP));
         let Response::Welcome(_) = ask(&third, &hello(PARTNERSHIP, 1)).await else { panic!("the same") };

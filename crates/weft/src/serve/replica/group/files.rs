@@ -1,7 +1,8 @@
-//! What is on disk of a group: making it, and removing it.
+//! Creates and removes a group's files.
 //!
-//! Owns: the order in which its file, its journal and the marks of its volumes come and go, so that a crash in between leaves nothing
-//! that serves a volume past its group. Does not: read it at the start (see [`super::super::kept`]).
+//! This module owns the order in which the group's file, its journal and the marks of its volumes are created and
+//! removed, so that a crash in between leaves no volume that is served without its group. [`super::super::kept`]
+//! reads them at the start.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::serve::replica::setup::{self, LOG_UNIT};
 use crate::serve::replica::{Member, Replicas, door, random};
 
 impl Group {
-    /// A new group: makes and formats its journal, and remembers it.
+    /// Creates a group: makes and formats its journal, and records it.
     pub async fn create(
         replicas: &Replicas,
         mut config: config::Group,
@@ -32,7 +33,7 @@ impl Group {
         partner: Option<Partner>,
     ) -> Result<Arc<Group>, String> {
         if replicas.groups().contains_key(&config.name) {
-            return Err(format!("there is a group {:?} already: --group names another", config.name));
+            return Err(format!("group {:?} already exists: choose another name with --group", config.name));
         }
         if replicas.groups().len() >= config::MOST_GROUPS {
             return Err(format!("limit reached: {} groups", config::MOST_GROUPS));
@@ -48,7 +49,7 @@ impl Group {
         let partnership =
             door::parse_partnership(&config.partnership).ok_or("a partnership of the wrong length")?;
         if let Some(other) = replicas.of_partnership(&door::hex(&partnership)) {
-            return Err(format!("group {} has this partnership already", other.name));
+            return Err(format!("group {} already has this partnership", other.name));
         }
         let format = Format {
             partnership,
@@ -61,32 +62,33 @@ impl Group {
         if role == Role::Destination {
             replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
             let place = (!config.in_memory).then_some(replicas.folder.path());
-            let free = free_bytes(place).map_err(|e| format!("how much is free there is not known: {e}"))?;
+            let free = free_bytes(place).map_err(|e| format!("cannot find out how much space is free: {e}"))?;
             setup::leaves_enough("its journal", bytes, free)?;
         }
-        // Everything was checked. From here on what bears this name was left by nobody, or is made by this call.
+        // All checks have passed. From here on, files with this name are leftovers or made by this call.
         clear_way(replicas, &config.name)?;
         let made = async {
-            // First what names its volumes: a journal of which nobody knows whose it is closes all that are in no group.
+            // First the file that names its volumes: a journal of an unknown group closes all volumes that are in no
+            // group.
             let (folder, pool, remembered) = (replicas.folder.clone(), replicas.pool.clone(), config.clone());
             let made = rt::blocking(move || {
-                folder.save(&remembered).map_err(|e| format!("the group cannot be remembered: {e}"))?;
+                folder.save(&remembered).map_err(|e| format!("cannot record the group: {e}"))?;
                 make_journal(&folder, &pool, &remembered, bytes)
             });
             let journal = made.await?;
             let block: Arc<dyn Block> = journal.block.clone();
             journal::format(&block, &format).await.map_err(|e| e.to_string())?;
-            // Before its first record, and not before its file: what is marked is in a group, or closed.
+            // Before its first record, and after its file: a marked volume is in a group, or closed.
             let group = Group::new(config.clone(), Some(partnership), members.clone(), None, Some(journal));
-            // Its file says already which volumes these are.
+            // Its file already names these volumes.
             let (name, marked) = (config.name.clone(), members.clone());
             let mark = move || marked.iter().try_for_each(|member| member.enter(&name, partnership));
             if !config.in_memory {
                 rt::blocking(mark).await?;
             }
-            // What a crash leaves before this is undone by the next start.
+            // If a crash happens before this, the next start undoes the creation.
             group.change(replicas, |config| config.beginning = false)?;
-            // Nobody reads or writes past the group from here on.
+            // From here on, nobody reads or writes past the group.
             for member in &members {
                 member.front.hold("its replication is beginning").await;
             }
@@ -94,7 +96,7 @@ impl Group {
         };
         let made = made.await;
         if made.is_err() {
-            // It never lived: its log holds nothing.
+            // It never ran: its log is empty.
             let (folder, name) = (replicas.folder.clone(), config.name.clone());
             if let Err(e) = rt::blocking(move || erase(&folder, &name, &members)).await {
                 tracing::warn!("{e}");
@@ -103,8 +105,8 @@ impl Group {
         made
     }
 
-    /// Removes what is remembered of it. While that is not done durably, nobody may write to the volumes alone: after a crash they
-    /// would be a group's.
+    /// Removes its records. Until that is durable, the volumes must not be written to outside of the group, because
+    /// after a crash they would belong to it.
     pub(super) async fn forget(&self, replicas: &Replicas, settled: &Settled) -> Result<(), String> {
         lock(&self.picture).take();
         self.give_back().await;
@@ -120,25 +122,25 @@ impl Group {
                 }
             }
             for volume in &others {
-                // Whoever has it open, or its metadata, is not this server.
+                // Another server has the volume or its metadata open.
                 if let Err(e) = volumes.leave_group(volume, &name) {
-                    tracing::warn!("volume {volume}: {e}; it may still be said to be in the group {name}");
+                    tracing::warn!("volume {volume}: {e}; its metadata may still say that it is in the group {name}");
                 }
             }
             erase(&folder, &name, &members)
         })
         .await
-        .map_err(|e| format!("{e}; its volumes stay closed until the command is given again"))
+        .map_err(|e| format!("{e}; its volumes stay closed until the command is repeated"))
     }
 }
 
-/// How long the block of a group's journal is.
+/// The length of the block of a group's journal.
 pub(super) fn journal_bytes(format: &Format) -> Result<u64, String> {
     let bytes = journal::bytes(format).map_err(|e| e.to_string())?;
     bytes.checked_next_multiple_of(LOG_UNIT).ok_or_else(|| "the journal would be too long".into())
 }
 
-/// Makes the block of a group's journal, in place of what there is, and opens it. Blocks: it may have many GiB.
+/// Creates the block of a group's journal in place of an existing one, and opens it. Blocks: it may have many GiB.
 pub(super) fn make_journal(
     folder: &Folder,
     pool: &Pool,
@@ -160,22 +162,22 @@ pub(super) fn make_journal(
         created,
     };
     let journals = Volumes::at(folder.path());
-    journals.create(&config.name, &wanted).map_err(|e| format!("no journal: {e}"))?;
+    journals.create(&config.name, &wanted).map_err(|e| format!("cannot create the journal: {e}"))?;
     let opened = journals.open(&config.name, pool).map_err(|e| e.to_string());
     if opened.is_err() {
-        // Made a moment ago.
+        // It was created a moment ago.
         remove_journal(folder, &config.name);
     }
     opened
 }
 
-/// Removes what a crash has left of a group of this name that nobody remembers and no server has open. Nothing is removed where
-/// that is not so.
+/// Removes what a crash has left of an unrecorded group with this name that no server has open; otherwise removes
+/// nothing.
 fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
     let folder = &replicas.folder;
     if folder.knows(name) {
         return Err(format!(
-            "group {name} is remembered in {} already, by another server or from before: --group names another",
+            "group {name} is already recorded in {}, by another server or an earlier run: choose another name with --group",
             folder.path().display()
         ));
     }
@@ -185,7 +187,7 @@ fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
         match std::fs::File::open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(wrong(e)),
-            // Kept, so that nobody opens it before it is gone.
+            // Kept open, so that nobody opens it before it is removed.
             Ok(file) => {
                 rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
                     .map_err(|e| wrong(e.into()))?;
@@ -200,7 +202,8 @@ fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes what a crash has left of a group that was being made. Its volumes are locked by this server, so no other one makes it.
+/// Removes what a crash has left of a group being created. This server has its volumes locked, so no other server
+/// creates it.
 pub(in crate::serve::replica) fn undo_beginning(
     replicas: &Replicas,
     config: &config::Group,
@@ -222,23 +225,23 @@ pub(in crate::serve::replica) fn undo_beginning(
     erase(&replicas.folder, name, &[])
 }
 
-/// Removes what is remembered of a group, as far as it is there, durably. Its file goes last: a crash before that leaves a group
-/// that is stopped, and none of which nobody knows what it had. Blocks.
+/// Durably removes the existing records of a group. Its file goes last: a crash before that leaves a stopped group
+/// instead of remains whose volumes are unknown. Blocks.
 fn erase(folder: &Folder, name: &GroupName, members: &[Arc<Member>]) -> Result<(), String> {
     for member in members {
         if let Err(e) = member.leave() {
-            tracing::warn!("{e}; after the next start it is said to be in the group {name}");
+            tracing::warn!("{e}; after the next start it counts as a member of the group {name}");
         }
     }
     remove_journal(folder, name);
     folder
         .remove(name)
-        .map_err(|e| format!("group {name} cannot be forgotten in {}: {e}", folder.path().display()))
+        .map_err(|e| format!("cannot remove the record of group {name} in {}: {e}", folder.path().display()))
 }
 
-/// Removes a journal, as far as it is there. Blocks.
+/// Removes a journal, as far as it exists. Blocks.
 pub(super) fn remove_journal(folder: &Folder, name: &GroupName) {
-    // Not by way of the journal's own folder of volumes: its lock goes with its last user, who may be about to end.
+    // Not through the journals' own volume folder: its lock ends with its last user, which may be about to end.
     for file in [folder.metadata(name), folder.journal(name)] {
         match std::fs::remove_file(&file) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {

@@ -1,6 +1,6 @@
-//! Growth that is lent: the source is about to grow, and its volumes here have room for that before it does.
+//! Provisional growth: before a source grows, its destinations' volumes get room for it.
 //!
-//! Owns: what members had before, as long as the group has not grown. Does not: let the group grow (see [`weft_replica::group`]).
+//! This module owns the members' earlier sizes until the group has grown. [`weft_replica::group`] grows the group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{Group, lock};
 use crate::serve::replica::{Member, setup};
 
 impl Group {
-    /// The source is about to grow: gives its volumes here room for that, as far as there is any, to all of them or to none.
+    /// The source is about to grow: gives all of its volumes on this side room for that, or none.
     pub async fn lend(&self, sizes: &[u64]) -> Result<(), String> {
         if sizes.len() != self.members.len() {
             return Err("the number of volumes and that of their sizes differ".into());
@@ -29,18 +29,18 @@ impl Group {
         Ok(())
     }
 
-    /// What the group has grown into is no longer to be given back.
+    /// Growth that the group uses must not be given back.
     pub(super) fn keep_what_is_used(&self) {
         let mut lent = lock(&self.lent);
         match self.status() {
             Some(status) => lent
                 .retain(|member, before| status.sizes.get(*member).is_some_and(|size| *size <= before.size)),
-            // How long its volumes are for the group is not known.
+            // The length of its volumes in the group is unknown.
             None => lent.clear(),
         }
     }
 
-    /// Gives back what the group has not grown into. Nobody uses the volumes.
+    /// Gives back growth that the group does not use. Nobody uses the volumes.
     pub(super) async fn give_back(&self) {
         let lent = std::mem::take(&mut *lock(&self.lent));
         let members = self.members.clone();
@@ -48,13 +48,13 @@ impl Group {
     }
 }
 
-/// Lets volumes grow, and tells what those had that did; where one cannot, none has. Blocks.
+/// Grows volumes and returns the earlier sizes of those that grew; if one cannot grow, none does. Blocks.
 fn lend_all(
     members: &[Arc<Member>],
     sizes: &[u64],
     lent: &BTreeMap<usize, Before>,
 ) -> Result<BTreeMap<usize, Before>, String> {
-    // What earlier growth was given for and is not used counts as free, and as taken again.
+    // Unused earlier growth counts as free, and as taken again.
     let mut wanted: BTreeMap<Store, (u64, u64)> = BTreeMap::new();
     let mut longer = BTreeMap::new();
     for (i, (member, size)) in members.iter().zip(sizes).enumerate() {
@@ -90,7 +90,7 @@ fn give_back(members: &[Arc<Member>], lent: BTreeMap<usize, Before>) {
     for (i, before) in lent {
         let Some(member) = members.get(i) else { continue };
         if let Err(e) = member.growth.give_back(&before) {
-            tracing::warn!("volume {} stays longer than it was: {e}", member.name);
+            tracing::warn!("volume {} keeps its longer size: {e}", member.name);
         }
     }
 }
