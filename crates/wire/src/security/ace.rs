@@ -7,7 +7,7 @@
 //! ACE: 0 Type | 1 Flags | 2 Size | 4 Mask | 8 SID
 //! ```
 
-use super::{Sid, WHAT};
+use super::{MALFORMED, Sid};
 use crate::smb2::Malformed;
 use crate::smb2::access::AccessMask;
 use crate::smb2::field::{Put, Reader, bits, len16, patch_u16, since};
@@ -126,13 +126,13 @@ pub(super) fn parse_acl(bytes: &[u8]) -> Result<Vec<Ace>, Malformed> {
     let size = usize::from(r.u16()?);
     let count = usize::from(r.u16()?);
     if count > MAX_ACES || size < 8 {
-        return Err(WHAT);
+        return Err(MALFORMED);
     }
-    let mut r = Reader::new(bytes.get(8..size).ok_or(WHAT)?);
+    let mut r = Reader::new(bytes.get(8..size).ok_or(MALFORMED)?);
     (0..count)
         .map(|_| {
             let (kind, flags) = (r.u8()?, AceFlags(r.u8()?));
-            let len = usize::from(r.u16()?).checked_sub(4).ok_or(WHAT)?;
+            let len = usize::from(r.u16()?).checked_sub(4).ok_or(MALFORMED)?;
             Ace::parse(kind, flags, r.take(len)?)
         })
         .collect()

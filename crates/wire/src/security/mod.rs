@@ -20,7 +20,7 @@ pub use sid::Sid;
 use crate::smb2::Malformed;
 use crate::smb2::field::{Put, Reader, bits, len32, patch_u32, since};
 
-const WHAT: Malformed = Malformed("security descriptor");
+const MALFORMED: Malformed = Malformed("security descriptor");
 const DACL_PRESENT: u16 = 0x0004;
 const SELF_RELATIVE: u16 = 0x8000;
 /// Longest descriptor that is parsed: a DACL of 64 KiB, two SIDs, the header.
@@ -69,16 +69,16 @@ impl SecurityDescriptor {
     /// Parses a descriptor.
     pub fn parse(bytes: &[u8]) -> Result<SecurityDescriptor, Malformed> {
         if bytes.len() > MAX_DESCRIPTOR_LEN {
-            return Err(WHAT);
+            return Err(MALFORMED);
         }
         let mut r = Reader::new(bytes);
         if r.u8()? != 1 {
-            return Err(WHAT);
+            return Err(MALFORMED);
         }
         r.u8()?;
         let control = r.u16()?;
         let (owner, group, _sacl, dacl) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-        let at = |offset: u32| bytes.get(offset as usize..).ok_or(WHAT);
+        let at = |offset: u32| bytes.get(offset as usize..).ok_or(MALFORMED);
         let sid = |offset| match offset {
             0 => Ok(None),
             _ => at(offset).and_then(Sid::parse).map(Some),

@@ -10,7 +10,7 @@ use super::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};
 use crate::smb2::Malformed;
 use crate::smb2::access::AccessMask;
 
-const WHAT: Malformed = Malformed("SDDL");
+const MALFORMED: Malformed = Malformed("SDDL");
 const FLAGS: [(&str, AceFlags); 5] = [
     ("OI", AceFlags::OBJECT_INHERIT),
     ("CI", AceFlags::CONTAINER_INHERIT),
@@ -102,7 +102,7 @@ fn sid(text: &str) -> Result<Sid, Malformed> {
 fn names<T: Copy>(mut text: &str, known: &[(&str, T)], mut take: impl FnMut(T)) -> Result<(), Malformed> {
     while !text.is_empty() {
         let found = known.iter().find_map(|(name, value)| Some((text.strip_prefix(name)?, *value)));
-        let (rest, value) = found.ok_or(WHAT)?;
+        let (rest, value) = found.ok_or(MALFORMED)?;
         take(value);
         text = rest;
     }
@@ -124,7 +124,7 @@ impl FromStr for SecurityDescriptor {
         let owner = match owner.strip_prefix("O:") {
             Some(owner) => Some(sid(owner)?),
             None if owner.is_empty() => None,
-            None => return Err(WHAT),
+            None => return Err(MALFORMED),
         };
         let mut control = Control::NONE;
         let dacl = match dacl {
@@ -134,7 +134,7 @@ impl FromStr for SecurityDescriptor {
                 let (flags, aces) = dacl.split_at(dacl.find('(').unwrap_or(dacl.len()));
                 names(flags, &CONTROL, |flag| control |= flag)?;
                 let aces = aces.split_inclusive(')').map(|ace| {
-                    ace.strip_prefix('(').and_then(|ace| ace.strip_suffix(')')).ok_or(WHAT)?.parse()
+                    ace.strip_prefix('(').and_then(|ace| ace.strip_suffix(')')).ok_or(MALFORMED)?.parse()
                 });
                 Dacl::List(aces.collect::<Result<_, _>>()?)
             }
@@ -149,11 +149,11 @@ impl FromStr for Ace {
     /// Parses an entry without its parentheses.
     fn from_str(text: &str) -> Result<Ace, Malformed> {
         let fields: Vec<_> = text.split(';').collect();
-        let [kind, flag_names, rights, "", "", who] = fields[..] else { return Err(WHAT) };
+        let [kind, flag_names, rights, "", "", who] = fields[..] else { return Err(MALFORMED) };
         let mut flags = AceFlags::NONE;
         names(flag_names, &FLAGS, |flag| flags |= flag)?;
         let mask = match rights.strip_prefix("0x") {
-            Some(hex) => AccessMask(u32::from_str_radix(hex, 16).map_err(|_| WHAT)?),
+            Some(hex) => AccessMask(u32::from_str_radix(hex, 16).map_err(|_| MALFORMED)?),
             None => {
                 let mut mask = AccessMask::NONE;
                 names(rights, &RIGHTS, |rights| mask |= rights)?;
@@ -164,7 +164,7 @@ impl FromStr for Ace {
         match kind {
             "A" => Ok(Ace::Allow { flags, mask, sid }),
             "D" => Ok(Ace::Deny { flags, mask, sid }),
-            _ => Err(WHAT),
+            _ => Err(MALFORMED),
         }
     }
 }

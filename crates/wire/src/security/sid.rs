@@ -113,17 +113,18 @@ impl FromStr for Sid {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Sid, Malformed> {
-        const WHAT: Malformed = Malformed("SID");
-        let mut parts = text.strip_prefix("S-1-").ok_or(WHAT)?.split('-');
-        let authority = parts.next().ok_or(WHAT)?;
+        const MALFORMED: Malformed = Malformed("SID");
+        let mut parts = text.strip_prefix("S-1-").ok_or(MALFORMED)?.split('-');
+        let authority = parts.next().ok_or(MALFORMED)?;
         let authority = match authority.strip_prefix("0x").or(authority.strip_prefix("0X")) {
             Some(hex) => u64::from_str_radix(hex, 16),
             None => authority.parse(),
         };
-        let authority = authority.ok().filter(|&value| value < 1 << 48).ok_or(WHAT)?;
-        let sub_authorities: Vec<u32> = parts.map(str::parse).collect::<Result<_, _>>().map_err(|_| WHAT)?;
+        let authority = authority.ok().filter(|&value| value < 1 << 48).ok_or(MALFORMED)?;
+        let sub_authorities: Vec<u32> =
+            parts.map(str::parse).collect::<Result<_, _>>().map_err(|_| MALFORMED)?;
         if sub_authorities.len() > MAX_SUB_AUTHORITIES {
-            return Err(WHAT);
+            return Err(MALFORMED);
         }
         Ok(Sid { authority, sub_authorities })
     }

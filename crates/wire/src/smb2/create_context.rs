@@ -369,24 +369,24 @@ pub(crate) fn parse_list<C>(
     list: &Bytes,
     parse: impl Fn(Bytes, Bytes) -> Result<C, Malformed>,
 ) -> Result<Vec<C>, Malformed> {
-    const WHAT: Malformed = Malformed("create context");
+    const MALFORMED: Malformed = Malformed("create context");
     let mut contexts = Vec::new();
     let mut rest = list.clone();
     while !rest.is_empty() {
         if contexts.len() == MAX_CONTEXTS {
             return Err(Malformed("too many create contexts"));
         }
-        let head: [u8; CONTEXT_HEAD] = *rest.first_chunk().ok_or(WHAT)?;
+        let head: [u8; CONTEXT_HEAD] = *rest.first_chunk().ok_or(MALFORMED)?;
         let next = u32_at(&head, 0) as usize;
         let this = match next {
             0 => rest.split_off(0),
             _ if next.is_multiple_of(8) && next >= CONTEXT_HEAD && next < rest.len() => rest.split_to(next),
-            _ => return Err(WHAT),
+            _ => return Err(MALFORMED),
         };
         let part = |at: usize, len: usize| match len {
             0 => Ok(Bytes::new()),
-            _ if at >= CONTEXT_HEAD => slice(&this, at, len).ok_or(WHAT),
-            _ => Err(WHAT),
+            _ if at >= CONTEXT_HEAD => slice(&this, at, len).ok_or(MALFORMED),
+            _ => Err(MALFORMED),
         };
         let name = part(usize::from(u16_at(&head, 4)), usize::from(u16_at(&head, 6)))?;
         // [MS-SMB2] 3.3.5.9: a name shorter than four bytes is STATUS_INVALID_PARAMETER.

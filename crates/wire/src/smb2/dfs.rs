@@ -157,7 +157,7 @@ impl Response {
 
     /// Parses a response about a root or a link.
     pub fn parse(output: &[u8]) -> Result<Response, Malformed> {
-        const WHAT: &str = "DFS referral";
+        const STRUCTURE: &str = "DFS referral";
         let mut r = Reader::new(output);
         let (path_consumed, count, flags) = (r.u16()?, usize::from(r.u16()?), Flags(r.u32()?));
         if count > MAX_TARGETS {
@@ -174,7 +174,7 @@ impl Response {
         };
         let mut rest = r.rest();
         for _ in 0..count {
-            let head: [u8; 8] = array_at(rest.get(..8).ok_or(Malformed(WHAT))?, 0);
+            let head: [u8; 8] = array_at(rest.get(..8).ok_or(Malformed(STRUCTURE))?, 0);
             let (version, size, entry_flags) =
                 (u16_at(&head, 0), usize::from(u16_at(&head, 2)), u16_at(&head, 6));
             let fixed = match version {
@@ -184,14 +184,14 @@ impl Response {
                 _ => return Err(Malformed("unknown version of a DFS referral")),
             };
             let Some((entry, behind)) = rest.split_at_checked(size).filter(|_| size >= fixed) else {
-                return Err(Malformed(WHAT));
+                return Err(Malformed(STRUCTURE));
             };
             if version >= 3 && entry_flags & NAME_LIST != 0 {
-                return Err(Malformed(WHAT));
+                return Err(Malformed(STRUCTURE));
             }
             answer.version = version;
             answer.root = u16_at(&head, 4) == 1;
-            let at = |offset: usize| rest.get(offset..).ok_or(Malformed(WHAT)).and_then(terminated);
+            let at = |offset: usize| rest.get(offset..).ok_or(Malformed(STRUCTURE)).and_then(terminated);
             let address = if version == 1 {
                 terminated(entry.get(8..).unwrap_or_default())?
             } else {

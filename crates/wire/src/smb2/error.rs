@@ -43,22 +43,22 @@ impl Response {
 
     /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
-        const WHAT: &str = "error data";
+        const STRUCTURE: &str = "error data";
         let b = fixed::<8>(message, 9)?;
-        let mut data = region(message, HEADER_LEN + 8, u32_at(b, 4) as usize, HEADER_LEN + 8, WHAT)?;
+        let mut data = region(message, HEADER_LEN + 8, u32_at(b, 4) as usize, HEADER_LEN + 8, STRUCTURE)?;
         if b[2] == 0 {
             return Ok(Response::Plain(data));
         }
         let mut contexts = Vec::with_capacity(usize::from(b[2]));
         for number in 1..=b[2] {
-            let head = data.first_chunk::<8>().ok_or(Malformed(WHAT))?;
+            let head = data.first_chunk::<8>().ok_or(Malformed(STRUCTURE))?;
             let (len, id) = (u32_at(head, 0) as usize, u32_at(head, 4));
-            contexts.push(ErrorContext { id, data: slice(&data, 8, len).ok_or(Malformed(WHAT))? });
+            contexts.push(ErrorContext { id, data: slice(&data, 8, len).ok_or(Malformed(STRUCTURE))? });
             // `len` lies within the message, so this cannot overflow. Only the last context may lack its padding.
             let next = len.next_multiple_of(8).saturating_add(8);
             if number < b[2] {
                 if next > data.len() {
-                    return Err(Malformed(WHAT));
+                    return Err(Malformed(STRUCTURE));
                 }
                 data = data.slice(next..);
             }

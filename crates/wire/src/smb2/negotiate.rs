@@ -224,21 +224,21 @@ fn u16_list(r: &mut Reader<'_>, count: u16) -> Result<Vec<u16>, Malformed> {
 }
 
 fn parse_contexts(message: &Bytes, offset: usize, count: u16) -> Result<Vec<Context>, Malformed> {
-    const WHAT: Malformed = Malformed("negotiate contexts");
+    const MALFORMED: Malformed = Malformed("negotiate contexts");
     if count == 0 {
         return Ok(Vec::new());
     }
     if usize::from(count) > MAX_CONTEXTS || !offset.is_multiple_of(8) || offset < HEADER_LEN {
-        return Err(WHAT);
+        return Err(MALFORMED);
     }
     let mut contexts = Vec::with_capacity(usize::from(count));
     let mut at = offset;
     for _ in 0..count {
         at = at.next_multiple_of(8);
-        let head = message.get(at..).and_then(<[u8]>::first_chunk::<8>).ok_or(WHAT)?;
+        let head = message.get(at..).and_then(<[u8]>::first_chunk::<8>).ok_or(MALFORMED)?;
         let (kind, len) = (u16_at(head, 0), usize::from(u16_at(head, 2)));
         at = at.saturating_add(8);
-        contexts.push(Context::parse(kind, slice(message, at, len).ok_or(WHAT)?)?);
+        contexts.push(Context::parse(kind, slice(message, at, len).ok_or(MALFORMED)?)?);
         at = at.saturating_add(len);
     }
     Ok(contexts)

@@ -61,8 +61,8 @@ pub const fn len(nonce_len: usize) -> usize {
 
 /// Parses both structures: the crypto transform, and the offset of its end.
 fn parse_head(bytes: &Bytes) -> Result<(Crypto, usize), Malformed> {
-    const WHAT: Malformed = Malformed("RDMA transform");
-    let head = bytes.get(..HEAD_LEN + CRYPTO_LEN).ok_or(WHAT)?;
+    const MALFORMED: Malformed = Malformed("RDMA transform");
+    let head = bytes.get(..HEAD_LEN + CRYPTO_LEN).ok_or(MALFORMED)?;
     if u16_at(head, 8) != 1 {
         return Err(Malformed("RDMA transform: count is not one"));
     }
@@ -74,7 +74,7 @@ fn parse_head(bytes: &Bytes) -> Result<(Crypto, usize), Malformed> {
     let nonce_at = signature_at + usize::from(u16_at(head, HEAD_LEN + 2));
     let end = nonce_at.saturating_add(usize::from(u16_at(head, HEAD_LEN + 4)));
     if end > bytes.len() {
-        return Err(WHAT);
+        return Err(MALFORMED);
     }
     let (signature, nonce) = (bytes.slice(signature_at..nonce_at), bytes.slice(nonce_at..end));
     Ok((Crypto { kind, signature, nonce }, end.next_multiple_of(8)))

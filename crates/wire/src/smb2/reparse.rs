@@ -38,7 +38,7 @@ pub const LX_BLK: u32 = 0x8000_0026;
 pub const SURROGATE: u32 = 0x2000_0000;
 /// NFS_SPECFILE_LNK ([MS-FSCC] 2.1.2.6).
 pub const NFS_LINK: u64 = u64::from_le_bytes(*b"LNK\x01\0\0\0\0");
-const WHAT: Malformed = Malformed("reparse point");
+const MALFORMED: Malformed = Malformed("reparse point");
 
 /// The target of a reparse point for display: a relative path with `/` between its names. `None` for a reparse point
 /// without a target, or of an unknown kind.
@@ -79,7 +79,7 @@ impl Names {
     /// The print name, or the substitute name without one.
     fn shown(&self, names: &[u8]) -> Result<String, Malformed> {
         let (offset, len) = if self.print.1 > 0 { self.print } else { self.substitute };
-        utf16::decode_lossy(names.get(offset..).and_then(|rest| rest.get(..len)).ok_or(WHAT)?)
+        utf16::decode_lossy(names.get(offset..).and_then(|rest| rest.get(..len)).ok_or(MALFORMED)?)
     }
 }
 
