@@ -3,7 +3,7 @@
 //! [`Hot`] is a poller of the core (see `weft_machine::rt::Poller`). It holds one of the few slots that a core has for
 //! such sockets. It does not receive; the link does.
 //!
-//! Otherwise a spinning core asks epoll and wakes the receiving task, which receives: two system calls and a task
+//! Without it, a spinning core asks epoll and wakes the receiving task, which receives: two system calls and a task
 //! switch for each message of a ping-pong. A receive that finds nothing costs no more than an epoll_wait that finds
 //! nothing, so a connection that recently received a small message is tried directly. Only a few are tried at a time,
 //! and only for a short while.

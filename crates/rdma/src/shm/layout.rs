@@ -6,14 +6,14 @@
 //! ```text
 //! word   0  hazard         what the owner is accessing in the peer's memory (see regions)
 //!       16  sleeping       the owner sleeps; its peer must ring
-//! 32  ended          the owner accepts nothing more
+//!       32  ended          the owner accepts nothing more
 //!       48  news taken     how far the owner has read its news
 //!       64  recvs taken    how far the owner has read the peer's receive ring
 //!       80  traffic        bytes and operations written, bytes and operations read, by the owner
 //!      128  recvs          RECV_SLOTS slots, the owner produces: its posted receive buffers
 //!    +2048  news           NEWS_SLOTS slots, the peer produces: messages for the owner, the end
 //!    +4096  regions        REGIONS entries, the owner writes: what the peer may access
-//! +4096  regions        REGIONS entries, the owner writes: what the peer may access
+//! ```
 //!
 //! Nobody trusts its content; every reader copies first and then checks.
 

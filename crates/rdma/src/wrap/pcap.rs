@@ -5,8 +5,8 @@
 //! that are not answered yet. It cannot see the peer's own Reads and Writes, which is the point of RDMA. The end that
 //! posts the Reads and Writes sees them; for SMB Direct and RPC-over-RDMA that is the server.
 //!
-//! Payload is copied into the file on the core that moves it, and reads of files that are not in memory block: the tool
-//! shows what happens, not how fast.
+//! Payload is copied into the file on the core that moves it, and a file that is not in memory is read
+//! synchronously: the tool shows what happens, not how fast.
 
 mod file;
 mod flow;

@@ -1,9 +1,9 @@
 //! Decides how many receive buffers a responder keeps posted: few for an idle client, as many as it uses for a busy
 //! one.
 //!
-//! RFC 8166 3.3.1: receives back a grant, and a requester has one credit before its first reply. RFC 8167 4.2: replies
-//! to the responder's own calls have their own receives. This file keeps the counts; the driver posts. Each received
-//! message's buffer, or another one, is posted again before anything else happens.
+//! RFC 8166 3.3.1: a grant is backed by posted receives, and a requester has one credit before its first reply. RFC
+//! 8167 4.2: replies to the responder's own calls have their own receives. This file keeps the counts; the driver
+//! posts. Each received message's buffer, or another one, is posted again before anything else happens.
 
 /// The most calls that a server makes to its client at a time: this many buffers are posted for replies.
 pub(in crate::rpcrdma) const REVERSE_CREDITS: u32 = 16;

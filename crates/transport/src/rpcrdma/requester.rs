@@ -135,7 +135,7 @@ impl Shape {
         let placed = inline > terms.threshold && payload_len > 0;
         let reduced = header_len(placed, write, long_reply).saturating_add(stream_len);
         let long = if placed { reduced > terms.threshold } else { inline > terms.threshold };
-        // The payload keeps its position only if the stream around it is not chunked.
+        // RFC 8166 3.4.5: the position of a Read chunk is a multiple of four.
         if placed && !position.is_multiple_of(4) {
             return Err(Error::Misuse("payload off its alignment"));
         }
