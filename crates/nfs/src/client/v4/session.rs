@@ -312,8 +312,8 @@ impl Client {
         }
     }
 
-    /// RFC 8881 8.4.2, 2.10.10.1: creates a session, with a new client id if the server no longer knows ours; then
-    /// all open files are reclaimed.
+    /// RFC 8881 8.4.2, 2.10.10.1: creates a session. If the server no longer knows our client id, gets a new one and
+    /// reclaims all open files.
     async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         self.end_lost(patience, false).await?;
         // A server that restarts during the reclaim has forgotten the files reclaimed so far.
