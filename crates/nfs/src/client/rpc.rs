@@ -239,7 +239,7 @@ impl Rpc {
         if self.table.borrow_mut().insert(xid, Waiting { due, ..Waiting::default() }).is_some() {
             return Err(Error::Busy);
         }
-        let place = Place { rpc: self, xid };
+        let place = CallEntry { rpc: self, xid };
         // A message that cannot be sent at all fails now. Later failures end the channel, or arrive as a reply.
         if let Some(Err(e)) = self.channel.send(outgoing).now_or_never() {
             return Err(Error::Channel(Arc::new(e)));
@@ -410,12 +410,12 @@ async fn watch(rpc: Weak<Rpc>, told: Rc<Told>) {
 }
 
 /// A call's entry in the table; dropping it passes the lead on.
-struct Place<'a> {
+struct CallEntry<'a> {
     rpc: &'a Rpc,
     xid: u32,
 }
 
-impl Drop for Place<'_> {
+impl Drop for CallEntry<'_> {
     fn drop(&mut self) {
         let mut table = self.rpc.table.borrow_mut();
         table.remove(&self.xid);
