@@ -331,7 +331,7 @@ impl Rpc {
 
     /// Checks the outstanding calls. Returns the latest time of the next check; `None`: the connection has ended.
     /// `quiet`: nothing was received since the previous check.
-    fn look(&self, now: Time, quiet: bool, told: &Told) -> Option<Time> {
+    fn check_calls(&self, now: Time, quiet: bool, told: &Told) -> Option<Time> {
         let heard = self.heard.get();
         let (mut next, mut first, mut owed_since) = (now + WATCH, None::<Time>, None::<Time>);
         for (xid, waiting) in &mut *self.table.borrow_mut() {
@@ -402,7 +402,7 @@ async fn watch(rpc: Weak<Rpc>, told: Rc<Told>) {
             told.heard();
         }
         last = now;
-        match rpc.look(now, quiet, &told) {
+        match rpc.check_calls(now, quiet, &told) {
             Some(next) => pause = next.since(now).min(WATCH),
             None => return,
         }
