@@ -27,7 +27,7 @@ use weft_wire::xdr::Malformed;
 use super::callback;
 use super::compound::{self, Results};
 use super::opened::{Back, Opened};
-use super::slots::{Slots, Turn};
+use super::slots::{SlotGuard, Slots};
 use crate::client::Error;
 use crate::client::lines::Lines;
 use crate::client::patience::Patience;
@@ -171,9 +171,9 @@ impl Client {
         loop {
             let session = self.session(patience).await?;
             let taken = self.lines.in_time(patience, session.slots.take()).await?;
-            let Some(turn) = taken else { continue };
+            let Some(slot_guard) = taken else { continue };
             let ops = ops();
-            let attempt = self.attempt(patience, &session, turn, &ops, keep, payload, cargo.again());
+            let attempt = self.attempt(patience, &session, slot_guard, &ops, keep, payload, cargo.again());
             let results = match attempt.await? {
                 Attempt::Done(results) => results,
                 Attempt::Over => {
@@ -208,23 +208,23 @@ impl Client {
         &self,
         patience: &Patience,
         session: &Session,
-        mut turn: Turn,
+        mut slot_guard: SlotGuard,
         ops: &[Op],
         keep: Keep,
         payload: Option<u32>,
         mut cargo: Cargo,
     ) -> Result<Attempt, Error> {
-        if turn.is_doubtful() {
+        if slot_guard.is_doubtful() {
             // Uses the sequence number of the abandoned request, and so resolves whether the server has seen that
             // one.
-            match self.settled(patience, session, &turn).await? {
-                true => turn.advance(),
+            match self.settled(patience, session, &slot_guard).await? {
+                true => slot_guard.advance(),
                 false => return Ok(Attempt::Over),
             }
         }
         let mut bound = false;
         loop {
-            let sequence = session.sequence(&turn, keep);
+            let sequence = session.sequence(&slot_guard, keep);
             let cargo = cargo.again();
             let head = |e: &mut _| compound::emit(Some(&sequence), ops, payload, e);
             let d = self.lines.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
@@ -239,8 +239,8 @@ impl Client {
                     }
                     session.renewed.set(rt::now());
                     session.slots.aim(ok.target_highest_slot);
-                    turn.advance();
-                    turn.answered();
+                    slot_guard.advance();
+                    slot_guard.answered();
                     return Ok(Attempt::Done(results));
                 }
                 // The request is still running, or the server is busy: the sequence number is not used up.
@@ -256,7 +256,7 @@ impl Client {
                 status => {
                     // A request that is still running leaves its slot in doubt.
                     if status != Status::DELAY {
-                        turn.answered();
+                        slot_guard.answered();
                     }
                     return Err(Error::Status4(status));
                 }
@@ -265,8 +265,13 @@ impl Client {
     }
 
     /// Uses up the sequence number of an abandoned request. Returns false if the session has ended.
-    async fn settled(&self, patience: &Patience, session: &Session, turn: &Turn) -> Result<bool, Error> {
-        let sequence = session.sequence(turn, Keep::No);
+    async fn settled(
+        &self,
+        patience: &Patience,
+        session: &Session,
+        slot_guard: &SlotGuard,
+    ) -> Result<bool, Error> {
+        let sequence = session.sequence(slot_guard, Keep::No);
         let mut bound = false;
         loop {
             let head = |e: &mut _| compound::emit(Some(&sequence), &[], None, e);
@@ -478,10 +483,10 @@ impl Client {
     async fn within(&self, session: &Session, ops: &[Op], keep: Keep) -> Result<Option<Results>, Error> {
         let patience = &Patience::new();
         loop {
-            let Some(turn) = self.lines.in_time(patience, session.slots.take()).await? else {
+            let Some(slot_guard) = self.lines.in_time(patience, session.slots.take()).await? else {
                 return Ok(None);
             };
-            match self.attempt(patience, session, turn, ops, keep, None, Cargo::default()).await? {
+            match self.attempt(patience, session, slot_guard, ops, keep, None, Cargo::default()).await? {
                 Attempt::Over => return Ok(None),
                 Attempt::Done(results) => match results.status {
                     status @ (Status::DELAY | Status::GRACE) if busy(patience, status).await => {}
@@ -603,11 +608,11 @@ async fn busy(patience: &Patience, status: Status) -> bool {
 }
 
 impl Session {
-    fn sequence(&self, turn: &Turn, keep: Keep) -> Sequence {
+    fn sequence(&self, slot_guard: &SlotGuard, keep: Keep) -> Sequence {
         Sequence {
             session: self.id,
-            sequence: turn.sequence(),
-            slot: turn.slot,
+            sequence: slot_guard.sequence(),
+            slot: slot_guard.slot,
             highest_slot: self.slots.highest(),
             cache: keep == Keep::Yes && self.fore.max_response_cached >= MIN_KEPT_BYTES,
         }
