@@ -67,7 +67,7 @@ impl Mount {
             None => lines,
         };
         let client = Client::new(lines, pool)?;
-        let mut at = Place { from: Op::Putrootfh, names: names(path)? };
+        let mut at = PendingWalk { from: Op::Putrootfh, names: names(path)? };
         let walked = at.walk(&client).await?;
         let limits = Bitmap::of(&[attr::LEASE_TIME, attr::MAXREAD, attr::MAXWRITE]);
         let ops = || [&walked[..], &[Op::Getfh, Op::Getattr(limits)]].concat();
@@ -130,7 +130,7 @@ impl Mount {
 
     /// The operations that walk to a path.
     async fn walk(&self, path: &str) -> Result<Vec<Op>, Error> {
-        let mut place = Place { from: Op::Putfh(self.root), names: names(path)? };
+        let mut place = PendingWalk { from: Op::Putfh(self.root), names: names(path)? };
         place.walk(&self.client).await
     }
 
@@ -138,7 +138,7 @@ impl Mount {
     async fn place(&self, path: &str) -> Result<(Vec<Op>, Text), Error> {
         let mut names = names(path)?;
         let name = names.pop().ok_or(Error::BadPath)?;
-        let mut place = Place { from: Op::Putfh(self.root), names };
+        let mut place = PendingWalk { from: Op::Putfh(self.root), names };
         Ok((place.walk(&self.client).await?, name))
     }
 
@@ -322,13 +322,13 @@ impl Mount {
 }
 
 /// A starting point, and the names still to be walked from it.
-struct Place {
+struct PendingWalk {
     /// PUTROOTFH or PUTFH.
     from: Op,
     names: Vec<Text>,
 }
 
-impl Place {
+impl PendingWalk {
     /// The operations that lead there. The leading part of a long path is walked in compounds of its own first.
     async fn walk(&mut self, client: &Client) -> Result<Vec<Op>, Error> {
         while self.names.len() > MAX_WALK {
@@ -337,7 +337,7 @@ impl Place {
             let ops = || [&walked[..], &[Op::Getfh]].concat();
             let mut results = client.run(ops, Keep::No, None, Cargo::default()).await?;
             skip(&mut results, &walked)?;
-            *self = Place { from: Op::Putfh(results.ok(opnum::GETFH)?), names: rest };
+            *self = PendingWalk { from: Op::Putfh(results.ok(opnum::GETFH)?), names: rest };
         }
         Ok(self.ops())
     }
