@@ -18,7 +18,7 @@ use weft_wire::xdr::Xdr;
 
 use crate::client::Error;
 use crate::client::rpc::{Cargo, Program, Rpc};
-use crate::server::outgoing::{Outgoing, Place};
+use crate::server::outgoing::{ConnectionPermit, Outgoing};
 
 /// How long a call may take, including the query for its port.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -56,10 +56,10 @@ pub(in crate::server) struct Way {
     pub calls: Outgoing,
 }
 
-/// Asks the host's rpcbind for the program's port, and calls it there. The caller holds a place for the connection.
+/// Asks the host's rpcbind for the program's port, and calls it there. The caller holds a permit for the connection.
 async fn call<R: Xdr>(
     way: &Way,
-    _place: &Place,
+    _permit: &ConnectionPermit,
     program: Program,
     number: u32,
     args: &impl Xdr,
@@ -83,8 +83,8 @@ async fn call<R: Xdr>(
 pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lock) -> bool {
     let args = TestArgs { cookie, exclusive, lock };
     for attempt in 1..=ATTEMPTS {
-        let Some(place) = way.calls.enter_within(way.host, PATIENCE).await else { continue };
-        match call::<Answer>(way, &place, NLM, procedure::GRANTED, &args).await {
+        let Some(permit) = way.calls.enter_within(way.host, PATIENCE).await else { continue };
+        match call::<Answer>(way, &permit, NLM, procedure::GRANTED, &args).await {
             Ok(answer) => {
                 tracing::debug!(host = %way.host, status = answer.status.0, "a client was told that it has its lock");
                 return answer.status == Status::GRANTED;
@@ -98,19 +98,23 @@ pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lo
 }
 
 /// Answers a `_MSG` by its `_RES`.
-pub(super) async fn answer(way: &Way, place: &Place, number: u32, result: &impl Xdr) {
-    if let Err(e) = call::<()>(way, place, NLM, number, result).await {
+pub(super) async fn answer(way: &Way, permit: &ConnectionPermit, number: u32, result: &impl Xdr) {
+    if let Err(e) = call::<()>(way, permit, NLM, number, result).await {
         tracing::debug!(host = %way.host, number, "could not send a reply to a client's lock manager: {e}");
     }
 }
 
 /// Asks a client's status monitor for its state number.
-pub(super) async fn stat(way: &Way, place: &Place, name: &nsm::Name) -> Result<nsm::StatAnswer, Error> {
-    call(way, place, NSM, nsm::procedure::STAT, name).await
+pub(super) async fn stat(
+    way: &Way,
+    permit: &ConnectionPermit,
+    name: &nsm::Name,
+) -> Result<nsm::StatAnswer, Error> {
+    call(way, permit, NSM, nsm::procedure::STAT, name).await
 }
 
 /// Notifies a client's status monitor that we have restarted.
 pub(in crate::server) async fn notify(way: &Way, change: &nsm::Change) -> Result<(), Error> {
-    let place = way.calls.enter_within(way.host, PATIENCE).await.ok_or_else(late)?;
-    call(way, &place, NSM, nsm::procedure::NOTIFY, change).await
+    let permit = way.calls.enter_within(way.host, PATIENCE).await.ok_or_else(late)?;
+    call(way, &permit, NSM, nsm::procedure::NOTIFY, change).await
 }
