@@ -40,7 +40,7 @@ use super::context::{Context, Node, Results, args};
 use super::file_id::FileId;
 use super::outgoing::Outgoing;
 use super::v4::state::{LockedBy, Ranges};
-use callback::Way;
+use callback::CallbackTarget;
 pub(super) use callback::notify;
 pub use table::HostId;
 use table::{OwnerId, Table, Wish};
@@ -82,9 +82,9 @@ impl Locking {
 }
 
 /// How to call a host.
-pub(super) fn way(server: &Server, host: IpAddr) -> Way {
+pub(super) fn way(server: &Server, host: IpAddr) -> CallbackTarget {
     let Locking { rpcbind, calls, .. } = &server.locking;
-    Way { host, port: *rpcbind, pool: server.pool.clone(), calls: calls.clone() }
+    CallbackTarget { host, port: *rpcbind, pool: server.pool.clone(), calls: calls.clone() }
 }
 
 /// Whether a lock is monitored: a client that uses NM_LOCK is not notified of a restart.
