@@ -2,7 +2,7 @@
 //!
 //! [`Rpc`] is the table of outstanding calls (RFC 5531 section 8, xid), one of which receives for all. A watched
 //! channel is closed when the server owes replies and has been silent for a minute; the watch also ends calls whose
-//! request has no time left. Channels are reliable, so nothing is retransmitted here; `lines` reconnects.
+//! request has no time left. Channels are reliable, so nothing is retransmitted here; `connections` reconnects.
 //!
 //! Operation: no task receives. One of the waiting calls, the leader, receives for all: it puts each reply into the
 //! table and wakes its call. When its own reply arrives, it wakes another call to lead. A lone call thus waits for

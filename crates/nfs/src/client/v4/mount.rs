@@ -19,7 +19,7 @@ use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
 use super::opened::{Opened, Sharing, skip};
 use super::session::{Client, Keep, part};
-use crate::client::lines::{Dial, Lines};
+use crate::client::connections::{Connections, Dial};
 use crate::client::listing::Listed;
 use crate::client::rpc::{Cargo, Rpc};
 use crate::client::{Attributes, Entry, Error, File, Options, SetAttributes};
@@ -61,7 +61,7 @@ impl Mount {
     ) -> Result<Mount, Error> {
         let Options { credential, pool } = options;
         let rpc = Rpc::new(channel, credential.clone());
-        let lines = Lines::one(&rpc, credential);
+        let lines = Connections::one(&rpc, credential);
         let lines = match again {
             Some((dial, connections)) => lines.many(dial, connections),
             None => lines,
@@ -82,18 +82,18 @@ impl Mount {
         client.sizes.set((at_most(read, limits.maxread), at_most(write, limits.maxwrite)));
         let lease = limits.lease_time.map_or(LEASE, |seconds| Duration::from_secs(seconds.max(1).into()));
         let keeper = rt::spawn(keep_alive(Rc::downgrade(&client), lease));
-        client.lines.mounted();
+        client.connections.mounted();
         Ok(Mount { client, root, _keeper: Rc::new(keeper) })
     }
 
     /// Traffic of all connections.
     pub fn traffic(&self) -> Traffic {
-        self.client.lines.traffic()
+        self.client.connections.traffic()
     }
 
     /// The number of open connections, and how many were lost.
     pub fn connections(&self) -> (usize, u32) {
-        self.client.lines.count()
+        self.client.connections.count()
     }
 
     /// How often the session was created again because the server had forgotten it.
@@ -103,13 +103,13 @@ impl Mount {
 
     /// The channel that carries the mount, for traffic counters and transport names.
     pub fn channel(&self) -> Rc<dyn Channel> {
-        self.client.lines.channel()
+        self.client.connections.channel()
     }
 
     /// Closes files that are still open, makes the server forget this client, and ends all connections.
     pub async fn end(&self) -> Result<(), Error> {
         let ended = self.client.end().await;
-        self.client.lines.close();
+        self.client.connections.close();
         ended
     }
 
