@@ -19,7 +19,7 @@ use weft_wire::nfs4::{CALLBACK_VERSION, CB_NULL, NetAddr};
 use weft_wire::rpc::{Call, Credential};
 
 use super::state::back::Back;
-use crate::server::line::{self, Heard, Line};
+use crate::server::line::{self, CallbackLine, Heard};
 use crate::server::outgoing::ConnectionPermit;
 
 /// How long a client may take to answer CB_NULL.
@@ -76,7 +76,7 @@ async fn carry(
         pool,
         record::Config { max_message: MAX_ANSWER, ..record::Config::default() },
     );
-    let line = Arc::new(Line::default());
+    let line = Arc::new(CallbackLine::default());
     let mut calls = line.join();
     let program = back.route().program;
     let (probed, weak) = (Arc::downgrade(&line), Arc::downgrade(&back));
