@@ -22,7 +22,7 @@ use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
 use super::super::place::Place;
 use super::super::state::budget::no_room;
-use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
+use super::super::state::{Answered, Client, Held, Kind, Owner, OwnerSequence, SequenceCheck, State};
 use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::context::Node;
 use crate::server::guard;
@@ -49,10 +49,10 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
         match turn.check(args.seqid, n) {
             // An owner that has opened nothing yet cannot be harmed by another attempt, and libnfs does not count an
             // OPEN that met a symbolic link: it reuses the number for the link's target.
-            Ok(Turned::Again(answered)) if owner.is_confirmed() || answered.status == Status::OK => {
+            Ok(SequenceCheck::Again(answered)) if owner.is_confirmed() || answered.status == Status::OK => {
                 return c.again(n, answered);
             }
-            Ok(Turned::Next) if owner.is_confirmed() || turn.is_new() => {}
+            Ok(SequenceCheck::Next) if owner.is_confirmed() || turn.is_new() => {}
             // RFC 7530 16.18.5: an unconfirmed owner starts over.
             _ if !owner.is_confirmed() => forget(c, &client, &mut turn).await,
             Ok(_) => {}
@@ -70,7 +70,7 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
 }
 
 /// Removes everything of an owner that will not be confirmed.
-async fn forget(c: &Compound<'_>, client: &Client, turn: &mut Turn) {
+async fn forget(c: &Compound<'_>, client: &Client, turn: &mut OwnerSequence) {
     for state in std::mem::take(turn).states() {
         c.cx.server.states.leave(&state);
         client.mine().states.remove(&state.other);
@@ -82,7 +82,7 @@ async fn carry_out(
     c: &mut Compound<'_>,
     client: &Arc<Client>,
     owner: &Arc<Owner>,
-    turn: &mut Turn,
+    turn: &mut OwnerSequence,
     args: &Open,
 ) -> Result<OpenOk, Status> {
     check_share(args, c.minor)?;
@@ -442,7 +442,7 @@ async fn acquire(
     c: &Compound<'_>,
     client: &Arc<Client>,
     owner: &Arc<Owner>,
-    turn: &mut Turn,
+    turn: &mut OwnerSequence,
     found: &mut Found<'_>,
     wanted: Wanted,
 ) -> Result<Arc<State>, Status> {
@@ -599,7 +599,7 @@ impl Compound<'_> {
     }
 
     /// The owner has sent another request, so its last CLOSE will not be repeated.
-    pub fn forget_closed(&self, client: &Client, turn: &mut Turn) {
+    pub fn forget_closed(&self, client: &Client, turn: &mut OwnerSequence) {
         if let Some(closed) = turn.closed.take().and_then(|closed| closed.upgrade()) {
             self.cx.server.states.leave(&closed);
             client.mine().states.remove(&closed.other);
