@@ -17,8 +17,8 @@ use weft_wire::nfs4::{
 
 use super::super::close::give_back;
 use super::super::compound::Compound;
+use super::super::fs_object::{FsObject, no_file};
 use super::super::io;
-use super::super::place::{Place, no_file};
 use super::super::state::budget::no_room;
 use super::super::state::{
     Kind, LockOwner, LockedBy, OwnerSequence, Ranges, SequenceCheck, State, Unchanged,
@@ -265,7 +265,7 @@ async fn tell_when_free(
 ) {
     let states = &c.cx.server.states;
     let Some(client) = states.holder(&open.lease) else { return };
-    let Ok(handle) = Place::Node(*node).handle(c.cx).await else { return };
+    let Ok(handle) = FsObject::Node(*node).handle(c.cx).await else { return };
     if !client.back().is_some_and(|back| back.is_up()) {
         return;
     }

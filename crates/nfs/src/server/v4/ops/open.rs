@@ -18,9 +18,9 @@ use super::super::attributes::{Changes, change, changes};
 use super::super::close::{close, give_back, give_up};
 use super::super::compound::Compound;
 use super::super::delegations;
+use super::super::fs_object::FsObject;
 use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
-use super::super::place::Place;
 use super::super::state::budget::no_room;
 use super::super::state::{Answered, Client, Held, Kind, Owner, OwnerSequence, SequenceCheck, State};
 use crate::server::caller::{EXECUTE, READ, WRITE};
@@ -32,7 +32,7 @@ const TIMES: Bitmap = Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET]
 const NO_CHANGE: ChangeInfo = ChangeInfo { atomic: false, before: 0, after: 0 };
 
 pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
-    if let Err(status) = c.place() {
+    if let Err(status) = c.object() {
         return c.put::<()>(n, Err(status));
     }
     let owner = c.client(args.owner.client).and_then(|client| {
@@ -123,7 +123,7 @@ async fn carry_out(
     } else if !owner.is_confirmed() {
         flags |= open_flag::CONFIRM;
     }
-    c.go(Place::Node(found.node));
+    c.go(FsObject::Node(found.node));
     let stateid = state.stateid();
     c.stateid = Some(stateid);
     let delegation = match args.claim {
@@ -261,8 +261,8 @@ async fn by_name<'a>(
     name: &Text,
     access: u32,
 ) -> Result<Found<'a>, Status> {
-    let dir = match c.place()? {
-        Place::Root => {
+    let dir = match c.object()? {
+        FsObject::Root => {
             let name = &*component(name)?;
             let is_share = c.cx.server.shares.named(name).is_some();
             return Err(match () {
@@ -271,8 +271,8 @@ async fn by_name<'a>(
                 () => Status::NOENT,
             });
         }
-        Place::Attributes(of) => return by_attribute(c, client, args, of, name).await,
-        Place::Node(node) => node,
+        FsObject::Attributes(of) => return by_attribute(c, client, args, of, name).await,
+        FsObject::Node(node) => node,
     };
     let before = dir.attr().await?;
     match before.kind {
@@ -584,7 +584,7 @@ impl Compound<'_> {
         if let Some(file) = answered.place
             && let Some(node) = self.node_of(file)
         {
-            self.stand(Place::Node(node));
+            self.stand(FsObject::Node(node));
         }
         answered.status
     }
@@ -592,7 +592,7 @@ impl Compound<'_> {
     /// The reply just made, which starts at `at` with its status.
     pub fn answered(&self, op: u32, status: Status, at: usize) -> Answered {
         let place = match self.current {
-            Some(Place::Node(node)) => Some(node.file()),
+            Some(FsObject::Node(node)) => Some(node.file()),
             _ => None,
         };
         Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), place }

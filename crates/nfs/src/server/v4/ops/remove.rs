@@ -6,14 +6,14 @@ use weft_wire::nfs4::{ChangeInfo, Status, Text};
 use super::super::attributes::change;
 use super::super::compound::Compound;
 use super::super::delegations;
+use super::super::fs_object::FsObject;
 use super::super::named;
 use super::super::names::{component, not_found, status};
-use super::super::place::Place;
 use crate::server::context::Node;
 
 pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
-    let place = c.place()?;
-    if let Place::Attributes(of) = &place {
+    let place = c.object()?;
+    if let FsObject::Attributes(of) = &place {
         return named::remove(c, of, name).await;
     }
     let (dir, before) = place.directory().await?;

@@ -4,7 +4,7 @@ use weft_store::rules::Export;
 use weft_wire::nfs4::{Secinfo, SecinfoOk, Status, Text, UpTo};
 
 use super::super::compound::Compound;
-use super::super::place::Place;
+use super::super::fs_object::FsObject;
 use super::lookup;
 use crate::server::export;
 
@@ -12,11 +12,11 @@ const CURRENT: u32 = 0;
 const PARENT: u32 = 1;
 
 /// The flavours that the export requires; above the exports, every flavour is accepted.
-fn flavors(c: &Compound<'_>, place: Place<'_>) -> Result<SecinfoOk, Status> {
+fn flavors(c: &Compound<'_>, place: FsObject<'_>) -> Result<SecinfoOk, Status> {
     place.admit(c.cx, true)?;
     let export = match place {
-        Place::Root => &Export::PLAIN,
-        Place::Node(node) | Place::Attributes(node) => &node.share.rules.nfs,
+        FsObject::Root => &Export::PLAIN,
+        FsObject::Node(node) | FsObject::Attributes(node) => &node.share.rules.nfs,
     };
     Ok(UpTo(export::flavors(export).into_iter().map(Secinfo::Flavor).collect()))
 }
@@ -37,7 +37,7 @@ pub async fn secinfo(c: &mut Compound<'_>, name: &Text) -> Result<SecinfoOk, Sta
 }
 
 pub async fn no_name(c: &mut Compound<'_>, style: u32) -> Result<SecinfoOk, Status> {
-    let here = c.place()?;
+    let here = c.object()?;
     let place = match style {
         CURRENT => here,
         PARENT => lookup::up(c).await?,
