@@ -126,7 +126,7 @@ impl Client {
         let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let owner = ClientOwner { verifier, id: Opaque(Bytes::from(format!("weft {name}"))) };
         Ok(Rc::new(Client {
-            lines,
+            connections,
             pool,
             owner,
             known: Cell::new(None),

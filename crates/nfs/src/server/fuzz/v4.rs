@@ -319,10 +319,9 @@ fn lock(known: &mut Knowledge, minor: u32, script: &mut Script<'_>) -> Op {
             lock_seqid: u32::from(script.rarely(8)),
             owner: owner(known, which, script),
         },
-        false => Locker::RecentItems {
-            stateid: stateid(known, script),
-            seqid: number(known, which, minor, script),
-        },
+        false => {
+            Locker::Known { stateid: stateid(known, script), seqid: number(known, which, minor, script) }
+        }
     };
     let (kind, reclaim) = (lock_type(script), script.rarely(64));
     Op::Lock(Lock { kind, reclaim, offset: script.edge(), length: script.edge(), locker })

@@ -79,10 +79,10 @@ pub(super) fn readable(wanted: Bitmap) -> Result<(), Status> {
 /// The supported ones of the `wanted` attributes of `fs_object`.
 pub(super) async fn of_object(
     cx: &Compound<'_>,
-    place: &FsObject<'_>,
+    object: &FsObject<'_>,
     wanted: Bitmap,
 ) -> Result<Attributes, Status> {
-    match place {
+    match object {
         FsObject::Root => {
             let mut values = of_root(cx, wanted);
             if wanted.has(attr::ACL) {
@@ -398,7 +398,7 @@ fn set_time(time: SetTime) -> Result<store::SetTime, Status> {
 }
 
 /// VERIFY and NVERIFY: whether the node has these values.
-pub(super) async fn same(cx: &Compound<'_>, place: &FsObject<'_>, fattr: &Fattr) -> Result<bool, Status> {
+pub(super) async fn same(cx: &Compound<'_>, object: &FsObject<'_>, fattr: &Fattr) -> Result<bool, Status> {
     if !fattr.mask.without(supported(cx.minor)).is_empty() {
         return Err(Status::ATTRNOTSUPP);
     }
@@ -406,7 +406,7 @@ pub(super) async fn same(cx: &Compound<'_>, place: &FsObject<'_>, fattr: &Fattr)
         return Err(Status::INVAL);
     }
     Attributes::parse(fattr).map_err(|_| Status::BADXDR)?;
-    let mine = of_object(cx, place, fattr.mask).await?.fattr();
+    let mine = of_object(cx, object, fattr.mask).await?.fattr();
     // XDR is canonical, so equal values have equal bytes.
     Ok(mine.values == fattr.values)
 }

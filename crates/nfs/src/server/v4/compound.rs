@@ -122,16 +122,16 @@ impl<'a> Compound<'a> {
     }
 
     /// Changes the current file handle, which clears the current state id (RFC 8881 16.2.3.1.2).
-    pub fn go(&mut self, place: FsObject<'a>) {
-        self.stand(place);
+    pub fn go(&mut self, object: FsObject<'a>) {
+        self.stand(object);
         self.stateid = None;
     }
 
     /// The same, without changing the state id.
-    pub fn stand(&mut self, place: FsObject<'a>) {
-        self.current = Some(place);
+    pub fn stand(&mut self, object: FsObject<'a>) {
+        self.current = Some(object);
         let (views, plain) = self.views;
-        self.cx = match place {
+        self.cx = match object {
             FsObject::Node(node) | FsObject::Attributes(node) => {
                 views.iter().find(|(share, _)| *share == node.share.id).map_or(plain, |(_, view)| view)
             }

@@ -305,12 +305,12 @@ impl Run<'_> {
                 c.put(n, result)
             }
             Op::Putfh(handle) => {
-                let result = FsObject::open(c.cx, &handle).await.and_then(|place| {
+                let result = FsObject::open(c.cx, &handle).await.and_then(|object| {
                     // RFC 8881 2.6.3.1.1.8: a client that asks for the security flavours is not refused for its own
                     // flavour.
                     let asks = matches!(next, opnum::SECINFO | opnum::SECINFO_NO_NAME);
-                    place.admit(c.cx, asks)?;
-                    c.go(place);
+                    object.admit(c.cx, asks)?;
+                    c.go(object);
                     Ok(())
                 });
                 c.put(n, result)
@@ -321,22 +321,22 @@ impl Run<'_> {
             }
             Op::Getfh => {
                 let result = match c.object() {
-                    Ok(place) => place.handle(c.cx).await,
+                    Ok(object) => object.handle(c.cx).await,
                     Err(status) => Err(status),
                 };
                 c.put(n, result)
             }
             Op::Savefh => {
-                let result = c.object().map(|place| {
-                    c.saved = Some(place);
+                let result = c.object().map(|object| {
+                    c.saved = Some(object);
                     c.saved_stateid = c.stateid;
                 });
                 c.put(n, result)
             }
             Op::Restorefh => {
                 let missing = if c.minor == 0 { Status::RESTOREFH } else { Status::NOFILEHANDLE };
-                let result = c.saved.ok_or(missing).map(|place| {
-                    c.stand(place);
+                let result = c.saved.ok_or(missing).map(|object| {
+                    c.stand(object);
                     c.stateid = c.saved_stateid;
                 });
                 c.put(n, result)

@@ -13,9 +13,9 @@ use crate::server::caller::EXECUTE;
 use crate::server::context::Node;
 
 pub async fn lookup(c: &mut Compound<'_>, name: &Text) -> Result<(), Status> {
-    let place = down(c, name).await?;
-    place.admit(c.cx, false)?;
-    c.go(place);
+    let object = down(c, name).await?;
+    object.admit(c.cx, false)?;
+    c.go(object);
     Ok(())
 }
 
@@ -44,8 +44,8 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<FsObject<'a>, Sta
 }
 
 pub async fn lookupp(c: &mut Compound<'_>) -> Result<(), Status> {
-    let place = up(c).await?;
-    c.go(place);
+    let object = up(c).await?;
+    c.go(object);
     Ok(())
 }
 

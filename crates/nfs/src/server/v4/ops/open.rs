@@ -581,7 +581,7 @@ impl Compound<'_> {
         tail.u32(n);
         tail.u32(answered.status.0);
         tail.fixed(&answered.body);
-        if let Some(file) = answered.place
+        if let Some(file) = answered.current
             && let Some(node) = self.node_of(file)
         {
             self.stand(FsObject::Node(node));
@@ -591,11 +591,11 @@ impl Compound<'_> {
 
     /// The reply just made, which starts at `at` with its status.
     pub fn answered(&self, op: u32, status: Status, at: usize) -> Answered {
-        let place = match self.current {
+        let current = match self.current {
             Some(FsObject::Node(node)) => Some(node.file()),
             _ => None,
         };
-        Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), place }
+        Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), current }
     }
 
     /// The owner has sent another request, so its last CLOSE will not be repeated.

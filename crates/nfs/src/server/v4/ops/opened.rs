@@ -64,11 +64,11 @@ async fn in_turn(
 
 /// The open with this state id on the current file, closed or not.
 fn find(c: &Compound<'_>, stateid: &Stateid) -> Result<(Arc<State>, Arc<Owner>), Status> {
-    let place = c.object()?;
+    let object = c.object()?;
     let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.speaker()?)?;
     let Kind::Open { owner, .. } = &state.kind else { return Err(Status::BAD_STATEID) };
     let owner = owner.clone();
-    match place {
+    match object {
         super::super::fs_object::FsObject::Node(node) if node.file() == state.file => Ok((state, owner)),
         _ => Err(Status::BAD_STATEID),
     }

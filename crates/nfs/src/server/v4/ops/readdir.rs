@@ -58,9 +58,9 @@ impl Page {
 }
 
 pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Status> {
-    let place = c.object()?;
+    let object = c.object()?;
     let mut asked = args.attributes;
-    if let FsObject::Node(node) = &place {
+    if let FsObject::Node(node) = &object {
         let attr = node.attr().await?;
         if attr.kind != Kind::Dir {
             return Err(Status::NOTDIR);
@@ -83,7 +83,7 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
     let left = room.checked_sub(EMPTY).ok_or(Status::TOOSMALL)?;
     let names_left = if args.dircount == 0 { usize::MAX } else { args.dircount as usize };
     let mut page = Page { entries: Vec::new(), left, names_left };
-    let eof = match place {
+    let eof = match object {
         FsObject::Root => list_shares(c, args, &mut page).await?,
         FsObject::Node(node) => list(c, &node, args, &mut page).await?,
         FsObject::Attributes(of) => {

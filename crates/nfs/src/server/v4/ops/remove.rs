@@ -12,11 +12,11 @@ use super::super::names::{component, not_found, status};
 use crate::server::context::Node;
 
 pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
-    let place = c.object()?;
-    if let FsObject::Attributes(of) = &place {
+    let object = c.object()?;
+    if let FsObject::Attributes(of) = &object {
         return named::remove(c, of, name).await;
     }
-    let (dir, before) = place.directory().await?;
+    let (dir, before) = object.directory().await?;
     let vfs = &dir.share.vfs;
     let bytes = &*component(name)?;
     let found = vfs.lookup(dir.id, bytes, false).await.map_err(|e| not_found(name, &e))?;

@@ -56,7 +56,7 @@ pub struct Answered {
     /// The bytes after the status.
     pub body: Bytes,
     /// The current file handle after the operation.
-    pub place: Option<FileId>,
+    pub current: Option<FileId>,
 }
 
 /// How a request's sequence id relates to the last one.
