@@ -1,7 +1,8 @@
 //! Calls from the server to a client, over one connection, from any core.
 //!
-//! A [`CallbackLine`] holds the unsent calls, those that wait for a reply, and the sessions that used the connection. See RFC
-//! 5531 section 8 (xid) and RFC 8881 2.10.3.1 (the back channel). The connection's own core sends and receives.
+//! A [`CallbackLine`] holds the unsent calls, those that wait for a reply, and the sessions that used the connection.
+//! See RFC 5531 section 8 (xid) and RFC 8881 2.10.3.1 (the back channel). The connection's own core sends and
+//! receives.
 //!
 //! The connection checks for calls with one atomic load, and the caller wakes it.
 
