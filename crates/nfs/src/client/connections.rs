@@ -1,7 +1,7 @@
 //! Connections to one server: calls are distributed over them and survive the loss of a connection.
 //!
-//! [`Connections`] owns the connections and dials them again. RFC 5531 section 8: a repeated call keeps its xid; RFC
-//! 1813 4.5: the server caches replies to find duplicates. Writing again what a server lost is left to `file`.
+//! [`Connections`] dials lost connections again. RFC 5531 section 8: a repeated call keeps its xid; RFC 1813 4.5: the
+//! server caches replies to find duplicates. Writing again what a server lost is left to `file`.
 //!
 //! A call whose connection ends before the reply is sent again, byte for byte, on the next one. A server that has
 //! already carried it out finds it in its duplicate request cache. Without a dial function there is one connection,
