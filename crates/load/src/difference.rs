@@ -33,7 +33,7 @@ impl Judgement {
 
 /// One measure of one point in both results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
+pub struct MeasureChange {
     /// The picture to which both belong.
     pub picture: Picture,
     /// The work measured.
@@ -88,7 +88,7 @@ pub struct Difference {
     /// How the two environments differ, which may be the reason: "kernel: 6.1, then 6.18".
     pub environment: Vec<String>,
     /// Every measure of every point of both.
-    pub lines: Vec<Line>,
+    pub lines: Vec<MeasureChange>,
     /// What cannot be compared.
     pub lone: Vec<Lone>,
 }
@@ -161,7 +161,7 @@ impl Difference {
                 Judgement::Worse => self.worse += 1,
                 Judgement::Same => self.same += 1,
             }
-            self.lines.push(Line {
+            self.lines.push(MeasureChange {
                 picture,
                 work: a.work.clone(),
                 transport: a.transport.clone(),

@@ -9,7 +9,7 @@ use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table};
 use super::html::{self, escape};
 use super::term::{Style, bold, colour};
 use super::{lines, order, show};
-use crate::difference::{Difference, Judgement, Line};
+use crate::difference::{Difference, Judgement, MeasureChange};
 use crate::result::{Measure, Picture, Report, Work};
 
 /// Lines of one point, in the order of measures.
@@ -17,7 +17,7 @@ struct Row<'a> {
     picture: Picture,
     work: &'a Work,
     transport: &'a str,
-    lines: Vec<&'a Line>,
+    lines: Vec<&'a MeasureChange>,
 }
 
 fn rows(difference: &Difference) -> Vec<Row<'_>> {
@@ -123,7 +123,7 @@ fn empty(measures: &[Measure], style: Style) -> Table {
     table
 }
 
-fn cell(line: &Line) -> Cell {
+fn cell(line: &MeasureChange) -> Cell {
     let ratio = line.ratio.map_or("-".to_owned(), show::ratio);
     match line.judgement {
         Judgement::Better => Cell::new(format!("{ratio} better")).fg(Color::Green),

@@ -23,7 +23,7 @@ use weft_wire::xdr::Malformed;
 
 use super::Error;
 use super::attributes::{Attributes, SetAttributes};
-use super::lines::Lines;
+use super::connections::Connections;
 use super::mount::{Mount, NFS, ok};
 use super::patience::Patience;
 use super::rpc::Cargo;
@@ -94,10 +94,10 @@ impl File {
         }
     }
 
-    fn lines(&self) -> &Lines {
+    fn connections(&self) -> &Connections {
         match &self.remote {
             Remote::V3(mount, _) => &mount.rpc,
-            Remote::V4(opened) => &opened.client.lines,
+            Remote::V4(opened) => &opened.client.connections,
         }
     }
 
@@ -124,7 +124,7 @@ impl File {
 
     /// Whether the transport can place payload outside messages.
     fn places(&self) -> bool {
-        self.lines().channel().limits().placed_payload().is_some()
+        self.connections().channel().limits().placed_payload().is_some()
     }
 
     /// Its attributes.
@@ -264,7 +264,7 @@ impl File {
 
     /// Like [`File::write`], for a buffer that the transport may register for the server instead of copying it.
     pub async fn write_buf(&self, offset: u64, data: Buf) -> Result<(), Error> {
-        let lent = self.places() && !self.lines().repeats();
+        let lent = self.places() && !self.connections().repeats();
         if data.len() > self.max_write() || !lent {
             return self.write(offset, data.freeze()).await;
         }
@@ -284,7 +284,7 @@ impl File {
                 return Err(Malformed("WRITE makes no progress").into());
             }
             let piece = data.split_to(written);
-            if let Some(verifier) = holder.filter(|_| self.lines().repeats()) {
+            if let Some(verifier) = holder.filter(|_| self.connections().repeats()) {
                 let held = &mut *self.held.borrow_mut();
                 held.bytes = held.bytes.saturating_add(piece.len());
                 held.pieces.push((at, piece, verifier));
@@ -327,7 +327,7 @@ impl File {
             }
         };
         let holder = (committed == Stable::Unstable).then_some(verifier);
-        if !self.lines().repeats() {
+        if !self.connections().repeats() {
             holder.into_iter().for_each(|verifier| self.held_by(verifier));
         }
         Ok(((count as usize).min(len), holder))
@@ -355,7 +355,7 @@ impl File {
     }
 
     async fn commit_held(&self) -> Result<(), Error> {
-        if !self.lines().repeats() {
+        if !self.connections().repeats() {
             return self.commit_once().await;
         }
         for _ in 0..MAX_REWRITES {

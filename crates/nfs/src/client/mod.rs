@@ -10,8 +10,8 @@
 //! Every value here stays on the core on which it was made.
 
 mod attributes;
+mod connections;
 mod file;
-mod lines;
 mod listing;
 mod mount;
 mod paths;
@@ -29,8 +29,8 @@ use weft_wire::rpc::Reply;
 use weft_wire::xdr::Malformed;
 
 pub use attributes::{Attributes, SetAttributes, SetTime, Time};
+pub use connections::{Dial, MAX_LINES};
 pub use file::File;
-pub use lines::{Dial, MAX_LINES};
 pub use listing::Entry;
 pub use mount::{Mount, Options, exports, null};
 pub use weft_wire::nfs3::Status;

@@ -14,7 +14,7 @@ use weft_wire::rpc::Credential;
 
 use super::Error;
 use super::attributes::{Attributes, SetAttributes};
-use super::lines::{Dial, Lines};
+use super::connections::{Connections, Dial};
 use super::patience::Patience;
 use super::rpc::{Cargo, Program, Rpc};
 
@@ -37,7 +37,7 @@ pub struct Options {
 /// A mounted export. Cloning shares the connection.
 #[derive(Clone)]
 pub struct Mount {
-    pub(super) rpc: Rc<Lines>,
+    pub(super) rpc: Rc<Connections>,
     pub(super) pool: Pool,
     pub(super) root: Handle,
     pub(super) info: Rc<FsinfoOk>,
@@ -82,7 +82,7 @@ impl Mount {
         let args = ObjectArgs { object: root };
         let info: Outcome<FsinfoOk, AttrOnly> =
             rpc.call(NFS, procedure::FSINFO, &args, Cargo::default()).await?;
-        let lines = Lines::one(&rpc, credential);
+        let lines = Connections::one(&rpc, credential);
         lines.answered();
         let rpc = Rc::new(lines);
         Ok(Mount { rpc, pool, root, info: Rc::new(ok(info)?) })

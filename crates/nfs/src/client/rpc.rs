@@ -2,7 +2,7 @@
 //!
 //! [`Rpc`] is the table of outstanding calls (RFC 5531 section 8, xid), one of which receives for all. A watched
 //! channel is closed when the server owes replies and has been silent for a minute; the watch also ends calls whose
-//! request has no time left. Channels are reliable, so nothing is retransmitted here; `lines` reconnects.
+//! request has no time left. Channels are reliable, so nothing is retransmitted here; `connections` reconnects.
 //!
 //! Operation: no task receives. One of the waiting calls, the leader, receives for all: it puts each reply into the
 //! table and wakes its call. When its own reply arrives, it wakes another call to lead. A lone call thus waits for
@@ -239,7 +239,7 @@ impl Rpc {
         if self.table.borrow_mut().insert(xid, Waiting { due, ..Waiting::default() }).is_some() {
             return Err(Error::Busy);
         }
-        let place = Place { rpc: self, xid };
+        let place = CallEntry { rpc: self, xid };
         // A message that cannot be sent at all fails now. Later failures end the channel, or arrive as a reply.
         if let Some(Err(e)) = self.channel.send(outgoing).now_or_never() {
             return Err(Error::Channel(Arc::new(e)));
@@ -331,7 +331,7 @@ impl Rpc {
 
     /// Checks the outstanding calls. Returns the latest time of the next check; `None`: the connection has ended.
     /// `quiet`: nothing was received since the previous check.
-    fn look(&self, now: Time, quiet: bool, told: &Told) -> Option<Time> {
+    fn check_calls(&self, now: Time, quiet: bool, told: &Told) -> Option<Time> {
         let heard = self.heard.get();
         let (mut next, mut first, mut owed_since) = (now + WATCH, None::<Time>, None::<Time>);
         for (xid, waiting) in &mut *self.table.borrow_mut() {
@@ -402,7 +402,7 @@ async fn watch(rpc: Weak<Rpc>, told: Rc<Told>) {
             told.heard();
         }
         last = now;
-        match rpc.look(now, quiet, &told) {
+        match rpc.check_calls(now, quiet, &told) {
             Some(next) => pause = next.since(now).min(WATCH),
             None => return,
         }
@@ -410,12 +410,12 @@ async fn watch(rpc: Weak<Rpc>, told: Rc<Told>) {
 }
 
 /// A call's entry in the table; dropping it passes the lead on.
-struct Place<'a> {
+struct CallEntry<'a> {
     rpc: &'a Rpc,
     xid: u32,
 }
 
-impl Drop for Place<'_> {
+impl Drop for CallEntry<'_> {
     fn drop(&mut self) {
         let mut table = self.rpc.table.borrow_mut();
         table.remove(&self.xid);

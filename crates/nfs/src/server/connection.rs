@@ -29,7 +29,7 @@ use super::caller::Caller;
 use super::context;
 use super::dispatch::NotRpc;
 use super::identity::Origin;
-use super::line::{self, Line};
+use super::line::{self, CallbackLine};
 use super::watch::Watch;
 
 /// Messages taken before the running requests are polled again.
@@ -87,7 +87,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     };
     let limits = channel.limits();
     let caller = Caller::of(&Credential::None, server.policy);
-    let line = Arc::new(Line::default());
+    let line = Arc::new(CallbackLine::default());
     let kind = channel.kind();
     let way = match channel.security() {
         None => Way::Any,

@@ -24,7 +24,7 @@ use super::caller::Caller;
 use super::file_id::FileId;
 use super::handles::Named;
 use super::identity::Origin;
-use super::line::Line;
+use super::line::CallbackLine;
 use super::watch::Watch;
 
 /// Bytes of an RPC call or reply around the payload of a READ or WRITE, at most.
@@ -56,7 +56,7 @@ pub(super) struct Context<'a> {
     /// The caller's credential, if such rules exist (see `export`).
     pub ruled: Option<Rc<Credential>>,
     /// The connection for calls from the server to the client.
-    pub line: &'a Arc<Line>,
+    pub line: &'a Arc<CallbackLine>,
     /// Publishes the callers seen on this connection.
     pub watch: &'a Watch,
     /// Whether a peer that some share admits has sent a call: see

@@ -149,9 +149,9 @@ impl Context<'_> {
     async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
         let duplicates = &self.server.duplicates;
         let number = duplicates.number(&self.origin, call);
-        let place = duplicates.place(duplicates.question(number, &[], &d));
+        let entry = duplicates.entry(duplicates.question(number, &[], &d));
         // A repetition waits here for the first request's reply.
-        let mut kept = place.lock().await;
+        let mut kept = entry.lock().await;
         if let Some(answer) = &*kept {
             body.raw(answer);
             return Ok(Results::new(body, None));

@@ -77,11 +77,11 @@ thread_local! {
 }
 
 /// The future reply of a request. The task that holds it carries the request out; the others wait.
-pub(super) type Place = Arc<Queue<Option<Bytes>>>;
+pub(super) type CacheEntry = Arc<Queue<Option<Bytes>>>;
 
 #[derive(Default)]
 struct Table {
-    places: HashMap<Question, Place>,
+    entries: HashMap<Question, CacheEntry>,
     /// In order of arrival, except that a request still running when it was the oldest is moved back; each appears
     /// once.
     order: VecDeque<Question>,
@@ -99,7 +99,7 @@ impl Table {
             }
             let Some(oldest) = self.order.pop_front() else { return };
             // An entry can be removed only with the table locked.
-            if self.places.get(&oldest).is_some_and(|place| Arc::strong_count(place) > 1) {
+            if self.entries.get(&oldest).is_some_and(|entry| Arc::strong_count(entry) > 1) {
                 self.order.push_back(oldest);
             } else {
                 self.forget(oldest);
@@ -108,7 +108,7 @@ impl Table {
     }
 
     fn forget(&mut self, question: Question) {
-        self.places.remove(&question);
+        self.entries.remove(&question);
         if let Entry::Occupied(mut alike) = self.numbers.entry(question.number) {
             match alike.get().checked_sub(1).filter(|left| *left > 0) {
                 Some(left) => *alike.get_mut() = left,
@@ -161,18 +161,18 @@ impl Duplicates {
     }
 
     /// The entry of a request, created if there is none.
-    pub fn place(&self, question: Question) -> Place {
+    pub fn entry(&self, question: Question) -> CacheEntry {
         let mut table = self.table();
-        if let Some(place) = table.places.get(&question) {
-            return place.clone();
+        if let Some(entry) = table.entries.get(&question) {
+            return entry.clone();
         }
         table.make_room();
-        let place = Place::default();
+        let entry = CacheEntry::default();
         table.order.push_back(question);
         let alike = table.numbers.entry(question.number).or_default();
         *alike = alike.saturating_add(1);
-        table.places.insert(question, place.clone());
-        place
+        table.entries.insert(question, entry.clone());
+        entry
     }
 
     /// Whether a request with this number is cached, perhaps a different one.
@@ -181,8 +181,8 @@ impl Duplicates {
     }
 
     /// The entry of a cached request.
-    fn place_known(&self, question: &Question) -> Option<Place> {
-        self.table().places.get(question).cloned()
+    fn cached_entry(&self, question: &Question) -> Option<CacheEntry> {
+        self.table().entries.get(question).cloned()
     }
 }
 
@@ -208,14 +208,14 @@ impl Asked {
             return None;
         }
         let question = self.question(duplicates);
-        self.hold(duplicates.place_known(&question)?).await
+        self.hold(duplicates.cached_entry(&question)?).await
     }
 
     /// From now on, a repetition waits for this request's reply. `Some`: another one was first, and this is its
     /// reply.
     pub async fn begin(&mut self, duplicates: &Duplicates) -> Option<Bytes> {
         let question = self.question(duplicates);
-        self.hold(duplicates.place(question)).await
+        self.hold(duplicates.entry(question)).await
     }
 
     pub fn has_begun(&self) -> bool {
@@ -229,8 +229,8 @@ impl Asked {
         }
     }
 
-    async fn hold(&mut self, place: Place) -> Option<Bytes> {
-        let held = place.lock_owned().await;
+    async fn hold(&mut self, entry: CacheEntry) -> Option<Bytes> {
+        let held = entry.lock_owned().await;
         let answer = held.clone();
         if answer.is_none() {
             self.held = Some(held);
@@ -270,8 +270,8 @@ mod tests {
             duplicates.question(number(xid), &[], &Decoder::new(Bytes::from_static(bytes)))
         };
         let known = |xid| duplicates.knows(number(xid));
-        let keep = |question, answer| *duplicates.place(question).try_lock().unwrap() = Some(answer);
-        let answer = |question| duplicates.place_known(&question)?.try_lock()?.clone();
+        let keep = |question, answer| *duplicates.entry(question).try_lock().unwrap() = Some(answer);
+        let answer = |question| duplicates.cached_entry(&question)?.try_lock()?.clone();
         assert!(!known(7));
         // Two requests with one number, and enough others to fill the cache.
         keep(question(7, b"one"), Bytes::from_static(b"1"));
@@ -299,21 +299,21 @@ mod tests {
             duplicates.question(number, &[], &Decoder::new(Bytes::new()))
         };
         let (first, all) = (2 * MAX_LOOKED_AT, MAX_KEPT + MAX_LOOKED_AT);
-        let running: Vec<Place> = (0..first as u32).map(|xid| duplicates.place(question(xid))).collect();
+        let running: Vec<CacheEntry> = (0..first as u32).map(|xid| duplicates.entry(question(xid))).collect();
         for xid in first..2 * MAX_KEPT {
-            duplicates.place(question(xid as u32));
+            duplicates.entry(question(xid as u32));
             assert!(duplicates.table().order.len() < all);
         }
-        for (xid, place) in (0..).zip(&running) {
-            assert!(Arc::ptr_eq(place, &duplicates.place(question(xid))), "{xid}");
+        for (xid, entry) in (0..).zip(&running) {
+            assert!(Arc::ptr_eq(entry, &duplicates.entry(question(xid))), "{xid}");
         }
         drop(running);
         for xid in 2 * MAX_KEPT..4 * MAX_KEPT {
-            duplicates.place(question(xid as u32));
+            duplicates.entry(question(xid as u32));
         }
         let table = duplicates.table();
-        assert!(!table.places.contains_key(&question(0)));
-        assert_eq!([table.order.len(), table.places.len(), table.numbers.len()], [MAX_KEPT; 3]);
+        assert!(!table.entries.contains_key(&question(0)));
+        assert_eq!([table.order.len(), table.entries.len(), table.numbers.len()], [MAX_KEPT; 3]);
     }
 
     #[test]

@@ -5,12 +5,12 @@
 //! grace period.
 //!
 //! ```text
-//! DIR/nfs-handles.key        16 random bytes, 0600: whoever reads them can make handles
-//! DIR/nfs-INSTANCE.redb      table "clients": one byte (2 without, 3 with sessions), who said the name and from where
-//!                            (51 bytes), and the client's own name; as an earlier version has written it one byte
-//!                            (0 without, 1 with sessions) and the name
-//!                            table "hosts": addresses of those that locked something beside version 3, each with a
-//!                            zero behind it, and the name of one of them where an earlier version has written it
+//! DIR/nfs-handles.key        16 random bytes, 0600: whoever reads them can forge handles
+//! DIR/nfs-INSTANCE.redb      table "clients": one byte (2 without, 3 with sessions), the identity that claimed the
+//!                            name (51 bytes), and the client's name; an earlier version wrote one byte (0 without,
+//!                            1 with sessions) and the name
+//!                            table "hosts": addresses of hosts that hold NLM locks, each followed by a zero byte;
+//!                            an earlier version wrote the host's name after that
 //!                            table "runs": how often the server was started
 //! ```
 //! A client enters the journal before it is told that its open succeeded, and leaves it when its state is removed.

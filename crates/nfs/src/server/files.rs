@@ -22,13 +22,13 @@ use super::{guard, shard};
 const SHARDS: usize = 16;
 
 /// A security descriptor, if the file has one.
-type Known = Option<Arc<SecurityDescriptor>>;
+type StoredDescriptor = Option<Arc<SecurityDescriptor>>;
 
 struct Entry {
     file: OpenFile,
     writable: bool,
     /// Its security descriptor, and the share's change count at which it was read.
-    guard: Option<(u64, Known)>,
+    guard: Option<(u64, StoredDescriptor)>,
     /// When it was last used, counted in uses of the shard.
     used: u64,
 }
@@ -138,7 +138,7 @@ impl Cache for OpenFiles {
 
 impl Shard {
     /// The file, and its security descriptor if the cached one is current at `now`.
-    fn find(&mut self, key: FileId, write: bool, now: u64) -> Option<(OpenFile, Option<Known>)> {
+    fn find(&mut self, key: FileId, write: bool, now: u64) -> Option<(OpenFile, Option<StoredDescriptor>)> {
         self.uses = self.uses.wrapping_add(1);
         let entry = self.entries.get_mut(&key).filter(|entry| entry.writable || !write)?;
         entry.used = self.uses;
@@ -146,7 +146,7 @@ impl Shard {
         Some((entry.file.clone(), known))
     }
 
-    fn guard(&mut self, key: FileId, guard: (u64, Known)) {
+    fn guard(&mut self, key: FileId, guard: (u64, StoredDescriptor)) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.guard = Some(guard);
         }

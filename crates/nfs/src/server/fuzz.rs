@@ -144,15 +144,15 @@ enum Asked {
 }
 
 /// Items that calls can name, latest last.
-struct Known<T>(VecDeque<T>);
+struct RecentItems<T>(VecDeque<T>);
 
-impl<T> Default for Known<T> {
-    fn default() -> Known<T> {
-        Known(VecDeque::new())
+impl<T> Default for RecentItems<T> {
+    fn default() -> RecentItems<T> {
+        RecentItems(VecDeque::new())
     }
 }
 
-impl<T: Clone> Known<T> {
+impl<T: Clone> RecentItems<T> {
     fn learn(&mut self, thing: T) {
         self.0.push_back(thing);
         // The first ones stay: a root, a working session.
@@ -169,7 +169,7 @@ impl<T: Clone> Known<T> {
 /// What clients have learned.
 #[derive(Default)]
 struct Knowledge {
-    handles: Known<Bytes>,
+    handles: RecentItems<Bytes>,
     v4: v4::Knowledge,
 }
 
@@ -183,9 +183,9 @@ struct World {
     /// By connection and xid.
     open: BTreeMap<(usize, u32), Asked>,
     /// Messages to be sent again.
-    sent: Known<Bytes>,
+    sent: RecentItems<Bytes>,
     /// The server's callbacks, by connection.
-    called: Known<(usize, Bytes)>,
+    called: RecentItems<(usize, Bytes)>,
 }
 
 impl World {
@@ -221,8 +221,8 @@ impl World {
             next_xid: 1,
             strange: HashSet::new(),
             open: BTreeMap::new(),
-            sent: Known::default(),
-            called: Known::default(),
+            sent: RecentItems::default(),
+            called: RecentItems::default(),
         };
         for at in 0..CONNECTIONS {
             world.connect(at);

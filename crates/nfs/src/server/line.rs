@@ -1,7 +1,8 @@
 //! Calls from the server to a client, over one connection, from any core.
 //!
-//! A [`Line`] holds the unsent calls, those that wait for a reply, and the sessions that used the connection. See RFC
-//! 5531 section 8 (xid) and RFC 8881 2.10.3.1 (the back channel). The connection's own core sends and receives.
+//! A [`CallbackLine`] holds the unsent calls, those that wait for a reply, and the sessions that used the connection.
+//! See RFC 5531 section 8 (xid) and RFC 8881 2.10.3.1 (the back channel). The connection's own core sends and
+//! receives.
 //!
 //! The connection checks for calls with one atomic load, and the caller wakes it.
 
@@ -36,7 +37,7 @@ pub(super) type Done = Box<dyn FnOnce(Heard) + Send>;
 
 /// One connection, as seen from other cores.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct CallbackLine {
     /// Something is to be sent.
     waiting: AtomicBool,
     closed: AtomicBool,
@@ -54,8 +55,8 @@ struct Inner {
 }
 
 /// The connection's end of its line.
-pub(super) struct Place<'a> {
-    line: &'a Line,
+pub(super) struct CallbackLineEnd<'a> {
+    line: &'a CallbackLine,
     /// The waker registered in the line, kept here so that its mutex is taken once per task and not once per sleep.
     known: Option<Waker>,
 }
@@ -65,7 +66,7 @@ pub(super) fn is_reply(message: &Bytes) -> bool {
     message.get(4..8) == Some(&[0, 0, 0, 1])
 }
 
-impl Line {
+impl CallbackLine {
     // Every change leaves the lists consistent.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -135,12 +136,12 @@ impl Line {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).contains(session)
     }
 
-    pub fn join(&self) -> Place<'_> {
-        Place { line: self, known: None }
+    pub fn join(&self) -> CallbackLineEnd<'_> {
+        CallbackLineEnd { line: self, known: None }
     }
 }
 
-impl Place<'_> {
+impl CallbackLineEnd<'_> {
     /// The next call to send.
     pub fn poll(&mut self, cx: &Context<'_>) -> Poll<Bytes> {
         if !self.known.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
@@ -159,7 +160,7 @@ impl Place<'_> {
 }
 
 /// However a connection ends, its line ends too.
-impl Drop for Place<'_> {
+impl Drop for CallbackLineEnd<'_> {
     fn drop(&mut self) {
         self.line.close();
     }
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn every_call_is_answered_once_or_told_that_the_line_ended() {
-        let line = Line::default();
+        let line = CallbackLine::default();
         let answers = Arc::new(Mutex::new(Vec::new()));
         let call = |n: u32| {
             let answers = answers.clone();

@@ -85,7 +85,7 @@ async fn rounds(
 async fn tell(server: &Server, host: IpAddr) -> bool {
     let Some(name) = name_for(server, host) else { return true };
     let change = Change { name, state: server.monitors.state };
-    let told = nlm::notify(&nlm::way(server, host), &change).await;
+    let told = nlm::notify(&nlm::callback_target(server, host), &change).await;
     match &told {
         Ok(()) => tracing::debug!(%host, "was told to reclaim its locks"),
         Err(e) => tracing::debug!(%host, "was not told to reclaim its locks: {e}"),

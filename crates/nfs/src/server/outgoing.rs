@@ -2,7 +2,7 @@
 //!
 //! A few bytes from a client make the server call it (an NLM call that wants its answer as a call, SETCLIENTID of
 //! minor version 0). The client needs no rights for that, and may leave such a connection unanswered. So each
-//! connection takes a place, of which each address has a few and all addresses together a bounded number.
+//! connection takes a permit, of which each address has a few and all addresses together a bounded number.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,23 +17,23 @@ const MAX_CALLS: (usize, usize) = (256, 16);
 const MAX_QUESTIONS: (usize, usize) = (64, 1);
 /// Connections for the back channels of NFSv4.0, each as long as its client lives.
 const MAX_BACK_CHANNELS: (usize, usize) = (1024, 64);
-/// How often a waiting caller checks for a free place.
+/// How often a waiting caller checks for a free permit.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The places for connections. Cloning shares them.
+/// The permits for connections. Cloning shares them.
 #[derive(Clone)]
 pub(super) struct Outgoing(Arc<Counts>);
 
 struct Counts {
     of_all: usize,
     of_host: usize,
-    /// The hosts that occupy places.
+    /// The hosts that occupy permits.
     hosts: Mutex<HashMap<Source, usize>>,
 }
 
-/// The place of one connection, given back on drop.
-#[must_use = "a connection keeps its place as long as it lasts"]
-pub(super) struct Place {
+/// The permit of one connection, given back on drop.
+#[must_use = "a connection keeps its permit as long as it lasts"]
+pub(super) struct ConnectionPermit {
     counts: Arc<Counts>,
     host: Source,
 }
@@ -65,8 +65,8 @@ impl Outgoing {
         Outgoing(Arc::new(Counts { of_all, of_host, hosts: Mutex::default() }))
     }
 
-    /// Takes a place for a connection to `host`, if one is free.
-    pub fn enter(&self, host: IpAddr) -> Option<Place> {
+    /// Takes a permit for a connection to `host`, if one is free.
+    pub fn enter(&self, host: IpAddr) -> Option<ConnectionPermit> {
         let host = Source::of_ip(host);
         let mut hosts = self.0.hosts();
         let own = hosts.get(&host).copied().unwrap_or(0);
@@ -74,16 +74,16 @@ impl Outgoing {
             return None;
         }
         hosts.insert(host, own.saturating_add(1));
-        Some(Place { counts: self.0.clone(), host })
+        Some(ConnectionPermit { counts: self.0.clone(), host })
     }
 
-    /// Waits for a place, at most this long.
-    pub async fn enter_within(&self, host: IpAddr, patience: Duration) -> Option<Place> {
+    /// Waits for a permit, at most this long.
+    pub async fn enter_within(&self, host: IpAddr, patience: Duration) -> Option<ConnectionPermit> {
         let until = rt::now() + patience;
         loop {
             match self.enter(host) {
                 None if rt::now() < until => rt::sleep(PAUSE).await,
-                place => return place,
+                permit => return permit,
             }
         }
     }
@@ -94,7 +94,7 @@ impl Outgoing {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut hosts = self.counts.hosts();
         match hosts.get_mut(&self.host) {
@@ -130,6 +130,6 @@ mod tests {
         let address = |net: u16, n: u16| IpAddr::from([0x2001, 0xdb8, 0, net, 0, 0, 0, n]);
         let held: Vec<_> = (0..9).filter_map(|n| outgoing.enter(address(1, n))).collect();
         assert_eq!(held.len(), 3);
-        assert!(outgoing.enter(address(2, 1)).is_some(), "another network has its own places");
+        assert!(outgoing.enter(address(2, 1)).is_some(), "another network has its own permits");
     }
 }

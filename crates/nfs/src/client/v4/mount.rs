@@ -19,7 +19,7 @@ use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
 use super::opened::{Opened, Sharing, skip};
 use super::session::{Client, Keep, part};
-use crate::client::lines::{Dial, Lines};
+use crate::client::connections::{Connections, Dial};
 use crate::client::listing::Listed;
 use crate::client::rpc::{Cargo, Rpc};
 use crate::client::{Attributes, Entry, Error, File, Options, SetAttributes};
@@ -61,13 +61,13 @@ impl Mount {
     ) -> Result<Mount, Error> {
         let Options { credential, pool } = options;
         let rpc = Rpc::new(channel, credential.clone());
-        let lines = Lines::one(&rpc, credential);
+        let lines = Connections::one(&rpc, credential);
         let lines = match again {
             Some((dial, connections)) => lines.many(dial, connections),
             None => lines,
         };
         let client = Client::new(lines, pool)?;
-        let mut at = Place { from: Op::Putrootfh, names: names(path)? };
+        let mut at = PendingWalk { from: Op::Putrootfh, names: names(path)? };
         let walked = at.walk(&client).await?;
         let limits = Bitmap::of(&[attr::LEASE_TIME, attr::MAXREAD, attr::MAXWRITE]);
         let ops = || [&walked[..], &[Op::Getfh, Op::Getattr(limits)]].concat();
@@ -82,18 +82,18 @@ impl Mount {
         client.sizes.set((at_most(read, limits.maxread), at_most(write, limits.maxwrite)));
         let lease = limits.lease_time.map_or(LEASE, |seconds| Duration::from_secs(seconds.max(1).into()));
         let keeper = rt::spawn(keep_alive(Rc::downgrade(&client), lease));
-        client.lines.mounted();
+        client.connections.mounted();
         Ok(Mount { client, root, _keeper: Rc::new(keeper) })
     }
 
     /// Traffic of all connections.
     pub fn traffic(&self) -> Traffic {
-        self.client.lines.traffic()
+        self.client.connections.traffic()
     }
 
     /// The number of open connections, and how many were lost.
     pub fn connections(&self) -> (usize, u32) {
-        self.client.lines.count()
+        self.client.connections.count()
     }
 
     /// How often the session was created again because the server had forgotten it.
@@ -103,13 +103,13 @@ impl Mount {
 
     /// The channel that carries the mount, for traffic counters and transport names.
     pub fn channel(&self) -> Rc<dyn Channel> {
-        self.client.lines.channel()
+        self.client.connections.channel()
     }
 
     /// Closes files that are still open, makes the server forget this client, and ends all connections.
     pub async fn end(&self) -> Result<(), Error> {
         let ended = self.client.end().await;
-        self.client.lines.close();
+        self.client.connections.close();
         ended
     }
 
@@ -130,7 +130,7 @@ impl Mount {
 
     /// The operations that walk to a path.
     async fn walk(&self, path: &str) -> Result<Vec<Op>, Error> {
-        let mut place = Place { from: Op::Putfh(self.root), names: names(path)? };
+        let mut place = PendingWalk { from: Op::Putfh(self.root), names: names(path)? };
         place.walk(&self.client).await
     }
 
@@ -138,7 +138,7 @@ impl Mount {
     async fn place(&self, path: &str) -> Result<(Vec<Op>, Text), Error> {
         let mut names = names(path)?;
         let name = names.pop().ok_or(Error::BadPath)?;
-        let mut place = Place { from: Op::Putfh(self.root), names };
+        let mut place = PendingWalk { from: Op::Putfh(self.root), names };
         Ok((place.walk(&self.client).await?, name))
     }
 
@@ -322,13 +322,13 @@ impl Mount {
 }
 
 /// A starting point, and the names still to be walked from it.
-struct Place {
+struct PendingWalk {
     /// PUTROOTFH or PUTFH.
     from: Op,
     names: Vec<Text>,
 }
 
-impl Place {
+impl PendingWalk {
     /// The operations that lead there. The leading part of a long path is walked in compounds of its own first.
     async fn walk(&mut self, client: &Client) -> Result<Vec<Op>, Error> {
         while self.names.len() > MAX_WALK {
@@ -337,7 +337,7 @@ impl Place {
             let ops = || [&walked[..], &[Op::Getfh]].concat();
             let mut results = client.run(ops, Keep::No, None, Cargo::default()).await?;
             skip(&mut results, &walked)?;
-            *self = Place { from: Op::Putfh(results.ok(opnum::GETFH)?), names: rest };
+            *self = PendingWalk { from: Op::Putfh(results.ok(opnum::GETFH)?), names: rest };
         }
         Ok(self.ops())
     }

@@ -2,7 +2,7 @@
 //! all its state.
 //!
 //! See RFC 8881 2.10.6 (exactly once), 8.4.2 (server restart), 18.35, 18.36, 18.46 and 18.51. [`Client`] owns the
-//! client id, the session and the list of open files. `lines` reconnects and repeats unanswered requests byte for
+//! client id, the session and the list of open files. `connections` reconnects and repeats unanswered requests byte for
 //! byte, with the same slot and sequence number, so that the server's reply cache answers them.
 //!
 //! Errors: transient ones (DELAY, GRACE) are waited for, as long as the server may be away. Those caused by the
@@ -27,9 +27,9 @@ use weft_wire::xdr::Malformed;
 use super::callback;
 use super::compound::{self, Results};
 use super::opened::{Back, Opened};
-use super::slots::{Slots, Turn};
+use super::slots::{SlotGuard, Slots};
 use crate::client::Error;
-use crate::client::lines::Lines;
+use crate::client::connections::Connections;
 use crate::client::patience::Patience;
 use crate::client::rpc::{Cargo, Program};
 
@@ -52,7 +52,7 @@ const MAX_FORGOTTEN: usize = 16;
 
 /// The client's state on a server.
 pub(crate) struct Client {
-    pub lines: Lines,
+    pub connections: Connections,
     pub pool: Pool,
     owner: ClientOwner,
     /// The client id that the server assigned, and the sequence number of the next CREATE_SESSION.
@@ -120,13 +120,13 @@ pub(super) enum Keep {
 
 impl Client {
     /// A client that no server knows yet.
-    pub fn new(lines: Lines, pool: Pool) -> Result<Rc<Client>, Error> {
+    pub fn new(connections: Connections, pool: Pool) -> Result<Rc<Client>, Error> {
         let (verifier, id): (Verifier, [u8; 16]) = (random::bytes()?, random::bytes()?);
         // Every mount is a client of its own, and takes over nothing from an earlier run.
         let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let owner = ClientOwner { verifier, id: Opaque(Bytes::from(format!("weft {name}"))) };
         Ok(Rc::new(Client {
-            lines,
+            connections,
             pool,
             owner,
             known: Cell::new(None),
@@ -170,10 +170,10 @@ impl Client {
         let mut losses = 0u32;
         loop {
             let session = self.session(patience).await?;
-            let taken = self.lines.in_time(patience, session.slots.take()).await?;
-            let Some(turn) = taken else { continue };
+            let taken = self.connections.in_time(patience, session.slots.take()).await?;
+            let Some(slot_guard) = taken else { continue };
             let ops = ops();
-            let attempt = self.attempt(patience, &session, turn, &ops, keep, payload, cargo.again());
+            let attempt = self.attempt(patience, &session, slot_guard, &ops, keep, payload, cargo.again());
             let results = match attempt.await? {
                 Attempt::Done(results) => results,
                 Attempt::Over => {
@@ -208,26 +208,26 @@ impl Client {
         &self,
         patience: &Patience,
         session: &Session,
-        mut turn: Turn,
+        mut slot_guard: SlotGuard,
         ops: &[Op],
         keep: Keep,
         payload: Option<u32>,
         mut cargo: Cargo,
     ) -> Result<Attempt, Error> {
-        if turn.is_doubtful() {
+        if slot_guard.is_doubtful() {
             // Uses the sequence number of the abandoned request, and so resolves whether the server has seen that
             // one.
-            match self.settled(patience, session, &turn).await? {
-                true => turn.advance(),
+            match self.settled(patience, session, &slot_guard).await? {
+                true => slot_guard.advance(),
                 false => return Ok(Attempt::Over),
             }
         }
         let mut bound = false;
         loop {
-            let sequence = session.sequence(&turn, keep);
+            let sequence = session.sequence(&slot_guard, keep);
             let cargo = cargo.again();
             let head = |e: &mut _| compound::emit(Some(&sequence), ops, payload, e);
-            let d = self.lines.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
+            let d = self.connections.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
             let mut results = Results::parse(d)?;
             match results.next(opnum::SEQUENCE)? {
                 Status::OK => {
@@ -239,8 +239,8 @@ impl Client {
                     }
                     session.renewed.set(rt::now());
                     session.slots.aim(ok.target_highest_slot);
-                    turn.advance();
-                    turn.answered();
+                    slot_guard.advance();
+                    slot_guard.answered();
                     return Ok(Attempt::Done(results));
                 }
                 // The request is still running, or the server is busy: the sequence number is not used up.
@@ -256,7 +256,7 @@ impl Client {
                 status => {
                     // A request that is still running leaves its slot in doubt.
                     if status != Status::DELAY {
-                        turn.answered();
+                        slot_guard.answered();
                     }
                     return Err(Error::Status4(status));
                 }
@@ -265,13 +265,18 @@ impl Client {
     }
 
     /// Uses up the sequence number of an abandoned request. Returns false if the session has ended.
-    async fn settled(&self, patience: &Patience, session: &Session, turn: &Turn) -> Result<bool, Error> {
-        let sequence = session.sequence(turn, Keep::No);
+    async fn settled(
+        &self,
+        patience: &Patience,
+        session: &Session,
+        slot_guard: &SlotGuard,
+    ) -> Result<bool, Error> {
+        let sequence = session.sequence(slot_guard, Keep::No);
         let mut bound = false;
         loop {
             let head = |e: &mut _| compound::emit(Some(&sequence), &[], None, e);
             let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
-            let d = self.lines.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
+            let d = self.connections.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
             match Results::parse(d)?.next(opnum::SEQUENCE)? {
                 // A first execution, the cached reply of the abandoned request, or proof that another request had
                 // this number.
@@ -292,7 +297,7 @@ impl Client {
         if let Some(session) = self.current.borrow().clone() {
             return Ok(session);
         }
-        let _alone = self.lines.in_time(patience, self.making.lock()).await?;
+        let _alone = self.connections.in_time(patience, self.making.lock()).await?;
         if let Some(session) = self.current.borrow().clone() {
             return Ok(session);
         }
@@ -312,8 +317,8 @@ impl Client {
         }
     }
 
-    /// RFC 8881 8.4.2, 2.10.10.1: creates a session, with a new client id if the server no longer knows ours; then
-    /// all open files are reclaimed.
+    /// RFC 8881 8.4.2, 2.10.10.1: creates a session. If the server no longer knows our client id, gets a new one and
+    /// reclaims all open files.
     async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         self.end_lost(patience, false).await?;
         // A server that restarts during the reclaim has forgotten the files reclaimed so far.
@@ -402,11 +407,11 @@ impl Client {
     async fn alone(&self, patience: &Patience, op: &Op) -> Result<Results, Error> {
         let head = |e: &mut _| compound::emit(None, std::slice::from_ref(op), None, e);
         let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
-        Results::parse(self.lines.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?)
+        Results::parse(self.connections.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?)
     }
 
     fn wishes(&self, client: u64, sequence: u32) -> CreateSession {
-        let channel = self.lines.channel();
+        let channel = self.connections.channel();
         let message = (payload_of(&*channel) as u32).saturating_add(AROUND_BYTES);
         let back = ChannelAttrs {
             header_pad: 0,
@@ -478,10 +483,10 @@ impl Client {
     async fn within(&self, session: &Session, ops: &[Op], keep: Keep) -> Result<Option<Results>, Error> {
         let patience = &Patience::new();
         loop {
-            let Some(turn) = self.lines.in_time(patience, session.slots.take()).await? else {
+            let Some(slot_guard) = self.connections.in_time(patience, session.slots.take()).await? else {
                 return Ok(None);
             };
-            match self.attempt(patience, session, turn, ops, keep, None, Cargo::default()).await? {
+            match self.attempt(patience, session, slot_guard, ops, keep, None, Cargo::default()).await? {
                 Attempt::Over => return Ok(None),
                 Attempt::Done(results) => match results.status {
                     status @ (Status::DELAY | Status::GRACE) if busy(patience, status).await => {}
@@ -570,7 +575,7 @@ impl Client {
     pub async fn room(&self) -> Result<(usize, usize), Error> {
         let fore = self.session(&Patience::new()).await?.fore.clone();
         let room = |message: u32| message.saturating_sub(AROUND_BYTES).max(1) as usize;
-        let most = payload_of(&*self.lines.channel());
+        let most = payload_of(&*self.connections.channel());
         Ok((room(fore.max_response).min(most), room(fore.max_request).min(most)))
     }
 }
@@ -603,11 +608,11 @@ async fn busy(patience: &Patience, status: Status) -> bool {
 }
 
 impl Session {
-    fn sequence(&self, turn: &Turn, keep: Keep) -> Sequence {
+    fn sequence(&self, slot_guard: &SlotGuard, keep: Keep) -> Sequence {
         Sequence {
             session: self.id,
-            sequence: turn.sequence(),
-            slot: turn.slot,
+            sequence: slot_guard.sequence(),
+            slot: slot_guard.slot,
             highest_slot: self.slots.highest(),
             cache: keep == Keep::Yes && self.fore.max_response_cached >= MIN_KEPT_BYTES,
         }

@@ -57,7 +57,7 @@ impl Slots {
     }
 
     /// Takes the lowest free slot, waiting for one; `None` once the session has ended.
-    pub async fn take(self: &Rc<Slots>) -> Option<Turn> {
+    pub async fn take(self: &Rc<Slots>) -> Option<SlotGuard> {
         let mut place = Waiting { slots: self, ticket: None };
         poll_fn(|cx| {
             if self.ended.get() {
@@ -66,7 +66,7 @@ impl Slots {
             let state = &mut *self.state.borrow_mut();
             if let Some(slot) = state.free.first().copied().filter(|slot| *slot < state.target) {
                 state.free.remove(&slot);
-                return Poll::Ready(Some(Turn { slots: self.clone(), slot, answered: false }));
+                return Poll::Ready(Some(SlotGuard { slots: self.clone(), slot, answered: false }));
             }
             let ticket = *place.ticket.get_or_insert_with(|| {
                 state.next_ticket = state.next_ticket.wrapping_add(1);
@@ -131,14 +131,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A slot, taken for one request. Dropping it without [`Turn::answered`] leaves the slot in doubt.
-pub(super) struct Turn {
+/// A slot, taken for one request. Dropping it without [`SlotGuard::answered`] leaves the slot in doubt.
+pub(super) struct SlotGuard {
     slots: Rc<Slots>,
     pub slot: u32,
     answered: bool,
 }
 
-impl Turn {
+impl SlotGuard {
     fn state(&self) -> Slot {
         self.slots.state.borrow().slots.get(self.slot as usize).copied().unwrap_or_default()
     }
@@ -165,7 +165,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         let now = self.state();
         let state = &mut *self.slots.state.borrow_mut();

@@ -9,7 +9,7 @@ use weft_wire::nfs4::*;
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::{Decoder, Encoder};
 
-use super::Known;
+use super::RecentItems;
 
 /// Slots used of each session, including one that the server does not grant.
 const SLOTS: usize = 4;
@@ -22,16 +22,16 @@ pub struct Knowledge {
     /// By index of the client; the last one is of minor version 0.
     pub exchanged: Vec<ExchangeIdOk>,
     pub confirm: Option<Confirm>,
-    pub clients: Known<u64>,
-    pub confirms: Known<Confirm>,
-    pub sessions: Known<SessionId>,
-    stateids: Known<Stateid>,
+    pub clients: RecentItems<u64>,
+    pub confirms: RecentItems<Confirm>,
+    pub sessions: RecentItems<SessionId>,
+    stateids: RecentItems<Stateid>,
     /// The next sequence number of each slot.
     slots: BTreeMap<(SessionId, u32), u32>,
     /// The next sequence id of each owner of minor version 0.
     owners: [u32; OWNERS.len()],
-    cookies: Known<u64>,
-    opens: Known<Opened>,
+    cookies: RecentItems<u64>,
+    opens: RecentItems<Opened>,
     /// The file that the current compound uses.
     subject: Option<Opened>,
 }

@@ -18,7 +18,7 @@ use weft_wire::xdr::Xdr;
 
 use crate::client::Error;
 use crate::client::rpc::{Cargo, Program, Rpc};
-use crate::server::outgoing::{Outgoing, Place};
+use crate::server::outgoing::{ConnectionPermit, Outgoing};
 
 /// How long a call may take, including the query for its port.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ fn late() -> Error {
 
 /// How to reach a client.
 #[derive(Clone)]
-pub(in crate::server) struct Way {
+pub(in crate::server) struct CallbackTarget {
     pub host: IpAddr,
     /// The port of its rpcbind: 111, unless a test acts as the client.
     pub port: u16,
@@ -56,15 +56,15 @@ pub(in crate::server) struct Way {
     pub calls: Outgoing,
 }
 
-/// Asks the host's rpcbind for the program's port, and calls it there. The caller holds a place for the connection.
+/// Asks the host's rpcbind for the program's port, and calls it there. The caller holds a permit for the connection.
 async fn call<R: Xdr>(
-    way: &Way,
-    _place: &Place,
+    target: &CallbackTarget,
+    _permit: &ConnectionPermit,
     program: Program,
     number: u32,
     args: &impl Xdr,
 ) -> Result<R, Error> {
-    let Way { host, port, ref pool, .. } = *way;
+    let CallbackTarget { host, port, ref pool, .. } = *target;
     let call = async {
         let binder = dial(SocketAddr::new(host, port), pool).await?;
         let asked = Mapping { program: program.0, version: program.1, protocol: protocol::TCP, port: 0 };
@@ -80,17 +80,17 @@ async fn call<R: Xdr>(
 }
 
 /// Tells a client that its blocked lock is granted; returns whether it still wants the lock.
-pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lock) -> bool {
+pub(super) async fn granted(target: &CallbackTarget, cookie: Object, exclusive: bool, lock: Lock) -> bool {
     let args = TestArgs { cookie, exclusive, lock };
     for attempt in 1..=ATTEMPTS {
-        let Some(place) = way.calls.enter_within(way.host, PATIENCE).await else { continue };
-        match call::<Answer>(way, &place, NLM, procedure::GRANTED, &args).await {
+        let Some(permit) = target.calls.enter_within(target.host, PATIENCE).await else { continue };
+        match call::<Answer>(target, &permit, NLM, procedure::GRANTED, &args).await {
             Ok(answer) => {
-                tracing::debug!(host = %way.host, status = answer.status.0, "a client was told that it has its lock");
+                tracing::debug!(host = %target.host, status = answer.status.0, "a client was told that it has its lock");
                 return answer.status == Status::GRANTED;
             }
             Err(e) => {
-                tracing::debug!(host = %way.host, attempt, "a client was not told that it has its lock: {e}")
+                tracing::debug!(host = %target.host, attempt, "a client was not told that it has its lock: {e}")
             }
         }
     }
@@ -98,19 +98,28 @@ pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lo
 }
 
 /// Answers a `_MSG` by its `_RES`.
-pub(super) async fn answer(way: &Way, place: &Place, number: u32, result: &impl Xdr) {
-    if let Err(e) = call::<()>(way, place, NLM, number, result).await {
-        tracing::debug!(host = %way.host, number, "could not send a reply to a client's lock manager: {e}");
+pub(super) async fn answer(
+    target: &CallbackTarget,
+    permit: &ConnectionPermit,
+    number: u32,
+    result: &impl Xdr,
+) {
+    if let Err(e) = call::<()>(target, permit, NLM, number, result).await {
+        tracing::debug!(host = %target.host, number, "could not send a reply to a client's lock manager: {e}");
     }
 }
 
 /// Asks a client's status monitor for its state number.
-pub(super) async fn stat(way: &Way, place: &Place, name: &nsm::Name) -> Result<nsm::StatAnswer, Error> {
-    call(way, place, NSM, nsm::procedure::STAT, name).await
+pub(super) async fn stat(
+    target: &CallbackTarget,
+    permit: &ConnectionPermit,
+    name: &nsm::Name,
+) -> Result<nsm::StatAnswer, Error> {
+    call(target, permit, NSM, nsm::procedure::STAT, name).await
 }
 
 /// Notifies a client's status monitor that we have restarted.
-pub(in crate::server) async fn notify(way: &Way, change: &nsm::Change) -> Result<(), Error> {
-    let place = way.calls.enter_within(way.host, PATIENCE).await.ok_or_else(late)?;
-    call(way, &place, NSM, nsm::procedure::NOTIFY, change).await
+pub(in crate::server) async fn notify(target: &CallbackTarget, change: &nsm::Change) -> Result<(), Error> {
+    let permit = target.calls.enter_within(target.host, PATIENCE).await.ok_or_else(late)?;
+    call(target, &permit, NSM, nsm::procedure::NOTIFY, change).await
 }

@@ -40,7 +40,7 @@ use super::context::{Context, Node, Results, args};
 use super::file_id::FileId;
 use super::outgoing::Outgoing;
 use super::v4::state::{LockedBy, Ranges};
-use callback::Way;
+use callback::CallbackTarget;
 pub(super) use callback::notify;
 pub use table::HostId;
 use table::{OwnerId, Table, Wish};
@@ -82,9 +82,9 @@ impl Locking {
 }
 
 /// How to call a host.
-pub(super) fn way(server: &Server, host: IpAddr) -> Way {
+pub(super) fn callback_target(server: &Server, host: IpAddr) -> CallbackTarget {
     let Locking { rpcbind, calls, .. } = &server.locking;
-    Way { host, port: *rpcbind, pool: server.pool.clone(), calls: calls.clone() }
+    CallbackTarget { host, port: *rpcbind, pool: server.pool.clone(), calls: calls.clone() }
 }
 
 /// Whether a lock is monitored: a client that uses NM_LOCK is not notified of a restart.
@@ -130,11 +130,11 @@ pub(super) async fn answer(
 /// repeats its request, as after a lost answer.
 fn later(cx: &Context<'_>, number: u32, result: impl Xdr + 'static) {
     let Some(host) = cx.peer.ip() else { return };
-    let way = way(cx.server, host);
-    let Some(place) = way.calls.enter(host) else {
+    let target = callback_target(cx.server, host);
+    let Some(permit) = target.calls.enter(host) else {
         return tracing::debug!(%host, number, "limit reached: calls to a client's lock manager");
     };
-    rt::spawn(async move { callback::answer(&way, &place, number, &result).await }).detach();
+    rt::spawn(async move { callback::answer(&target, &permit, number, &result).await }).detach();
 }
 
 /// A request whose file and range are resolved.
@@ -307,7 +307,7 @@ fn wait(
     let (host, node, range, exclusive) = (asked.host.clone(), asked.node.id, asked.range, args.exclusive);
     let owner = asked.owner.clone();
     let lock = Lock { caller: kept(&args.lock.caller), owner: kept(&args.lock.owner), ..args.lock.clone() };
-    let way = way(server, host.addr);
+    let target = callback_target(server, host.addr);
     let (waiting, ended) = AbortHandle::new_pair();
     let entered = table.block(&host, &wish, &kept(&args.cookie), waiting);
     let Some(number) = entered.map_err(|_| Status::DENIED_NOLOCKS)? else { return Ok(Status::BLOCKED) };
@@ -323,7 +323,7 @@ fn wait(
         let done = done.await;
         let wanted = match done {
             None => return,
-            Some(Ok(cookie)) => callback::granted(&way, cookie, exclusive, lock).await,
+            Some(Ok(cookie)) => callback::granted(&target, cookie, exclusive, lock).await,
             Some(Err(refused)) => {
                 tracing::debug!(host = %host.addr, "a blocked lock cannot be granted: {refused}");
                 false
@@ -488,9 +488,9 @@ pub(super) async fn restarted(cx: &Context<'_>, name: &Object, state: Option<u32
 /// The state number of a host, queried from its status monitor.
 async fn state_by_tcp(cx: &Context<'_>, host: &HostId) -> Option<u32> {
     // One query per host at a time, whoever claims to be it.
-    let place = cx.server.locking.questions.enter(host.addr)?;
+    let permit = cx.server.locking.questions.enter(host.addr)?;
     let asked = Name { name: super::monitors::name_for(cx.server, host.addr)? };
-    match callback::stat(&way(cx.server, host.addr), &place, &asked).await {
+    match callback::stat(&callback_target(cx.server, host.addr), &permit, &asked).await {
         Ok(answer) => Some(answer.state).filter(|state| *state != 0),
         Err(e) => {
             tracing::debug!(host = %host.addr, "could not confirm a restart that a datagram reported: {e}");

@@ -16,8 +16,8 @@ use weft_wire::nfs4::{
 
 use super::acl;
 use super::compound::Compound;
+use super::fs_object::FsObject;
 use super::names::{MAX_NAME, status};
-use super::place::Place;
 use crate::server::attributes::MAX_FILE_SIZE;
 use crate::server::context::Node;
 
@@ -76,30 +76,30 @@ pub(super) fn readable(wanted: Bitmap) -> Result<(), Status> {
     if wanted.and(WRITE_ONLY).is_empty() { Ok(()) } else { Err(Status::INVAL) }
 }
 
-/// The supported ones of the `wanted` attributes of `place`.
-pub(super) async fn of_place(
+/// The supported ones of the `wanted` attributes of `fs_object`.
+pub(super) async fn of_object(
     cx: &Compound<'_>,
-    place: &Place<'_>,
+    object: &FsObject<'_>,
     wanted: Bitmap,
 ) -> Result<Attributes, Status> {
-    match place {
-        Place::Root => {
+    match object {
+        FsObject::Root => {
             let mut values = of_root(cx, wanted);
             if wanted.has(attr::ACL) {
                 values.acl = Some(acl::of_mode(0o555, true));
             }
             if wanted.has(attr::FILEHANDLE) {
-                values.filehandle = Some(Place::Root.handle(cx.cx).await?);
+                values.filehandle = Some(FsObject::Root.handle(cx.cx).await?);
             }
             Ok(values)
         }
-        Place::Node(node) => {
+        FsObject::Node(node) => {
             let attr = node.attr().await?;
             let mut values = of_node(cx, node, &attr, wanted).await?;
             super::delegations::as_written(cx, node, &mut values).await?;
             Ok(values)
         }
-        Place::Attributes(node) => named::values(cx, node, wanted).await,
+        FsObject::Attributes(node) => named::values(cx, node, wanted).await,
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) async fn of_node(
         values.acl = Some(acl::of(node, known).await?);
     }
     if wanted.has(attr::FILEHANDLE) {
-        values.filehandle = Some(Place::Node(Node { id: known.node, ..*node }).handle(cx.cx).await?);
+        values.filehandle = Some(FsObject::Node(Node { id: known.node, ..*node }).handle(cx.cx).await?);
     }
     if let Some((_, name)) = node.share.vfs.stream_of(known.node) {
         named::of_attribute(&mut values, known.fileid, &name);
@@ -398,7 +398,7 @@ fn set_time(time: SetTime) -> Result<store::SetTime, Status> {
 }
 
 /// VERIFY and NVERIFY: whether the node has these values.
-pub(super) async fn same(cx: &Compound<'_>, place: &Place<'_>, fattr: &Fattr) -> Result<bool, Status> {
+pub(super) async fn same(cx: &Compound<'_>, object: &FsObject<'_>, fattr: &Fattr) -> Result<bool, Status> {
     if !fattr.mask.without(supported(cx.minor)).is_empty() {
         return Err(Status::ATTRNOTSUPP);
     }
@@ -406,7 +406,7 @@ pub(super) async fn same(cx: &Compound<'_>, place: &Place<'_>, fattr: &Fattr) ->
         return Err(Status::INVAL);
     }
     Attributes::parse(fattr).map_err(|_| Status::BADXDR)?;
-    let mine = of_place(cx, place, fattr.mask).await?.fattr();
+    let mine = of_object(cx, object, fattr.mask).await?.fattr();
     // XDR is canonical, so equal values have equal bytes.
     Ok(mine.values == fattr.values)
 }

@@ -12,7 +12,7 @@ use weft_wire::nfs4::{Stateid, Status, Xdr};
 use weft_wire::rpc::Credential;
 use weft_wire::xdr::fill;
 
-use super::place::Place;
+use super::fs_object::FsObject;
 use super::reply::Body;
 use super::state::{Client, Lease, Session, Speaker};
 use crate::server::context::{Context, Node};
@@ -28,8 +28,8 @@ pub(super) struct Compound<'a> {
     pub minor: u32,
     pub now: Time,
     pub credential: &'a Credential,
-    pub current: Option<Place<'a>>,
-    pub saved: Option<Place<'a>>,
+    pub current: Option<FsObject<'a>>,
+    pub saved: Option<FsObject<'a>>,
     /// The current state id and the saved one (RFC 8881 16.2.3.1.2).
     pub stateid: Option<Stateid>,
     pub saved_stateid: Option<Stateid>,
@@ -109,33 +109,33 @@ impl<'a> Compound<'a> {
     }
 
     /// The current file handle's object.
-    pub fn place(&self) -> Result<Place<'a>, Status> {
+    pub fn object(&self) -> Result<FsObject<'a>, Status> {
         self.current.ok_or(Status::NOFILEHANDLE)
     }
 
     /// The current node; an error at the root of the pseudo file system.
     pub fn node(&self) -> Result<Node<'a>, Status> {
-        match self.place()? {
-            Place::Root | Place::Attributes(_) => Err(Status::ISDIR),
-            Place::Node(node) => Ok(node),
+        match self.object()? {
+            FsObject::Root | FsObject::Attributes(_) => Err(Status::ISDIR),
+            FsObject::Node(node) => Ok(node),
         }
     }
 
     /// Changes the current file handle, which clears the current state id (RFC 8881 16.2.3.1.2).
-    pub fn go(&mut self, place: Place<'a>) {
-        self.stand(place);
+    pub fn go(&mut self, object: FsObject<'a>) {
+        self.stand(object);
         self.stateid = None;
     }
 
     /// The same, without changing the state id.
-    pub fn stand(&mut self, place: Place<'a>) {
-        self.current = Some(place);
+    pub fn stand(&mut self, object: FsObject<'a>) {
+        self.current = Some(object);
         let (views, plain) = self.views;
-        self.cx = match place {
-            Place::Node(node) | Place::Attributes(node) => {
+        self.cx = match object {
+            FsObject::Node(node) | FsObject::Attributes(node) => {
                 views.iter().find(|(share, _)| *share == node.share.id).map_or(plain, |(_, view)| view)
             }
-            Place::Root => plain,
+            FsObject::Root => plain,
         };
     }
 

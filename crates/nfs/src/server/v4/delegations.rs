@@ -20,8 +20,8 @@ use weft_wire::nfs4::{
 };
 
 use super::compound::Compound;
+use super::fs_object::FsObject;
 use super::names::status;
-use super::place::Place;
 use super::state::{Client, Delegation, Held, Kind, Speaker, State};
 use crate::server::context::Node;
 
@@ -113,7 +113,7 @@ async fn enter(
     let Ok(charge) = client.state_room() else { return Ok(None) };
     let Ok(descriptors) = states.descriptors(client) else { return Ok(None) };
     let Ok(held_open) = vfs.opens().try_open(node.id, &opening) else { return Ok(None) };
-    let handle = Place::Node(*node).handle(c.cx).await?;
+    let handle = FsObject::Node(*node).handle(c.cx).await?;
     let lease = states.limits.lease;
     let file = node.file();
     let all = states.delegated.clone();

@@ -19,8 +19,8 @@ use weft_wire::nfs4::{CALLBACK_VERSION, CB_NULL, NetAddr};
 use weft_wire::rpc::{Call, Credential};
 
 use super::state::back::Back;
-use crate::server::line::{self, Heard, Line};
-use crate::server::outgoing::Place;
+use crate::server::line::{self, CallbackLine, Heard};
+use crate::server::outgoing::ConnectionPermit;
 
 /// How long a client may take to answer CB_NULL.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ pub(super) fn dial(
     back: &Arc<Back>,
     address: SocketAddr,
     pool: Pool,
-    place: Place,
+    permit: ConnectionPermit,
     bound: impl FnOnce() + Send + 'static,
 ) {
     let (current, ended) = AbortHandle::new_pair();
@@ -56,7 +56,7 @@ pub(super) fn dial(
     back.dialled(current);
     let back = back.clone();
     let task = async move {
-        let _place = place;
+        let _permit = permit;
         if let Err(why) = carry(back, address, pool, bound).await {
             tracing::debug!(%address, "no callbacks: {why}");
         }
@@ -76,7 +76,7 @@ async fn carry(
         pool,
         record::Config { max_message: MAX_ANSWER, ..record::Config::default() },
     );
-    let line = Arc::new(Line::default());
+    let line = Arc::new(CallbackLine::default());
     let mut calls = line.join();
     let program = back.route().program;
     let (probed, weak) = (Arc::downgrade(&line), Arc::downgrade(&back));

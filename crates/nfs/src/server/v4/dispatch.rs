@@ -13,8 +13,8 @@ use weft_wire::rpc::{Call, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 
 use super::compound::{Compound, SlotTurn};
+use super::fs_object::FsObject;
 use super::names::{status, utf8};
-use super::place::Place;
 use super::reply::Body;
 use super::state::session::Kept;
 use super::{named, ops};
@@ -305,38 +305,38 @@ impl Run<'_> {
                 c.put(n, result)
             }
             Op::Putfh(handle) => {
-                let result = Place::open(c.cx, &handle).await.and_then(|place| {
+                let result = FsObject::open(c.cx, &handle).await.and_then(|object| {
                     // RFC 8881 2.6.3.1.1.8: a client that asks for the security flavours is not refused for its own
                     // flavour.
                     let asks = matches!(next, opnum::SECINFO | opnum::SECINFO_NO_NAME);
-                    place.admit(c.cx, asks)?;
-                    c.go(place);
+                    object.admit(c.cx, asks)?;
+                    c.go(object);
                     Ok(())
                 });
                 c.put(n, result)
             }
             Op::Putrootfh | Op::Putpubfh => {
-                c.go(Place::Root);
+                c.go(FsObject::Root);
                 c.put(n, Ok(()))
             }
             Op::Getfh => {
-                let result = match c.place() {
-                    Ok(place) => place.handle(c.cx).await,
+                let result = match c.object() {
+                    Ok(object) => object.handle(c.cx).await,
                     Err(status) => Err(status),
                 };
                 c.put(n, result)
             }
             Op::Savefh => {
-                let result = c.place().map(|place| {
-                    c.saved = Some(place);
+                let result = c.object().map(|object| {
+                    c.saved = Some(object);
                     c.saved_stateid = c.stateid;
                 });
                 c.put(n, result)
             }
             Op::Restorefh => {
                 let missing = if c.minor == 0 { Status::RESTOREFH } else { Status::NOFILEHANDLE };
-                let result = c.saved.ok_or(missing).map(|place| {
-                    c.stand(place);
+                let result = c.saved.ok_or(missing).map(|object| {
+                    c.stand(object);
                     c.stateid = c.saved_stateid;
                 });
                 c.put(n, result)
@@ -421,7 +421,7 @@ async fn run_other(c: &mut Compound<'_>, n: u32, op: Op) -> Status {
 
         Op::Openattr(make) => run!(named::openattr(c, make).await),
         Op::GetDirDelegation => {
-            let status = c.place().err().unwrap_or(Status::NOTSUPP);
+            let status = c.object().err().unwrap_or(Status::NOTSUPP);
             c.put::<()>(n, Err(status))
         }
         Op::Delegreturn(id) => run!(ops::stateids::delegreturn(c, &id).await),

@@ -10,8 +10,8 @@ use weft_store::{Attr, Kind, OpenFile};
 use weft_wire::nfs4::{Stateid, Status, share};
 
 use super::compound::Compound;
+use super::fs_object::no_file;
 use super::names::status;
-use super::place::no_file;
 use super::state::State;
 use crate::server::caller::{READ, WRITE};
 use crate::server::context::Node;

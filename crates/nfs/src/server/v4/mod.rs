@@ -11,11 +11,11 @@ mod compound;
 mod delegations;
 mod dial;
 mod dispatch;
+mod fs_object;
 mod io;
 mod named;
 mod names;
 mod ops;
-mod place;
 mod reply;
 pub(super) mod state;
 

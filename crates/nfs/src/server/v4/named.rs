@@ -16,8 +16,8 @@ use weft_wire::nfs4::{Bitmap, ChangeInfo, Entry, Rename, RenameOk, Status, Text}
 use super::attributes::{self, change};
 use super::compound::Compound;
 use super::delegations;
+use super::fs_object::FsObject;
 use super::names::{attribute, new_attribute, not_found, status};
-use super::place::Place;
 use crate::server::caller::{READ, WRITE};
 use crate::server::context::Node;
 use crate::server::guard;
@@ -25,11 +25,11 @@ use crate::server::guard;
 /// OPENATTR.
 pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Status> {
     let wrong = if c.minor == 0 { Status::INVAL } else { Status::WRONG_TYPE };
-    let node = match c.place()? {
-        Place::Root => return Err(Status::NOTSUPP),
-        Place::Attributes(_) => return Err(wrong),
-        Place::Node(node) if node.is_attribute() => return Err(wrong),
-        Place::Node(node) => node,
+    let node = match c.object()? {
+        FsObject::Root => return Err(Status::NOTSUPP),
+        FsObject::Attributes(_) => return Err(wrong),
+        FsObject::Node(node) if node.is_attribute() => return Err(wrong),
+        FsObject::Node(node) => node,
     };
     match node.attr().await?.kind {
         Kind::File | Kind::Dir => {}
@@ -42,7 +42,7 @@ pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Sta
     if !make && !node.share.vfs.has_streams(node.id).await.map_err(|e| status(&e))? {
         return Err(Status::NOENT);
     }
-    c.go(Place::Attributes(node));
+    c.go(FsObject::Attributes(node));
     Ok(())
 }
 
@@ -67,9 +67,9 @@ async fn find(of: &Node<'_>, name: &Text) -> Result<Attr, Status> {
 }
 
 /// LOOKUP in the directory.
-pub(super) async fn look_up<'a>(c: &Compound<'a>, of: Node<'a>, name: &Text) -> Result<Place<'a>, Status> {
+pub(super) async fn look_up<'a>(c: &Compound<'a>, of: Node<'a>, name: &Text) -> Result<FsObject<'a>, Status> {
     admit(c, &of, READ).await?;
-    Ok(Place::Node(Node { id: find(&of, name).await?.node, ..of }))
+    Ok(FsObject::Node(Node { id: find(&of, name).await?.node, ..of }))
 }
 
 /// The attribute that an OPEN names. With `make` it is created if missing; the result tells whether it was.

@@ -8,7 +8,7 @@ use weft_wire::nfs4::{Attributes, Bitmap, FileType, Status, attr};
 use super::of_node;
 use crate::server::context::Node;
 use crate::server::v4::compound::Compound;
-use crate::server::v4::place::Place;
+use crate::server::v4::fs_object::FsObject;
 
 /// The values of the named attribute directory of `of`.
 pub(super) async fn values(c: &Compound<'_>, of: &Node<'_>, wanted: Bitmap) -> Result<Attributes, Status> {
@@ -16,7 +16,7 @@ pub(super) async fn values(c: &Compound<'_>, of: &Node<'_>, wanted: Bitmap) -> R
     let mut values = of_node(c, of, &known, wanted).await?;
     of_directory(&mut values, known.fileid);
     if wanted.has(attr::FILEHANDLE) {
-        values.filehandle = Some(Place::Attributes(*of).handle(c.cx).await?);
+        values.filehandle = Some(FsObject::Attributes(*of).handle(c.cx).await?);
     }
     Ok(values)
 }

@@ -7,8 +7,8 @@ use weft_store::Kind;
 use weft_wire::nfs4::{AccessOk, Status, access as bit};
 
 use super::super::compound::Compound;
+use super::super::fs_object::FsObject;
 use super::super::names::status;
-use super::super::place::Place;
 use crate::server::caller::{EXECUTE, READ, WRITE};
 
 const XATTRS: u32 = bit::XAREAD | bit::XAWRITE | bit::XALIST;
@@ -17,16 +17,16 @@ const FILE: u32 = bit::READ | bit::MODIFY | bit::EXTEND | bit::EXECUTE;
 
 pub async fn access(c: &Compound<'_>, wanted: u32) -> Result<AccessOk, Status> {
     let known = 0x3f | if c.minor >= 2 { XATTRS } else { 0 };
-    let (supported, possible) = match c.place()? {
-        Place::Root => (DIRECTORY, bit::READ | bit::LOOKUP),
-        Place::Attributes(of) => {
+    let (supported, possible) = match c.object()? {
+        FsObject::Root => (DIRECTORY, bit::READ | bit::LOOKUP),
+        FsObject::Attributes(of) => {
             let attr = of.attr().await?;
             let granted = of.granted(c.cx, &attr).await.map_err(|e| status(&e))?;
             let reads = if granted & READ != 0 { bit::READ | bit::LOOKUP } else { 0 };
             let writes = if granted & WRITE != 0 { bit::MODIFY | bit::EXTEND | bit::DELETE } else { 0 };
             (DIRECTORY, reads | writes)
         }
-        Place::Node(node) => {
+        FsObject::Node(node) => {
             let attr = node.attr().await?;
             let granted = node.granted(c.cx, &attr).await.map_err(|e| status(&e))?;
             let mut possible = 0;

@@ -44,11 +44,11 @@ fn call_back(c: &Compound<'_>, client: u64) {
     };
     back.unbind();
     if let Some(address) = dial::address(&location, c.cx.peer) {
-        let Some(place) = c.cx.server.back_channels.enter(address.ip()) else {
+        let Some(permit) = c.cx.server.back_channels.enter(address.ip()) else {
             return tracing::debug!(%address, "limit reached: back channels to a host");
         };
         let asks = std::sync::Arc::downgrade(&client);
-        dial::dial(&back, address, c.cx.server.pool.clone(), place, move || {
+        dial::dial(&back, address, c.cx.server.pool.clone(), permit, move || {
             if let Some(client) = asks.upgrade() {
                 client.ask_again();
             }

@@ -14,9 +14,9 @@ use weft_wire::nfs4::{
 };
 
 use super::super::compound::Compound;
+use super::super::fs_object::FsObject;
 use super::super::io::{self, Intent};
 use super::super::names::status;
-use super::super::place::Place;
 use super::super::state::{Client, Offload};
 use crate::server::attributes::MAX_FILE_SIZE;
 
@@ -45,7 +45,7 @@ async fn ends(
     one_share: bool,
 ) -> Result<Ends, Status> {
     let to_node = c.node()?;
-    let Place::Node(from_node) = c.saved.ok_or(Status::NOFILEHANDLE)? else { return Err(Status::ISDIR) };
+    let FsObject::Node(from_node) = c.saved.ok_or(Status::NOFILEHANDLE)? else { return Err(Status::ISDIR) };
     if one_share && from_node.share.id != to_node.share.id {
         return Err(Status::XDEV);
     }
@@ -111,7 +111,7 @@ async fn offload(
 ) -> Result<CopyOk, Status> {
     let states = &c.cx.server.states;
     let copy = Arc::new(Offload::new(states.new_other(client)));
-    let handle = Place::Node(c.node()?).handle(c.cx).await?;
+    let handle = FsObject::Node(c.node()?).handle(c.cx).await?;
     client.living().ok_or(Status::EXPIRED)?.copies.insert(copy.other, copy.clone());
     let stateid = copy.stateid();
     let client = Arc::downgrade(client);
@@ -177,7 +177,7 @@ pub async fn clone(c: &Compound<'_>, args: &Clone_) -> Result<(), Status> {
 
 /// RFC 7862 15.8.3: a copy that has ended, and whose client was notified, counts as unknown.
 pub fn offload_cancel(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
-    c.place()?;
+    c.object()?;
     match find(c, stateid)? {
         Some(copy) if copy.outcome().is_none() => {
             copy.cancel();
@@ -189,7 +189,7 @@ pub fn offload_cancel(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status>
 
 /// RFC 7862 15.9.3.
 pub fn offload_status(c: &Compound<'_>, stateid: &Stateid) -> Result<OffloadStatusOk, Status> {
-    c.place()?;
+    c.object()?;
     let copy = find(c, stateid)?.ok_or(Status::BAD_STATEID)?;
     Ok(OffloadStatusOk { count: copy.copied(), complete: UpTo(copy.outcome().into_iter().collect()) })
 }

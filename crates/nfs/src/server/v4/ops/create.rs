@@ -8,13 +8,13 @@ use weft_wire::nfs4::{ChangeInfo, Create, CreateOk, CreateType, FileType, Status
 use super::super::acl;
 use super::super::attributes::{change, changes};
 use super::super::compound::Compound;
+use super::super::fs_object::FsObject;
 use super::super::names::{new_component, status};
-use super::super::place::Place;
 use crate::server::context::Node;
 use crate::server::guard;
 
 pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Status> {
-    let (dir, before) = c.place()?.directory().await?;
+    let (dir, before) = c.object()?.directory().await?;
     let make = match args.kind {
         CreateType::Link(target) if target.0.is_empty() => return Err(Status::INVAL),
         CreateType::Link(target) => Make::Symlink(target.0.to_vec()),
@@ -42,6 +42,6 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
     vfs.settle(unsettled).await.map_err(|e| status(&e))?;
     kept?;
     let change = ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
-    c.go(Place::Node(Node { id: made.node, ..dir }));
+    c.go(FsObject::Node(Node { id: made.node, ..dir }));
     Ok(CreateOk { change, attrset: changes.mask })
 }

@@ -6,8 +6,8 @@ use super::super::attributes;
 use super::super::compound::Compound;
 
 pub async fn getattr(c: &Compound<'_>, wanted: Bitmap) -> Result<Fattr, Status> {
-    let place = c.place()?;
+    let object = c.object()?;
     attributes::readable(wanted)?;
     let wanted = wanted.and(attributes::supported(c.minor));
-    Ok(attributes::of_place(c, &place, wanted).await?.fattr())
+    Ok(attributes::of_object(c, &object, wanted).await?.fattr())
 }

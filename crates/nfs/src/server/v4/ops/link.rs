@@ -7,13 +7,13 @@ use weft_wire::nfs4::{ChangeInfo, Status, Text};
 use super::super::attributes::change;
 use super::super::compound::Compound;
 use super::super::delegations;
+use super::super::fs_object::FsObject;
 use super::super::names::{new_component, status};
-use super::super::place::Place;
 use crate::server::guard;
 
 pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
-    let dir = c.place()?;
-    let Place::Node(file) = c.saved.ok_or(Status::NOFILEHANDLE)? else { return Err(Status::ISDIR) };
+    let dir = c.object()?;
+    let FsObject::Node(file) = c.saved.ok_or(Status::NOFILEHANDLE)? else { return Err(Status::ISDIR) };
     let (dir, before) = dir.directory().await?;
     if file.is_attribute() {
         return Err(Status::INVAL);

@@ -17,10 +17,12 @@ use weft_wire::nfs4::{
 
 use super::super::close::give_back;
 use super::super::compound::Compound;
+use super::super::fs_object::{FsObject, no_file};
 use super::super::io;
-use super::super::place::{Place, no_file};
 use super::super::state::budget::no_room;
-use super::super::state::{Kind, LockOwner, LockedBy, Ranges, State, Turn, Turned, Unchanged};
+use super::super::state::{
+    Kind, LockOwner, LockedBy, OwnerSequence, Ranges, SequenceCheck, State, Unchanged,
+};
 use super::open::clear;
 use crate::server::context::Node;
 
@@ -77,8 +79,8 @@ async fn first(
     let mut turn = open_owner.turn().await;
     if c.minor == 0 {
         match turn.check(open_seqid, n) {
-            Ok(Turned::Again(answered)) => return c.again(n, answered),
-            Ok(Turned::Next) => {}
+            Ok(SequenceCheck::Again(answered)) => return c.again(n, answered),
+            Ok(SequenceCheck::Next) => {}
             Err(status) => return c.put::<()>(n, Err(status)),
         }
     }
@@ -96,7 +98,10 @@ async fn first(
         let lock_owner = client.lock_owner(&owner.owner.0, c.cx.server.states.limits.owners);
         let lock_owner = lock_owner.map_err(|full| no_room(full, c.minor))?;
         let mut lock_turn = lock_owner.turn().await;
-        if c.minor == 0 && !lock_turn.is_new() && !matches!(lock_turn.check(lock_seqid, n)?, Turned::Next) {
+        if c.minor == 0
+            && !lock_turn.is_new()
+            && !matches!(lock_turn.check(lock_seqid, n)?, SequenceCheck::Next)
+        {
             return Err(Status::BAD_SEQID.into());
         }
         let known = open.held().locks.iter().find(|state| is_of(state, &lock_owner)).cloned();
@@ -167,11 +172,11 @@ async fn in_turn(
         Ok(found) => found,
         Err(status) => return c.put::<()>(n, Err(status)),
     };
-    let mut turn: futures_util::lock::OwnedMutexGuard<Turn> = owner.turn().await;
+    let mut turn: futures_util::lock::OwnedMutexGuard<OwnerSequence> = owner.turn().await;
     if c.minor == 0 {
         match turn.check(seqid, n) {
-            Ok(Turned::Again(answered)) => return c.again(n, answered),
-            Ok(Turned::Next) => {}
+            Ok(SequenceCheck::Again(answered)) => return c.again(n, answered),
+            Ok(SequenceCheck::Next) => {}
             Err(status) => return c.put::<()>(n, Err(status)),
         }
     }
@@ -260,7 +265,7 @@ async fn tell_when_free(
 ) {
     let states = &c.cx.server.states;
     let Some(client) = states.holder(&open.lease) else { return };
-    let Ok(handle) = Place::Node(*node).handle(c.cx).await else { return };
+    let Ok(handle) = FsObject::Node(*node).handle(c.cx).await else { return };
     if !client.back().is_some_and(|back| back.is_up()) {
         return;
     }

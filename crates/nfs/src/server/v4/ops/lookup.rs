@@ -6,30 +6,30 @@ use weft_store::{Kind, NodeId};
 use weft_wire::nfs4::{Status, Text};
 
 use super::super::compound::Compound;
+use super::super::fs_object::FsObject;
 use super::super::named;
 use super::super::names::{component, not_found, status};
-use super::super::place::Place;
 use crate::server::caller::EXECUTE;
 use crate::server::context::Node;
 
 pub async fn lookup(c: &mut Compound<'_>, name: &Text) -> Result<(), Status> {
-    let place = down(c, name).await?;
-    place.admit(c.cx, false)?;
-    c.go(place);
+    let object = down(c, name).await?;
+    object.admit(c.cx, false)?;
+    c.go(object);
     Ok(())
 }
 
 /// The object with this name in the current directory.
-pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status> {
-    let dir = c.place()?;
+pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<FsObject<'a>, Status> {
+    let dir = c.object()?;
     let node = match dir {
-        Place::Root => {
+        FsObject::Root => {
             let name = &*component(name)?;
             let share = c.cx.server.shares.named(name).ok_or(Status::NOENT)?;
-            return Ok(Place::Node(Node { share, id: NodeId::ROOT }));
+            return Ok(FsObject::Node(Node { share, id: NodeId::ROOT }));
         }
-        Place::Attributes(of) => return named::look_up(c, of, name).await,
-        Place::Node(node) => node,
+        FsObject::Attributes(of) => return named::look_up(c, of, name).await,
+        FsObject::Node(node) => node,
     };
     let attr = node.attr().await?;
     match attr.kind {
@@ -40,22 +40,22 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status
     let bytes = &*component(name)?;
     c.cx.caller.check(&attr, EXECUTE).map_err(|e| status(&e))?;
     let found = node.share.vfs.lookup(node.id, bytes, false).await.map_err(|e| not_found(name, &e))?;
-    Ok(Place::Node(Node { id: found.node, ..node }))
+    Ok(FsObject::Node(Node { id: found.node, ..node }))
 }
 
 pub async fn lookupp(c: &mut Compound<'_>) -> Result<(), Status> {
-    let place = up(c).await?;
-    c.go(place);
+    let object = up(c).await?;
+    c.go(object);
     Ok(())
 }
 
 /// The parent of the current directory.
-pub async fn up<'a>(c: &Compound<'a>) -> Result<Place<'a>, Status> {
-    let node = match c.place()? {
-        Place::Root => return Err(Status::NOENT),
+pub async fn up<'a>(c: &Compound<'a>) -> Result<FsObject<'a>, Status> {
+    let node = match c.object()? {
+        FsObject::Root => return Err(Status::NOENT),
         // RFC 8881 18.14.3: the parent of an attribute directory is the object that has the attributes.
-        Place::Attributes(of) => return Ok(Place::Node(of)),
-        Place::Node(node) => node,
+        FsObject::Attributes(of) => return Ok(FsObject::Node(of)),
+        FsObject::Node(node) => node,
     };
     match node.attr().await?.kind {
         Kind::Dir => {}
@@ -63,8 +63,8 @@ pub async fn up<'a>(c: &Compound<'a>) -> Result<Place<'a>, Status> {
         _ => return Err(Status::NOTDIR),
     }
     if node.id == NodeId::ROOT {
-        return Ok(Place::Root);
+        return Ok(FsObject::Root);
     }
     let above = node.share.vfs.lookup(node.id, b"..", false).await.map_err(|e| status(&e))?;
-    Ok(Place::Node(Node { id: above.node, ..node }))
+    Ok(FsObject::Node(Node { id: above.node, ..node }))
 }

@@ -18,11 +18,11 @@ use super::super::attributes::{Changes, change, changes};
 use super::super::close::{close, give_back, give_up};
 use super::super::compound::Compound;
 use super::super::delegations;
+use super::super::fs_object::FsObject;
 use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
-use super::super::place::Place;
 use super::super::state::budget::no_room;
-use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
+use super::super::state::{Answered, Client, Held, Kind, Owner, OwnerSequence, SequenceCheck, State};
 use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::context::Node;
 use crate::server::guard;
@@ -32,7 +32,7 @@ const TIMES: Bitmap = Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET]
 const NO_CHANGE: ChangeInfo = ChangeInfo { atomic: false, before: 0, after: 0 };
 
 pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
-    if let Err(status) = c.place() {
+    if let Err(status) = c.object() {
         return c.put::<()>(n, Err(status));
     }
     let owner = c.client(args.owner.client).and_then(|client| {
@@ -49,10 +49,10 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
         match turn.check(args.seqid, n) {
             // An owner that has opened nothing yet cannot be harmed by another attempt, and libnfs does not count an
             // OPEN that met a symbolic link: it reuses the number for the link's target.
-            Ok(Turned::Again(answered)) if owner.is_confirmed() || answered.status == Status::OK => {
+            Ok(SequenceCheck::Again(answered)) if owner.is_confirmed() || answered.status == Status::OK => {
                 return c.again(n, answered);
             }
-            Ok(Turned::Next) if owner.is_confirmed() || turn.is_new() => {}
+            Ok(SequenceCheck::Next) if owner.is_confirmed() || turn.is_new() => {}
             // RFC 7530 16.18.5: an unconfirmed owner starts over.
             _ if !owner.is_confirmed() => forget(c, &client, &mut turn).await,
             Ok(_) => {}
@@ -70,7 +70,7 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
 }
 
 /// Removes everything of an owner that will not be confirmed.
-async fn forget(c: &Compound<'_>, client: &Client, turn: &mut Turn) {
+async fn forget(c: &Compound<'_>, client: &Client, turn: &mut OwnerSequence) {
     for state in std::mem::take(turn).states() {
         c.cx.server.states.leave(&state);
         client.mine().states.remove(&state.other);
@@ -82,7 +82,7 @@ async fn carry_out(
     c: &mut Compound<'_>,
     client: &Arc<Client>,
     owner: &Arc<Owner>,
-    turn: &mut Turn,
+    turn: &mut OwnerSequence,
     args: &Open,
 ) -> Result<OpenOk, Status> {
     check_share(args, c.minor)?;
@@ -123,7 +123,7 @@ async fn carry_out(
     } else if !owner.is_confirmed() {
         flags |= open_flag::CONFIRM;
     }
-    c.go(Place::Node(found.node));
+    c.go(FsObject::Node(found.node));
     let stateid = state.stateid();
     c.stateid = Some(stateid);
     let delegation = match args.claim {
@@ -261,8 +261,8 @@ async fn by_name<'a>(
     name: &Text,
     access: u32,
 ) -> Result<Found<'a>, Status> {
-    let dir = match c.place()? {
-        Place::Root => {
+    let dir = match c.object()? {
+        FsObject::Root => {
             let name = &*component(name)?;
             let is_share = c.cx.server.shares.named(name).is_some();
             return Err(match () {
@@ -271,8 +271,8 @@ async fn by_name<'a>(
                 () => Status::NOENT,
             });
         }
-        Place::Attributes(of) => return by_attribute(c, client, args, of, name).await,
-        Place::Node(node) => node,
+        FsObject::Attributes(of) => return by_attribute(c, client, args, of, name).await,
+        FsObject::Node(node) => node,
     };
     let before = dir.attr().await?;
     match before.kind {
@@ -442,7 +442,7 @@ async fn acquire(
     c: &Compound<'_>,
     client: &Arc<Client>,
     owner: &Arc<Owner>,
-    turn: &mut Turn,
+    turn: &mut OwnerSequence,
     found: &mut Found<'_>,
     wanted: Wanted,
 ) -> Result<Arc<State>, Status> {
@@ -581,25 +581,25 @@ impl Compound<'_> {
         tail.u32(n);
         tail.u32(answered.status.0);
         tail.fixed(&answered.body);
-        if let Some(file) = answered.place
+        if let Some(file) = answered.current
             && let Some(node) = self.node_of(file)
         {
-            self.stand(Place::Node(node));
+            self.stand(FsObject::Node(node));
         }
         answered.status
     }
 
     /// The reply just made, which starts at `at` with its status.
     pub fn answered(&self, op: u32, status: Status, at: usize) -> Answered {
-        let place = match self.current {
-            Some(Place::Node(node)) => Some(node.file()),
+        let current = match self.current {
+            Some(FsObject::Node(node)) => Some(node.file()),
             _ => None,
         };
-        Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), place }
+        Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), current }
     }
 
     /// The owner has sent another request, so its last CLOSE will not be repeated.
-    pub fn forget_closed(&self, client: &Client, turn: &mut Turn) {
+    pub fn forget_closed(&self, client: &Client, turn: &mut OwnerSequence) {
         if let Some(closed) = turn.closed.take().and_then(|closed| closed.upgrade()) {
             self.cx.server.states.leave(&closed);
             client.mine().states.remove(&closed.other);

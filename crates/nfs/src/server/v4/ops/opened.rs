@@ -9,7 +9,7 @@ use weft_wire::nfs4::{Close, OpenConfirm, OpenDowngrade, Stateid, Status, share}
 use super::super::close;
 use super::super::compound::Compound;
 use super::super::io;
-use super::super::state::{Kind, Owner, State, Turn, Turned};
+use super::super::state::{Kind, Owner, OwnerSequence, SequenceCheck, State};
 use super::open::{bit, rights, sharing};
 
 /// An operation of an open's owner, in its sequence.
@@ -19,7 +19,7 @@ async fn in_turn(
     seqid: u32,
     stateid: &Stateid,
     confirmed: bool,
-    act: impl AsyncFnOnce(&Compound<'_>, &Arc<State>, &Owner, &mut Turn) -> Result<Stateid, Status>,
+    act: impl AsyncFnOnce(&Compound<'_>, &Arc<State>, &Owner, &mut OwnerSequence) -> Result<Stateid, Status>,
 ) -> Status {
     let (state, owner) = match find(c, stateid) {
         Ok(found) => found,
@@ -28,8 +28,8 @@ async fn in_turn(
     let mut turn = owner.turn().await;
     if c.minor == 0 {
         match turn.check(seqid, n) {
-            Ok(Turned::Again(answered)) => return c.again(n, answered),
-            Ok(Turned::Next) => {}
+            Ok(SequenceCheck::Again(answered)) => return c.again(n, answered),
+            Ok(SequenceCheck::Next) => {}
             Err(status) => return c.put::<()>(n, Err(status)),
         }
     }
@@ -64,12 +64,12 @@ async fn in_turn(
 
 /// The open with this state id on the current file, closed or not.
 fn find(c: &Compound<'_>, stateid: &Stateid) -> Result<(Arc<State>, Arc<Owner>), Status> {
-    let place = c.place()?;
+    let object = c.object()?;
     let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.speaker()?)?;
     let Kind::Open { owner, .. } = &state.kind else { return Err(Status::BAD_STATEID) };
     let owner = owner.clone();
-    match place {
-        super::super::place::Place::Node(node) if node.file() == state.file => Ok((state, owner)),
+    match object {
+        super::super::fs_object::FsObject::Node(node) if node.file() == state.file => Ok((state, owner)),
         _ => Err(Status::BAD_STATEID),
     }
 }

@@ -10,9 +10,9 @@ use weft_wire::xdr::pad;
 
 use super::super::attributes;
 use super::super::compound::Compound;
+use super::super::fs_object::FsObject;
 use super::super::named;
 use super::super::names::{shown, status};
-use super::super::place::Place;
 use crate::server::caller::{EXECUTE, READ};
 use crate::server::context::Node;
 use crate::server::export::KeptOut;
@@ -58,9 +58,9 @@ impl Page {
 }
 
 pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Status> {
-    let place = c.place()?;
+    let object = c.object()?;
     let mut asked = args.attributes;
-    if let Place::Node(node) = &place {
+    if let FsObject::Node(node) = &object {
         let attr = node.attr().await?;
         if attr.kind != Kind::Dir {
             return Err(Status::NOTDIR);
@@ -83,10 +83,10 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
     let left = room.checked_sub(EMPTY).ok_or(Status::TOOSMALL)?;
     let names_left = if args.dircount == 0 { usize::MAX } else { args.dircount as usize };
     let mut page = Page { entries: Vec::new(), left, names_left };
-    let eof = match place {
-        Place::Root => list_shares(c, args, &mut page).await?,
-        Place::Node(node) => list(c, &node, args, &mut page).await?,
-        Place::Attributes(of) => {
+    let eof = match object {
+        FsObject::Root => list_shares(c, args, &mut page).await?,
+        FsObject::Node(node) => list(c, &node, args, &mut page).await?,
+        FsObject::Attributes(of) => {
             let (skip, wanted) = (args.cookie.saturating_sub(OWN_COOKIES), args.attributes);
             let wanted = wanted.and(attributes::supported(c.minor));
             let add =

@@ -6,13 +6,13 @@ use weft_store::Kind;
 use weft_wire::nfs4::Status;
 
 use super::super::compound::Compound;
+use super::super::fs_object::FsObject;
 use super::super::names::status;
-use super::super::place::Place;
 
 /// The target's length, and the target.
 pub async fn readlink(c: &Compound<'_>) -> Result<(u32, Payload), Status> {
     let wrong = if c.minor == 0 { Status::INVAL } else { Status::WRONG_TYPE };
-    let Place::Node(node) = c.place()? else { return Err(wrong) };
+    let FsObject::Node(node) = c.object()? else { return Err(wrong) };
     match node.attr().await?.kind {
         Kind::Symlink => {}
         Kind::Dir | Kind::File | Kind::Special(_) => return Err(wrong),

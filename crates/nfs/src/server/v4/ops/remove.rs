@@ -6,17 +6,17 @@ use weft_wire::nfs4::{ChangeInfo, Status, Text};
 use super::super::attributes::change;
 use super::super::compound::Compound;
 use super::super::delegations;
+use super::super::fs_object::FsObject;
 use super::super::named;
 use super::super::names::{component, not_found, status};
-use super::super::place::Place;
 use crate::server::context::Node;
 
 pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
-    let place = c.place()?;
-    if let Place::Attributes(of) = &place {
+    let object = c.object()?;
+    if let FsObject::Attributes(of) = &object {
         return named::remove(c, of, name).await;
     }
-    let (dir, before) = place.directory().await?;
+    let (dir, before) = object.directory().await?;
     let vfs = &dir.share.vfs;
     let bytes = &*component(name)?;
     let found = vfs.lookup(dir.id, bytes, false).await.map_err(|e| not_found(name, &e))?;

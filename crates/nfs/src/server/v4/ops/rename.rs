@@ -6,16 +6,16 @@ use weft_wire::nfs4::{ChangeInfo, Rename, RenameOk, Status};
 use super::super::attributes::change;
 use super::super::compound::Compound;
 use super::super::delegations;
+use super::super::fs_object::FsObject;
 use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
-use super::super::place::Place;
 use crate::server::context::Node;
 use crate::server::guard;
 
 pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status> {
-    let to = c.place()?;
+    let to = c.object()?;
     let from = c.saved.ok_or(Status::NOFILEHANDLE)?;
-    if let (Place::Attributes(from), Place::Attributes(to)) = (&from, &to) {
+    if let (FsObject::Attributes(from), FsObject::Attributes(to)) = (&from, &to) {
         return named::rename(c, from, to, args).await;
     }
     let (from, from_before) = from.directory().await?;

@@ -4,7 +4,7 @@ use weft_store::rules::Export;
 use weft_wire::nfs4::{Secinfo, SecinfoOk, Status, Text, UpTo};
 
 use super::super::compound::Compound;
-use super::super::place::Place;
+use super::super::fs_object::FsObject;
 use super::lookup;
 use crate::server::export;
 
@@ -12,11 +12,11 @@ const CURRENT: u32 = 0;
 const PARENT: u32 = 1;
 
 /// The flavours that the export requires; above the exports, every flavour is accepted.
-fn flavors(c: &Compound<'_>, place: Place<'_>) -> Result<SecinfoOk, Status> {
-    place.admit(c.cx, true)?;
-    let export = match place {
-        Place::Root => &Export::PLAIN,
-        Place::Node(node) | Place::Attributes(node) => &node.share.rules.nfs,
+fn flavors(c: &Compound<'_>, object: FsObject<'_>) -> Result<SecinfoOk, Status> {
+    object.admit(c.cx, true)?;
+    let export = match object {
+        FsObject::Root => &Export::PLAIN,
+        FsObject::Node(node) | FsObject::Attributes(node) => &node.share.rules.nfs,
     };
     Ok(UpTo(export::flavors(export).into_iter().map(Secinfo::Flavor).collect()))
 }
@@ -30,20 +30,20 @@ fn consume(c: &mut Compound<'_>) {
 
 pub async fn secinfo(c: &mut Compound<'_>, name: &Text) -> Result<SecinfoOk, Status> {
     let found = lookup::down(c, name).await;
-    let place = found.map_err(|e| if e == Status::SYMLINK { Status::NOTDIR } else { e })?;
-    let flavors = flavors(c, place)?;
+    let object = found.map_err(|e| if e == Status::SYMLINK { Status::NOTDIR } else { e })?;
+    let flavors = flavors(c, object)?;
     consume(c);
     Ok(flavors)
 }
 
 pub async fn no_name(c: &mut Compound<'_>, style: u32) -> Result<SecinfoOk, Status> {
-    let here = c.place()?;
-    let place = match style {
+    let here = c.object()?;
+    let object = match style {
         CURRENT => here,
         PARENT => lookup::up(c).await?,
         _ => return Err(Status::INVAL),
     };
-    let flavors = flavors(c, place)?;
+    let flavors = flavors(c, object)?;
     consume(c);
     Ok(flavors)
 }

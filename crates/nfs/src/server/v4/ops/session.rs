@@ -271,7 +271,7 @@ pub fn reclaim_complete(c: &Compound<'_>, one_fs: bool) -> Result<(), Status> {
     }
     if one_fs {
         // No share has moved here from another server.
-        return c.place().map(drop);
+        return c.object().map(drop);
     }
     let mut mine = client.mine();
     if mine.reclaimed {

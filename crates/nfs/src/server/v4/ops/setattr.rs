@@ -25,9 +25,9 @@ pub async fn setattr(c: &mut Compound<'_>, args: &Setattr) -> (Status, Bitmap) {
 }
 
 async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
-    let place = c.place()?;
+    let object = c.object()?;
     let mut changes = changes(&args.attributes, c.minor, false)?;
-    let node = place.writable()?;
+    let node = object.writable()?;
     if node.is_attribute() && !changes.mask.without(SIZE).is_empty() {
         return Err(Status::ATTRNOTSUPP);
     }

@@ -6,9 +6,9 @@ use super::super::attributes::same;
 use super::super::compound::Compound;
 
 pub async fn verify(c: &Compound<'_>, fattr: &Fattr) -> Result<(), Status> {
-    if same(c, &c.place()?, fattr).await? { Ok(()) } else { Err(Status::NOT_SAME) }
+    if same(c, &c.object()?, fattr).await? { Ok(()) } else { Err(Status::NOT_SAME) }
 }
 
 pub async fn nverify(c: &Compound<'_>, fattr: &Fattr) -> Result<(), Status> {
-    if same(c, &c.place()?, fattr).await? { Err(Status::SAME) } else { Ok(()) }
+    if same(c, &c.object()?, fattr).await? { Err(Status::SAME) } else { Ok(()) }
 }

@@ -4,9 +4,9 @@ use weft_store::Kind;
 use weft_wire::nfs4::{Commit, Stable, Status, Verifier, Write, WriteOk};
 
 use super::super::compound::Compound;
+use super::super::fs_object::no_file;
 use super::super::io::{self, Intent};
 use super::super::names::status;
-use super::super::place::no_file;
 use crate::server::attributes::MAX_FILE_SIZE;
 
 pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {

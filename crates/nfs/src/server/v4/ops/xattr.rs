@@ -8,8 +8,8 @@ use weft_wire::xdr::pad;
 
 use super::super::attributes::change;
 use super::super::compound::Compound;
+use super::super::fs_object::FsObject;
 use super::super::names::{status, well_formed};
-use super::super::place::Place;
 use crate::server::caller::{READ, WRITE};
 use crate::server::context::Node;
 
@@ -17,7 +17,7 @@ use crate::server::context::Node;
 const EMPTY: usize = 8 + 4 + 4;
 
 async fn node<'a>(c: &Compound<'a>, wanted: u32) -> Result<(Node<'a>, u64), Status> {
-    let Place::Node(node) = c.place()? else { return Err(Status::PERM) };
+    let FsObject::Node(node) = c.object()? else { return Err(Status::PERM) };
     if node.is_attribute() {
         return Err(Status::WRONG_TYPE);
     }

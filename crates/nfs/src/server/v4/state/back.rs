@@ -20,7 +20,7 @@ use weft_wire::nfs4::{
 use weft_wire::rpc::{Call, Credential};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 
-use crate::server::line::{Heard, Line};
+use crate::server::line::{CallbackLine, Heard};
 
 /// Questions to one client that wait for a slot.
 const MAX_QUESTIONS: usize = 4096;
@@ -67,7 +67,7 @@ pub struct Back {
 
 struct Inner {
     route: Route,
-    lines: Vec<Arc<Line>>,
+    lines: Vec<Arc<CallbackLine>>,
     slots: Vec<Slot>,
     waiting: VecDeque<Question>,
     /// Aborts the connection that the server made to the client (minor version 0).
@@ -126,7 +126,7 @@ impl Back {
     }
 
     /// Adds a line. Waiting questions are sent on it at once.
-    pub fn bind(self: &Arc<Back>, line: &Arc<Line>) {
+    pub fn bind(self: &Arc<Back>, line: &Arc<CallbackLine>) {
         {
             let mut inner = self.inner();
             if inner.ended || !line.is_open() {

@@ -35,7 +35,7 @@ pub use clients::{Callback, Client};
 pub use delegation::Delegation;
 pub use lease::Lease;
 pub use offload::Offload;
-pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
+pub use owner::{Answered, LockOwner, Owner, OwnerSequence, SequenceCheck};
 pub use ranges::{LockedBy, Ranges, Unchanged};
 pub use session::{Begun, Session};
 pub use speaker::Speaker;

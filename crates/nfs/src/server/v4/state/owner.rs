@@ -23,7 +23,7 @@ pub struct Owner {
     _charge: Charge,
     /// OPEN_CONFIRM was received, or is not needed.
     confirmed: AtomicBool,
-    turn: Arc<Queue<Turn>>,
+    turn: Arc<Queue<OwnerSequence>>,
 }
 
 /// An owner of locks.
@@ -31,14 +31,14 @@ pub struct LockOwner {
     pub client: u64,
     pub name: Bytes,
     _charge: Charge,
-    turn: Arc<Queue<Turn>>,
+    turn: Arc<Queue<OwnerSequence>>,
     /// Its id in each share's table of locks.
     ids: Mutex<HashMap<ShareId, opens::LockOwner>>,
 }
 
 /// An owner's last operation, and what it holds.
 #[derive(Default)]
-pub struct Turn {
+pub struct OwnerSequence {
     /// `None` before the first request.
     seqid: Option<u32>,
     last: Option<Answered>,
@@ -56,18 +56,18 @@ pub struct Answered {
     /// The bytes after the status.
     pub body: Bytes,
     /// The current file handle after the operation.
-    pub place: Option<FileId>,
+    pub current: Option<FileId>,
 }
 
 /// How a request's sequence id relates to the last one.
-pub enum Turned {
+pub enum SequenceCheck {
     /// The next request.
     Next,
     /// A repetition of the last one.
     Again(Answered),
 }
 
-impl Turn {
+impl OwnerSequence {
     /// The owner's opens.
     pub fn states(&self) -> impl Iterator<Item = Arc<State>> {
         self.states.iter().filter_map(Weak::upgrade)
@@ -83,11 +83,11 @@ impl Turn {
     }
 
     /// RFC 7530 9.1.7: a repetition, the next one, or NFS4ERR_BAD_SEQID.
-    pub fn check(&self, seqid: u32, op: u32) -> Result<Turned, Status> {
-        let Some(known) = self.seqid else { return Ok(Turned::Next) };
+    pub fn check(&self, seqid: u32, op: u32) -> Result<SequenceCheck, Status> {
+        let Some(known) = self.seqid else { return Ok(SequenceCheck::Next) };
         match &self.last {
-            Some(last) if seqid == known && last.op == op => Ok(Turned::Again(last.clone())),
-            _ if seqid == known.wrapping_add(1) => Ok(Turned::Next),
+            Some(last) if seqid == known && last.op == op => Ok(SequenceCheck::Again(last.clone())),
+            _ if seqid == known.wrapping_add(1) => Ok(SequenceCheck::Next),
             _ => Err(Status::BAD_SEQID),
         }
     }
@@ -114,14 +114,14 @@ impl Turn {
 
     /// Advances the sequence id; another owner in the same request caches the reply.
     pub fn advance(&mut self, seqid: u32, status: Status) {
-        if Turn::counts(status) {
+        if OwnerSequence::counts(status) {
             (self.seqid, self.last) = (Some(seqid), None);
         }
     }
 
     /// Caches a reply.
     pub fn answered(&mut self, seqid: u32, answered: Answered) {
-        if Turn::counts(answered.status) {
+        if OwnerSequence::counts(answered.status) {
             self.seqid = Some(seqid);
             self.last = Some(answered);
         }
@@ -143,7 +143,7 @@ impl Owner {
     }
 
     /// Waits for the owner's previous request.
-    pub async fn turn(&self) -> OwnedMutexGuard<Turn> {
+    pub async fn turn(&self) -> OwnedMutexGuard<OwnerSequence> {
         self.turn.clone().lock_owned().await
     }
 
@@ -159,7 +159,7 @@ impl LockOwner {
     }
 
     /// Waits for the owner's previous request.
-    pub async fn turn(&self) -> OwnedMutexGuard<Turn> {
+    pub async fn turn(&self) -> OwnedMutexGuard<OwnerSequence> {
         self.turn.clone().lock_owned().await
     }
 

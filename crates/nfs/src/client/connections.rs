@@ -1,7 +1,7 @@
 //! Connections to one server: calls are distributed over them and survive the loss of a connection.
 //!
-//! [`Lines`] owns the connections and dials them again. RFC 5531 section 8: a repeated call keeps its xid; RFC 1813
-//! 4.5: the server caches replies to find duplicates. Writing again what a server lost is left to `file`.
+//! [`Connections`] dials lost connections again. RFC 5531 section 8: a repeated call keeps its xid; RFC 1813 4.5: the
+//! server caches replies to find duplicates. Writing again what a server lost is left to `file`.
 //!
 //! A call whose connection ends before the reply is sent again, byte for byte, on the next one. A server that has
 //! already carried it out finds it in its duplicate request cache. Without a dial function there is one connection,
@@ -46,11 +46,11 @@ const GIVEN_UP: Duration = Duration::from_secs(10);
 pub type Dial = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Channel>, weft_transport::Error>>>;
 
 /// All connections of a mount.
-pub(crate) struct Lines {
+pub(crate) struct Connections {
     first: Rc<dyn Channel>,
     credential: Credential,
     dial: Option<Dial>,
-    lines: Vec<Line>,
+    connections: Vec<Connection>,
     /// Index of the connection that takes the next call.
     turn: Cell<usize>,
     next_xid: Cell<u32>,
@@ -66,7 +66,7 @@ pub(crate) struct Lines {
 
 /// One connection.
 #[derive(Default)]
-struct Line {
+struct Connection {
     rpc: RefCell<Option<Rc<Rpc>>>,
     /// Held by the task that dials; the others wait for it.
     dialing: Mutex<()>,
@@ -76,22 +76,22 @@ fn closed() -> Error {
     Error::Channel(Arc::new(weft_transport::Error::Closed))
 }
 
-impl Line {
+impl Connection {
     fn current(&self) -> Option<Rc<Rpc>> {
         self.rpc.borrow().clone()
     }
 }
 
-impl Lines {
+impl Connections {
     /// A single connection that is not dialled again.
-    pub fn one(rpc: &Rc<Rpc>, credential: Credential) -> Lines {
-        let line = Line { rpc: RefCell::new(Some(rpc.clone())), dialing: Mutex::default() };
+    pub fn one(rpc: &Rc<Rpc>, credential: Credential) -> Connections {
+        let connection = Connection { rpc: RefCell::new(Some(rpc.clone())), dialing: Mutex::default() };
         let start = random::bytes().map_or(1, u32::from_be_bytes);
-        Lines {
+        Connections {
             first: rpc.channel().clone(),
             credential,
             dial: None,
-            lines: vec![line],
+            connections: vec![connection],
             turn: Cell::new(0),
             // Distant from the xids that the first connection assigns itself.
             next_xid: Cell::new(start),
@@ -104,18 +104,20 @@ impl Lines {
     }
 
     /// Uses this many connections, the first of which is the current one. Each is dialled at its first use and after
-    /// every loss. Waits are reported to the user only after [`Lines::mounted`].
-    pub fn many(&self, dial: Dial, lines: usize) -> Lines {
-        let more = (1..lines.clamp(1, MAX_LINES)).map(|_| Line::default());
+    /// every loss. Waits are reported to the user only after [`Connections::mounted`].
+    pub fn many(&self, dial: Dial, connections: usize) -> Connections {
+        let more = (1..connections.clamp(1, MAX_LINES)).map(|_| Connection::default());
         let told = Rc::<Told>::default();
-        let first = self.lines.first().and_then(Line::current);
-        let first =
-            Line { rpc: RefCell::new(first.map(|rpc| rpc.watched(told.clone()))), dialing: Mutex::default() };
-        Lines {
+        let first = self.connections.first().and_then(Connection::current);
+        let first = Connection {
+            rpc: RefCell::new(first.map(|rpc| rpc.watched(told.clone()))),
+            dialing: Mutex::default(),
+        };
+        Connections {
             first: self.first.clone(),
             credential: self.credential.clone(),
             dial: Some(dial),
-            lines: std::iter::once(first).chain(more).collect(),
+            connections: std::iter::once(first).chain(more).collect(),
             turn: Cell::new(0),
             next_xid: Cell::new(self.next_xid.get()),
             lost: Cell::new(0),
@@ -156,24 +158,24 @@ impl Lines {
 
     /// A connection, for its limits and its name.
     pub fn channel(&self) -> Rc<dyn Channel> {
-        let current = self.lines.iter().find_map(Line::current);
+        let current = self.connections.iter().find_map(Connection::current);
         current.map_or_else(|| self.first.clone(), |rpc| rpc.channel().clone())
     }
 
     /// Traffic of all connections.
     pub fn traffic(&self) -> Traffic {
-        let now = self.lines.iter().filter_map(Line::current).map(|rpc| rpc.channel().traffic());
+        let now = self.connections.iter().filter_map(Connection::current).map(|rpc| rpc.channel().traffic());
         now.fold(self.before.get(), Add::add)
     }
 
     /// The number of open connections, and how many were lost.
     pub fn count(&self) -> (usize, u32) {
-        (self.lines.iter().filter_map(Line::current).count(), self.lost.get())
+        (self.connections.iter().filter_map(Connection::current).count(), self.lost.get())
     }
 
     /// Ends all of them.
     pub fn close(&self) {
-        self.lines.iter().filter_map(Line::current).for_each(|rpc| rpc.channel().close());
+        self.connections.iter().filter_map(Connection::current).for_each(|rpc| rpc.channel().close());
     }
 
     /// Calls a procedure and parses its results. `patience` is that of the request to which the call belongs.
@@ -188,7 +190,8 @@ impl Lines {
         self.call_with(patience, program, procedure, |e| args.emit(e), cargo).await
     }
 
-    /// Like [`Lines::call`], with arguments that are emitted by hand because they end with the length of the payload.
+    /// Like [`Connections::call`], with arguments that are emitted by hand because they end with the length of the
+    /// payload.
     pub async fn call_with<R: Xdr>(
         &self,
         patience: &Patience,
@@ -200,7 +203,7 @@ impl Lines {
         Ok(R::parse(&mut self.results(patience, program, procedure, args, cargo).await?)?)
     }
 
-    /// Like [`Lines::call_with`], but returns a cursor at the results.
+    /// Like [`Connections::call_with`], but returns a cursor at the results.
     pub async fn results(
         &self,
         patience: &Patience,
@@ -214,8 +217,8 @@ impl Lines {
         let head = program.head(xid, procedure, &self.credential, args);
         let turn = self.turn.get();
         self.turn.set(turn.wrapping_add(1));
-        let line = turn.checked_rem(self.lines.len()).and_then(|at| self.lines.get(at));
-        let line = line.ok_or_else(closed)?;
+        let connection = turn.checked_rem(self.connections.len()).and_then(|at| self.connections.get(at));
+        let connection = connection.ok_or_else(closed)?;
         let repeatable = self.repeats() && cargo.source.is_none();
         let (mut losses, mut pause, mut answers) = (0u32, PAUSES.0, 0);
         if let Some(until) = self.given_up.get() {
@@ -225,10 +228,10 @@ impl Lines {
             patience.hurry(GIVEN_UP);
         }
         loop {
-            let rpc = self.connected(line, patience).await?;
+            let rpc = self.connected(connection, patience).await?;
             match rpc.results(xid, head.clone(), cargo.attempt().await, Some(patience)).await {
                 Err(Error::Channel(e)) if repeatable && passes(&e) => {
-                    self.lose(line, &rpc);
+                    self.lose(connection, &rpc);
                     if losses == 0 {
                         answers = self.answers.get();
                     }
@@ -278,22 +281,22 @@ impl Lines {
         }
     }
 
-    /// Returns the line's connection, dialling if necessary.
-    async fn connected(&self, line: &Line, patience: &Patience) -> Result<Rc<Rpc>, Error> {
-        if let Some(rpc) = line.current() {
+    /// Returns the RPC client of a connection, dialling if necessary.
+    async fn connected(&self, connection: &Connection, patience: &Patience) -> Result<Rc<Rpc>, Error> {
+        if let Some(rpc) = connection.current() {
             return Ok(rpc);
         }
         let dial = self.dial.as_ref().ok_or_else(closed)?;
-        let _alone = self.in_time(patience, line.dialing.lock()).await?;
+        let _alone = self.in_time(patience, connection.dialing.lock()).await?;
         let (mut last, mut pause, answers) = (None, PAUSES.0, self.answers.get());
         loop {
-            if let Some(rpc) = line.current() {
+            if let Some(rpc) = connection.current() {
                 return Ok(rpc);
             }
             match rt::timeout(patience.end().since(rt::now()), dial()).await {
                 Ok(Ok(channel)) => {
                     let rpc = Rpc::new(channel, self.credential.clone());
-                    *line.rpc.borrow_mut() = Some(rpc.watched(self.told.clone()));
+                    *connection.rpc.borrow_mut() = Some(rpc.watched(self.told.clone()));
                 }
                 Ok(Err(e)) if passes(&e) && self.answers.get() > 0 => {
                     let left = patience.lost(Time::ZERO);
@@ -332,13 +335,13 @@ impl Lines {
 
     /// When something was last received.
     fn heard(&self) -> Time {
-        let heard = self.lines.iter().filter_map(Line::current).map(|rpc| rpc.heard());
+        let heard = self.connections.iter().filter_map(Connection::current).map(|rpc| rpc.heard());
         heard.max().unwrap_or(Time::ZERO)
     }
 
     /// Removes a connection that has ended, once.
-    fn lose(&self, line: &Line, rpc: &Rc<Rpc>) {
-        let mut current = line.rpc.borrow_mut();
+    fn lose(&self, connection: &Connection, rpc: &Rc<Rpc>) {
+        let mut current = connection.rpc.borrow_mut();
         if current.as_ref().is_some_and(|current| Rc::ptr_eq(current, rpc)) {
             *current = None;
             self.lost.set(self.lost.get().saturating_add(1));

@@ -14,7 +14,7 @@ use crate::server::handles::Named;
 
 /// The current or the saved file handle.
 #[derive(Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum FsObject<'a> {
     /// The directory of shares.
     Root,
     /// A node in a share: a file, a directory or a named attribute.
@@ -23,9 +23,9 @@ pub(super) enum Place<'a> {
     Attributes(Node<'a>),
 }
 
-impl<'a> Place<'a> {
+impl<'a> FsObject<'a> {
     /// PUTFH.
-    pub async fn open(cx: &Context<'a>, handle: &Handle) -> Result<Place<'a>, Status> {
+    pub async fn open(cx: &Context<'a>, handle: &Handle) -> Result<FsObject<'a>, Status> {
         let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
         // Version 3's error numbers mean the same in version 4.
         let named = cx.server.handles.open(&cx.server.shares, &bytes).await.map_err(|e| Status(e.0))?;
@@ -34,15 +34,15 @@ impl<'a> Place<'a> {
             Ok(Node { share, id })
         };
         match named {
-            Named::Root => Ok(Place::Root),
-            Named::Node(file) => node(file).map(Place::Node),
-            Named::Attributes(file) => node(file).map(Place::Attributes),
+            Named::Root => Ok(FsObject::Root),
+            Named::Node(file) => node(file).map(FsObject::Node),
+            Named::Attributes(file) => node(file).map(FsObject::Attributes),
         }
     }
 
     /// Whether the caller may use this object. If it `asks` for the security flavours, any flavour is accepted.
     pub fn admit(&self, cx: &Context<'_>, asks: bool) -> Result<(), Status> {
-        let (Place::Node(node) | Place::Attributes(node)) = self else { return Ok(()) };
+        let (FsObject::Node(node) | FsObject::Attributes(node)) = self else { return Ok(()) };
         match cx.admit(node.share.id) {
             Err(KeptOut::Network) => Err(Status::ACCESS),
             Err(KeptOut::Port) => Err(Status::PERM),
@@ -54,9 +54,9 @@ impl<'a> Place<'a> {
     /// GETFH.
     pub async fn handle(&self, cx: &Context<'_>) -> Result<Handle, Status> {
         let handle = match self {
-            Place::Root => cx.server.handles.root(),
-            Place::Node(node) => cx.handle(node.file()).await.map_err(|e| status(&e))?,
-            Place::Attributes(node) => {
+            FsObject::Root => cx.server.handles.root(),
+            FsObject::Node(node) => cx.handle(node.file()).await.map_err(|e| status(&e))?,
+            FsObject::Attributes(node) => {
                 let (handles, shares) = (&cx.server.handles, &cx.server.shares);
                 handles.attributes(shares, node.file()).await.map_err(|e| status(&e))?
             }
@@ -68,9 +68,9 @@ impl<'a> Place<'a> {
     /// attributes of its own to change.
     pub fn writable(&self) -> Result<Node<'a>, Status> {
         match self {
-            Place::Root => Err(Status::ROFS),
-            Place::Node(node) => Ok(*node),
-            Place::Attributes(_) => Err(Status::INVAL),
+            FsObject::Root => Err(Status::ROFS),
+            FsObject::Node(node) => Ok(*node),
+            FsObject::Attributes(_) => Err(Status::INVAL),
         }
     }
 
