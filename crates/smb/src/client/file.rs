@@ -31,7 +31,7 @@ use super::kept::Kept;
 use super::link::{Permit, Reply};
 use super::payload::{self, Protector};
 use super::region::Region;
-use super::session::{Again, CREDIT_BYTES};
+use super::session::{CREDIT_BYTES, ReplayBackoff};
 use super::tree::{Stat, Tree, TreeCore, wire_path};
 
 const TOO_MUCH: Error = Error::Violation("READ: more bytes than were asked for");
@@ -256,7 +256,7 @@ impl File {
 
     async fn write_all(&self, mut offset: u64, mut data: Bytes, mut replay: bool) -> Result<(), Error> {
         let core = &self.0.tree.core;
-        let mut again = Again::new(&core.options);
+        let mut backoff = ReplayBackoff::new(&core.options);
         loop {
             let (connection, rdma) = self.0.tree.pick();
             match self.write_by(&connection, rdma, offset, &data, replay).await {
@@ -269,7 +269,7 @@ impl File {
                     replay = false;
                 }
                 Err(e) if core.connections.goes_on(&connection, &e) => replay = true,
-                Err(e) if core.connections.is_too_early(&e) && again.wait().await => replay = true,
+                Err(e) if core.connections.is_too_early(&e) && backoff.wait().await => replay = true,
                 Err(e) => return Err(e),
             }
         }
@@ -309,7 +309,7 @@ impl File {
         check_end(offset, data.len())?;
         let core = &self.0.tree.core;
         let len = data.len();
-        let mut again = Again::new(&core.options);
+        let mut backoff = ReplayBackoff::new(&core.options);
         let mut replay = false;
         loop {
             let (connection, rdma) = self.0.tree.pick();
@@ -328,7 +328,7 @@ impl File {
             data = match self.write_region(&connection, permit, offset, data, replay).await {
                 Ok(data) => return Ok(data),
                 Err((e, Some(data))) if core.connections.goes_on(&connection, &e) => data,
-                Err((e, Some(data))) if core.connections.is_too_early(&e) && again.wait().await => data,
+                Err((e, Some(data))) if core.connections.is_too_early(&e) && backoff.wait().await => data,
                 Err((e, _)) => return Err(e),
             };
             replay = true;

@@ -111,7 +111,7 @@ impl Core {
 
     /// Sends one request without payload; repeats it over another connection if its own is lost.
     pub async fn call(&self, mut call: Call) -> Result<Reply, Error> {
-        let mut again = Again::new(&self.options);
+        let mut backoff = ReplayBackoff::new(&self.options);
         loop {
             let connection = self.connections.any();
             if self.connections.len() == 1 && self.connections.lost() == 0 {
@@ -119,7 +119,7 @@ impl Core {
             }
             match connection.link.call(call.clone()).await {
                 Err(e) if self.connections.goes_on(&connection, &e) => {}
-                Ok(reply) if reply.header.status == NtStatus::FILE_NOT_AVAILABLE && again.wait().await => {}
+                Ok(reply) if reply.header.status == NtStatus::FILE_NOT_AVAILABLE && backoff.wait().await => {}
                 answered => return answered,
             }
             call.replay = true;
@@ -476,14 +476,14 @@ impl Core {
 }
 
 /// Backoff for repeating a request that was refused because its original is still being carried out.
-pub(super) struct Again {
+pub(super) struct ReplayBackoff {
     next: Duration,
     left: Duration,
 }
 
-impl Again {
-    pub fn new(options: &Options) -> Again {
-        Again { next: Duration::from_millis(5), left: options.timeout }
+impl ReplayBackoff {
+    pub fn new(options: &Options) -> ReplayBackoff {
+        ReplayBackoff { next: Duration::from_millis(5), left: options.timeout }
     }
 
     /// Waits, longer each time; false once the time limit is reached.

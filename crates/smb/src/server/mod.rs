@@ -110,7 +110,7 @@ pub struct Limits {
     /// Opens per session.
     pub opens: usize,
     /// Memory that all sessions together can occupy, in bytes: opens, locks, pipes, watches and what is queued in them.
-    /// One address can occupy a quarter; one user can occupy everything that is free.
+    /// One address can occupy a quarter of what it leaves free, one user as much as it leaves free.
     pub held_bytes: usize,
     /// File descriptors that all sessions together can hold. An address or a user can hold as many as it leaves free.
     pub descriptors: usize,

@@ -29,8 +29,8 @@ use crate::server::context::OpContext;
 
 /// Opens without a session, of all clients together.
 const MAX_PRESERVED: usize = 16_384;
-/// The limit per user if several users can log on, so that nobody occupies all the room with abandoned handles. It also
-/// bounds the handles after a restart; a user with 10,000 handles is realistic.
+/// The limit per user if several users can log on, so that nobody occupies all the room with abandoned handles. As many
+/// are restored after a restart, which the test with 10,000 handles of one user needs.
 const MAX_PRESERVED_OF_USER: usize = MAX_PRESERVED / 4 * 3;
 /// The timeout of version 1, and of version 2 if the client names none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -145,7 +145,7 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         return Err(NtStatus::INVALID_PARAMETER.into());
     };
     if wish.len == 0 {
-        return Ok(told(OffloadReadAnswer { zero_beyond: false, len: 0, token: Token::Zeros }));
+        return Ok(output(OffloadReadAnswer { zero_beyond: false, len: 0, token: Token::Zeros }));
     }
     let file = data(open, NtStatus::OFFLOAD_READ_FILE_NOT_SUPPORTED).await?;
     open.require_any(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE)?;
@@ -174,10 +174,10 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
     };
     let len = source.len;
     let token = cx.server().handles.tokens.give(cx.server().handles.number(), source)?;
-    Ok(told(OffloadReadAnswer { zero_beyond: end >= size, len, token }))
+    Ok(output(OffloadReadAnswer { zero_beyond: end >= size, len, token }))
 }
 
-fn told(answer: OffloadReadAnswer) -> Output {
+fn output(answer: OffloadReadAnswer) -> Output {
     let mut bytes = Vec::with_capacity(OffloadReadAnswer::LEN as usize);
     answer.emit(&mut bytes);
     bytes.into()

@@ -427,14 +427,14 @@ impl Open {
             Err(e) => Err(e),
         };
         drop(removal);
-        self.told(removed).await
+        self.report(removed).await
     }
 
     async fn remove(&self, removal: Removal) -> Result<(), Error> {
         if let Some((base, name)) = self.vfs.stream_of(self.node) {
             let removed = self.vfs.remove_stream(base, &name).await;
             drop(removal);
-            return self.told(removed).await;
+            return self.report(removed).await;
         }
         // A client that caches the directory keeps its cache only if it is both the one who marked the file and the
         // last to close it.
@@ -445,11 +445,11 @@ impl Open {
             Err(e) => Err(e),
         };
         drop(removal);
-        self.told(removed).await
+        self.report(removed).await
     }
 
     /// The result of a deletion: a failure is logged, and becomes the answer of the CLOSE.
-    async fn told(&self, removed: Result<(), Error>) -> Result<(), Error> {
+    async fn report(&self, removed: Result<(), Error>) -> Result<(), Error> {
         static STAYED: LogLimit = LogLimit::new();
         let e = match removed {
             // [MS-FSA] 2.1.5.5: a directory that is not empty stays, and closing it succeeds.

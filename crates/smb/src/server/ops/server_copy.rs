@@ -52,7 +52,7 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
     if wish.count > MAX_CHUNKS || !wish.chunks.iter().all(whole) || total > u64::from(MAX_TOTAL_BYTES) {
         let limits =
             Copied { chunks: MAX_CHUNKS, chunk_bytes: MAX_CHUNK_BYTES, total_bytes: MAX_TOTAL_BYTES };
-        return Ok(told(NtStatus::INVALID_PARAMETER, limits));
+        return Ok(output(NtStatus::INVALID_PARAMETER, limits));
     }
     // A copy needs read access to the source and write access to the target; SRV_COPYCHUNK needs read access to that
     // too.
@@ -65,7 +65,7 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
     for chunk in &wish.chunks {
         if let Err(failure) = piece(&source, target, *chunk).await {
             // The answer reports how much was copied before the failure.
-            return Ok(told(failure.status, copied));
+            return Ok(output(failure.status, copied));
         }
         copied.chunks = copied.chunks.saturating_add(1);
         copied.total_bytes = copied.total_bytes.saturating_add(chunk.len);
@@ -73,10 +73,10 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
     if copied.chunks > 0 {
         target.written();
     }
-    Ok(told(NtStatus::SUCCESS, copied))
+    Ok(output(NtStatus::SUCCESS, copied))
 }
 
-fn told(status: NtStatus, copied: Copied) -> Output {
+fn output(status: NtStatus, copied: Copied) -> Output {
     let mut bytes = Vec::new();
     copied.emit(&mut bytes);
     Output { status, bytes }

@@ -2,8 +2,8 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Payload is in the message's buffer, in the buffer that was fetched into,
 //! or in none if the transport reaches the file's own memory. Nothing is copied, except that encrypted RDMA payload is
-//! decrypted into another buffer. WRITE_THROUGH without unbuffered I/O is not refused, as the specification demands:
-//! the data is made durable, which is what the client wants.
+//! decrypted into another buffer. The specification refuses WRITE_THROUGH without unbuffered I/O; this server
+//! makes the data durable instead, which is what the client wants.
 
 use bytes::Bytes;
 use weft_machine::File;
