@@ -37,6 +37,8 @@ pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(900);
 /// All that was begun has ended by then, also what nobody waits for any more.
 const QUIET: Duration = Duration::from_secs(60);
+/// TCP's keepalive finds out by then that nobody is at the other end (`machine::net` sets it so).
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Leases have ended by then, and whatever servers keep for clients that are gone.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
@@ -202,6 +204,13 @@ impl World {
         // Opens of SMB end with their connection. One of NFS outlives it, unless its client is silent for longer than its lease.
         self.alone.lost((how != CutHow::Silent).then_some(Protocol::Smb));
         sim::cut_all(how);
+        if how == CutHow::Silent {
+            let keepalive = async {
+                rt::sleep(KEEPALIVE).await;
+                sim::end_silent();
+            };
+            rt::spawn(keepalive).detach();
+        }
     }
 
     /// The process is killed, or the host crashes, and the server is started again.
@@ -268,7 +277,8 @@ impl World {
     async fn end(&self) {
         rt::sleep(FORGOTTEN).await;
         let Some(Process { vfs, pool, tasks }) = self.process.take() else { panic!("the server runs") };
-        let open = vfs.opens().open_nodes();
+        let open: Vec<String> =
+            vfs.opens().open_nodes().into_iter().map(|node| self.disk.name_of(node)).collect();
         assert!(open.is_empty(), "{open:?} are open, and no client is left");
         drop((tasks, vfs));
         rt::sleep(QUIET).await;
