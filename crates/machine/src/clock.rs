@@ -83,3 +83,31 @@ impl fmt::Debug for Time {
         write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::Sim;
+
+    #[test]
+    fn a_simulation_has_a_clock_of_its_own_that_can_be_set() {
+        let story = || {
+            Sim::new(1).run(async {
+                let (begun, first) = (instant(), wall());
+                assert!(wall() > first, "no two answers are the same");
+                rt::sleep(Duration::from_secs(5)).await;
+                assert_eq!(instant().duration_since(begun), Duration::from_secs(5));
+                assert_eq!(wall().saturating_sub(first).as_secs(), 5);
+                sim::set_wall(Duration::from_secs(7));
+                assert_eq!((wall().as_secs(), instant().duration_since(begun).as_secs()), (7, 5));
+                rt::sleep(Duration::from_secs(1)).await;
+                assert_eq!(wall().as_secs(), 8);
+                first
+            })
+        };
+        assert_eq!(story(), story());
+        assert!(
+            wall().as_secs().abs_diff(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()) < 10
+        );
+    }
+}

@@ -446,6 +446,13 @@ impl Disk {
         self.lock().held.len()
     }
 
+    /// What a node is called, for messages.
+    pub fn name_of(&self, node: NodeId) -> String {
+        let state = self.lock();
+        let place = state.tree().get(&node).and_then(|meta| meta.place.as_ref());
+        place.map_or(format!("{node:?}"), |(_, name)| String::from_utf8_lossy(name).into_owned())
+    }
+
     /// Flushes that have failed so far.
     pub fn failures(&self) -> u64 {
         self.lock().failures

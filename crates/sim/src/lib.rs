@@ -13,8 +13,9 @@
 pub mod disk;
 pub mod model;
 pub mod names;
+mod run;
 mod trace;
 mod work;
 mod world;
 
-pub use world::{Report, run};
+pub use run::{Report, run};

@@ -38,8 +38,12 @@ struct Write {
     begun: Moment,
     /// From when on it changes nothing more; `None`: it may still.
     ended: Option<Moment>,
+    /// Its call has not ended. A client of NFS asks a server that was started again.
+    called: bool,
     /// It was answered: it has replaced all that ended before it began.
     answered: bool,
+    /// Its client keeps it, to write it again if the server has lost it before it is flushed.
+    kept: bool,
     durable: bool,
     /// The open that wrote it, and its protocol.
     by: (u64, Protocol),
@@ -50,6 +54,11 @@ struct Write {
 }
 
 impl Write {
+    /// Its client has not given up writing it.
+    fn may_come_again(&self) -> bool {
+        self.kept && !self.answered || self.called && self.by.1 == Protocol::Nfs
+    }
+
     fn is_replaced_by(&self, other: &Write) -> bool {
         other.answered && self.ended.is_some_and(|ended| ended < other.begun)
     }
@@ -96,8 +105,8 @@ impl Model {
         let begun = self.moment();
         self.next_tag.set(self.next_tag.get() + 1);
         let tag = self.next_tag.get();
-        let write =
-            Write { tag, begun, ended: None, answered: false, durable: false, by, failures, survivor: false };
+        let write = Write { tag, begun, by, failures, ended: None, called: true, ..Write::nothing() };
+        let write = Write { answered: false, durable: false, ..write };
         self.each(file, sectors.clone(), |writes| writes.push(write.clone()));
         Writing { tag, file, sectors }
     }
@@ -106,8 +115,10 @@ impl Model {
     pub fn end_write(&self, writing: Writing, outcome: Result<(), Failed>) {
         let now = self.moment();
         self.each(writing.file, writing.sectors, |writes| {
-            for write in writes.iter_mut().filter(|write| write.tag == writing.tag && write.ended.is_none()) {
+            for write in writes.iter_mut().filter(|write| write.tag == writing.tag) {
+                write.called = false;
                 write.answered = outcome.is_ok();
+                write.kept = outcome.is_ok() && write.by.1 == Protocol::Nfs;
                 write.ended = (outcome != Err(Failed::Unknown)).then_some(now);
             }
         });
@@ -116,11 +127,38 @@ impl Model {
     /// A flush by this open that began at `begun` was answered; `failures`: flushes that have failed by now. A flush that failed in between has
     /// lost what others wrote; a client of NFS writes its own data again.
     pub fn flushed(&self, file: usize, begun: Moment, by: (u64, Protocol), failures: u64) {
+        self.committed(file, begun, by);
         for ((of, _), writes) in self.sectors.borrow_mut().iter_mut() {
-            for write in writes.iter_mut().filter(|write| *of == file && write.answered) {
-                let kept = write.failures == failures || (by.1 == Protocol::Nfs && write.by == by);
-                write.durable |= kept && write.ended.is_some_and(|ended| ended < begun);
+            for write in writes.iter_mut().filter(|write| *of == file && write.answered && !write.called) {
+                if write.failures == failures {
+                    write.durable |= write.ended.is_some_and(|ended| ended < begun);
+                }
             }
+        }
+    }
+
+    /// A client of NFS was told, by a call that began at `begun`, that what this open wrote is durable.
+    pub fn committed(&self, file: usize, begun: Moment, by: (u64, Protocol)) {
+        let now = self.moment();
+        for ((of, _), writes) in self.sectors.borrow_mut().iter_mut() {
+            for write in writes.iter_mut().filter(|write| *of == file && write.kept && write.by == by) {
+                if !write.answered {
+                    // The server had lost it, and has it again.
+                    (write.begun, write.ended, write.answered) = (begun, Some(now), true);
+                }
+                (write.kept, write.durable, write.survivor) = (false, true, false);
+            }
+        }
+    }
+
+    /// The open is gone: what it has kept is not written again.
+    pub fn forgotten(&self, by: (u64, Protocol)) {
+        let now = self.moment();
+        for write in
+            self.sectors.borrow_mut().values_mut().flatten().filter(|write| write.by == by && write.kept)
+        {
+            write.kept = false;
+            write.ended.get_or_insert(now);
         }
     }
 
@@ -181,7 +219,7 @@ impl Model {
     pub fn process_ended(&self) {
         let now = self.moment();
         for writes in self.sectors.borrow_mut().values_mut() {
-            for write in writes.iter_mut() {
+            for write in writes.iter_mut().filter(|write| !write.may_come_again()) {
                 write.ended.get_or_insert(now);
             }
         }
@@ -197,7 +235,8 @@ impl Model {
             // It is on disk now, whichever it is, and nobody was told which.
             let certain = writes.len() == 1;
             for write in writes {
-                write.ended = Some(now);
+                let again = write.may_come_again() || (write.kept && !write.durable);
+                write.ended = (!again).then_some(now);
                 write.answered = certain;
                 write.durable = certain;
                 write.survivor = true;
@@ -209,14 +248,15 @@ impl Model {
 impl Write {
     /// What a sector is that nobody has written.
     fn nothing() -> Write {
-        let by = (0, Protocol::Nfs);
         Write {
             tag: 0,
             begun: 0,
             ended: Some(0),
+            called: false,
             answered: true,
+            kept: false,
             durable: true,
-            by,
+            by: (0, Protocol::Smb),
             failures: 0,
             survivor: false,
         }

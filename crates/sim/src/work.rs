@@ -271,20 +271,35 @@ impl Worker {
         self.dirty.clear();
     }
 
+    /// What it has written by its open and not flushed is not written again.
+    fn forget(&self, world: &World) {
+        if let Some((_, open, _)) = &self.file {
+            world.model.forgotten((*open, self.protocol()));
+        }
+    }
+
     /// Nothing of its session is left.
     fn lose(&mut self, world: &World) {
         world.alone.released(self.number);
+        self.forget(world);
         (self.session, self.file, self.alone) = (None, None, None);
         self.dirty.clear();
     }
 
     async fn close(&mut self, world: &World) {
-        let Some((file, _, open)) = self.file.take() else { return };
+        let begun = world.model.moment();
+        let Some((file, number, open)) = self.file.take() else { return };
+        let by = (number, self.protocol());
         let closed = match open {
             File::Smb(file) => ends("CLOSE", file.close()).await,
             File::Nfs(file) => ends("CLOSE", file.close()).await,
         };
         self.told(world, format_args!("closes f{file}"), &closed);
+        if closed.is_ok() && by.1 == Protocol::Nfs {
+            // It has committed what it wrote.
+            world.model.committed(file, begun, by);
+        }
+        world.model.forgotten(by);
         self.judge_session(world, &closed);
         self.dirty.clear();
     }

@@ -169,8 +169,10 @@ impl World {
         self.time.get()
     }
 
-    /// See [`crate::clock::wall`].
+    /// See [`crate::clock::wall`]. No two answers are the same, as with a real clock: what is changed twice in one moment of virtual
+    /// time bears two times.
     pub(crate) fn wall(&self) -> Duration {
+        self.wall_origin.set(self.wall_origin.get() + 1);
         let nanos = self.wall_origin.get() + i128::from(self.now().as_nanos());
         Duration::from_nanos_u128(u128::try_from(nanos).unwrap_or(0))
     }

@@ -97,6 +97,15 @@ pub fn cut_all(how: CutHow) {
     net::cut_all(&world, how);
 }
 
+/// Ends every silent connection of the running simulation, as TCP's keepalive does after a minute: both ends get ECONNRESET.
+///
+/// # Panics
+/// Outside [`Sim::run`].
+pub fn end_silent() {
+    let world = current().expect("no simulation runs on this thread");
+    net::end_silent(&world);
+}
+
 /// Sets the time of day of the running simulation; monotonic time and timers are not affected.
 ///
 /// # Panics

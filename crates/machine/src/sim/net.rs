@@ -194,6 +194,17 @@ pub(super) fn cut_all(world: &World, how: CutHow) {
     }
 }
 
+/// Ends the connections of `world` that are silent.
+pub(super) fn end_silent(world: &World) {
+    let connections: Vec<_> = world.net.borrow().connections.clone();
+    for pipes in connections {
+        let pipes: Vec<_> = pipes.iter().filter_map(std::sync::Weak::upgrade).collect();
+        if pipes.iter().any(|pipe| lock(pipe).silent) {
+            pipes.iter().for_each(|pipe| break_pipe(world, pipe, CutHow::Reset));
+        }
+    }
+}
+
 /// One end of a simulated connection.
 pub(crate) struct Stream {
     rx: Arc<Mutex<Pipe>>,

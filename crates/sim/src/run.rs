@@ -1,0 +1,289 @@
+//! A run: the server of a world, what happens to it, and what must hold when it ends.
+//!
+//! ```text
+//! clients of SMB, clients of NFS -- simulated TCP -- SMB server, NFS server -- one Vfs -- Disk
+//! ```
+//! Owns: the process of the server, and its end. Does not: decide what clients do (see `work`).
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use weft_machine::sim::{self, CutHow, Faults as NetFaults, Sim, with_rng};
+use weft_machine::{Listener, Pool, Stream, clock, rt};
+use weft_nfs::server as nfsd;
+use weft_smb::auth::Secret;
+use weft_smb::server as smbd;
+use weft_store::{Share, Vfs};
+use weft_transport::{nbss, record};
+
+use crate::disk::Faults as DiskFaults;
+use crate::model::Protocol;
+use crate::work::{self, Worker};
+use crate::world::{NFS, PASSWORD, SHARE, SMB, USER, World, tell};
+
+/// All that was begun has ended by then, also what nobody waits for any more.
+const QUIET: Duration = Duration::from_secs(60);
+/// TCP's keepalive finds out by then that nobody is at the other end (`machine::net` sets it so).
+const KEEPALIVE: Duration = Duration::from_secs(60);
+/// Leases have ended by then, and whatever servers keep for clients that are gone.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
+
+/// What a run was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// A hash over all that happened; the same for the same seed.
+    pub digest: (u64, u64),
+    /// The same of what clients did.
+    pub trace: (u64, u64),
+    /// Calls that were answered with success.
+    pub answered: u64,
+    /// Crashes of process and host.
+    pub crashes: u64,
+}
+
+/// A world and its server.
+struct Run {
+    world: Rc<World>,
+    /// Where the NFS server keeps what outlives its process, in some worlds: the key of its handles, and which clients it had.
+    state: Option<tempfile::TempDir>,
+    process: RefCell<Option<Process>>,
+}
+
+/// A run of the server.
+struct Process {
+    vfs: Vfs,
+    pool: Pool,
+    tasks: Vec<rt::Task<()>>,
+}
+
+/// Lets the world of `seed` unfold.
+///
+/// # Panics
+/// When something happens that must not; the last events are printed before.
+pub fn run(seed: u64) -> Report {
+    let world = Rc::<World>::default();
+    let run = Run {
+        world: world.clone(),
+        state: (seed % 4 == 3).then(|| tempfile::tempdir().expect("a folder for state")),
+        process: RefCell::default(),
+    };
+    let sim = Sim::new(seed).time_limit(Duration::from_secs(7 * 86400));
+    let told = catch_unwind(AssertUnwindSafe(|| sim.run(run.unfold())));
+    if let Err(panic) = told {
+        eprintln!("{}make sim SEED={seed} repeats this", world.trace.tail());
+        resume_unwind(panic);
+    }
+    Report {
+        digest: sim.digest(),
+        trace: world.trace.digest(),
+        answered: world.answered.get(),
+        crashes: world.crashes.get(),
+    }
+}
+
+fn below(n: usize) -> usize {
+    with_rng(|rng| rng.below(n))
+}
+
+/// The network of a world.
+fn network() -> NetFaults {
+    let millis = Duration::from_millis;
+    match below(4) {
+        0 => NetFaults::default(),
+        1 => NetFaults::rough(),
+        2 => NetFaults { latency: millis(1)..=millis(40), ..NetFaults::default() },
+        _ => NetFaults { bytes_per_second: Some(1 << 20), split: true, ..NetFaults::default() },
+    }
+}
+
+/// Its disk.
+fn faults() -> DiskFaults {
+    let one_of = |choices: &[u64]| choices[below(choices.len())];
+    DiskFaults {
+        slow_one_in: one_of(&[0, 2, 8]),
+        wait: Duration::from_millis(one_of(&[1, 20, 500])),
+        failing_flush_one_in: one_of(&[0, 0, 6]),
+        failing_write_one_in: one_of(&[0, 0, 40]),
+        limit_bytes: one_of(&[0, 0, 0, 24 << 10]) as usize,
+    }
+}
+
+impl Run {
+    async fn unfold(&self) {
+        let world = &self.world;
+        let (network, faults) = (network(), faults());
+        tell!(world, "{network:?} {faults:?}");
+        sim::set_faults(network);
+        self.start();
+        let mut workers: Vec<Worker> = work::workers();
+        world.disk.set_faults(faults);
+        for round in 0..2 + below(3) {
+            tell!(world, "round {round}");
+            let ops = 5 + below(20);
+            let running: Vec<_> = workers
+                .drain(..)
+                .map(|mut worker| {
+                    let world = world.clone();
+                    rt::spawn(async move {
+                        for _ in 0..ops {
+                            worker.step(&world).await;
+                        }
+                        worker
+                    })
+                })
+                .collect();
+            for _ in 0..below(3) {
+                let nanos = with_rng(|rng| rng.within(0..=3_000_000_000));
+                rt::sleep(Duration::from_nanos(nanos)).await;
+                self.strike().await;
+            }
+            for worker in running {
+                workers.push(worker.await);
+            }
+            rt::sleep(QUIET).await;
+            world.model.quiet();
+        }
+        // From here on nothing fails any more.
+        world.disk.set_faults(DiskFaults::default());
+        for worker in &mut workers {
+            worker.check(world).await;
+        }
+        for worker in workers {
+            worker.end(world).await;
+        }
+        self.end().await;
+    }
+
+    /// Something happens.
+    async fn strike(&self) {
+        match below(6) {
+            0 => self.cut(CutHow::Reset),
+            1 => self.cut(CutHow::Close),
+            2 => self.cut(CutHow::Silent),
+            3 => self.restart(false).await,
+            4 => self.restart(true).await,
+            _ => {
+                let days = with_rng(|rng| rng.within(0..=2000));
+                let back = with_rng(|rng| rng.one_in(2));
+                let by = Duration::from_secs(days * 43_200);
+                let wall = if back { clock::wall().saturating_sub(by) } else { clock::wall() + by };
+                tell!(self.world, "the clock is set to {wall:?}");
+                sim::set_wall(wall);
+            }
+        }
+    }
+
+    fn cut(&self, how: CutHow) {
+        tell!(self.world, "all links are cut: {how:?}");
+        // Opens of SMB end with their connection. One of NFS outlives it, unless its client is silent for longer than its lease.
+        self.world.alone.lost((how != CutHow::Silent).then_some(Protocol::Smb));
+        sim::cut_all(how);
+        if how == CutHow::Silent {
+            let keepalive = async {
+                rt::sleep(KEEPALIVE).await;
+                sim::end_silent();
+            };
+            rt::spawn(keepalive).detach();
+        }
+    }
+
+    /// The process is killed, or the host crashes, and the server is started again.
+    async fn restart(&self, host: bool) {
+        tell!(self.world, "{}", if host { "the host crashes" } else { "the process is killed" });
+        self.world.crashes.set(self.world.crashes.get() + 1);
+        let process = self.process.take();
+        // What it has in memory goes with it, and what it has not done is not done.
+        self.world.alone.lost(None);
+        if host {
+            self.world.disk.crash();
+            self.world.model.host_crashed();
+            self.world.names.host_crashed();
+        } else {
+            self.world.disk.end_process();
+            self.world.model.process_ended();
+        }
+        drop(process);
+        sim::cut_all(CutHow::Reset);
+        // Its tasks are gone, and its ports free, when nothing can run at this moment.
+        let away = with_rng(|rng| rng.within(1..=20_000_000_000));
+        rt::sleep(Duration::from_nanos(away)).await;
+        self.start();
+    }
+
+    fn start(&self) {
+        let vfs = Vfs::new(self.world.disk.for_process());
+        let share = Share::new(SHARE, vfs.clone());
+        let pool = Pool::new(64 << 20);
+        let user = smbd::User { name: USER.into(), secret: Secret::password(PASSWORD) };
+        let smb = smbd::Server::new(smbd::Config {
+            signing: smbd::Signing::Enabled,
+            ..smbd::Config::new([7; 16], vec![share.clone()], vec![user], pool.clone())
+        });
+        let nfs = nfsd::Server::new(nfsd::Config {
+            shares: vec![share],
+            pool: pool.clone(),
+            limits: nfsd::Limits::default(),
+            policy: nfsd::Policy { decides: false, squash_root: false },
+            durable: self
+                .state
+                .as_ref()
+                .map(|dir| nfsd::Durable::open(dir.path(), "sim").expect("its state")),
+        });
+        let tending = nfs.clone();
+        let (smb_pool, nfs_pool) = (pool.clone(), pool.clone());
+        let tasks = vec![
+            accept(SMB, move |stream| {
+                let (server, pool) = (smb.clone(), smb_pool.clone());
+                async move { server.serve(nbss::Nbss::new(stream, pool, nbss::Config::default())).await }
+            }),
+            accept(NFS, move |stream| {
+                let (server, pool) = (nfs.clone(), nfs_pool.clone());
+                async move {
+                    let served = server.serve(record::Record::new(stream, pool, record::Config::default()));
+                    // It ends with its connection, however that ends.
+                    drop(served.await);
+                }
+            }),
+            rt::spawn(async move { tending.tend().await }),
+        ];
+        tell!(self.world, "the server starts");
+        self.process.replace(Some(Process { vfs, pool, tasks }));
+    }
+
+    /// All clients are gone: nothing may be left of them.
+    async fn end(&self) {
+        rt::sleep(FORGOTTEN).await;
+        let Some(Process { vfs, pool, tasks }) = self.process.take() else { panic!("the server runs") };
+        let open: Vec<String> =
+            vfs.opens().open_nodes().into_iter().map(|node| self.world.disk.name_of(node)).collect();
+        assert!(open.is_empty(), "{open:?} are open, and no client is left");
+        drop((tasks, vfs));
+        rt::sleep(QUIET).await;
+        assert_eq!(self.world.disk.held(), 0, "nodes that a server without clients keeps");
+        assert_eq!(pool.in_use_bytes(), 0, "buffers that nobody has");
+    }
+}
+
+/// Serves what connects to `addr`.
+fn accept<F: Future<Output = ()> + 'static>(
+    addr: SocketAddr,
+    serve: impl Fn(Stream) -> F + 'static,
+) -> rt::Task<()> {
+    let listener = Listener::bind(addr).expect("the port is free");
+    rt::spawn(async move {
+        let connections = RefCell::new(Vec::<rt::Task<()>>::new());
+        let accepted = async || {
+            let Ok(socket) = listener.accept().await else { return ControlFlow::Break(()) };
+            let Ok(stream) = Stream::from_socket(socket) else { return ControlFlow::Continue(()) };
+            let connections = &mut *connections.borrow_mut();
+            connections.retain(|task| !task.is_finished());
+            connections.push(rt::spawn(serve(stream)));
+            ControlFlow::Continue(())
+        };
+        while accepted().await.is_continue() {}
+    })
+}

@@ -1,0 +1,179 @@
+//! The simulated disk keeps what was flushed, and the model refuses what may not be seen.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use weft_machine::sim::Sim;
+use weft_sim::disk::{Disk, Faults, SECTOR};
+use weft_sim::model::{Failed, Model, Protocol};
+use weft_sim::names::{Alone, Names};
+use weft_store::{Attr, Exists, Make, NodeId, SetAttr, Vfs};
+
+async fn make(vfs: &Vfs, name: &str) -> Attr {
+    let made = vfs.create(NodeId::ROOT, name.as_bytes(), Make::File, Exists::Fail, SetAttr::default()).await;
+    made.unwrap().0
+}
+
+async fn content(vfs: &Vfs, name: &str) -> Vec<u8> {
+    let node = vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.unwrap().node;
+    let data = vfs.open(node, false).await.unwrap().read(0, 1 << 20).data().await.unwrap();
+    data.into_chain(&weft_machine::Pool::new(0)).await.unwrap().concat()
+}
+
+#[test]
+fn a_crash_of_the_host_leaves_old_or_new_sectors_of_what_was_not_flushed() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..40 {
+        Sim::new(seed).run(async {
+            let disk = Disk::default();
+            let vfs = Vfs::new(disk.for_process());
+            let node = make(&vfs, "f").await.node;
+            vfs.sync_dir(NodeId::ROOT).await.unwrap();
+            let file = vfs.open(node, true).await.unwrap();
+            file.write(0, &[Bytes::from(vec![1; 4 * SECTOR])]).await.unwrap();
+            file.sync().await.unwrap();
+            file.write(SECTOR as u64, &[Bytes::from(vec![2; 2 * SECTOR])]).await.unwrap();
+            disk.crash();
+            assert!(file.write(0, &[Bytes::from_static(b"late")]).await.is_err(), "its process is gone");
+            let left = content(&Vfs::new(disk.for_process()), "f").await;
+            assert_eq!(left.len(), 4 * SECTOR);
+            let sectors: Vec<u8> = left
+                .chunks(SECTOR)
+                .map(|sector| {
+                    assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn");
+                    sector[0]
+                })
+                .collect();
+            assert_eq!((sectors[0], sectors[3]), (1, 1), "what was flushed is there");
+            seen.insert(sectors);
+        });
+    }
+    assert_eq!(seen.len(), 4, "each of the two is old in some world and new in another: {seen:?}");
+}
+
+#[test]
+fn a_crash_of_the_process_leaves_all_that_was_written() {
+    Sim::new(1).run(async {
+        let disk = Disk::default();
+        let vfs = Vfs::new(disk.for_process());
+        let file = vfs.open(make(&vfs, "f").await.node, true).await.unwrap();
+        file.write(0, &[Bytes::from_static(b"written")]).await.unwrap();
+        assert_eq!(disk.held(), 1);
+        disk.end_process();
+        assert_eq!(disk.held(), 0);
+        assert_eq!(content(&Vfs::new(disk.for_process()), "f").await, b"written");
+    });
+}
+
+#[test]
+fn names_come_back_in_their_order_or_not_at_all() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..40 {
+        Sim::new(seed).run(async {
+            let disk = Disk::default();
+            let vfs = Vfs::new(disk.for_process());
+            make(&vfs, "durable").await;
+            vfs.sync_dir(NodeId::ROOT).await.unwrap();
+            make(&vfs, "first").await;
+            make(&vfs, "second").await;
+            disk.crash();
+            let vfs = Vfs::new(disk.for_process());
+            let (entries, _) = vfs.readdir(NodeId::ROOT, 0, 100).await.unwrap();
+            seen.insert(
+                entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect::<Vec<_>>(),
+            );
+        });
+    }
+    let all = ["durable", "first", "second"].map(str::to_owned);
+    assert_eq!(seen, BTreeSet::from([all[..1].to_vec(), all[..2].to_vec(), all.to_vec()]));
+}
+
+#[test]
+fn a_flush_that_fails_has_lost_what_it_was_to_write_and_every_open_is_told_once() {
+    let mut lost = 0;
+    for seed in 0..20 {
+        Sim::new(seed).run(async {
+            let disk = Disk::default();
+            let vfs = Vfs::new(disk.for_process());
+            let node = make(&vfs, "f").await.node;
+            vfs.sync_dir(NodeId::ROOT).await.unwrap();
+            let (one, other) = (vfs.open(node, true).await.unwrap(), vfs.open(node, true).await.unwrap());
+            one.write(0, &[Bytes::from(vec![1; SECTOR])]).await.unwrap();
+            disk.set_faults(Faults { failing_flush_one_in: 1, ..Faults::default() });
+            assert!(one.sync().await.is_err());
+            disk.set_faults(Faults::default());
+            assert_eq!(disk.failures(), 1);
+            assert!(other.sync().await.is_err(), "it is told as well");
+            assert!(one.sync().await.is_ok() && other.sync().await.is_ok(), "once");
+            disk.crash();
+            lost +=
+                usize::from(content(&Vfs::new(disk.for_process()), "f").await.iter().all(|byte| *byte == 0));
+        });
+    }
+    assert_eq!(lost, 20, "no later flush has written it");
+}
+
+const BY: (u64, Protocol) = (1, Protocol::Smb);
+
+#[test]
+fn a_read_sees_the_last_answered_write_or_one_that_goes_on() {
+    let model = Model::default();
+    let first = model.begin_write(0, 0..1, BY, 0);
+    let tag = first.tag;
+    assert!(model.judge(0, 0, tag, model.moment()).is_ok() && model.judge(0, 0, 0, model.moment()).is_ok());
+    model.end_write(first, Ok(()));
+    assert!(model.judge(0, 0, 0, model.moment()).is_err(), "it was replaced before the read began");
+    let second = model.begin_write(0, 0..1, BY, 0);
+    let later = second.tag;
+    model.end_write(second, Err(Failed::Unknown));
+    let begun = model.moment();
+    assert!(model.judge(0, 0, tag, begun).is_ok() && model.judge(0, 0, later, begun).is_ok());
+    assert!(model.judge(0, 0, later + 1, begun).is_err(), "nobody has written that");
+    assert!(model.judge(0, 1, tag, begun).is_err(), "nor this there");
+}
+
+#[test]
+fn a_crash_may_take_what_was_not_flushed_and_nothing_else() {
+    let model = Model::default();
+    let write = || {
+        let write = model.begin_write(0, 0..1, BY, 0);
+        let tag = write.tag;
+        model.end_write(write, Ok(()));
+        tag
+    };
+    let flushed = write();
+    model.flushed(0, model.moment(), BY, 0);
+    let unflushed = write();
+    assert!(model.judge(0, 0, flushed, model.moment()).is_err());
+    model.host_crashed();
+    let begun = model.moment();
+    assert!(model.judge(0, 0, flushed, begun).is_ok() && model.judge(0, 0, unflushed, begun).is_ok());
+    assert!(model.judge(0, 0, 0, begun).is_err(), "the flushed one has replaced it for good");
+    model.settle(0, 0, flushed, begun);
+    assert!(model.judge(0, 0, unflushed, model.moment()).is_err(), "which of them it is has been seen");
+    let lost = write();
+    model.flushed(0, model.moment(), BY, 1);
+    model.host_crashed();
+    let begun = model.moment();
+    assert!(
+        model.judge(0, 0, lost, begun).is_ok() && model.judge(0, 0, flushed, begun).is_ok(),
+        "a flush has failed"
+    );
+}
+
+#[test]
+fn names_of_nfs_are_durable_and_nobody_is_alone_twice() {
+    let (names, alone) = (Names::default(), Alone::default());
+    names.changed("n1", true, Protocol::Nfs);
+    names.changed("n2", true, Protocol::Smb);
+    let listed = |of: &[&str]| of.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert!(names.judge(&listed(&["n1", "n2"])).is_ok() && names.judge(&listed(&["n1"])).is_err());
+    assert!(names.judge(&listed(&["n1", "n2", "n3"])).is_err(), "nobody has made that");
+    names.host_crashed();
+    assert!(names.judge(&listed(&["n1"])).is_ok() && names.judge(&listed(&["n2"])).is_err());
+    assert_eq!(alone.granted((1, Protocol::Nfs), 0), Ok(true));
+    assert!(alone.granted((2, Protocol::Smb), 0).is_err());
+    alone.released(2);
+    alone.lost(Some(Protocol::Nfs));
+    assert_eq!(alone.granted((1, Protocol::Nfs), 0), Ok(false), "it was granted before the loss");
+}
