@@ -136,7 +136,7 @@ impl Source {
         // The bitmap first: a state that knows the destination relies on it.
         self.persist_bitmaps().await?;
         self.persist(|_| ()).await?;
-        self.settle();
+        self.changed.notify();
         Ok(n)
     }
 
@@ -145,7 +145,7 @@ impl Source {
         self.core().peer(n)?;
         self.persist(|state| take(&mut state.peers, n)).await?;
         take(&mut self.core().peers, n);
-        self.settle();
+        self.changed.notify();
         self.log.changed.notify();
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Source {
         }
         self.persist(|state| numbers.iter().for_each(|n| take(&mut state.peers, *n))).await?;
         numbers.iter().for_each(|n| take(&mut self.core().peers, *n));
-        self.settle();
+        self.changed.notify();
         self.log.changed.notify();
         Ok(names)
     }
@@ -195,7 +195,7 @@ impl Source {
                 partner.phase = Phase::WaitingForDestination;
             }
         }
-        self.settle();
+        self.changed.notify();
         self.log.changed.notify();
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Source {
             let command = command(&mut core)?;
             session.waiting().push_back(command);
         }
-        self.settle();
+        self.changed.notify();
         Ok(())
     }
 
@@ -308,7 +308,7 @@ impl Source {
                     }
                 }
             }
-            self.settle();
+            self.changed.notify();
         }
     }
 
@@ -411,7 +411,7 @@ impl Source {
         };
         self.persist(begin).await?;
         self.core().halted = None;
-        self.settle();
+        self.changed.notify();
         Ok(())
     }
 
@@ -427,7 +427,7 @@ impl Source {
         self.space.be_patient(false);
         self.core().closing = true;
         self.core().quiet = true;
-        self.settle();
+        self.changed.notify();
         self.log.changed.notify();
         let idle = self.changed.until(|| {
             let core = self.core();

@@ -82,7 +82,7 @@ impl Source {
         };
         self.journal.write_state(state).await?;
         self.log.free_through(through);
-        self.settle();
+        self.changed.notify();
         Ok(())
     }
 

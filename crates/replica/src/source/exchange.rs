@@ -270,6 +270,6 @@ impl Drop for Quiet<'_> {
             // They wait for something else by now.
             core.quiet = core.closing;
         }
-        self.0.settle();
+        self.0.changed.notify();
     }
 }

@@ -37,7 +37,7 @@ impl Source {
             return Ok(());
         }
         let grown = self.grow_to(&old, members).await;
-        self.settle();
+        self.changed.notify();
         grown
     }
 
@@ -84,7 +84,7 @@ impl Source {
             }
             (state.clone(), sizes)
         };
-        self.settle();
+        self.changed.notify();
         self.journal.write_state(state).await.map_err(failed)?;
         self.write_bitmaps().await.map_err(failed)?;
         self.core().sizes = sizes;

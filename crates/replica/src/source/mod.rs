@@ -21,13 +21,11 @@ mod reads;
 mod resync;
 mod session;
 mod status;
-mod waiting;
 mod write;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Waker;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
@@ -39,7 +37,6 @@ use weft_wire::repl::control::{Era, Refusal, Report, Request, Response};
 pub use self::admin::{First, PeerConfig};
 use self::exchange::GIVEN_UP;
 use self::reads::FailedReads;
-use self::waiting::Waiting;
 use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::history::same;
@@ -142,11 +139,8 @@ struct Core {
     /// Ranges that writes stay away from while they are copied or compared.
     locks: Vec<Lock>,
     next_lock: u64,
-    /// Payload of what is active,
+    /// Payload of what is active.
     active_bytes: usize,
-    /// and the most that it may be: [`Config::memory_bytes`].
-    memory_bytes: usize,
-    waiting: Waiting,
     peers: Vec<Option<Partner>>,
     halted: Option<Halt>,
     /// Writes wait: the roles are being exchanged.
@@ -183,8 +177,6 @@ struct Lock {
     id: u64,
     member: u16,
     range: Range<u64>,
-    /// Of who waits until what is on its way to the range is applied.
-    waker: Option<Waker>,
 }
 
 /// Why nothing is written any more.
@@ -330,20 +322,16 @@ impl Core {
         })
     }
 
-    /// Through which sequence every synchronous destination has everything, or is not waited for.
-    fn acknowledged_through(&self) -> u64 {
-        let through = self.peers.iter().zip(&self.state.peers).filter_map(|pair| match pair {
-            (Some(partner), Some(state)) if state.mode == Mode::Synchronous && !partner.lone => {
-                Some(if partner.consistent { partner.acked } else { 0 })
-            }
-            _ => None,
-        });
-        through.min().unwrap_or(u64::MAX)
-    }
-
     /// Whether every synchronous destination has it, or is not waited for.
     fn is_acknowledged(&self, sequence: u64) -> bool {
-        sequence <= self.acknowledged_through()
+        self.peers.iter().zip(&self.state.peers).all(|pair| match pair {
+            (Some(partner), Some(state)) => {
+                state.mode == Mode::Asynchronous
+                    || partner.lone
+                    || (partner.consistent && partner.acked >= sequence)
+            }
+            _ => true,
+        })
     }
 }
 
@@ -403,8 +391,6 @@ impl Source {
             locks: Vec::new(),
             next_lock: 0,
             active_bytes: 0,
-            memory_bytes: config.memory_bytes,
-            waiting: Waiting::default(),
             peers,
             halted,
             quiet: false,
@@ -439,7 +425,7 @@ impl Source {
             let state = self.core().state.clone();
             replay::again(&self.side, &state).await?;
             self.core().replayed = true;
-            self.settle();
+            self.changed.notify();
         }
         Ok(())
     }
@@ -558,19 +544,6 @@ impl Source {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something in the core has changed: wakes those who wait for that.
-    fn settle(&self) {
-        let wakes = {
-            let mut core = self.core();
-            let wakes = core.settle();
-            #[cfg(debug_assertions)]
-            core.check();
-            wakes
-        };
-        wakes.wake();
-        self.changed.notify();
-    }
-
     /// Stops everything that writes, and says why.
     fn halt(&self, phase: Phase, why: String, by: Option<Era>) {
         {
@@ -588,7 +561,7 @@ impl Source {
                 core.halted = Some(Halt { phase, why, by });
             }
         }
-        self.settle();
+        self.changed.notify();
         self.log.changed.notify();
     }
 }

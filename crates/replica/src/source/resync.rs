@@ -113,7 +113,7 @@ impl Source {
         }
         self.caught_up(n);
         self.protect(n).await?;
-        self.settle();
+        self.changed.notify();
         Ok(())
     }
 

@@ -158,7 +158,7 @@ impl Source {
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.greeted = true;
         }
-        self.settle();
+        self.changed.notify();
     }
 
     fn phase(&self, n: usize, phase: Phase, error: Option<String>) {
@@ -175,7 +175,7 @@ impl Source {
                 partner.last_error = Some(e);
             }
         }
-        self.settle();
+        self.changed.notify();
     }
 
     /// Whether there was a session that has ended.
@@ -190,7 +190,7 @@ impl Source {
             partner.comparing = false;
             partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
         }
-        self.settle();
+        self.changed.notify();
         had_it
     }
 
@@ -354,7 +354,7 @@ impl Source {
                 // It may be back meanwhile only by this task, which is here.
                 partner.lone = true;
             }
-            self.settle();
+            self.changed.notify();
         }
     }
 
@@ -498,7 +498,7 @@ impl Source {
                 }
             }
         };
-        self.settle();
+        self.changed.notify();
         let Some((base, kind)) = resync else {
             self.core().known = true;
             self.phase(n, Phase::ReplayingLog, None);
@@ -677,7 +677,7 @@ impl Source {
                 partner.record_bytes_sent = partner.record_bytes_sent.saturating_add(bytes);
             }
             self.caught_up(n);
-            self.settle();
+            self.changed.notify();
             self.protect(n).await?;
         }
     }
@@ -761,6 +761,6 @@ impl Drop for Shipping<'_> {
             partner.connected = false;
             partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
         }
-        self.0.settle();
+        self.0.changed.notify();
     }
 }

@@ -3,10 +3,8 @@
 //! Spec: the crate's page. Owns: nothing but the tasks that carry placed writes to their end.
 //! Does not: send anything (see `session`).
 
-use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
-use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -15,7 +13,6 @@ use weft_store::Error as StoreError;
 use weft_store::block::{BlockOp, Medium, Outcome};
 
 use super::exchange::GIVEN_UP;
-use super::waiting::{Blocked, Ticket, Unanswered};
 use super::{Active, Core, Lock, Source};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::replay;
@@ -76,34 +73,23 @@ impl Source {
                 return Err(StoreError::Invalid);
             }
         }
-        self.answer(&placed, last).await
-    }
-
-    /// Waits until the records of one write are applied, and all of them acknowledged, and answers it.
-    async fn answer(&self, placed: &[u64], last: u64) -> Result<Outcome, StoreError> {
-        let mut unanswered = Unanswered::new(self);
-        poll_fn(|cx| {
-            let mut core = self.core();
-            unanswered.leave(&mut core);
-            let all = placed.iter().copied().chain([last]);
-            let unapplied = all.into_iter().find(|sequence| core.active.contains_key(sequence));
-            let awaited = unapplied.or_else(|| (!core.is_acknowledged(last)).then_some(last));
-            let Some(awaited) = awaited else {
-                let alone = core.is_alone(last);
-                core.answered_alone = core.answered_alone.saturating_add(alone.into());
-                #[cfg(test)]
-                let replicated = core.state.peers.iter().any(Option::is_some);
-                #[cfg(test)]
-                crate::tests::answered(self, last, !alone && replicated);
-                return Poll::Ready(Ok(Outcome::Done));
-            };
-            if let Some(e) = halted(&core) {
-                return Poll::Ready(Err(e));
-            }
-            unanswered.wait(&mut core, awaited, cx.waker());
-            Poll::Pending
-        })
-        .await
+        self.changed
+            .until(|| {
+                let mut core = self.core();
+                let applied =
+                    !core.active.contains_key(&last) && placed.iter().all(|s| !core.active.contains_key(s));
+                if applied && core.is_acknowledged(last) {
+                    let alone = core.is_alone(last);
+                    core.answered_alone = core.answered_alone.saturating_add(alone.into());
+                    #[cfg(test)]
+                    let replicated = core.state.peers.iter().any(Option::is_some);
+                    #[cfg(test)]
+                    crate::tests::answered(self, last, !alone && replicated);
+                    return Some(Ok(Outcome::Done));
+                }
+                halted(&core).map(Err)
+            })
+            .await
     }
 
     /// Gives a change its place in the history, when there is room for it and nobody copies its range.
@@ -116,11 +102,10 @@ impl Source {
     ) -> Result<u64, StoreError> {
         let bytes: usize = payload.iter().map(Bytes::len).sum();
         let mut began = None;
-        let mut ticket = Ticket::new(self);
-        let placed = poll_fn(|cx| {
+        let placed = self.changed.until(|| {
             let mut core = self.core();
             if let Some(e) = halted(&core) {
-                return Poll::Ready(Err(e));
+                return Some(Err(e));
             }
             let header = Header {
                 log: 0,
@@ -135,35 +120,32 @@ impl Source {
                 kind,
             };
             let range = offset..offset.saturating_add(header.range_len());
-            if core.holds_back(member, &range, bytes) {
-                ticket.wait(&mut core, member, &range, bytes, cx.waker());
-                return Poll::Pending;
+            let locked = core.locks.iter().any(|lock| lock.member == member && overlap(&lock.range, &range));
+            let active = core.active_bytes.saturating_add(bytes);
+            let crowded = core.active_bytes > 0 && active > self.config.memory_bytes;
+            if core.quiet || locked || crowded {
+                return None;
             }
             let Some(sequence) = self.log.place(Record { header, payload: payload.clone() }) else {
                 began.get_or_insert_with(rt::now);
-                ticket.wait(&mut core, member, &range, bytes, cx.waker());
                 drop(core);
                 self.make_room();
-                return Poll::Pending;
+                return None;
             };
             #[cfg(test)]
             crate::tests::placed(self, sequence, &Record { header, payload: payload.clone() });
             #[cfg(any(test, fuzzing))]
             crate::fuzz::placed(sequence, &Record { header, payload: payload.clone() });
             core.active.insert(sequence, Active { member, range, bytes });
-            core.active_bytes = core.active_bytes.saturating_add(bytes);
+            core.active_bytes = active;
             core.written_bytes = core.written_bytes.saturating_add(header.range_len());
             if let Some(began) = began {
                 core.log_wait = core.log_wait.saturating_add(rt::now().since(began));
             }
-            let wakes = ticket.leave(&mut core);
-            let ahead = core.ahead;
-            drop(core);
-            wakes.wake();
-            Poll::Ready(Ok((sequence, ahead)))
+            Some(Ok(sequence))
         });
-        let (sequence, ahead) = placed.await?;
-        if ahead {
+        let sequence = placed.await?;
+        if self.core().ahead {
             // It is sent while it is logged.
             self.log.changed.notify();
         }
@@ -200,17 +182,17 @@ impl Source {
 
     async fn apply_one(&self, record: Record) {
         let sequence = record.header.sequence;
-        let mut blocked = Blocked::new(self);
-        poll_fn(|cx| {
-            let mut core = self.core();
-            if core.is_blocked(sequence) {
-                blocked.wait(&mut core, sequence, cx.waker());
-                return Poll::Pending;
-            }
-            blocked.leave(&mut core);
-            Poll::Ready(())
-        })
-        .await;
+        self.changed
+            .until(|| {
+                let core = self.core();
+                let own = core.active.get(&sequence)?;
+                let earlier = core.active.range(..sequence);
+                let waits = earlier
+                    .into_iter()
+                    .any(|(_, other)| other.member == own.member && overlap(&other.range, &own.range));
+                (!waits).then_some(())
+            })
+            .await;
         if let Err(e) = replay::apply(&self.side, &record).await {
             // The log says that it happened, and so do destinations: only replaying it can make that true.
             self.halt(
@@ -220,20 +202,13 @@ impl Source {
             );
             return;
         }
-        let (wakes, idle) = {
+        {
             let mut core = self.core();
-            let Some(done) = core.active.remove(&sequence) else { return };
-            core.active_bytes = core.active_bytes.saturating_sub(done.bytes);
-            let wakes = core.settle_applied(sequence, done.member, &done.range);
-            #[cfg(debug_assertions)]
-            core.check();
-            // Whoever waits for the last write has stopped others before.
-            (wakes, core.active.is_empty() && (core.quiet || core.halted.is_some()))
-        };
-        wakes.wake();
-        if idle {
-            self.changed.notify();
+            if let Some(done) = core.active.remove(&sequence) {
+                core.active_bytes = core.active_bytes.saturating_sub(done.bytes);
+            }
         }
+        self.changed.notify();
     }
 
     /// Keeps writes away from a range. What is on its way there has been applied when this returns.
@@ -242,20 +217,17 @@ impl Source {
             let mut core = self.core();
             core.next_lock = core.next_lock.wrapping_add(1);
             let id = core.next_lock;
-            core.locks.push(Lock { id, member, range: range.clone(), waker: None });
+            core.locks.push(Lock { id, member, range: range.clone() });
             id
         };
         let locked = Locked { source: self, id };
-        poll_fn(|cx| {
-            let mut core = self.core();
-            let waits = core.halted.is_none() && core.is_active(member, &range);
-            let waker = waits.then(|| cx.waker().clone());
-            if let Some(lock) = core.locks.iter_mut().find(|lock| lock.id == id) {
-                lock.waker = waker;
-            }
-            if waits { Poll::Pending } else { Poll::Ready(()) }
-        })
-        .await;
+        self.changed
+            .until(|| {
+                let core = self.core();
+                let busy = |active: &Active| active.member == member && overlap(&active.range, &range);
+                (core.halted.is_some() || !core.active.values().any(busy)).then_some(())
+            })
+            .await;
         locked
     }
 }
@@ -269,6 +241,6 @@ pub(super) struct Locked<'a> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.source.core().locks.retain(|lock| lock.id != self.id);
-        self.source.settle();
+        self.source.changed.notify();
     }
 }
