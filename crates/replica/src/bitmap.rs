@@ -6,9 +6,9 @@
 //! page:   4 CRC32C of the rest | 4 number of the page in the journal's bitmaps | 4088 bits, least significant first
 //! ```
 //!
-//! A page of zeros was never written, and is clean. A page with a wrong sum counts as all dirty, which costs no more than a
-//! copy of equal bytes. Granules that are being copied are tracked apart from dirty ones, so a write during the copy is not
-//! lost when the copy ends. On disk both are dirty.
+//! A page of zeros was never written, and is clean. A page with a wrong sum counts as all dirty, which costs no more
+//! than a copy of equal bytes. Granules that are being copied are tracked apart from dirty ones, so a write during the
+//! copy is not lost when the copy ends. On disk both are dirty.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -83,8 +83,8 @@ impl Bitmap {
         }
     }
 
-    /// Adapts to another size of the volume, perhaps with coarser granules. Marks inside the volume stay, new granules are clean,
-    /// and granules that were being copied are dirty again.
+    /// Adapts to another size of the volume, perhaps with coarser granules. Marks inside the volume stay, new granules
+    /// are clean, and granules that were being copied are dirty again.
     pub fn resize(&mut self, size: u64, granule: u64) {
         if (self.size, self.granule) == (size, granule) {
             return;

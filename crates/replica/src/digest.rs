@@ -1,7 +1,7 @@
 //! Digests by which two sides find out whether they hold the same bytes.
 //!
-//! A digest is the first 16 bytes of the SHA-256 (FIPS 180-4) of a piece. It does not protect against somebody who chooses the
-//! bytes of both sides.
+//! A digest is the first 16 bytes of the SHA-256 (FIPS 180-4) of a piece. It does not protect against somebody who
+//! chooses the bytes of both sides.
 
 use bytes::Bytes;
 use ring::digest::{Context, SHA256};

@@ -1,14 +1,14 @@
 //! The block that the users of a volume see: requests go to the volume itself, to a source, or nowhere
 //! (docs/replication.md, "Fronts").
 //!
-//! A front starts closed. Servers serve the front, so nobody reaches the volume before it is known to be in no group, or its
-//! group has put a source behind the front. Requests to a front that is about to open wait, at most [`WAITS_AT_MOST`]; a
-//! closed front refuses them with a reason.
+//! A front starts closed. Servers serve the front, so nobody reaches the volume before it is known to be in no group,
+//! or its group has put a source behind the front. Requests to a front that is about to open wait, at most
+//! [`WAITS_AT_MOST`]; a closed front refuses them with a reason.
 //!
-//! A request counts as a user of the block behind the front until it is carried out. A change takes the block away, waits
-//! until it has no users, and puts the next one there; requests meanwhile wait. So no write reaches the bare volume after a
-//! source has begun to copy it, or the other way round. A request costs an atomic counter and a read lock, which only a
-//! change takes for writing.
+//! A request counts as a user of the block behind the front until it is carried out. A change takes the block away,
+//! waits until it has no users, and puts the next one there; requests meanwhile wait. So no write reaches the bare
+//! volume after a source has begun to copy it, or the other way round. A request costs an atomic counter and a read
+//! lock, which only a change takes for writing.
 
 use std::fmt;
 use std::io;
@@ -28,7 +28,8 @@ pub const WAITS_AT_MOST: Duration = Duration::from_secs(45);
 
 /// A volume as its users see it.
 pub struct Front {
-    /// The geometry of the block that was behind it last: a group may use less of a volume than there is, and it may grow.
+    /// The geometry of the block that was behind it last: a group may use less of a volume than there is, and it may
+    /// grow.
     geometry: Mutex<Geometry>,
     behind: RwLock<Behind>,
     active: AtomicUsize,

@@ -10,9 +10,9 @@
 //!            └─────────────────────────────────────────────────────┘  (fronts closed, until told; a full disk: until it is not)
 //! ```
 //!
-//! A front of a group leads to a source or nowhere: only [`Group::end`] puts the bare volume behind it, after which there is no
-//! group. A source answers no write before each of its partners was asked whether it is still the source, or could not be
-//! reached.
+//! A front of a group leads to a source or nowhere: only [`Group::end`] puts the bare volume behind it, after which
+//! there is no group. A source answers no write before each of its partners was asked whether it is still the source,
+//! or could not be reached.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -184,8 +184,8 @@ pub struct Group {
     /// The source that runs, though its fronts may not be open yet.
     running: Mutex<Option<Arc<Source>>>,
     changed: Signal,
-    /// Held by changes to the list of destinations and by the opening of a source, which compares the journal with the host's
-    /// list.
+    /// Held by changes to the list of destinations and by the opening of a source, which compares the journal with the
+    /// host's list.
     destinations: Gate,
     /// It ends for good, or with the process.
     ending: AtomicBool,
@@ -195,8 +195,8 @@ pub struct Group {
     is_settled: AtomicBool,
 }
 
-/// Proof that the volumes of a group hold every answered write, durably, and have no users. Only then may the group's log be
-/// removed.
+/// Proof that the volumes of a group hold every answered write, durably, and have no users. Only then may the group's
+/// log be removed.
 #[derive(Debug)]
 pub struct Settled(());
 
@@ -246,7 +246,8 @@ impl Group {
         self.changed.until(|| is(&self.state()).then_some(())).await;
     }
 
-    /// Waits until its state satisfies the condition, for at most [`SETTLES_WITHIN`]. The error says why it is stopped or late.
+    /// Waits until its state satisfies the condition, for at most [`SETTLES_WITHIN`]. The error says why it is stopped
+    /// or late.
     pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), String> {
         let look = || match self.state() {
             state if is(&state) => Some(Ok(())),
@@ -307,8 +308,8 @@ impl Group {
         }
     }
 
-    /// Sets the message of the closed fronts of a copy, which names the source. Other fronts stay as they are: the group may have
-    /// become a source meanwhile.
+    /// Sets the message of the closed fronts of a copy, which names the source. Other fronts stay as they are: the
+    /// group may have become a source meanwhile.
     pub fn is_copy_of(&self, source: &str) {
         self.fronts.iter().for_each(|front| front.reword(&copy_of(source)));
     }
@@ -410,8 +411,8 @@ impl Group {
         state: &Remembered,
     ) -> Result<(), Error> {
         let partners = host.partners();
-        // A destination is in the journal before the host names it, and after it names it no more (see `attach` and `detach`).
-        // One that a crash in between has left would be sent nothing, and the log would be kept for it.
+        // A destination is in the journal before the host names it, and after it names it no more (see `attach` and
+        // `detach`). One that a crash in between has left would be sent nothing, and the log would be kept for it.
         for name in source.keep_destinations(|name| partners.iter().any(|p| p.name == name)).await? {
             tracing::warn!(
                 "group {group}: {name} is no destination: the server ended before it was added, or after it was removed. \
@@ -599,7 +600,8 @@ impl Group {
         self.lost(&format!("its journal is of no use: {why}"))
     }
 
-    /// The message for a journal on a disk that returns errors: the journal may be intact, and must not be replaced because of that.
+    /// The message for a journal on a disk that returns errors: the journal may be intact, and must not be replaced
+    /// because of that.
     pub fn unreadable_journal(&self, why: &str) -> String {
         self.until_mended(&format!(
             "its journal cannot be read: {why}. It may be whole, and know of writes that were answered here alone. A destination that has \
@@ -623,8 +625,8 @@ impl Group {
         )
     }
 
-    /// Makes a partner a destination of this source: first in the journal, then `remember` adds it to the host's list, durably. After
-    /// a crash in between the next opening of the source forgets it.
+    /// Makes a partner a destination of this source: first in the journal, then `remember` adds it to the host's list,
+    /// durably. After a crash in between the next opening of the source forgets it.
     pub async fn attach(
         &self,
         host: &dyn Host,
@@ -645,9 +647,9 @@ impl Group {
         Ok(())
     }
 
-    /// Forgets a destination of this source: first `forget` removes it from the host's list, durably, then from the journal. In the
-    /// other order a crash in between would leave one that the list names and the journal does not know, which would count as a
-    /// partner that has everything.
+    /// Forgets a destination of this source: first `forget` removes it from the host's list, durably, then from the
+    /// journal. In the other order a crash in between would leave one that the list names and the journal does not
+    /// know, which would count as a partner that has everything.
     pub async fn detach(
         &self,
         partner: &str,
@@ -684,8 +686,8 @@ impl Group {
         }
     }
 
-    /// Makes this side the source without asking the current one. Unless forced, this waits until the current source was silent for
-    /// long enough.
+    /// Makes this side the source without asking the current one. Unless forced, this waits until the current source
+    /// was silent for long enough.
     pub async fn failover(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
         if !force.source_alive {
             self.let_fall_silent(copy).await;
@@ -708,9 +710,9 @@ impl Group {
         Ok(era)
     }
 
-    /// Decides which side counts, and waits until this side has taken the role that follows.
-    /// If this side was set back, and a copy has the lost records, it counts only with `force`; and only with `force` does it follow
-    /// a source that lacks those records.
+    /// Decides which side counts, and waits until this side has taken the role that follows. If this side was set back,
+    /// and a copy has the lost records, it counts only with `force`; and only with `force` does it follow a source that
+    /// lacks those records.
     pub async fn resolve(
         &self,
         host: &dyn Host,
@@ -802,12 +804,13 @@ impl Group {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Ends it for good: `forget` removes the group's files, durably, and then the volumes are ordinary volumes, with the blocks
-    /// `bare`. The order keeps a crash or an error from losing answered writes: the volumes hold the records of the log, durably,
-    /// before that is removed; and nobody writes to them directly while a crash could bring the group back.
+    /// Ends it for good: `forget` removes the group's files, durably, and then the volumes are ordinary volumes, with
+    /// the blocks `bare`. The order keeps a crash or an error from losing answered writes: the volumes hold the records
+    /// of the log, durably, before that is removed; and nobody writes to them directly while a crash could bring the
+    /// group back.
     ///
-    /// After an error the group is as it was, or closed until this is called again; a copy whose log could not be applied is closed
-    /// until the server starts again. `give_up` gives up the records that a copy cannot apply.
+    /// After an error the group is as it was, or closed until this is called again; a copy whose log could not be
+    /// applied is closed until the server starts again. `give_up` gives up the records that a copy cannot apply.
     pub async fn end(
         &self,
         bare: &[Arc<dyn Block>],
@@ -822,7 +825,8 @@ impl Group {
         Ok(())
     }
 
-    /// Ends the task. Before that, the log is applied if the volumes lack its records; an error leaves everything as it was.
+    /// Ends the task. Before that, the log is applied if the volumes lack its records; an error leaves everything as it
+    /// was.
     async fn settle(&self, bare: &[Arc<dyn Block>], give_up: bool) -> Result<Settled, String> {
         if self.is_settled.load(Ordering::Acquire) {
             return Ok(Settled(()));

@@ -16,8 +16,8 @@ pub(crate) struct Fork {
     pub own_era: bool,
 }
 
-/// Whether there was a promotion behind the era of number `at`. A source that has only lost the end of its log, and begun an era
-/// of the same epoch, is still the same source.
+/// Whether there was a promotion behind the era of number `at`. A source that has only lost the end of its log, and
+/// begun an era of the same epoch, is still the same source.
 fn promoted(eras: &[Era], at: usize) -> bool {
     let behind = |era: &Era| eras.iter().skip(at).any(|later| later.epoch > era.epoch);
     eras.get(at).is_some_and(behind)
@@ -37,14 +37,14 @@ pub(crate) fn fork(mine: &[Era], last: u64, theirs: &[Era]) -> Option<Fork> {
     Some(Fork { at: my_end.min(their_end), own_era: promoted(mine, i) })
 }
 
-// The tag of an era that a source begins because it is opened: one of these in 16 bits, the number of the opening in the next 16, and
-// 32 that are random.
+// The tag of an era that a source begins because it is opened: one of these in 16 bits, the number of the opening in
+// the next 16, and 32 that are random.
 const LOST_NOTHING: u64 = 0xc1ea;
 const MAY_HAVE_LOST: u64 = 0xc1eb;
 
-/// The tag of an era that a source begins with its opening number `life`; `draw` is random. It says whether the source was opened with
-/// everything that it had ever sent: then this source has written, and since lost, any later record of this history that
-/// another side has.
+/// The tag of an era that a source begins with its opening number `life`; `draw` is random. It says whether the source
+/// was opened with everything that it had ever sent: then this source has written, and since lost, any later record of
+/// this history that another side has.
 pub(crate) fn opening_tag(draw: u64, life: u64, lost_nothing: bool) -> u64 {
     let mark = if lost_nothing { LOST_NOTHING } else { MAY_HAVE_LOST };
     mark << 48 | (life & 0xffff) << 32 | draw & 0xffff_ffff
@@ -66,7 +66,8 @@ fn is_remembered(era: &Era, oldest: &Era) -> bool {
     opening(era).zip(opening(oldest)).is_some_and(ahead)
 }
 
-/// Whether a source of this history comes from the same promotion as the latest that this side knows, and is not an earlier opening.
+/// Whether a source of this history comes from the same promotion as the latest that this side knows, and is not an
+/// earlier opening.
 pub(crate) fn goes_on(mine: &[Era], theirs: &[Era]) -> bool {
     let newest = |eras: &[Era]| eras.last().map(|era| era.epoch);
     common(mine, theirs).is_some_and(|(i, j)| {
@@ -75,9 +76,9 @@ pub(crate) fn goes_on(mine: &[Era], theirs: &[Era]) -> bool {
     })
 }
 
-/// Whether the source of this history was set back, by a backup or a snapshot: it has lost records that it had durable, and that a
-/// destination of that history has. Returns the last sequence that both have. The source has said that it had everything
-/// through `claimed` durable.
+/// Whether the source of this history was set back, by a backup or a snapshot: it has lost records that it had durable,
+/// and that a destination of that history has. Returns the last sequence that both have. The source has said that it
+/// had everything through `claimed` durable.
 pub(crate) fn set_back(mine: &[Era], last: u64, claimed: u64, theirs: &[Era]) -> Option<u64> {
     let (i, j) = common(mine, theirs)?;
     if promoted(mine, i) || promoted(theirs, j) {
@@ -91,7 +92,8 @@ pub(crate) fn set_back(mine: &[Era], last: u64, claimed: u64, theirs: &[Era]) ->
     }
     let next = theirs.get(j.saturating_add(1));
     if is_first && theirs.len() >= MAX_ERAS {
-        // Openings that a source has forgotten lie behind the first of its epoch. One that this side knows is younger than that.
+        // Openings that a source has forgotten lie behind the first of its epoch. One that this side knows is younger
+        // than that.
         let known = mine.last().filter(|_| mine.len() > i.saturating_add(1));
         return known.zip(next).is_some_and(|(known, oldest)| is_remembered(known, oldest)).then_some(at);
     }
@@ -107,15 +109,15 @@ pub(crate) fn end_of_epoch(era: Era, hello: &Hello) -> u64 {
     later.map_or(hello.last, |later| later.after)
 }
 
-/// An era that has claimed this side, as a source that is refused for it is told of it: what that wrote behind the point where the
-/// histories part is missing under the other.
+/// An era that has claimed this side, as a source that is refused for it is told of it: what that wrote behind the
+/// point where the histories part is missing under the other.
 pub(crate) fn parted(by: Era, mine: &[Era], theirs: &[Era]) -> Era {
     let next = common(mine, theirs).and_then(|(_, j)| theirs.get(j.saturating_add(1)));
     Era { after: next.map_or(by.after, |next| by.after.min(next.after)), ..by }
 }
 
-/// The source of a later epoch that has taken over from a source of this history, as told by its own: a copy was promoted, and this
-/// side has been promoted no more since. With the last sequence that both have.
+/// The source of a later epoch that has taken over from a source of this history, as told by its own: a copy was
+/// promoted, and this side has been promoted no more since. With the last sequence that both have.
 pub(crate) fn successor(mine: &[Era], theirs: &[Era]) -> Option<Era> {
     let (i, j) = common(mine, theirs)?;
     (!promoted(mine, i) && promoted(theirs, j)).then_some(())?;
@@ -179,7 +181,8 @@ mod tests {
         // Opened with all that it had ever written.
         assert_eq!(is(&[first], 691, 0, &[first, era(1, nothing, 206)]), Some(206));
         assert_eq!(is(&[first], 206, 206, &[first, era(1, nothing, 206)]), None);
-        // It has gone on alone, past what the copy has, and was opened again: what the copy has was written by another opening.
+        // It has gone on alone, past what the copy has, and was opened again: what the copy has was written by another
+        // opening.
         let mine = [first, era(1, 77, 206)];
         assert_eq!(is(&mine, 691, 0, &[first, era(1, lost, 206), era(1, lost ^ 1, 1700)]), Some(206));
         assert_eq!(is(&mine, 206, 0, &[first, era(1, lost, 206)]), None);

@@ -1,7 +1,7 @@
 //! The journal of one side of a group: state, bitmaps and log, in one block of its own.
 //!
-//! The layouts of the parts are in `crate::state`, `crate::bitmap` and `crate::log`. Nothing here locks the journal against a
-//! second process.
+//! The layouts of the parts are in `crate::state`, `crate::bitmap` and `crate::log`. Nothing here locks the journal
+//! against a second process.
 //!
 //! ```text
 //!      0   4096   state, copy 0
@@ -10,8 +10,8 @@
 //!      .      .   the ring log
 //! ```
 //!
-//! Everything is flushed before anything relies on it. A promise of the state is written to both copies, one after the other, so
-//! that a torn write or a page that is damaged later leaves one of them.
+//! Everything is flushed before anything relies on it. A promise of the state is written to both copies, one after the
+//! other, so that a torn write or a page that is damaged later leaves one of them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -219,8 +219,8 @@ async fn copy(journal: &Arc<dyn Block>, pool: &Pool, offset: u64) -> Result<[u8;
     Ok(copy)
 }
 
-/// Reads the state of a journal without opening it. A copy that cannot be read is skipped if the other one is valid; else it may be
-/// the valid one, and the medium's error is returned.
+/// Reads the state of a journal without opening it. A copy that cannot be read is skipped if the other one is valid;
+/// else it may be the valid one, and the medium's error is returned.
 pub async fn look(journal: &Arc<dyn Block>, pool: &Pool) -> Result<State, Error> {
     let [first, second] = COPIES_AT.map(|at| copy(journal, pool, at));
     let state = match (first.await, second.await) {
@@ -311,8 +311,8 @@ impl Journal {
         }
     }
 
-    /// Writes nothing through this handle once this has returned: the journal is about to be opened again, and the old side must
-    /// not overwrite what the new one writes.
+    /// Writes nothing through this handle once this has returned: the journal is about to be opened again, and the old
+    /// side must not overwrite what the new one writes.
     pub async fn retire(&self) {
         let _turn = self.gate.enter().await;
         self.retired.store(true, Ordering::Release);
@@ -328,8 +328,8 @@ impl Journal {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Makes the state durable, as the next generation. New promises go to both copies, so that damage to one of them takes no
-    /// promise back. The caller holds the gate.
+    /// Makes the state durable, as the next generation. New promises go to both copies, so that damage to one of them
+    /// takes no promise back. The caller holds the gate.
     pub async fn write_state(&self, mut state: State) -> Result<(), Error> {
         self.check()?;
         let told = self.told().take();

@@ -1,17 +1,18 @@
-//! The ring log: appends records in order, flushes those together that arrive together, and reads them again by sequence.
+//! The ring log: appends records in order, flushes those together that arrive together, and reads them again by
+//! sequence.
 //!
-//! The layout of a record is in `wire::repl::record`; the ring is an array of sectors that starts over at its end. In memory are
-//! the index of the ring, the records to be written, and copies of the youngest ones. The log knows no volumes and no peers;
-//! its owner decides when a record may go ([`Log::free_through`]).
+//! The layout of a record is in `wire::repl::record`; the ring is an array of sectors that starts over at its end. In
+//! memory are the index of the ring, the records to be written, and copies of the youngest ones. The log knows no
+//! volumes and no peers; its owner decides when a record may go ([`Log::free_through`]).
 //!
 //! A record is *placed* under a short lock, which gives it its sequence and its position. One task at a time
-//! ([`Log::claim_writer`]) writes the placed records, in as few calls as the ring allows, and flushes; records that are placed
-//! meanwhile form the next batch. So no batch begins before the previous one is durable, and a crash loses only an end of the
-//! log.
+//! ([`Log::claim_writer`]) writes the placed records, in as few calls as the ring allows, and flushes; records that are
+//! placed meanwhile form the next batch. So no batch begins before the previous one is durable, and a crash loses only
+//! an end of the log.
 //!
-//! Recovery starts at the tail that the state names. Each record needs the log's identity, the next sequence, a life no lower
-//! than the previous one, and a payload with the right sum (see [`crate::scan`]). The first one that fails is the end of the
-//! log; or damage, if a later record says that it was durable once, or it cannot be read at all.
+//! Recovery starts at the tail that the state names. Each record needs the log's identity, the next sequence, a life no
+//! lower than the previous one, and a payload with the right sum (see [`crate::scan`]). The first one that fails is the
+//! end of the log; or damage, if a later record says that it was durable once, or it cannot be read at all.
 //!
 //! A log that has failed to write stays failed, because the content of the ring is unknown then.
 
@@ -106,8 +107,9 @@ pub(crate) struct Fill {
 }
 
 impl Log {
-    /// Opens the log that the state describes and passes its records to `each`, in order, up to its end or damage. Records that are
-    /// appended get this `life`: larger than any before, and durable in the state before the first append.
+    /// Opens the log that the state describes and passes its records to `each`, in order, up to its end or damage.
+    /// Records that are appended get this `life`: larger than any before, and durable in the state before the first
+    /// append.
     pub async fn open(
         side: &Side,
         state: &State,
@@ -181,7 +183,8 @@ impl Log {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places a record and returns its sequence; `None` if there is no room. Fills in the header's log, life and sequence.
+    /// Places a record and returns its sequence; `None` if there is no room. Fills in the header's log, life and
+    /// sequence.
     pub fn place(&self, mut record: Record) -> Option<u64> {
         let mut ring = self.ring();
         let bytes = record.header.record_len() as u64;
@@ -217,8 +220,8 @@ impl Log {
         Some(sequence)
     }
 
-    /// Whether the caller becomes the writer, because records are placed and there is no writer. It calls [`Log::write_next`] until
-    /// that returns `None`.
+    /// Whether the caller becomes the writer, because records are placed and there is no writer. It calls
+    /// [`Log::write_next`] until that returns `None`.
     pub fn claim_writer(&self) -> bool {
         let mut ring = self.ring();
         let claimed = !ring.writing && !ring.queue.is_empty() && ring.failed.is_none();
@@ -226,8 +229,8 @@ impl Log {
         claimed
     }
 
-    /// Writes the next batch, makes it durable, and returns its records without pads. `None`: no record was left, or the write has
-    /// failed; the caller is no longer the writer.
+    /// Writes the next batch, makes it durable, and returns its records without pads. `None`: no record was left, or
+    /// the write has failed; the caller is no longer the writer.
     pub async fn write_next(&self) -> Option<Vec<Record>> {
         let batch = {
             let mut ring = self.ring();
@@ -347,8 +350,8 @@ impl Log {
         self.ring().failed.clone()
     }
 
-    /// Waits until everything through `sequence` is durable, or `given_up` returns a reason to stop waiting. [`Log::failure`] tells
-    /// of a log that has failed.
+    /// Waits until everything through `sequence` is durable, or `given_up` returns a reason to stop waiting.
+    /// [`Log::failure`] tells of a log that has failed.
     pub async fn durable_through<E>(
         &self,
         sequence: u64,
@@ -441,7 +444,8 @@ impl Log {
         (bytes, Some(oldest.header.unix_ms))
     }
 
-    /// Reads a durable record, from memory or from the medium. [`Error::Log`] if it is damaged, another error if it has left the log.
+    /// Reads a durable record, from memory or from the medium. [`Error::Log`] if it is damaged, another error if it has
+    /// left the log.
     pub async fn record(&self, sequence: u64) -> Result<Record, Error> {
         if let Some(record) = self.recent(sequence) {
             return Ok(record);
@@ -503,7 +507,8 @@ impl Log {
         self.changed.notify();
     }
 
-    /// Empties the log, which goes on behind `base`. The durable state already says so, with this life. Nothing may be queued.
+    /// Empties the log, which goes on behind `base`. The durable state already says so, with this life. Nothing may be
+    /// queued.
     pub fn restart(&self, base: u64, life: u64) {
         {
             let mut ring = self.ring();

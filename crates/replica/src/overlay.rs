@@ -1,11 +1,11 @@
 //! A writable snapshot of a block that goes on changing: granules that differ lie in a separate store.
 //!
-//! Before the base changes, [`Overlay::preserve`] copies the old content to the store; before a partial write to the snapshot,
-//! the rest of the granule is copied there. One operation runs at a time: a snapshot is for tests. The index of the store is in
-//! memory only, so a snapshot does not survive a restart.
+//! Before the base changes, [`Overlay::preserve`] copies the old content to the store; before a partial write to the
+//! snapshot, the rest of the granule is copied there. One operation runs at a time: a snapshot is for tests. The index
+//! of the store is in memory only, so a snapshot does not survive a restart.
 //!
-//! A snapshot that cannot preserve the old content ends, and answers every request with an error. The base goes on, because
-//! users rely on it.
+//! A snapshot that cannot preserve the old content ends, and answers every request with an error. The base goes on,
+//! because users rely on it.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -41,8 +41,8 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// A snapshot of the first `size` bytes of `base` as they are now. `store` reads as zeros and is as long. `what` is what messages
-    /// call the volume.
+    /// A snapshot of the first `size` bytes of `base` as they are now. `store` reads as zeros and is as long. `what` is
+    /// what messages call the volume.
     pub(crate) fn new(
         member: u16,
         what: String,

@@ -1,13 +1,13 @@
-//! The requests of a source to a destination, independent of the transport: the contract [`Peer`], and [`Link`], which has a
-//! method for each request. The messages are in `wire::repl`; retrying is up to `source`.
+//! The requests of a source to a destination, independent of the transport: the contract [`Peer`], and [`Link`], which
+//! has a method for each request. The messages are in `wire::repl`; retrying is up to `source`.
 //!
-//! Three calls carry everything. `control` exchanges one small message. `append` and `write_blocks` move payload: over SMB
-//! each is a WRITE, whose payload goes over RDMA when available. Several calls may be in flight and may arrive in any
-//! order; the destination sorts appends by their sequence.
+//! Three calls carry everything. `control` exchanges one small message. `append` and `write_blocks` move payload: over
+//! SMB each is a WRITE, whose payload goes over RDMA when available. Several calls may be in flight and may arrive in
+//! any order; the destination sorts appends by their sequence.
 //!
-//! After [`Error::Unreachable`] and [`Error::Silent`] the request may or may not have been carried out: the answer to the next
-//! hello tells. A peer connects and reconnects only inside `control`, when it gets a [`Request::Hello`]. An append or a write
-//! that fails for an unknown reason counts as unreachable.
+//! After [`Error::Unreachable`] and [`Error::Silent`] the request may or may not have been carried out: the answer to
+//! the next hello tells. A peer connects and reconnects only inside `control`, when it gets a [`Request::Hello`]. An
+//! append or a write that fails for an unknown reason counts as unreachable.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::record::Record;
 
 /// The most bytes of one append, with headers and padding. A single record may be longer, by a header at most.
 pub const APPEND_BYTES: usize = 4 << 20;
-/// The most bytes of records that a source sends before they are durable in its own log, as they lie there. A destination
-/// keeps as many of the youngest in its log: should the source lose them, it has to name what they changed.
+/// The most bytes of records that a source sends before they are durable in its own log, as they lie there. A
+/// destination keeps as many of the youngest in its log: should the source lose them, it has to name what they changed.
 pub const AHEAD_BYTES: u64 = MIN_LOG_BYTES / 8;
 /// The most bytes of one call of [`Peer::write_blocks`].
 pub const BLOCKS_BYTES: usize = 4 << 20;
@@ -132,9 +132,9 @@ impl<'a> Link<'a> {
         self.done(Request::Finish { session: self.session, at }).await
     }
 
-    /// Marks everything that the destination has changed in one volume, of `size` bytes there, since the histories parted. The
-    /// answers are not collected: the ranges must ascend inside the volume, so a walk takes at most as many steps as the bitmap
-    /// has bits.
+    /// Marks everything that the destination has changed in one volume, of `size` bytes there, since the histories
+    /// parted. The answers are not collected: the ranges must ascend inside the volume, so a walk takes at most as many
+    /// steps as the bitmap has bits.
     pub async fn diverged(&self, member: u16, size: u64, map: &mut Bitmap) -> Result<(), Error> {
         let mut from = 0;
         loop {

@@ -1,7 +1,7 @@
 //! A record with its payload: what a log holds and an append carries.
 //!
-//! The layout is in `wire::repl::record`. Emitting and parsing do not touch the payload, whose buffers are the writer's own;
-//! sums are checked only by `Record::is_whole`.
+//! The layout is in `wire::repl::record`. Emitting and parsing do not touch the payload, whose buffers are the writer's
+//! own; sums are checked only by `Record::is_whole`.
 
 use bytes::{Buf, Bytes};
 use weft_store::block::BlockOp;

@@ -1,5 +1,5 @@
-//! The part of opening that both sides share: read a journal of the expected role, check that the volumes fit it, and apply
-//! its log once more.
+//! The part of opening that both sides share: read a journal of the expected role, check that the volumes fit it, and
+//! apply its log once more.
 //!
 //! What damage to the log means is decided by the side.
 
@@ -24,8 +24,8 @@ pub(crate) struct Opened {
     pub damage: Option<Damage>,
 }
 
-/// Opens a side of this role and applies its log. Applying records a second time is harmless: the last write to each byte is
-/// the same.
+/// Opens a side of this role and applies its log. Applying records a second time is harmless: the last write to each
+/// byte is the same.
 pub(crate) async fn open(side: &Side, wanted: Role, recent_bytes: usize) -> Result<Opened, Error> {
     open_with(side, wanted, recent_bytes, async |record: Record| apply(side, &record).await).await
 }

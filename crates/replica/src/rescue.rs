@@ -1,5 +1,5 @@
-//! Reopens a source whose log is damaged, or a side whose journal is lost, after an administrator has decided which side counts
-//! (docs/replication.md, "Damage"). Nobody may have the journal open.
+//! Reopens a source whose log is damaged, or a side whose journal is lost, after an administrator has decided which
+//! side counts (docs/replication.md, "Damage"). Nobody may have the journal open.
 
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::Era;
@@ -15,9 +15,9 @@ use crate::status::{Mode, Role};
 
 const WHOLE: Error = Error::State("its log is not damaged: there is nothing to decide");
 
-/// The remainder of this source counts: all readable records are applied, and an era of this random tag begins behind the last
-/// one before the damage. Destinations are compared as a whole, and whatever differs there is overwritten. Opened again, this
-/// side is a source.
+/// The remainder of this source counts: all readable records are applied, and an era of this random tag begins behind
+/// the last one before the damage. Destinations are compared as a whole, and whatever differs there is overwritten.
+/// Opened again, this side is a source.
 pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
     // A stop in the middle is harmless: the next call starts over.
     let opened = replay::open(side, Role::Source, 0).await?;
@@ -56,9 +56,9 @@ pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
     Ok(state)
 }
 
-/// Formats a new journal in place of a lost one. If this side counts, it is a source of what its volumes hold: its era is later
-/// than `known`, and than any other is likely to be, and its destinations are compared as a whole. Else it is a destination,
-/// and is compared as a whole.
+/// Formats a new journal in place of a lost one. If this side counts, it is a source of what its volumes hold: its era
+/// is later than `known`, and than any other is likely to be, and its destinations are compared as a whole. Else it is
+/// a destination, and is compared as a whole.
 pub async fn renew(
     side: &Side,
     new: &Format,
@@ -101,15 +101,16 @@ pub async fn renew(
     journal.write_state(state).await
 }
 
-/// An epoch that is later than any other is likely to be. Epochs count sources, and their number may be unknown here; the clock
-/// in seconds grows faster, unless it is set back. A clock that is far ahead is capped: destinations refuse an epoch more than
-/// [`MAX_EPOCHS_AHEAD`] past their own, and know at least `known` if they were asked.
+/// An epoch that is later than any other is likely to be. Epochs count sources, and their number may be unknown here;
+/// the clock in seconds grows faster, unless it is set back. A clock that is far ahead is capped: destinations refuse
+/// an epoch more than [`MAX_EPOCHS_AHEAD`] past their own, and know at least `known` if they were asked.
 fn later_epoch(known: u64, seconds: u64) -> u64 {
     let most = known.saturating_add(MAX_EPOCHS_AHEAD);
     known.max(seconds).saturating_add(1).min(most).min(MAX_SEQUENCE)
 }
 
-/// A destination counts, which has been or will be promoted: this side becomes a destination that is compared as a whole.
+/// A destination counts, which has been or will be promoted: this side becomes a destination that is compared as a
+/// whole.
 pub async fn give_up(side: &Side) -> Result<State, Error> {
     let damaged = replay::open(side, Role::Source, 0).await?.damage;
     damaged.ok_or(WHOLE)?;

@@ -1,9 +1,10 @@
 //! Reads a ring that nobody writes to, record after record from its tail, and tells its end from damage.
 //!
-//! Records are written in batches, none before the previous one is durable. So a crash may leave any part of the last batch,
-//! and leaves all of those before. If a later record says that a missing one was settled, others relied on that, and it is
-//! damage, not the end. A record that the medium cannot read may have been anything, and counts as damage. Damage to the last
-//! batch cannot be told from an end if nothing was written behind it; a partner that has the batch notices.
+//! Records are written in batches, none before the previous one is durable. So a crash may leave any part of the last
+//! batch, and leaves all of those before. If a later record says that a missing one was settled, others relied on that,
+//! and it is damage, not the end. A record that the medium cannot read may have been anything, and counts as damage.
+//! Damage to the last batch cannot be told from an end if nothing was written behind it; a partner that has the batch
+//! notices.
 //!
 //! What damage means for a side is decided in [`crate::source`] and [`crate::destination`].
 
@@ -170,8 +171,8 @@ impl<'a> Scan<'a> {
         None
     }
 
-    /// Bytes from here on, in whole sectors, that were never written, so that no record begins in them. Most of a large log may be
-    /// a hole, and reading a hole of a volume in memory would allocate it.
+    /// Bytes from here on, in whole sectors, that were never written, so that no record begins in them. Most of a large
+    /// log may be a hole, and reading a hole of a volume in memory would allocate it.
     async fn hole(&mut self) -> u64 {
         if self.stored.contains(&self.at) {
             return 0;
@@ -221,8 +222,8 @@ impl<'a> Scan<'a> {
                     self.step = want.saturating_mul(2).clamp(SECTOR, WINDOW_BYTES);
                     return inside(at, &self.window);
                 }
-                // The needed bytes may be readable although a sector behind them is not, so the window is halved. Failing
-                // reads are slow on disks, so it grows again in steps.
+                // The needed bytes may be readable although a sector behind them is not, so the window is halved.
+                // Failing reads are slow on disks, so it grows again in steps.
                 Err(_) if want > len => {
                     want = (want / 2).max(len);
                     self.step = want;

@@ -1,7 +1,7 @@
 //! Waiting for a condition that another task makes true, perhaps on another core; and a lock that is fair.
 //!
-//! A [`Signal`] wakes everyone who waits, so it suits conditions that few tasks wait for. The condition itself lies under a
-//! lock of its owner. A `Gate` wakes one task at a time.
+//! A [`Signal`] wakes everyone who waits, so it suits conditions that few tasks wait for. The condition itself lies
+//! under a lock of its owner. A `Gate` wakes one task at a time.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -38,8 +38,8 @@ impl Signal {
     }
 }
 
-/// A lock that is held across waits, and granted in the order of the requests: a task that releases it and asks again does
-/// not overtake a waiter.
+/// A lock that is held across waits, and granted in the order of the requests: a task that releases it and asks again
+/// does not overtake a waiter.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     queue: Mutex<Queue>,

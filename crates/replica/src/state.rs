@@ -31,9 +31,9 @@
 //! ```
 //!
 //! Older versions neither read nor keep the bytes from 3352 on: to them they are part of the zeros behind the peers.
-//! The rules are those of a volume's superblock: magic and version come first, the sum is last and covers everything, and a
-//! write replaces the older copy. A promise goes to both copies before anything relies on it (`State::promises_as`), so the
-//! copy that is left when the other is damaged does not promise less.
+//! The rules are those of a volume's superblock: magic and version come first, the sum is last and covers everything,
+//! and a write replaces the older copy. A promise goes to both copies before anything relies on it
+//! (`State::promises_as`), so the copy that is left when the other is damaged does not promise less.
 
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, MAX_ERAS};
@@ -81,7 +81,8 @@ pub struct State {
     pub closed: bool,
     /// Its log has lost records that may have been applied: until a resync, nobody can name what they changed.
     pub damaged: bool,
-    /// It is a source that may have sent records before they were durable in its own log: the next opening begins an era.
+    /// It is a source that may have sent records before they were durable in its own log: the next opening begins an
+    /// era.
     pub ahead: bool,
     /// Its first copy was begun and never finished: a source that believes it finished means another copy.
     pub unfinished: bool,
@@ -89,8 +90,8 @@ pub struct State {
     pub claimed: u64,
     /// The last sequence that its source reported. As long as this side lacks it, answered writes may be missing.
     pub told: u64,
-    /// A source that was set back, as a destination has found: the last sequence that both have, and the last one of the
-    /// destination. Somebody has to decide. A side that gave up because of that follows no source that has less.
+    /// A source that was set back, as a destination has found: the last sequence that both have, and the last one of
+    /// the destination. Somebody has to decide. A side that gave up because of that follows no source that has less.
     pub set_back: Option<(u64, u64)>,
     /// The number of that destination.
     pub set_back_by: Option<u8>,
@@ -193,8 +194,8 @@ pub struct PeerState {
     pub unprotected: bool,
     /// Whether it is suspended.
     pub suspended: bool,
-    /// Whether this source goes on although the destination says that it does not know the partnership: it has said so before, or
-    /// has never followed this source.
+    /// Whether this source goes on although the destination says that it does not know the partnership: it has said so
+    /// before, or has never followed this source.
     pub may_be_gone: bool,
     /// Bitmaps and log bring it up to date if it has everything up to here.
     pub covered: u64,
@@ -296,7 +297,8 @@ impl State {
         (self.set_back, self.set_back_by) = (None, None);
     }
 
-    /// The last record that a source must have before this side follows it: this side was set back, and a copy has that record.
+    /// The last record that a source must have before this side follows it: this side was set back, and a copy has that
+    /// record.
     pub fn floor(&self) -> Option<u64> {
         let (_, copy) = self.set_back?;
         (self.role == Role::Destination && self.gave_up).then_some(copy)
@@ -315,8 +317,8 @@ impl State {
         }
     }
 
-    /// Begins an era, and forgets one if there are too many. Earlier eras end where it begins: a copy that has not reached an era
-    /// that it knows has no record of it.
+    /// Begins an era, and forgets one if there are too many. Earlier eras end where it begins: a copy that has not
+    /// reached an era that it knows has no record of it.
     pub fn push_era(&mut self, era: Era) {
         self.eras.iter_mut().for_each(|earlier| earlier.after = earlier.after.min(era.after));
         self.eras.push(era);
@@ -325,8 +327,8 @@ impl State {
         }
     }
 
-    /// Begins an era for the opening of a source, behind its last record `after`; `lost_nothing`: it has every record that it may
-    /// have sent. The era tells later records from those of another opening, should this side be set back.
+    /// Begins an era for the opening of a source, behind its last record `after`; `lost_nothing`: it has every record
+    /// that it may have sent. The era tells later records from those of another opening, should this side be set back.
     pub(crate) fn open_era(&mut self, draw: u64, after: u64, lost_nothing: bool) -> Era {
         let tag = history::opening_tag(draw, self.life, lost_nothing);
         let era = Era { epoch: self.era().epoch, tag, after };
@@ -334,9 +336,9 @@ impl State {
         era
     }
 
-    /// Chooses the era to forget. The first era of an epoch stays as long as possible: a side that was away while a source was
-    /// reopened many times knows at least that one. The era behind the forgotten one then begins where that did, so that no side
-    /// is taken to share more of this history than it does.
+    /// Chooses the era to forget. The first era of an epoch stays as long as possible: a side that was away while a
+    /// source was reopened many times knows at least that one. The era behind the forgotten one then begins where that
+    /// did, so that no side is taken to share more of this history than it does.
     fn forget_era(&mut self) {
         let same_epoch = |pair: &[Era]| matches!(pair, [a, b] if a.epoch == b.epoch);
         // Not the last one, which is the current era.
@@ -355,9 +357,9 @@ impl State {
         }
     }
 
-    /// Whether it promises the same as `before`: it differs only in the progress of replication, which is the tail of the log,
-    /// *covered* of destinations, and *claimed*. An older copy that lacks progress loses nothing silently. Every other field is a
-    /// promise that others rely on.
+    /// Whether it promises the same as `before`: it differs only in the progress of replication, which is the tail of
+    /// the log, *covered* of destinations, and *claimed*. An older copy that lacks progress loses nothing silently.
+    /// Every other field is a promise that others rely on.
     pub(crate) fn promises_as(&self, before: &State) -> bool {
         let mut same = State {
             generation: before.generation,

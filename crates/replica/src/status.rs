@@ -48,8 +48,8 @@ pub enum Phase {
     Superseded,
     /// There are two sources, each with records that the other lacks. Writes fail until `weft replica resolve`.
     SplitBrain,
-    /// This side was set back, by a backup or a snapshot: a destination has records that were written here and are lost here.
-    /// Writes fail until `weft replica resolve`.
+    /// This side was set back, by a backup or a snapshot: a destination has records that were written here and are lost
+    /// here. Writes fail until `weft replica resolve`.
     SetBack,
     /// The destination refuses for a reason that only a person can remove; see `last_error`.
     Refused,
@@ -88,8 +88,8 @@ pub struct Status {
     pub applied: u64,
     /// Whether its volumes, with the log applied, hold a state that the source's once had. Always true on a source.
     pub consistent: bool,
-    /// Whether it is a copy that was a source and gave up for another one, which has not overwritten anything yet: its volumes,
-    /// though not called consistent, hold what they held then. Always false on a source.
+    /// Whether it is a copy that was a source and gave up for another one, which has not overwritten anything yet: its
+    /// volumes, though not called consistent, hold what they held then. Always false on a source.
     pub gave_up: bool,
     /// Bytes of each volume.
     pub sizes: Vec<u64>,
@@ -105,8 +105,8 @@ pub struct Status {
     pub full: bool,
     /// Writes that were answered since it was opened though a synchronous destination did not have them.
     pub unprotected_writes: u64,
-    /// Reads of its volumes that have failed since it was opened; a copy may have the bytes. Zero on a destination, which nobody
-    /// reads.
+    /// Reads of its volumes that have failed since it was opened; a copy may have the bytes. Zero on a destination,
+    /// which nobody reads.
     pub read_errors: u64,
     /// The last failed read: where and why.
     pub last_read_error: Option<String>,

@@ -98,8 +98,8 @@ impl Destination {
         Ok(())
     }
 
-    /// Waits until every record that is logged now is applied, but not for later ones: a source that is faster than these volumes
-    /// would make the wait endless.
+    /// Waits until every record that is logged now is applied, but not for later ones: a source that is faster than
+    /// these volumes would make the wait endless.
     pub(super) async fn drain(&self) -> Result<(), Error> {
         let asked = self.log.fill().last;
         loop {
@@ -140,8 +140,9 @@ impl Destination {
         self.settle(AHEAD_BYTES, |_| ()).await
     }
 
-    /// Takes a checkpoint and changes the state in one durable step. The caller holds the gate of the volumes. The youngest records
-    /// stay, as many as the source may lose in a crash after it has sent them: this side has to name what they changed.
+    /// Takes a checkpoint and changes the state in one durable step. The caller holds the gate of the volumes. The
+    /// youngest records stay, as many as the source may lose in a crash after it has sent them: this side has to name
+    /// what they changed.
     pub(super) async fn settle(&self, leave: u64, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let applied = self.core().applied;
         let through = if leave == 0 { applied } else { applied.min(self.log.through_leaving(leave)) };
@@ -164,8 +165,8 @@ impl Destination {
         self.write_state(change).await
     }
 
-    /// Writes a changed state to the journal, and changes memory when it is durable. If this is dropped, only the journal may have
-    /// changed, until it is written next. The caller holds the journal's gate.
+    /// Writes a changed state to the journal, and changes memory when it is durable. If this is dropped, only the
+    /// journal may have changed, until it is written next. The caller holds the journal's gate.
     pub(super) async fn write_state(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let (before, mut state, session) = {
             let core = self.core();
@@ -189,9 +190,9 @@ impl Destination {
     }
 }
 
-/// A write of the journal that may be incomplete: the journal holds the state in memory or the new one. If this is dropped and not
-/// forgotten, the session that was current at the start of the write ends. A session that was claimed since is not confirmed
-/// before it has written the journal again.
+/// A write of the journal that may be incomplete: the journal holds the state in memory or the new one. If this is
+/// dropped and not forgotten, the session that was current at the start of the write ends. A session that was claimed
+/// since is not confirmed before it has written the journal again.
 struct Unsure<'a> {
     destination: &'a Destination,
     session: Option<u64>,

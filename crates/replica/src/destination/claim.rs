@@ -1,5 +1,5 @@
-//! Decides which source this copy follows: hello, the begin and end of resyncs, promotion, and refusals (the crate's page,
-//! "Histories"; `wire::repl::control`).
+//! Decides which source this copy follows: hello, the begin and end of resyncs, promotion, and refusals (the crate's
+//! page, "Histories"; `wire::repl::control`).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ const PREPARE_LOOK: Duration = Duration::from_millis(100);
 /// Session numbers per opening, so that those of two openings do not meet.
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
 
-/// Whether neither the log nor the bitmap of a source of this history names what this side lacks. That is so if this side has
-/// lost records and follows another history, or is in the middle of a resync by another source, whose bitmap alone names the
-/// missing blocks. Records of its own history are named by the source's log or bitmap.
+/// Whether neither the log nor the bitmap of a source of this history names what this side lacks. That is so if this
+/// side has lost records and follows another history, or is in the middle of a resync by another source, whose bitmap
+/// alone names the missing blocks. Records of its own history are named by the source's log or bitmap.
 fn is_unnamed(state: &State, eras: &[Era]) -> bool {
     let (own, Some(latest)) = (state.era(), eras.last()) else { return true };
     let is_its_source = latest.epoch == own.epoch && eras.iter().any(|era| same(era, &own));
@@ -59,7 +59,8 @@ impl Destination {
                 Err(refusal) => Some(Err(refusal)),
             })
             .await?;
-        // The claim is durable before it is confirmed, so that earlier sources are refused from then on, even after a crash.
+        // The claim is durable before it is confirmed, so that earlier sources are refused from then on, even after a
+        // crash.
         let placed = self.log.fill().last;
         self.log.durable_through(placed, || self.check(welcome.session).err()).await?;
         let (eras, sizes) = (hello.eras.clone(), hello.sizes.clone());
@@ -149,8 +150,8 @@ impl Destination {
             return Err(Refusal::SplitBrain(state.promised));
         }
         if (fresh || state.unfinished) && !hello.adopt {
-            // The source knows a copy that was removed here. It does not know this one, which may belong to another destination of
-            // it by now, and would call it consistent although records are missing.
+            // The source knows a copy that was removed here. It does not know this one, which may belong to another
+            // destination of it by now, and would call it consistent although records are missing.
             return Err(Refusal::Partnership);
         }
         let fork = match fresh {
@@ -217,7 +218,8 @@ impl Destination {
         };
         let position = self.log.tail_after(u64::MAX).position;
         let tail = Tail { position, sequence: base.saturating_add(1), life };
-        // No record may stay that a later opening would apply over the copied blocks. The source, which is connected, has them all.
+        // No record may stay that a later opening would apply over the copied blocks. The source, which is connected,
+        // has them all.
         self.settle(0, |state| {
             state.eras = eras;
             state.resize(&sizes);
@@ -321,8 +323,8 @@ impl Destination {
         Ok(own.ranges(from, MAX_RANGES))
     }
 
-    /// Does the slow work of an exchange of the roles in advance: applies the log, flushes the volumes, and writes the journal
-    /// unchanged. A full disk is reported at once.
+    /// Does the slow work of an exchange of the roles in advance: applies the log, flushes the volumes, and writes the
+    /// journal unchanged. A full disk is reported at once.
     pub(super) async fn prepare(self: &Arc<Self>, session: u64) -> Result<(), Refusal> {
         self.check(session)?;
         if !self.core().state.consistent {
@@ -353,7 +355,8 @@ impl Destination {
             })
         });
         let (only, destination) = (only.await, self.clone());
-        // Dropping it in the middle would end the session, so it is a separate task: one at a time, however often a source asks.
+        // Dropping it in the middle would end the session, so it is a separate task: one at a time, however often a
+        // source asks.
         let prepared = uncancelled(async move {
             let prepared = async {
                 destination.drain().await?;
@@ -407,9 +410,9 @@ impl Destination {
         [alive, behind, inconsistent].into_iter().flatten().collect()
     }
 
-    /// Makes this side the source, under an era of this random tag, with every record of its log. It has to be opened again as a
-    /// [`Source`](crate::source::Source). Fails if there is an objection at that moment which `force` does not override: the old
-    /// source may still answer writes, or a resync is under way.
+    /// Makes this side the source, under an era of this random tag, with every record of its log. It has to be opened
+    /// again as a [`Source`](crate::source::Source). Fails if there is an objection at that moment which `force` does
+    /// not override: the old source may still answer writes, or a resync is under way.
     pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
         let epoch = {
             let mut core = self.core();

@@ -1,8 +1,8 @@
-//! The records that a source must have before this side follows it, if this side was set back and gave up for a copy that had
-//! more (docs/replication.md, "Damage").
+//! The records that a source must have before this side follows it, if this side was set back and gave up for a copy
+//! that had more (docs/replication.md, "Damage").
 //!
-//! The state holds the last record of that copy. The owner of this destination asks the copy whether it still has it, and
-//! reports the answer with [`Destination::holder_is`].
+//! The state holds the last record of that copy. The owner of this destination asks the copy whether it still has it,
+//! and reports the answer with [`Destination::holder_is`].
 
 use super::{Core, Destination};
 use crate::error::Error;
@@ -22,7 +22,8 @@ pub enum Holder {
 }
 
 impl Destination {
-    /// If this side was set back: the last record that a source must have before this side follows it, and the copy that had it.
+    /// If this side was set back: the last record that a source must have before this side follows it, and the copy
+    /// that had it.
     pub fn floor(&self) -> Option<(u64, Option<String>)> {
         let core = self.core();
         Some((core.state.floor()?, core.state.set_back_by_name().map(str::to_owned)))
@@ -54,7 +55,8 @@ impl Destination {
         Some(format!("records up to {}, {}", core.state.floor()?, who_has_it(&core)))
     }
 
-    /// Why a source was refused that lacks records of a copy. It suggests a takeover only by a copy that still has them.
+    /// Why a source was refused that lacks records of a copy. It suggests a takeover only by a copy that still has
+    /// them.
     pub(super) fn refused_source(&self, core: &Core) -> Option<String> {
         let (epoch, copy) = (core.lacks?, core.state.floor()?);
         let here = &self.config.group;

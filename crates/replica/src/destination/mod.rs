@@ -1,14 +1,14 @@
 //! The side that keeps a copy: a log that a source appends to, volumes that the log is applied to.
 //!
-//! The requests are in `wire::repl::control`; the caller has authenticated the source. While a destination is open, nobody else
-//! may use its journal and volumes.
+//! The requests are in `wire::repl::control`; the caller has authenticated the source. While a destination is open,
+//! nobody else may use its journal and volumes.
 //!
-//! Any thread may call. [`Destination::run`] applies the log and makes room in it; the caller has to run it. Appends are sorted
-//! by their sequence, written behind the end of the log, flushed together, and answered. Copied blocks go straight to the
-//! volumes, which are inconsistent until the source ends the resync.
+//! Any thread may call. [`Destination::run`] applies the log and makes room in it; the caller has to run it. Appends
+//! are sorted by their sequence, written behind the end of the log, flushed together, and answered. Copied blocks go
+//! straight to the volumes, which are inconsistent until the source ends the resync.
 //!
-//! At most [`MAX_WAITING`] appends wait for their predecessors or for room. Records that are logged and not applied yet stay in
-//! memory up to [`Config::memory_bytes`], and are read from the log beyond.
+//! At most [`MAX_WAITING`] appends wait for their predecessors or for room. Records that are logged and not applied yet
+//! stay in memory up to [`Config::memory_bytes`], and are read from the log beyond.
 //!
 //! A failure of a medium stops the destination until it is opened again.
 
@@ -62,13 +62,13 @@ pub struct Config {
     pub source: String,
     /// The most payload in memory that is logged and not applied yet.
     pub memory_bytes: usize,
-    /// Whether the sum of every payload is checked on arrival. Without it, damage in transit is found only when the log is
-    /// replayed.
+    /// Whether the sum of every payload is checked on arrival. Without it, damage in transit is found only when the log
+    /// is replayed.
     pub check_payloads: bool,
     /// The agreed mode, if any: shown until the source connects and says it.
     pub mode: Option<Mode>,
-    /// A source that was not heard from for this long counts as lost: as long as the source itself waits for an answer before it
-    /// goes on alone.
+    /// A source that was not heard from for this long counts as lost: as long as the source itself waits for an answer
+    /// before it goes on alone.
     pub silence: Duration,
 }
 
@@ -139,10 +139,12 @@ struct Core {
     offered_sizes: Vec<u64>,
     /// It is the first copy, as the session's source knows it.
     first_copy: bool,
-    /// The last record placed here that its sources are known to have durable. The state takes it over when it is written.
+    /// The last record placed here that its sources are known to have durable. The state takes it over when it is
+    /// written.
     claimed: u64,
-    /// The last record that its source is known to have had, until this side has caught up with it. Later records in flight do not
-    /// count: a synchronous source has not answered them, and an asynchronous one is always a little ahead.
+    /// The last record that its source is known to have had, until this side has caught up with it. Later records in
+    /// flight do not count: a synchronous source has not answered them, and an asynchronous one is always a little
+    /// ahead.
     told: u64,
     /// Everything through here is in the volumes.
     applied: u64,
@@ -192,8 +194,8 @@ impl Core {
         self.direct_bytes = self.direct_bytes.saturating_add(bytes);
     }
 
-    /// How many records its source is known to have had behind record `has`, the last one here. During a resync the copy lacks other
-    /// things.
+    /// How many records its source is known to have had behind record `has`, the last one here. During a resync the
+    /// copy lacks other things.
     fn missing(&self, has: u64) -> u64 {
         if self.state.consistent { self.told.saturating_sub(has) } else { 0 }
     }
@@ -205,8 +207,8 @@ impl Core {
         }
     }
 
-    /// Whether it was a source, gave up for another one, and has received nothing from that one yet. Until a resync begins, which
-    /// clears the marks of the writes that only this side has, the volumes are as they were.
+    /// Whether it was a source, gave up for another one, and has received nothing from that one yet. Until a resync
+    /// begins, which clears the marks of the writes that only this side has, the volumes are as they were.
     fn is_given_up(&self) -> bool {
         let State { gave_up, consistent, damaged, .. } = &self.state;
         *gave_up && !consistent && !damaged && self.own.iter().any(|map| !map.is_clean())
@@ -226,8 +228,8 @@ impl Core {
 }
 
 impl Destination {
-    /// Opens a side that is a destination, and applies its log to the volumes. If the log is damaged, the copy is inconsistent from
-    /// now on, and goes on behind the last record before the damage.
+    /// Opens a side that is a destination, and applies its log to the volumes. If the log is damaged, the copy is
+    /// inconsistent from now on, and goes on behind the last record before the damage.
     pub async fn open(side: Side, config: Config) -> Result<Arc<Destination>, Error> {
         let space = Space::default();
         let bare = side.members.clone();
@@ -253,7 +255,8 @@ impl Destination {
                 "group {}: {damage}; this copy cannot be promoted until its source has made it equal again",
                 config.group
             );
-            // The volumes may contain later records than the log, which starts over: records behind the damage are never read again.
+            // The volumes may contain later records than the log, which starts over: records behind the damage are
+            // never read again.
             replay::flush(&side).await?;
             state.consistent = false;
             state.damaged = true;
@@ -435,8 +438,8 @@ impl Destination {
         self.core().heard
     }
 
-    /// The connection of this session has ended. Its source may still be alive: it counts as lost only after it was silent for long
-    /// enough.
+    /// The connection of this session has ended. Its source may still be alive: it counts as lost only after it was
+    /// silent for long enough.
     pub fn connection_ended(&self, session: u64) {
         let now = self.side.wall.now_ms();
         let mut core = self.core();
@@ -465,8 +468,8 @@ impl Destination {
         .await
     }
 
-    /// Appends records of consecutive sequences to the log. Answered when they are durable. Records that the log already has are
-    /// skipped.
+    /// Appends records of consecutive sequences to the log. Answered when they are durable. Records that the log
+    /// already has are skipped.
     pub async fn append(self: &Arc<Self>, session: u64, records: Vec<Record>) -> Result<(), Refusal> {
         self.check(session)?;
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
@@ -527,7 +530,8 @@ impl Destination {
                     core.claimed = core.claimed.max(claimed);
                     if core.phase == Phase::ReplayingLog {
                         core.told = match record.header.settled {
-                            // It was sent before it was durable there. Such a source waits for this side, so no answered write is missing.
+                            // It was sent before it was durable there. Such a source waits for this side, so no
+                            // answered write is missing.
                             settled if settled < sequence => 0,
                             settled => core.told.max(settled),
                         };
@@ -590,8 +594,9 @@ impl Destination {
         self.store(session, member, BlockOp::Write { offset, data, durable: false }).await
     }
 
-    /// Lets `put` write bytes straight into a volume, as [`Destination::write_blocks`] would store them. They may be torn, because the
-    /// copy is inconsistent meanwhile. Returns false if the volume does not lie in memory, or `put` fails.
+    /// Lets `put` write bytes straight into a volume, as [`Destination::write_blocks`] would store them. They may be
+    /// torn, because the copy is inconsistent meanwhile. Returns false if the volume does not lie in memory, or `put`
+    /// fails.
     pub async fn place_blocks(
         self: &Arc<Self>,
         session: u64,
@@ -616,7 +621,8 @@ impl Destination {
         }
     }
 
-    /// Prepares to store bytes in a volume, bypassing the log. The first value marks that as under way until it is dropped.
+    /// Prepares to store bytes in a volume, bypassing the log. The first value marks that as under way until it is
+    /// dropped.
     fn stores(&self, session: u64, member: u16) -> Result<(Stores<'_>, &Arc<dyn Block>), Refusal> {
         self.check(session)?;
         let stores = {
@@ -721,7 +727,8 @@ impl Destination {
         }
     }
 
-    /// Damage to its log that its source has not repaired yet. If it has stopped because of that, it has to be opened again.
+    /// Damage to its log that its source has not repaired yet. If it has stopped because of that, it has to be opened
+    /// again.
     pub fn damage(&self) -> Option<Damage> {
         self.core().damage
     }

@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::overlay::Overlay;
 
 impl Destination {
-    /// Writable snapshots of all volumes at one point of the source's history, behind every record that is logged at the call.
-    /// Differences are kept in `stores`, one for each volume and as long as it, which must read as zeros. The snapshots end
-    /// when they are dropped, or when a store fails: [`Destination::status`] reports that.
+    /// Writable snapshots of all volumes at one point of the source's history, behind every record that is logged at
+    /// the call. Differences are kept in `stores`, one for each volume and as long as it, which must read as zeros. The
+    /// snapshots end when they are dropped, or when a store fails: [`Destination::status`] reports that.
     pub async fn snapshot(&self, stores: Vec<Arc<dyn Block>>) -> Result<Vec<Arc<dyn Block>>, Error> {
         if stores.len() != self.side.members.len() {
             return Err(Error::Members(format!(

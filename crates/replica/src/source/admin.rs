@@ -1,4 +1,5 @@
-//! Operations of an administrator on a source: add and remove destinations, suspend, verify, and decide which side counts.
+//! Operations of an administrator on a source: add and remove destinations, suspend, verify, and decide which side
+//! counts.
 //!
 //! The exchange of roles is in `exchange`.
 
@@ -45,7 +46,8 @@ pub enum First {
     Copy,
     /// Everything is compared, and differing ranges are copied.
     Seeded,
-    /// It has a copy: it was the source of this group until this side was promoted, or another destination of that source.
+    /// It has a copy: it was the source of this group until this side was promoted, or another destination of that
+    /// source.
     Partner,
 }
 
@@ -121,7 +123,8 @@ impl Source {
                 unprotected: first == First::Partner,
                 suspended: false,
                 may_be_gone: true,
-                // Older records that the log still has are sent again: a source may have lost them after it had sent them.
+                // Older records that the log still has are sent again: a source may have lost them after it had sent
+                // them.
                 covered: if first == First::Partner { after.min(fill.first.saturating_sub(1)) } else { 0 },
                 verified: None,
             };
@@ -188,16 +191,17 @@ impl Source {
         changed.ok_or(Error::NoPeer(n))
     }
 
-    /// Compares everything with destination `n` while both are in use. With `repair`, differing ranges are copied again.
+    /// Compares everything with destination `n` while both are in use. With `repair`, differing ranges are copied
+    /// again.
     pub async fn verify(&self, n: usize, repair: bool) -> Result<Verified, Error> {
         let (answer, asker) = question();
         self.command(n, |_| Ok(Command::Verify { repair, answer }))?;
         asker.answer().await.unwrap_or(Err(Error::State("the destination was lost meanwhile")))
     }
 
-    /// Exchanges the roles: destination `n` becomes the source, under an era of this random tag, with every write that was
-    /// answered here. This side has to be opened again, as a destination. An error leaves everything as it was, unless
-    /// [`Source::has_given_up`].
+    /// Exchanges the roles: destination `n` becomes the source, under an era of this random tag, with every write that
+    /// was answered here. This side has to be opened again, as a destination. An error leaves everything as it was,
+    /// unless [`Source::has_given_up`].
     pub async fn switch(&self, n: usize, tag: u64) -> Result<(), Error> {
         let (answer, asker) = question();
         self.command(n, |core| {
@@ -299,9 +303,9 @@ impl Source {
         }
     }
 
-    /// Makes a source that was superseded, or that does not count after a split, a destination: records that only it has will be
-    /// overwritten. It has to be opened again as a [`Destination`](crate::destination::Destination). If it was set back, it
-    /// then refuses sources that lack the records of its copy.
+    /// Makes a source that was superseded, or that does not count after a split, a destination: records that only it
+    /// has will be overwritten. It has to be opened again as a [`Destination`](crate::destination::Destination). If it
+    /// was set back, it then refuses sources that lack the records of its copy.
     pub async fn demote(&self) -> Result<(), Error> {
         self.become_copy(false).await
     }
@@ -357,8 +361,8 @@ impl Source {
         self.journal.write_state(state).await
     }
 
-    /// Gives up in favour of the other side: a source that goes on, though a destination refuses it because both sides were
-    /// written to, becomes a destination. It has to be opened again as one.
+    /// Gives up in favour of the other side: a source that goes on, though a destination refuses it because both sides
+    /// were written to, becomes a destination. It has to be opened again as one.
     pub async fn give_up(&self) -> Result<(), Error> {
         if !self.is_disputed() {
             return Err(Error::State("no destination says that both sides were written to"));
@@ -370,8 +374,8 @@ impl Source {
         self.demote().await
     }
 
-    /// Decides a split in favour of this side: it begins an era, of this random tag, above the other side's, whose own writes will
-    /// be overwritten once it is demoted. Replication has to be started again.
+    /// Decides a split in favour of this side: it begins an era, of this random tag, above the other side's, whose own
+    /// writes will be overwritten once it is demoted. Replication has to be started again.
     pub async fn overrule(&self, tag: u64) -> Result<(), Error> {
         let by = match &self.core().halted {
             Some(Halt {
@@ -400,14 +404,15 @@ impl Source {
         Ok(())
     }
 
-    /// Writes nothing to the journal once this has returned: the group is opened again. Commands to this source are refused with
-    /// that reason.
+    /// Writes nothing to the journal once this has returned: the group is opened again. Commands to this source are
+    /// refused with that reason.
     pub(crate) async fn retire(&self) {
         self.space.be_patient(false);
         self.journal.retire().await;
     }
 
-    /// Ends replication and empties the log as far as possible, so that the next opening is quick. Writes fail from now on.
+    /// Ends replication and empties the log as far as possible, so that the next opening is quick. Writes fail from now
+    /// on.
     pub async fn close(&self) -> Result<(), Error> {
         self.space.be_patient(false);
         self.handle(|core| (core.closing, core.quiet) = (true, true));

@@ -31,8 +31,8 @@ impl Source {
         }
     }
 
-    /// Flushes the volumes and frees as much of the log as possible: through the last applied record, or as far as slow destinations
-    /// allow.
+    /// Flushes the volumes and frees as much of the log as possible: through the last applied record, or as far as slow
+    /// destinations allow.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         let _turn = self.checkpoints.enter().await;
         self.reclaim(true).await;
@@ -155,8 +155,8 @@ impl Drop for Unwritten<'_> {
 }
 
 impl Core {
-    /// Through which record the log can be freed: those that all destinations have, or as many as needed, if they are applied and no
-    /// destination that has to be waited for lacks them.
+    /// Through which record the log can be freed: those that all destinations have, or as many as needed, if they are
+    /// applied and no destination that has to be waited for lacks them.
     fn reach(&self, on_full: OnFull, applied: u64, needed: u64) -> u64 {
         let peers = || self.peers.iter().flatten();
         let common = peers().map(|p| p.acked).fold(applied, u64::min);

@@ -1,4 +1,5 @@
-//! Exchanges the roles: a destination becomes the source in this side's place (docs/replication.md, "Exchanging the roles").
+//! Exchanges the roles: a destination becomes the source in this side's place (docs/replication.md, "Exchanging the
+//! roles").
 //!
 //! ```text
 //! get_ready   in the session, beside the stream: may be dropped at any moment without effect
@@ -110,8 +111,8 @@ impl Source {
         })
     }
 
-    /// Waits, while writes are held back, until both sides have the same records, durably, and both journals could be written.
-    /// Returns the last record.
+    /// Waits, while writes are held back, until both sides have the same records, durably, and both journals could be
+    /// written. Returns the last record.
     async fn equal(&self, n: usize, link: Link<'_>) -> Result<u64, Error> {
         let drained = self.changed.until(|| {
             let core = self.core();
@@ -197,7 +198,8 @@ impl Source {
             }
             Ok(_) => Err(Refusal::Inconsistent.into()),
             Err(fenced @ peer::Error::Refused(Refusal::Fenced(_))) => {
-                // If it is the source, it has taken over, and only the answer was lost. It may have begun an era since by being reopened.
+                // If it is the source, it has taken over, and only the answer was lost. It may have begun an era since
+                // by being reopened.
                 let report = self.in_time(peer::status(peer)).await?;
                 let has_taken_over = report.source && report.epoch >= era.epoch;
                 if has_taken_over { Ok(()) } else { Err(fenced) }

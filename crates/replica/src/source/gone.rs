@@ -1,8 +1,8 @@
 //! Destinations that do not know the partnership (docs/replication.md, "Damage").
 //!
-//! A destination that was removed says so at a hello, and so does a freshly installed server in its place: a source goes on
-//! without it, and remembers that. If a source is opened and hears that it has ended the partnership itself, its state
-//! directory was set back to a time before that, and its log is older than its volumes.
+//! A destination that was removed says so at a hello, and so does a freshly installed server in its place: a source
+//! goes on without it, and remembers that. If a source is opened and hears that it has ended the partnership itself,
+//! its state directory was set back to a time before that, and its log is older than its volumes.
 
 use super::{Knows, Source};
 use crate::error::Error;
@@ -26,9 +26,9 @@ impl Source {
         }
     }
 
-    /// Evaluates the answers after the destinations were asked. If no destination knows the partnership, and one says for the first
-    /// time that its source has ended it, this side stops and leaves its log as it is. Otherwise it goes on, and remembers who is
-    /// gone.
+    /// Evaluates the answers after the destinations were asked. If no destination knows the partnership, and one says
+    /// for the first time that its source has ended it, this side stops and leaves its log as it is. Otherwise it goes
+    /// on, and remembers who is gone.
     pub async fn look_for_partners(&self) -> Result<(), Error> {
         let gone = self.handle(|core| {
             if core.halted.is_some() {
@@ -69,8 +69,8 @@ impl Source {
         }
     }
 
-    /// Goes on without the destinations that do not know the partnership, as an administrator has decided. The source has to be
-    /// opened again.
+    /// Goes on without the destinations that do not know the partnership, as an administrator has decided. The source
+    /// has to be opened again.
     pub async fn go_on_without(&self) -> Result<(), Error> {
         let gone: Vec<usize> = {
             let core = self.core();

@@ -1,8 +1,8 @@
 //! Grows the volumes of a group while they are in use.
 //!
-//! The volumes themselves are made longer first, on both sides; the additional bytes are not part of the group yet. The size in
-//! the state counts, and is durable before users see it. A destination reports the size of its copy at every hello, and the
-//! bytes behind that are marked then, so the source remembers nothing about it here.
+//! The volumes themselves are made longer first, on both sides; the additional bytes are not part of the group yet. The
+//! size in the state counts, and is durable before users see it. A destination reports the size of its copy at every
+//! hello, and the bytes behind that are marked then, so the source remembers nothing about it here.
 
 use bytes::Bytes;
 
@@ -14,8 +14,9 @@ use crate::state::{Member, State};
 use crate::status::Phase;
 
 impl Source {
-    /// Gives the volumes these sizes, in the group's order, none of them smaller than before. Writes go on meanwhile. Each destination
-    /// is resynchronised at once. One whose volumes are too short refuses until they are longer, so they should grow first.
+    /// Gives the volumes these sizes, in the group's order, none of them smaller than before. Writes go on meanwhile.
+    /// Each destination is resynchronised at once. One whose volumes are too short refuses until they are longer, so
+    /// they should grow first.
     pub async fn grow(&self, sizes: &[u64]) -> Result<(), Error> {
         let _turn = self.journal.gate.enter().await;
         let old = {
@@ -37,8 +38,8 @@ impl Source {
     }
 
     async fn grow_to(&self, old: &State, members: Vec<Member>) -> Result<(), Error> {
-        // The state defines how large the granules of a page are. A page whose granules become coarser is written as all dirty
-        // first, which is safe before and after the new state.
+        // The state defines how large the granules of a page are. A page whose granules become coarser is written as
+        // all dirty first, which is safe before and after the new state.
         let both = old.members.iter().zip(&members).enumerate();
         let coarser: Vec<(usize, &Member)> = both
             .filter(|(_, (old, new))| old.granule != new.granule)

@@ -1,14 +1,16 @@
 //! The side that users write to: wraps the blocks of a group and sends changes to its destinations.
 //!
-//! Any thread may submit. A write is *placed*: it gets its sequence, and is carried out from then on even if the caller drops
-//! it. It is written to the log together with other placed writes, applied to its volume behind every earlier write that it
-//! overlaps, and answered. [`Source::ship`] is the loop for one destination, and runs where the caller starts it; a
-//! [`Peer`](crate::peer::Peer) connects. All state in memory is in one `Core`, which changes in one place (`owner.rs`).
+//! Any thread may submit. A write is *placed*: it gets its sequence, and is carried out from then on even if the caller
+//! drops it. It is written to the log together with other placed writes, applied to its volume behind every earlier
+//! write that it overlaps, and answered. [`Source::ship`] is the loop for one destination, and runs where the caller
+//! starts it; a [`Peer`](crate::peer::Peer) connects. All state in memory is in one `Core`, which changes in one place
+//! (`owner.rs`).
 //!
-//! Payload in flight is at most [`Config::memory_bytes`], and as much again may be kept to be sent; further writes wait.
+//! Payload in flight is at most [`Config::memory_bytes`], and as much again may be kept to be sent; further writes
+//! wait.
 //!
-//! A failure of a volume or of the journal stops the source, because the content of its volumes is unknown then; opening it
-//! again replays the log. A source that learns of a later one stops as well.
+//! A failure of a volume or of the journal stops the source, because the content of its volumes is unknown then;
+//! opening it again replays the log. A source that learns of a later one stops as well.
 
 mod admin;
 mod checkpoint;
@@ -221,7 +223,8 @@ struct Partner {
     lone: bool,
     /// Since this side was opened, it was asked whether this side is its source, or could not be reached.
     greeted: bool,
-    /// Its latest answer, since this side was opened, whether it knows the partnership; `None` if it could not be asked.
+    /// Its latest answer, since this side was opened, whether it knows the partnership; `None` if it could not be
+    /// asked.
     knows: Option<Knows>,
     /// It has refused this source because both sides were written to.
     disputed: bool,
@@ -363,16 +366,17 @@ impl Core {
 }
 
 impl Source {
-    /// Opens a side that is a source, and applies its log to the volumes. If the log is damaged that fails ([`Error::Log`]): answered
-    /// writes may be lost.
+    /// Opens a side that is a source, and applies its log to the volumes. If the log is damaged that fails
+    /// ([`Error::Log`]): answered writes may be lost.
     pub async fn open(side: Side, config: Config) -> Result<Arc<Source>, Error> {
         let source = Source::open_unreplayed(side, config).await?;
         source.replay().await?;
         Ok(source)
     }
 
-    /// Opens a side that is a source, and leaves the volumes as they are until [`Source::replay`] is called. Meanwhile destinations
-    /// are asked whether this side is their source: a source that was set back must not replay its log into newer volumes.
+    /// Opens a side that is a source, and leaves the volumes as they are until [`Source::replay`] is called. Meanwhile
+    /// destinations are asked whether this side is their source: a source that was set back must not replay its log
+    /// into newer volumes.
     pub async fn open_unreplayed(side: Side, config: Config) -> Result<Arc<Source>, Error> {
         let space = Space::default();
         let side = space.of(&side);
@@ -383,8 +387,8 @@ impl Source {
         }
         // It knows a later source, and nobody has decided.
         let fenced = (!same(&state.promised, &state.era())).then_some(state.promised);
-        // New records may reuse sequences of records that were sent and are not here: lost before they were durable, or written
-        // by this side before it was set back.
+        // New records may reuse sequences of records that were sent and are not here: lost before they were durable, or
+        // written by this side before it was set back.
         let ahead = std::mem::take(&mut state.ahead);
         let era = state.open_era(side.draw, log.fill().durable, !ahead);
         state.promised = fenced.unwrap_or(era);
@@ -494,8 +498,8 @@ impl Source {
         }
     }
 
-    /// Waits until each destination was asked whether this side is still its source, or could not be reached: no write may be
-    /// answered before. The wait is limited to the time that asking takes.
+    /// Waits until each destination was asked whether this side is still its source, or could not be reached: no write
+    /// may be answered before. The wait is limited to the time that asking takes.
     pub async fn greeted(&self) {
         let all = self.changed.until(|| {
             let core = self.core();
@@ -559,8 +563,8 @@ impl Source {
         self.core().sizes.get(member).copied().unwrap_or(0)
     }
 
-    /// The size of a volume for its users. A side that has given up refuses: its volumes are outdated as soon as the next source is
-    /// written to.
+    /// The size of a volume for its users. A side that has given up refuses: its volumes are outdated as soon as the
+    /// next source is written to.
     fn usable_size(&self, member: usize) -> Result<u64, weft_store::Error> {
         let core = self.core();
         match core.given_up {

@@ -1,10 +1,10 @@
-//! The one place where the core of a source changes: an event is applied, and what follows from it is derived from what has
-//! changed.
+//! The one place where the core of a source changes: an event is applied, and what follows from it is derived from what
+//! has changed.
 //!
-//! [`Owner::read`] gives a view that cannot change anything, so each change goes through [`Owner::handle`]. That applies one
-//! event under the lock, wakes the writes whose condition has become true ([`Core::settle`]), finds out whether something has
-//! changed that the loops of the destinations or an administrator wait for, and checks the invariants. Whoever writes an event
-//! names nobody to be woken, and so forgets nobody.
+//! [`Owner::read`] gives a view that cannot change anything, so each change goes through [`Owner::handle`]. That
+//! applies one event under the lock, wakes the writes whose condition has become true ([`Core::settle`]), finds out
+//! whether something has changed that the loops of the destinations or an administrator wait for, and checks the
+//! invariants. Whoever writes an event names nobody to be woken, and so forgets nobody.
 
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};

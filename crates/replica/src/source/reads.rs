@@ -1,7 +1,7 @@
 //! Counts failed reads of a source's volumes, and logs them from time to time.
 //!
-//! A read bypasses the log, and its failure does not stop the source: the bytes may be readable on a destination. Without
-//! this count only the client would learn of it.
+//! A read bypasses the log, and its failure does not stop the source: the bytes may be readable on a destination.
+//! Without this count only the client would learn of it.
 
 use weft_machine::clock::Time;
 use weft_machine::rt;

@@ -1,10 +1,10 @@
-//! Copies blocks, bypassing the log: the first copy, the ranges in the bitmap, and comparison by checksums. `session` decides
-//! when a copy is needed.
+//! Copies blocks, bypassing the log: the first copy, the ranges in the bitmap, and comparison by checksums. `session`
+//! decides when a copy is needed.
 //!
-//! Dirty ranges are copied in order, a stretch at a time: its pieces travel concurrently, then a barrier makes them durable,
-//! and only then are its bits cleared. A hole travels as a message. Writes to the range of a piece are held back until the
-//! destination has it, so a transport may read the volume late. If a volume returns a range of its file, the payload is not
-//! read here: the transport moves it.
+//! Dirty ranges are copied in order, a stretch at a time: its pieces travel concurrently, then a barrier makes them
+//! durable, and only then are its bits cleared. A hole travels as a message. Writes to the range of a piece are held
+//! back until the destination has it, so a transport may read the volume late. If a volume returns a range of its file,
+//! the payload is not read here: the transport moves it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -34,8 +34,8 @@ const LOOK_BYTES: u64 = 64 << 20;
 /// Extents of one status request to a volume.
 const EXTENTS: usize = 256;
 
-/// An extent of a volume, as it was when asked for. More extents are asked for than the next ranges need, because a file system
-/// may have to walk the whole extent for each request.
+/// An extent of a volume, as it was when asked for. More extents are asked for than the next ranges need, because a
+/// file system may have to walk the whole extent for each request.
 struct Seen {
     member: usize,
     range: Range<u64>,
@@ -85,8 +85,8 @@ impl Source {
         Err(End::Again)
     }
 
-    /// Ends the copy: the destination is consistent when it has every record that the copied blocks may contain. If the copy
-    /// `is_whole`, and not only of the bitmap, the findings of an earlier comparison are void.
+    /// Ends the copy: the destination is consistent when it has every record that the copied blocks may contain. If the
+    /// copy `is_whole`, and not only of the bitmap, the findings of an earlier comparison are void.
     async fn finish(&self, n: usize, link: Link<'_>, is_whole: bool) -> Result<(), End> {
         let at = self.log.fill().last;
         let arrived = self.changed.until(|| {
@@ -138,8 +138,8 @@ impl Source {
         }
         let mut pieces = Vec::new();
         for (member, range) in &ranges {
-            // These holes may be outdated, and serve to cut pieces only: each hole is checked again under its lock. A newer hole
-            // travels as zeros.
+            // These holes may be outdated, and serve to cut pieces only: each hole is checked again under its lock. A
+            // newer hole travels as zeros.
             for (part, hole) in self.parts(*member, range.clone(), seen).await? {
                 let step = if hole { len(&part) } else { PIECE_BYTES };
                 let mut at = part.start;

@@ -1,9 +1,9 @@
 //! The loop for one destination: say hello, bring the destination up to date, then send record after record.
 //!
-//! The answer to the hello alone decides how. If the source's log holds all records that the destination lacks, and no bitmap
-//! names anything, the source sends them. Otherwise a resync begins (see `resync`): behind the destination's last record if
-//! the log allows it, else behind the source's own, with everything in between marked in the bitmap, durably, before the
-//! destination is told.
+//! The answer to the hello alone decides how. If the source's log holds all records that the destination lacks, and no
+//! bitmap names anything, the source sends them. Otherwise a resync begins (see `resync`): behind the destination's
+//! last record if the log allows it, else behind the source's own, with everything in between marked in the bitmap,
+//! durably, before the destination is told.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -67,8 +67,9 @@ impl From<Error> for End {
 }
 
 impl Source {
-    /// Replicates to destination number `n` until the source is closed or stopped, or the destination removed. Runs on the
-    /// thread that polls it. After it has returned writes go on, and the source remembers which ones the destination lacks.
+    /// Replicates to destination number `n` until the source is closed or stopped, or the destination removed. Runs on
+    /// the thread that polls it. After it has returned writes go on, and the source remembers which ones the
+    /// destination lacks.
     pub async fn ship(self: &Arc<Self>, n: usize, peer: Rc<dyn Peer>) -> Result<(), Error> {
         let ships = self.on_peer(n, |partner, _| std::mem::replace(&mut partner.shipping, true));
         if ships.ok_or(Error::NoPeer(n))? {
@@ -217,7 +218,8 @@ impl Source {
         if let Refusal::SetBack { both, copy } = *refusal {
             if self.learn_set_back(n, both, copy) {
                 self.halt(Phase::SetBack, refusal.to_string(), Some(own));
-                // After a restart it must not go on before somebody has decided. A failure of the journal halts it by itself.
+                // After a restart it must not go on before somebody has decided. A failure of the journal halts it by
+                // itself.
                 let _failed = self.persist(|_| ()).await;
             }
             return Phase::SetBack;
@@ -235,8 +237,9 @@ impl Source {
         self.give_way(by, certain || !copied, &format!("{name} says: {refusal}")).await
     }
 
-    /// The source of this era has taken over, according to `told`: writes fail here from now on. This side becomes a copy if no
-    /// answered write is lost. If answered writes may be missing there, or `decided` says so, somebody has to decide.
+    /// The source of this era has taken over, according to `told`: writes fail here from now on. This side becomes a
+    /// copy if no answered write is lost. If answered writes may be missing there, or `decided` says so, somebody has
+    /// to decide.
     async fn give_way(&self, by: Era, decided: bool, told: &str) -> Phase {
         let own = self.core().state.era();
         let split = {
@@ -248,8 +251,9 @@ impl Source {
                 _ => by.after,
             };
             let peers = || core.peers.iter().zip(&core.state.peers);
-            // A record that a synchronous destination lacks was not answered, unless writes did not wait for it. That destination may
-            // be another one than has taken over: records that it has and the new source lacks may have been answered.
+            // A record that a synchronous destination lacks was not answered, unless writes did not wait for it. That
+            // destination may be another one than has taken over: records that it has and the new source lacks may have
+            // been answered.
             let strict = peers().any(|pair| match pair {
                 (Some(partner), Some(state)) => {
                     state.mode == Mode::Synchronous
@@ -268,14 +272,15 @@ impl Source {
         };
         self.halt(phase, why, Some(by));
         if split && !same(&by, &own) {
-            // After a restart it must not go on before somebody has decided. A failure of the journal halts it by itself.
+            // After a restart it must not go on before somebody has decided. A failure of the journal halts it by
+            // itself.
             let _failed = self.persist(|state| state.promised = by).await;
         }
         phase
     }
 
-    /// Answers the hello of another source. If that was promoted from a copy, this side stops at once: it may be unable to reach that
-    /// copy, nothing else would tell it, and both would answer writes.
+    /// Answers the hello of another source. If that was promoted from a copy, this side stops at once: it may be unable
+    /// to reach that copy, nothing else would tell it, and both would answer writes.
     pub(super) async fn answer_source(&self, hello: &Hello) -> Refusal {
         let own = self.core().state.era();
         let later = history::successor(&self.core().state.eras, &hello.eras);
@@ -303,8 +308,8 @@ impl Source {
         }
     }
 
-    /// Destination `n` has records that this side has lost. Of several such destinations, the one with most records counts; returns
-    /// whether this is the one.
+    /// Destination `n` has records that this side has lost. Of several such destinations, the one with most records
+    /// counts; returns whether this is the one.
     fn learn_set_back(&self, n: usize, both: u64, copy: u64) -> bool {
         self.handle(|core| {
             let knows_more = core.state.set_back.is_some_and(|(_, known)| known >= copy);
@@ -495,7 +500,8 @@ impl Source {
         // Writes must not rely on it until the resync is over.
         self.lost(n).await;
         self.in_time(link.begin(base, kind)).await?;
-        // Bits are cleared from now on, so they no longer name everything that it lacks should it come back as it was before.
+        // Bits are cleared from now on, so they no longer name everything that it lacks should it come back as it was
+        // before.
         let begun = |state: &mut crate::state::State| {
             if let Some(Some(peer)) = state.peers.get_mut(n) {
                 peer.covered = peer.covered.max(base);
@@ -523,8 +529,9 @@ impl Source {
         Ok(base.saturating_add(1))
     }
 
-    /// Whether this side has written and lost the records that a destination of this history has behind `last`: it was opened at
-    /// `last` with everything that it had sent. A destination of an older version does not find that out itself.
+    /// Whether this side has written and lost the records that a destination of this history has behind `last`: it was
+    /// opened at `last` with everything that it had sent. A destination of an older version does not find that out
+    /// itself.
     fn has_had(&self, last: u64) -> bool {
         let core = self.core();
         let epoch = core.state.era().epoch;
@@ -583,7 +590,8 @@ impl Source {
         self.journal.write_state(state).await
     }
 
-    /// Whether writes wait for this destination, so that what is sent to it before it is durable here is answered earlier.
+    /// Whether writes wait for this destination, so that what is sent to it before it is durable here is answered
+    /// earlier.
     fn is_awaited(&self, n: usize) -> bool {
         self.core().peer(n).is_ok_and(|(partner, state)| partner.is_awaited(state))
     }
@@ -606,7 +614,8 @@ impl Source {
         }
     }
 
-    /// Sends records, several appends at a time: durable ones, and to a destination that writes wait for also those being flushed.
+    /// Sends records, several appends at a time: durable ones, and to a destination that writes wait for also those
+    /// being flushed.
     async fn stream(&self, n: usize, link: Link<'_>, mut cursor: u64) -> Result<Infallible, End> {
         let mut window = FuturesOrdered::new();
         loop {
@@ -655,8 +664,8 @@ impl Source {
         }
     }
 
-    /// A record that this destination lacks cannot be read from the log. The volume has its content, so the ranges that changed from
-    /// there on are copied.
+    /// A record that this destination lacks cannot be read from the log. The volume has its content, so the ranges that
+    /// changed from there on are copied.
     async fn go_round(&self, n: usize, damage: Damage) -> End {
         let now = self.side.wall.now_ms();
         self.on_peer(n, |partner, state| {

@@ -1,9 +1,10 @@
 //! Who waits for the core of a source, and whom an event wakes.
 //!
-//! A write waits twice: for its place in the log, and for its answer. Both waits are kept in the core, under its lock, so
-//! nothing can change between a look and the wait that follows it. An event wakes exactly those whose condition it has made
-//! true: a write that waits for an answer is found by its sequence, so n writes cause n wake-ups. What few tasks wait for
-//! (the loops of the destinations, an administrator) stays with the [`Signal`](crate::signal::Signal) of the source.
+//! A write waits twice: for its place in the log, and for its answer. Both waits are kept in the core, under its lock,
+//! so nothing can change between a look and the wait that follows it. An event wakes exactly those whose condition it
+//! has made true: a write that waits for an answer is found by its sequence, so n writes cause n wake-ups. What few
+//! tasks wait for (the loops of the destinations, an administrator) stays with the [`Signal`](crate::signal::Signal) of
+//! the source.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
@@ -15,11 +16,11 @@ use super::{Active, Core, Source};
 /// The waits of one source.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// Writes that wait until their record is applied and acknowledged, by its sequence. A write of several records waits
-    /// for one after the other.
+    /// Writes that wait until their record is applied and acknowledged, by its sequence. A write of several records
+    /// waits for one after the other.
     answers: BTreeMap<u64, Waker>,
-    /// Everything through here was acknowledged when [`Core::settle`] looked last. Each write in `answers` that is applied
-    /// is behind it.
+    /// Everything through here was acknowledged when [`Core::settle`] looked last. Each write in `answers` that is
+    /// applied is behind it.
     acknowledged: u64,
     /// Writes without a place in the log, in the order in which they came.
     unplaced: VecDeque<Unplaced>,
@@ -70,8 +71,8 @@ impl Wakes {
 }
 
 impl Core {
-    /// Whether a write of this range has to wait, whatever room the log has: the roles are being exchanged, its range is
-    /// being copied, or too much payload is on its way.
+    /// Whether a write of this range has to wait, whatever room the log has: the roles are being exchanged, its range
+    /// is being copied, or too much payload is on its way.
     pub(super) fn holds_back(&self, member: u16, range: &Range<u64>, bytes: usize) -> bool {
         let locked = || self.locks.iter().any(|lock| lock.member == member && overlap(&lock.range, range));
         self.quiet || self.is_crowded(bytes) || locked()
@@ -164,8 +165,8 @@ impl Core {
         wakes.extend(applied.iter().filter_map(|sequence| self.waiting.answers.remove(sequence)));
     }
 
-    /// Wakes the first write that may have its place now. It wakes the next one when it has got it: one event, one write.
-    /// Whether the log has room is known when it is tried.
+    /// Wakes the first write that may have its place now. It wakes the next one when it has got it: one event, one
+    /// write. Whether the log has room is known when it is tried.
     fn settle_unplaced(&mut self, wakes: &mut Wakes) {
         for n in 0..self.waiting.unplaced.len() {
             let Some(write) = self.waiting.unplaced.get(n) else { return };

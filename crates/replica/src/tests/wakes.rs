@@ -17,8 +17,8 @@ use crate::status::Mode;
 /// Writes at once.
 const WRITES: u64 = 64;
 
-/// How often one write is polled at most, on average: for the first time, when it has its place, when its record is applied, and
-/// when that is acknowledged.
+/// How often one write is polled at most, on average: for the first time, when it has its place, when its record is
+/// applied, and when that is acknowledged.
 const MOST_POLLS: u64 = 4;
 
 /// Submits writes at once, `stride` bytes apart, and counts how often they are polled until all are answered.
