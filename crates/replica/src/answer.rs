@@ -1,13 +1,13 @@
-//! The answer that one task owes another. Whoever owes it and is dropped has answered: there will be none.
+//! A one-shot channel between two tasks: one owes the answer, the other waits for it.
 //!
-//! What: [`question`]. Spec: none. Does not: say what an answer that never comes means; who asks knows.
+//! Dropping the [`Answer`] answers that there will be none; what that means is up to the asker.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::signal::Signal;
 
-/// Who owes the answer, and who waits for it.
+/// The two ends: one owes the answer, the other waits for it.
 pub(crate) fn question<T>() -> (Answer<T>, Asker<T>) {
     let shared = Arc::new(Shared { slot: Mutex::new(Slot::Open), changed: Signal::default() });
     (Answer(shared.clone()), Asker(shared))
@@ -27,19 +27,19 @@ struct Shared<T> {
 enum Slot<T> {
     Open,
     Given(T),
-    /// One of the two is gone, or the answer was taken.
+    /// One end was dropped, or the answer was taken.
     Over,
 }
 
 impl<T> Shared<T> {
     fn slot(&self) -> MutexGuard<'_, Slot<T>> {
-        // What is kept here is replaced as a whole.
+        // The slot is only ever replaced as a whole, so a panic leaves no half of it.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T> Answer<T> {
-    /// Answers.
+    /// Gives the answer.
     pub fn give(self, answer: T) {
         {
             let mut slot = self.0.slot();
@@ -50,14 +50,14 @@ impl<T> Answer<T> {
         self.0.changed.notify();
     }
 
-    /// Waits until nobody waits for it.
+    /// Waits until the asker is gone.
     pub async fn unwanted(&self) {
         self.0.changed.until(|| matches!(*self.0.slot(), Slot::Over).then_some(())).await;
     }
 }
 
 impl<T> Asker<T> {
-    /// The answer; `None` where there will be none.
+    /// Waits for the answer; `None` if there will be none.
     pub async fn answer(self) -> Option<T> {
         let taken = || {
             let mut slot = self.0.slot();

@@ -1,15 +1,14 @@
-//! Which parts of a volume a destination may lack: one bit a granule, in pages that are checked one by one.
+//! The parts of a volume that a destination may lack: one bit per granule, in pages with a checksum each.
 //!
-//! What: [`Bitmap`], in memory and as pages of a journal. Spec: this file.
-//! Owns: its bits. Does not: write them (see [`crate::journal`]), or decide when.
+//! [`crate::journal`] reads and writes the pages.
 //!
 //! ```text
 //! page:   4 CRC32C of the rest | 4 number of the page in the journal's bitmaps | 4088 bits, least significant first
 //! ```
 //!
-//! A page of zeros was never written, and is clean. A page whose sum does not fit is all dirty: that costs a copy of what
-//! is equal already, and nothing else. A bit that is being copied is kept apart from those that are to be: what is marked
-//! meanwhile is not taken for copied. On disk both are dirty.
+//! A page of zeros was never written, and is clean. A page with a wrong sum counts as all dirty, which costs no more
+//! than a copy of equal bytes. Granules that are being copied are tracked apart from dirty ones, so a write during the
+//! copy is not lost when the copy ends. On disk both are dirty.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,14 +19,14 @@ pub const PAGE_BYTES: usize = 4096;
 pub const PAGE_BITS: u64 = 8 * (PAGE_BYTES as u64 - 8);
 /// The smallest granule.
 pub const MIN_GRANULE: u64 = 64 << 10;
-/// The most that one bitmap takes in the journal and in memory.
+/// The largest bitmap, bytes in the journal and in memory.
 pub const MAX_BYTES: u64 = 1 << 20;
 
 const WORD: u64 = 64;
-/// Ranges in memory while one bitmap is marked in another.
+/// How many ranges are collected at a time while one bitmap is marked in another.
 const MERGED_RANGES: usize = 1024;
 
-/// See the module.
+/// The bits of one volume for one destination.
 #[derive(Debug)]
 pub struct Bitmap {
     size: u64,
@@ -35,11 +34,11 @@ pub struct Bitmap {
     dirty: Vec<u64>,
     copying: Vec<u64>,
     count: u64,
-    /// Pages that differ from what the journal has.
+    /// Pages that differ from those in the journal.
     stale: BTreeSet<u64>,
 }
 
-/// How large granules have to be, and a bitmap of them: for a volume of `size`, with room to grow four times.
+/// The size of a granule and of the bitmap for a volume of `size` bytes, with room for it to grow fourfold.
 pub fn layout(size: u64, least_bytes: u64) -> (u64, u64) {
     let mut granule = MIN_GRANULE;
     loop {
@@ -52,7 +51,7 @@ pub fn layout(size: u64, least_bytes: u64) -> (u64, u64) {
     }
 }
 
-/// Where a granule's bit is: which word, and which bit of it.
+/// The word of a granule's bit, and its mask.
 fn place(granule: u64) -> (usize, u64) {
     ((granule / WORD) as usize, 1 << (granule % WORD))
 }
@@ -64,13 +63,13 @@ fn page_of(granule: u64) -> u64 {
 
 /// The words of a page.
 fn words_of(page: u64) -> Range<usize> {
-    // PAGE_BITS is a multiple of the word's.
+    // PAGE_BITS is a multiple of the bits of a word.
     let at = |page: u64| (page.saturating_mul(PAGE_BITS) / WORD) as usize;
     at(page)..at(page.saturating_add(1))
 }
 
 impl Bitmap {
-    /// All clean.
+    /// A bitmap with no bit set.
     pub fn new(size: u64, granule: u64) -> Bitmap {
         let granule = granule.max(1);
         let words = size.div_ceil(granule).div_ceil(WORD) as usize;
@@ -84,8 +83,8 @@ impl Bitmap {
         }
     }
 
-    /// Becomes that of a volume of another length, perhaps in coarser granules: what was marked stays so, as far as it is
-    /// inside, and what is new is clean. What was being copied is to be copied again.
+    /// Adapts to another size of the volume, perhaps with coarser granules. Marks inside the volume stay, new granules
+    /// are clean, and granules that were being copied are dirty again.
     pub fn resize(&mut self, size: u64, granule: u64) {
         if (self.size, self.granule) == (size, granule) {
             return;
@@ -93,7 +92,7 @@ impl Bitmap {
         self.give_up_copies();
         let mut new = Bitmap::new(size, granule);
         self.ranges(0, usize::MAX).0.into_iter().for_each(|(offset, len)| new.mark(offset, len));
-        // Bits have other places in coarser granules, and the last page has more of them.
+        // Coarser granules move the bits, and the last page has more of them.
         new.stale = (0..new.pages()).collect();
         *self = new;
     }
@@ -102,22 +101,22 @@ impl Bitmap {
         self.size.div_ceil(self.granule)
     }
 
-    /// The granule that a byte is in.
+    /// The granule of a byte.
     fn granule_at(&self, offset: u64) -> u64 {
         offset.checked_div(self.granule).unwrap_or(0)
     }
 
-    /// The first byte of a granule, or of the one behind the last.
+    /// The first byte of a granule, or the end of the volume for the one behind the last.
     fn start_of(&self, granule: u64) -> u64 {
         granule.saturating_mul(self.granule).min(self.size)
     }
 
-    /// Pages that it takes.
+    /// The number of its pages.
     pub fn pages(&self) -> u64 {
         self.granules().div_ceil(PAGE_BITS)
     }
 
-    /// Takes in a page as the journal has it; `number` counts from 0 here, `id` is what the page has to say it is.
+    /// Loads a page from the journal: `number` counts from 0 here, `id` is the number that the page itself must name.
     pub fn load(&mut self, number: u64, id: u32, bytes: &[u8; PAGE_BYTES]) {
         if bytes.iter().all(|byte| *byte == 0) {
             return;
@@ -137,12 +136,12 @@ impl Bitmap {
         }
     }
 
-    /// A word of the bits as the journal is to have them; behind the end there are none.
+    /// A word of the bits as they go to the journal; zero behind the end.
     fn word(&self, at: usize) -> u64 {
         self.dirty.get(at).copied().unwrap_or(0) | self.copying.get(at).copied().unwrap_or(0)
     }
 
-    /// The page as the journal is to have it.
+    /// The page as it goes to the journal.
     pub fn page(&self, number: u64, id: u32) -> [u8; PAGE_BYTES] {
         let mut bytes = [0; PAGE_BYTES];
         let (sum, summed) = bytes.split_at_mut(4);
@@ -155,12 +154,12 @@ impl Bitmap {
         bytes
     }
 
-    /// Pages that the journal does not have yet, which are taken to be written now.
+    /// Takes the pages that differ from the journal: the caller writes them.
     pub fn take_stale(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.stale)
     }
 
-    /// It was not written.
+    /// Returns a page that was not written.
     pub fn give_back_stale(&mut self, page: u64) {
         self.stale.insert(page);
     }
@@ -183,7 +182,7 @@ impl Bitmap {
         }
     }
 
-    /// Marks what another bitmap of this volume has marked.
+    /// Marks every granule that another bitmap of this volume has marked.
     pub fn mark_all_of(&mut self, other: &Bitmap) {
         let mut from = Some(0);
         while let Some(at) = from {
@@ -203,7 +202,7 @@ impl Bitmap {
         self.count == 0
     }
 
-    /// Whether everything is.
+    /// Whether everything is dirty or being copied.
     pub fn is_full(&self) -> bool {
         self.count == self.granules()
     }
@@ -221,7 +220,7 @@ impl Bitmap {
         (at as u64).checked_mul(WORD)?.checked_add(bits.trailing_zeros().into())
     }
 
-    /// The first dirty range from `from` on, of at most `most` bytes (or one granule): it counts as being copied now.
+    /// Takes the first dirty range from `from` on, of at most `most` bytes (or one granule), to be copied.
     pub fn start(&mut self, from: u64, most: u64) -> Option<Range<u64>> {
         let first = self.next_dirty(from.div_ceil(self.granule))?;
         let limit = first.saturating_add(self.granule_at(most).max(1)).min(self.granules());
@@ -239,7 +238,7 @@ impl Bitmap {
         Some(self.start_of(first)..self.start_of(end))
     }
 
-    /// What was being copied has arrived, and is durable there.
+    /// A range was copied and is durable at the destination.
     pub fn finish(&mut self, range: Range<u64>) {
         for granule in self.granule_at(range.start)..range.end.div_ceil(self.granule) {
             let (at, bit) = place(granule);
@@ -254,14 +253,14 @@ impl Bitmap {
         }
     }
 
-    /// What was being copied is to be copied again.
+    /// Ranges that were being copied are dirty again.
     pub fn give_up_copies(&mut self) {
         for (dirty, copying) in self.dirty.iter_mut().zip(&mut self.copying) {
             *dirty |= std::mem::take(copying);
         }
     }
 
-    /// Everything is clean.
+    /// Clears everything.
     pub fn clear(&mut self) {
         let is_dirty = |page: &u64| words_of(*page).any(|at| self.word(at) != 0);
         let dirty: Vec<u64> = (0..self.pages()).filter(is_dirty).collect();
@@ -271,7 +270,7 @@ impl Bitmap {
         self.count = 0;
     }
 
-    /// Dirty ranges from `from` on, neighbours joined, at most `max`; where to go on from.
+    /// At most `max` dirty ranges from `from` on, neighbours joined; and where to continue.
     pub fn ranges(&self, from: u64, max: usize) -> (Vec<(u64, u64)>, Option<u64>) {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let mut at = self.granule_at(from);
@@ -306,7 +305,7 @@ mod tests {
         assert_eq!(map.ranges(0, 9), (vec![(0, 2 * G), (9 * G, G - 1)], None));
         assert_eq!(map.ranges(0, 1), (vec![(0, 2 * G)], Some(9 * G)));
         assert_eq!(map.start(0, 100 * G), Some(0..2 * G));
-        // Written to while it is copied: the copy does not clear it.
+        // A write during the copy: the end of the copy does not clear the bit.
         map.mark(0, 1);
         map.finish(0..2 * G);
         assert_eq!(map.ranges(0, 9).0, vec![(0, G), (9 * G, G - 1)]);
@@ -333,7 +332,7 @@ mod tests {
         again.load(1, 71, &pages[1]);
         assert_eq!(again.ranges(0, 9).0, vec![(3 * G, G), (PAGE_BITS * G, G)]);
         assert!(again.take_stale().is_empty());
-        // A page of another place, and one with a flipped bit.
+        // A page from another position, and one with a flipped bit.
         let mut misplaced = Bitmap::new(size, G);
         misplaced.load(1, 70, &pages[1]);
         assert_eq!(misplaced.ranges(0, 9).0, vec![(PAGE_BITS * G, 5 * G)]);

@@ -1,13 +1,13 @@
 //! Digests by which two sides find out whether they hold the same bytes.
 //!
-//! What: the first 16 bytes of SHA-256 over each piece of a range. Spec: FIPS 180-4.
-//! Does not: protect against somebody who chooses the bytes of both sides.
+//! A digest is the first 16 bytes of the SHA-256 (FIPS 180-4) of a piece. It does not protect against somebody who
+//! chooses the bytes of both sides.
 
 use bytes::Bytes;
 use ring::digest::{Context, SHA256};
 use weft_wire::repl::control::DIGEST;
 
-/// One digest for each `piece` bytes of the chain, the last over what is left.
+/// One digest for each `piece` bytes of the chain, the last over the remainder.
 pub(crate) fn digests(chain: &[Bytes], piece: usize) -> Vec<[u8; DIGEST]> {
     let mut all = Vec::new();
     let mut context = Context::new(&SHA256);

@@ -1,6 +1,4 @@
-//! Why something could not be done with a replica.
-//!
-//! What: [`Error`]. Spec: none. Does not: name a peer's reasons (see `wire::repl::control::Refusal`).
+//! Why an operation on a replica failed. The reasons of a peer are in `wire::repl::control::Refusal`.
 
 use std::time::Duration;
 
@@ -9,55 +7,55 @@ use crate::scan::Damage;
 use crate::state::Damaged;
 use crate::status::Role;
 
-/// See the module.
+/// Why an operation on a replica failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The journal's state cannot be believed.
-    #[error("the state in the journal is of no use: {0}")]
+    /// The journal's state is not valid.
+    #[error("the state in the journal is unusable: {0}")]
     Damaged(#[from] Damaged),
-    /// Records of its log that it has answered for are gone: it is not opened, since nobody knows what they changed. What
-    /// goes on with the rest is [`crate::rescue::salvage`]; what makes it a destination, [`crate::rescue::give_up`].
+    /// Answered records of its log are lost: it is not opened, because nobody knows what they changed.
+    /// [`crate::rescue::salvage`] goes on with the remainder, [`crate::rescue::give_up`] makes it a destination.
     #[error("{0}")]
     Log(Damage),
-    /// The journal failed, or is full; or a volume, of which that is not said.
+    /// The journal failed or is full; or a volume that is not named.
     #[error("{0}")]
     Store(#[from] weft_store::Error),
-    /// A volume failed, or is full.
+    /// A volume failed or is full.
     #[error("{volume}: {source}")]
     Volume {
         /// "volume NAME".
         volume: String,
-        /// How.
+        /// The cause.
         #[source]
         source: weft_store::Error,
     },
-    /// It is opened as what it is not.
+    /// It was opened in the other role.
     #[error("this side is a {}, not a {}", name(*.is), name(*.wanted))]
     Role {
-        /// What it is.
+        /// Its role.
         is: Role,
-        /// What was wanted.
+        /// The expected role.
         wanted: Role,
     },
     /// The volumes are not those of the journal.
     #[error("{0}")]
     Members(String),
-    /// More, or less, than can be.
+    /// A value beyond a limit.
     #[error("{0}")]
     Limit(String),
     /// There is no such peer.
     #[error("there is no destination number {0}")]
     NoPeer(usize),
-    /// Not in this state of affairs, and why.
+    /// Not possible in the current state; the text says why.
     #[error("{0}")]
     State(&'static str),
-    /// A copy is not promoted: all that speaks against it now, and not everything of that was passed over.
+    /// A copy is not promoted: the current objections, not all of which were overridden.
     #[error("{}", listed(.0))]
     Objections(Vec<Objection>),
-    /// What the peer said, or that it said nothing.
+    /// The peer refused, or did not answer.
     #[error("the destination: {0}")]
     Peer(#[from] peer::Error),
-    /// This side has given up, and it is not known whether another one has taken over.
+    /// This side has given up its role, and it is unknown whether the other side has taken over.
     #[error("{0}")]
     GivenUp(String),
     /// It was stopped, fenced or has failed.
@@ -66,27 +64,27 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether there may be room one day.
+    /// Whether the cause is a full disk, so that it may pass.
     pub(crate) fn is_full(&self) -> bool {
         let (Error::Store(e) | Error::Volume { source: e, .. }) = self else { return false };
         matches!(e, weft_store::Error::NoSpace)
     }
 }
 
-/// What speaks against the promotion of a copy.
+/// An objection to the promotion of a copy.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
 pub enum Objection {
-    /// Its source was heard of so long ago, and may be written to.
-    #[error("its source is alive: it was heard of {:.1} s ago, and what it answers from now on would be missing here", .0.as_secs_f64())]
+    /// Its source was heard from this long ago, and may still answer writes.
+    #[error("its source is alive: it was heard from {:.1} s ago, and writes that it answers from now on would be missing here", .0.as_secs_f64())]
     Alive(Duration),
-    /// The copy has not caught up with what its source had when they met last.
-    #[error("its source had {0} {records} more, which never came here", records = if *.0 == 1 { "record" } else { "records" })]
+    /// The copy lacks records that its source had at the last hello.
+    #[error("its source had {0} more {records}, which never arrived here", records = if *.0 == 1 { "record" } else { "records" })]
     Behind(u64),
-    /// It is no state that the source ever had.
-    #[error("a resync is under way: what is here is no state that the source ever had")]
+    /// Its volumes hold no state that the source ever had.
+    #[error("a resync is under way: the volumes here hold no state that the source ever had")]
     Inconsistent,
-    /// It is what this side had as a source, before it gave up.
-    #[error("this side gave up for another one, which is to overwrite what it has")]
+    /// Its volumes hold what this side had as a source, before it gave up.
+    #[error("this side gave up for another one, which is to overwrite its volumes")]
     GaveUp,
 }
 

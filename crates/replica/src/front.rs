@@ -1,15 +1,14 @@
-//! What the users of a volume have of it: the front, and behind it the volume itself, a source, or nothing.
+//! The block that the users of a volume see: requests go to the volume itself, to a source, or nowhere
+//! (docs/replication.md, "Fronts").
 //!
-//! What: [`Front`]. Spec: docs/replication.md, "Fronts". Owns: which of them it is. Does not: replicate.
+//! A front starts closed. Servers serve the front, so nobody reaches the volume before it is known to be in no group,
+//! or its group has put a source behind the front. Requests to a front that is about to open wait, at most
+//! [`WAITS_AT_MOST`]; a closed front refuses them with a reason.
 //!
-//! A front is made closed, without a block behind it: whoever serves a volume serves its front, and cannot reach the volume
-//! before somebody has said that it is replicated by nobody, or has put a source there. Requests to a front that is about to
-//! be opened wait, at most [`WAITS_AT_MOST`]; one that is closed refuses them and says why.
-//!
-//! Operation: a request looks up what is behind, and counts as long as that carries it out. A change takes what is behind
-//! away, waits until nobody uses it any more, and puts the next there; requests that come in between wait. So no write reaches
-//! the bare volume after a source has begun to copy it, or the other way round.
-//! Cost: an atomic counter and a read lock that is written to only by a change.
+//! A request counts as a user of the block behind the front until it is carried out. A change takes the block away,
+//! waits until it has no users, and puts the next one there; requests meanwhile wait. So no write reaches the bare
+//! volume after a source has begun to copy it, or the other way round. A request costs an atomic counter and a read
+//! lock, which only a change takes for writing.
 
 use std::fmt;
 use std::io;
@@ -24,27 +23,28 @@ use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 
 use crate::signal::Signal;
 
-/// How long a request waits for a front to open: less than the minute after which SMB clients give a request up.
+/// How long a request waits for a front to open: less than the minute after which SMB clients abandon a request.
 pub const WAITS_AT_MOST: Duration = Duration::from_secs(45);
 
-/// See the module.
+/// A volume as its users see it.
 pub struct Front {
-    /// Of what was behind last: a group may have less of a volume than there is, and it may grow.
+    /// The geometry of the block that was behind it last: a group may use less of a volume than there is, and it may
+    /// grow.
     geometry: Mutex<Geometry>,
     behind: RwLock<Behind>,
     active: AtomicUsize,
-    /// Nobody is inside any more.
+    /// The last user has left.
     idle: Signal,
-    /// Something else is behind.
+    /// The block behind it was changed.
     changed: Signal,
 }
 
 #[derive(Clone)]
 enum Behind {
     Block(Arc<dyn Block>),
-    /// Something comes, and what that waits for.
+    /// Requests wait; the text says for what.
     Nothing(Arc<str>),
-    /// Nobody may use it, and why.
+    /// Requests are refused; the text says why.
     Closed(Arc<str>),
 }
 
@@ -59,7 +59,7 @@ fn refused(kind: io::ErrorKind, why: &str) -> Error {
 }
 
 impl Front {
-    /// Of a volume of this geometry, with nothing behind it.
+    /// A front for a volume of this geometry, with nothing behind it.
     pub fn new(geometry: Geometry) -> Arc<Front> {
         let behind = RwLock::new(Behind::Nothing("the server is starting".into()));
         Arc::new(Front {
@@ -71,12 +71,12 @@ impl Front {
         })
     }
 
-    /// Lets this block carry out what comes from now on.
+    /// Puts this block behind the front: it carries out all requests from now on.
     pub async fn open(&self, block: Arc<dyn Block>) {
         self.change(Behind::Block(block)).await;
     }
 
-    /// Lets this block carry out what comes from now on, where nothing has been behind this front yet.
+    /// Puts this block behind the front, unless there has been one already.
     pub fn begin(&self, block: Arc<dyn Block>) {
         let mut behind = self.behind.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(*behind, Behind::Nothing(_)) {
@@ -86,12 +86,12 @@ impl Front {
         self.changed.notify();
     }
 
-    /// Refuses what comes from now on, and says why.
+    /// Refuses all requests from now on, for this reason.
     pub async fn close(&self, why: &str) {
         self.change(Behind::Closed(why.into())).await;
     }
 
-    /// One that is closed says something else from now on; any other stays what it is.
+    /// Changes the reason of a closed front; any other front stays as it is.
     pub(crate) fn reword(&self, why: &str) {
         let mut behind = self.behind.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(*behind, Behind::Closed(_)) {
@@ -99,7 +99,7 @@ impl Front {
         }
     }
 
-    /// Lets requests wait for what is said, and waits for those that are being carried out.
+    /// Lets new requests wait, with this text, and waits for those that are being carried out.
     pub async fn hold(&self, what_for: &str) {
         *self.behind.write().unwrap_or_else(PoisonError::into_inner) = Behind::Nothing(what_for.into());
         self.idle.until(|| (self.active.load(Ordering::SeqCst) == 0).then_some(())).await;
@@ -111,14 +111,14 @@ impl Front {
         self.changed.notify();
     }
 
-    /// It has so many bytes, though nothing is behind it that says so.
+    /// Sets the size while no block is behind it.
     pub(crate) fn resize(&self, size: u64) {
         self.geometry.lock().unwrap_or_else(PoisonError::into_inner).size = size;
     }
 
-    /// What is behind, counted; `None` while there is nothing.
+    /// The block behind the front, with this request counted as a user; `None` while there is none.
     fn enter(&self) -> Option<Result<Entered<'_>, Error>> {
-        // Counted first: a change that sees nobody counted has been seen by whoever comes later.
+        // Count first: if a change sees no users, every later request sees the change.
         self.active.fetch_add(1, Ordering::SeqCst);
         let guard = Guard(self);
         match self.behind.read().unwrap_or_else(PoisonError::into_inner).clone() {
@@ -200,7 +200,7 @@ mod tests {
         async move { front.submit(BlockOp::Write { offset: 0, data, durable: false }).await }
     }
 
-    /// A block that carries a request out when it is told to.
+    /// A block that carries out a request when it is told to.
     #[derive(Debug)]
     struct Slow(Plain, Mutex<Option<Waker>>, AtomicUsize);
 
@@ -229,7 +229,7 @@ mod tests {
             front.begin(slow.clone());
             let first = Box::pin(write(&front));
             let change = Box::pin(front.open(Arc::new(Plain::in_memory(4096).unwrap())));
-            // Both are begun, neither ends.
+            // Both have begun, and neither ends.
             let both = Box::pin(join(first, change));
             let futures_util::future::Either::Right((_, both)) =
                 select(both, Box::pin(rt::yield_now())).await
@@ -261,7 +261,7 @@ mod tests {
             front.close("it is a copy").await;
             assert!(write(&front).await.unwrap_err().to_string().contains("it is a copy"));
             assert!(front.readable().is_err(), "a share reads past it");
-            // Only what has never been decided is begun with.
+            // `begin` acts only on a front that was never opened or closed.
             front.begin(Arc::new(Plain::in_memory(4096).unwrap()));
             assert!(write(&front).await.is_err());
             front.open(Arc::new(Plain::in_memory(4096).unwrap())).await;

@@ -1,14 +1,16 @@
 //! Sources without manners, and operators without sense, against a real destination.
 //!
-//! Spec: `wire::repl`, docs/replication.md. Owns: a destination over simulated disks, and the model of what they may hold. Does not:
-//! check what an honest source is told; the stories and seeds of `tests` do. Exists in the builds of tests and fuzzers alone.
+//! Spec: `wire::repl`, docs/replication.md. Owns: a destination over simulated disks, and the model of what they may
+//! hold. Does not: check what an honest source is told; the stories and seeds of `tests` do. Exists in the builds of
+//! tests and fuzzers alone.
 //!
-//! An input is a [`Script`]. Requests are bytes, as they would travel: sessions that are opened with any history, appends in order
-//! and not, again, cut and damaged, blocks and resyncs at any moment, several at a time. Operators promote, give up, close and open;
-//! disks are full, hosts die, connections end, time passes. Checked: no panic; the destination stops only when it is told to;
-//! what it answered for is there after any death, and nothing that was not asked for (see [`model`]); bytes that are not
-//! replicated stay; epochs do not fall; a copy in a resync does not call itself consistent; appends that wait are bounded;
-//! whoever waits is answered when another source comes, which is served and ends with an equal copy.
+//! An input is a [`Script`]. Requests are bytes, as they would travel: sessions that are opened with any history,
+//! appends in order and not, again, cut and damaged, blocks and resyncs at any moment, several at a time. Operators
+//! promote, give up, close and open; disks are full, hosts die, connections end, time passes. Checked: no panic; the
+//! destination stops only when it is told to; what it answered for is there after any death, and nothing that was not
+//! asked for (see [`model`]); bytes that are not replicated stay; epochs do not fall; a copy in a resync does not call
+//! itself consistent; appends that wait are bounded; whoever waits is answered when another source comes, which is
+//! served and ends with an equal copy.
 
 #[cfg_attr(not(test), allow(dead_code, reason = "stories do more to disks than scripts"))]
 pub(crate) mod disk;
@@ -28,7 +30,7 @@ use weft_store::block::{Block, BlockOp, Outcome};
 use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Request, Response, Sync};
 
 use self::disk::Disk;
-use self::model::{Byte, Model, Place, difference};
+use self::model::{Byte, Model, VolumeRange, difference};
 use crate::destination::{Config, Destination, Force, MAX_WAITING};
 use crate::error::Error;
 use crate::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
@@ -340,8 +342,9 @@ impl Room {
 
     fn store(&mut self, session: u64, member: u16, offset: u64, data: Vec<u8>) {
         let (copy, model) = (self.copy.clone(), self.model.clone());
-        let id =
-            model.borrow_mut().storing(Place::new(member, offset, data.len() as u64), copy.status().applied);
+        let id = model
+            .borrow_mut()
+            .storing(VolumeRange::new(member, offset, data.len() as u64), copy.status().applied);
         let task = rt::spawn(async move {
             match copy.write_blocks(session, member, offset, vec![Bytes::from(data.clone())]).await {
                 Ok(()) => stored(&model, session, id, data),
@@ -408,7 +411,7 @@ impl Room {
         let (mut storing, mut blocks) = (None, Default::default());
         match &request {
             Request::Zero { member, offset, len, .. } => {
-                let place = Place::new(*member, *offset, *len);
+                let place = VolumeRange::new(*member, *offset, *len);
                 storing = Some(model.borrow_mut().storing(place, copy.status().applied));
             }
             Request::Barrier { .. } => blocks = model.borrow().answered_blocks(),

@@ -1,7 +1,7 @@
-//! One side of a group as its users and its partners meet it, whatever part it plays: what is in front of its volumes, and when.
+//! One side of a group in any role: opens it as its journal says, and opens and closes the fronts of its volumes
+//! (docs/replication.md, "Fronts").
 //!
-//! What: [`Group`], [`Host`]. Spec: docs/replication.md, "Fronts". Owns: the fronts of the volumes, and what the group is at
-//! present. Does not: name files, connect, or listen: its [`Host`] does.
+//! Files, connections and listeners belong to its [`Host`].
 //!
 //! ```text
 //!            ┌─────────────── opened as ───────────────────────────┐
@@ -10,9 +10,9 @@
 //!            └─────────────────────────────────────────────────────┘  (fronts closed, until told; a full disk: until it is not)
 //! ```
 //!
-//! A front of a group leads to a source or nowhere: the one step that puts the bare volume behind it is [`Group::end`], after
-//! which there is no group. A source answers nothing before each of its partners was asked whether it is one still, or could
-//! not be reached.
+//! A front of a group leads to a source or nowhere: only [`Group::end`] puts the bare volume behind it, after which
+//! there is no group. A source answers no write before each of its partners was asked whether it is still the source,
+//! or could not be reached.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,31 +33,31 @@ use crate::source::{self, First, PeerConfig, Source};
 use crate::state::State as Remembered;
 use crate::status::{Mode, Phase, Role, Status};
 
-/// How long a group may take to become what it was told to be.
+/// How long a group may take to change to a requested state.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 /// How long links may take to end when a source has stopped.
 const LINKS_END_WITHIN: Duration = Duration::from_secs(15);
-/// How often a group that a full disk has stopped is opened anew.
+/// How often a group that a full disk has stopped is opened again.
 const FULL_RETRY: Duration = Duration::from_secs(5);
-/// How often somebody who waits for a source to fall silent looks.
+/// How often a wait for the silence of a source checks it.
 const SILENCE_LOOK: Duration = Duration::from_millis(50);
 
-/// Another side, as the host knows it.
+/// A partner, as the host knows it.
 #[derive(Clone, Debug)]
 pub struct Partner {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Whether writes wait for it while it is a destination.
     pub mode: Mode,
 }
 
-/// What a group needs of the process that it is in.
+/// The services that a group needs from its process.
 pub trait Host {
-    /// Its journal and volumes; or why they cannot be used, and what to type.
+    /// Its journal and volumes; or why they are unusable, and what to type.
     fn side(&self) -> LocalBoxFuture<'_, Result<Side, Unusable>>;
-    /// The same with a new journal in place of one that is lost, not laid out yet, and how it is to be laid out.
+    /// Its volumes with a new journal in place of a lost one, not formatted yet, and the parameters to format it.
     fn renew(&self) -> LocalBoxFuture<'_, Result<(Side, journal::Format), String>>;
-    /// The latest epoch that is known here without the journal, or to a partner that can be reached.
+    /// The latest epoch that is known without the journal, here or to a reachable partner.
     fn latest_epoch(&self) -> LocalBoxFuture<'_, u64>;
     /// Its partners; the first of a destination is its source.
     fn partners(&self) -> Vec<Partner>;
@@ -65,33 +65,33 @@ pub trait Host {
     fn source(&self) -> source::Config;
     /// How a destination behaves.
     fn destination(&self) -> destination::Config;
-    /// Whoever comes in the name of the partnership is led there from now on.
+    /// Directs requests of the partnership to this side from now on.
     fn lead(&self, to: Behind);
     /// Runs [`Source::ship`] for destination number `n`.
     fn ship(&self, source: &Arc<Source>, n: usize, partner: &str);
-    /// It has become something else.
+    /// The state of the group has changed.
     fn became(&self, state: &State);
 }
 
-/// Why journal or volumes cannot be used.
+/// Why the journal or the volumes are unusable.
 #[derive(Clone, Debug)]
 pub struct Unusable {
-    /// What kind of reason it is.
+    /// The kind of reason.
     pub cause: Cause,
     /// A sentence.
     pub why: String,
 }
 
-/// Who answers the requests of a partnership.
+/// The side that answers the requests of a partnership.
 #[derive(Clone, Debug)]
 pub enum Behind {
     /// Nobody yet.
     Starting,
     /// It keeps a copy.
     Destination(Arc<Destination>),
-    /// It is written to here.
+    /// A source.
     Source(Arc<Source>),
-    /// Nobody, until somebody decides or mends something.
+    /// Nobody, until an administrator decides or repairs something.
     Stopped,
 }
 
@@ -101,19 +101,19 @@ impl Behind {
         match self {
             Behind::Destination(destination) => destination.control(request).await,
             Behind::Source(source) => source.control(&request).await,
-            // It may be back in a moment: who asks waits for that, and does not call it lost.
+            // It may be open again in a moment: the partner waits for that, and does not count it as lost.
             Behind::Starting => Response::Refused(Refusal::Session),
             Behind::Stopped => Response::Refused(Refusal::Stopped),
         }
     }
 }
 
-/// What a group is.
+/// The state of a group.
 #[derive(Clone, Debug)]
 pub enum State {
-    /// Not known yet: its journal is being read, or its partners are being asked.
+    /// Being opened: its journal is being read, or its partners are being asked.
     Starting,
-    /// Written to here.
+    /// A source.
     Source(Arc<Source>),
     /// A copy.
     Destination(Arc<Destination>),
@@ -124,32 +124,32 @@ pub enum State {
 /// A group that is neither source nor destination: its fronts are closed.
 #[derive(Debug)]
 pub struct Stopped {
-    /// What kind of reason there is.
+    /// The kind of reason.
     pub cause: Cause,
     /// A sentence that says what to type.
     pub why: String,
-    /// What both sides have written to is kept for the decision.
+    /// The source, which is kept for the decision after both sides were written to.
     source: Option<Arc<Source>>,
 }
 
-/// Why a group is stopped, as far as what gets it out of that differs.
+/// Why a group is stopped: one variant for each way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// Its journal is lost, or cannot be believed.
+    /// Its journal is lost or invalid.
     Journal,
-    /// What a volume holds cannot be believed: its file is another one.
+    /// The content of a volume is unknown: it lies on another file.
     Volume,
     /// Its log is damaged.
     Log,
     /// Both sides were written to.
     Split,
-    /// It is a source that was set back: a destination has what was written here and is here no more.
+    /// It is a source that was set back: a destination has records that are lost here.
     SetBack,
     /// It was opened as a source, and a destination says that its source has ended the partnership.
     Over,
-    /// A disk is full: it is opened anew until there is room.
+    /// A disk is full: opening is retried until there is room.
     Full,
-    /// Something else is to be mended first.
+    /// Something else has to be repaired first.
     Failed,
 }
 
@@ -159,18 +159,18 @@ impl From<Unusable> for Stopped {
     }
 }
 
-/// What is said to whoever wants to use a copy.
+/// The message for users of a copy.
 fn copy_of(source: &str) -> String {
     format!("this is the copy of a replica: it can be used at {source}")
 }
 
-/// The host of a partner that is called HOST:GROUP.
+/// The host in a partner's name HOST:GROUP.
 fn host_of(partner: &str) -> &str {
     partner.rsplit_once(':').map_or(partner, |(host, _)| host)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is kept here is replaced as a whole.
+    // The value is only ever replaced as a whole, so a panic leaves no half of it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -184,24 +184,24 @@ pub struct Group {
     /// The source that runs, though its fronts may not be open yet.
     running: Mutex<Option<Arc<Source>>>,
     changed: Signal,
-    /// Whoever changes which destinations there are is in it, and so is a source that is being opened: what its journal knows
-    /// and what its host names are looked at together.
+    /// Held by changes to the list of destinations and by the opening of a source, which compares the journal with the
+    /// host's list.
     destinations: Gate,
     /// It ends for good, or with the process.
     ending: AtomicBool,
     /// The task has ended.
     ended: AtomicBool,
-    /// [`Group::end`] has got as far as [`Settled`].
+    /// [`Group::end`] has reached [`Settled`].
     is_settled: AtomicBool,
 }
 
-/// Says that the volumes of a group have all that was answered, durably, and that nobody uses them. Only then may the group's log be
-/// removed.
+/// Proof that the volumes of a group hold every answered write, durably, and have no users. Only then may the group's
+/// log be removed.
 #[derive(Debug)]
 pub struct Settled(());
 
 impl Group {
-    /// A group whose volumes are behind these fronts, which are closed.
+    /// A group whose volumes have these closed fronts.
     pub fn new(name: &str, fronts: Vec<Arc<Front>>) -> Group {
         Group {
             name: name.to_owned(),
@@ -216,7 +216,7 @@ impl Group {
         }
     }
 
-    /// What it is now.
+    /// Its current state.
     pub fn state(&self) -> State {
         lock(&self.state).clone()
     }
@@ -231,7 +231,7 @@ impl Group {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// What the engine says, where it runs: a source does before its fronts are open, while its log is replayed.
+    /// The status of the engine, if it runs: a source runs before its fronts are open, while its log is replayed.
     pub fn status(&self) -> Option<Status> {
         match self.state() {
             State::Source(source) => Some(source.status()),
@@ -241,12 +241,13 @@ impl Group {
         }
     }
 
-    /// Waits until it is something.
+    /// Waits until its state satisfies the condition.
     pub async fn until(&self, is: impl Fn(&State) -> bool) {
         self.changed.until(|| is(&self.state()).then_some(())).await;
     }
 
-    /// Waits until it has become what it is to be, for [`SETTLES_WITHIN`]; a stopped one says why, and so does a late one.
+    /// Waits until its state satisfies the condition, for at most [`SETTLES_WITHIN`]. The error says why it is stopped
+    /// or late.
     pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), String> {
         let look = || match self.state() {
             state if is(&state) => Some(Ok(())),
@@ -260,12 +261,12 @@ impl Group {
         rt::timeout(SETTLES_WITHIN, self.changed.until(look)).await.unwrap_or_else(|_| late())
     }
 
-    /// Lets the group be what its journal says, until it ends. Its fronts were closed before, and are when this returns.
+    /// Runs the group in the role of its journal until it ends. Its fronts are closed before and afterwards.
     pub async fn govern(&self, host: &dyn Host) {
         let mut former: Option<Arc<Source>> = None;
         while !self.is_ending() {
             if let Some(source) = former.take() {
-                // Commands may have it still.
+                // Commands may still hold it.
                 source.retire().await;
             }
             let lived = self.live(host).await;
@@ -288,7 +289,7 @@ impl Group {
             });
             match full {
                 false => told.await,
-                // Until then, or until there may be room.
+                // Wait for that, or until there may be room.
                 true => rt::timeout(FULL_RETRY, told).await.unwrap_or_default(),
             }
         }
@@ -296,7 +297,7 @@ impl Group {
         self.changed.notify();
     }
 
-    /// A stopped one begins anew with what the journal says.
+    /// Opens a stopped group again, as its journal says.
     pub fn again(&self, host: &dyn Host) {
         self.set(host, State::Starting);
     }
@@ -307,13 +308,13 @@ impl Group {
         }
     }
 
-    /// Where the source of this copy is, for whoever comes. Fronts that are not closed stay what they are: it may have become a
-    /// source meanwhile.
+    /// Sets the message of the closed fronts of a copy, which names the source. Other fronts stay as they are: the
+    /// group may have become a source meanwhile.
     pub fn is_copy_of(&self, source: &str) {
         self.fronts.iter().for_each(|front| front.reword(&copy_of(source)));
     }
 
-    /// The last record that a copy has and this side has no more, and that copy's host, where this side was set back.
+    /// If this side was set back: the last record of the copy that has more, and that copy's host.
     pub fn set_back(&self) -> Option<(u64, String)> {
         let (last, by) = match self.state() {
             State::Destination(copy) => copy.floor()?,
@@ -326,7 +327,7 @@ impl Group {
         Some((last, by.map_or("another copy".to_owned(), |name| host_of(&name).to_owned())))
     }
 
-    /// One life. `Ok`: the journal is to be asked again.
+    /// Runs the group in one role. `Ok`: the journal has to be read again.
     async fn live(&self, host: &dyn Host) -> Result<(), Stopped> {
         self.set(host, State::Starting);
         let turn = self.destinations.enter().await;
@@ -340,7 +341,7 @@ impl Group {
         }
         match state.role {
             Role::Source => {
-                // It may have been a copy until now, whose front refuses what comes.
+                // It may have been a copy until now, whose front refuses requests.
                 for front in &self.fronts {
                     front.hold("the source is being opened, and asks its destinations").await;
                 }
@@ -368,10 +369,10 @@ impl Group {
         tracing::info!("group {}: destination of {source}", self.name);
         destination.run().await;
         destination.retire().await;
-        // Requests are still led there: one that has become a source says so until that answers itself.
+        // Requests still go to the destination: once promoted it says so, until the source answers.
         let status = destination.status();
         match (status.role, status.last_error) {
-            // Opened anew, it goes on before the damage.
+            // Opened again, it goes on before the damage.
             (Role::Destination, Some(why)) if destination.damage().is_some() => {
                 tracing::error!("group {}: {why}", self.name);
                 Ok(())
@@ -396,7 +397,7 @@ impl Group {
         *lock(&self.running) = Some(source.clone());
         host.lead(Behind::Source(source.clone()));
         if let Err(e) = self.send_to_partners(host, &source, state).await {
-            // What runs already ends.
+            // End the loops that run already.
             let _closed = source.close().await;
             return Err(self.stopped(&e, e.to_string()));
         }
@@ -410,8 +411,8 @@ impl Group {
         state: &Remembered,
     ) -> Result<(), Error> {
         let partners = host.partners();
-        // A destination is in the journal before the host names it, and after it names it no more (see `attach` and `detach`).
-        // One that a crash in between has left would be sent nothing, and the log would be kept for it.
+        // A destination is in the journal before the host names it, and after it names it no more (see `attach` and
+        // `detach`). One that a crash in between has left would be sent nothing, and the log would be kept for it.
         for name in source.keep_destinations(|name| partners.iter().any(|p| p.name == name)).await? {
             tracing::warn!(
                 "group {group}: {name} is no destination: the server ended before it was added, or after it was removed. \
@@ -449,7 +450,7 @@ impl Group {
             for (member, front) in self.fronts.iter().enumerate() {
                 front.open(source.block(member)).await;
             }
-            // Whoever sees this may use the volumes.
+            // From this state on users may use the volumes.
             self.set(host, State::Source(source.clone()));
             tracing::info!("group {}: source, epoch {}", self.name, source.status().epoch);
         }
@@ -476,14 +477,14 @@ impl Group {
             }),
             Phase::SetBack => Err(Stopped {
                 cause: Cause::SetBack,
-                // Another destination may have said since that it has more.
+                // Another destination may have reported since that it has more.
                 why: self.was_set_back(&source, &source.halted().map_or(why, |(_, why)| why)),
                 source: Some(source),
             }),
             Phase::Refused => {
                 Err(Stopped { cause: Cause::Over, why: self.is_over(&source, &why), source: Some(source) })
             }
-            // That it cannot be read now either is no other reason.
+            // That it is still unreadable is not another reason.
             Phase::Failed => Err(self.failed_source(&why)),
             _ => Err(match now {
                 Ok(_) => self.failed(why),
@@ -492,7 +493,7 @@ impl Group {
         }
     }
 
-    /// What its journal says is not known.
+    /// The content of its journal is unknown.
     fn cannot_look(&self, e: &Error) -> Stopped {
         match e {
             Error::Store(medium) if !e.is_full() => {
@@ -576,7 +577,7 @@ impl Group {
         )
     }
 
-    /// A disk of a source has failed: what was answered is in its log, and at its copy.
+    /// A disk of a source has failed: answered writes are in its log, and at its copy.
     pub(crate) fn failed_source(&self, why: &str) -> Stopped {
         self.failed(format!(
             "{why}. A destination that has what was answered here takes over: `weft replica switch {} --failover` there; this side becomes \
@@ -594,12 +595,13 @@ impl Group {
         )
     }
 
-    /// What is said of a journal that is of no use.
+    /// The message for an unusable journal.
     pub fn lost_journal(&self, why: &str) -> String {
         self.lost(&format!("its journal is of no use: {why}"))
     }
 
-    /// What is said of a journal on a disk that answers with errors: it may be whole, and is not to be begun anew for that.
+    /// The message for a journal on a disk that returns errors: the journal may be intact, and must not be replaced
+    /// because of that.
     pub fn unreadable_journal(&self, why: &str) -> String {
         self.until_mended(&format!(
             "its journal cannot be read: {why}. It may be whole, and know of writes that were answered here alone. A destination that has \
@@ -608,7 +610,7 @@ impl Group {
         ))
     }
 
-    /// What is said of a volume that lies on another file than it did.
+    /// The message for a volume that lies on another file than before.
     pub fn replaced_volume(&self, volume: &str, why: &str) -> String {
         self.lost(&format!("volume {volume}: {why}"))
     }
@@ -623,8 +625,8 @@ impl Group {
         )
     }
 
-    /// Makes a partner a destination of this source: its journal knows it first, then `remember` has the host name it, durably.
-    /// What a crash leaves in between is forgotten when the source is opened again.
+    /// Makes a partner a destination of this source: first in the journal, then `remember` adds it to the host's list,
+    /// durably. After a crash in between the next opening of the source forgets it.
     pub async fn attach(
         &self,
         host: &dyn Host,
@@ -636,7 +638,7 @@ impl Group {
         let source = self.written_here()?;
         let n = self.add(&source, partner, first).await.map_err(|e| format!("{}: {e}", partner.name))?;
         if let Err(why) = remember() {
-            // Nobody would send to it, and the log would be kept for it.
+            // Otherwise nobody would send to it, and the log would be kept for it.
             let removed = source.remove_peer(n).await;
             removed.map_err(|e| format!("{why}; {} stays a destination: {e}", partner.name))?;
             return Err(why);
@@ -645,9 +647,9 @@ impl Group {
         Ok(())
     }
 
-    /// Forgets a destination of this source: `forget` has the host name it no more, durably, and then the journal does not know
-    /// it any more. In the other order a crash in between would leave one that is named and not known, which is taken for a
-    /// partner that has everything.
+    /// Forgets a destination of this source: first `forget` removes it from the host's list, durably, then from the
+    /// journal. In the other order a crash in between would leave one that the list names and the journal does not
+    /// know, which would count as a partner that has everything.
     pub async fn detach(
         &self,
         partner: &str,
@@ -660,7 +662,7 @@ impl Group {
         source.keep_destinations(others).await.map_err(|e| format!("{partner}: {e}")).map(drop)
     }
 
-    /// The source, where this side is one at present.
+    /// The source, if this side is one at present.
     fn written_here(&self) -> Result<Arc<Source>, String> {
         match self.state() {
             State::Source(source) => Ok(source),
@@ -672,7 +674,7 @@ impl Group {
         }
     }
 
-    /// Makes a partner known to the journal.
+    /// Adds a partner to the journal.
     async fn add(&self, source: &Arc<Source>, partner: &Partner, first: First) -> Result<usize, Error> {
         let peer = |first| PeerConfig { name: partner.name.clone(), mode: partner.mode, first };
         match source.add_peer(peer(first)).await {
@@ -684,8 +686,8 @@ impl Group {
         }
     }
 
-    /// Makes this side the source, without asking the one that is. Unless it is forced, that has to have been silent for as
-    /// long as it may be, which is waited for.
+    /// Makes this side the source without asking the current one. Unless forced, this waits until the current source
+    /// was silent for long enough.
     pub async fn failover(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
         if !force.source_alive {
             self.let_fall_silent(copy).await;
@@ -693,7 +695,7 @@ impl Group {
         self.take_over(copy, tag, force).await
     }
 
-    /// Waits until the source of a copy has been silent for as long as it may be, or is heard of.
+    /// Waits until the source of a copy was silent for long enough, or is heard from.
     pub async fn let_fall_silent(&self, copy: &Destination) {
         let began = rt::now();
         while copy.heard_at() <= began && !copy.is_source_silent() {
@@ -701,16 +703,16 @@ impl Group {
         }
     }
 
-    /// The same as [`Group::failover`], at once.
+    /// Does the same as [`Group::failover`], at once.
     pub async fn take_over(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
         let era = copy.promote(tag, force).await?;
         self.settled(|state| matches!(state, State::Source(_))).await.map_err(Error::Halted)?;
         Ok(era)
     }
 
-    /// Decides which side counts; this one is what follows from that when this returns.
-    /// Without `force` this side does not count where it was set back, and a copy has what it has had; nor does it follow a source
-    /// then that lacks that.
+    /// Decides which side counts, and waits until this side has taken the role that follows. If this side was set back,
+    /// and a copy has the lost records, it counts only with `force`; and only with `force` does it follow a source that
+    /// lacks those records.
     pub async fn resolve(
         &self,
         host: &dyn Host,
@@ -754,7 +756,7 @@ impl Group {
                 };
                 decided.map_err(|e| format!("{} ({e})", stopped.why))?;
             }
-            // It counts already, and the other one is told so whenever it asks.
+            // It counts already, and the other side learns so whenever it says hello.
             State::Source(source) if keep_here && source.is_disputed() => return Ok(()),
             State::Source(source) if !keep_here && source.is_disputed() => {
                 source.give_up().await.map_err(|e| e.to_string())?;
@@ -788,7 +790,7 @@ impl Group {
             self.again(host);
         }
         match self.settled(settled).await {
-            // It had looked at its journal just before that was written.
+            // It had read its journal just before that was written.
             Err(_) if matches!(self.state(), State::Stopped(stopped) if stopped.cause == Cause::Split) => {
                 self.again(host);
                 self.settled(settled).await
@@ -802,12 +804,13 @@ impl Group {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Ends it for good: `forget` removes what is kept of the group, durably, and then the volumes are volumes like any others, of
-    /// which `bare` are the blocks. The order is what keeps a crash or an error from losing answered writes: the volumes have what
-    /// the log holds, durably, before that goes; and nobody writes to them alone while a crash could bring the group back.
+    /// Ends it for good: `forget` removes the group's files, durably, and then the volumes are ordinary volumes, with
+    /// the blocks `bare`. The order keeps a crash or an error from losing answered writes: the volumes hold the records
+    /// of the log, durably, before that is removed; and nobody writes to them directly while a crash could bring the
+    /// group back.
     ///
-    /// After an error the group is what it was, or closed until this is called again; a copy whose log could not be applied is closed
-    /// until the server starts again. `give_up` lets what a copy cannot apply go with its log.
+    /// After an error the group is as it was, or closed until this is called again; a copy whose log could not be
+    /// applied is closed until the server starts again. `give_up` gives up the records that a copy cannot apply.
     pub async fn end(
         &self,
         bare: &[Arc<dyn Block>],
@@ -822,7 +825,8 @@ impl Group {
         Ok(())
     }
 
-    /// Ends the task. Where the log has what the volumes lack they have it before, and an error leaves everything as it was.
+    /// Ends the task. Before that, the log is applied if the volumes lack its records; an error leaves everything as it
+    /// was.
     async fn settle(&self, bare: &[Arc<dyn Block>], give_up: bool) -> Result<Settled, String> {
         if self.is_settled.load(Ordering::Acquire) {
             return Ok(Settled(()));
@@ -841,7 +845,7 @@ impl Group {
                 status.last.saturating_sub(status.applied)
             ));
         }
-        // The log of one that was ended once may be older than its volumes.
+        // If its partnership was ended once, its log may be older than its volumes.
         if let State::Stopped(stopped) = self.state()
             && stopped.cause != Cause::Over
             && let Some(source) = &stopped.source
@@ -853,7 +857,7 @@ impl Group {
         }
         let flushed = match self.state() {
             State::Stopped(stopped) if stopped.source.is_some() => flush(bare).await,
-            // A source or a copy that runs is flushed when it is closed; of others nobody can tell what is missing.
+            // A running source or copy is flushed when it is closed; for others it is unknown what is missing.
             _ => Ok(()),
         };
         flushed
@@ -864,7 +868,7 @@ impl Group {
             return Err(format!("{} is still being opened: try again in a moment", self.name));
         }
         match closed {
-            // A write that came since may be in the log alone.
+            // A later write may be only in the log.
             Err(e) if was_source || copy.is_some() => {
                 return Err(format!(
                     "{}: its volumes may lack what its log has: {e}; start the server again",
@@ -887,7 +891,7 @@ impl Group {
 
     async fn try_close(&self) -> Result<(), Error> {
         self.ending.store(true, Ordering::Release);
-        // A write that waits for a destination that is away may wait for ever: it is refused when its source ends.
+        // A write may wait for an unreachable destination indefinitely: it is refused when its source ends.
         let held = join_all(self.fronts.iter().map(|front| front.hold("the server, or replication, ends")));
         let _waits = rt::timeout(LINKS_END_WITHIN, held).await;
         let running = lock(&self.running).clone();

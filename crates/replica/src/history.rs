@@ -1,10 +1,8 @@
-//! Two rows of eras beside each other: where they part, and what a source says to another.
-//!
-//! Spec: the crate's page, "Histories". Does not: know what was written in an era.
+//! Compares two histories: where they part, and how one source answers another (the crate's page, "Histories").
 
 use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal};
 
-/// Whether two eras are the same one, whatever is said of where it began.
+/// Whether two eras are the same, wherever they are said to begin.
 pub(crate) fn same(a: &Era, b: &Era) -> bool {
     (a.epoch, a.tag) == (b.epoch, b.tag)
 }
@@ -18,8 +16,8 @@ pub(crate) struct Fork {
     pub own_era: bool,
 }
 
-/// Whether somebody was promoted behind the era of number `at`. A source that has only lost the end of its log, and begun an
-/// era of the same epoch, is who it was.
+/// Whether there was a promotion behind the era of number `at`. A source that has only lost the end of its log, and
+/// begun an era of the same epoch, is still the same source.
 fn promoted(eras: &[Era], at: usize) -> bool {
     let behind = |era: &Era| eras.iter().skip(at).any(|later| later.epoch > era.epoch);
     eras.get(at).is_some_and(behind)
@@ -31,7 +29,7 @@ fn common(mine: &[Era], theirs: &[Era]) -> Option<(usize, usize)> {
     mine.iter().enumerate().rev().find_map(known)
 }
 
-/// Compares histories; `None` where they have nothing in common.
+/// Compares histories; `None` if they have no era in common.
 pub(crate) fn fork(mine: &[Era], last: u64, theirs: &[Era]) -> Option<Fork> {
     let (i, j) = common(mine, theirs)?;
     let my_end = mine.get(i.saturating_add(1)).map_or(last, |next| next.after);
@@ -39,25 +37,25 @@ pub(crate) fn fork(mine: &[Era], last: u64, theirs: &[Era]) -> Option<Fork> {
     Some(Fork { at: my_end.min(their_end), own_era: promoted(mine, i) })
 }
 
-// The tag of an era that a source begins because it is opened: one of these in 16 bits, the number of the opening in the next 16, and
-// 32 that are random.
+// The tag of an era that a source begins because it is opened: one of these in 16 bits, the number of the opening in
+// the next 16, and 32 that are random.
 const LOST_NOTHING: u64 = 0xc1ea;
 const MAY_HAVE_LOST: u64 = 0xc1eb;
 
-/// The tag of an era that a source begins with its opening number `life`; `draw` is random. It says whether the source was opened with
-/// everything that it had ever sent: then whatever somebody else has of this history behind that point was written by this source,
-/// which has it no more.
+/// The tag of an era that a source begins with its opening number `life`; `draw` is random. It says whether the source
+/// was opened with everything that it had ever sent: then this source has written, and since lost, any later record of
+/// this history that another side has.
 pub(crate) fn opening_tag(draw: u64, life: u64, lost_nothing: bool) -> u64 {
     let mark = if lost_nothing { LOST_NOTHING } else { MAY_HAVE_LOST };
     mark << 48 | (life & 0xffff) << 32 | draw & 0xffff_ffff
 }
 
-/// Whether a source that began this era by being opened had lost nothing of what it had sent.
+/// Whether the source that began this era when it was opened had every record that it had sent.
 pub(crate) fn lost_nothing(era: &Era) -> bool {
     era.tag >> 48 == LOST_NOTHING
 }
 
-/// The number of the opening; none of another era, or one of an older version.
+/// The number of the opening; `None` for other eras and those of older versions.
 fn opening(era: &Era) -> Option<u16> {
     matches!(era.tag >> 48, LOST_NOTHING | MAY_HAVE_LOST).then_some((era.tag >> 32 & 0xffff) as u16)
 }
@@ -68,7 +66,8 @@ fn is_remembered(era: &Era, oldest: &Era) -> bool {
     opening(era).zip(opening(oldest)).is_some_and(ahead)
 }
 
-/// Whether a source of this history comes from the same promotion as the latest that this side knows, and is not an earlier opening.
+/// Whether a source of this history comes from the same promotion as the latest that this side knows, and is not an
+/// earlier opening.
 pub(crate) fn goes_on(mine: &[Era], theirs: &[Era]) -> bool {
     let newest = |eras: &[Era]| eras.last().map(|era| era.epoch);
     common(mine, theirs).is_some_and(|(i, j)| {
@@ -77,9 +76,9 @@ pub(crate) fn goes_on(mine: &[Era], theirs: &[Era]) -> bool {
     })
 }
 
-/// Whether the source of this history was set back, by a backup or a snapshot: it has had, durable, what a destination of that
-/// history has, and has it no more. The last sequence that both have, then. Of what the destination has, the source has said up to
-/// `claimed` that it had it durable.
+/// Whether the source of this history was set back, by a backup or a snapshot: it has lost records that it had durable,
+/// and that a destination of that history has. Returns the last sequence that both have. The source has said that it
+/// had everything through `claimed` durable.
 pub(crate) fn set_back(mine: &[Era], last: u64, claimed: u64, theirs: &[Era]) -> Option<u64> {
     let (i, j) = common(mine, theirs)?;
     if promoted(mine, i) || promoted(theirs, j) {
@@ -93,31 +92,32 @@ pub(crate) fn set_back(mine: &[Era], last: u64, claimed: u64, theirs: &[Era]) ->
     }
     let next = theirs.get(j.saturating_add(1));
     if is_first && theirs.len() >= MAX_ERAS {
-        // Openings that a source has forgotten lie behind the first of its epoch. One that this side knows is younger than that.
+        // Openings that a source has forgotten lie behind the first of its epoch. One that this side knows is younger
+        // than that.
         let known = mine.last().filter(|_| mine.len() > i.saturating_add(1));
         return known.zip(next).is_some_and(|(known, oldest)| is_remembered(known, oldest)).then_some(at);
     }
-    // This side has lived under an opening that the source does not know.
+    // This side has followed an opening that the source does not know.
     let unknown = mine.len() > i.saturating_add(1);
     let opened = next.is_some_and(lost_nothing);
     (unknown || opened || claimed > at).then_some(at)
 }
 
-/// The last record of the epoch of this era that a source has which comes with this hello: a later one begins behind it.
+/// The last record of this era's epoch that the source of a hello has: a later epoch begins behind it.
 pub(crate) fn end_of_epoch(era: Era, hello: &Hello) -> u64 {
     let later = hello.eras.iter().find(|later| later.epoch > era.epoch);
     later.map_or(hello.last, |later| later.after)
 }
 
-/// An era that has claimed this side, as a source that is refused for it is told of it: what that wrote behind the point where the
-/// histories part is missing under the other.
+/// An era that has claimed this side, as a source that is refused for it is told of it: what that wrote behind the
+/// point where the histories part is missing under the other.
 pub(crate) fn parted(by: Era, mine: &[Era], theirs: &[Era]) -> Era {
     let next = common(mine, theirs).and_then(|(_, j)| theirs.get(j.saturating_add(1)));
     Era { after: next.map_or(by.after, |next| by.after.min(next.after)), ..by }
 }
 
-/// The source of a later epoch that has taken over from a source of this history, as told by its own: a copy was promoted, and this
-/// side has been promoted no more since. With the last sequence that both have.
+/// The source of a later epoch that has taken over from a source of this history, as told by its own: a copy was
+/// promoted, and this side has been promoted no more since. With the last sequence that both have.
 pub(crate) fn successor(mine: &[Era], theirs: &[Era]) -> Option<Era> {
     let (i, j) = common(mine, theirs)?;
     (!promoted(mine, i) && promoted(theirs, j)).then_some(())?;
@@ -126,17 +126,17 @@ pub(crate) fn successor(mine: &[Era], theirs: &[Era]) -> Option<Era> {
     theirs.last().map(|by| Era { after, ..*by })
 }
 
-/// What a source of one history says to that of another, who takes it for its destination: who came later counts, unless both
-/// went their own way. A [`successor`] is another matter.
+/// How a source refuses the hello of another source: the later one counts, unless both have records of their own. For a
+/// [`successor`] another rule holds.
 pub(crate) fn refusal(mine: &[Era], theirs: &[Era]) -> Refusal {
     let Some(own) = mine.last().copied() else { return Refusal::Invalid };
-    // Of the same partnership, and apart for so many eras that where they part is forgotten.
+    // Both are of the same partnership, but the era where they part is forgotten.
     let Some((i, j)) = common(mine, theirs) else { return Refusal::SplitBrain(own) };
     if !promoted(mine, i) {
-        // Nobody was promoted: the other is a twin of this side, or an earlier or later opening.
+        // There was no promotion: the other is a twin of this side, or an earlier or later opening.
         return Refusal::Inconsistent;
     }
-    // What the other wrote behind the point at which this side went on alone, or it did, is missing here.
+    // Records of the other behind the point where one of them went on alone are missing here.
     let next = |eras: &[Era], at: usize| eras.get(at.saturating_add(1)).map(|era| era.after);
     let ends = next(mine, i).into_iter().chain(next(theirs, j));
     let by = Era { after: ends.fold(u64::MAX, u64::min), ..own };
@@ -181,7 +181,8 @@ mod tests {
         // Opened with all that it had ever written.
         assert_eq!(is(&[first], 691, 0, &[first, era(1, nothing, 206)]), Some(206));
         assert_eq!(is(&[first], 206, 206, &[first, era(1, nothing, 206)]), None);
-        // It has gone on alone, past what the copy has, and was opened again: what the copy has was written by another opening.
+        // It has gone on alone, past what the copy has, and was opened again: what the copy has was written by another
+        // opening.
         let mine = [first, era(1, 77, 206)];
         assert_eq!(is(&mine, 691, 0, &[first, era(1, lost, 206), era(1, lost ^ 1, 1700)]), Some(206));
         assert_eq!(is(&mine, 206, 0, &[first, era(1, lost, 206)]), None);

@@ -1,7 +1,7 @@
 //! The journal of one side of a group: state, bitmaps and log, in one block of its own.
 //!
-//! What: [`format()`], [`look`], `Journal`; [`Side`], a group with its journal. Spec: this file, `crate::state`,
-//! `crate::bitmap`, `crate::log`. Owns: nothing but handles. Does not: lock the journal against a second process.
+//! The layouts of the parts are in `crate::state`, `crate::bitmap` and `crate::log`. Nothing here locks the journal
+//! against a second process.
 //!
 //! ```text
 //!      0   4096   state, copy 0
@@ -10,8 +10,8 @@
 //!      .      .   the ring log
 //! ```
 //!
-//! Whatever is written here is made durable with the journal's own flush before anything relies on it. A promise of the state is
-//! written to both copies, one after the other: a torn write leaves one of them, and so does a page that is damaged later.
+//! Everything is flushed before anything relies on it. A promise of the state is written to both copies, one after the
+//! other, so that a torn write or a page that is damaged later leaves one of them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,22 +33,22 @@ use crate::status::Role;
 /// The smallest log: room for several of the longest records.
 #[cfg(not(any(test, fuzzing)))]
 pub const MIN_LOG_BYTES: u64 = 16 * (crate::record::MAX_PAYLOAD as u64);
-/// The smallest log of the tests, whose records are shorter accordingly.
+/// The smallest log in tests, whose records are shorter accordingly.
 #[cfg(any(test, fuzzing))]
 pub const MIN_LOG_BYTES: u64 = 64 << 10;
-/// What is right for most: a few seconds of a fast disk.
+/// The default size of a log: a few seconds of a fast disk.
 pub const DEFAULT_LOG_BYTES: u64 = 1 << 30;
 
 const BITMAPS_AT: u64 = 2 * COPY_BYTES as u64;
 
-/// A journal to be.
+/// The parameters of a new journal.
 #[derive(Clone, Debug)]
 pub struct Format {
-    /// Which partnership: random, the same on all sides.
+    /// The partnership: random, the same on all sides.
     pub partnership: [u8; 16],
-    /// The part that it plays at first.
+    /// The initial role.
     pub role: Role,
-    /// Random: of the first era where it is a source, and of its log.
+    /// A random tag for the log, and for the first era of a source.
     pub tag: u64,
     /// Bytes of each volume, in the group's order.
     pub sizes: Vec<u64>,
@@ -59,21 +59,21 @@ pub struct Format {
 /// A group with its journal.
 #[derive(Clone, Debug)]
 pub struct Side {
-    /// See [`bytes()`] for how long it has to be.
+    /// The block of the journal; [`bytes()`] gives its length.
     pub journal: Arc<dyn Block>,
     /// The volumes, in the group's order.
     pub members: Vec<Arc<dyn Block>>,
-    /// Where reads land.
+    /// The pool for reads.
     pub pool: Pool,
-    /// What time it is.
+    /// The clock.
     pub wall: Wall,
-    /// What messages call it.
+    /// Its names in messages.
     pub names: Names,
-    /// A random number, another one whenever the side is opened.
+    /// A random number, drawn for each opening.
     pub draw: u64,
 }
 
-/// What messages call a group and its volumes.
+/// The names of a group and its volumes in messages.
 #[derive(Clone, Debug)]
 pub struct Names(Arc<(String, Vec<String>)>);
 
@@ -88,7 +88,7 @@ impl Names {
         &self.0.0
     }
 
-    /// "volume NAME"; its number where nobody has named it.
+    /// "volume NAME", or its number if it has no name.
     pub fn volume(&self, member: usize) -> String {
         match self.0.1.get(member) {
             Some(name) => format!("volume {name}"),
@@ -97,7 +97,7 @@ impl Names {
     }
 }
 
-/// Unix time, told by the machine's own monotonic clock from a moment at which both were known.
+/// Unix time, derived from the monotonic clock and one reading of both.
 #[derive(Clone, Copy, Debug)]
 pub struct Wall {
     unix_ms: u64,
@@ -105,12 +105,12 @@ pub struct Wall {
 }
 
 impl Wall {
-    /// It is now `unix_ms` milliseconds of Unix time.
+    /// Starts the clock at `unix_ms` milliseconds of Unix time.
     pub fn new(unix_ms: u64) -> Wall {
         Wall { unix_ms, at: rt::now() }
     }
 
-    /// Milliseconds of Unix time.
+    /// The time, milliseconds of Unix time.
     pub fn now_ms(&self) -> u64 {
         let since = u64::try_from(rt::now().since(self.at).as_millis()).unwrap_or(u64::MAX);
         self.unix_ms.saturating_add(since)
@@ -136,7 +136,7 @@ fn layout(format: &Format) -> Result<(Layout, Vec<Member>), Error> {
     if format.sizes.contains(&0) {
         return Err(Error::Limit("a volume without bytes cannot be replicated".into()));
     }
-    // The largest volume says how long each bitmap is.
+    // The largest volume determines the length of each bitmap.
     let bitmap_bytes =
         format.sizes.iter().fold(PAGE_BYTES as u64, |least, size| bitmap::layout(*size, least).1);
     let members = format
@@ -147,18 +147,18 @@ fn layout(format: &Format) -> Result<(Layout, Vec<Member>), Error> {
     Ok((Layout { bitmap_bytes, log_at, log_bytes: format.log_bytes }, members.collect()))
 }
 
-/// Where the bitmap of a peer and a volume begins, of so many volumes.
+/// The offset of the bitmap for a peer and a volume, in a group of this many volumes.
 pub(crate) fn bitmap_at(bitmap_bytes: u64, members: usize, peer: usize, member: usize) -> u64 {
     let before = peer.saturating_mul(members).saturating_add(member) as u64;
     before.saturating_mul(bitmap_bytes).saturating_add(BITMAPS_AT)
 }
 
-/// How long the journal's block has to be.
+/// The length of the journal's block.
 pub fn bytes(format: &Format) -> Result<u64, Error> {
     layout(format).map(|(layout, _)| layout.end())
 }
 
-/// Lays a journal out. What was there is gone.
+/// Formats a journal; its previous content is lost.
 pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, Error> {
     let (layout, members) = layout(format)?;
     let needed = layout.end();
@@ -177,7 +177,7 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
         consistent: source,
         gave_up: false,
         holds: source,
-        // Nothing was ever placed: whoever opens it needs not look for what would be behind its tail.
+        // No record was ever placed, so an opening need not search behind its tail.
         closed: true,
         damaged: false,
         ahead: false,
@@ -195,7 +195,7 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
         members,
         peers: Vec::new(),
     };
-    // What an older journal left in place of the bitmaps would be read as one.
+    // Remains of an older journal in place of the bitmaps would be read as bitmaps.
     let zero =
         BlockOp::WriteZeroes { offset: 0, len: layout.log_at, durable: true, keep_space: false, fast: false };
     journal.submit(zero).await?;
@@ -206,11 +206,11 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
     Ok(state)
 }
 
-/// Where the copies of the state lie.
+/// The offset of a copy of the state.
 const COPIES_AT: [u64; 2] = [0, COPY_BYTES as u64];
 
 async fn copy(journal: &Arc<dyn Block>, pool: &Pool, offset: u64) -> Result<[u8; COPY_BYTES], Error> {
-    // What is behind the end of a journal that was cut off is no copy, and no error of its medium.
+    // Bytes behind the end of a truncated journal are neither a copy nor an error of its medium.
     let mut copy = [0xff; COPY_BYTES];
     if journal.geometry().size >= offset.saturating_add(COPY_BYTES as u64) {
         let bytes = read(journal, pool, offset, COPY_BYTES).await?;
@@ -219,8 +219,8 @@ async fn copy(journal: &Arc<dyn Block>, pool: &Pool, offset: u64) -> Result<[u8;
     Ok(copy)
 }
 
-/// What a journal says, without opening it. A copy that cannot be read is passed over where the other one is good; else it may be the
-/// one that is, and the medium's error is what is wrong.
+/// Reads the state of a journal without opening it. A copy that cannot be read is skipped if the other one is valid;
+/// else it may be the valid one, and the medium's error is returned.
 pub async fn look(journal: &Arc<dyn Block>, pool: &Pool) -> Result<State, Error> {
     let [first, second] = COPIES_AT.map(|at| copy(journal, pool, at));
     let state = match (first.await, second.await) {
@@ -233,13 +233,13 @@ pub async fn look(journal: &Arc<dyn Block>, pool: &Pool) -> Result<State, Error>
     };
     let (has, needs) = (journal.geometry().size, state.layout.end());
     if has < needs {
-        // Records that were answered may have been behind the cut, and nothing in front of it says so.
+        // Answered records may have been behind the cut, and nothing in front of it would show that.
         return Err(Damaged::Short { has, needs }.into());
     }
     Ok(state)
 }
 
-/// The same of a side that nobody has open: a copy that is damaged is told of, and written anew.
+/// Reads the state of a side that nobody has open, and logs and repairs a damaged copy.
 pub async fn mend(side: &Side) -> Result<State, Error> {
     let mut state = look(&side.journal, &side.pool).await?;
     for at in COPIES_AT {
@@ -268,7 +268,7 @@ async fn write_state(journal: &Arc<dyn Block>, state: &State) -> Result<(), Erro
     Ok(())
 }
 
-/// Bytes of a block, in memory.
+/// Reads bytes of a block into memory.
 pub(crate) async fn read(
     block: &Arc<dyn Block>,
     pool: &Pool,
@@ -291,9 +291,9 @@ pub(crate) struct Journal {
     /// One write of the state or the bitmaps at a time.
     pub gate: Gate,
     generation: AtomicU64,
-    /// What was written last, if both copies promise it.
+    /// The state that was written last, if both copies promise it.
     told: Mutex<Option<State>>,
-    /// Somebody else has it open.
+    /// The journal was opened again, and must not be written through this handle.
     retired: AtomicBool,
 }
 
@@ -305,14 +305,14 @@ impl Journal {
             pool: side.pool.clone(),
             gate: Gate::default(),
             generation,
-            // A crash may have come between the two, and older versions have written one.
+            // A crash may have left the two different, and older versions wrote only one.
             told: Mutex::default(),
             retired: AtomicBool::new(false),
         }
     }
 
-    /// Nothing is written through this any more, once this returns: it is about to be opened anew, and what an old side remembers
-    /// must not come over what the new one writes.
+    /// Writes nothing through this handle once this has returned: the journal is about to be opened again, and the old
+    /// side must not overwrite what the new one writes.
     pub async fn retire(&self) {
         let _turn = self.gate.enter().await;
         self.retired.store(true, Ordering::Release);
@@ -323,19 +323,19 @@ impl Journal {
         if retired { Err(Error::State("the group was opened anew meanwhile: try again")) } else { Ok(()) }
     }
 
-    /// The generation of what was written last.
+    /// The generation of the last write.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Makes the state durable, as the next generation; what it promises in both copies, so that no damage to one of them takes a
-    /// promise back. The caller is in the gate.
+    /// Makes the state durable, as the next generation. New promises go to both copies, so that damage to one of them
+    /// takes no promise back. The caller holds the gate.
     pub async fn write_state(&self, mut state: State) -> Result<(), Error> {
         self.check()?;
         let told = self.told().take();
         let copies = if told.is_some_and(|told| state.promises_as(&told)) { 1 } else { 2 };
         for _ in 0..copies {
-            // The second is not begun before the first is durable: a crash tears one of them.
+            // The second begins when the first is durable, so a crash tears at most one.
             state.generation =
                 self.generation().checked_add(1).ok_or(Error::State("its journal counts no further"))?;
             write_state(&self.block, &state).await?;
@@ -346,7 +346,7 @@ impl Journal {
     }
 
     fn told(&self) -> MutexGuard<'_, Option<State>> {
-        // What is kept here is replaced as a whole.
+        // The value is only ever replaced as a whole, so a panic leaves no half of it.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -354,7 +354,7 @@ impl Journal {
         bitmap_at(state.layout.bitmap_bytes, state.members.len(), peer, member)
     }
 
-    /// What a page of a bitmap says that it is: where it lies.
+    /// The number that a page of a bitmap names: its position.
     fn page_id(offset: u64) -> u32 {
         offset.checked_div(PAGE_BYTES as u64).unwrap_or(0) as u32
     }
@@ -368,7 +368,7 @@ impl Journal {
                 let offset = Journal::page_at(state, peer, number, page);
                 let read = read(&self.block, &self.pool, offset, PAGE_BYTES).await;
                 let bytes = read.ok().and_then(|bytes| <[u8; PAGE_BYTES]>::try_from(bytes.concat()).ok());
-                // One that cannot be read is all dirty.
+                // A page that cannot be read counts as all dirty.
                 map.load(page, Journal::page_id(offset), &bytes.unwrap_or([0xff; PAGE_BYTES]));
             }
             bitmaps.push(map);
@@ -376,19 +376,19 @@ impl Journal {
         bitmaps
     }
 
-    /// Where a page of a bitmap lies.
+    /// The offset of a page of a bitmap.
     pub fn page_at(state: &State, peer: usize, member: usize, number: u64) -> u64 {
         let within = number.saturating_mul(PAGE_BYTES as u64);
         Journal::bitmap_at(state, peer, member).saturating_add(within)
     }
 
-    /// Where a page of a bitmap is to be written, and what.
+    /// The offset and content of a page of a bitmap, to be written.
     pub fn page(state: &State, peer: usize, member: usize, number: u64, map: &Bitmap) -> (u64, Bytes) {
         let offset = Journal::page_at(state, peer, member, number);
         (offset, Bytes::copy_from_slice(&map.page(number, Journal::page_id(offset))))
     }
 
-    /// Writes pages and makes them durable. The caller is in the gate.
+    /// Writes pages and makes them durable. The caller holds the gate.
     pub async fn write_pages(&self, pages: Vec<(u64, Bytes)>) -> Result<(), Error> {
         if pages.is_empty() {
             return Ok(());

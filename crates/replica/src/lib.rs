@@ -1,8 +1,8 @@
 //! Storage Replica: volumes that copy themselves to other hosts, block by block, and stay copies.
 //!
-//! What: a [`source::Source`] wraps the blocks of a group of volumes, a [`destination::Destination`] keeps their copy, and a
-//! [`peer::Peer`] is what lies between. Spec: ours; what the sides say is in `wire::repl`, what they keep in [`journal`].
-//! Owns: logs, bitmaps and the state of both sides. Does not: listen, connect, encrypt, or name volumes.
+//! A [`source::Source`] wraps the blocks of a group of volumes, a [`destination::Destination`] keeps their copy, and a
+//! [`peer::Peer`] carries requests from one to the other. The messages are in `wire::repl`, the layout on disk in
+//! [`journal`]. The crate does not listen, connect, encrypt, or name volumes.
 //!
 //! # How a write travels
 //!
@@ -11,26 +11,27 @@
 //!            └─► peer's log, durable ──────────────┴─► answered (synchronous)
 //! ```
 //!
-//! A group of volumes has one log and one order; a single volume is a group of one. Writes that come together become durable
-//! together. To a destination that writes wait for, records are sent while they are logged, so that both logs are flushed at
-//! once; to any other, when they are durable. A source that forgets in a crash what it has sent says so: it begins an era.
-//! The payload is hashed once on each side, and never copied: a record is a header and the caller's own buffers.
+//! A group of volumes has one log and one order; a single volume is a group of one. Writes that arrive together become
+//! durable together. If writes wait for a destination, it gets records while they are logged, so that both logs are
+//! flushed at the same time; any other destination gets them when they are durable. A source that may have lost sent
+//! records in a crash begins a new era, which says so. The payload is hashed once on each side, and never copied: a
+//! record is a header and the caller's own buffers.
 //!
 //! # What is remembered
 //!
-//! Per group and side one *journal*, a block of its own: state (two checksummed copies), one bitmap for each destination and
-//! volume, and the ring log. A range is in one of three places until a destination has it: in the log, in the bitmap, or, while
-//! it is copied, under a lock that holds writes to it back. Records leave the log when the volumes are durable, and each
-//! destination has them or its bitmap, durably, names their ranges.
+//! Each side of a group has a *journal*, a separate block: state (two checksummed copies), one bitmap for each
+//! destination and volume, and the ring log. Until a destination has a changed range, it is named in the log, in the
+//! bitmap, or, while it is copied, by a lock that holds back writes to it. A record leaves the log when the volumes are
+//! durable, and each destination has the record or its bitmap, durably, names its range.
 //!
 //! # Histories
 //!
-//! A history is a row of eras, each written by one source. A promotion begins an era, with a higher epoch and a random tag,
-//! behind the last record that the new source has. A source that was opened anew, and may have lost what a destination has,
-//! begins one of the same epoch: it is the same source, and what the destination has behind that point goes as any other
-//! that is diverged. A source is fenced by whoever knows a later era; what it has written behind the point where the histories
-//! part is *diverged*, and goes when it becomes a destination, which never happens by itself when somebody was told that it
-//! is safe.
+//! A history is a sequence of eras, each written by one source. A promotion begins an era, with a higher epoch and a
+//! random tag, behind the last record of the new source. A source that is reopened, and may have lost records that a
+//! destination has, begins an era of the same epoch: it is the same source, and the destination's records behind that
+//! point are diverged. Whoever knows a later era fences a source. Its records behind the point where the histories part
+//! are *diverged*, and are overwritten when it becomes a destination; if any of them were answered, an administrator
+//! has to decide that.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

@@ -1,17 +1,20 @@
-//! The ring log: records in order, durable together when they come together, read again by number.
+//! The ring log: appends records in order, flushes those together that arrive together, and reads them again by
+//! sequence.
 //!
-//! What: [`Log`]. Spec: `wire::repl::record` for a record; the ring is a row of sectors that starts over at its end.
-//! Owns: the index of what the ring holds, what waits to be written, and copies of the youngest records in memory.
-//! Does not: know volumes, peers, or when a record may go (its owner calls [`Log::free_through`]).
+//! The layout of a record is in `wire::repl::record`; the ring is an array of sectors that starts over at its end. In
+//! memory are the index of the ring, the records to be written, and copies of the youngest ones. The log knows no
+//! volumes and no peers; its owner decides when a record may go ([`Log::free_through`]).
 //!
-//! Operation: a record is *placed* under a short lock, which gives it its sequence and its position. One task at a time
-//! ([`Log::claim_writer`]) writes what was placed, as few calls as the ring allows, and makes it durable; what is placed
-//! meanwhile is the next batch. So a batch is never begun before the one before is durable, and a crash loses an end of the
-//! log and nothing else.
-//! Recovery: from the tail that the state names, each record has to have the log's identity, the next sequence, a life no
-//! less than that of the one before, and a payload of its sum (see [`crate::scan`]). The first that has not is the end, or
-//! the beginning of damage: a record behind it says that it was durable once, or it cannot be read at all.
-//! Errors: a log that has failed to write stays failed: nobody knows what is there.
+//! A record is *placed* under a short lock, which gives it its sequence and its position. One task at a time
+//! ([`Log::claim_writer`]) writes the placed records, in as few calls as the ring allows, and flushes; records that are
+//! placed meanwhile form the next batch. So no batch begins before the previous one is durable, and a crash loses only
+//! an end of the log.
+//!
+//! Recovery starts at the tail that the state names. Each record needs the log's identity, the next sequence, a life no
+//! lower than the previous one, and a payload with the right sum (see [`crate::scan`]). The first one that fails is the
+//! end of the log; or damage, if a later record says that it was durable once, or it cannot be read at all.
+//!
+//! A log that has failed to write stays failed, because the content of the ring is unknown then.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +31,7 @@ use crate::scan::{Damage, Found, Scan};
 use crate::signal::Signal;
 use crate::state::{Layout, State, Tail};
 
-/// Records that one log holds; their index takes some 30 MB then.
+/// The most records in one log; their index takes some 30 MB.
 pub const MAX_RECORDS: usize = 1 << 18;
 
 /// A log, open for writing.
@@ -39,10 +42,10 @@ pub(crate) struct Log {
     names: Names,
     layout: Layout,
     log: u64,
-    /// Bytes of records that are kept in memory after they were written.
+    /// The most bytes of written records that are kept in memory.
     recent_limit: usize,
     ring: Mutex<Ring>,
-    /// Something was placed, became durable, was freed, or has failed.
+    /// A record became durable or may be sent, records were freed, or the log has failed.
     pub changed: Signal,
 }
 
@@ -55,11 +58,11 @@ struct Ring {
     next: u64,
     /// Last sequence that is durable.
     durable: u64,
-    /// Everything that is in the ring, oldest first.
+    /// The records in the ring, oldest first.
     entries: VecDeque<Entry>,
-    /// From the tail to the head, pads included.
+    /// Bytes from the tail to the head, pads included.
     used: u64,
-    /// Placed and not written yet.
+    /// Records that are placed and not written yet.
     queue: VecDeque<Record>,
     /// The youngest records, with their payload.
     recent: VecDeque<Record>,
@@ -72,7 +75,7 @@ struct Ring {
 struct Entry {
     header: Header,
     position: u64,
-    /// Of the ring that goes free with it: itself and a pad in front of it.
+    /// Bytes that are freed with it: its own, and those of a pad in front of it.
     bytes: u64,
 }
 
@@ -104,9 +107,9 @@ pub(crate) struct Fill {
 }
 
 impl Log {
-    /// Opens the log that the state describes and hands every record that it holds to `each`, in order; where it is damaged,
-    /// those before the damage. `life` is that of what is appended from now on: larger than any before, and durable in the
-    /// state before the first append.
+    /// Opens the log that the state describes and passes its records to `each`, in order, up to its end or damage.
+    /// Records that are appended get this `life`: larger than any before, and durable in the state before the first
+    /// append.
     pub async fn open(
         side: &Side,
         state: &State,
@@ -133,7 +136,7 @@ impl Log {
         let damage = loop {
             let (record, at) = match scan.next(ring.next, least).await {
                 Found::Record(record, at) => (record, at),
-                // Nobody looks behind the tail of a log that was closed empty.
+                // A log that was closed empty has nothing behind its tail.
                 _ if state.closed => break None,
                 end => {
                     let rest = state.layout.to_end(ring.used.saturating_add(pad));
@@ -143,7 +146,7 @@ impl Log {
             let bytes = record.header.record_len() as u64;
             let used = ring.used.saturating_add(pad).saturating_add(bytes);
             if used > state.layout.log_bytes {
-                // Once around: what follows is the tail again.
+                // Once around the ring: the tail follows again.
                 break None;
             }
             least = record.header.life;
@@ -180,8 +183,8 @@ impl Log {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places a record and says its sequence; `None` where there is no room. The header's log, life and sequence are
-    /// filled in.
+    /// Places a record and returns its sequence; `None` if there is no room. Fills in the header's log, life and
+    /// sequence.
     pub fn place(&self, mut record: Record) -> Option<u64> {
         let mut ring = self.ring();
         let bytes = record.header.record_len() as u64;
@@ -217,8 +220,8 @@ impl Log {
         Some(sequence)
     }
 
-    /// Whether the caller is to write what was placed, until [`Log::write_next`] has nothing more: there is something, and
-    /// nobody else does.
+    /// Whether the caller becomes the writer, because records are placed and there is no writer. It calls
+    /// [`Log::write_next`] until that returns `None`.
     pub fn claim_writer(&self) -> bool {
         let mut ring = self.ring();
         let claimed = !ring.writing && !ring.queue.is_empty() && ring.failed.is_none();
@@ -226,18 +229,18 @@ impl Log {
         claimed
     }
 
-    /// Writes the next batch and makes it durable; its records, without pads. `None`: there was nothing, or it has failed,
-    /// and the caller is the writer no longer.
+    /// Writes the next batch, makes it durable, and returns its records without pads. `None`: no record was left, or
+    /// the write has failed; the caller is no longer the writer.
     pub async fn write_next(&self) -> Option<Vec<Record>> {
         let batch = {
             let mut ring = self.ring();
             let (mut batch, mut bytes) = (Vec::new(), 0);
             while let Some(mut record) = ring.queue.pop_front() {
-                // None of this batch is written before these are durable.
+                // Records through here are durable before any of this batch is written.
                 record.header.settled = ring.durable;
                 bytes = record.header.record_len().saturating_add(bytes);
                 batch.push(record);
-                // A pad goes with what follows it.
+                // A pad is written with the record behind it.
                 let padded = batch.last().is_some_and(|last| last.header.kind == Kind::Pad);
                 if bytes >= APPEND_BYTES && !padded {
                     break;
@@ -269,7 +272,7 @@ impl Log {
         }
     }
 
-    /// Writes records that follow each other, in as many pieces as there are turns of the ring, and flushes.
+    /// Writes consecutive records, in two pieces where the ring starts over, and flushes.
     async fn write(&self, batch: &[Record]) -> Result<(), Error> {
         let mut runs: Vec<(u64, Vec<Bytes>)> = Vec::new();
         let mut end = None;
@@ -293,7 +296,7 @@ impl Log {
             }
             end = Some(at.saturating_add(record.header.record_len() as u64));
         }
-        // Alone, and small enough to be one call, it is durable in one.
+        // One piece is written and made durable in one call.
         let durable = runs.len() == 1;
         for (at, data) in runs {
             let offset = self.layout.log_at.saturating_add(at);
@@ -305,7 +308,7 @@ impl Log {
         Ok(())
     }
 
-    /// A record that is in memory: it may not be durable yet.
+    /// A record from memory, which may not be durable yet.
     pub fn recent(&self, sequence: u64) -> Option<Record> {
         let ring = self.ring();
         let first = ring.recent.front()?.header.sequence;
@@ -347,8 +350,8 @@ impl Log {
         self.ring().failed.clone()
     }
 
-    /// Waits until everything up to `sequence` is durable, or `given_up` says why nobody waits any more. A log that has failed
-    /// says so in [`Log::failure`].
+    /// Waits until everything through `sequence` is durable, or `given_up` returns a reason to stop waiting.
+    /// [`Log::failure`] tells of a log that has failed.
     pub async fn durable_through<E>(
         &self,
         sequence: u64,
@@ -361,13 +364,13 @@ impl Log {
         self.changed.until(look).await
     }
 
-    /// Whether it is more than half full: time to make room.
+    /// Whether it is more than half full, so that room should be made.
     pub fn is_filling(&self) -> bool {
         let ring = self.ring();
         ring.used > self.layout.log_bytes / 2 || ring.entries.len() > MAX_RECORDS / 2
     }
 
-    /// Through which sequence records would have to go for it to be half full; 0 where it is no more than that.
+    /// Through which sequence records have to go until it is half full; 0 if it is no fuller.
     pub fn excess(&self) -> u64 {
         let ring = self.ring();
         let (mut used, mut records) = (ring.used, ring.entries.len());
@@ -383,7 +386,7 @@ impl Log {
         through
     }
 
-    /// The last sequence of those that can go where the youngest `bytes` of records are to stay.
+    /// The last sequence that can go if the youngest `bytes` of records have to stay.
     pub fn through_leaving(&self, bytes: u64) -> u64 {
         let ring = self.ring();
         let mut rest = bytes;
@@ -396,10 +399,10 @@ impl Log {
         0
     }
 
-    /// The last sequence that may be sent where at most `bytes` of records may be sent that are not durable yet.
+    /// The last sequence that may be sent, if at most `bytes` of records may be sent before they are durable.
     pub fn through_ahead(&self, bytes: u64) -> u64 {
         let ring = self.ring();
-        // Of the medium they cannot be read yet.
+        // A record that is not durable cannot be read from the medium yet.
         let kept = ring
             .recent
             .front()
@@ -407,7 +410,7 @@ impl Log {
         if !kept || ring.failed.is_some() {
             return ring.durable;
         }
-        // What is not durable are the last of the entries.
+        // The records that are not durable are the last entries.
         let undurable = ring.last().saturating_sub(ring.durable) as usize;
         let (mut through, mut rest) = (ring.durable, bytes);
         for entry in ring.entries.range(ring.entries.len().saturating_sub(undurable)..) {
@@ -419,7 +422,7 @@ impl Log {
         through
     }
 
-    /// Headers of the records from `from` through `to` that it holds.
+    /// Headers of the records in the ring from `from` through `to`.
     pub fn headers(&self, from: u64, to: u64) -> Vec<Header> {
         let ring = self.ring();
         let Some(first) = ring.entries.front().map(|entry| entry.header.sequence) else { return Vec::new() };
@@ -428,7 +431,7 @@ impl Log {
         entries.map(|entry| entry.header).collect()
     }
 
-    /// Bytes of the records behind `sequence`, and the time of the first of them.
+    /// Bytes that the records behind `sequence` change, and the time of the first one.
     pub fn behind(&self, sequence: u64) -> (u64, Option<u64>) {
         let ring = self.ring();
         let Some(first) = ring.entries.front().map(|entry| entry.header.sequence) else { return (0, None) };
@@ -441,7 +444,8 @@ impl Log {
         (bytes, Some(oldest.header.unix_ms))
     }
 
-    /// A record that is durable, from memory or from the medium. [`Error::Log`] where it is damaged, another where it is gone.
+    /// Reads a durable record, from memory or from the medium. [`Error::Log`] if it is damaged, another error if it has
+    /// left the log.
     pub async fn record(&self, sequence: u64) -> Result<Record, Error> {
         if let Some(record) = self.recent(sequence) {
             return Ok(record);
@@ -453,7 +457,7 @@ impl Log {
             let at = self.layout.log_at.saturating_add(entry.position).saturating_add(SECTOR as u64);
             payload = read(&self.block, &self.pool, at, len).await;
         }
-        // It may have been freed, and written over, while it was read.
+        // It may have been freed and overwritten while it was read.
         if self.entry(sequence).is_none() {
             return Err(Error::State("the record has left the log"));
         }
@@ -471,7 +475,7 @@ impl Log {
         }
     }
 
-    /// The tail once everything through `sequence` is gone.
+    /// The tail of the log without everything through `sequence`.
     pub fn tail_after(&self, sequence: u64) -> Tail {
         let ring = self.ring();
         let first = ring.entries.front().map_or(0, |entry| entry.header.sequence);
@@ -486,7 +490,7 @@ impl Log {
         }
     }
 
-    /// Everything through `sequence` may be written over: the state says so, durably.
+    /// Frees everything through `sequence`. The durable state already has the new tail.
     pub fn free_through(&self, sequence: u64) {
         {
             let mut ring = self.ring();
@@ -503,7 +507,8 @@ impl Log {
         self.changed.notify();
     }
 
-    /// Empties the log, which goes on behind `base`. The state says so, durably, with this life. Nothing may be queued.
+    /// Empties the log, which goes on behind `base`. The durable state already says so, with this life. Nothing may be
+    /// queued.
     pub fn restart(&self, base: u64, life: u64) {
         {
             let mut ring = self.ring();

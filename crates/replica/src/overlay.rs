@@ -1,12 +1,11 @@
-//! A writable picture of a block that goes on changing: what differs lies in a store of its own.
+//! A writable snapshot of a block that goes on changing: granules that differ lie in a separate store.
 //!
-//! What: [`Overlay`]. Spec: ours. Owns: which granules lie in the store.
-//! Does not: last: which granules those are is known in memory only.
+//! Before the base changes, [`Overlay::preserve`] copies the old content to the store; before a partial write to the
+//! snapshot, the rest of the granule is copied there. One operation runs at a time: a snapshot is for tests. The index
+//! of the store is in memory only, so a snapshot does not survive a restart.
 //!
-//! Operation: before the base changes, [`Overlay::preserve`] copies what is there; before the picture is written to in part,
-//! the rest of the granule is copied. One operation at a time: a picture is for looking and trying.
-//! Errors: a picture that cannot keep what the base had has ended, and answers everything with an error. The base goes on: it
-//! is what somebody relies on.
+//! A snapshot that cannot preserve the old content ends, and answers every request with an error. The base goes on,
+//! because users rely on it.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -22,14 +21,14 @@ use crate::signal::Gate;
 
 /// What is copied at a time.
 const GRANULE: u64 = 64 << 10;
-/// The most that one read of a picture returns.
+/// The longest read of a snapshot.
 const MAX_READ: u64 = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Overlay {
     member: u16,
-    /// What messages call it.
+    /// Its name in messages.
     what: String,
     base: Arc<dyn Block>,
     store: Arc<dyn Block>,
@@ -37,13 +36,13 @@ pub struct Overlay {
     size: u64,
     kept: Mutex<Vec<u64>>,
     gate: Gate,
-    /// Why it has ended, if it has.
+    /// Why it has ended, if so.
     ended: OnceLock<String>,
 }
 
 impl Overlay {
-    /// A picture of the first `size` bytes of `base` as they are now. `store` reads as zeros and is as long. `what` is what messages
-    /// call the volume.
+    /// A snapshot of the first `size` bytes of `base` as they are now. `store` reads as zeros and is as long. `what` is
+    /// what messages call the volume.
     pub(crate) fn new(
         member: u16,
         what: String,
@@ -66,12 +65,12 @@ impl Overlay {
         }
     }
 
-    /// Why it has ended, if it has.
+    /// Why it has ended, if so.
     pub(crate) fn ended(&self) -> Option<String> {
         self.ended.get().cloned()
     }
 
-    /// Which volume of the group it is of.
+    /// The number of its volume in the group.
     pub(crate) fn member(&self) -> u16 {
         self.member
     }
@@ -103,7 +102,7 @@ impl Overlay {
         start..start.saturating_add(GRANULE).min(self.size)
     }
 
-    /// The base is about to change there. Whatever comes of it here, the base may.
+    /// Preserves a range that is about to change in the base. The base may change it in any case.
     pub(crate) async fn preserve(&self, offset: u64, len: u64) {
         let _turn = self.gate.enter().await;
         for granule in self.granules(offset, len) {
@@ -116,15 +115,18 @@ impl Overlay {
         }
     }
 
-    /// What it differs by is of no use to anybody any more, and may be what fills a disk that others need.
+    /// Ends the snapshot and frees its store, which is useless now and may be what fills the disk.
     async fn end(&self, e: &Error) {
-        let why = format!("the picture of {} has ended: what it differs by cannot be kept: {e}", self.what);
+        let why = format!("the snapshot of {} has ended, because its store failed: {e}", self.what);
         tracing::error!("{why}; replication goes on");
-        // Before anything else: the base changes as soon as nobody waits here.
+        // First of all: the base changes as soon as nobody waits here.
         let _first = self.ended.set(why);
         let all = BlockOp::Trim { offset: 0, len: self.size, durable: false };
         if let Err(e) = self.store.submit(all).await {
-            tracing::warn!("the room that the picture of {} took is free when its test ends: {e}", self.what);
+            tracing::warn!(
+                "the store of the snapshot of {} could not be emptied, and is freed when its test failover ends: {e}",
+                self.what
+            );
         }
     }
 
@@ -139,7 +141,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The bytes, now: what is read late would be read after the base has changed.
+    /// Reads the bytes at once: a later read would see the base changed.
     async fn read(&self, range: Range<u64>) -> Result<Vec<Bytes>, Error> {
         let mut chain = Vec::new();
         let mut at = range.start;
@@ -157,7 +159,7 @@ impl Overlay {
         Ok(chain)
     }
 
-    /// Before something is written there: granules that are not replaced as a whole are kept, the others count as kept.
+    /// Prepares a write: granules that it replaces only in part are preserved, the others count as preserved.
     async fn prepare(&self, offset: u64, len: u64) -> Result<(), Error> {
         for granule in self.granules(offset, len) {
             let bounds = self.bounds(granule);
@@ -191,7 +193,7 @@ impl Overlay {
             BlockOp::WriteZeroes { offset, len, durable, keep_space, fast } => {
                 (offset, len, BlockOp::WriteZeroes { offset, len, durable, keep_space, fast })
             }
-            // Zeros, not "as before": before, something else lies in the store.
+            // Zeros, not the old content: the store holds other bytes there.
             BlockOp::Trim { offset, len, durable } => {
                 (offset, len, BlockOp::WriteZeroes { offset, len, durable, keep_space: false, fast: false })
             }

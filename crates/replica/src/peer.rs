@@ -1,14 +1,13 @@
-//! What a source asks of a destination, wherever that is.
+//! The requests of a source to a destination, independent of the transport: the contract [`Peer`], and [`Link`], which
+//! has a method for each request. The messages are in `wire::repl`; retrying is up to `source`.
 //!
-//! What: the contract [`Peer`], and [`Link`], its requests by name. Spec: `wire::repl`.
-//! Does not: know a transport, or retry (see `source`).
+//! Three calls carry everything. `control` exchanges one small message. `append` and `write_blocks` move payload: over
+//! SMB each is a WRITE, whose payload goes over RDMA when available. Several calls may be in flight and may arrive in
+//! any order; the destination sorts appends by their sequence.
 //!
-//! Operation: three calls carry everything. `control` is one exchange of a small message. `append` and `write_blocks` move
-//! payload: over SMB each is a WRITE, whose payload goes by RDMA where there is any. Several calls may be under way at a
-//! time and may arrive in any order; the destination sorts appends by their sequence.
-//! Errors: [`Error::Unreachable`] and [`Error::Silent`] say that it may or may not have happened: the source says hello again, when it pleases,
-//! and is told. A peer connects, and connects anew, inside `control` when it is given a [`Request::Hello`], and only there;
-//! an append or a write that fails with a reason it cannot tell is as good as unreachable.
+//! After [`Error::Unreachable`] and [`Error::Silent`] the request may or may not have been carried out: the answer to
+//! the next hello tells. A peer connects and reconnects only inside `control`, when it gets a [`Request::Hello`]. An
+//! append or a write that fails for an unknown reason counts as unreachable.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,44 +23,43 @@ use crate::destination::Destination;
 use crate::journal::MIN_LOG_BYTES;
 use crate::record::Record;
 
-/// The most that one append carries, records with headers and padding, unless a single record is longer (which it is by
-/// a header at most).
+/// The most bytes of one append, with headers and padding. A single record may be longer, by a header at most.
 pub const APPEND_BYTES: usize = 4 << 20;
-/// Of records that a source sends before they are durable in its own log, as they lie there. A destination does not let go of so
-/// many of the youngest: should the source lose them, it has to name what they changed.
+/// The most bytes of records that a source sends before they are durable in its own log, as they lie there. A
+/// destination keeps as many of the youngest in its log: should the source lose them, it has to name what they changed.
 pub const AHEAD_BYTES: u64 = MIN_LOG_BYTES / 8;
-/// The most that one call of [`Peer::write_blocks`] carries.
+/// The most bytes of one call of [`Peer::write_blocks`].
 pub const BLOCKS_BYTES: usize = 4 << 20;
 
-/// Why something did not happen.
+/// Why a request failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// The link is down, or went down before the answer came. The text is for people.
     #[error("unreachable: {0}")]
     Unreachable(String),
-    /// Nothing came back for so long: neither an answer, nor that there will be none.
+    /// Neither an answer nor an error arrived within this time.
     #[error("no answer within {0:?}")]
     Silent(Duration),
-    /// The destination said no.
+    /// The destination refused.
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// It does not know the request: its version is older.
     #[error("its version of Weft does not know this request")]
     Unknown,
-    /// It answered something that is no answer to the question.
+    /// Its answer does not fit the request.
     #[error("it does not keep to the protocol")]
     Violation,
 }
 
 /// A destination, as seen from a source's core.
 pub trait Peer: fmt::Debug {
-    /// One exchange. `Response::Refused` may come back as that, or as [`Error::Refused`].
+    /// Sends a request and returns its response. A refusal may be a `Response::Refused` or an [`Error::Refused`].
     fn control(&self, request: Request) -> LocalBoxFuture<'_, Result<Response, Error>>;
 
-    /// Appends records, whose sequences follow each other, to the destination's log. Answered when they are durable there.
+    /// Appends records of consecutive sequences to the destination's log. Answered when they are durable there.
     fn append(&self, session: u64, records: Vec<Record>) -> LocalBoxFuture<'_, Result<(), Error>>;
 
-    /// Stores bytes in volume number `member`, past the log; durable after a barrier. At most [`BLOCKS_BYTES`].
+    /// Stores bytes in volume number `member`, bypassing the log; durable after a barrier. At most [`BLOCKS_BYTES`].
     fn write_blocks(
         &self,
         session: u64,
@@ -134,8 +132,9 @@ impl<'a> Link<'a> {
         self.done(Request::Finish { session: self.session, at }).await
     }
 
-    /// Marks everything that the destination has changed in one volume, of `size` bytes there, since the histories parted. What it
-    /// says is not kept: ranges follow each other inside the volume, so a walk costs no more than the bitmap has bits.
+    /// Marks everything that the destination has changed in one volume, of `size` bytes there, since the histories
+    /// parted. The answers are not collected: the ranges must ascend inside the volume, so a walk takes at most as many
+    /// steps as the bitmap has bits.
     pub async fn diverged(&self, member: u16, size: u64, map: &mut Bitmap) -> Result<(), Error> {
         let mut from = 0;
         loop {
@@ -148,7 +147,7 @@ impl<'a> Link<'a> {
                         map.mark(offset, len);
                     }
                     match next {
-                        // Backwards it would never end.
+                        // A destination that goes backwards would keep this in a loop.
                         Some(next) if next <= from || next < at || next >= size => {
                             return Err(Error::Violation);
                         }
@@ -192,7 +191,7 @@ impl<'a> Link<'a> {
     }
 }
 
-/// How a peer is doing, whoever it follows. See [`Request::Status`].
+/// The status of a peer, whichever source it follows. See [`Request::Status`].
 pub(crate) async fn status(peer: &dyn Peer) -> Result<Report, Error> {
     match ask(peer, Request::Status).await? {
         Response::Report(report) => Ok(report),
@@ -207,7 +206,7 @@ async fn ask(peer: &dyn Peer, request: Request) -> Result<Response, Error> {
     }
 }
 
-/// The bytes of an append as they travel: records as they lie in a log.
+/// The bytes of an append on the wire: the records as they lie in a log.
 pub fn append_bytes(records: &[Record]) -> Vec<Bytes> {
     let mut chain = Vec::with_capacity(records.len().saturating_mul(3));
     records.iter().for_each(|record| record.emit(&mut chain));

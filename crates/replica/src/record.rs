@@ -1,7 +1,7 @@
 //! A record with its payload: what a log holds and an append carries.
 //!
-//! What: [`Record`], emit and parse without touching payload. Spec: `wire::repl::record`.
-//! Owns: the buffers of the payload, which are the writer's own. Does not: check sums unless asked.
+//! The layout is in `wire::repl::record`. Emitting and parsing do not touch the payload, whose buffers are the writer's
+//! own; sums are checked only by `Record::is_whole`.
 
 use bytes::{Buf, Bytes};
 use weft_store::block::BlockOp;
@@ -11,10 +11,10 @@ use weft_wire::repl::Malformed;
 
 static ZEROS: [u8; SECTOR] = [0; SECTOR];
 
-/// See the module.
+/// A header and its payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// What it says.
+    /// The header.
     pub header: Header,
     /// As many bytes as the header says, in order; none for zeroes.
     pub payload: Vec<Bytes>,
@@ -41,7 +41,7 @@ impl Record {
         }
     }
 
-    /// Reads all records of an append. The payload is sliced, not copied, and its sums are not looked at.
+    /// Reads all records of an append. The payload is sliced, not copied, and its sums are not checked.
     pub fn parse_all(mut chain: Vec<Bytes>) -> Result<Vec<Record>, Malformed> {
         chain.reverse();
         let mut records = Vec::new();
@@ -71,7 +71,7 @@ impl Record {
     }
 }
 
-/// Zeros behind its payload: less than a sector.
+/// Zeros that pad the payload to a sector.
 fn padding(header: &Header) -> usize {
     header.record_len().saturating_sub(SECTOR).saturating_sub(header.payload_len())
 }

@@ -1,6 +1,7 @@
-//! What opening either side has in common: a journal of this role, volumes that fit it, and a log that is applied once more.
+//! The part of opening that both sides share: read a journal of the expected role, check that the volumes fit it, and
+//! apply its log once more.
 //!
-//! What: [`Opened`]. Spec: none. Does not: decide what a side makes of damage.
+//! What damage to the log means is decided by the side.
 
 use weft_store::block::BlockOp;
 
@@ -15,26 +16,26 @@ use crate::status::Role;
 /// A side whose volumes are what its log says.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Of a new life, which the journal has to know before the first append.
+    /// With a new life, which the journal must hold before the first append.
     pub state: State,
     pub journal: Journal,
     pub log: Log,
-    /// The log ends before this, and the volumes may be further.
+    /// The damage that ends the log; the volumes may contain later records.
     pub damage: Option<Damage>,
 }
 
-/// Opens a side that has to play this role. That some of its log was applied before does no harm: the last word on every byte
-/// is the same.
+/// Opens a side of this role and applies its log. Applying records a second time is harmless: the last write to each
+/// byte is the same.
 pub(crate) async fn open(side: &Side, wanted: Role, recent_bytes: usize) -> Result<Opened, Error> {
     open_with(side, wanted, recent_bytes, async |record: Record| apply(side, &record).await).await
 }
 
-/// The same with the volumes as they are.
+/// Opens a side of this role and leaves the volumes as they are.
 pub(crate) async fn read(side: &Side, wanted: Role, recent_bytes: usize) -> Result<Opened, Error> {
     open_with(side, wanted, recent_bytes, async |_| Ok(())).await
 }
 
-/// Applies what the log of a side that was read holds. Nothing has left it since.
+/// Applies the log of a side that was opened by [`read`]. Nothing has left it since.
 pub(crate) async fn again(side: &Side, state: &State) -> Result<(), Error> {
     let each = async |record: Record| apply(side, &record).await;
     match Log::open(side, state, state.life, 0, each).await? {
@@ -61,10 +62,10 @@ async fn open_with(
     Ok(Opened { state, journal, log, damage })
 }
 
-/// Applies what can be read behind damage, in order; the last sequence that was found.
+/// Applies the records that can be read behind the damage, in order, and returns the last sequence found.
 pub(crate) async fn salvage(side: &Side, opened: &Opened, damage: Damage) -> Result<u64, Error> {
     let fill = opened.log.fill();
-    // From the end of what was opened.
+    // From the end of the log that was opened.
     let state = State { tail: opened.log.tail_after(fill.last), ..opened.state.clone() };
     let least = opened.log.headers(fill.last, fill.last).last().map_or(opened.state.tail.life, |h| h.life);
     let mut scan = Scan::new(side, &state);
@@ -77,7 +78,7 @@ pub(crate) async fn salvage(side: &Side, opened: &Opened, damage: Damage) -> Res
     Ok(last.max(damage.last))
 }
 
-/// The volumes have to be those that the journal knows.
+/// Checks that the volumes are those of the journal.
 fn check_members(side: &Side, state: &State) -> Result<(), Error> {
     if side.members.len() != state.members.len() {
         return Err(Error::Members(format!(
@@ -89,7 +90,7 @@ fn check_members(side: &Side, state: &State) -> Result<(), Error> {
     }
     for (number, (block, member)) in side.members.iter().zip(&state.members).enumerate() {
         let actual = block.geometry().size;
-        // What is behind is nobody's until `Source::grow`.
+        // A longer volume is fine: the bytes behind are not part of the group until `Source::grow`.
         if actual < member.size {
             return Err(Error::Members(format!(
                 "{volume} has {actual} bytes, and {size} of it are replicated: it was made shorter. Where the other side has the rest: \
@@ -104,7 +105,7 @@ fn check_members(side: &Side, state: &State) -> Result<(), Error> {
     Ok(())
 }
 
-/// Carries one record out.
+/// Carries out one record.
 pub(crate) async fn apply(side: &Side, record: &Record) -> Result<(), Error> {
     let number = usize::from(record.header.member);
     let member = side.members.get(number);
@@ -115,12 +116,12 @@ pub(crate) async fn apply(side: &Side, record: &Record) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says which volume it was.
+/// Adds the name of the volume to an error.
 pub(crate) fn of_volume(side: &Side, number: usize, source: weft_store::Error) -> Error {
     Error::Volume { volume: side.names.volume(number), source }
 }
 
-/// Makes durable what was written to the volumes.
+/// Flushes the volumes.
 pub(crate) async fn flush(side: &Side) -> Result<(), Error> {
     for (number, member) in side.members.iter().enumerate() {
         member.submit(BlockOp::Flush).await.map_err(|e| of_volume(side, number, e))?;

@@ -1,7 +1,5 @@
-//! A source whose log is damaged: it has answered what it has no more, and somebody has to say what counts.
-//!
-//! What: [`salvage`], [`give_up`], [`renew`], on a journal that nobody has open. Spec: docs/replication.md, "Damage".
-//! Does not: decide between the two.
+//! Reopens a source whose log is damaged, or a side whose journal is lost, after an administrator has decided which
+//! side counts (docs/replication.md, "Damage"). Nobody may have the journal open.
 
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::Era;
@@ -17,11 +15,11 @@ use crate::status::{Mode, Role};
 
 const WHOLE: Error = Error::State("its log is not damaged: there is nothing to decide");
 
-/// What is left of a source counts: all records that can be read are applied, and an era of this random tag begins behind the
-/// last one before the damage. Destinations are compared as a whole, and what they have and this side has not is
-/// overwritten. Opened again, it is a source.
+/// The remainder of this source counts: all readable records are applied, and an era of this random tag begins behind
+/// the last one before the damage. Destinations are compared as a whole, and whatever differs there is overwritten.
+/// Opened again, this side is a source.
 pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
-    // To stop in the middle does no harm: it is begun again.
+    // A stop in the middle is harmless: the next call starts over.
     let opened = replay::open(side, Role::Source, 0).await?;
     let damage = opened.damage.ok_or(WHOLE)?;
     let last = replay::salvage(side, &opened, damage).await?;
@@ -45,7 +43,7 @@ pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
     }
     journal.write_pages(pages).await?;
     for peer in state.peers.iter_mut().flatten() {
-        // None of them is known to have what this side has.
+        // No destination is known to be equal.
         peer.unprotected = peer.mode == Mode::Synchronous;
     }
     let epoch = state.promised.epoch.max(state.era().epoch).saturating_add(1);
@@ -58,8 +56,9 @@ pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
     Ok(state)
 }
 
-/// A journal that is lost is begun anew. Where this side counts it is a source of what its volumes hold, under an era that is later
-/// than any other is likely to be, and than `known`, and its destinations are compared as a whole; else it is a destination that is.
+/// Formats a new journal in place of a lost one. If this side counts, it is a source of what its volumes hold: its era
+/// is later than `known`, and than any other is likely to be, and its destinations are compared as a whole. Else it is
+/// a destination, and is compared as a whole.
 pub async fn renew(
     side: &Side,
     new: &Format,
@@ -80,7 +79,7 @@ pub async fn renew(
     let peer = |partner: &Partner| PeerState {
         name: partner.name.clone(),
         mode: partner.mode,
-        // It may hold what it likes: everything is compared, and what only it has goes.
+        // Its content is unknown: everything is compared, and what differs is overwritten.
         seeded: true,
         copied: false,
         unprotected: false,
@@ -102,15 +101,16 @@ pub async fn renew(
     journal.write_state(state).await
 }
 
-/// An epoch that is later than any other is likely to be. Nobody may know here how many sources there have been: epochs count them, and
-/// seconds go faster, unless the clock is set back. A clock that is far ahead does not count: destinations refuse an epoch that is
-/// [`MAX_EPOCHS_AHEAD`] past what they know, and know `known` or more where it was asked of them.
+/// An epoch that is later than any other is likely to be. Epochs count sources, and their number may be unknown here;
+/// the clock in seconds grows faster, unless it is set back. A clock that is far ahead is capped: destinations refuse
+/// an epoch more than [`MAX_EPOCHS_AHEAD`] past their own, and know at least `known` if they were asked.
 fn later_epoch(known: u64, seconds: u64) -> u64 {
     let most = known.saturating_add(MAX_EPOCHS_AHEAD);
     known.max(seconds).saturating_add(1).min(most).min(MAX_SEQUENCE)
 }
 
-/// What a destination has counts, which has been or will be promoted: this side becomes one that is compared as a whole.
+/// A destination counts, which has been or will be promoted: this side becomes a destination that is compared as a
+/// whole.
 pub async fn give_up(side: &Side) -> Result<State, Error> {
     let damaged = replay::open(side, Role::Source, 0).await?.damage;
     damaged.ok_or(WHOLE)?;

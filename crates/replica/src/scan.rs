@@ -1,12 +1,12 @@
-//! Reading a ring that nobody writes to: record after record from its tail, and what lies behind the last of them.
+//! Reads a ring that nobody writes to, record after record from its tail, and tells its end from damage.
 //!
-//! What: [`Scan`], [`Damage`]. Spec: `wire::repl::record`. Owns: the window that it reads through.
-//! Does not: decide what damage means for a side (see [`crate::source`], [`crate::destination`]).
+//! Records are written in batches, none before the previous one is durable. So a crash may leave any part of the last
+//! batch, and leaves all of those before. If a later record says that a missing one was settled, others relied on that,
+//! and it is damage, not the end. A record that the medium cannot read may have been anything, and counts as damage.
+//! Damage to the last batch cannot be told from an end if nothing was written behind it; a partner that has the batch
+//! notices.
 //!
-//! An end or damage: records are written in batches, none before the last is durable, so a crash leaves of the last batch
-//! whatever it likes, and of those before everything. A record that is missing was relied on if a later one calls it settled;
-//! then it is not an end but damage. One that its medium cannot read may have been anything, and counts as damage.
-//! What cannot be told: the last batch, where nothing was written behind it. A partner that has it notices.
+//! What damage means for a side is decided in [`crate::source`] and [`crate::destination`].
 
 use std::fmt;
 use std::ops::Range;
@@ -18,15 +18,15 @@ use crate::journal::{Side, read};
 use crate::record::{Header, Kind, Record, SECTOR};
 use crate::state::{Layout, State};
 
-/// What is read at a time.
+/// Bytes of one read.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Records that were durable, and are not there any more.
+/// Records that were durable and are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Damage {
-    /// The first that is missing.
+    /// The first lost record.
     pub first: u64,
-    /// The last that is known of: nothing from `first` on can be relied on.
+    /// The last record known to have existed: nothing from `first` on is reliable.
     pub last: u64,
 }
 
@@ -34,26 +34,26 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Damage { first, last } = self;
         match first == last {
-            true => write!(f, "its log is damaged: record {first} was there, and cannot be read"),
+            true => write!(f, "its log is damaged: record {first} cannot be read"),
             false => write!(
                 f,
-                "its log is damaged: record {first} was there, and cannot be read, though others up to {last} lie behind it"
+                "its log is damaged: record {first} cannot be read, though later ones, up to {last}, exist"
             ),
         }
     }
 }
 
-/// What lies where the next record is expected.
+/// What was found where the next record is expected.
 pub(crate) enum Found {
     /// That record, and its position.
     Record(Record, u64),
-    /// Something else.
+    /// Anything else.
     End,
-    /// Nobody knows: the medium does not say.
+    /// The medium cannot read it.
     Unreadable,
 }
 
-/// Reads records one after the other.
+/// Reads one record after the other through a window.
 pub(crate) struct Scan<'a> {
     side: &'a Side,
     layout: Layout,
@@ -63,12 +63,12 @@ pub(crate) struct Scan<'a> {
     window_at: u64,
     /// How much to read next.
     step: usize,
-    /// What was seen to be no hole.
+    /// A range that is known to be no hole.
     stored: Range<u64>,
 }
 
 impl<'a> Scan<'a> {
-    /// From the tail that the state names.
+    /// Starts at the tail that the state names.
     pub fn new(side: &'a Side, state: &State) -> Scan<'a> {
         let (layout, at) = (state.layout, state.tail.position);
         let (log, window) = (state.log, Bytes::new());
@@ -90,7 +90,7 @@ impl<'a> Scan<'a> {
         self.take(header).await
     }
 
-    /// The record whose header lies here.
+    /// The record whose header lies at the current position.
     async fn take(&mut self, header: Header) -> Found {
         let at = self.at;
         if header.record_len() as u64 > self.layout.to_end(at) {
@@ -114,7 +114,7 @@ impl<'a> Scan<'a> {
         Found::Record(record, at)
     }
 
-    /// Whether `missing`, which is not here, was durable once: what the next `rest` bytes of the ring say of it.
+    /// Whether `missing`, which was not found, was durable once, according to the next `rest` bytes of the ring.
     pub async fn damage(
         &mut self,
         missing: u64,
@@ -146,7 +146,7 @@ impl<'a> Scan<'a> {
         None
     }
 
-    /// Goes to the next sector that begins a record of at least this sequence and life.
+    /// Moves to the next sector that begins a record of at least this sequence and life.
     async fn seek(&mut self, rest: &mut u64, sequence: u64, least: u64) -> Option<Header> {
         while *rest >= SECTOR as u64 {
             if self.layout.to_end(self.at) < SECTOR as u64 {
@@ -171,8 +171,8 @@ impl<'a> Scan<'a> {
         None
     }
 
-    /// Bytes from here on, in whole sectors, that were never written: no record begins in them. A log is as large as it may
-    /// have to be one day, and reading a hole of a volume in memory would fill it.
+    /// Bytes from here on, in whole sectors, that were never written, so that no record begins in them. Most of a large
+    /// log may be a hole, and reading a hole of a volume in memory would allocate it.
     async fn hole(&mut self) -> u64 {
         if self.stored.contains(&self.at) {
             return 0;
@@ -180,7 +180,7 @@ impl<'a> Scan<'a> {
         let (offset, len) = (self.layout.log_at.saturating_add(self.at), self.layout.to_end(self.at));
         let extent = match self.side.journal.submit(BlockOp::Status { offset, len, max_extents: 1 }).await {
             Ok(Outcome::Extents(extents)) => extents.first().copied(),
-            // Where it is not known, it is read.
+            // If that is not known, it is read.
             _ => None,
         };
         let Extent { len, hole } = extent.unwrap_or(Extent { len, hole: false });
@@ -222,8 +222,8 @@ impl<'a> Scan<'a> {
                     self.step = want.saturating_mul(2).clamp(SECTOR, WINDOW_BYTES);
                     return inside(at, &self.window);
                 }
-                // Beside a sector that cannot be read, what is needed may be readable. Disks take their time to say no:
-                // it is crept up to.
+                // The needed bytes may be readable although a sector behind them is not, so the window is halved.
+                // Failing reads are slow on disks, so it grows again in steps.
                 Err(_) if want > len => {
                     want = (want / 2).max(len);
                     self.step = want;

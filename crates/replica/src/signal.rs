@@ -1,25 +1,25 @@
-//! Waiting for a condition that another task, perhaps of another core, makes true; and taking turns.
+//! Waiting for a condition that another task makes true, perhaps on another core; and a lock that is fair.
 //!
-//! What: [`Signal`], `Gate`. Spec: none. Owns: wakers of those who wait.
-//! Does not: hold the condition, which lies under its owner's own lock.
+//! A [`Signal`] wakes everyone who waits, so it suits conditions that few tasks wait for. The condition itself lies
+//! under a lock of its owner. A `Gate` wakes one task at a time.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Wakes all who wait; each looks for itself.
+/// Wakes every waiter, and each checks its own condition.
 #[derive(Debug, Default)]
 pub struct Signal(Mutex<Vec<Waker>>);
 
 impl Signal {
-    /// Something has changed.
+    /// Wakes every waiter: something has changed.
     pub fn notify(&self) {
         let waiting = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until `check` has an answer. It is asked at once, and after every notification.
+    /// Waits until `check` returns an answer. It is called at once, and after every notification.
     pub async fn until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
         poll_fn(|cx| {
             if let Some(answer) = check() {
@@ -31,127 +31,175 @@ impl Signal {
                     waiting.push(cx.waker().clone());
                 }
             }
-            // What changed between the first look and now has woken nobody.
+            // A change between the first check and the registration has woken nobody.
             check().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
 }
 
-/// One at a time, in the order in which they came: who leaves and comes again at once does not pass who waits.
+/// A lock that is held across waits, and granted in the order of the requests: a task that releases it and asks again
+/// does not overtake a waiter.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    line: Mutex<Line>,
-    left: Signal,
+    queue: Mutex<Queue>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    taken: bool,
+struct Queue {
+    is_held: bool,
     next: u64,
-    /// Who waits; as many as there are futures of [`Gate::enter`].
-    waiting: VecDeque<u64>,
+    /// One entry for each future of [`Gate::enter`], by ascending number.
+    waiting: VecDeque<(u64, Waker)>,
 }
 
-/// Inside a [`Gate`] until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Turn<'a>(&'a Gate);
+impl Queue {
+    /// The waiter that is to be woken: the first one, when nobody holds the gate.
+    fn successor(&self) -> Option<Waker> {
+        let first = self.waiting.front().filter(|_| !self.is_held)?;
+        Some(first.1.clone())
+    }
+}
 
-/// A place in the line, until it is dropped.
-struct Place<'a>(&'a Gate, u64);
+/// Holds a [`Gate`] until it is dropped.
+#[derive(Debug)]
+pub(crate) struct GateGuard<'a>(&'a Gate);
+
+/// A request for a [`Gate`]: leaves the queue when it is granted or dropped.
+struct Waiter<'a> {
+    gate: &'a Gate,
+    number: Option<u64>,
+}
 
 impl Gate {
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a turn.
-    pub async fn enter(&self) -> Turn<'_> {
-        let place = {
-            let mut line = self.line();
-            line.next = line.next.wrapping_add(1);
-            let number = line.next;
-            line.waiting.push_back(number);
-            Place(self, number)
-        };
-        self.left
-            .until(|| {
-                let mut line = self.line();
-                let mine = !line.taken && line.waiting.front() == Some(&place.1);
-                mine.then(|| {
-                    line.waiting.pop_front();
-                    line.taken = true;
-                    Turn(self)
-                })
-            })
-            .await
+    /// Waits for the gate.
+    pub async fn enter(&self) -> GateGuard<'_> {
+        let mut waiter = Waiter { gate: self, number: None };
+        poll_fn(|cx| {
+            let mut queue = self.queue();
+            let Some(number) = waiter.number else {
+                if !queue.is_held && queue.waiting.is_empty() {
+                    queue.is_held = true;
+                    return Poll::Ready(GateGuard(self));
+                }
+                queue.next = queue.next.wrapping_add(1);
+                let number = queue.next;
+                queue.waiting.push_back((number, cx.waker().clone()));
+                waiter.number = Some(number);
+                return Poll::Pending;
+            };
+            let is_first = queue.waiting.front().is_some_and(|(first, _)| *first == number);
+            if is_first && !queue.is_held {
+                queue.waiting.pop_front();
+                waiter.number = None;
+                queue.is_held = true;
+                return Poll::Ready(GateGuard(self));
+            }
+            if let Some((_, waker)) = queue.waiting.iter_mut().find(|(waiting, _)| *waiting == number) {
+                waker.clone_from(cx.waker());
+            }
+            Poll::Pending
+        })
+        .await
     }
 
-    /// A turn, where nobody has it, or waits for it.
-    pub fn try_enter(&self) -> Option<Turn<'_>> {
-        let mut line = self.line();
-        let free = !line.taken && line.waiting.is_empty();
-        // Not `then_some`: a turn that is not had must not be made, since its end would let the next one in.
-        free.then(|| {
-            line.taken = true;
-            Turn(self)
+    /// Takes the gate if nobody holds it or waits for it.
+    pub fn try_enter(&self) -> Option<GateGuard<'_>> {
+        let mut queue = self.queue();
+        let is_free = !queue.is_held && queue.waiting.is_empty();
+        // Not `then_some`: dropping a guard that was never granted would release the gate.
+        is_free.then(|| {
+            queue.is_held = true;
+            GateGuard(self)
         })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
-        self.0.line().taken = false;
-        self.0.left.notify();
+        let successor = {
+            let mut queue = self.0.queue();
+            queue.is_held = false;
+            queue.successor()
+        };
+        successor.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let waited = {
-            let mut line = self.0.line();
-            let before = line.waiting.len();
-            line.waiting.retain(|number| *number != self.1);
-            line.waiting.len() < before
+        let Some(number) = self.number else { return };
+        let successor = {
+            let mut queue = self.gate.queue();
+            let was_first = queue.waiting.front().is_some_and(|(first, _)| *first == number);
+            queue.waiting.retain(|(waiting, _)| *waiting != number);
+            // It may have been woken already; the next waiter takes its place.
+            if was_first { queue.successor() } else { None }
         };
-        if waited {
-            // Whoever is next may have been told while this one was in front.
-            self.0.left.notify();
-        }
+        successor.into_iter().for_each(Waker::wake);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::Future;
-    use std::task::Context;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake};
 
     use super::*;
 
     #[test]
     fn only_one_is_inside() {
         let gate = Gate::default();
-        let turn = gate.try_enter().expect("it is free");
+        let guard = gate.try_enter().expect("it is free");
         assert!(gate.try_enter().is_none());
-        assert!(gate.try_enter().is_none(), "to be refused lets nobody in");
-        drop(turn);
+        assert!(gate.try_enter().is_none(), "a refused request releases nothing");
+        drop(guard);
         assert!(gate.try_enter().is_some());
     }
 
     #[test]
-    fn who_comes_again_does_not_pass_who_waits_and_who_gives_up_is_not_waited_for() {
+    fn a_new_request_does_not_overtake_a_waiter_and_a_dropped_waiter_is_skipped() {
         let mut cx = Context::from_waker(Waker::noop());
         let gate = Gate::default();
-        let turn = gate.try_enter().expect("it is free");
+        let guard = gate.try_enter().expect("it is free");
         let (mut gone, mut first, mut again) =
             (Box::pin(gate.enter()), Box::pin(gate.enter()), Box::pin(gate.enter()));
         assert!(gone.as_mut().poll(&mut cx).is_pending() && first.as_mut().poll(&mut cx).is_pending());
-        drop(turn);
+        drop(guard);
         assert!(again.as_mut().poll(&mut cx).is_pending() && gate.try_enter().is_none());
         drop(gone);
-        let Poll::Ready(turn) = first.as_mut().poll(&mut cx) else { panic!("it is its turn") };
+        let Poll::Ready(guard) = first.as_mut().poll(&mut cx) else { panic!("it is its turn") };
         assert!(again.as_mut().poll(&mut cx).is_pending());
-        drop(turn);
+        drop(guard);
         assert!(again.as_mut().poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn each_release_wakes_one_waiter() {
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        let gate = Gate::default();
+        let mut held = gate.try_enter();
+        let mut waiting: Vec<_> = (0..64).map(|_| Box::pin(gate.enter())).collect();
+        assert!(waiting.iter_mut().all(|enter| enter.as_mut().poll(&mut cx).is_pending()));
+        for enter in &mut waiting {
+            drop(held.take());
+            let Poll::Ready(guard) = enter.as_mut().poll(&mut cx) else { panic!("it is the first") };
+            held = Some(guard);
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 64);
     }
 }

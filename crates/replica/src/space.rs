@@ -1,7 +1,6 @@
-//! Disks that are full: what is to be written to them waits until there is space.
+//! Writes to a full disk wait until there is space (docs/replication.md, "Full disks").
 //!
-//! What: [`Space`], and the blocks that it makes patient. Spec: docs/replication.md, "Full disks". Owns: how many writes wait.
-//! Does not: wait while a side is opened, or when it ends: then a full disk is an error.
+//! While a side is opened or closed they do not wait: a full disk is an error then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +28,7 @@ struct Shared {
 }
 
 impl Space {
-    /// The same side, whose writes wait for space once [`Space::be_patient`] was called.
+    /// Wraps the blocks of a side: their writes wait for space once [`Space::be_patient`] was called.
     pub fn of(&self, side: &Side) -> Side {
         let patient = |block: &Arc<dyn Block>, what: String| -> Arc<dyn Block> {
             let what = format!("group {}: the disk of {what}", side.names.group());
@@ -43,7 +42,7 @@ impl Space {
         }
     }
 
-    /// From now on, or not any more.
+    /// Makes writes wait for space from now on, or fail.
     pub fn be_patient(&self, patient: bool) {
         self.0.patient.store(patient, Ordering::Release);
     }
@@ -59,11 +58,11 @@ impl Space {
 struct Patient {
     block: Arc<dyn Block>,
     space: Space,
-    /// What messages call it, with its group.
+    /// Its name in messages, with its group.
     what: String,
 }
 
-/// A write that waits, until it is dropped.
+/// Counts one waiting write until it is dropped.
 struct Waits<'a>(&'a Space);
 
 impl Drop for Waits<'_> {
@@ -91,10 +90,7 @@ impl Block for Patient {
                 match self.block.submit(op.clone()).await {
                     Err(Error::NoSpace) if self.space.0.patient.load(Ordering::Acquire) => {
                         if waits.is_none() {
-                            tracing::warn!(
-                                "{} is full: what is to be written to it waits until there is room; make some",
-                                self.what
-                            );
+                            tracing::warn!("{} is full: writes to it wait; free some space", self.what);
                             self.space.0.waiting.fetch_add(1, Ordering::AcqRel);
                             waits = Some(Waits(&self.space));
                         }

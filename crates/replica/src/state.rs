@@ -1,7 +1,6 @@
-//! What a side of a partnership knows of itself: two copies of one page, of which a torn write leaves one.
+//! The durable state of a side of a partnership: two copies of one page, so that a torn write leaves one.
 //!
-//! What: [`State`], parse and emit, and which copy counts. Spec: this file; layout version 1, little-endian.
-//! Does not: read or write the journal (see [`crate::journal`]).
+//! [`crate::journal`] reads and writes the copies. Layout version 1, little-endian:
 //!
 //! ```text
 //!   0   8  "WeftRep\0"
@@ -31,10 +30,10 @@
 //! 4092  4  CRC32C of the 4092 bytes before
 //! ```
 //!
-//! What lies from 3352 on older versions neither read nor keep: to them it is part of the zeros behind the peers.
-//! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
-//! the one that is written over. A promise goes to both copies before anything rests on it (`State::promises_as`), so the
-//! one that is left when the other is damaged does not say less.
+//! Older versions neither read nor keep the bytes from 3352 on: to them they are part of the zeros behind the peers.
+//! The rules are those of a volume's superblock: magic and version come first, the sum is last and covers everything,
+//! and a write replaces the older copy. A promise goes to both copies before anything relies on it
+//! (`State::promises_as`), so the copy that is left when the other is damaged does not promise less.
 
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, MAX_ERAS};
@@ -47,9 +46,9 @@ use crate::status::{Differs, Mode, Role, Verified};
 
 /// Bytes of one copy.
 pub const COPY_BYTES: usize = 4096;
-/// What this module writes.
+/// The version that this module writes.
 pub const VERSION: u32 = 1;
-/// Destinations of one source.
+/// The most destinations of one source.
 pub const MAX_PEERS: usize = 8;
 /// The longest name of a peer, bytes.
 pub const MAX_NAME: usize = 128;
@@ -63,50 +62,50 @@ const CLAIM_BYTES: usize = 33;
 // Counts and lengths take a byte each.
 const _: () = assert!(MAX_ERAS < 256 && MAX_MEMBERS < 256 && MAX_PEERS < 256 && MAX_NAME < 256);
 
-/// See the module.
+/// The durable state of a side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct State {
-    /// Counts the changes.
+    /// Counts the writes.
     pub generation: u64,
-    /// Which partnership.
+    /// The identity of the partnership.
     pub partnership: [u8; 16],
-    /// The part that it plays.
+    /// The role.
     pub role: Role,
-    /// Whether the volumes, with the log applied, are what a source's once were.
+    /// Whether the volumes, with the log applied, hold a state that a source's once had.
     pub consistent: bool,
-    /// It was a source, and what only it has may go.
+    /// It was a source, and records that only it has may be overwritten.
     pub gave_up: bool,
     /// Whether it has ever held anything of the partnership.
     pub holds: bool,
-    /// Nothing was placed in its log since it was closed, empty.
+    /// Its log was closed empty, and nothing was placed in it since.
     pub closed: bool,
-    /// Its log has lost records that were applied, perhaps: until it is made equal again nobody can name what they changed.
+    /// Its log has lost records that may have been applied: until a resync, nobody can name what they changed.
     pub damaged: bool,
-    /// It is a source that may have sent records before they were durable in its own log: opened again it begins an era.
+    /// It is a source that may have sent records before they were durable in its own log: the next opening begins an
+    /// era.
     pub ahead: bool,
-    /// Its first copy was begun and never finished: to whoever believes that it was, this is another copy.
+    /// Its first copy was begun and never finished: a source that believes it finished means another copy.
     pub unfinished: bool,
-    /// What its source is known to have had durable, of what this side has: a source that comes with less was set back.
+    /// The last sequence here that its source is known to have had durable: a source that has less was set back.
     pub claimed: u64,
-    /// The last sequence that its source has said that it had. As long as it lies behind what is here, writes that were answered may
-    /// be missing.
+    /// The last sequence that its source reported. As long as this side lacks it, answered writes may be missing.
     pub told: u64,
-    /// It is a source that was set back, as a destination has told it: the last sequence that both have, and the last that the
-    /// destination has. Somebody has to decide. A side that gave up for that follows no source that has less.
+    /// A source that was set back, as a destination has found: the last sequence that both have, and the last one of
+    /// the destination. Somebody has to decide. A side that gave up because of that follows no source that has less.
     pub set_back: Option<(u64, u64)>,
-    /// The number of the destination that has told it so.
+    /// The number of that destination.
     pub set_back_by: Option<u8>,
-    /// Which log.
+    /// The identity of the log.
     pub log: u64,
     /// Openings of the log.
     pub life: u64,
     /// Where the log begins.
     pub tail: Tail,
-    /// Where things lie.
+    /// The layout of the journal.
     pub layout: Layout,
     /// The latest source that has claimed it.
     pub promised: Era,
-    /// The history of what it holds; never empty.
+    /// The history of its records; never empty.
     pub eras: Vec<Era>,
     /// Its volumes.
     pub members: Vec<Member>,
@@ -119,13 +118,13 @@ pub struct State {
 pub struct Tail {
     /// Position in the ring.
     pub position: u64,
-    /// What the first record has to be.
+    /// The sequence of the first record.
     pub sequence: u64,
-    /// The life that it has at least.
+    /// The least life of that record.
     pub life: u64,
 }
 
-/// Where things lie in a journal. Bitmaps begin behind the two copies.
+/// The layout of a journal. Bitmaps begin behind the two copies of the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Bytes of one bitmap.
@@ -137,7 +136,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The place in the ring that lies so far behind its beginning.
+    /// The position in the ring at this distance from its beginning.
     pub(crate) fn place(self, at: u64) -> u64 {
         at.checked_rem(self.log_bytes).unwrap_or(0)
     }
@@ -147,7 +146,7 @@ impl Layout {
         self.log_at.saturating_add(self.log_bytes)
     }
 
-    /// Bytes from a place to the end of the ring.
+    /// Bytes from a position to the end of the ring.
     pub(crate) fn to_end(self, at: u64) -> u64 {
         self.log_bytes.saturating_sub(at)
     }
@@ -156,7 +155,7 @@ impl Layout {
 /// A volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Bytes that are replicated: the volume has as many, or more.
+    /// Bytes that are replicated: at most those of the volume.
     pub size: u64,
     /// Bytes that one bit of its bitmaps stands for: a power of two.
     pub granule: u64,
@@ -168,7 +167,7 @@ impl Member {
         self.size.div_ceil(self.granule.max(1)).div_ceil(PAGE_BITS)
     }
 
-    /// The same of another size: in coarser granules where a bitmap of so many bytes has no room for so many bits.
+    /// The same volume with another size: with coarser granules if a bitmap of `bitmap_bytes` has no room for its bits.
     pub fn resized(self, size: u64, bitmap_bytes: u64) -> Member {
         let mut member = Member { size, ..self };
         while member.pages().saturating_mul(PAGE_BYTES as u64) > bitmap_bytes
@@ -183,7 +182,7 @@ impl Member {
 /// A destination, as its source remembers it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerState {
-    /// What the caller calls it.
+    /// Its name, as the caller gave it.
     pub name: String,
     /// When writes are answered.
     pub mode: Mode,
@@ -193,24 +192,24 @@ pub struct PeerState {
     pub copied: bool,
     /// Whether writes may have been answered that it does not have.
     pub unprotected: bool,
-    /// Whether somebody suspended it.
+    /// Whether it is suspended.
     pub suspended: bool,
-    /// Whether this source goes on though it says that it knows nothing of the partnership: it has said so before, or has never followed
-    /// this source.
+    /// Whether this source goes on although the destination says that it does not know the partnership: it has said so
+    /// before, or has never followed this source.
     pub may_be_gone: bool,
     /// Bitmaps and log bring it up to date if it has everything up to here.
     pub covered: u64,
-    /// What the last comparison has found, unless its copy was made anew since.
+    /// The result of the last comparison, unless a new copy was made since.
     pub verified: Option<Verified>,
 }
 
-/// Why a copy does not count.
+/// Why a copy of the state is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Damaged {
-    /// Something else.
+    /// No magic number.
     #[error("it is no journal of a replica")]
     Magic,
-    /// The checksum does not fit.
+    /// The checksum is wrong.
     #[error("its checksum does not fit: it was damaged, or written in part")]
     Sum,
     /// A layout that this program does not know.
@@ -219,12 +218,12 @@ pub enum Damaged {
     /// The journal is shorter than it says.
     #[error("it has {has} bytes of {needs}: its log was cut off")]
     Short {
-        /// Bytes that are there.
+        /// Its length.
         has: u64,
-        /// Bytes with the log.
+        /// Its length with the log.
         needs: u64,
     },
-    /// A field out of range under a checksum that fits.
+    /// A field is out of range under a right checksum.
     #[error("{0} makes no sense")]
     Field(&'static str),
 }
@@ -280,12 +279,12 @@ fn parse_found(bytes: &[u8]) -> Result<Option<Verified>, Damaged> {
 }
 
 impl State {
-    /// The era that it lives in.
+    /// The current era.
     pub fn era(&self) -> Era {
         self.eras.last().copied().unwrap_or(Era { epoch: 0, tag: 0, after: 0 })
     }
 
-    /// The era that it lives in, where that began because the end of the log may have been lost.
+    /// The current era, if it began because the end of the log may have been lost.
     pub fn restarted(&self) -> Option<Era> {
         match self.eras.last_chunk::<2>() {
             Some([before, era]) if before.epoch == era.epoch => Some(*era),
@@ -293,32 +292,33 @@ impl State {
         }
     }
 
-    /// Nobody is known to have had more than this side, or that does not count any more.
+    /// Forgets that somebody had more records than this side.
     pub fn forget_set_back(&mut self) {
         (self.set_back, self.set_back_by) = (None, None);
     }
 
-    /// The last record that a source has to have for this side to follow it: it was one that was set back, and a copy has that.
+    /// The last record that a source must have before this side follows it: this side was set back, and a copy has that
+    /// record.
     pub fn floor(&self) -> Option<u64> {
         let (_, copy) = self.set_back?;
         (self.role == Role::Destination && self.gave_up).then_some(copy)
     }
 
-    /// What the destination is called that has told it that it was set back.
+    /// The name of the destination that has found that this side was set back.
     pub fn set_back_by_name(&self) -> Option<&str> {
         let peer = self.peers.get(usize::from(self.set_back_by?))?.as_ref()?;
         Some(&peer.name)
     }
 
-    /// Its volumes have these sizes from now on.
+    /// Sets the sizes of the volumes.
     pub fn resize(&mut self, sizes: &[u64]) {
         for (member, size) in self.members.iter_mut().zip(sizes) {
             *member = member.resized(*size, self.layout.bitmap_bytes);
         }
     }
 
-    /// Begins an era; one is forgotten where there are too many. What came before ends where it begins: a copy that has not got as
-    /// far as an era that it knows of has nothing of it.
+    /// Begins an era, and forgets one if there are too many. Earlier eras end where it begins: a copy that has not
+    /// reached an era that it knows has no record of it.
     pub fn push_era(&mut self, era: Era) {
         self.eras.iter_mut().for_each(|earlier| earlier.after = earlier.after.min(era.after));
         self.eras.push(era);
@@ -327,8 +327,8 @@ impl State {
         }
     }
 
-    /// A source begins an era because it is opened, behind `after`, its last record, with `lost_nothing` of what it may have sent.
-    /// What is written from now on is told by it from whatever another opening writes, should this side be set back.
+    /// Begins an era for the opening of a source, behind its last record `after`; `lost_nothing`: it has every record
+    /// that it may have sent. The era tells later records from those of another opening, should this side be set back.
     pub(crate) fn open_era(&mut self, draw: u64, after: u64, lost_nothing: bool) -> Era {
         let tag = history::opening_tag(draw, self.life, lost_nothing);
         let era = Era { epoch: self.era().epoch, tag, after };
@@ -336,12 +336,12 @@ impl State {
         era
     }
 
-    /// An epoch's first era stays as long as it can: whoever was away for all the later ones of a source that was opened anew again
-    /// and again knows that one, and is no stranger. The era behind the forgotten one begins where that did: nobody is taken to
-    /// have more in common with this history than he has.
+    /// Chooses the era to forget. The first era of an epoch stays as long as possible: a side that was away while a
+    /// source was reopened many times knows at least that one. The era behind the forgotten one then begins where that
+    /// did, so that no side is taken to share more of this history than it does.
     fn forget_era(&mut self) {
         let same_epoch = |pair: &[Era]| matches!(pair, [a, b] if a.epoch == b.epoch);
-        // Not the last, which is the era that it lives in.
+        // Not the last one, which is the current era.
         let earlier = self.eras.split_last().map_or(&[][..], |(_, earlier)| earlier);
         match earlier.windows(2).position(same_epoch) {
             Some(first) => {
@@ -357,9 +357,9 @@ impl State {
         }
     }
 
-    /// Whether it differs from `before` by no more than how far replication has got: where its log begins, what destinations are
-    /// covered to by what has left that, and what is known of its source's log. An older copy that lacks this loses nothing without a
-    /// word. All else is a promise that somebody relies on.
+    /// Whether it promises the same as `before`: it differs only in the progress of replication, which is the tail of
+    /// the log, *covered* of destinations, and *claimed*. An older copy that lacks progress loses nothing silently.
+    /// Every other field is a promise that others rely on.
     pub(crate) fn promises_as(&self, before: &State) -> bool {
         let mut same = State {
             generation: before.generation,
@@ -368,7 +368,7 @@ impl State {
             ..self.clone()
         };
         if self.tail != before.tail {
-            // As the log lets records go. A resync, which clears bits, leaves the tail where it is.
+            // Records have left the log. A resync, which clears bits, leaves the tail where it is.
             for (peer, earlier) in same.peers.iter_mut().zip(&before.peers) {
                 if let (Some(peer), Some(earlier)) = (peer, earlier) {
                     peer.covered = earlier.covered;
@@ -378,10 +378,10 @@ impl State {
         same == *before
     }
 
-    /// One copy.
+    /// The bytes of one copy.
     ///
     /// # Panics
-    /// With more of anything than the limits allow, which is checked where it is added.
+    /// If a limit is exceeded, which is checked when elements are added.
     pub fn emit(&self) -> [u8; COPY_BYTES] {
         assert!(
             self.eras.len() <= MAX_ERAS && self.members.len() <= MAX_MEMBERS && self.peers.len() <= MAX_PEERS
@@ -548,13 +548,13 @@ impl State {
         })
     }
 
-    /// Of both copies the one that counts.
+    /// Chooses the valid copy with the larger generation.
     pub fn latest(first: &[u8; COPY_BYTES], second: &[u8; COPY_BYTES]) -> Result<State, Damaged> {
         match (State::parse(first), State::parse(second)) {
             (Err(e @ Damaged::Version(_)), _) | (_, Err(e @ Damaged::Version(_))) => Err(e),
             (Ok(a), Ok(b)) => Ok(if a.generation > b.generation { a } else { b }),
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-            // The better reason of the two.
+            // Report the more specific reason of the two.
             (Err(Damaged::Magic), Err(e)) | (Err(e), Err(_)) => Err(e),
         }
     }

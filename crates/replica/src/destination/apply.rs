@@ -1,6 +1,4 @@
-//! Applying the log to the volumes, in order, and making room in it.
-//!
-//! Spec: the crate's page. Does not: answer anybody.
+//! Applies the log to the volumes, in order, and makes room in it.
 
 use std::ops::Range;
 
@@ -14,13 +12,13 @@ use crate::replay;
 use crate::scan::Damage;
 use crate::state::State;
 
-/// Records that are applied beside each other, where they do not overlap.
+/// The most records that are applied concurrently, if they do not overlap.
 const BATCH: usize = 64;
 
 impl Destination {
-    /// Applies what is logged, until the destination is closed, fails or becomes a source. Somebody has to run this.
+    /// Applies logged records until the destination is closed, fails or becomes a source. The caller has to run this.
     pub async fn run(&self) {
-        // What opening it has applied may fill the log, and nothing would be applied that makes room.
+        // The records that opening has applied may fill the log, and then no further record would come that makes room.
         if let Err(e) = self.checkpoint().await {
             self.fail(format!("no room could be made in the log: {e}"));
             return;
@@ -50,7 +48,7 @@ impl Destination {
         }
     }
 
-    /// A record cannot be read any more. Opened again, this side goes on before it.
+    /// A record cannot be read. After it is opened again, this side goes on before that record.
     async fn stop_at(&self, damage: Damage) {
         let broken = |state: &mut State| (state.consistent, state.damaged) = (false, true);
         let persisted = self.persist(broken).await;
@@ -69,7 +67,7 @@ impl Destination {
         let (mut batch, mut ranges): (Vec<Record>, Vec<(u16, Range<u64>)>) = (Vec::new(), Vec::new());
         let mut bytes = 0;
         for sequence in from..=through {
-            // Somebody else may have applied it, and let it go, before this had its turn.
+            // Another task may have applied and freed it before this one entered the gate.
             let record = self.log.record(sequence).await?;
             let (member, offset) = (record.header.member, record.header.offset);
             let range = offset..offset.saturating_add(record.header.range_len());
@@ -83,7 +81,7 @@ impl Destination {
             batch.push(record);
         }
         let Some(last) = batch.last().map(|record| record.header) else { return Ok(()) };
-        // All at once, and none before all that were there: a snapshot lies between batches.
+        // A batch is applied as a whole, behind all earlier ones: snapshots are taken between batches.
         for record in &batch {
             if let Some(op) = record.operation() {
                 self.preserve(record.header.member, &op).await;
@@ -100,12 +98,12 @@ impl Destination {
         Ok(())
     }
 
-    /// Waits until everything that is logged now is applied. What comes meanwhile is not waited for: a source that is quicker
-    /// than these volumes always has something more.
+    /// Waits until every record that is logged now is applied, but not for later ones: a source that is faster than
+    /// these volumes would make the wait endless.
     pub(super) async fn drain(&self) -> Result<(), Error> {
         let asked = self.log.fill().last;
         loop {
-            // A resync that began meanwhile may have put other records in place of those, and fewer.
+            // A resync that began meanwhile may have replaced those records by others, and fewer.
             let fill = self.log.fill();
             let through = fill.last.min(asked);
             {
@@ -125,7 +123,7 @@ impl Destination {
                     .until(|| {
                         let core = self.core();
                         let fill = self.log.fill();
-                        // Whoever else applies the log may have been quicker.
+                        // Another task may have applied it already.
                         let done = core.applied >= through || fill.last < through;
                         let more = fill.durable > core.applied;
                         (core.failed.is_some() || done || more).then_some(())
@@ -135,15 +133,16 @@ impl Destination {
         }
     }
 
-    /// Makes the volumes durable and lets go what the log holds of what is applied.
+    /// Flushes the volumes and frees the applied records.
     pub(super) async fn checkpoint(&self) -> Result<(), Error> {
-        // A resync that begins meanwhile may put other records in place of those that are about to go.
+        // A resync that begins meanwhile may replace the records that are about to go.
         let _turn = self.volumes.enter().await;
         self.settle(AHEAD_BYTES, |_| ()).await
     }
 
-    /// A checkpoint with a change of the state, durable together. The caller is in the gate of the volumes. The youngest records
-    /// stay, as many as the source may have lost in a crash after it had sent them: this side has to name what they changed.
+    /// Takes a checkpoint and changes the state in one durable step. The caller holds the gate of the volumes. The
+    /// youngest records stay, as many as the source may lose in a crash after it has sent them: this side has to name
+    /// what they changed.
     pub(super) async fn settle(&self, leave: u64, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let applied = self.core().applied;
         let through = if leave == 0 { applied } else { applied.min(self.log.through_leaving(leave)) };
@@ -166,8 +165,8 @@ impl Destination {
         self.write_state(change).await
     }
 
-    /// Writes a changed state to the journal; memory follows when it is durable. Whoever drops this has changed nothing but what
-    /// the journal may say until it is written next. The caller is in the journal's gate.
+    /// Writes a changed state to the journal, and changes memory when it is durable. If this is dropped, only the
+    /// journal may have changed, until it is written next. The caller holds the journal's gate.
     pub(super) async fn write_state(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let (before, mut state, session) = {
             let core = self.core();
@@ -182,7 +181,7 @@ impl Destination {
         self.journal.write_state(state.clone()).await?;
         std::mem::forget(unsure);
         let mut core = self.core();
-        // A claim that came meanwhile is in memory alone; a promotion may have promised more than it did.
+        // Keep a claim that arrived meanwhile and is only in memory; a promotion may have promised a later era.
         if core.state.promised != before && core.state.promised.epoch >= state.promised.epoch {
             state.promised = core.state.promised;
         }
@@ -191,8 +190,9 @@ impl Destination {
     }
 }
 
-/// Until this is forgotten, the journal says what memory does, or what was about to be written. If that stays so, the session of the
-/// time when the write began does not go on. One that was claimed since then is not confirmed before it has written the journal again.
+/// A write of the journal that may be incomplete: the journal holds the state in memory or the new one. If this is
+/// dropped and not forgotten, the session that was current at the start of the write ends. A session that was claimed
+/// since is not confirmed before it has written the journal again.
 struct Unsure<'a> {
     destination: &'a Destination,
     session: Option<u64>,

@@ -1,7 +1,5 @@
-//! Whose copy this is: hello, resyncs, promotion, and who is refused.
-//!
-//! Spec: the crate's page, "Histories"; `wire::repl::control`. Owns: the session.
-//! Does not: copy anything.
+//! Decides which source this copy follows: hello, the begin and end of resyncs, promotion, and refusals (the crate's
+//! page, "Histories"; `wire::repl::control`).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,19 +18,19 @@ use crate::peer::AHEAD_BYTES;
 use crate::state::{State, Tail};
 use crate::status::{Mode, Phase, Role};
 
-/// A source is at most so many epochs ahead of what it claims: one that says more has not counted them, and would leave no numbers
-/// for those who are promoted after it.
+/// How many epochs a source may be ahead of the destination that it claims. A higher epoch was not reached by counting
+/// promotions, and would leave no numbers for later sources.
 pub(crate) const MAX_EPOCHS_AHEAD: u64 = 1 << 32;
 
-/// How often a side that prepares for an exchange of roles looks whether a disk is full, or its session is over.
+/// How often a side that prepares for an exchange of roles checks for a full disk and the end of its session.
 const PREPARE_LOOK: Duration = Duration::from_millis(100);
 
-/// Sessions of one opening: their numbers do not meet those of the next.
+/// Session numbers per opening, so that those of two openings do not meet.
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
 
-/// Whether a source of this history has neither log nor bitmap that names what is to be copied to this side: which has lost records, and
-/// follows another history, or is in the middle of the resync of another source, whose bitmap alone names the blocks that are missing. What
-/// a source has lost of its own history, that source's log or bitmap names.
+/// Whether neither the log nor the bitmap of a source of this history names what this side lacks. That is so if this
+/// side has lost records and follows another history, or is in the middle of a resync by another source, whose bitmap
+/// alone names the missing blocks. Records of its own history are named by the source's log or bitmap.
 fn is_unnamed(state: &State, eras: &[Era]) -> bool {
     let (own, Some(latest)) = (state.era(), eras.last()) else { return true };
     let is_its_source = latest.epoch == own.epoch && eras.iter().any(|era| same(era, &own));
@@ -42,9 +40,9 @@ fn is_unnamed(state: &State, eras: &[Era]) -> bool {
 impl Destination {
     pub(super) async fn hello(&self, hello: Hello) -> Result<Welcome, Refusal> {
         let Some(era) = hello.eras.last().copied() else { return Err(Refusal::Invalid) };
-        // What waits in the name of an earlier claim ends now.
+        // Requests of an earlier claim that still wait end now.
         let claimed = {
-            // Not in the middle of a resync's beginning or end, or of a promotion.
+            // Wait for the begin or end of a resync, or a promotion, that is under way.
             let _turn = self.volumes.enter().await;
             self.claim(&hello, era)
         };
@@ -54,18 +52,19 @@ impl Destination {
         let (welcome, adopt) = claimed?;
         self.changed.notify();
         self.log.changed.notify();
-        // Blocks that an earlier session has sent must not arrive behind what this one sends.
+        // Blocks of an earlier session must not land behind those of this one.
         self.changed
             .until(|| match self.check(welcome.session) {
                 Ok(()) => (self.core().storing == 0).then_some(Ok(())),
                 Err(refusal) => Some(Err(refusal)),
             })
             .await?;
-        // The claim is remembered before it is confirmed: no earlier source is listened to any more, whatever happens.
+        // The claim is durable before it is confirmed, so that earlier sources are refused from then on, even after a
+        // crash.
         let placed = self.log.fill().last;
         self.log.durable_through(placed, || self.check(welcome.session).err()).await?;
         let (eras, sizes) = (hello.eras.clone(), hello.sizes.clone());
-        // `claim` has promised already, in memory.
+        // `claim` has set the promise in memory already.
         let promise = move |state: &mut State| {
             if adopt {
                 state.eras = eras;
@@ -83,7 +82,7 @@ impl Destination {
         }
         {
             let _turn = self.journal.gate.enter().await;
-            // Whoever was promoted meanwhile keeps the history that it began.
+            // If this side was promoted meanwhile, it keeps the history that it began.
             self.check(welcome.session)?;
             if let Err(e) = self.write_state(promise).await {
                 self.fail(format!("the journal has failed: {e}"));
@@ -93,7 +92,7 @@ impl Destination {
         self.core().fit_own();
         self.check(welcome.session)?;
         self.phase(match welcome.consistent {
-            // Until it has what its source has said that it has, which may be at once.
+            // It lacks records until it has those that its source has reported, which may be at once.
             true => Phase::ReplayingLog,
             false => Phase::Resyncing,
         });
@@ -117,7 +116,7 @@ impl Destination {
             return Err(Refusal::Fenced(state.era()));
         }
         let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
-        // What is there counts, not what is replicated of it so far: that grows with the resync.
+        // The size of the volume counts, not that of its replicated part, which grows with the resync.
         let there = self.side.members.iter().map(|block| block.geometry().size);
         let fits = sizes.len() == hello.sizes.len() && there.zip(&hello.sizes).all(|(a, b)| a >= *b);
         if !fits {
@@ -129,7 +128,7 @@ impl Destination {
         if era.epoch.saturating_sub(state.promised.epoch) > MAX_EPOCHS_AHEAD {
             return Err(Refusal::Invalid);
         }
-        // Everything that was placed becomes durable, so it counts.
+        // Every placed record becomes durable, so it counts.
         let fill = self.log.fill();
         let fresh = !state.holds;
         if !fresh
@@ -151,8 +150,8 @@ impl Destination {
             return Err(Refusal::SplitBrain(state.promised));
         }
         if (fresh || state.unfinished) && !hello.adopt {
-            // The copy that it speaks of was removed here. Of this one, which another destination of that source may be by now, it
-            // knows nothing, and would call it consistent without what it lacks.
+            // The source knows a copy that was removed here. It does not know this one, which may belong to another
+            // destination of it by now, and would call it consistent although records are missing.
             return Err(Refusal::Partnership);
         }
         let fork = match fresh {
@@ -175,7 +174,7 @@ impl Destination {
             diverged,
             sizes,
         };
-        // Not durable yet, and so not confirmed; but earlier sources are refused from now on.
+        // The claim is not durable, and so not confirmed, yet; but earlier sources are refused from now on.
         core.state.promised = era;
         core.lacks = None;
         core.sessions = core.sessions.wrapping_add(1);
@@ -219,7 +218,8 @@ impl Destination {
         };
         let position = self.log.tail_after(u64::MAX).position;
         let tail = Tail { position, sequence: base.saturating_add(1), life };
-        // Nothing stays that would be applied once more over the blocks to come; and the source, who is here, has all of it.
+        // No record may stay that a later opening would apply over the copied blocks. The source, which is connected,
+        // has them all.
         self.settle(0, |state| {
             state.eras = eras;
             state.resize(&sizes);
@@ -247,7 +247,7 @@ impl Destination {
             core.fork = core.fork.max(base);
             debug_assert!(core.session != Some(session) || core.state.eras == core.offered);
         }
-        // The source has marked, durably, what was changed here alone.
+        // The source has marked, durably, the ranges that only this side has changed.
         let pages = {
             let mut core = self.core();
             let super::Core { state, own, .. } = &mut *core;
@@ -274,7 +274,7 @@ impl Destination {
     }
 
     pub(super) async fn finish(&self, session: u64, at: u64) -> Result<(), Refusal> {
-        // No resync begins beside it.
+        // No resync may begin meanwhile.
         let _turn = self.volumes.enter().await;
         self.check(session)?;
         if self.log.fill().durable < at {
@@ -296,7 +296,7 @@ impl Destination {
         Ok(())
     }
 
-    /// What was changed here since the histories parted.
+    /// Ranges that this side has changed since the histories parted.
     #[allow(clippy::type_complexity)]
     pub(super) fn diverged(
         &self,
@@ -316,15 +316,15 @@ impl Destination {
         if is_unnamed(&core.state, &core.offered)
             || (fill.first > fork.saturating_add(1) && fill.last > fork && !core.state.gave_up)
         {
-            // A copy of another history, parts of which its log no longer names.
+            // Its history differs, and its log no longer names all of its records.
             core.own.iter_mut().for_each(Bitmap::mark_all);
         }
         let own = core.own.get(usize::from(member)).ok_or(Refusal::Invalid)?;
         Ok(own.ranges(from, MAX_RANGES))
     }
 
-    /// Does what an exchange of the roles would wait for, and changes nothing: the volumes have what the log has, durably, and
-    /// the journal could be written. A full disk is said at once.
+    /// Does the slow work of an exchange of the roles in advance: applies the log, flushes the volumes, and writes the
+    /// journal unchanged. A full disk is reported at once.
     pub(super) async fn prepare(self: &Arc<Self>, session: u64) -> Result<(), Refusal> {
         self.check(session)?;
         if !self.core().state.consistent {
@@ -337,7 +337,7 @@ impl Destination {
                     done.map_err(|e| self.medium(&e))?;
                     return self.check(session);
                 }
-                // Nobody waits for it any more. That says nothing of when its source was heard of.
+                // The session has ended, which says nothing about when its source was heard from.
                 Err(_) if self.core().session != Some(session) => return Err(Refusal::Session),
                 Err(_) => {}
             }
@@ -355,7 +355,8 @@ impl Destination {
             })
         });
         let (only, destination) = (only.await, self.clone());
-        // Given up in the middle it would end the session. One at a time, however often a source asks.
+        // Dropping it in the middle would end the session, so it is a separate task: one at a time, however often a
+        // source asks.
         let prepared = uncancelled(async move {
             let prepared = async {
                 destination.drain().await?;
@@ -369,7 +370,7 @@ impl Destination {
         prepared.await
     }
 
-    /// The source has given up. So this goes on to its end, whoever waits for the answer.
+    /// The source has given up, so this runs to its end even if nobody waits for the answer.
     pub(super) async fn take_over(self: &Arc<Self>, session: u64, era: Era) -> Result<(), Refusal> {
         self.check(session)?;
         {
@@ -392,7 +393,7 @@ impl Destination {
         taken.await.map(|_| ()).map_err(|e| self.medium(&e))
     }
 
-    /// All that speaks against its promotion now.
+    /// The current objections to its promotion.
     pub fn objections(&self) -> Vec<Objection> {
         self.objections_of(&self.core())
     }
@@ -409,9 +410,9 @@ impl Destination {
         [alive, behind, inconsistent].into_iter().flatten().collect()
     }
 
-    /// Makes this side the source, under an era of this random tag, with everything that its log has. To be opened anew as a
-    /// [`Source`](crate::source::Source). A source that was heard of a moment ago may be written to still; a copy that is in the
-    /// middle of a resync is no state that the source ever had: it is promoted if `force` passes over each objection that there is at that moment.
+    /// Makes this side the source, under an era of this random tag, with every record of its log. It has to be opened
+    /// again as a [`Source`](crate::source::Source). Fails if there is an objection at that moment which `force` does
+    /// not override: the old source may still answer writes, or a resync is under way.
     pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
         let epoch = {
             let mut core = self.core();
@@ -422,7 +423,7 @@ impl Destination {
             if objections.iter().any(|objection| !force.passes(*objection)) {
                 return Err(Error::Objections(objections));
             }
-            // Nobody appends any more, or claims it.
+            // From here on appends and claims are refused.
             core.session = None;
             core.leaving = core.leaving.saturating_add(1);
             core.state.promised.epoch.max(core.state.era().epoch).saturating_add(1)
@@ -433,21 +434,21 @@ impl Destination {
         self.become_source(epoch, tag, None).await
     }
 
-    /// Where `after` is given, everything has to be here, and nothing else.
+    /// If `after` is given, this side must have exactly the records through it.
     async fn become_source(&self, epoch: u64, tag: u64, after: Option<u64>) -> Result<Era, Error> {
         let was_consistent = self.core().state.consistent;
         self.drain().await?;
         let _turn = self.volumes.enter().await;
         let last = self.log.fill().last;
         {
-            // A resync that was about to begin may have begun before it was this one's turn.
+            // A resync may have begun before this entered the gate.
             let core = self.core();
             if core.state.consistent != was_consistent || core.applied != last {
                 return Err(Error::Objections(vec![Objection::Inconsistent]));
             }
         }
         if after.is_some_and(|after| after != last) {
-            return Err(Error::State("the destination has something else than its source"));
+            return Err(Error::State("the records of the destination differ from those of its source"));
         }
         let era = Era { epoch, tag, after: last };
         self.settle(AHEAD_BYTES, |state| {
@@ -462,7 +463,7 @@ impl Destination {
             state.told = 0;
             state.promised = era;
             state.push_era(era);
-            // Whoever followed it, when it was a source before, is not known to follow it now.
+            // Destinations of its earlier time as a source are not known to follow it now.
             state.peers.clear();
         })
         .await?;
@@ -477,7 +478,7 @@ impl Destination {
     }
 }
 
-/// It is about to become a source, until this is dropped: also where whoever asked for it is gone.
+/// Marks the side as becoming a source until it is dropped, also if the request was cancelled.
 struct Leaves<'a>(&'a Destination);
 
 impl Drop for Leaves<'_> {
@@ -487,7 +488,7 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// A resync is about to begin, until this is dropped.
+/// Marks a resync as about to begin until it is dropped.
 struct Begins<'a>(&'a Destination);
 
 impl<'a> Begins<'a> {

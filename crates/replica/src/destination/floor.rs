@@ -1,34 +1,35 @@
-//! What a source has to have for a side to follow it that was set back, and gave up for the copy that had more.
+//! The records that a source must have before this side follows it, if this side was set back and gave up for a copy
+//! that had more (docs/replication.md, "Damage").
 //!
-//! Spec: docs/replication.md, "Damage"; the last record of that copy is in the state. Does not: ask that copy whether it has it still: whoever
-//! has this destination does, and says so ([`Destination::holder_is`]).
+//! The state holds the last record of that copy. The owner of this destination asks the copy whether it still has it,
+//! and reports the answer with [`Destination::holder_is`].
 
 use super::{Core, Destination};
 use crate::error::Error;
 use crate::state::State;
 
-/// What is known at present of who has what this side has to find in a source.
+/// Who has the records that a source must have, as far as is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
-    /// Nobody was asked, or the copy that had it could not be.
+    /// Nobody was asked, or the copy that had them could not be reached.
     NotKnown,
-    /// This partner has it.
+    /// This partner has them.
     Has(String),
-    /// The copy that had it has no whole copy that goes so far.
+    /// The copy that had them no longer has a consistent copy that goes as far.
     Lost,
-    /// It is of this epoch by now: whether that came from a source that had it is not known.
+    /// The copy follows this epoch by now; whether that source had the records is unknown.
     Later(u64),
 }
 
 impl Destination {
-    /// What a source has to have for this side to follow it, where this side was one that was set back: up to which record, and
-    /// the copy that had that.
+    /// If this side was set back: the last record that a source must have before this side follows it, and the copy
+    /// that had it.
     pub fn floor(&self) -> Option<(u64, Option<String>)> {
         let core = self.core();
         Some((core.state.floor()?, core.state.set_back_by_name().map(str::to_owned)))
     }
 
-    /// Waits until a source was refused because it lacks that.
+    /// Waits until a source was refused because it lacks those records.
     pub async fn until_refused(&self) {
         let refused = || {
             let core = self.core();
@@ -37,24 +38,25 @@ impl Destination {
         self.changed.until(refused).await;
     }
 
-    /// Who has it, as was found out a moment ago.
+    /// Sets who has the records, as was just found out.
     pub fn holder_is(&self, holder: Holder) {
         self.core().holder = holder;
     }
 
-    /// Whatever source comes is followed, also where it lacks what a copy has.
+    /// Follows any source from now on, even if it lacks records of a copy.
     pub async fn follow_any(&self) -> Result<(), Error> {
         self.core().lacks = None;
         self.persist(State::forget_set_back).await
     }
 
-    /// Why this side follows no source that lacks something: that, and who has it.
+    /// The missing records and who has them, as the reason why this side follows no source without them.
     pub fn asks_for(&self) -> Option<String> {
         let core = self.core();
         Some(format!("records up to {}, {}", core.state.floor()?, who_has_it(&core)))
     }
 
-    /// Why a source was refused that lacks what a copy had. Nobody is told to make a copy the source that may not have it any more.
+    /// Why a source was refused that lacks records of a copy. It suggests a takeover only by a copy that still has
+    /// them.
     pub(super) fn refused_source(&self, core: &Core) -> Option<String> {
         let (epoch, copy) = (core.lacks?, core.state.floor()?);
         let here = &self.config.group;

@@ -1,14 +1,16 @@
 //! The side that keeps a copy: a log that a source appends to, volumes that the log is applied to.
 //!
-//! What: [`Destination`]. Spec: ours; the crate's page and `wire::repl::control`.
-//! Owns: its log, its state, its volumes while it is open. Does not: listen, or know who asks (the caller has let them in).
+//! The requests are in `wire::repl::control`; the caller has authenticated the source. While a destination is open,
+//! nobody else may use its journal and volumes.
 //!
-//! Operation: any core may call. [`Destination::run`] applies the log and makes room in it; somebody has to run it.
-//! An append is sorted by its sequence, written behind what is there, made durable with what came beside it, and answered.
-//! Blocks that are copied go straight to the volumes; that is no consistent copy until the source says so.
-//! Memory: appends that have to wait, for their predecessors or for room, are at most [`MAX_WAITING`]; what was logged and
-//! not applied yet is kept in memory up to [`Config::memory_bytes`], and read from the log beyond.
-//! Errors: a medium that fails stops the destination until it is opened anew.
+//! Any thread may call. [`Destination::run`] applies the log and makes room in it; the caller has to run it. Appends
+//! are sorted by their sequence, written behind the end of the log, flushed together, and answered. Copied blocks go
+//! straight to the volumes, which are inconsistent until the source ends the resync.
+//!
+//! At most [`MAX_WAITING`] appends wait for their predecessors or for room. Records that are logged and not applied yet
+//! stay in memory up to [`Config::memory_bytes`], and are read from the log beyond.
+//!
+//! A failure of a medium stops the destination until it is opened again.
 
 mod apply;
 mod claim;
@@ -44,29 +46,29 @@ use crate::status::{Mode, PeerStatus, Phase, Role, Status};
 pub(crate) use claim::MAX_EPOCHS_AHEAD;
 pub use floor::Holder;
 
-/// Appends that wait at a time.
+/// The most appends that wait.
 pub const MAX_WAITING: usize = 64;
-/// The longest range that is compared at a time.
+/// The longest range of one comparison.
 const MAX_CHECK_BYTES: u64 = 64 << 20;
-/// Bytes of a piece at least: what sources ask for. The digest of a few bytes tells what they are.
+/// The least bytes of a piece: as many as sources ask for. The digest of a few bytes would reveal them.
 const LEAST_PIECE: u32 = 64 << 10;
 
 /// How a destination behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What messages call the group,
+    /// The name of the group in messages,
     pub group: String,
     /// and its source.
     pub source: String,
-    /// Payload that was logged and not applied yet, in memory.
+    /// The most payload in memory that is logged and not applied yet.
     pub memory_bytes: usize,
-    /// Whether the sum of every payload is checked when it comes. Without it, damage on the way is found only when the log
+    /// Whether the sum of every payload is checked on arrival. Without it, damage in transit is found only when the log
     /// is replayed.
     pub check_payloads: bool,
-    /// When writes are to be answered, where that was agreed: shown until the source has come and says it.
+    /// The agreed mode, if any: shown until the source connects and says it.
     pub mode: Option<Mode>,
-    /// A source that was not heard of for so long is taken for lost: as long as it waits itself for an answer before it goes on
-    /// alone.
+    /// A source that was not heard from for this long counts as lost: as long as the source itself waits for an answer
+    /// before it goes on alone.
     pub silence: Duration,
 }
 
@@ -84,14 +86,14 @@ impl Default for Config {
     }
 }
 
-/// What somebody knows who promotes a copy, and wants nevertheless.
+/// The objections that a promotion overrides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Force {
-    /// Its source was heard of a moment ago.
+    /// Its source was heard from recently.
     pub source_alive: bool,
-    /// A resync was under way: it is no state that the source ever had.
+    /// A resync is under way: its volumes hold no state that the source ever had.
     pub inconsistent: bool,
-    /// Its source has said that it had more.
+    /// Its source had more records at the last hello.
     pub behind: bool,
 }
 
@@ -105,11 +107,11 @@ impl Force {
     }
 }
 
-/// See the module.
+/// A side that keeps a copy.
 #[derive(Debug)]
 pub struct Destination {
     side: Side,
-    /// The volumes, for what a source is told at once where they are full.
+    /// The volumes for requests whose source is told of a full disk at once.
     bare: Vec<Arc<dyn Block>>,
     space: Space,
     config: Config,
@@ -117,19 +119,19 @@ pub struct Destination {
     log: Log,
     core: Mutex<Core>,
     changed: Signal,
-    /// Whoever writes to volumes past the log, or needs that nobody does, is in here.
+    /// Held by tasks that write to volumes bypassing the log, or need that nobody does.
     volumes: Gate,
 }
 
 #[derive(Debug)]
 struct Core {
     state: State,
-    /// What it may have changed alone, as a source that gave up.
+    /// The ranges that it may have changed alone, as a source that gave up.
     own: Vec<Bitmap>,
-    /// The claim that counts.
+    /// The current claim.
     session: Option<u64>,
     sessions: u64,
-    /// Where the session's history parted from what is held here.
+    /// Where the session's history parts from that of the volumes here.
     fork: u64,
     /// The history that the session's source came with,
     offered: Vec<Era>,
@@ -137,85 +139,87 @@ struct Core {
     offered_sizes: Vec<u64>,
     /// It is the first copy, as the session's source knows it.
     first_copy: bool,
-    /// What its sources have said that they had durable, of what is placed here. The state has it when it is written.
+    /// The last record placed here that its sources are known to have durable. The state takes it over when it is
+    /// written.
     claimed: u64,
-    /// The last record that its source is known to have had, until this side has caught up with it. Afterwards nothing follows
-    /// from what is under way: a synchronous source has not answered it, and an asynchronous one is always a little ahead.
+    /// The last record that its source is known to have had, until this side has caught up with it. Later records in
+    /// flight do not count: a synchronous source has not answered them, and an asynchronous one is always a little
+    /// ahead.
     told: u64,
     /// Everything through here is in the volumes.
     applied: u64,
-    /// Blocks that a resync has copied may be of writes up to here.
+    /// Blocks that a resync has copied may contain writes through here.
     whole: u64,
     applied_ms: u64,
     waiting: usize,
-    /// Blocks that are on their way into volumes, past the log.
+    /// Blocks that are being written to volumes, bypassing the log.
     storing: usize,
     phase: Phase,
     since_ms: u64,
-    /// When its source answers writes: as that says, before it comes as was agreed.
+    /// The mode: as its source says, and until that connects, as agreed.
     mode: Option<Mode>,
     heard_ms: u64,
-    /// The same, or when this side was opened: whoever is to be heard of has had no time for it.
+    /// The same, or when this side was opened: before that nobody could be heard from.
     heard: Time,
-    /// When the connection of its session ended, until it is heard of again; 0 otherwise.
+    /// When the connection of its session ended, until it is heard from again; 0 otherwise.
     lost_ms: u64,
-    /// A source was refused because both were written to.
+    /// A source was refused because both sides were written to.
     disputed: bool,
-    /// A source of this epoch was refused last because it lacks what a copy has.
+    /// The epoch of the source that was refused last because it lacks records of a copy.
     lacks: Option<u64>,
-    /// Whether that copy has it still.
+    /// What is known about that copy now.
     holder: Holder,
     direct_bytes: u64,
-    /// So many are about to make it a source: nobody is listened to.
+    /// How many tasks are making it a source: all requests are refused meanwhile.
     leaving: usize,
-    /// So many resyncs are about to begin: nothing is placed in a log that is to begin anew.
+    /// How many resyncs are about to begin: nothing is placed in a log that is about to restart.
     beginning: usize,
     /// Alive as long as a task prepares for an exchange of roles.
     preparing: Weak<()>,
-    /// It is a source now: to be opened as one.
+    /// It has become a source, and has to be opened as one.
     retired: bool,
     failed: Option<String>,
-    /// What was found when it was opened, until that is made good.
+    /// Damage that was found when it was opened, until it is repaired.
     damage: Option<Damage>,
-    /// Somebody has asked for its end,
+    /// It was asked to close,
     ends: bool,
-    /// and everything is where it is to be.
+    /// and has closed: everything is durable in the volumes.
     closing: bool,
     snapshots: Vec<Weak<Overlay>>,
 }
 
 impl Core {
-    /// Bytes came past the log.
+    /// Bytes that bypassed the log.
     fn stored(&mut self, bytes: u64) {
         self.direct_bytes = self.direct_bytes.saturating_add(bytes);
     }
 
-    /// Records that its source is known to have had, and that are not among the `has` first ones, which are here. A copy in the
-    /// middle of a resync lacks something else.
+    /// How many records its source is known to have had behind record `has`, the last one here. During a resync the
+    /// copy lacks other things.
     fn missing(&self, has: u64) -> u64 {
         if self.state.consistent { self.told.saturating_sub(has) } else { 0 }
     }
 
-    /// It has what its source was known to have, if that is so.
+    /// Notes that it has caught up with its source, if it has.
     fn catch_up(&mut self, has: u64, now_ms: u64) {
         if self.phase == Phase::ReplayingLog && self.told <= has {
             (self.phase, self.since_ms, self.told) = (Phase::ContinuouslyReplicating, now_ms, 0);
         }
     }
 
-    /// It was a source, gave up for another one, and nothing of that one has come yet. A resync that begins clears what names
-    /// the writes that this side had alone; before, the volumes are what they were.
+    /// Whether it was a source, gave up for another one, and has received nothing from that one yet. Until a resync
+    /// begins, which clears the marks of the writes that only this side has, the volumes are as they were.
     fn is_given_up(&self) -> bool {
         let State { gave_up, consistent, damaged, .. } = &self.state;
         *gave_up && !consistent && !damaged && self.own.iter().any(|map| !map.is_clean())
     }
 
-    /// Another history is adopted: what was said of records that are not in it does not count.
+    /// Adopts another history: claims about records that are not in it are void.
     fn forget_claims(&mut self) {
         self.claimed = self.claimed.min(self.fork);
     }
 
-    /// The bitmaps of what it changed alone are as long as the volumes.
+    /// Adapts the bitmaps of its own changes to the sizes of the volumes.
     fn fit_own(&mut self) {
         for (map, member) in self.own.iter_mut().zip(&self.state.members) {
             map.resize(member.size, member.granule);
@@ -224,8 +228,8 @@ impl Core {
 }
 
 impl Destination {
-    /// Opens a side that is a destination: what its log holds is applied to the volumes once more. Where the log is damaged,
-    /// the copy is inconsistent from now on, and goes on behind the last record before the damage.
+    /// Opens a side that is a destination, and applies its log to the volumes. If the log is damaged, the copy is
+    /// inconsistent from now on, and goes on behind the last record before the damage.
     pub async fn open(side: Side, config: Config) -> Result<Arc<Destination>, Error> {
         let space = Space::default();
         let bare = side.members.clone();
@@ -251,7 +255,8 @@ impl Destination {
                 "group {}: {damage}; this copy cannot be promoted until its source has made it equal again",
                 config.group
             );
-            // The volumes may be further than the log, which begins anew: nothing behind the damage is met again.
+            // The volumes may contain later records than the log, which starts over: records behind the damage are
+            // never read again.
             replay::flush(&side).await?;
             state.consistent = false;
             state.damaged = true;
@@ -315,7 +320,7 @@ impl Destination {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where its reads land.
+    /// The pool for its reads.
     pub(crate) fn pool(&self) -> &weft_machine::Pool {
         &self.side.pool
     }
@@ -337,7 +342,7 @@ impl Destination {
         self.log.changed.notify();
     }
 
-    /// Carries out one request.
+    /// Carries out one request of a source.
     pub async fn control(self: &Arc<Self>, request: Request) -> Response {
         let done = |result: Result<(), Refusal>| result.map_or_else(Response::Refused, |()| Response::Done);
         match request {
@@ -387,7 +392,7 @@ impl Destination {
         }
     }
 
-    /// The request is of the session that counts.
+    /// Checks that a request is of the current session.
     fn check(&self, session: u64) -> Result<(), Refusal> {
         let now = self.side.wall.now_ms();
         let mut core = self.core();
@@ -407,18 +412,18 @@ impl Destination {
         Ok(())
     }
 
-    /// The latest epoch that it follows, or that has claimed it.
+    /// The latest epoch that it follows or was claimed by.
     pub fn latest_epoch(&self) -> u64 {
         let core = self.core();
         core.state.promised.epoch.max(core.state.era().epoch)
     }
 
-    /// Whether a source has begun to copy to it, or it was one: it is not as it was made.
+    /// Whether it was ever a source, or a source has begun to copy to it.
     pub fn holds(&self) -> bool {
         self.core().state.holds
     }
 
-    /// Waits for a source of another epoch than this to be accepted, and says of which.
+    /// Waits until a source of another epoch than this is accepted, and returns that epoch.
     pub async fn until_claimed(&self, known: u64) -> u64 {
         let claimed = || {
             let core = self.core();
@@ -428,13 +433,13 @@ impl Destination {
         self.changed.until(claimed).await
     }
 
-    /// When its source was last heard of, or this side was opened.
+    /// When its source was last heard from, or this side was opened.
     pub fn heard_at(&self) -> Time {
         self.core().heard
     }
 
-    /// The connection has ended over which this session was claimed. That says nothing of whether its source lives: whoever is to take
-    /// that for lost waits until it was silent for long enough.
+    /// The connection of this session has ended. Its source may still be alive: it counts as lost only after it was
+    /// silent for long enough.
     pub fn connection_ended(&self, session: u64) {
         let now = self.side.wall.now_ms();
         let mut core = self.core();
@@ -443,7 +448,7 @@ impl Destination {
         }
     }
 
-    /// Whether its source was not heard of for as long as it may be silent.
+    /// Whether its source was silent for longer than [`Config::silence`].
     pub fn is_source_silent(&self) -> bool {
         rt::now().since(self.heard_at()) >= self.config.silence
     }
@@ -453,18 +458,18 @@ impl Destination {
         self.core().disputed
     }
 
-    /// What only this side has may go: the source that was refused for it counts.
+    /// Gives up the records that only this side has: the source that was refused because of them counts.
     pub async fn give_up(&self) -> Result<(), Error> {
         self.persist(|state| {
-            // In the middle of a resync no bitmap of this side names what it lacks.
+            // During a resync no bitmap of this side names what it lacks.
             state.damaged |= !state.consistent && !state.gave_up;
             state.gave_up = true;
         })
         .await
     }
 
-    /// Appends records, whose sequences follow each other, to the log. Answered when they are durable. What the log has
-    /// already is passed over.
+    /// Appends records of consecutive sequences to the log. Answered when they are durable. Records that the log
+    /// already has are skipped.
     pub async fn append(self: &Arc<Self>, session: u64, records: Vec<Record>) -> Result<(), Refusal> {
         self.check(session)?;
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
@@ -481,21 +486,21 @@ impl Destination {
             core.waiting = core.waiting.saturating_add(1);
         }
         let _waits = Waits(self);
-        // What is to come before it may be on its way beside it, and there may have to be room.
+        // Earlier records may still be in flight, and the log may be full.
         self.changed
             .until(|| match self.place(session, &mut records) {
                 Ok(()) if records.peek().is_none() => Some(Ok(())),
-                // There will be no room before somebody makes space.
+                // The log gets no room before the disk has some.
                 Ok(()) => self.space.is_wanted().then_some(Err(Refusal::NoSpace)),
                 Err(refusal) => Some(Err(refusal)),
             })
             .await?;
-        // Others may come next now.
+        // Other appends may be next now.
         self.changed.notify();
         self.log.durable_through(last, || self.check(session).err()).await
     }
 
-    /// Places as many records as follow what the log has, and find room.
+    /// Places the records that continue the log, as far as there is room.
     fn place(
         self: &Arc<Self>,
         session: u64,
@@ -503,7 +508,7 @@ impl Destination {
     ) -> Result<(), Refusal> {
         self.check(session)?;
         {
-            // As long as this is locked nobody else places a record, or ends the session.
+            // This lock keeps others from placing a record or ending the session.
             let mut core = self.core();
             if core.session != Some(session) {
                 return Err(Refusal::Session);
@@ -515,7 +520,7 @@ impl Destination {
             while let Some(record) = records.peek() {
                 let sequence = record.header.sequence;
                 if sequence == end.saturating_add(1) {
-                    // What the source calls settled it had durable before it sent this.
+                    // The source had the settled records durable before it sent this one.
                     let claimed = record.header.settled.min(sequence);
                     let header = Header { claimed, ..record.header };
                     match self.log.place(Record { header, payload: record.payload.clone() }) {
@@ -525,7 +530,8 @@ impl Destination {
                     core.claimed = core.claimed.max(claimed);
                     if core.phase == Phase::ReplayingLog {
                         core.told = match record.header.settled {
-                            // Sent before it was durable there: its source waits for this side, so nothing answered is missing.
+                            // It was sent before it was durable there. Such a source waits for this side, so no
+                            // answered write is missing.
                             settled if settled < sequence => 0,
                             settled => core.told.max(settled),
                         };
@@ -539,13 +545,13 @@ impl Destination {
             }
         }
         if self.log.claim_writer() {
-            // A task of its own: what was placed is written whoever goes away.
+            // A separate task: placed records are written even if the request is dropped.
             rt::spawn(self.clone().write_log()).detach();
         }
         Ok(())
     }
 
-    /// Whether a range is in a volume, as long as that is replicated: what it has more is none of the group's.
+    /// Whether a range is inside the replicated part of a volume.
     fn is_inside(&self, member: u16, offset: u64, len: u64) -> bool {
         let core = self.core();
         let size = core.state.members.get(usize::from(member)).map(|member| member.size);
@@ -577,7 +583,7 @@ impl Destination {
         }
     }
 
-    /// Stores bytes in a volume, past the log. Durable after a barrier.
+    /// Stores bytes in a volume, bypassing the log. Durable after a barrier.
     pub async fn write_blocks(
         self: &Arc<Self>,
         session: u64,
@@ -588,8 +594,9 @@ impl Destination {
         self.store(session, member, BlockOp::Write { offset, data, durable: false }).await
     }
 
-    /// Lets `put` bring bytes straight into a volume, past the log, as [`Destination::write_blocks`] would store them: no
-    /// consistent copy is there that could be torn. False where the volume does not lie in memory, or `put` cannot.
+    /// Lets `put` write bytes straight into a volume, as [`Destination::write_blocks`] would store them. They may be
+    /// torn, because the copy is inconsistent meanwhile. Returns false if the volume does not lie in memory, or `put`
+    /// fails.
     pub async fn place_blocks(
         self: &Arc<Self>,
         session: u64,
@@ -614,7 +621,8 @@ impl Destination {
         }
     }
 
-    /// Something is about to be stored in a volume, past the log: as long as the first value lives, that is known.
+    /// Prepares to store bytes in a volume, bypassing the log. The first value marks that as under way until it is
+    /// dropped.
     fn stores(&self, session: u64, member: u16) -> Result<(Stores<'_>, &Arc<dyn Block>), Refusal> {
         self.check(session)?;
         let stores = {
@@ -623,7 +631,7 @@ impl Destination {
                 return Err(Refusal::Session);
             }
             if core.state.consistent {
-                // Blocks are copied in a resync only: this destination is to stay what it is.
+                // Blocks are copied only during a resync: a consistent copy must not change.
                 return Err(Refusal::Invalid);
             }
             core.storing = core.storing.saturating_add(1);
@@ -657,7 +665,7 @@ impl Destination {
         }
     }
 
-    /// What a failing medium is called on the wire. Space may come back; nothing else does.
+    /// The refusal for an error of a medium. A full disk may pass; other errors do not.
     fn medium(&self, e: &Error) -> Refusal {
         let Config { group, source, .. } = &self.config;
         tracing::warn!("group {group}: the copy of {source}: {e}");
@@ -683,7 +691,7 @@ impl Destination {
     ) -> Result<Vec<[u8; 16]>, Refusal> {
         self.check(session)?;
         let block = self.side.members.get(usize::from(member)).ok_or(Refusal::Invalid)?;
-        // The last piece ends with the range, which ends where an extent or the volume does: with a sector.
+        // The last piece ends with the range, at the end of an extent or of the volume, so on a sector.
         let whole = |n: u64| n.is_multiple_of(SECTOR as u64);
         if len == 0 || len > MAX_CHECK_BYTES || !whole(offset) || !whole(len) || piece < LEAST_PIECE {
             return Err(Refusal::Invalid);
@@ -719,8 +727,8 @@ impl Destination {
         }
     }
 
-    /// What is known to be missing from its log, until its source has made that good. Where it has stopped for that, it is to be
-    /// opened anew.
+    /// Damage to its log that its source has not repaired yet. If it has stopped because of that, it has to be opened
+    /// again.
     pub fn damage(&self) -> Option<Damage> {
         self.core().damage
     }
@@ -737,16 +745,16 @@ impl Destination {
         self.core().state.promised
     }
 
-    /// How it is doing, now.
+    /// Its current status.
     pub fn status(&self) -> Status {
         let silent = self.is_source_silent();
         let mut core = self.core();
         let fill = self.log.fill();
         core.catch_up(fill.durable, self.side.wall.now_ms());
         let (phase, since_ms) = match core.phase {
-            // These last whether or not a source is there.
+            // These phases hold whether or not a source is connected.
             phase @ (Phase::Failed | Phase::Suspended | Phase::WaitingForSource) => (phase, core.since_ms),
-            // What it was doing, it does no more.
+            // The earlier phase is over.
             _ if core.lost_ms > 0 => (Phase::WaitingForSource, core.lost_ms),
             _ if silent => (Phase::WaitingForSource, core.heard_ms),
             phase => (phase, core.since_ms),
@@ -809,13 +817,13 @@ impl Destination {
         }
     }
 
-    /// Writes nothing to the journal any more, once this returns: the group is opened anew.
+    /// Writes nothing to the journal once this has returned: the group is opened again.
     pub(crate) async fn retire(&self) {
         self.space.be_patient(false);
         self.journal.retire().await;
     }
 
-    /// Stops applying, makes the volumes durable and lets the log go.
+    /// Stops applying, flushes the volumes and empties the log.
     pub async fn close(&self) -> Result<(), Error> {
         {
             self.space.be_patient(false);
@@ -834,7 +842,7 @@ impl Destination {
     }
 }
 
-/// An append that waits, until it is dropped.
+/// Counts one waiting append until it is dropped.
 struct Waits<'a>(&'a Destination);
 
 impl Drop for Waits<'_> {
@@ -844,7 +852,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// Blocks on their way into a volume, until it is dropped.
+/// Marks blocks as being written to a volume until it is dropped.
 struct Stores<'a>(&'a Destination);
 
 impl Drop for Stores<'_> {

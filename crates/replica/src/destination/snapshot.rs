@@ -1,7 +1,6 @@
-//! Test failover: a writable picture of the volumes as they are between two records, while replication goes on.
+//! Test failover: writable snapshots of the volumes at a point between two records, while replication goes on.
 //!
-//! Spec: [`crate::overlay`]. Owns: nothing; the pictures go with whoever asked for them.
-//! Does not: survive a restart.
+//! The caller owns the snapshots. They do not survive a restart: see [`crate::overlay`].
 
 use std::sync::Arc;
 
@@ -12,9 +11,9 @@ use crate::error::Error;
 use crate::overlay::Overlay;
 
 impl Destination {
-    /// Writable pictures of all volumes at one moment of the source's history, everything included that is logged when they are
-    /// asked for. What they differ by is kept in `stores`, one for each volume and as long as it, which read as zeros now.
-    /// They end when they are dropped, or when a store cannot keep what they differ by: [`Destination::status`] tells of that.
+    /// Writable snapshots of all volumes at one point of the source's history, behind every record that is logged at
+    /// the call. Differences are kept in `stores`, one for each volume and as long as it, which must read as zeros. The
+    /// snapshots end when they are dropped, or when a store fails: [`Destination::status`] reports that.
     pub async fn snapshot(&self, stores: Vec<Arc<dyn Block>>) -> Result<Vec<Arc<dyn Block>>, Error> {
         if stores.len() != self.side.members.len() {
             return Err(Error::Members(format!(
@@ -31,12 +30,12 @@ impl Destination {
             if core.applied >= core.whole {
                 break turn;
             }
-            // A resync has ended meanwhile, and its blocks are of later writes than what is applied.
+            // A resync has ended meanwhile, and its blocks may contain later writes than the applied records.
         };
         let mut core = self.core();
         if !core.state.consistent {
             return Err(Error::State(
-                "a resync is under way: what is here is no state that the source ever had",
+                "a resync is under way: the volumes here hold no state that the source ever had",
             ));
         }
         if stores.iter().zip(&core.state.members).any(|(store, member)| store.geometry().size < member.size) {
@@ -55,7 +54,7 @@ impl Destination {
         Ok(blocks)
     }
 
-    /// Before a volume is changed: pictures keep what was there, or end.
+    /// Preserves the old content in the snapshots before a volume changes.
     pub(super) async fn preserve(&self, member: u16, op: &BlockOp) {
         match op {
             BlockOp::Write { offset, data, .. } => {
@@ -67,7 +66,7 @@ impl Destination {
         }
     }
 
-    /// The same by its range.
+    /// Preserves the old content of a range in the snapshots.
     pub(super) async fn preserve_range(&self, member: u16, offset: u64, len: u64) {
         let snapshots: Vec<Arc<Overlay>> =
             self.core().snapshots.iter().filter_map(std::sync::Weak::upgrade).collect();

@@ -1,5 +1,5 @@
-//! A disk of the simulation: forgets what was not flushed when its host dies, tears writes, rots, and carries out changes whose
-//! futures were dropped, later.
+//! A disk of the simulation: forgets what was not flushed when its host dies, tears writes, rots, and carries out
+//! changes whose futures were dropped, later.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,7 +37,8 @@ struct Platter {
     broken: bool,
     /// Nanoseconds that an operation takes at most.
     slowest: u64,
-    /// Changes whose futures were dropped, and when they land: later requests wait for that, as `store::block` promises.
+    /// Changes whose futures were dropped, and when they land: later requests wait for that, as `store::block`
+    /// promises.
     abandoned: Vec<(Time, usize, Vec<u8>)>,
 }
 

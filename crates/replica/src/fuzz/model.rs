@@ -1,8 +1,8 @@
 //! What a destination's volumes may hold, whatever its source asked for.
 //!
-//! Every byte of a disk is known or unknown. Records count in the order in which the destination placed them; blocks count when
-//! they were answered. Two changes of the same bytes that were under way together leave them unknown, and so do blocks of which no
-//! barrier was answered before the host died. A resync that begins makes none of them durable.
+//! Every byte of a disk is known or unknown. Records count in the order in which the destination placed them; blocks
+//! count when they were answered. Two changes of the same bytes that were under way together leave them unknown, and so
+//! do blocks of which no barrier was answered before the host died. A resync that begins makes none of them durable.
 //! Everything else is known, bytes that are not replicated included.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,21 +15,21 @@ pub(super) type Byte = Option<u8>;
 
 /// A range of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct VolumeRange {
     pub member: usize,
     pub range: Range<usize>,
 }
 
-impl Place {
-    pub fn new(member: u16, offset: u64, len: u64) -> Place {
-        Place { member: member.into(), range: offset as usize..offset.saturating_add(len) as usize }
+impl VolumeRange {
+    pub fn new(member: u16, offset: u64, len: u64) -> VolumeRange {
+        VolumeRange { member: member.into(), range: offset as usize..offset.saturating_add(len) as usize }
     }
 
-    fn of(record: &Record) -> Place {
-        Place::new(record.header.member, record.header.offset, record.header.range_len())
+    fn of(record: &Record) -> VolumeRange {
+        VolumeRange::new(record.header.member, record.header.offset, record.header.range_len())
     }
 
-    fn meets(&self, other: &Place) -> bool {
+    fn meets(&self, other: &VolumeRange) -> bool {
         self.member == other.member
             && self.range.start < other.range.end
             && other.range.start < self.range.end
@@ -39,13 +39,13 @@ impl Place {
 #[derive(Clone, Debug)]
 enum Event {
     Record { sequence: u64, record: Record, raced: bool },
-    Blocks { id: u64, place: Place, data: Option<Vec<u8>>, durable: bool },
+    Blocks { id: u64, place: VolumeRange, data: Option<Vec<u8>>, durable: bool },
 }
 
 /// Blocks on their way.
 #[derive(Debug)]
 struct Store {
-    place: Place,
+    place: VolumeRange,
     raced: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Model {
     storing: BTreeMap<u64, Store>,
     stores: u64,
     /// Blocks that were answered before a resync began, and no barrier since: they may go with the host.
-    volatile: BTreeMap<u64, Place>,
+    volatile: BTreeMap<u64, VolumeRange>,
     /// The last record that was placed.
     pub last: u64,
     /// The last that the destination has answered for.
@@ -114,7 +114,7 @@ impl Model {
     /// A record has its place in the log.
     pub fn placed(&mut self, sequence: u64, record: &Record) {
         assert_eq!(sequence, self.last + 1, "a sequence is skipped or repeated");
-        let place = Place::of(record);
+        let place = VolumeRange::of(record);
         let mut raced = false;
         for store in self.storing.values_mut().filter(|store| store.place.meets(&place)) {
             (store.raced, raced) = (true, true);
@@ -143,8 +143,9 @@ impl Model {
     }
 
     /// Blocks are on their way. What is logged and not known to be applied may come before or behind them.
-    pub fn storing(&mut self, place: Place, applied: u64) -> u64 {
-        let mut raced = self.records.range(applied + 1..).any(|(_, record)| Place::of(record).meets(&place));
+    pub fn storing(&mut self, place: VolumeRange, applied: u64) -> u64 {
+        let mut raced =
+            self.records.range(applied + 1..).any(|(_, record)| VolumeRange::of(record).meets(&place));
         for other in self.storing.values_mut().filter(|other| other.place.meets(&place)) {
             (other.raced, raced) = (true, true);
         }
@@ -191,8 +192,8 @@ impl Model {
         }
     }
 
-    /// It was opened again, after its host had died or not: its log held the records from `first` through `last`, and they
-    /// were applied once more.
+    /// It was opened again, after its host had died or not: its log held the records from `first` through `last`, and
+    /// they were applied once more.
     pub fn reopened(&mut self, first: u64, last: u64, life: u64, begun: bool, died: bool) {
         if begun {
             // The host died between a resync's beginning and its answer.
@@ -222,12 +223,13 @@ impl Model {
         now.base
     }
 
-    /// Carries out everything, records through `last`; of blocks nobody knows whether they are there if the host has died.
+    /// Carries out everything, records through `last`; of blocks nobody knows whether they are there if the host has
+    /// died.
     fn fold(&mut self, last: u64, died: bool) {
         for event in std::mem::take(&mut self.events) {
             match event {
                 Event::Record { sequence, .. } if sequence > last => {}
-                Event::Record { record, raced: true, .. } => self.fill(&Place::of(&record), None),
+                Event::Record { record, raced: true, .. } => self.fill(&VolumeRange::of(&record), None),
                 Event::Record { record, .. } => self.apply(&record),
                 Event::Blocks { place, data: Some(data), durable, .. } if durable || !died => {
                     self.write(&place, &data);
@@ -238,7 +240,7 @@ impl Model {
     }
 
     fn apply(&mut self, record: &Record) {
-        let place = Place::of(record);
+        let place = VolumeRange::of(record);
         match record.header.kind {
             Kind::Write { .. } => self.write(&place, &record.payload.concat()),
             Kind::Zeroes { .. } => self.fill(&place, Some(0)),
@@ -246,12 +248,12 @@ impl Model {
         }
     }
 
-    fn write(&mut self, place: &Place, data: &[u8]) {
+    fn write(&mut self, place: &VolumeRange, data: &[u8]) {
         let range = &mut self.base[place.member][place.range.clone()];
         range.iter_mut().zip(data).for_each(|(byte, new)| *byte = Some(*new));
     }
 
-    fn fill(&mut self, place: &Place, with: Byte) {
+    fn fill(&mut self, place: &VolumeRange, with: Byte) {
         self.base[place.member][place.range.clone()].fill(with);
     }
 }

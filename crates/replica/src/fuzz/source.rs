@@ -1,4 +1,5 @@
-//! A copy that was promoted is a source for a while, is superseded, and becomes a copy again, with something that only it has.
+//! A copy that was promoted is a source for a while, is superseded, and becomes a copy again, with something that only
+//! it has.
 
 use std::rc::Rc;
 

@@ -1,7 +1,7 @@
-//! What an administrator does to a source: destinations, suspension, verification, and the end of its being a source.
+//! Operations of an administrator on a source: add and remove destinations, suspend, verify, and decide which side
+//! counts.
 //!
-//! Spec: the crate's page, "Histories". Owns: commands on their way to a session.
-//! Does not: authenticate anybody, or exchange roles (see `exchange`).
+//! The exchange of roles is in `exchange`.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -25,13 +25,13 @@ use crate::status::{Mode, Phase, Role, Verified};
 pub(super) const DOES_NOT_FOLLOW: &str =
     "the destination does not follow at present: `weft replica status` says why";
 
-/// Commands that wait for a session at a time.
+/// The most commands that wait for a session.
 const MOST_COMMANDS: usize = 16;
 
-/// A destination to be.
+/// A destination to add.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// What it is called: for people, at most [`MAX_NAME`] bytes, and not used by another.
+    /// Its name, for people: at most [`MAX_NAME`] bytes, and unique.
     pub name: String,
     /// When writes are answered.
     pub mode: Mode,
@@ -42,11 +42,12 @@ pub struct PeerConfig {
 /// How a destination gets its first copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum First {
-    /// Everything is copied, but for holes.
+    /// Everything but holes is copied.
     Copy,
-    /// Everything is compared, and what differs is copied.
+    /// Everything is compared, and differing ranges are copied.
     Seeded,
-    /// It has it: it was the source of this group until this side was promoted, or another destination of that source.
+    /// It has a copy: it was the source of this group until this side was promoted, or another destination of that
+    /// source.
     Partner,
 }
 
@@ -57,7 +58,7 @@ pub(super) enum Command {
     Switch { tag: u64, answer: Answer<Result<(), Error>>, exclusive: Exclusive },
 }
 
-/// What a session is to carry out, in order. It ends with the session, and so does what waits in it: that answers it.
+/// The commands for a session, in order. They are dropped with the session, which answers them.
 #[derive(Debug, Default)]
 pub(super) struct Commands(Mutex<VecDeque<Command>>);
 
@@ -67,7 +68,7 @@ impl Commands {
     }
 }
 
-/// Held by the one exchange of roles that there is.
+/// Held by the only exchange of roles.
 #[derive(Debug)]
 pub(super) struct Exclusive(#[allow(dead_code)] Arc<()>);
 
@@ -83,14 +84,13 @@ impl Exclusive {
 }
 
 impl Source {
-    /// Adds a destination, and says its number. Its first copy begins when [`Source::ship`] runs for it.
+    /// Adds a destination and returns its number. Its first copy begins when [`Source::ship`] runs for it.
     pub async fn add_peer(&self, config: PeerConfig) -> Result<usize, Error> {
         let PeerConfig { name, mode, first } = config;
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(Error::Limit(format!("a destination's name has 1 to {MAX_NAME} bytes")));
         }
-        let n = {
-            let mut core = self.core();
+        let n = self.handle(|core| {
             let known = |p: &Option<PeerState>| p.as_ref().is_some_and(|p| p.name == name);
             if core.state.peers.iter().any(known) {
                 return Err(Error::Limit(format!("there is a destination {name:?} already")));
@@ -104,8 +104,7 @@ impl Source {
                 let mut map = Bitmap::new(member.size, member.granule);
                 map.mark_all();
                 if first == First::Partner {
-                    // What the log does not hold since this era began would have been marked for it, had it been here:
-                    // see the check below.
+                    // The log holds every record since this era began: see the check below.
                     map.clear();
                 }
                 map
@@ -124,19 +123,19 @@ impl Source {
                 unprotected: first == First::Partner,
                 suspended: false,
                 may_be_gone: true,
-                // What the log still has of the time before is sent again: a source may have lost it that had sent it.
+                // Older records that the log still has are sent again: a source may have lost them after it had sent
+                // them.
                 covered: if first == First::Partner { after.min(fill.first.saturating_sub(1)) } else { 0 },
                 verified: None,
             };
             let partner = Partner::new(&state, maps, self.side.wall.now_ms());
             put(&mut core.peers, n, partner);
             put(&mut core.state.peers, n, state);
-            n
-        };
-        // The bitmap first: a state that knows the destination relies on it.
+            Ok(n)
+        })?;
+        // The bitmap first: a state that names the destination relies on it.
         self.persist_bitmaps().await?;
         self.persist(|_| ()).await?;
-        self.changed.notify();
         Ok(n)
     }
 
@@ -144,13 +143,11 @@ impl Source {
     pub async fn remove_peer(&self, n: usize) -> Result<(), Error> {
         self.core().peer(n)?;
         self.persist(|state| take(&mut state.peers, n)).await?;
-        take(&mut self.core().peers, n);
-        self.changed.notify();
-        self.log.changed.notify();
+        self.handle(|core| take(&mut core.peers, n));
         Ok(())
     }
 
-    /// Forgets all destinations but these, in one write, and says which those were.
+    /// Forgets all other destinations, in one write, and returns their names.
     pub async fn keep_destinations(&self, is_kept: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
         let names = |(n, peer): (usize, &Option<PeerState>)| peer.as_ref().map(|peer| (n, peer.name.clone()));
         let known: Vec<_> = self.core().state.peers.iter().enumerate().filter_map(names).collect();
@@ -159,13 +156,11 @@ impl Source {
             return Ok(names);
         }
         self.persist(|state| numbers.iter().for_each(|n| take(&mut state.peers, *n))).await?;
-        numbers.iter().for_each(|n| take(&mut self.core().peers, *n));
-        self.changed.notify();
-        self.log.changed.notify();
+        self.handle(|core| numbers.iter().for_each(|n| take(&mut core.peers, *n)));
         Ok(names)
     }
 
-    /// Sends nothing until [`Source::resume`]. What is written meanwhile is remembered.
+    /// Sends nothing until [`Source::resume`]; the source remembers what is written meanwhile.
     pub async fn suspend(&self, n: usize) -> Result<(), Error> {
         self.set_suspended(n, true).await
     }
@@ -180,35 +175,32 @@ impl Source {
         let change = |state: &mut crate::state::State| {
             if let Some(Some(peer)) = state.peers.get_mut(n) {
                 peer.suspended = suspended;
-                // Whoever suspends it says that writes are not to wait for it.
+                // Writes do not wait for a suspended destination.
                 peer.unprotected |= suspended && peer.mode == Mode::Synchronous;
             }
         };
         self.persist(change).await?;
-        {
-            let mut core = self.core();
-            let (partner, _) = core.peer(n)?;
+        let changed = self.on_peer(n, |partner, _| {
             if suspended {
                 partner.lone = true;
                 (partner.phase, partner.since_ms) = (Phase::Suspended, self.side.wall.now_ms());
             } else if partner.phase == Phase::Suspended {
                 partner.phase = Phase::WaitingForDestination;
             }
-        }
-        self.changed.notify();
-        self.log.changed.notify();
-        Ok(())
+        });
+        changed.ok_or(Error::NoPeer(n))
     }
 
-    /// Compares everything with destination `n` while both are in use. With `repair`, what differs is copied again.
+    /// Compares everything with destination `n` while both are in use. With `repair`, differing ranges are copied
+    /// again.
     pub async fn verify(&self, n: usize, repair: bool) -> Result<Verified, Error> {
         let (answer, asker) = question();
         self.command(n, |_| Ok(Command::Verify { repair, answer }))?;
         asker.answer().await.unwrap_or(Err(Error::State("the destination was lost meanwhile")))
     }
 
-    /// Exchanges the roles: destination `n` becomes the source, under an era of this random tag, with every write that was
-    /// answered here. This side has to be opened anew, as a destination. After an error everything is as it was, and stays so,
+    /// Exchanges the roles: destination `n` becomes the source, under an era of this random tag, with every write that
+    /// was answered here. This side has to be opened again, as a destination. An error leaves everything as it was,
     /// unless [`Source::has_given_up`].
     pub async fn switch(&self, n: usize, tag: u64) -> Result<(), Error> {
         let (answer, asker) = question();
@@ -227,14 +219,13 @@ impl Source {
         asker.answer().await.unwrap_or(Err(Error::State("the destination was lost meanwhile")))
     }
 
-    /// Leaves a command with the session of destination `n`.
+    /// Queues a command for the session of destination `n`.
     fn command(
         &self,
         n: usize,
         command: impl FnOnce(&mut Core) -> Result<Command, Error>,
     ) -> Result<(), Error> {
-        {
-            let mut core = self.core();
+        self.handle(|core| {
             let (partner, _) = core.peer(n)?;
             let follows = partner.connected && partner.consistent && !partner.again;
             let session = partner.commands.upgrade().filter(|_| follows);
@@ -242,21 +233,23 @@ impl Source {
             if session.waiting().len() >= MOST_COMMANDS {
                 return Err(Error::State("other commands wait for this destination already"));
             }
-            let command = command(&mut core)?;
+            let command = command(core)?;
             session.waiting().push_back(command);
-        }
-        self.changed.notify();
-        Ok(())
+            let (partner, _) = core.peer_mut(n)?;
+            partner.commands_left = partner.commands_left.wrapping_add(1);
+            Ok(())
+        })
     }
 
-    /// From now on destination `n` has a session that carries commands out, as long as the result lives.
+    /// Gives destination `n` a queue for commands, which the session carries out as long as the result lives.
     pub(super) fn accept_commands(&self, n: usize) -> Result<Arc<Commands>, Error> {
         let commands = Arc::new(Commands::default());
-        self.core().peer(n)?.0.commands = Arc::downgrade(&commands);
+        let accepts = self.on_peer(n, |partner, _| partner.commands = Arc::downgrade(&commands));
+        accepts.ok_or(Error::NoPeer(n))?;
         Ok(commands)
     }
 
-    /// Carries commands out over the link, until the destination is ready to take over.
+    /// Carries out commands over the link, until the destination is ready to take over.
     pub(super) async fn carry_out(
         &self,
         n: usize,
@@ -265,11 +258,12 @@ impl Source {
     ) -> Result<Ready<'_>, End> {
         loop {
             let command = self.changed.until(|| {
-                let mut core = self.core();
-                let (partner, _) = core.peer(n).ok()?;
-                let command = commands.waiting().pop_front()?;
-                partner.comparing = matches!(command, Command::Verify { .. });
-                Some(command)
+                let next = self.on_peer(n, |partner, _| {
+                    let command = commands.waiting().pop_front()?;
+                    partner.comparing = matches!(command, Command::Verify { .. });
+                    Some(command)
+                });
+                next.flatten()
             });
             match command.await {
                 Command::Verify { repair, answer } => {
@@ -282,7 +276,7 @@ impl Source {
                     };
                     match compared {
                         Some(Ok(verified)) => {
-                            // It is remembered before anybody is told: what differs does so after a restart, too.
+                            // It is durable before the answer, because the ranges still differ after a restart.
                             let found = verified.clone();
                             let remembered = self.persist(|state| {
                                 if let Some(Some(peer)) = state.peers.get_mut(n) {
@@ -297,10 +291,8 @@ impl Source {
                         }
                         None => {}
                     }
-                    // From here on the session may end, and this with it: what is to be repaired is copied in another one.
-                    if let Ok((partner, _)) = self.core().peer(n) {
-                        partner.comparing = false;
-                    }
+                    // From here on the session may end, and this with it: marked ranges are copied in the next one.
+                    self.on_peer(n, |partner, _| partner.comparing = false);
                 }
                 Command::Switch { tag, answer, exclusive } => {
                     if let Some(ready) = self.get_ready(n, link, tag, answer, exclusive).await {
@@ -308,18 +300,17 @@ impl Source {
                     }
                 }
             }
-            self.changed.notify();
         }
     }
 
-    /// Makes a source that was superseded, or lost the decision in a split, a destination: what only it has will be
-    /// overwritten. To be opened anew as a [`Destination`](crate::destination::Destination). One that was set back follows no
-    /// source then that lacks what its copy has.
+    /// Makes a source that was superseded, or that does not count after a split, a destination: records that only it
+    /// has will be overwritten. It has to be opened again as a [`Destination`](crate::destination::Destination). If it
+    /// was set back, it then refuses sources that lack the records of its copy.
     pub async fn demote(&self) -> Result<(), Error> {
         self.become_copy(false).await
     }
 
-    /// The same, and it follows whatever source comes.
+    /// Does the same, but the destination follows any source.
     pub async fn demote_for_any(&self) -> Result<(), Error> {
         self.become_copy(true).await
     }
@@ -335,11 +326,10 @@ impl Source {
                 "no other source has taken over: `weft replica switch` exchanges the roles",
             ));
         }
-        {
-            let mut core = self.core();
-            // What this side may have changed alone is named by its bitmaps from now on, whatever its log lets go.
+        self.handle(|core| {
+            // From now on the bitmaps name the ranges that only this side may have changed, whatever leaves its log.
             let fill = self.log.fill();
-            let super::Core { state, peers, .. } = &mut *core;
+            let Core { state, peers, .. } = core;
             if peers.iter().all(Option::is_none) {
                 return Err(Error::State(
                     "this side has no bitmap to remember by what only it has: format it anew",
@@ -353,39 +343,39 @@ impl Source {
                 }
             }
             debug_assert_eq!(state.role, Role::Source);
-        }
+            Ok(())
+        })?;
         let _turn = self.journal.gate.enter().await;
         self.write_bitmaps().await?;
-        let state = {
-            let mut core = self.core();
+        let state = self.handle(|core| {
             core.state.role = Role::Destination;
             core.state.gave_up = true;
             core.state.consistent = false;
             if of_any || !set_back {
                 core.state.forget_set_back();
             }
-            // The volumes may be of another day than the journal, which names what it knows.
+            // The volumes may be older or newer than the journal, so the bitmaps may not name every change.
             core.state.damaged |= set_back;
             core.state.clone()
-        };
+        });
         self.journal.write_state(state).await
     }
 
-    /// This side gives up, the other one counts: a source that goes on, though a destination refuses it because both sides were
-    /// written to, becomes a destination. To be opened anew as one.
+    /// Gives up in favour of the other side: a source that goes on, though a destination refuses it because both sides
+    /// were written to, becomes a destination. It has to be opened again as one.
     pub async fn give_up(&self) -> Result<(), Error> {
         if !self.is_disputed() {
             return Err(Error::State("no destination says that both sides were written to"));
         }
         self.halt(Phase::SplitBrain, "this side has given up: the other one counts".into(), None);
-        // What was placed is in the log when its bits are marked.
+        // Placed records must be in the log before `demote` marks their ranges.
         let idle = self.changed.until(|| self.core().active.is_empty().then_some(()));
         let _failed = rt::timeout(self.config.timeout, idle).await;
         self.demote().await
     }
 
-    /// In a split, this side counts: it begins an era, of this random tag, above the other's, whose own writes will be
-    /// overwritten once it has been demoted. Replication has to be started anew.
+    /// Decides a split in favour of this side: it begins an era, of this random tag, above the other side's, whose own
+    /// writes will be overwritten once it is demoted. Replication has to be started again.
     pub async fn overrule(&self, tag: u64) -> Result<(), Error> {
         let by = match &self.core().halted {
             Some(Halt {
@@ -395,10 +385,10 @@ impl Source {
             }) => *by,
             _ => return Err(Error::State("there is no other source to overrule")),
         };
-        // The era begins behind what is there after a crash, too.
+        // The era has to begin behind the last record that is there after a crash as well.
         let after = self.log.fill().last;
         self.log.durable_through(after, || self.log.failure()).await.map_err(Error::Halted)?;
-        // It may have failed since, behind that.
+        // The log may have failed behind that record.
         if let Some(why) = self.log.failure() {
             return Err(Error::Halted(why));
         }
@@ -410,25 +400,22 @@ impl Source {
             state.forget_set_back();
         };
         self.persist(begin).await?;
-        self.core().halted = None;
-        self.changed.notify();
+        self.handle(|core| core.halted = None);
         Ok(())
     }
 
-    /// Writes nothing to the journal any more, once this returns: the group is opened anew, and whoever still has this source and
-    /// types something is told so.
+    /// Writes nothing to the journal once this has returned: the group is opened again. Commands to this source are
+    /// refused with that reason.
     pub(crate) async fn retire(&self) {
         self.space.be_patient(false);
         self.journal.retire().await;
     }
 
-    /// Ends replication and makes room in the log, so that opening it anew is quick. Writes fail from now on.
+    /// Ends replication and empties the log as far as possible, so that the next opening is quick. Writes fail from now
+    /// on.
     pub async fn close(&self) -> Result<(), Error> {
         self.space.be_patient(false);
-        self.core().closing = true;
-        self.core().quiet = true;
-        self.changed.notify();
-        self.log.changed.notify();
+        self.handle(|core| (core.closing, core.quiet) = (true, true));
         let idle = self.changed.until(|| {
             let core = self.core();
             (core.halted.is_some() || core.active.is_empty()).then_some(())
@@ -437,7 +424,7 @@ impl Source {
         let mut last = self.checkpoint().await;
         let fill = self.log.fill();
         if last.is_ok() && fill.first > fill.last {
-            // Nothing was lost that was sent.
+            // Every record that was sent is durable.
             last = self.persist(|state| (state.closed, state.ahead) = (true, false)).await;
         }
         self.halt(Phase::Suspended, "it was closed".into(), None);
@@ -445,7 +432,7 @@ impl Source {
     }
 }
 
-/// Puts one in its place, which is there or is the next.
+/// Puts an element at an existing index, or at the next one.
 fn put<T>(all: &mut Vec<Option<T>>, n: usize, one: T) {
     match all.get_mut(n) {
         Some(place) => *place = Some(one),
@@ -453,7 +440,7 @@ fn put<T>(all: &mut Vec<Option<T>>, n: usize, one: T) {
     }
 }
 
-/// Leaves a place empty: the others keep their numbers.
+/// Removes an element; the others keep their numbers.
 fn take<T>(all: &mut [Option<T>], n: usize) {
     if let Some(place) = all.get_mut(n) {
         *place = None;

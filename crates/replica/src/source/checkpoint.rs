@@ -1,7 +1,6 @@
-//! Making room in the log: volumes are made durable, and what a destination lacks of what goes is marked in its bitmap.
+//! Makes room in the log: flushes the volumes, and marks in each bitmap the records that its destination lacks.
 //!
-//! Spec: the order of the steps is the contract of `journal`: bitmaps, then the state with the new tail, then the space.
-//! Does not: write records.
+//! The order of the steps is the contract of `journal`: bitmaps, then the state with the new tail, then the space.
 
 use std::sync::Arc;
 
@@ -17,9 +16,9 @@ use crate::state::State;
 use crate::status::Phase;
 
 impl Source {
-    /// Starts making room, unless somebody does.
+    /// Starts to make room, unless that is under way.
     pub(super) fn make_room(self: &Arc<Self>) {
-        // Whether somebody is in the gate is only looked at: the task enters by itself.
+        // This only tests the gate: the task enters it.
         let free = self.checkpoints.try_enter().is_some();
         if free && self.core().halted.is_none() {
             let source = self.clone();
@@ -32,7 +31,8 @@ impl Source {
         }
     }
 
-    /// Makes volumes durable and lets the log go as far as it can: to `applied`, or to what slow destinations leave.
+    /// Flushes the volumes and frees as much of the log as possible: through the last applied record, or as far as slow
+    /// destinations allow.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         let _turn = self.checkpoints.enter().await;
         self.reclaim(true).await;
@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// Has the volumes hold, durably, what the log says: nobody opens this side again.
+    /// Applies the log and flushes the volumes: nobody opens this side again.
     pub async fn apply_all(&self) -> Result<(), Error> {
         self.replay().await?;
         replay::flush(&self.side).await
@@ -58,12 +58,12 @@ impl Source {
         let (through, fill) = {
             let core = self.core();
             if !core.replayed {
-                // What the log holds is not in the volumes.
+                // The records of the log are not in the volumes yet.
                 return Ok(());
             }
             let fill = self.log.fill();
             let applied = core.applied(&fill).min(fill.durable);
-            // What every destination has goes; of the rest, as much as has to.
+            // Records that every destination has go; of the others, as many as necessary.
             let needed = if all { 0 } else { self.log.excess() };
             (core.reach(self.config.on_full, applied, needed), fill)
         };
@@ -72,26 +72,24 @@ impl Source {
         }
         replay::flush(&self.side).await?;
         let _turn = self.journal.gate.enter().await;
-        self.core().mark_missing(through, |from, to| self.log.headers(from, to));
+        self.handle(|core| core.mark_missing(through, |from, to| self.log.headers(from, to)));
         self.write_bitmaps().await?;
         let tail = self.log.tail_after(through);
-        let state = {
-            let mut core = self.core();
+        let state = self.handle(|core| {
             core.state.tail = tail;
             core.state.clone()
-        };
+        });
         self.journal.write_state(state).await?;
         self.log.free_through(through);
-        self.changed.notify();
+        self.handle(Core::make_way);
         Ok(())
     }
 
     /// Makes the bitmaps durable. The caller is in the journal's gate.
     pub(super) async fn write_bitmaps(&self) -> Result<(), Error> {
         let mut unwritten = Unwritten { source: self, pages: Vec::new() };
-        let pages: Vec<(u64, Bytes)> = {
-            let mut core = self.core();
-            let Core { state, peers, .. } = &mut *core;
+        let pages: Vec<(u64, Bytes)> = self.handle(|core| {
+            let Core { state, peers, .. } = core;
             let mut pages = Vec::new();
             for (n, peer) in peers.iter_mut().enumerate() {
                 for (member, map) in peer.iter_mut().flat_map(|peer| peer.maps.iter_mut().enumerate()) {
@@ -102,7 +100,7 @@ impl Source {
                 }
             }
             pages
-        };
+        });
         self.journal.write_pages(pages).await?;
         unwritten.pages.clear();
         Ok(())
@@ -111,11 +109,10 @@ impl Source {
     /// Changes the state and makes it durable.
     pub(super) async fn persist(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let _turn = self.journal.gate.enter().await;
-        let state = {
-            let mut core = self.core();
+        let state = self.handle(|core| {
             change(&mut core.state);
             core.state.clone()
-        };
+        });
         let written = self.journal.write_state(state).await;
         if let Err(e) = &written {
             self.halt(Phase::Failed, format!("the journal has failed: {e}"), None);
@@ -134,8 +131,7 @@ impl Source {
     }
 }
 
-/// Pages of bitmaps that are about to be written. Where that comes to nothing, whoever was to wait for it being gone, they
-/// are stale again.
+/// Pages of bitmaps that are being written. If the caller is dropped before the end, they are stale again.
 struct Unwritten<'a> {
     source: &'a Source,
     pages: Vec<(usize, usize, u64)>,
@@ -146,20 +142,21 @@ impl Drop for Unwritten<'_> {
         if self.pages.is_empty() {
             return;
         }
-        let mut core = self.source.core();
-        for (n, member, page) in &self.pages {
-            if let Ok((partner, _)) = core.peer(*n)
-                && let Some(map) = partner.maps.get_mut(*member)
-            {
-                map.give_back_stale(*page);
+        self.source.handle(|core| {
+            for (n, member, page) in &self.pages {
+                if let Ok((partner, _)) = core.peer_mut(*n)
+                    && let Some(map) = partner.maps.get_mut(*member)
+                {
+                    map.give_back_stale(*page);
+                }
             }
-        }
+        });
     }
 }
 
 impl Core {
-    /// How far the log can go: through what all destinations have, or as far as needed, if it is applied and nobody who is
-    /// to be waited for lacks it.
+    /// Through which record the log can be freed: those that all destinations have, or as many as needed, if they are
+    /// applied and no destination that has to be waited for lacks them.
     fn reach(&self, on_full: OnFull, applied: u64, needed: u64) -> u64 {
         let peers = || self.peers.iter().flatten();
         let common = peers().map(|p| p.acked).fold(applied, u64::min);
@@ -167,7 +164,7 @@ impl Core {
         common.max(awaited.fold(applied.min(needed), u64::min))
     }
 
-    /// Marks what destinations lack of what is about to leave the log.
+    /// Marks the records that destinations lack and that are about to leave the log.
     fn mark_missing(&mut self, through: u64, headers: impl Fn(u64, u64) -> Vec<Header>) {
         for (partner, state) in self.peers.iter_mut().zip(&mut self.state.peers) {
             let (Some(partner), Some(state)) = (partner, state) else { continue };
@@ -177,7 +174,7 @@ impl Core {
                 }
             }
             state.covered = state.covered.max(partner.acked.min(through));
-            // It cannot go on from where it is.
+            // Its session cannot continue from where it is.
             partner.again |= partner.connected && partner.acked < through;
         }
     }

@@ -1,14 +1,13 @@
-//! The roles are exchanged: a destination becomes the source in this side's place.
-//!
-//! Spec: docs/replication.md, "Exchanging the roles". Owns: the time in which writes wait. Does not: open anything anew.
+//! Exchanges the roles: a destination becomes the source in this side's place (docs/replication.md, "Exchanging the
+//! roles").
 //!
 //! ```text
-//! get_ready   in the session, beside the stream: may be dropped at any moment, and nothing has happened
+//! get_ready   in the session, beside the stream: may be dropped at any moment without effect
 //!             destination prepares │ writes wait │ it has everything, prepares again │ both journals were written just now
-//! hand_over   in the session's place, dropped by nobody: this side gives up, durably │ take over, until that is answered
+//! hand_over   in the session's place, never dropped: this side gives up, durably │ take over, until that is answered
 //! ```
 //!
-//! What can take long or fail comes first. Behind it there is one write of a state on each side.
+//! Everything that can take long or fail comes first. Then only one write of the state remains on each side.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -31,16 +30,16 @@ pub(super) const GIVEN_UP: &str = "the roles were exchanged: this side is a dest
 /// How long writes wait for the roles to be exchanged, and how long the destination may prepare before they do.
 const QUIET_FOR: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether a disk is full meanwhile.
+/// How often a full disk is checked for meanwhile.
 const SPACE_LOOK: Duration = Duration::from_millis(100);
 
-/// A destination that does not answer is asked for so many of its time-outs to take over, once this side has given up.
+/// How many of its time-outs a destination that does not answer is asked to take over, once this side has given up.
 const ASKS_FOR: u32 = 3;
 
 /// Everything is ready for the destination to take over. Writes wait.
 pub(super) struct Ready<'a> {
     tag: u64,
-    /// The last record, which both sides have in their volumes.
+    /// The last record; both sides have it in their volumes.
     after: u64,
     answer: Answer<Result<(), Error>>,
     _exclusive: Exclusive,
@@ -48,7 +47,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Source {
-    /// `None`: it does not come to that, and whoever asked knows why.
+    /// Prepares the exchange. `None`: it does not take place, and the asker knows why.
     pub(super) async fn get_ready(
         &self,
         n: usize,
@@ -72,14 +71,14 @@ impl Source {
     }
 
     async fn quiet_and_equal(&self, n: usize, link: Link<'_>) -> Result<(u64, Quiet<'_>), Error> {
-        // Most of what a slow disk has to do is done before anybody waits for it.
+        // A slow disk does most of its work before writes wait.
         self.within(self.prepared(link)).await?;
         let quiet = Quiet::enter(self);
         let after = self.within(self.equal(n, link)).await?;
         Ok((after, quiet))
     }
 
-    /// Does it in [`QUIET_FOR`], with room on the disks here.
+    /// Carries out a step within [`QUIET_FOR`], as long as the disks here have room.
     async fn within<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let (mut step, until) = (pin!(step), rt::now() + QUIET_FOR);
         loop {
@@ -112,10 +111,11 @@ impl Source {
         })
     }
 
-    /// Nobody writes: waits until both sides have the same, durably, and could write down who the source is. The last record.
+    /// Waits, while writes are held back, until both sides have the same records, durably, and both journals could be
+    /// written. Returns the last record.
     async fn equal(&self, n: usize, link: Link<'_>) -> Result<u64, Error> {
         let drained = self.changed.until(|| {
-            let mut core = self.core();
+            let core = self.core();
             if let Some(halt) = &core.halted {
                 return Some(Err(Error::Halted(halt.why.clone())));
             }
@@ -133,23 +133,23 @@ impl Source {
         self.checkpoint().await?;
         self.persist(|_| ()).await?;
         self.prepared(link).await?;
-        // It may have been opened anew since, and have lost something: this side would give up for nobody.
+        // It may have been reopened since, and have lost records: then nobody would be the source.
         let report = self.in_time(link.beat()).await?;
         let equal = report.consistent && (report.last, report.applied) == (after, after);
         if equal { Ok(after) } else { Err(Error::State(DOES_NOT_FOLLOW)) }
     }
 
-    /// This side gives up, for good, and has the destination take over. Nobody drops this.
+    /// Gives up the role of the source for good, and has the destination take over. Nobody drops this.
     pub(super) async fn hand_over(&self, n: usize, peer: &dyn Peer, link: Link<'_>, ready: Ready<'_>) -> End {
         let Ready { tag, after, answer, _exclusive, _quiet } = ready;
-        let era = match self.core().give_up(n, tag, after) {
+        let era = match self.handle(|core| core.give_up(n, tag, after)) {
             Ok(era) => era,
             Err(e) => {
                 answer.give(Err(e));
                 return End::Again;
             }
         };
-        // Whatever happens now, there are never two. A disk that has just become full is an error: nobody waits for it.
+        // From here on there are never two sources. A disk that has just become full is an error, and not waited for.
         self.space.be_patient(false);
         if let Err(e) = self.persist(|state| state.role = Role::Destination).await {
             answer.give(Err(e));
@@ -169,7 +169,7 @@ impl Source {
         End::Stopped
     }
 
-    /// Asks until the answer is known: one that was lost is told by the next hello, and asking again changes nothing.
+    /// Asks until the answer is known. If an answer was lost, the next hello tells; asking twice is harmless.
     async fn have_it_take_over(
         &self,
         n: usize,
@@ -198,7 +198,8 @@ impl Source {
             }
             Ok(_) => Err(Refusal::Inconsistent.into()),
             Err(fenced @ peer::Error::Refused(Refusal::Fenced(_))) => {
-                // It has, if it is the source: only the answer was lost. It may have been opened as one since, in an era of its own.
+                // If it is the source, it has taken over, and only the answer was lost. It may have begun an era since
+                // by being reopened.
                 let report = self.in_time(peer::status(peer)).await?;
                 let has_taken_over = report.source && report.epoch >= era.epoch;
                 if has_taken_over { Ok(()) } else { Err(fenced) }
@@ -211,9 +212,9 @@ impl Source {
         self.core().peer(n).map_or_else(|_| "the destination".into(), |(_, state)| state.name.clone())
     }
 
-    /// What this side says of itself to destination `n`.
+    /// The hello of this side to destination `n`.
     pub(super) fn hello(&self, n: usize) -> Result<Hello, Error> {
-        let mut core = self.core();
+        let core = self.core();
         let fill = self.log.fill();
         let state = core.state.clone();
         let (_, peer) = core.peer(n)?;
@@ -228,14 +229,14 @@ impl Source {
         })
     }
 
-    /// Whether this side is no source any more, for good, whoever has taken over.
+    /// Whether this side has given up the role of the source for good.
     pub fn has_given_up(&self) -> bool {
         self.core().given_up
     }
 }
 
 impl Core {
-    /// The one step after which this side is no source; not taken where it has become something else since it was ready.
+    /// The step after which this side is no source; refused if the state has changed since it was ready.
     fn give_up(&mut self, n: usize, tag: u64, after: u64) -> Result<Era, Error> {
         if let Some(halt) = &self.halted {
             return Err(Error::Halted(halt.why.clone()));
@@ -253,23 +254,19 @@ impl Core {
     }
 }
 
-/// Writes wait until it is dropped.
+/// Holds back writes until it is dropped.
 struct Quiet<'a>(&'a Source);
 
 impl<'a> Quiet<'a> {
     fn enter(source: &'a Source) -> Quiet<'a> {
-        source.core().quiet = true;
+        source.handle(|core| core.quiet = true);
         Quiet(source)
     }
 }
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        {
-            let mut core = self.0.core();
-            // They wait for something else by now.
-            core.quiet = core.closing;
-        }
-        self.0.changed.notify();
+        // A source that is being closed keeps holding them back.
+        self.0.handle(|core| core.quiet = core.closing);
     }
 }

@@ -1,8 +1,8 @@
-//! Destinations that know nothing of the partnership.
+//! Destinations that do not know the partnership (docs/replication.md, "Damage").
 //!
-//! Spec: docs/replication.md, "Damage". A destination that was removed says so at a hello, and so does a server in its place that was installed
-//! anew: a source goes on without either, and remembers that. One that is opened, and hears that it has ended the partnership itself, is of
-//! a time before that, its state directory set back: its log is older than its volumes then. Does not: say hello (see `session`).
+//! A destination that was removed says so at a hello, and so does a freshly installed server in its place: a source
+//! goes on without it, and remembers that. If a source is opened and hears that it has ended the partnership itself,
+//! its state directory was set back to a time before that, and its log is older than its volumes.
 
 use super::{Knows, Source};
 use crate::error::Error;
@@ -10,30 +10,29 @@ use crate::state::PeerState;
 use crate::status::Phase;
 
 impl Source {
-    /// What destination `n` has said of the partnership.
+    /// Remembers whether destination `n` knows the partnership.
     pub(super) async fn learn_whether_it_knows(&self, n: usize, knows: Knows) -> Result<(), Error> {
         let is_there = knows == Knows::Yes;
-        let is_news = {
-            let mut core = self.core();
+        let is_news = self.handle(|core| {
             let goes_on = core.goes_on;
-            let (partner, state) = core.peer(n)?;
+            let (partner, state) = core.peer_mut(n)?;
             partner.knows = Some(knows);
-            // Before that is decided nothing follows from it.
-            state.may_be_gone == is_there && (is_there || goes_on)
-        };
+            // It has no consequence before `look_for_partners` has decided.
+            Ok::<_, Error>(state.may_be_gone == is_there && (is_there || goes_on))
+        })?;
         match is_news {
             true => self.persist(|state| remember(state, &[n], !is_there)).await,
             false => Ok(()),
         }
     }
 
-    /// Looks, when destinations were asked, at what they have said: where one was told by its source that the partnership is over, which this
-    /// side has not heard before, and none knows it, it stops, with its log as it is. Otherwise it goes on, and remembers who is gone.
+    /// Evaluates the answers after the destinations were asked. If no destination knows the partnership, and one says
+    /// for the first time that its source has ended it, this side stops and leaves its log as it is. Otherwise it goes
+    /// on, and remembers who is gone.
     pub async fn look_for_partners(&self) -> Result<(), Error> {
-        let gone = {
-            let mut core = self.core();
+        let gone = self.handle(|core| {
             if core.halted.is_some() {
-                return Ok(());
+                return Ok(Vec::new());
             }
             let says = |is: fn(Knows) -> bool| {
                 let peers = core.peers.iter().zip(&core.state.peers).enumerate();
@@ -47,18 +46,22 @@ impl Source {
             let ended = says(|knows| knows == Knows::Ended);
             let names: Vec<&str> = ended.into_iter().filter(is_news).map(|(_, state)| &*state.name).collect();
             if says(|knows| knows == Knows::Yes).is_empty() && !names.is_empty() {
-                let why = format!(
+                return Err(format!(
                     "{} says that its source, which is this side, has ended this partnership",
                     names.join(" and ")
-                );
-                drop(core);
+                ));
+            }
+            let gone = says(|knows| knows != Knows::Yes);
+            let gone = gone.into_iter().filter(is_news).map(|(n, _)| n).collect();
+            core.goes_on = true;
+            Ok(gone)
+        });
+        let gone: Vec<usize> = match gone {
+            Ok(gone) => gone,
+            Err(why) => {
                 self.halt(Phase::Refused, why, None);
                 return Ok(());
             }
-            let gone = says(|knows| knows != Knows::Yes);
-            let gone: Vec<usize> = gone.into_iter().filter(is_news).map(|(n, _)| n).collect();
-            core.goes_on = true;
-            gone
         };
         match gone.is_empty() {
             true => Ok(()),
@@ -66,7 +69,8 @@ impl Source {
         }
     }
 
-    /// Somebody says that this side goes on without those that know nothing of the partnership. To be opened anew.
+    /// Goes on without the destinations that do not know the partnership, as an administrator has decided. The source
+    /// has to be opened again.
     pub async fn go_on_without(&self) -> Result<(), Error> {
         let gone: Vec<usize> = {
             let core = self.core();

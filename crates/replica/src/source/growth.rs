@@ -1,10 +1,8 @@
-//! Growing the volumes of a group while they are in use.
+//! Grows the volumes of a group while they are in use.
 //!
-//! Spec: the crate's page, "Growing". Does not: make the volumes themselves longer, on either side: that
-//! comes first, and what they have more than the group is nobody's.
-//!
-//! The size in the state is the one that counts, and it is durable before anybody is shown it. A destination tells the
-//! size of its copy at every hello, and what it lacks behind that is marked then, so nothing is to be remembered of it here.
+//! The volumes themselves are made longer first, on both sides; the additional bytes are not part of the group yet. The
+//! size in the state counts, and is durable before users see it. A destination reports the size of its copy at every
+//! hello, and the bytes behind that are marked then, so the source remembers nothing about it here.
 
 use bytes::Bytes;
 
@@ -16,9 +14,9 @@ use crate::state::{Member, State};
 use crate::status::Phase;
 
 impl Source {
-    /// Lets the volumes have these sizes from now on, in the group's order, none of them smaller than before. Writes go on
-    /// meanwhile. Each destination is resynchronised at once; one whose volumes are too short refuses, and is not
-    /// replicated to until they are longer: so theirs grow first.
+    /// Gives the volumes these sizes, in the group's order, none of them smaller than before. Writes go on meanwhile.
+    /// Each destination is resynchronised at once. One whose volumes are too short refuses until they are longer, so
+    /// they should grow first.
     pub async fn grow(&self, sizes: &[u64]) -> Result<(), Error> {
         let _turn = self.journal.gate.enter().await;
         let old = {
@@ -32,18 +30,16 @@ impl Source {
             .zip(sizes)
             .map(|(member, size)| member.resized(*size, old.layout.bitmap_bytes))
             .collect();
-        // What nobody has been shown is not done: whoever wanted it may have gone away in the middle.
+        // Sizes that users do not see yet are not done: an earlier call may have been dropped in the middle.
         if members == old.members && self.core().sizes == sizes {
             return Ok(());
         }
-        let grown = self.grow_to(&old, members).await;
-        self.changed.notify();
-        grown
+        self.grow_to(&old, members).await
     }
 
     async fn grow_to(&self, old: &State, members: Vec<Member>) -> Result<(), Error> {
-        // A page whose granules become coarser means something else before and after the state is written: in between it
-        // says that everything is dirty, which is true of either.
+        // The state defines how large the granules of a page are. A page whose granules become coarser is written as
+        // all dirty first, which is safe before and after the new state.
         let both = old.members.iter().zip(&members).enumerate();
         let coarser: Vec<(usize, &Member)> = both
             .filter(|(_, (old, new))| old.granule != new.granule)
@@ -64,30 +60,28 @@ impl Source {
             e
         };
         self.journal.write_pages(pages).await.map_err(failed)?;
-        let (state, sizes) = {
-            let mut core = self.core();
+        let (state, sizes) = self.handle(|core| {
             let sizes: Vec<u64> = members.iter().map(|member| member.size).collect();
-            // What happened meanwhile: somebody switches, or it was closed.
-            self.may_grow(&core, &sizes)?;
-            let Core { state, peers, .. } = &mut *core;
+            // Meanwhile the roles may be exchanged, or the source closed.
+            self.may_grow(core, &sizes)?;
+            let Core { state, peers, .. } = core;
             state.members = members;
             for partner in peers.iter_mut().flatten() {
                 for (map, member) in partner.maps.iter_mut().zip(&state.members) {
                     map.resize(member.size, member.granule);
                 }
-                // It is none of this group until it has what is new, and its session is of the old sizes.
+                // It is inconsistent until it has the new bytes, and its session has the old sizes.
                 partner.consistent = false;
                 partner.again = true;
                 if partner.phase == Phase::ContinuouslyReplicating {
                     (partner.phase, partner.since_ms) = (Phase::Resyncing, self.side.wall.now_ms());
                 }
             }
-            (state.clone(), sizes)
-        };
-        self.changed.notify();
+            Ok::<_, Error>((state.clone(), sizes))
+        })?;
         self.journal.write_state(state).await.map_err(failed)?;
         self.write_bitmaps().await.map_err(failed)?;
-        self.core().sizes = sizes;
+        self.handle(|core| core.sizes = sizes);
         Ok(())
     }
 
@@ -208,7 +202,7 @@ mod tests {
                 let peer =
                     PeerConfig { name: "copy".into(), mode: Mode::Asynchronous, first: First::Partner };
                 source.add_peer(peer).await.unwrap();
-                source.core().peer(0).unwrap().0.maps[0].mark(dirty.start, dirty.end - dirty.start);
+                source.on_peer(0, |copy, _| copy.maps[0].mark(dirty.start, dirty.end - dirty.start)).unwrap();
                 source.persist_bitmaps().await.unwrap();
                 dying.1.store(left, Ordering::SeqCst);
                 let grown = source.grow(&[NEW]).await;

@@ -1,31 +1,34 @@
-//! The side that is written to: wraps the blocks of a group and sends what changes to its destinations.
+//! The side that users write to: wraps the blocks of a group and sends changes to its destinations.
 //!
-//! What: [`Source`]. Spec: ours; see the crate's page for the life of a write.
-//! Owns: the log, the bitmaps and the state of its side; ranges that are locked while they are copied.
-//! Does not: connect (a [`Peer`](crate::peer::Peer) does), or start tasks of its own but those that carry writes to their end.
+//! Any thread may submit. A write is *placed*: it gets its sequence, and is carried out from then on even if the caller
+//! drops it. It is written to the log together with other placed writes, applied to its volume behind every earlier
+//! write that it overlaps, and answered. [`Source::ship`] is the loop for one destination, and runs where the caller
+//! starts it; a [`Peer`](crate::peer::Peer) connects. All state in memory is in one `Core`, which changes in one place
+//! (`owner.rs`).
 //!
-//! Operation: any core may submit. A write is *placed* (it has its sequence then, and happens, whatever becomes of whoever
-//! asked), written to the log with all others that are waiting, applied to its volume behind every earlier write that it
-//! overlaps, and answered. [`Source::ship`] is the loop for one destination, and runs where the caller starts it.
-//! Memory: payload on its way is at most [`Config::memory_bytes`]; as much again may be kept to be sent. Who writes more
-//! waits.
-//! Errors: a volume or a journal that fails stops the source, because nobody knows any more what is where; opening it anew
-//! replays the log. A source that learns of a later one stops as well.
+//! Payload in flight is at most [`Config::memory_bytes`], and as much again may be kept to be sent; further writes
+//! wait.
+//!
+//! A failure of a volume or of the journal stops the source, because the content of its volumes is unknown then;
+//! opening it again replays the log. A source that learns of a later one stops as well.
 
 mod admin;
 mod checkpoint;
 mod exchange;
 mod gone;
 mod growth;
+mod owner;
 mod reads;
 mod resync;
 mod session;
 mod status;
+mod waiting;
 mod write;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+use std::task::Waker;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
@@ -36,7 +39,9 @@ use weft_wire::repl::control::{Era, Refusal, Report, Request, Response};
 
 pub use self::admin::{First, PeerConfig};
 use self::exchange::GIVEN_UP;
+use self::owner::{Owner, View};
 use self::reads::FailedReads;
+use self::waiting::Waiting;
 use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::history::same;
@@ -54,7 +59,7 @@ use crate::status::{Mode, Phase, Role};
 pub enum OnLoss {
     /// They are answered without it, and the status says that they are unprotected.
     Continue,
-    /// They wait until it is back and has everything. (Until its first copy is finished they do not.)
+    /// They wait until it is back and has everything; before its first copy is finished they do not wait.
     Wait,
 }
 
@@ -63,34 +68,34 @@ pub enum OnLoss {
 pub enum OnFull {
     /// Writes wait for it.
     Slow,
-    /// Its replication is given up for now, and begins again with what the bitmap says.
+    /// Its session ends, and the next one copies what the bitmap names.
     Resync,
 }
 
 /// How a source behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What messages call the group.
+    /// The name of the group in messages.
     pub group: String,
-    /// Payload in memory, on its way to the log and the volumes; as much again on its way to destinations.
+    /// The most payload in memory on its way to the log and the volumes; as much again on its way to destinations.
     pub memory_bytes: usize,
     /// See [`OnLoss`].
     pub on_loss: OnLoss,
     /// See [`OnFull`].
     pub on_full: OnFull,
-    /// A destination that lacks more than so many bytes is shown as lagging,
+    /// A destination that lacks more bytes than this is shown as lagging,
     pub lag_alert_bytes: u64,
-    /// and so is one that lacks something older.
+    /// and so is one that lacks a record older than this.
     pub lag_alert: Duration,
     /// Time between two attempts to reach a destination.
     pub retry: Duration,
     /// How often an idle destination is asked whether it is still there.
     pub beat: Duration,
-    /// A destination that has not answered a request for so long is unreachable.
+    /// A destination that does not answer a request within this time is unreachable.
     pub timeout: Duration,
-    /// Bytes of a copy that are under way at a time.
+    /// Bytes of a copy in flight.
     pub copy_bytes: usize,
-    /// Look for zeros in what is copied. Worth it where the volume cannot tell its holes: on devices.
+    /// Look for zeros in copied data: worth it on devices, which cannot report their holes.
     pub find_zeroes: bool,
 }
 
@@ -112,15 +117,15 @@ impl Default for Config {
     }
 }
 
-/// See the module.
+/// A side that users write to.
 #[derive(Debug)]
 pub struct Source {
     side: Side,
     config: Config,
     journal: Journal,
     log: Log,
-    core: Mutex<Core>,
-    /// Something in the core has changed.
+    owner: Owner,
+    /// Something in the core has changed that few tasks wait for: see [`owner`].
     changed: Signal,
     /// One checkpoint at a time.
     checkpoints: Gate,
@@ -132,31 +137,34 @@ pub struct Source {
 #[derive(Debug)]
 struct Core {
     state: State,
-    /// Of the volumes, as users see them: never more than is durable in the state.
+    /// Sizes of the volumes as users see them: at most those in the durable state.
     sizes: Vec<u64>,
-    /// Placed and not applied yet, by sequence.
+    /// Records that are placed and not applied yet, by sequence.
     active: BTreeMap<u64, Active>,
     /// Ranges that writes stay away from while they are copied or compared.
     locks: Vec<Lock>,
     next_lock: u64,
-    /// Payload of what is active.
+    /// Payload of the active records,
     active_bytes: usize,
+    /// and its limit: [`Config::memory_bytes`].
+    memory_bytes: usize,
+    waiting: Waiting,
     peers: Vec<Option<Partner>>,
     halted: Option<Halt>,
     /// Writes wait: the roles are being exchanged.
     quiet: bool,
-    /// Alive as long as somebody wants the roles exchanged, with whichever destination.
+    /// Alive as long as an exchange of the roles is under way, with any destination.
     exchange: Weak<()>,
     /// Writes fail: this side is no source any more.
     given_up: bool,
     closing: bool,
-    /// The volumes are what the log says. Before, nothing leaves the log, and nobody is sent anything.
+    /// The log was applied to the volumes. Before that, nothing leaves the log, and nothing is sent.
     replayed: bool,
-    /// Records may be sent before they are durable here: the state says so, durably.
+    /// Records may be sent before they are durable here, as the durable state says.
     ahead: bool,
     /// Writes that were answered though a synchronous destination did not have them.
     answered_alone: u64,
-    /// What destinations say of the partnership was looked at when this side was opened, and it goes on.
+    /// The answers of the destinations about the partnership were checked after opening, and this side goes on.
     goes_on: bool,
     /// A destination has taken this era into its history since this side was opened.
     known: bool,
@@ -177,6 +185,8 @@ struct Lock {
     id: u64,
     member: u16,
     range: Range<u64>,
+    /// Wakes the copy when no active record overlaps the range.
+    waker: Option<Waker>,
 }
 
 /// Why nothing is written any more.
@@ -184,22 +194,22 @@ struct Lock {
 struct Halt {
     phase: Phase,
     why: String,
-    /// Of the source that has taken over.
+    /// The era of the source that has taken over.
     by: Option<Era>,
 }
 
-/// What a destination says of the partnership.
+/// What a destination says about the partnership.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Knows {
     /// It has a copy.
     Yes,
-    /// The server knows nothing of it: it was removed there, or that is another server by now.
+    /// The server does not know it: it was removed there, or another server has taken its place.
     No,
     /// The source has told it that the partnership is over.
     Ended,
 }
 
-/// A destination, as the running source knows it.
+/// The state of a destination in memory.
 #[derive(Debug)]
 struct Partner {
     phase: Phase,
@@ -211,27 +221,30 @@ struct Partner {
     consistent: bool,
     /// Writes are answered without it.
     lone: bool,
-    /// It has been asked, since this side was opened, whether this side is its source; or could not be reached.
+    /// Since this side was opened, it was asked whether this side is its source, or could not be reached.
     greeted: bool,
-    /// What it has said last, since this side was opened, of whether it knows the partnership; `None` where it could not be asked.
+    /// Its latest answer, since this side was opened, whether it knows the partnership; `None` if it could not be
+    /// asked.
     knows: Option<Knows>,
     /// It has refused this source because both sides were written to.
     disputed: bool,
     maps: Vec<Bitmap>,
-    /// Its session is to end and begin again.
+    /// Its session has to end and begin again.
     again: bool,
     shipping: bool,
-    /// Its session is comparing, and what that marks is copied when it is over.
+    /// Its session compares; ranges that this marks are copied afterwards.
     comparing: bool,
     /// The last record that could not be read from the log for it.
     unreadable: u64,
-    /// Of its session, which owns them.
+    /// The queue of its session, which owns it.
     commands: Weak<admin::Commands>,
+    /// Counts the commands that its sessions were given.
+    commands_left: u64,
     last_error: Option<String>,
     heard_ms: u64,
     /// When its last session ended, until the next one has begun; 0 otherwise.
     lost_ms: u64,
-    /// Last sequence in its volumes, as it said last.
+    /// Last sequence in its volumes, as it reported last.
     applied: u64,
     copied_bytes: u64,
     sent_bytes: u64,
@@ -258,6 +271,7 @@ impl Partner {
             comparing: false,
             unreadable: 0,
             commands: Weak::new(),
+            commands_left: 0,
             last_error: None,
             heard_ms: 0,
             lost_ms: 0,
@@ -268,6 +282,11 @@ impl Partner {
             records_sent: 0,
             record_bytes_sent: 0,
         }
+    }
+
+    /// Whether writes wait for it, so that what is sent to it before it is durable here is answered earlier.
+    fn is_awaited(&self, state: &PeerState) -> bool {
+        state.mode == Mode::Synchronous && self.consistent && !self.lone && !state.suspended
     }
 
     fn is_clean(&self) -> bool {
@@ -281,7 +300,14 @@ impl Partner {
 }
 
 impl Core {
-    fn peer(&mut self, n: usize) -> Result<(&mut Partner, &mut PeerState), Error> {
+    fn peer(&self, n: usize) -> Result<(&Partner, &PeerState), Error> {
+        match (self.peers.get(n), self.state.peers.get(n)) {
+            (Some(Some(partner)), Some(Some(state))) => Ok((partner, state)),
+            _ => Err(Error::NoPeer(n)),
+        }
+    }
+
+    fn peer_mut(&mut self, n: usize) -> Result<(&mut Partner, &mut PeerState), Error> {
         match (self.peers.get_mut(n), self.state.peers.get_mut(n)) {
             (Some(Some(partner)), Some(Some(state))) => Ok((partner, state)),
             _ => Err(Error::NoPeer(n)),
@@ -291,28 +317,28 @@ impl Core {
     /// Last sequence that is applied, with all before it.
     fn applied(&self, fill: &Fill) -> u64 {
         if !self.replayed {
-            // What the log holds may be in the volumes, or not.
+            // The volumes may or may not contain the records of the log.
             return fill.first.saturating_sub(1);
         }
         self.active.keys().next().map_or(fill.durable, |first| first.saturating_sub(1))
     }
 
-    /// Both sides were written to, and nobody has decided.
+    /// Whether both sides were written to, and nobody has decided.
     fn is_split(&self) -> bool {
         matches!(&self.halted, Some(Halt { phase: Phase::SplitBrain, .. }))
     }
 
-    /// A destination has what this side has had and has no more, and nobody has decided.
+    /// Whether a destination has records that this side has lost, and nobody has decided.
     fn is_set_back(&self) -> bool {
         matches!(&self.halted, Some(Halt { phase: Phase::SetBack, .. }))
     }
 
-    /// Destinations were told that the partnership is over, and nobody has decided.
+    /// Whether destinations were told that the partnership is over, and nobody has decided.
     fn is_over(&self) -> bool {
         matches!(&self.halted, Some(Halt { phase: Phase::Refused, .. }))
     }
 
-    /// Whether there are synchronous destinations, and one of them does not have it.
+    /// Whether a synchronous destination lacks this record.
     fn is_alone(&self, sequence: u64) -> bool {
         self.peers.iter().zip(&self.state.peers).any(|pair| match pair {
             (Some(partner), Some(state)) => {
@@ -322,30 +348,35 @@ impl Core {
         })
     }
 
-    /// Whether every synchronous destination has it, or is not waited for.
-    fn is_acknowledged(&self, sequence: u64) -> bool {
-        self.peers.iter().zip(&self.state.peers).all(|pair| match pair {
-            (Some(partner), Some(state)) => {
-                state.mode == Mode::Asynchronous
-                    || partner.lone
-                    || (partner.consistent && partner.acked >= sequence)
+    /// Everything through here is durable on each synchronous destination that writes wait for.
+    fn acknowledged_through(&self) -> u64 {
+        let through = self.peers.iter().zip(&self.state.peers).filter_map(|pair| match pair {
+            (Some(partner), Some(state)) if state.mode == Mode::Synchronous && !partner.lone => {
+                Some(if partner.consistent { partner.acked } else { 0 })
             }
-            _ => true,
-        })
+            _ => None,
+        });
+        through.min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether each synchronous destination that writes wait for has this record.
+    fn is_acknowledged(&self, sequence: u64) -> bool {
+        sequence <= self.acknowledged_through()
     }
 }
 
 impl Source {
-    /// Opens a side that is a source: what its log holds is applied to the volumes once more. One whose log is damaged is not
-    /// opened ([`Error::Log`]): it may have answered what it has no more.
+    /// Opens a side that is a source, and applies its log to the volumes. If the log is damaged that fails
+    /// ([`Error::Log`]): answered writes may be lost.
     pub async fn open(side: Side, config: Config) -> Result<Arc<Source>, Error> {
         let source = Source::open_unreplayed(side, config).await?;
         source.replay().await?;
         Ok(source)
     }
 
-    /// The same, with the volumes as they are until [`Source::replay`] is called. Destinations are asked meanwhile whether this side
-    /// is their source: the log of one that was set back would be replayed into volumes that are newer.
+    /// Opens a side that is a source, and leaves the volumes as they are until [`Source::replay`] is called. Meanwhile
+    /// destinations are asked whether this side is their source: a source that was set back must not replay its log
+    /// into newer volumes.
     pub async fn open_unreplayed(side: Side, config: Config) -> Result<Arc<Source>, Error> {
         let space = Space::default();
         let side = space.of(&side);
@@ -354,10 +385,10 @@ impl Source {
         if let Some(damage) = damage {
             return Err(Error::Log(damage));
         }
-        // A later source was heard of, which nobody has decided about.
+        // It knows a later source, and nobody has decided.
         let fenced = (!same(&state.promised, &state.era())).then_some(state.promised);
-        // What comes now may have the numbers of what was sent and is not here: lost where that was not durable yet, or written by
-        // this side before it was set back.
+        // New records may reuse sequences of records that were sent and are not here: lost before they were durable, or
+        // written by this side before it was set back.
         let ahead = std::mem::take(&mut state.ahead);
         let era = state.open_era(side.draw, log.fill().durable, !ahead);
         state.promised = fenced.unwrap_or(era);
@@ -391,6 +422,8 @@ impl Source {
             locks: Vec::new(),
             next_lock: 0,
             active_bytes: 0,
+            memory_bytes: config.memory_bytes,
+            waiting: Waiting::default(),
             peers,
             halted,
             quiet: false,
@@ -411,7 +444,7 @@ impl Source {
             config,
             journal,
             log,
-            core: Mutex::new(core),
+            owner: Owner::new(core),
             changed: Signal::default(),
             checkpoints: Gate::default(),
             space,
@@ -419,18 +452,17 @@ impl Source {
         }))
     }
 
-    /// Makes the volumes what the log says. Nobody may use them before.
+    /// Applies the log to the volumes. Nobody may use them before.
     pub async fn replay(&self) -> Result<(), Error> {
         if !self.core().replayed {
             let state = self.core().state.clone();
             replay::again(&self.side, &state).await?;
-            self.core().replayed = true;
-            self.changed.notify();
+            self.handle(|core| core.replayed = true);
         }
         Ok(())
     }
 
-    /// A volume of the group as it is to be used: everything written here is replicated.
+    /// The block that users of a volume write to: every write is replicated.
     ///
     /// # Panics
     /// When the group has no such volume.
@@ -439,7 +471,7 @@ impl Source {
         Arc::new(Replicated { source: self.clone(), member, volume })
     }
 
-    /// What a source answers who takes it for a destination: how it is doing, and that it is none.
+    /// Answers a request that is meant for a destination: its status, or a refusal.
     pub async fn control(&self, request: &Request) -> Response {
         match request {
             Request::Status => Response::Report(self.report()),
@@ -466,8 +498,8 @@ impl Source {
         }
     }
 
-    /// Waits until each destination was asked whether this side is its source still, or could not be reached: nothing is to be
-    /// answered before. Not longer than that takes.
+    /// Waits until each destination was asked whether this side is still its source, or could not be reached: no write
+    /// may be answered before. The wait is limited to the time that asking takes.
     pub async fn greeted(&self) {
         let all = self.changed.until(|| {
             let core = self.core();
@@ -484,29 +516,29 @@ impl Source {
             });
             let silent: Vec<&str> = silent.collect();
             tracing::warn!(
-                "group {}: {} did not say within {limit:?} whether this side is the source still; it goes on as the source",
+                "group {}: {} did not answer within {limit:?} whether this side is still the source; it goes on as the source",
                 self.config.group,
                 silent.join(", ")
             );
         }
     }
 
-    /// Up to which record this side has what a destination has, and how far that goes on, where this side was set back.
+    /// If this side was set back: the last record that both sides have, and the last one that the destination has.
     pub fn set_back(&self) -> Option<(u64, u64)> {
         self.core().state.set_back
     }
 
-    /// The destination that has that.
+    /// The name of that destination.
     pub fn set_back_by(&self) -> Option<String> {
         self.core().state.set_back_by_name().map(str::to_owned)
     }
 
-    /// Why nothing is written any more, if that is so.
+    /// Why writes fail, if they do.
     pub fn halted(&self) -> Option<(Phase, String)> {
         self.core().halted.as_ref().map(|halt| (halt.phase, halt.why.clone()))
     }
 
-    /// Waits until nothing is written any more.
+    /// Waits until writes fail.
     pub async fn until_halted(&self) -> (Phase, String) {
         self.changed.until(|| self.halted()).await
     }
@@ -526,12 +558,13 @@ impl Source {
         self.side.members.get(member).ok_or(Error::State("the group does not have this volume"))
     }
 
-    /// Bytes of a volume of the group.
+    /// The size of a volume, in bytes.
     fn size(&self, member: usize) -> u64 {
         self.core().sizes.get(member).copied().unwrap_or(0)
     }
 
-    /// The same for whoever uses it: what a side holds that has given up is old as soon as the next source is written to.
+    /// The size of a volume for its users. A side that has given up refuses: its volumes are outdated as soon as the
+    /// next source is written to.
     fn usable_size(&self, member: usize) -> Result<u64, weft_store::Error> {
         let core = self.core();
         match core.given_up {
@@ -540,18 +573,36 @@ impl Source {
         }
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The core, to look at.
+    fn core(&self) -> View<'_> {
+        self.owner.read()
+    }
+
+    /// Applies one event to the core and carries out its effects. The caller must not hold a view.
+    fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
+        let (result, effects) = self.owner.handle(event);
+        effects.wakes.wake();
+        if effects.is_news {
+            self.changed.notify();
+        }
+        if effects.sends {
+            self.log.changed.notify();
+        }
+        result
+    }
+
+    /// Applies one event to one destination; `None` if it was removed.
+    fn on_peer<R>(&self, n: usize, event: impl FnOnce(&mut Partner, &mut PeerState) -> R) -> Option<R> {
+        self.handle(|core| core.peer_mut(n).ok().map(|(partner, state)| event(partner, state)))
     }
 
     /// Stops everything that writes, and says why.
     fn halt(&self, phase: Phase, why: String, by: Option<Era>) {
-        {
-            let mut core = self.core();
+        let group = &self.config.group;
+        self.handle(|core| {
             if core.halted.is_none() {
-                let group = &self.config.group;
                 match phase {
-                    // In order.
+                    // The normal end.
                     Phase::Suspended => tracing::debug!("group {group}: replication ends: {why}"),
                     Phase::Superseded => {
                         tracing::warn!("group {group}: replication stops, and so do writes: {why}");
@@ -560,9 +611,7 @@ impl Source {
                 }
                 core.halted = Some(Halt { phase, why, by });
             }
-        }
-        self.changed.notify();
-        self.log.changed.notify();
+        });
     }
 }
 
@@ -591,7 +640,7 @@ impl Block for Replicated {
                     read
                 }
                 BlockOp::Status { .. } => self.volume.submit(op).await,
-                // What was answered is durable in the log.
+                // Every answered write is durable in the log.
                 BlockOp::Flush => self.source.flushed().map(|()| Outcome::Done),
                 changes => self.source.change(self.member, changes).await,
             }

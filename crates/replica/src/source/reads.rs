@@ -1,7 +1,7 @@
-//! Reads of a source's volumes that fail: counted, and told from time to time.
+//! Counts failed reads of a source's volumes, and logs them from time to time.
 //!
-//! A read passes the log by, and its failure stops nothing: the bytes may be readable on a destination. So nobody would hear of it
-//! but the client that asked. Owns: the count. Does not: read anything again.
+//! A read bypasses the log, and its failure does not stop the source: the bytes may be readable on a destination.
+//! Without this count only the client would learn of it.
 
 use weft_machine::clock::Time;
 use weft_machine::rt;
@@ -20,7 +20,7 @@ pub(super) struct FailedReads {
 }
 
 impl FailedReads {
-    /// One more has failed. Whether the log is to be told of it: it is once in [`REMIND`], whatever clients do.
+    /// Counts a failure. Returns whether to log it: at most once in [`REMIND`], however often clients read.
     fn add(&mut self, what: &str, now: Time) -> bool {
         self.count = self.count.saturating_add(1);
         self.last = Some(what.to_owned());
@@ -34,12 +34,12 @@ impl FailedReads {
 }
 
 impl Source {
-    /// A read of this volume has failed. Only what the medium says counts: no mistake of whoever asked.
+    /// A read of this volume has failed. Only errors of the medium count, not invalid requests.
     pub(super) fn read_failed(&self, member: usize, offset: u64, len: u64, e: &Error) {
         let Error::Io(e) = e else { return };
         let volume = self.side.names.volume(member);
         let what = format!("{volume}: {len} bytes at {offset} cannot be read: {e}");
-        if self.core().failed_reads.add(&what, rt::now()) {
+        if self.handle(|core| core.failed_reads.add(&what, rt::now())) {
             let group = &self.config.group;
             tracing::error!(
                 "group {group}: {what}; a copy may have them: `weft replica switch {group}` makes it the source"

@@ -1,12 +1,10 @@
-//! Copying blocks past the log: the first copy, what the bitmap names, and comparison by checksums.
+//! Copies blocks, bypassing the log: the first copy, the ranges in the bitmap, and comparison by checksums. `session`
+//! decides when a copy is needed.
 //!
-//! Spec: the crate's page, "What is remembered". Owns: the ranges that it locks while they travel.
-//! Does not: decide that a copy is needed (see `session`).
-//!
-//! Operation: dirty ranges in order, a stretch at a time: its pieces travel beside each other, then a barrier makes them
-//! durable, and only then are its bits cleared. Holes travel as a message. A piece is read while writes to its range are
-//! held back, and the lock is let go when the destination has it, so that what is read late is read right.
-//! Buffers: what a volume can give as a range of its file is never read here: the transport moves it.
+//! Dirty ranges are copied in order, a stretch at a time: its pieces travel concurrently, then a barrier makes them
+//! durable, and only then are its bits cleared. A hole travels as a message. Writes to the range of a piece are held
+//! back until the destination has it, so a transport may read the volume late. If a volume returns a range of its file,
+//! the payload is not read here: the transport moves it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -18,26 +16,26 @@ use futures_util::stream::FuturesUnordered;
 use weft_machine::{Payload, rt};
 use weft_store::block::{BlockOp, Extent, Outcome};
 
+use super::Source;
 use super::session::End;
-use super::{Core, Source};
 use crate::digest::digests;
 use crate::error::Error;
 use crate::peer::Link;
 use crate::status::{Differs, Mode, Phase, Verified};
 
-/// What is copied in one piece.
+/// Bytes of one piece.
 const PIECE_BYTES: u64 = 1 << 20;
-/// What is compared by one checksum.
+/// Bytes under one checksum.
 pub(super) const CHECK_BYTES: u32 = 64 << 10;
-/// Between two barriers.
+/// Bytes between two barriers.
 const STRETCH_BYTES: u64 = 256 << 20;
-/// The longest range that is looked at for holes at a time, and locked when it is one.
+/// The longest range that is searched for holes at a time, and locked as one hole.
 const LOOK_BYTES: u64 = 64 << 20;
-/// Extents that a volume is asked for at a time.
+/// Extents of one status request to a volume.
 const EXTENTS: usize = 256;
 
-/// What a part of a volume was made of when it was looked at. A volume is asked for more than the next ranges need: to say
-/// how long a part is, a file system may have to look at all of it, each time.
+/// An extent of a volume, as it was when asked for. More extents are asked for than the next ranges need, because a
+/// file system may have to walk the whole extent for each request.
 struct Seen {
     member: usize,
     range: Range<u64>,
@@ -48,15 +46,15 @@ struct Seen {
 struct Piece {
     member: usize,
     range: Range<u64>,
-    /// Nothing was there when it was looked at.
+    /// It was a hole when the volume was asked.
     hole: bool,
 }
 
 impl Source {
-    /// Makes the destination equal, then watches for what has to be copied again.
+    /// Makes the destination equal, then waits until a range has to be copied again.
     pub(super) async fn resync(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
         let (compare, is_whole) = {
-            let mut core = self.core();
+            let core = self.core();
             let (partner, _) = core.peer(n)?;
             let compare = partner.phase == Phase::SeededCopy;
             (compare, compare || partner.phase == Phase::InitialBlockCopy)
@@ -67,32 +65,32 @@ impl Source {
             while let Some((stretch, pieces)) = self.stretch(n, &mut seen).await? {
                 self.copy(n, link, pieces, compare).await?;
                 self.in_time(link.barrier()).await?;
-                if let Ok((partner, _)) = self.core().peer(n) {
+                self.on_peer(n, |partner, _| {
                     for (member, range) in stretch {
                         if let Some(map) = partner.maps.get_mut(member) {
                             map.finish(range);
                         }
                     }
-                }
+                });
                 self.persist_bitmaps().await?;
             }
             self.finish(n, link, is_whole).await?;
         }
-        // Whatever is marked from now on needs a resync that both sides know of.
+        // A range that is marked from now on needs another resync, which both sides have to begin.
         let marked = self.changed.until(|| {
-            let mut core = self.core();
+            let core = self.core();
             core.peer(n).map_or(Some(()), |(p, _)| (!p.is_clean() && !p.comparing).then_some(()))
         });
         marked.await;
         Err(End::Again)
     }
 
-    /// Everything was copied: when the destination has all that the copies may have contained, it is consistent. Where the copy
-    /// `is_whole`, and not of what the bitmap named, nothing is left of what a comparison has found.
+    /// Ends the copy: the destination is consistent when it has every record that the copied blocks may contain. If the
+    /// copy `is_whole`, and not only of the bitmap, the findings of an earlier comparison are void.
     async fn finish(&self, n: usize, link: Link<'_>, is_whole: bool) -> Result<(), End> {
         let at = self.log.fill().last;
         let arrived = self.changed.until(|| {
-            let mut core = self.core();
+            let core = self.core();
             core.peer(n).map_or(Some(()), |(partner, _)| (partner.acked >= at).then_some(()))
         });
         arrived.await;
@@ -100,7 +98,7 @@ impl Source {
         let finished = |state: &mut crate::state::State| {
             if let Some(Some(peer)) = state.peers.get_mut(n) {
                 peer.copied = true;
-                // Until it has caught up, writes are answered without it.
+                // Writes are answered without it until it has caught up.
                 peer.unprotected |= peer.mode == Mode::Synchronous;
                 if is_whole {
                     peer.verified = None;
@@ -108,25 +106,20 @@ impl Source {
             }
         };
         self.persist(finished).await?;
-        if let Ok((partner, _)) = self.core().peer(n) {
-            partner.consistent = true;
-        }
+        self.on_peer(n, |partner, _| partner.consistent = true);
         self.caught_up(n);
         self.protect(n).await?;
-        self.changed.notify();
         Ok(())
     }
 
-    /// The next dirty ranges, which count as being copied now, and what to do about them.
+    /// Takes the next dirty ranges to be copied, and cuts them into pieces.
     #[allow(clippy::type_complexity)]
     async fn stretch(
         &self,
         n: usize,
         seen: &mut VecDeque<Seen>,
     ) -> Result<Option<(Vec<(usize, Range<u64>)>, Vec<Piece>)>, End> {
-        let ranges = {
-            let mut core = self.core();
-            let (partner, _) = core.peer(n)?;
+        let ranges = self.on_peer(n, |partner, _| {
             let (mut ranges, mut bytes) = (Vec::new(), 0);
             for (member, map) in partner.maps.iter_mut().enumerate() {
                 let mut from = 0;
@@ -138,14 +131,15 @@ impl Source {
                 }
             }
             ranges
-        };
+        });
+        let ranges = ranges.ok_or(Error::NoPeer(n))?;
         if ranges.is_empty() {
             return Ok(None);
         }
         let mut pieces = Vec::new();
         for (member, range) in &ranges {
-            // Holes as they were a while ago, to cut pieces by: each of them is looked at again when it is locked. What was
-            // punched out since travels as zeros.
+            // These holes may be outdated, and serve to cut pieces only: each hole is checked again under its lock. A
+            // newer hole travels as zeros.
             for (part, hole) in self.parts(*member, range.clone(), seen).await? {
                 let step = if hole { len(&part) } else { PIECE_BYTES };
                 let mut at = part.start;
@@ -159,7 +153,7 @@ impl Source {
         Ok(Some((ranges, pieces)))
     }
 
-    /// Data and holes of a range, as they were when the volume was last asked about it.
+    /// Data and holes of a range, as of the last request to the volume.
     async fn parts(
         &self,
         member: usize,
@@ -169,7 +163,7 @@ impl Source {
         let mut parts = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            // What lies before is passed, and seldom comes again.
+            // Earlier extents are seldom needed again.
             while seen.front().is_some_and(|part| part.member != member || part.range.end <= at) {
                 seen.pop_front();
             }
@@ -243,7 +237,7 @@ impl Source {
         let number = member as u16;
         let _locked = self.lock(number, range.clone()).await;
         let mut sent: u64 = 0;
-        // What has been punched out meanwhile may be sent as zeros; what has been written meanwhile has to be sent.
+        // A hole that is new may be sent as zeros, but data that is new in an old hole has to be sent.
         let parts = match hole {
             true => self.extents(member, range.clone()).await?,
             false => vec![(range.clone(), false)],
@@ -265,11 +259,11 @@ impl Source {
             }
         }
         let now = self.side.wall.now_ms();
-        if let Ok((partner, _)) = self.core().peer(n) {
+        self.on_peer(n, |partner, _| {
             partner.copied_bytes = partner.copied_bytes.saturating_add(len(&range));
             partner.sent_bytes = partner.sent_bytes.saturating_add(sent);
             partner.heard_ms = now;
-        }
+        });
         Ok(())
     }
 
@@ -286,7 +280,7 @@ impl Source {
         Ok(payload.into_chain(&self.side.pool).await.map_err(weft_store::Error::from)?)
     }
 
-    /// Sends a range; the bytes that travelled.
+    /// Sends a range and returns the bytes that travelled.
     async fn send(&self, link: Link<'_>, member: usize, range: Range<u64>) -> Result<u64, End> {
         let len = len(&range);
         let payload = match self.config.find_zeroes {
@@ -304,7 +298,7 @@ impl Source {
         Ok(len)
     }
 
-    /// Sends what differs of a range.
+    /// Sends the parts of a range that differ.
     async fn send_different(&self, link: Link<'_>, member: usize, range: Range<u64>) -> Result<u64, End> {
         let mut sent: u64 = 0;
         for part in self.different(link, member, &range, 0).await? {
@@ -340,7 +334,7 @@ impl Source {
         Ok(parts)
     }
 
-    /// Compares everything; what differs is marked where it is to be repaired.
+    /// Compares everything, and with `repair` marks what differs.
     pub(super) async fn compare_all(&self, n: usize, link: Link<'_>, repair: bool) -> Result<Verified, End> {
         let mut verified = Verified { at_ms: 0, bytes: 0, different: 0, first: Vec::new() };
         for member in 0..self.side.members.len() {
@@ -352,9 +346,8 @@ impl Source {
                     let _locked = self.lock(member as u16, range.clone()).await;
                     let after = self.log.fill().last;
                     let arrived = self.changed.until(|| {
-                        let mut core = self.core();
-                        let has = |core: &mut Core| core.peer(n).map_or(true, |(p, _)| p.acked >= after);
-                        has(&mut core).then_some(())
+                        let has = self.core().peer(n).map_or(true, |(p, _)| p.acked >= after);
+                        has.then_some(())
                     });
                     arrived.await;
                     self.different(link, member, &range, after).await?
@@ -365,12 +358,12 @@ impl Source {
                 let named = different.iter().take(more);
                 let named = named.map(|part| Differs { member, offset: part.start, len: len(part) });
                 verified.first.extend(named);
-                if repair
-                    && !different.is_empty()
-                    && let Ok((partner, _)) = self.core().peer(n)
-                    && let Some(map) = partner.maps.get_mut(member)
-                {
-                    different.into_iter().for_each(|part| map.mark(part.start, len(&part)));
+                if repair && !different.is_empty() {
+                    self.on_peer(n, |partner, _| {
+                        if let Some(map) = partner.maps.get_mut(member) {
+                            different.into_iter().for_each(|part| map.mark(part.start, len(&part)));
+                        }
+                    });
                 }
                 at = range.end;
             }

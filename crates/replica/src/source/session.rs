@@ -1,10 +1,9 @@
-//! The loop for one destination: hello, what has to be done for it to follow, and then record after record.
+//! The loop for one destination: say hello, bring the destination up to date, then send record after record.
 //!
-//! Spec: the crate's page, "Histories". Owns: its session. Does not: copy blocks (see `resync`).
-//!
-//! What a hello's answer says decides alone: the destination's log is gone on with where the source's still holds what
-//! follows and no bitmap names anything; otherwise a resync begins, behind the destination's last record if the log allows
-//! it, else behind the source's own, with everything in between in the bitmap, durably, before the destination is told.
+//! The answer to the hello alone decides how. If the source's log holds all records that the destination lacks, and no
+//! bitmap names anything, the source sends them. Otherwise a resync begins (see `resync`): behind the destination's
+//! last record if the log allows it, else behind the source's own, with everything in between marked in the bitmap,
+//! durably, before the destination is told.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -30,23 +29,23 @@ use crate::scan::Damage;
 use crate::state::PeerState;
 use crate::status::{Mode, Phase};
 
-/// Appends to one destination at a time.
+/// Appends to one destination in flight.
 const APPENDS_IN_FLIGHT: usize = 4;
-/// Records of one append.
+/// The most records of one append.
 const APPEND_RECORDS: usize = 1024;
 
-/// How soon a destination is asked again that has turned a session away.
+/// How soon a destination that has refused a session is asked again.
 const ASKS_AGAIN: Duration = Duration::from_millis(20);
 
 /// Why a session ends.
 pub(super) enum End {
-    /// The destination.
+    /// A request to the destination failed.
     Peer(peer::Error),
-    /// This side.
+    /// This side failed.
     Own(Error),
-    /// It is to begin again, at once.
+    /// It has to begin again at once.
     Again,
-    /// It is not to begin again until somebody says so.
+    /// It must not begin again until it is resumed.
     Suspended,
     /// The source stops.
     Stopped,
@@ -68,21 +67,19 @@ impl From<Error> for End {
 }
 
 impl Source {
-    /// Replicates to destination number `n` until the source is closed or stopped, or the destination removed. Runs on the
-    /// core that polls it. Also when this returns, writes go on, and what this destination lacks is remembered.
+    /// Replicates to destination number `n` until the source is closed or stopped, or the destination removed. Runs on
+    /// the thread that polls it. After it has returned writes go on, and the source remembers which ones the
+    /// destination lacks.
     pub async fn ship(self: &Arc<Self>, n: usize, peer: Rc<dyn Peer>) -> Result<(), Error> {
-        {
-            let mut core = self.core();
-            let (partner, _) = core.peer(n)?;
-            if std::mem::replace(&mut partner.shipping, true) {
-                return Err(Error::State("this destination is being replicated to already"));
-            }
+        let ships = self.on_peer(n, |partner, _| std::mem::replace(&mut partner.shipping, true));
+        if ships.ok_or(Error::NoPeer(n))? {
+            return Err(Error::State("this destination is being replicated to already"));
         }
         let _shipping = Shipping(self, n);
         let mut turned_away = None;
         loop {
             let suspended = self.changed.until(|| {
-                let mut core = self.core();
+                let core = self.core();
                 if core.halted.is_some() || core.closing {
                     return Some(None);
                 }
@@ -101,15 +98,15 @@ impl Source {
             };
             let had_it = self.ended(n);
             if self.acknowledged(n) > had || rt::now().since(began) >= self.config.timeout {
-                // That session was of use. One that is only ever given, and ends, is as good as none.
+                // That session was useful. One that is accepted and ends at once is as good as a refusal.
                 turned_away = None;
             }
             let ask = match &end {
-                // It is there, and does not listen to this session any more: it was opened anew, or is becoming a source.
+                // It can be reached, and has ended the session: it was reopened, or is becoming a source.
                 End::Peer(peer::Error::Refused(Refusal::Session)) => true,
-                // It follows this side still.
+                // It still follows this side.
                 End::Peer(peer::Error::Refused(Refusal::NoSpace)) => false,
-                // So may one be that has answered otherwise, or has hung up.
+                // It may have ended the session after any other answer, or when it hung up.
                 End::Peer(peer::Error::Silent(_)) => false,
                 End::Peer(_) => had_it,
                 _ => false,
@@ -117,7 +114,7 @@ impl Source {
             if !ask {
                 turned_away = None;
             } else if rt::now().since(*turned_away.get_or_insert_with(rt::now)) < self.config.timeout {
-                // What it is now it says when it is asked, and nothing is answered without it before.
+                // Its answer to a hello tells what it is now; until then no write is answered without it.
                 rt::sleep(ASKS_AGAIN).await;
                 continue;
             }
@@ -141,7 +138,7 @@ impl Source {
             self.greet(n);
             let pause = pin!(rt::sleep(self.config.retry));
             let news = pin!(self.changed.until(|| {
-                let mut core = self.core();
+                let core = self.core();
                 let stop = core.halted.is_some() || core.closing;
                 (stop || core.peer(n).map_or(true, |(partner, _)| partner.again)).then_some(())
             }));
@@ -153,17 +150,14 @@ impl Source {
         self.core().peer(n).map_or(0, |(partner, _)| partner.acked)
     }
 
-    /// Destination `n` has been asked, or could not be.
+    /// Destination `n` was asked, or could not be reached.
     fn greet(&self, n: usize) {
-        if let Ok((partner, _)) = self.core().peer(n) {
-            partner.greeted = true;
-        }
-        self.changed.notify();
+        self.on_peer(n, |partner, _| partner.greeted = true);
     }
 
     fn phase(&self, n: usize, phase: Phase, error: Option<String>) {
         let now = self.side.wall.now_ms();
-        if let Ok((partner, state)) = self.core().peer(n) {
+        self.on_peer(n, |partner, state| {
             if partner.phase != phase {
                 tracing::info!("group {}: replication to {}: {phase:?}", self.config.group, state.name);
                 (partner.phase, partner.since_ms) = (phase, now);
@@ -174,52 +168,49 @@ impl Source {
                 }
                 partner.last_error = Some(e);
             }
-        }
-        self.changed.notify();
+        });
     }
 
-    /// Whether there was a session that has ended.
+    /// Ends the session, and returns whether there was one.
     fn ended(&self, n: usize) -> bool {
-        let (mut had_it, now) = (false, self.side.wall.now_ms());
-        if let Ok((partner, _)) = self.core().peer(n) {
-            had_it = std::mem::take(&mut partner.connected);
+        let now = self.side.wall.now_ms();
+        let had_it = self.on_peer(n, |partner, _| {
+            let had_it = std::mem::take(&mut partner.connected);
             if had_it {
                 partner.lost_ms = now;
             }
             partner.again = false;
             partner.comparing = false;
             partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
-        }
-        self.changed.notify();
-        had_it
+            had_it
+        });
+        had_it.unwrap_or(false)
     }
 
-    /// What a destination has said, and what to type where nothing else helps.
+    /// The error of a destination, and the command to type if nothing else helps.
     fn told(&self, n: usize, e: &peer::Error) -> String {
         let name = self.core().peer(n).map(|(_, state)| state.name.clone()).unwrap_or_default();
         let group = &self.config.group;
         match e {
-            // Where this side stops for it, its reason says more.
+            // If this side stops because of it, the reason of the stop says more.
             peer::Error::Refused(Refusal::Partnership | Refusal::Ended) if self.core().goes_on => format!(
-                "{e}: `weft replica remove {group} --to {name}` ends it here, too, and `weft replica create` begins another"
+                "{e}: `weft replica remove {group} --to {name}` ends it here as well, and `weft replica create` begins another"
             ),
             other => other.to_string(),
         }
     }
 
-    /// What a refusal means for the source itself.
+    /// Draws the consequences of a refusal for the source itself.
     async fn refused(&self, n: usize, refusal: &Refusal) -> Phase {
         let split = matches!(refusal, Refusal::SplitBrain(_) | Refusal::Undecided);
-        if let Ok((partner, _)) = self.core().peer(n) {
-            partner.disputed = split;
-        }
+        self.on_peer(n, |partner, _| partner.disputed = split);
         let knows = match refusal {
             Refusal::Partnership => Some(Knows::No),
             Refusal::Ended => Some(Knows::Ended),
             _ => None,
         };
         if let Some(knows) = knows {
-            // A journal that fails says so itself.
+            // A failure of the journal halts the source by itself.
             let _failed = self.learn_whether_it_knows(n, knows).await;
             return Phase::Refused;
         }
@@ -227,39 +218,42 @@ impl Source {
         if let Refusal::SetBack { both, copy } = *refusal {
             if self.learn_set_back(n, both, copy) {
                 self.halt(Phase::SetBack, refusal.to_string(), Some(own));
-                // Opened anew, it does not go on before somebody has decided. A journal that fails says so itself.
+                // After a restart it must not go on before somebody has decided. A failure of the journal halts it by
+                // itself.
                 let _failed = self.persist(|_| ()).await;
             }
             return Phase::SetBack;
         }
         let (by, certain) = match refusal {
             Refusal::Fenced(era) => (*era, false),
-            // Of two sources the later one goes on. The other is told so when it asks, and gives up or is given up for.
+            // Of two sources the later one goes on. The earlier one learns so when it says hello.
             Refusal::SplitBrain(era) if era.epoch < own.epoch => return Phase::Refused,
             Refusal::SplitBrain(era) => (*era, true),
             _ => return Phase::Refused,
         };
-        // One that has never had a copy of what is here, refuses: this side was decided for, and does not become a copy by itself.
+        // If it has never had a copy of this side, this side was chosen to count, and does not become a copy by itself.
         let copied = matches!(self.core().state.peers.get(n), Some(Some(state)) if state.copied);
         let name = self.core().peer(n).map(|(_, state)| state.name.clone()).unwrap_or_default();
         self.give_way(by, certain || !copied, &format!("{name} says: {refusal}")).await
     }
 
-    /// The source of this era has taken over, as `told` says: nothing is written here any more. Without a loss this side becomes a copy;
-    /// where writes that were answered here may be missing there, or `decided` says so, somebody has to decide.
+    /// The source of this era has taken over, according to `told`: writes fail here from now on. This side becomes a
+    /// copy if no answered write is lost. If answered writes may be missing there, or `decided` says so, somebody has
+    /// to decide.
     async fn give_way(&self, by: Era, decided: bool, told: &str) -> Phase {
         let own = self.core().state.era();
         let split = {
             let core = self.core();
             let fill = self.log.fill();
-            // Where the end of the log was lost, what came in its place is not what the other has there.
+            // If the end of the log was lost, the records in its place differ from those of the other side.
             let after = match core.state.restarted() {
                 Some(era) if !core.known => by.after.min(era.after),
                 _ => by.after,
             };
             let peers = || core.peers.iter().zip(&core.state.peers);
-            // What one synchronous destination lacks was answered to nobody, unless it was left out. That one may be another than has
-            // taken over: what it has, and the new source lacks, may have been answered.
+            // A record that a synchronous destination lacks was not answered, unless writes did not wait for it. That
+            // destination may be another one than has taken over: records that it has and the new source lacks may have
+            // been answered.
             let strict = peers().any(|pair| match pair {
                 (Some(partner), Some(state)) => {
                     state.mode == Mode::Synchronous
@@ -278,14 +272,15 @@ impl Source {
         };
         self.halt(phase, why, Some(by));
         if split && !same(&by, &own) {
-            // Opened anew, it does not go on before somebody has decided. A journal that fails says so itself.
+            // After a restart it must not go on before somebody has decided. A failure of the journal halts it by
+            // itself.
             let _failed = self.persist(|state| state.promised = by).await;
         }
         phase
     }
 
-    /// What a source answers to another one that takes it for its destination. A copy that was promoted is believed at once: where
-    /// this side cannot reach it, nothing else would tell it, and both would answer writes.
+    /// Answers the hello of another source. If that was promoted from a copy, this side stops at once: it may be unable
+    /// to reach that copy, nothing else would tell it, and both would answer writes.
     pub(super) async fn answer_source(&self, hello: &Hello) -> Refusal {
         let own = self.core().state.era();
         let later = history::successor(&self.core().state.eras, &hello.eras);
@@ -294,7 +289,7 @@ impl Source {
             match &core.halted {
                 _ if core.is_split() => return Refusal::Undecided,
                 _ if core.is_set_back() || core.is_over() => return Refusal::Stopped,
-                // It becomes its copy in a moment.
+                // It is about to become its copy.
                 Some(Halt { phase: Phase::Superseded | Phase::Suspended, .. }) => return Refusal::Session,
                 _ if core.given_up || core.closing => return Refusal::Session,
                 Some(_) => return Refusal::Stopped,
@@ -313,25 +308,27 @@ impl Source {
         }
     }
 
-    /// Destination `n` has what this side has no more. Of several the one counts that has most; whether that is this one.
+    /// Destination `n` has records that this side has lost. Of several such destinations, the one with most records
+    /// counts; returns whether this is the one.
     fn learn_set_back(&self, n: usize, both: u64, copy: u64) -> bool {
-        let mut core = self.core();
-        let knows_more = core.state.set_back.is_some_and(|(_, known)| known >= copy);
-        if knows_more || (core.halted.is_some() && !core.is_set_back()) {
-            return false;
-        }
-        core.state.set_back = Some((both, copy));
-        core.state.set_back_by = u8::try_from(n).ok();
-        if let Some(halt) = &mut core.halted {
-            halt.why = Refusal::SetBack { both, copy }.to_string();
-        }
-        true
+        self.handle(|core| {
+            let knows_more = core.state.set_back.is_some_and(|(_, known)| known >= copy);
+            if knows_more || (core.halted.is_some() && !core.is_set_back()) {
+                return false;
+            }
+            core.state.set_back = Some((both, copy));
+            core.state.set_back_by = u8::try_from(n).ok();
+            if let Some(halt) = &mut core.halted {
+                halt.why = Refusal::SetBack { both, copy }.to_string();
+            }
+            true
+        })
     }
 
-    /// A destination is away: synchronous writes may be answered without it, where that is allowed.
+    /// A destination is unreachable: synchronous writes are answered without it, if that is allowed.
     async fn lost(&self, n: usize) {
         if self.core().halted.is_some() {
-            // Nothing is answered any more.
+            // Writes fail.
             return;
         }
         let unprotected = match self.core().peer(n) {
@@ -343,18 +340,15 @@ impl Source {
         if !unprotected {
             return;
         }
-        // It has to be remembered before the first answer: after a crash it decides whether something may be given up.
+        // It must be durable before the first answer: after a crash it decides whether answered writes may be lost.
         let remember = |state: &mut crate::state::State| {
             if let Some(Some(peer)) = state.peers.get_mut(n) {
                 peer.unprotected = true;
             }
         };
         if self.persist(remember).await.is_ok() {
-            if let Ok((partner, _)) = self.core().peer(n) {
-                // It may be back meanwhile only by this task, which is here.
-                partner.lone = true;
-            }
-            self.changed.notify();
+            // Only this task could have reached it again meanwhile.
+            self.on_peer(n, |partner, _| partner.lone = true);
         }
     }
 
@@ -370,17 +364,15 @@ impl Source {
         let hello = self.hello(n)?;
         let first_copy = hello.adopt;
         let (link, welcome) = self.in_time(Link::hello(peer, hello)).await?;
-        if let Ok((partner, _)) = self.core().peer(n) {
-            partner.heard_ms = self.side.wall.now_ms();
-        }
+        self.on_peer(n, |partner, _| partner.heard_ms = self.side.wall.now_ms());
         self.learn_whether_it_knows(n, Knows::Yes).await?;
         if !self.core().replayed {
-            // It knows no other source, and nothing that this side lacks. What it is sent comes from the volumes, too.
+            // It knows no other source and no record that this side lacks. Sending has to wait for the volumes.
             self.greet(n);
             self.until_replayed(n).await;
             return Err(End::Again);
         }
-        // They end with this session, whoever waits for what.
+        // Commands end with this session, whatever they wait for.
         let commands = self.accept_commands(n)?;
         let cursor = self.prepare(n, &link, &welcome, first_copy).await?;
         let ready = {
@@ -396,21 +388,21 @@ impl Source {
                 Either::Right((Either::Right((end, _)), _)) => end.map(|never| match never {}),
             }
         };
-        // Nothing else uses the link from here on, or could end this.
+        // From here on nothing else uses the link, and nothing drops this.
         Err(self.hand_over(n, peer, link, ready?).await)
     }
 
-    /// Waits until the volumes are what the log says, or nobody needs that any more.
+    /// Waits until the log was applied to the volumes, or the session is not wanted any more.
     async fn until_replayed(&self, n: usize) {
         let ready = || {
-            let mut core = self.core();
+            let core = self.core();
             let over = core.halted.is_some() || core.closing;
             over || core.replayed || core.peer(n).map_or(true, |(_, state)| state.suspended)
         };
         self.changed.until(|| ready().then_some(())).await;
     }
 
-    /// Decides what the destination needs, and begins a resync where it needs one. The first sequence to be sent.
+    /// Decides what the destination needs, begins a resync if necessary, and returns the first sequence to send.
     async fn prepare(
         self: &Arc<Self>,
         n: usize,
@@ -431,19 +423,18 @@ impl Source {
             false => Vec::new(),
         };
         let last = welcome.last;
-        // What was sent before it was durable here is not relied on before it is.
+        // Records that were sent before they were durable here count only when they are durable.
         let sent = last.min(self.log.fill().last);
         self.log.durable_through(sent, || self.log.failure()).await.map_err(Error::Halted)?;
-        let resync = {
-            let mut core = self.core();
+        let resync = self.handle(|core| {
             let fill = self.log.fill();
             let members = core.state.members.clone();
             if last > fill.durable {
-                // Only a disk that forgets, or an older copy of this side, makes that possible.
+                // This is possible only after a disk has lost data, or with an older copy of this side.
                 let refusal = Refusal::SetBack { both: fill.durable, copy: last };
-                return Err(peer::Error::Refused(refusal).into());
+                return Err(End::from(peer::Error::Refused(refusal)));
             }
-            let (partner, state) = core.peer(n)?;
+            let (partner, state) = core.peer_mut(n)?;
             if welcome.fresh && !first_copy {
                 let empty = "the destination is empty, though its copy was finished: `weft replica remove`, then `weft replica create`";
                 return Err(Error::State(empty).into());
@@ -451,7 +442,7 @@ impl Source {
             let can_replay = last.saturating_add(1) >= fill.first && last >= partner.unreadable;
             let unknown = !can_replay && last < state.covered;
             if welcome.fresh {
-                // Whatever was copied before was copied to something else.
+                // An earlier copy went to other volumes.
                 partner.maps.iter_mut().for_each(Bitmap::mark_all);
             } else if unknown {
                 let (group, name) = (&self.config.group, &state.name);
@@ -460,7 +451,7 @@ impl Source {
                 );
                 partner.maps.iter_mut().for_each(Bitmap::mark_all);
             }
-            // What it has not grown to yet may hold anything there.
+            // Bytes past the size of its copy are unknown.
             for ((map, has), member) in partner.maps.iter_mut().zip(&welcome.sizes).zip(&members) {
                 map.mark(*has, member.size.saturating_sub(*has));
             }
@@ -470,20 +461,20 @@ impl Source {
             (partner.connected, partner.lost_ms) = (true, 0);
             (partner.greeted, partner.disputed) = (true, false);
             if matches!(partner.phase, Phase::Refused | Phase::SplitBrain | Phase::Superseded) {
-                // It refuses no more: what was to be done about that is done.
+                // It accepts again, so the cause of the refusal is gone.
                 partner.last_error = None;
             }
             partner.again = false;
             partner.acked = last;
             partner.consistent = welcome.consistent;
             (partner.copied_bytes, partner.sent_bytes, partner.copy_began) = (0, 0, rt::now());
-            match can_replay && welcome.consistent && !welcome.diverged && partner.is_clean() {
+            Ok(match can_replay && welcome.consistent && !welcome.diverged && partner.is_clean() {
                 true => None,
                 false => {
                     let kind = match first_copy {
                         true if state.seeded => Sync::Seeded,
                         true => Sync::Initial,
-                        // Everything, but nobody has asked for a copy of it.
+                        // Everything is marked, though no new copy was requested: comparing is enough.
                         false if partner.is_full() => Sync::Seeded,
                         false => Sync::Changed,
                     };
@@ -496,37 +487,34 @@ impl Source {
                     }
                     Some((base, kind))
                 }
-            }
-        };
-        self.changed.notify();
+            })
+        })?;
         let Some((base, kind)) = resync else {
-            self.core().known = true;
+            self.handle(|core| core.known = true);
             self.phase(n, Phase::ReplayingLog, None);
             self.caught_up(n);
             self.protect(n).await?;
             return Ok(last.saturating_add(1));
         };
         self.persist_bitmaps().await?;
-        // It is not to be relied on until this is over.
+        // Writes must not rely on it until the resync is over.
         self.lost(n).await;
         self.in_time(link.begin(base, kind)).await?;
-        // Bits are cleared from now on: they do not name what it lacks, should it come back as it was before.
+        // Bits are cleared from now on, so they no longer name everything that it lacks should it come back as it was
+        // before.
         let begun = |state: &mut crate::state::State| {
             if let Some(Some(peer)) = state.peers.get_mut(n) {
                 peer.covered = peer.covered.max(base);
             }
         };
         self.persist(begun).await?;
-        self.core().known = true;
-        let damaged = match self.core().peer(n) {
-            Ok((partner, _)) => {
-                partner.acked = base;
-                partner.unreadable >= self.log.fill().first
-            }
-            Err(_) => false,
-        };
-        if damaged {
-            // What cannot be read is not to lie in the way when this side is opened again.
+        self.handle(|core| core.known = true);
+        let damaged = self.on_peer(n, |partner, _| {
+            partner.acked = base;
+            partner.unreadable >= self.log.fill().first
+        });
+        if damaged.unwrap_or(false) {
+            // The unreadable record has to leave the log before this side is opened again.
             self.make_room();
         }
         self.phase(
@@ -541,18 +529,19 @@ impl Source {
         Ok(base.saturating_add(1))
     }
 
-    /// Whether what a destination of this history has behind `last` was written here, and lost: this side was opened there with
-    /// everything that it had sent. A destination of an older version does not say so itself.
+    /// Whether this side has written and lost the records that a destination of this history has behind `last`: it was
+    /// opened at `last` with everything that it had sent. A destination of an older version does not find that out
+    /// itself.
     fn has_had(&self, last: u64) -> bool {
         let core = self.core();
         let epoch = core.state.era().epoch;
         let mut own = core.state.eras.iter().filter(|era| era.epoch == epoch);
-        // Before the first of them another side was the source.
+        // Records before the first of them are from another source.
         own.next().is_some_and(|first| first.after < last)
             && own.find(|era| era.after == last).is_some_and(lost_nothing)
     }
 
-    /// What the destination has changed since the histories parted, in each volume.
+    /// Asks the destination for the ranges of each volume that it has changed since the histories parted.
     async fn diverged(&self, link: &Link<'_>, welcome: &Welcome) -> Result<Vec<Bitmap>, End> {
         let members = self.core().state.members.clone();
         let mut all = Vec::new();
@@ -565,28 +554,22 @@ impl Source {
         Ok(all)
     }
 
-    /// The destination has what it lacked: from now on synchronous writes wait for it.
+    /// If the destination has everything, synchronous writes wait for it from now on.
     pub(super) fn caught_up(&self, n: usize) {
-        let follows = {
-            let mut core = self.core();
-            let last = self.log.fill().last;
-            match core.peer(n) {
-                Ok((partner, _)) if partner.consistent && partner.acked >= last => {
-                    partner.lone = false;
-                    partner.is_clean() && partner.phase != Phase::ContinuouslyReplicating
-                }
-                _ => false,
+        let follows = self.on_peer(n, |partner, _| {
+            if !partner.consistent || partner.acked < self.log.fill().last {
+                return false;
             }
-        };
-        if follows {
-            if let Ok((partner, _)) = self.core().peer(n) {
-                partner.last_error = None;
-            }
+            partner.lone = false;
+            partner.is_clean() && partner.phase != Phase::ContinuouslyReplicating
+        });
+        if follows.unwrap_or(false) {
+            self.on_peer(n, |partner, _| partner.last_error = None);
             self.phase(n, Phase::ContinuouslyReplicating, None);
         }
     }
 
-    /// Remembers that nothing is answered without the destination any more.
+    /// Remembers, durably, that writes are no longer answered without the destination.
     pub(super) async fn protect(&self, n: usize) -> Result<(), Error> {
         let relies =
             |partner: &Partner, state: &PeerState| state.unprotected && !partner.lone && !state.suspended;
@@ -594,33 +577,32 @@ impl Source {
             return Ok(());
         }
         let _turn = self.journal.gate.enter().await;
-        let state = {
-            let mut core = self.core();
-            let (partner, state) = core.peer(n)?;
+        let state = self.handle(|core| {
+            let (partner, state) = core.peer_mut(n)?;
             if !relies(partner, state) {
-                // Somebody has suspended it meanwhile.
-                return Ok(());
+                // It was suspended meanwhile.
+                return Ok::<_, Error>(None);
             }
             state.unprotected = false;
-            core.state.clone()
-        };
+            Ok(Some(core.state.clone()))
+        });
+        let Some(state) = state? else { return Ok(()) };
         self.journal.write_state(state).await
     }
 
-    /// Whether writes wait for this destination, so that what is sent to it before it is durable here is answered earlier.
+    /// Whether writes wait for this destination, so that what is sent to it before it is durable here is answered
+    /// earlier.
     fn is_awaited(&self, n: usize) -> bool {
-        self.core().peer(n).is_ok_and(|(partner, state)| {
-            state.mode == Mode::Synchronous && partner.consistent && !partner.lone && !state.suspended
-        })
+        self.core().peer(n).is_ok_and(|(partner, state)| partner.is_awaited(state))
     }
 
-    /// Makes sure that it is remembered, before the first record is sent that is not durable here.
+    /// Sets the flag *ahead*, durably, before the first record is sent that is not durable here.
     async fn allow_ahead(&self, n: usize) -> Result<(), Error> {
         if self.core().ahead || !self.is_awaited(n) {
             return Ok(());
         }
         self.persist(|state| state.ahead = true).await?;
-        self.core().ahead = true;
+        self.handle(|core| core.ahead = true);
         Ok(())
     }
 
@@ -632,7 +614,8 @@ impl Source {
         }
     }
 
-    /// Sends what is logged here, several appends at a time: what is durable, and to whom writes wait for, what is becoming so.
+    /// Sends records, several appends at a time: durable ones, and to a destination that writes wait for also those
+    /// being flushed.
     async fn stream(&self, n: usize, link: Link<'_>, mut cursor: u64) -> Result<Infallible, End> {
         let mut window = FuturesOrdered::new();
         loop {
@@ -643,7 +626,7 @@ impl Source {
                     other => other?,
                 };
                 if records.is_empty() {
-                    // It has left the memory, and is not durable yet.
+                    // It is neither in memory nor durable yet.
                     break;
                 }
                 let next = cursor.saturating_add(records.len() as u64);
@@ -670,31 +653,30 @@ impl Source {
             let Some(done) = done else { continue };
             let (last, count, bytes) = done?;
             let now = self.side.wall.now_ms();
-            if let Ok((partner, _)) = self.core().peer(n) {
+            self.on_peer(n, |partner, _| {
                 partner.acked = partner.acked.max(last);
                 partner.heard_ms = now;
                 partner.records_sent = partner.records_sent.saturating_add(count);
                 partner.record_bytes_sent = partner.record_bytes_sent.saturating_add(bytes);
-            }
+            });
             self.caught_up(n);
-            self.changed.notify();
             self.protect(n).await?;
         }
     }
 
-    /// A record that this destination lacks cannot be read from the log any more. It is in the volume: what changed from there on
-    /// is copied.
+    /// A record that this destination lacks cannot be read from the log. The volume has its content, so the ranges that
+    /// changed from there on are copied.
     async fn go_round(&self, n: usize, damage: Damage) -> End {
         let now = self.side.wall.now_ms();
-        if let Ok((partner, state)) = self.core().peer(n) {
+        self.on_peer(n, |partner, state| {
             let why = format!("{damage}; what changed since is copied from the volumes");
             tracing::error!("group {}: replication to {}: {why}", self.config.group, state.name);
             (partner.unreadable, partner.last_error, partner.heard_ms) = (damage.last, Some(why), now);
-        }
+        });
         End::Again
     }
 
-    /// Records from `cursor` through `last`, as many as one append carries: at least one, where that is durable.
+    /// Records from `cursor` through `last`, as many as one append carries: at least one, if that is durable.
     async fn gather(&self, cursor: u64, last: u64) -> Result<Vec<Record>, Error> {
         let durable = self.log.fill().durable;
         let (mut records, mut bytes) = (Vec::new(), 0);
@@ -710,7 +692,7 @@ impl Source {
             if !records.is_empty() && bytes > APPEND_BYTES {
                 break;
             }
-            // What is durable here by now: should this side come back with less, it was set back.
+            // Records through here are durable now: should this side come back with fewer, it was set back.
             (next.header.settled, next.header.claimed) = (durable, 0);
             records.push(next);
             if records.len() == APPEND_RECORDS {
@@ -720,11 +702,11 @@ impl Source {
         Ok(records)
     }
 
-    /// Ends the session when somebody wants it to end, or the destination is not heard of any more.
+    /// Ends the session on request, or when the destination does not answer.
     async fn watch(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
         loop {
             let end = pin!(self.changed.until(|| {
-                let mut core = self.core();
+                let core = self.core();
                 if core.halted.is_some() || core.closing {
                     return Some(End::Stopped);
                 }
@@ -736,31 +718,27 @@ impl Source {
             }));
             if let Either::Left((end, _)) = select(end, pin!(rt::sleep(self.config.beat))).await {
                 if matches!(end, End::Suspended) {
-                    // It is told, if it can be; it would find out by itself.
+                    // Tell it if possible; it would find out by itself.
                     let _told = self.in_time(link.suspend()).await;
                 }
                 return Err(end);
             }
             let report = self.in_time(link.beat()).await?;
             let now = self.side.wall.now_ms();
-            if let Ok((partner, _)) = self.core().peer(n) {
-                partner.heard_ms = now;
-                partner.applied = report.applied;
-            }
+            self.on_peer(n, |partner, _| (partner.heard_ms, partner.applied) = (now, report.applied));
         }
     }
 }
 
-/// Somebody ships to this destination until it is dropped.
+/// Marks a destination as being shipped to until it is dropped.
 struct Shipping<'a>(&'a Source, usize);
 
 impl Drop for Shipping<'_> {
     fn drop(&mut self) {
-        if let Ok((partner, _)) = self.0.core().peer(self.1) {
+        self.0.on_peer(self.1, |partner, _| {
             partner.shipping = false;
             partner.connected = false;
             partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
-        }
-        self.0.changed.notify();
+        });
     }
 }

@@ -1,6 +1,4 @@
-//! How a source is doing, in figures.
-//!
-//! Spec: [`crate::status`]. Does not: ask destinations.
+//! The status of a source, from what it knows without asking destinations.
 
 use weft_machine::rt;
 
@@ -16,7 +14,7 @@ impl Source {
         self.core().state.eras.clone()
     }
 
-    /// How it is doing, now.
+    /// Its current status.
     pub fn status(&self) -> Status {
         let core = self.core();
         let fill = self.log.fill();
@@ -58,7 +56,7 @@ impl Source {
         let remaining: u64 = partner.maps.iter().map(Bitmap::bytes).sum();
         let elapsed = rt::now().since(partner.copy_began).as_secs_f64();
         let rate = if elapsed > 0.0 { partner.copied_bytes as f64 / elapsed } else { 0.0 };
-        // As long as it is only asked anew nothing is decided, and it follows no more.
+        // It does not follow at present, and nothing is decided until it has been asked again.
         let is_lost = halted.is_none() && partner.lost_ms > 0 && partner.phase.is_connected();
         let (phase, since_ms) = match is_lost {
             true => (Phase::WaitingForDestination, partner.lost_ms),

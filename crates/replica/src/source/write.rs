@@ -1,10 +1,9 @@
-//! A write on its way: placed, logged, applied, acknowledged, answered.
-//!
-//! Spec: the crate's page. Owns: nothing but the tasks that carry placed writes to their end.
-//! Does not: send anything (see `session`).
+//! The path of a write: placed, logged, applied, acknowledged, answered. `session` sends it.
 
+use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -13,6 +12,7 @@ use weft_store::Error as StoreError;
 use weft_store::block::{BlockOp, Medium, Outcome};
 
 use super::exchange::GIVEN_UP;
+use super::waiting::{Blocked, Ticket, Unanswered};
 use super::{Active, Core, Lock, Source};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::replay;
@@ -32,12 +32,12 @@ fn halted(core: &Core) -> Option<StoreError> {
 }
 
 impl Source {
-    /// Whether what was answered is durable: it is, unless the log has failed.
+    /// Answers a flush: every answered write is durable, unless the log has failed.
     pub(super) fn flushed(&self) -> Result<(), StoreError> {
         halted(&self.core()).map_or(Ok(()), Err)
     }
 
-    /// Carries out what changes something. Dropping the future does not undo it.
+    /// Carries out a write, zeroes or a trim. Dropping the future does not undo it.
     pub(super) async fn change(self: &Arc<Self>, member: usize, op: BlockOp) -> Result<Outcome, StoreError> {
         let number = member as u16;
         let (mut placed, mut last) = (Vec::new(), 0);
@@ -49,7 +49,7 @@ impl Source {
                         unreachable!("a part of a chain is a chain")
                     };
                     let len = piece.iter().map(Bytes::len).sum::<usize>();
-                    // The one time that the payload is looked at on this side.
+                    // This side reads the payload only here.
                     let kind = Kind::Write { len: len as u32, sum: sum_of(&piece) };
                     last = self.place(number, offset, kind, piece).await?;
                     placed.push(last);
@@ -64,7 +64,7 @@ impl Source {
             BlockOp::WriteZeroes { offset, len, keep_space, .. } => {
                 last = self.place(number, offset, Kind::Zeroes { len, keep_space }, Vec::new()).await?;
             }
-            // Both sides have to read the same afterwards.
+            // Both sides must read the same afterwards, so a trim writes zeros.
             BlockOp::Trim { offset, len, .. } => {
                 last =
                     self.place(number, offset, Kind::Zeroes { len, keep_space: false }, Vec::new()).await?;
@@ -73,26 +73,38 @@ impl Source {
                 return Err(StoreError::Invalid);
             }
         }
-        self.changed
-            .until(|| {
-                let mut core = self.core();
-                let applied =
-                    !core.active.contains_key(&last) && placed.iter().all(|s| !core.active.contains_key(s));
-                if applied && core.is_acknowledged(last) {
+        self.answer(&placed, last).await
+    }
+
+    /// Waits until the records of one write are applied, and all of them acknowledged, and answers it.
+    async fn answer(&self, placed: &[u64], last: u64) -> Result<Outcome, StoreError> {
+        let mut unanswered = Unanswered::new(self);
+        poll_fn(|cx| {
+            self.handle(|core| {
+                unanswered.leave(core);
+                let mut all = placed.iter().copied().chain([last]);
+                let unapplied = all.find(|sequence| core.active.contains_key(sequence));
+                let awaited = unapplied.or_else(|| (!core.is_acknowledged(last)).then_some(last));
+                let Some(awaited) = awaited else {
                     let alone = core.is_alone(last);
                     core.answered_alone = core.answered_alone.saturating_add(alone.into());
                     #[cfg(test)]
                     let replicated = core.state.peers.iter().any(Option::is_some);
                     #[cfg(test)]
                     crate::tests::answered(self, last, !alone && replicated);
-                    return Some(Ok(Outcome::Done));
+                    return Poll::Ready(Ok(Outcome::Done));
+                };
+                if let Some(e) = halted(core) {
+                    return Poll::Ready(Err(e));
                 }
-                halted(&core).map(Err)
+                unanswered.wait(core, awaited, cx.waker());
+                Poll::Pending
             })
-            .await
+        })
+        .await
     }
 
-    /// Gives a change its place in the history, when there is room for it and nobody copies its range.
+    /// Places a change in the log, when there is room for it and its range is not being copied.
     async fn place(
         self: &Arc<Self>,
         member: u16,
@@ -102,51 +114,55 @@ impl Source {
     ) -> Result<u64, StoreError> {
         let bytes: usize = payload.iter().map(Bytes::len).sum();
         let mut began = None;
-        let placed = self.changed.until(|| {
-            let mut core = self.core();
-            if let Some(e) = halted(&core) {
-                return Some(Err(e));
-            }
-            let header = Header {
-                log: 0,
-                life: 0,
-                epoch: core.state.era().epoch,
-                sequence: 0,
-                member,
-                offset,
-                unix_ms: self.side.wall.now_ms(),
-                settled: 0,
-                claimed: 0,
-                kind,
-            };
-            let range = offset..offset.saturating_add(header.range_len());
-            let locked = core.locks.iter().any(|lock| lock.member == member && overlap(&lock.range, &range));
-            let active = core.active_bytes.saturating_add(bytes);
-            let crowded = core.active_bytes > 0 && active > self.config.memory_bytes;
-            if core.quiet || locked || crowded {
-                return None;
-            }
-            let Some(sequence) = self.log.place(Record { header, payload: payload.clone() }) else {
-                began.get_or_insert_with(rt::now);
-                drop(core);
+        let mut ticket = Ticket::new(self);
+        let placed = poll_fn(|cx| {
+            let (placed, is_full) = self.handle(|core| {
+                if let Some(e) = halted(core) {
+                    return (Poll::Ready(Err(e)), false);
+                }
+                let header = Header {
+                    log: 0,
+                    life: 0,
+                    epoch: core.state.era().epoch,
+                    sequence: 0,
+                    member,
+                    offset,
+                    unix_ms: self.side.wall.now_ms(),
+                    settled: 0,
+                    claimed: 0,
+                    kind,
+                };
+                let range = offset..offset.saturating_add(header.range_len());
+                if core.holds_back(member, &range, bytes) {
+                    ticket.wait(core, member, &range, bytes, cx.waker());
+                    return (Poll::Pending, false);
+                }
+                let Some(sequence) = self.log.place(Record { header, payload: payload.clone() }) else {
+                    began.get_or_insert_with(rt::now);
+                    ticket.wait(core, member, &range, bytes, cx.waker());
+                    return (Poll::Pending, true);
+                };
+                #[cfg(test)]
+                crate::tests::placed(self, sequence, &Record { header, payload: payload.clone() });
+                #[cfg(any(test, fuzzing))]
+                crate::fuzz::placed(sequence, &Record { header, payload: payload.clone() });
+                core.active.insert(sequence, Active { member, range, bytes });
+                core.active_bytes = core.active_bytes.saturating_add(bytes);
+                core.written_bytes = core.written_bytes.saturating_add(header.range_len());
+                if let Some(began) = began {
+                    core.log_wait = core.log_wait.saturating_add(rt::now().since(began));
+                }
+                ticket.leave(core);
+                (Poll::Ready(Ok((sequence, core.ahead))), false)
+            });
+            if is_full {
                 self.make_room();
-                return None;
-            };
-            #[cfg(test)]
-            crate::tests::placed(self, sequence, &Record { header, payload: payload.clone() });
-            #[cfg(any(test, fuzzing))]
-            crate::fuzz::placed(sequence, &Record { header, payload: payload.clone() });
-            core.active.insert(sequence, Active { member, range, bytes });
-            core.active_bytes = active;
-            core.written_bytes = core.written_bytes.saturating_add(header.range_len());
-            if let Some(began) = began {
-                core.log_wait = core.log_wait.saturating_add(rt::now().since(began));
             }
-            Some(Ok(sequence))
+            placed
         });
-        let sequence = placed.await?;
-        if self.core().ahead {
-            // It is sent while it is logged.
+        let (sequence, ahead) = placed.await?;
+        if ahead {
+            // It may be sent while it is logged.
             self.log.changed.notify();
         }
         if self.log.claim_writer() {
@@ -158,7 +174,7 @@ impl Source {
         Ok(sequence)
     }
 
-    /// Writes what was placed, batch by batch, and starts applying each.
+    /// Writes the placed records, batch by batch, and starts to apply each batch.
     async fn write_log(self: Arc<Self>) {
         loop {
             while let Some(batch) = self.log.write_next().await {
@@ -168,33 +184,34 @@ impl Source {
                 self.halt(Phase::Failed, format!("the journal has failed: {why}"), None);
                 return;
             }
-            // Something may have been placed between the last look and now.
+            // A record may have been placed since the last batch was found empty.
             if !self.log.claim_writer() {
                 return;
             }
         }
     }
 
-    /// Applies a batch, each record behind earlier ones that it overlaps.
+    /// Applies a batch, each record behind the earlier ones that it overlaps.
     async fn apply(self: Arc<Self>, batch: Vec<Record>) {
         join_all(batch.into_iter().map(|record| self.apply_one(record))).await;
     }
 
     async fn apply_one(&self, record: Record) {
         let sequence = record.header.sequence;
-        self.changed
-            .until(|| {
-                let core = self.core();
-                let own = core.active.get(&sequence)?;
-                let earlier = core.active.range(..sequence);
-                let waits = earlier
-                    .into_iter()
-                    .any(|(_, other)| other.member == own.member && overlap(&other.range, &own.range));
-                (!waits).then_some(())
+        let mut blocked = Blocked::new(self);
+        poll_fn(|cx| {
+            self.handle(|core| {
+                blocked.leave(core);
+                if core.is_blocked(sequence) {
+                    blocked.wait(core, sequence, cx.waker());
+                    return Poll::Pending;
+                }
+                Poll::Ready(())
             })
-            .await;
+        })
+        .await;
         if let Err(e) = replay::apply(&self.side, &record).await {
-            // The log says that it happened, and so do destinations: only replaying it can make that true.
+            // The write is in the log here and at destinations: only a replay makes the volume match.
             self.halt(
                 Phase::Failed,
                 format!("a write that is in the log could not be carried out: {e}"),
@@ -202,37 +219,34 @@ impl Source {
             );
             return;
         }
-        {
-            let mut core = self.core();
-            if let Some(done) = core.active.remove(&sequence) {
-                core.active_bytes = core.active_bytes.saturating_sub(done.bytes);
-            }
-        }
-        self.changed.notify();
+        self.handle(|core| core.finish(sequence));
     }
 
-    /// Keeps writes away from a range. What is on its way there has been applied when this returns.
+    /// Holds back writes to a range. Active records of the range have been applied when this returns.
     pub(super) async fn lock(&self, member: u16, range: Range<u64>) -> Locked<'_> {
-        let id = {
-            let mut core = self.core();
+        let id = self.handle(|core| {
             core.next_lock = core.next_lock.wrapping_add(1);
             let id = core.next_lock;
-            core.locks.push(Lock { id, member, range: range.clone() });
+            core.locks.push(Lock { id, member, range: range.clone(), waker: None });
             id
-        };
+        });
         let locked = Locked { source: self, id };
-        self.changed
-            .until(|| {
-                let core = self.core();
-                let busy = |active: &Active| active.member == member && overlap(&active.range, &range);
-                (core.halted.is_some() || !core.active.values().any(busy)).then_some(())
+        poll_fn(|cx| {
+            self.handle(|core| {
+                let waits = core.halted.is_none() && core.is_active(member, &range);
+                let waker = waits.then(|| cx.waker().clone());
+                if let Some(lock) = core.locks.iter_mut().find(|lock| lock.id == id) {
+                    lock.waker = waker;
+                }
+                if waits { Poll::Pending } else { Poll::Ready(()) }
             })
-            .await;
+        })
+        .await;
         locked
     }
 }
 
-/// A range that writes stay away from until this is dropped.
+/// Holds back writes to a range until it is dropped.
 pub(super) struct Locked<'a> {
     source: &'a Source,
     id: u64,
@@ -240,7 +254,9 @@ pub(super) struct Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.source.core().locks.retain(|lock| lock.id != self.id);
-        self.source.changed.notify();
+        self.source.handle(|core| {
+            core.locks.retain(|lock| lock.id != self.id);
+            core.make_way();
+        });
     }
 }

@@ -77,8 +77,8 @@ impl Link {
         rt::sleep(Duration::from_nanos(with_rng(|rng| rng.within(0..=most)))).await;
     }
 
-    /// Carries a call over and its answer back. A call whose link is lost goes on, or is dropped, as by a server whose connection
-    /// ends.
+    /// Carries a call over and its answer back. A call whose link is lost goes on, or is dropped, as by a server whose
+    /// connection ends.
     async fn carry<T: 'static>(&self, call: impl AsyncFnOnce(Side) -> T + 'static) -> Result<T, Error> {
         let gone = || Error::Unreachable("the cable is cut".into());
         let cuts = self.cable.cuts.get();

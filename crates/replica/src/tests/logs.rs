@@ -154,8 +154,8 @@ fn of_a_torn_end_nothing_is_taken_for_a_record() {
 #[test]
 fn damage_before_what_was_durable_later_is_no_end() {
     Sim::new(1).run(async {
-        // 1 takes the sectors 0 and 1, 2 those from 2 to 4, 3 those from 5 to 8; whatever is damaged before 3 is known to have
-        // been there. Before 2 it is known of 1 alone: 3 was never made durable before something else.
+        // 1 takes the sectors 0 and 1, 2 those from 2 to 4, 3 those from 5 to 8; whatever is damaged before 3 is known
+        // to have been there. Before 2 it is known of 1 alone: 3 was never made durable before something else.
         for (spoilt, first) in [(0, 1), (1, 1), (2, 2), (3, 2), (4, 2)] {
             for unreadable in [false, true] {
                 let ring = Ring::new();

@@ -46,7 +46,7 @@ fn a_destination_that_is_not_heard_of_is_named() {
         source.greeted().await;
         assert_eq!(source.status().peers[0].phase, Phase::WaitingForDestination);
     });
-    says(&lines, "group db: copy did not say within 1.5s whether this side is the source still");
+    says(&lines, "group db: copy did not answer within 1.5s whether this side is still the source");
 }
 
 #[test]

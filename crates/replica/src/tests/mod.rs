@@ -13,6 +13,7 @@ mod setback;
 mod stories;
 mod three;
 mod three_seeds;
+mod wakes;
 mod world;
 
 use std::cell::RefCell;

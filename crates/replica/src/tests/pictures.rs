@@ -60,7 +60,7 @@ fn a_picture_that_finds_no_room_ends_and_replication_goes_on() {
         read(0).await.expect_err("it has ended");
         write_fails(&pictures[0]).await;
         let why = copy.status().picture_ended.expect("it says so");
-        assert!(why.starts_with("the picture of volume vol0 has ended"), "{why}");
+        assert!(why.starts_with("the snapshot of volume vol0 has ended"), "{why}");
         read(1).await.expect("nothing has changed there");
         assert_eq!(disks[0].content()[..4096], [0; 4096], "the room is not given back");
         world.until_follows(0).await;

@@ -1,9 +1,10 @@
 //! Everything at once, from one number: modes, sizes, faults and their moments follow from the seed.
 //!
 //! What is checked: a source that comes back holds all that it answered; a destination that calls itself consistent is
-//! what the source once was, all volumes of the group at the same moment; a write that was answered while the source said
-//! that it was protected is on a destination that is promoted; nothing that was answered is given up without a word; and
-//! when the faults stop, both sides become equal, and a comparison finds that, or finds what a disk has changed by itself.
+//! what the source once was, all volumes of the group at the same moment; a write that was answered while the source
+//! said that it was protected is on a destination that is promoted; nothing that was answered is given up without a
+//! word; and when the faults stop, both sides become equal, and a comparison finds that, or finds what a disk has
+//! changed by itself.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,13 +20,13 @@ use crate::rescue;
 use crate::source::{Config, First, OnFull, OnLoss, Source};
 use crate::status::{Mode, Phase, Role};
 
-/// How many seeds are run: an eighth of a second of one core each in the test profile. `WEFT_REPLICA_SEEDS` says otherwise;
-/// of what `WEFT_SEEDS` says to all simulations (CI: 10,000) a twentieth is run here.
+/// How many seeds are run: an eighth of a second of one core each in the test profile. `WEFT_REPLICA_SEEDS` says
+/// otherwise; of what `WEFT_SEEDS` says to all simulations (CI: 10,000) a twentieth is run here.
 const SEEDS: u64 = 200;
 const SHARE: u64 = 20;
 
-/// How often a source came back with less than its copy, was superseded by one that had more, and by one that had what the
-/// source had written anew.
+/// How often a source came back with less than its copy, was superseded by one that had more, and by one that had what
+/// the source had written anew.
 static AHEAD: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 fn start(rng: &mut Rng) -> Start {
@@ -199,8 +200,8 @@ impl Story {
         self.world.nodes[self.copy].journal.mend();
     }
 
-    /// The source comes back, and finds that a record in the middle of its log is gone: it does not go on as if nothing had
-    /// happened. The destination takes over where it can.
+    /// The source comes back, and finds that a record in the middle of its log is gone: it does not go on as if nothing
+    /// had happened. The destination takes over where it can.
     async fn ruin_source(&mut self) {
         self.world.kill(self.source);
         if self.world.ruin_log(self.source).is_none() {

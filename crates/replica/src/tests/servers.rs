@@ -1,10 +1,10 @@
-//! Two servers as they run: groups behind fronts, clients that connect again at once, files that are gone after a restart, and
-//! operators who type at the wrong moment.
+//! Two servers as they run: groups behind fronts, clients that connect again at once, files that are gone after a
+//! restart, and operators who type at the wrong moment.
 //!
-//! What is checked: a client's write is answered by a source or by nobody; what was answered when both sides had it is on a copy
-//! that is promoted, however the promotion came about, and on the side that a decision keeps; a source whose copy was promoted,
-//! while it was well and could be reached, answers nothing any more; what [`invariants`] says, after every event; and when the
-//! operators are done, what each stopped side says to type leads to two sides that are equal.
+//! What is checked: a client's write is answered by a source or by nobody; what was answered when both sides had it is
+//! on a copy that is promoted, however the promotion came about, and on the side that a decision keeps; a source whose
+//! copy was promoted, while it was well and could be reached, answers nothing any more; what [`invariants`] says, after
+//! every event; and when the operators are done, what each stopped side says to type leads to two sides that are equal.
 
 mod create;
 mod ended;
@@ -38,8 +38,8 @@ use crate::journal::{self, Format, Side};
 use crate::source::{self, First, OnLoss, Source};
 use crate::status::{Mode, Phase};
 
-/// How many seeds are run; `WEFT_REPLICA_SEEDS` says otherwise. Of what `WEFT_SEEDS` says to all simulations (CI: 10,000) a
-/// 250th is run here.
+/// How many seeds are run; `WEFT_REPLICA_SEEDS` says otherwise. Of what `WEFT_SEEDS` says to all simulations (CI:
+/// 10,000) a 250th is run here.
 const SEEDS: u64 = 40;
 const SHARE: u64 = 250;
 const SLOT: usize = 4096;
@@ -113,7 +113,8 @@ struct Servers {
     busy: [Cell<bool>; 2],
     /// What each server has lost of its files, and nobody has begun anew or put back.
     lost: [Cell<Option<Lost>>; 2],
-    /// Counts how often somebody has said that what is gone is gone: what was promised before is not asked for after that.
+    /// Counts how often somebody has said that what is gone is gone: what was promised before is not asked for after
+    /// that.
     given_up: Cell<u64>,
     /// Servers that were made a copy for a source that does not know it (yet).
     unknown: [Cell<bool>; 2],

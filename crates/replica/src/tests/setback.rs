@@ -27,7 +27,8 @@ fn set_back(world: &World, n: usize, image: &(Vec<u8>, Vec<Vec<u8>>)) {
     }
 }
 
-/// A source that was closed with 10 records, and opened again, and has 30, which its copy has, too; and what its disks held then.
+/// A source that was closed with 10 records, and opened again, and has 30, which its copy has, too; and what its disks
+/// held then.
 async fn followed() -> (World, (Vec<u8>, Vec<Vec<u8>>)) {
     let world = pair(start(Mode::Synchronous), First::Copy).await;
     for n in 0..10 {
@@ -76,8 +77,8 @@ fn a_source_that_has_less_than_its_copy_was_set_back_and_says_so_until_somebody_
     });
 }
 
-/// A source that has 30 records, a copy that has them, and one that has 10; then its disks are as they were when it had 20. It has
-/// given up.
+/// A source that has 30 records, a copy that has them, and one that has 10; then its disks are as they were when it had
+/// 20. It has given up.
 async fn two_copies() -> World {
     let world = following().await;
     let source = world.source(0);

@@ -172,7 +172,8 @@ fn a_destination_whose_source_is_gone_does_not_say_that_it_replicates() {
     });
 }
 
-/// A copy that was away while its source wrote 20 records, has heard of them and got none of them, and whose source is gone then.
+/// A copy that was away while its source wrote 20 records, has heard of them and got none of them, and whose source is
+/// gone then.
 async fn told_and_not_sent(mode: Mode) -> World {
     let world = pair(Start { slow_cable: Duration::from_millis(40), ..start(mode) }, First::Copy).await;
     world.kill(1);

@@ -1,5 +1,5 @@
-//! Three hosts at once, from one number: whoever is the source dies, hands over or is cut off while the others are in the middle of
-//! something.
+//! Three hosts at once, from one number: whoever is the source dies, hands over or is cut off while the others are in
+//! the middle of something.
 //!
 //! What is checked: writes that were answered while all three had them are there in the end, and the three are equal.
 
@@ -229,7 +229,8 @@ impl Story {
         }
     }
 
-    /// A copy that refuses its source, because it has what another source wrote and that one lacks, is told to give that up.
+    /// A copy that refuses its source, because it has what another source wrote and that one lacks, is told to give
+    /// that up.
     async fn decide(&self) {
         for n in self.others() {
             let copy = self.world.destination(n);

@@ -41,7 +41,8 @@ pub struct Node {
 pub struct Model {
     base: Vec<Vec<u8>>,
     records: Vec<Record>,
-    /// What a source had placed, and perhaps sent, and lost in a crash: the era that it began then, and the records behind it.
+    /// What a source had placed, and perhaps sent, and lost in a crash: the era that it began then, and the records
+    /// behind it.
     lost: Option<(Era, Vec<Record>)>,
     /// Answered to a writer,
     pub answered: BTreeSet<u64>,
@@ -84,16 +85,16 @@ impl Model {
         self.forget_after(last);
     }
 
-    /// Whether a host of this history that has everything through `last` has something that its source has lost: after which
-    /// sequence.
+    /// Whether a host of this history that has everything through `last` has something that its source has lost: after
+    /// which sequence.
     pub fn has_lost(&self, eras: &[Era], last: u64) -> Option<u64> {
         let (era, _) = self.lost.as_ref()?;
         let knows = eras.iter().any(|known| (known.epoch, known.tag) == (era.epoch, era.tag));
         (last > era.after && !knows).then_some(era.after)
     }
 
-    /// A host of this history was promoted: if it has what its source had lost, that happened, and what the source wrote
-    /// instead did not. Whether some of that was answered.
+    /// A host of this history was promoted: if it has what its source had lost, that happened, and what the source
+    /// wrote instead did not. Whether some of that was answered.
     pub fn promoted(&mut self, eras: &[Era], last: u64) -> bool {
         self.learn();
         // Without the era that has just begun.
@@ -416,8 +417,8 @@ impl World {
         source
     }
 
-    /// The volumes of a source are what they are: longer, where it has grown, by what its disks hold there; shorter, where it
-    /// was promoted before it had heard of that.
+    /// The volumes of a source are what they are: longer, where it has grown, by what its disks hold there; shorter,
+    /// where it was promoted before it had heard of that.
     pub fn learn_sizes(&self, n: usize) {
         let sizes = self.source(n).status().sizes;
         let mut model = self.model.borrow_mut();

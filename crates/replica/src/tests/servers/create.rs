@@ -1,5 +1,5 @@
-//! What `weft replica create` and `weft replica remove` do on two servers, at any moment: the steps are those of the server, in
-//! its order, and so are its refusals.
+//! What `weft replica create` and `weft replica remove` do on two servers, at any moment: the steps are those of the
+//! server, in its order, and so are its refusals.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use crate::status::{Mode, Phase, Role};
 use crate::tests::stories::K;
 
 /// A command that adds or removes a group, until it is dropped.
-struct Turn(Rc<Servers>, usize);
+struct CreateGuard(Rc<Servers>, usize);
 
-impl Drop for Turn {
+impl Drop for CreateGuard {
     fn drop(&mut self) {
         self.0.busy[self.1].set(false);
     }
 }
 
 impl Servers {
-    fn take_turn(self: &Rc<Self>, n: usize) -> Result<Turn, String> {
+    fn take_turn(self: &Rc<Self>, n: usize) -> Result<CreateGuard, String> {
         match self.busy[n].replace(true) {
             true => Err("another command is being carried out".into()),
-            false => Ok(Turn(self.clone(), n)),
+            false => Ok(CreateGuard(self.clone(), n)),
         }
     }
 
@@ -40,8 +40,8 @@ impl Servers {
         self.written[n].borrow().as_ref().map(|written| written.partnership)
     }
 
-    /// Whether each server has a group, of the same partnership, and the other one as its only partner. A copy that was made for a
-    /// source that died before it knew that one is not what it knows under another name.
+    /// Whether each server has a group, of the same partnership, and the other one as its only partner. A copy that was
+    /// made for a source that died before it knew that one is not what it knows under another name.
     pub(super) fn are_partners(&self) -> bool {
         let has_one = |n: usize| {
             !self.unknown[n].get() && self.written[n].borrow().as_ref().is_some_and(|w| w.partners.len() == 1)
@@ -200,8 +200,8 @@ impl Servers {
         running.group.attach(&self.at(n), partner, first, remember).await
     }
 
-    /// Ends replication on one side, as `weft replica remove` does; with `force` whatever it is, and whether or not a source's
-    /// copies hear of it. Whether that was done.
+    /// Ends replication on one side, as `weft replica remove` does; with `force` whatever it is, and whether or not a
+    /// source's copies hear of it. Whether that was done.
     pub(super) async fn remove(self: &Rc<Self>, n: usize, force: bool) -> bool {
         let Some(running) = self.running(n) else { return false };
         let Ok(_turn) = self.take_turn(n) else { return false };
@@ -441,8 +441,8 @@ fn who_still_has_a_source_that_was_opened_anew_writes_nothing_over_what_is_there
     });
 }
 
-/// A copy was removed on its own side alone, and is added again by a second name, with the cable cut in the middle of its first
-/// copy: to the first name it is the copy that it was.
+/// A copy was removed on its own side alone, and is added again by a second name, with the cable cut in the middle of
+/// its first copy: to the first name it is the copy that it was.
 async fn added_by_a_second_name() {
     let servers = Servers::new(false).await;
     (0..2).for_each(|n| servers.start(n));
@@ -538,7 +538,8 @@ fn a_log_is_forgotten_when_the_volumes_have_all_of_it_durably() {
     });
 }
 
-/// A copy whose disk is full has what its source has answered in its log alone: it goes when that is said, and no sooner.
+/// A copy whose disk is full has what its source has answered in its log alone: it goes when that is said, and no
+/// sooner.
 #[test]
 fn what_a_full_copy_has_in_its_log_alone_is_given_up_by_force_only() {
     for seed in 0..8 {

@@ -1,5 +1,5 @@
-//! A server whose other side knows nothing of the partnership: replication was ended there, or everywhere, and what this server remembers is
-//! of a time before that.
+//! A server whose other side knows nothing of the partnership: replication was ended there, or everywhere, and what
+//! this server remembers is of a time before that.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -48,8 +48,8 @@ fn is_source(state: &State) -> bool {
     matches!(state, State::Source(_))
 }
 
-/// Replication was ended on both sides, and the volume was used; then server 0 starts with the journal of the time before, which holds a
-/// write that nobody has looked at since.
+/// Replication was ended on both sides, and the volume was used; then server 0 starts with the journal of the time
+/// before, which holds a write that nobody has looked at since.
 async fn set_back() -> Rc<Servers> {
     let servers = Servers::new(false).await;
     (0..2).for_each(|n| servers.start(n));

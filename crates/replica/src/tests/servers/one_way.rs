@@ -1,6 +1,8 @@
-//! A source that cannot reach its copy, though the copy reaches it: a firewall rule, or a password that was changed on one side.
+//! A source that cannot reach its copy, though the copy reaches it: a firewall rule, or a password that was changed on
+//! one side.
 //!
-//! What is checked: when the copy is promoted the source hears of that from the copy, and from then on one side answers writes.
+//! What is checked: when the copy is promoted the source hears of that from the copy, and from then on one side answers
+//! writes.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A server's disks are of an earlier day: a backup was restored, or a virtual machine returned to a snapshot.
 //!
-//! What is checked: what the copy has that the server has no more is not overwritten before somebody says so; two histories are never
-//! mixed; and what each side says to type leads to two sides that are equal.
+//! What is checked: what the copy has that the server has no more is not overwritten before somebody says so; two
+//! histories are never mixed; and what each side says to type leads to two sides that are equal.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -52,8 +52,8 @@ impl Servers {
         })
     }
 
-    /// The server ends, and starts with what its disks held once: all of them, or the journal alone, which is noticed where the copy
-    /// has more than that journal.
+    /// The server ends, and starts with what its disks held once: all of them, or the journal alone, which is noticed
+    /// where the copy has more than that journal.
     fn set_back(self: &Rc<Self>, n: usize, image: &Image) {
         let more = image.last.zip(self.followed(n)).is_some_and(|(then, now)| then < now);
         let all = !more || with_rng(|rng| rng.below(3)) > 0;

@@ -148,8 +148,8 @@ mod tests {
         let all = refusal("db", &each_once(own, vec![answers, more]));
         assert!(!all.contains("could be asked"), "{all}");
         for said in [
-            "alive: its source is alive: it was heard of 1.5 s ago",
-            "behind: its source had 3 records more",
+            "alive: its source is alive: it was heard from 1.5 s ago",
+            "behind: its source had 3 more records",
             "resync: a resync is under way",
             "other-has-more: this copy lacks records 4 to 9",
             "--force=alive,behind,resync,other-has-more`",
