@@ -8,9 +8,9 @@
 //! them to the queue pair, the pool and the files. Whoever waits (a reader, a sender) drives.
 
 mod chunks;
-mod distant;
 mod driver;
 mod receives;
+mod remote;
 mod requester;
 mod responder;
 
