@@ -25,4 +25,4 @@ pub use clock::Time;
 pub use file::{File, FileRange, InMemory, MappedRange, Piece};
 pub use log::LogLimit;
 pub use net::{Listener, Peer, Source, Stream};
-pub use payload::Payload;
+pub use payload::{Payload, PayloadSource, RemotePayload};

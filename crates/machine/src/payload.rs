@@ -1,13 +1,19 @@
-//! Payload for a peer: bytes in memory, or a range of a file that was not read yet.
+//! Payload for a peer ([`Payload`]), and payload from a peer for a file ([`PayloadSource`]).
+//!
+//! The receiver of payload decides late how to take it: a peer's transport sends a range of a file that was not read yet; a file in
+//! memory asks the source of a write to fill it.
 //!
 //! It owns its buffers or its open file; `transport::Part` holds the destination.
 
+use std::fmt::Debug;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 
 use bytes::Bytes;
 
 use crate::buf::{MAX_BUF, Pool};
-use crate::file::FileRange;
+use crate::file::{File, FileRange};
 
 /// What a READ returns and a WRITE carries.
 #[derive(Clone, Debug)]
@@ -97,6 +103,53 @@ impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Payload {
         Payload::Chain(vec![bytes])
     }
+}
+
+/// What a write takes its bytes from.
+#[derive(Clone, Copy, Debug)]
+pub enum PayloadSource<'a> {
+    /// Buffers in order.
+    Memory(&'a [Bytes]),
+    /// The first `len` bytes of what a peer keeps.
+    Remote {
+        /// Where they are.
+        payload: &'a dyn RemotePayload,
+        /// `len <= payload.len()`.
+        len: usize,
+    },
+}
+
+impl PayloadSource<'_> {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            PayloadSource::Memory(chain) => chain.iter().map(|piece| piece.len() as u64).sum(),
+            PayloadSource::Remote { len, .. } => *len as u64,
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Payload on its way into memory.
+pub type Fetching = Pin<Box<dyn Future<Output = io::Result<Bytes>>>>;
+
+/// Payload in a peer's memory, where it stays until the request that names it is answered.
+pub trait RemotePayload: Debug {
+    /// How many bytes.
+    fn len(&self) -> usize;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Fills a file in memory with the first `len` bytes, from `offset` on, without a buffer between. `None`: that is not possible
+    /// without waiting; then [`RemotePayload::fetch`] brings them, or says why not. The content of the range is undefined until then.
+    fn fill(&self, file: &File, offset: u64, len: usize) -> Option<io::Result<()>>;
+    /// Brings all of it into memory.
+    fn fetch(&self) -> Fetching;
 }
 
 #[cfg(test)]

@@ -22,12 +22,6 @@ macro_rules! without_rdma {
             weft_transport::Limits { max_message: 1 << 20, max_rdma: None }
         }
         fn cork(&self, _on: bool) {}
-        fn fetch(
-            &self,
-            _from: Vec<weft_transport::Segment>,
-        ) -> futures_util::future::LocalBoxFuture<'static, Result<bytes::Bytes, weft_transport::Error>> {
-            unreachable!("NFS names no segments")
-        }
         fn expose(
             &self,
             _buf: weft_machine::Buf,

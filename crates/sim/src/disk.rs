@@ -23,7 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::sim::with_rng;
-use weft_machine::{Payload, clock, rt};
+use weft_machine::{Payload, PayloadSource, clock, rt};
 use weft_store::object::Ended;
 use weft_store::{
     Attr, Backend, Beside, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId, Object,
@@ -831,11 +831,11 @@ impl Open {
         self.held.disk.shared.travel().await;
         Ok(match op {
             ObjectOp::Read { offset, len, .. } => Done::Data(Payload::from(self.read(offset, len)?)),
-            ObjectOp::Write { offset, chain } => {
+            ObjectOp::Write { offset, source: PayloadSource::Memory(chain) } => {
                 self.write(offset, chain).await?;
                 Done::Done
             }
-            ObjectOp::Place { .. } => Done::Placed(false),
+            ObjectOp::Write { source: PayloadSource::Remote { .. }, .. } => Done::NeedsMemory,
             ObjectOp::Append { bytes, admit } => {
                 let at = self.state()?.content(node).now.len();
                 admit(at as u64)?;

@@ -31,7 +31,7 @@ pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Beside, Dos, OWN_XATTRS};
 pub use self::error::Error;
 pub use self::file::{OpenFile, Read};
-pub use self::object::{Done, Object, ObjectOp, Put, Quota, Submission};
+pub use self::object::{Done, Object, ObjectOp, Quota, Submission};
 pub use self::own::{Own, Turn};
 pub use self::share::{Share, ShareId};
 pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};

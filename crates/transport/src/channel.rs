@@ -14,7 +14,10 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 pub use weft_machine::Peer;
 use weft_machine::net::Holder;
+use weft_machine::payload::Fetching;
+pub use weft_machine::payload::RemotePayload;
 use weft_machine::{Buf, File, Payload, Pool};
+use weft_rdma::QueuePair;
 pub use weft_rdma::{Access, Segment, Stag, Traffic};
 
 /// An answer longer than this has its bytes from [`Channel::answers`] until the medium has taken it. Shorter ones are bounded for
@@ -40,7 +43,7 @@ pub enum Detached {
     Here(Bytes),
     /// Still in the peer's memory, because it may go straight from there to its destination. It stays there until the
     /// call is answered.
-    There(Rc<dyn Distant>),
+    There(Rc<dyn RemotePayload>),
 }
 
 impl Detached {
@@ -51,22 +54,6 @@ impl Detached {
             Detached::There(_) => None,
         }
     }
-}
-
-/// Payload of a call in the peer's memory.
-pub trait Distant: Debug {
-    /// How many bytes.
-    fn len(&self) -> usize;
-    /// Whether there are none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// Moves its first `len` bytes straight into a file in memory, from `offset` on, if that needs no waiting. `None`:
-    /// not possible; [`Distant::fetch`] then does it, or gives the reason. The file's content in that range is then
-    /// unspecified.
-    fn place(&self, len: usize, file: &File, offset: u64) -> Option<io::Result<()>>;
-    /// Receives it.
-    fn fetch(&self) -> LocalBoxFuture<'static, Result<Bytes, Error>>;
 }
 
 /// How a peer wants the reply's payload; opaque outside this crate.
@@ -310,6 +297,60 @@ impl Future for Sending {
     }
 }
 
+impl From<Error> for io::Error {
+    fn from(e: Error) -> io::Error {
+        match e {
+            Error::Io(e) => e,
+            Error::Misuse(_) => io::Error::new(io::ErrorKind::InvalidInput, e),
+            e => io::Error::new(io::ErrorKind::ConnectionAborted, e),
+        }
+    }
+}
+
+/// Fills a file in memory with the first `len` bytes of these segments, where the provider reaches both: see
+/// [`RemotePayload::fill`].
+pub(crate) fn fill(
+    queue_pair: &dyn QueuePair,
+    from: &[Segment],
+    file: &File,
+    offset: u64,
+    len: usize,
+) -> Option<io::Result<()>> {
+    let mut done = 0;
+    for segment in from {
+        let rest = len.saturating_sub(done).min(segment.len as usize);
+        if rest == 0 {
+            continue;
+        }
+        // At most the length that the segment has.
+        let part = Segment { len: rest as u32, ..*segment };
+        if let Err(e) = queue_pair.read_into(part, file, offset.saturating_add(done as u64))? {
+            return Some(Err(e));
+        }
+        done = done.saturating_add(rest);
+    }
+    (done == len).then_some(Ok(()))
+}
+
+/// The peer's memory, over a transport without RDMA.
+#[derive(Debug)]
+struct OutOfReach {
+    from: Vec<Segment>,
+}
+
+impl RemotePayload for OutOfReach {
+    fn len(&self) -> usize {
+        self.from.iter().map(|segment| segment.len as usize).sum()
+    }
+    fn fill(&self, _file: &File, _offset: u64, _len: usize) -> Option<io::Result<()>> {
+        None
+    }
+    fn fetch(&self) -> Fetching {
+        let refused = Error::Misuse("the peer's memory is not within reach of this transport");
+        Box::pin(std::future::ready(Err(refused.into())))
+    }
+}
+
 /// One connection between two peers. Lives on one core; shared by `Rc`. `send`s are put on the wire in the order in
 /// which they were *called* (not polled); `recv` is for one reader at a time.
 pub trait Channel {
@@ -368,14 +409,9 @@ pub trait Channel {
     /// Holds back small writes until the next call with `false` (or the next `recv` that waits), so that the replies to
     /// a batch of requests take one system call.
     fn cork(&self, on: bool);
-    /// Pulls the peer's memory (RDMA Read).
-    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>>;
-    /// Pulls the peer's memory straight into a file in memory, segment after segment from `offset` on, if that needs no
-    /// waiting. `None`: not possible; [`Channel::fetch`] then does it, or gives the reason. The file's content in that
-    /// range is then unspecified.
-    fn fetch_into(&self, from: &[Segment], file: &File, offset: u64) -> Option<io::Result<()>> {
-        let _ = (from, file, offset);
-        None
+    /// The peer's memory, segment after segment, as the source of a write. Without RDMA it is out of reach.
+    fn remote(&self, from: Vec<Segment>) -> Box<dyn RemotePayload> {
+        Box::new(OutOfReach { from })
     }
     /// Opens memory to the peer. `Err(Misuse)` without RDMA.
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error>;

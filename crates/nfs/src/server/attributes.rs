@@ -95,6 +95,11 @@ pub(super) fn status(e: &store::Error) -> Status {
         store::Error::NotSupported => Status::NOTSUPP,
         // NFSv3 has no operations on extended attributes.
         store::Error::NoXattr | store::Error::XattrTooBig => Status::SERVERFAULT,
+        // The connection ends over this; the answer is for the log of whoever still hears it.
+        store::Error::Payload(_) => {
+            tracing::debug!("a WRITE: {e}");
+            Status::IO
+        }
         store::Error::Io(e) => {
             tracing::warn!("file system error: {e}");
             Status::IO

@@ -112,7 +112,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         line: &line,
         watch,
         admitted: &admitted,
-        distant: None,
+        remote: None,
     };
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
     let mut receiving = None;

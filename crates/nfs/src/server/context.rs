@@ -4,15 +4,14 @@
 //! procedure; `ops`, `v4`, `mount` and `nlm` carry it out.
 
 use std::cell::Cell;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{Buf, File, Payload};
+use weft_machine::{Buf, Payload, PayloadSource};
 use weft_store::rules::Way;
 use weft_store::{DirName, Error, NodeId, OpenFile, Share};
-use weft_transport::{Distant, Kind, Limits, Part, Peer};
+use weft_transport::{Kind, Limits, Part, Peer, RemotePayload};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
 use weft_wire::rpc::{Credential, Reply};
@@ -63,7 +62,7 @@ pub(super) struct Context<'a> {
     /// [`Channel::authenticated`](weft_transport::Channel::authenticated).
     pub admitted: &'a Cell<bool>,
     /// Payload of the call that is still with the client.
-    pub distant: Option<Rc<dyn Distant>>,
+    pub remote: Option<Rc<dyn RemotePayload>>,
 }
 
 /// Results that follow the reply's header.
@@ -138,29 +137,30 @@ impl<'a> Context<'a> {
 
     /// The call's payload; fetches it if it is still with the client.
     pub async fn fetch(&self) -> Result<Bytes, Error> {
-        let Some(distant) = &self.distant else { return Err(Error::Invalid) };
-        distant.fetch().await.map_err(|e| {
-            // The connection ends with this error; the reply only carries the cause as far as the log.
-            tracing::debug!("payload did not arrive: {e}");
-            Error::Io(io::ErrorKind::ConnectionAborted.into())
-        })
+        let Some(payload) = &self.remote else { return Err(Error::Invalid) };
+        payload.fetch().await.map_err(Error::Payload)
     }
 
-    /// Writes the `len` bytes of a WRITE into a file, straight from the client's memory if possible. Otherwise
-    /// returns the payload, which has then been fetched; the caller must check again whatever could have changed
-    /// meanwhile.
-    pub async fn put(&self, file: &OpenFile, offset: u64, data: Data) -> Result<Option<Data>, Error> {
-        let len = match data {
-            Data::Here(bytes) => return file.write(offset, &[bytes]).await.map(|()| None),
-            Data::There(len) => len,
+    /// Writes the data of a WRITE into a file, as [`OpenFile::write_from`].
+    pub async fn write_data<E: From<Error>>(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        data: Data,
+        admit: impl AsyncFnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let here;
+        let source = match data {
+            Data::Here(bytes) => {
+                here = [bytes];
+                PayloadSource::Memory(&here)
+            }
+            Data::There(len) => {
+                let payload = &**self.remote.as_ref().ok_or(Error::Invalid)?;
+                PayloadSource::Remote { payload, len }
+            }
         };
-        let Some(distant) = &self.distant else { return Err(Error::Invalid) };
-        let mut place = |to: &File, at: u64| distant.place(len, to, at);
-        if file.place(offset, len as u64, &mut place).await? {
-            return Ok(None);
-        }
-        let bytes = self.fetch().await?;
-        Ok(Some(Data::Here(bytes.slice(..len.min(bytes.len())))))
+        file.write_from(offset, source, admit).await
     }
 
     /// Largest READ and WRITE on this connection.

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use weft_machine::{Buf, LogLimit, rt};
-use weft_transport::{Detached, Distant, Kind, Message, Outgoing, Part, Peer, SHORT_ANSWER, To};
+use weft_transport::{Detached, Kind, Message, Outgoing, Part, Peer, RemotePayload, SHORT_ANSWER, To};
 use weft_wire::mount::procedure as mnt;
 use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Xdr, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, NotACall, RPC_VERSION, Reply};
@@ -32,10 +32,10 @@ impl Context<'_> {
     /// Answers one message.
     pub async fn answer(&self, message: Message) -> Result<Outgoing, NotRpc> {
         let Message { body, detached, ticket } = message;
-        let (mut d, distant) = match detached {
+        let (mut d, remote) = match detached {
             None => (Decoder::new(body), None),
             Some(Detached::Here(content)) => (Decoder::reduced(body, Some(content)), None),
-            Some(Detached::There(distant)) => (Decoder::distant(body, distant.len()), Some(distant)),
+            Some(Detached::There(remote)) => (Decoder::distant(body, remote.len()), Some(remote)),
         };
         let call = match Call::parse(&mut d) {
             Ok(call) => call,
@@ -48,13 +48,13 @@ impl Context<'_> {
                 return Ok(Outgoing { ticket, ..header_only(xid, Reply::AuthError(stat)) });
             }
         };
-        if let Some(distant) = distant.as_ref().filter(|_| !takes_distant(&call)) {
-            d.arrived(distant.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
+        if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
+            d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
         }
         if !self.admitted.get() && self.server.lets_in(self.peer) {
             self.admitted.set(true);
         }
-        let reply = match self.results(&call, d, distant).await {
+        let reply = match self.results(&call, d, remote).await {
             Ok(results) => {
                 let (mut parts, room) = match results {
                     Results::One { body, payload, room } => {
@@ -78,7 +78,7 @@ impl Context<'_> {
         &self,
         call: &Call,
         d: Decoder,
-        distant: Option<Rc<dyn Distant>>,
+        remote: Option<Rc<dyn RemotePayload>>,
     ) -> Result<Results, Reply> {
         if let Credential::Other(flavor) = call.credential {
             // RFC 9289 4.1: only a probe at the beginning of the connection can switch to TLS.
@@ -105,7 +105,7 @@ impl Context<'_> {
         Reply::Success.emit(call.xid, &mut body);
         let caller = Caller::of(&call.credential, self.server.policy);
         let ruled = self.rules.then(|| Rc::new(call.credential.clone()));
-        let mut cx = Context { caller, ruled, distant, ..self.clone() };
+        let mut cx = Context { caller, ruled, remote, ..self.clone() };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,
@@ -230,8 +230,8 @@ impl Context<'_> {
     }
 }
 
-/// Whether the procedure itself fetches payload from the client's memory.
-fn takes_distant(call: &Call) -> bool {
+/// Whether the procedure itself takes payload from the client's memory.
+fn takes_remote(call: &Call) -> bool {
     match (call.program, call.version) {
         (nfs3::PROGRAM, nfs3::VERSION) => call.procedure == nfs::WRITE,
         (nfs4::PROGRAM, nfs4::VERSION) => call.procedure == nfs4::COMPOUND,

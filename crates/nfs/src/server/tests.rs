@@ -15,7 +15,9 @@ use weft_store::backend::Ram;
 use weft_store::opens::{Opening, Rights};
 use weft_store::rules::Network;
 use weft_store::{NodeId, Vfs};
-use weft_transport::{Detached, Distant, Message, Outgoing, Part, Peer, Security, Sending, Ticket, Traffic};
+use weft_transport::{
+    Detached, Message, Outgoing, Part, Peer, RemotePayload, Security, Sending, Ticket, Traffic,
+};
 use weft_wire::mount::{DirPath, MountResult, MountStatus};
 use weft_wire::nfs3::*;
 use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
@@ -525,26 +527,26 @@ fn a_read_is_a_range_of_the_file_and_never_longer_than_the_channel_carries() {
     assert_eq!((range.offset, range.len), (100, (1 << 20) - 4096));
 }
 
-/// Payload in a client's memory, and whether it can be placed from there.
+/// Payload in a client's memory, and whether a file can be filled from there.
 #[derive(Debug)]
 struct Afar(Bytes, bool);
 
-impl Distant for Afar {
+impl RemotePayload for Afar {
     fn len(&self) -> usize {
         self.0.len()
     }
-    fn place(&self, len: usize, file: &File, offset: u64) -> Option<io::Result<()>> {
+    fn fill(&self, file: &File, offset: u64, len: usize) -> Option<io::Result<()>> {
         let bytes = Pool::new(0).buf_from(&self.0[..len]).unwrap();
         self.1.then(|| file.place_at(offset, &bytes.into_window()))
     }
-    fn fetch(&self) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        assert!(!self.1, "what can be placed is not fetched");
+    fn fetch(&self) -> weft_machine::payload::Fetching {
+        assert!(!self.1, "what can be filled in is not fetched");
         Box::pin(std::future::ready(Ok(self.0.clone())))
     }
 }
 
 #[test]
-fn payload_is_placed_from_the_clients_memory_or_else_fetched() {
+fn the_clients_memory_fills_a_file_or_else_is_fetched() {
     let server = server();
     let file = make(&server, b"f");
     let ask = |message: Bytes, afar: Afar| {

@@ -23,9 +23,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weft_machine::clock::Time;
-use weft_machine::rt;
+use weft_machine::{RemotePayload, rt};
 use weft_store::block::{Block, BlockOp};
-use weft_store::vfs::Put;
 use weft_wire::repl::control::{Era, Refusal, Report, Request, Response, Sync};
 use weft_wire::repl::record::SECTOR;
 
@@ -594,27 +593,28 @@ impl Destination {
         self.store(session, member, BlockOp::Write { offset, data, durable: false }).await
     }
 
-    /// Lets `put` write bytes straight into a volume, as [`Destination::write_blocks`] would store them. They may be
-    /// torn, because the copy is inconsistent meanwhile. Returns false if the volume does not lie in memory, or `put`
-    /// fails.
-    pub async fn place_blocks(
+    /// Lets a peer's memory fill a range of a volume, bypassing the log, as [`Destination::write_blocks`] would store it. The
+    /// range may be torn, because the copy is inconsistent meanwhile. Returns false if the volume does not lie in memory, or
+    /// the peer's memory is out of reach.
+    pub async fn fill_blocks(
         self: &Arc<Self>,
         session: u64,
         member: u16,
         offset: u64,
-        len: u64,
-        put: Put<'_>,
+        payload: &dyn RemotePayload,
+        len: usize,
     ) -> Result<bool, Refusal> {
         let (_stores, block) = self.stores(session, member)?;
         let Some(file) = block.memory() else { return Ok(false) };
-        if !self.is_inside(member, offset, len) {
+        let bytes = len as u64;
+        if !self.is_inside(member, offset, bytes) {
             return Err(Refusal::Invalid);
         }
-        self.preserve_range(member, offset, len).await;
-        match put(file, offset) {
+        self.preserve_range(member, offset, bytes).await;
+        match payload.fill(file, offset, len) {
             None => Ok(false),
             Some(Ok(())) => {
-                self.core().stored(len);
+                self.core().stored(bytes);
                 Ok(true)
             }
             Some(Err(e)) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e.into()))),

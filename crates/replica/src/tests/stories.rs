@@ -935,13 +935,28 @@ fn volumes_of_real_memory_replicate_on_a_real_loop() {
         let verified = source.verify(n, false).await.expect("it is compared");
         assert_eq!((verified.bytes, verified.different), (8 << 20, 0));
         // A consistent copy is not written to past its log, whoever asks.
-        let mut put = |_: &weft_machine::File, _: u64| panic!("nothing is to be put");
-        let placed = destination.place_blocks(1, 0, 0, 10, &mut put).await;
-        assert!(placed.is_err(), "{placed:?}");
+        let filled = destination.fill_blocks(1, 0, 0, &Untouchable, 10).await;
+        assert!(filled.is_err(), "{filled:?}");
         let read = copy.submit(BlockOp::Read { offset: 6_300_000, len: 70_000 }).await;
         let Ok(Outcome::Data(payload)) = read else { panic!("{read:?}") };
         assert_eq!(payload.into_chain(&pool).await.expect("memory").concat(), vec![64; 70_000]);
         source.close().await.expect("it closes");
     })
     .expect("the loop starts");
+}
+
+/// Payload that nobody may take.
+#[derive(Debug)]
+struct Untouchable;
+
+impl weft_machine::RemotePayload for Untouchable {
+    fn len(&self) -> usize {
+        10
+    }
+    fn fill(&self, _: &weft_machine::File, _: u64, _: usize) -> Option<std::io::Result<()>> {
+        panic!("nothing is to be filled")
+    }
+    fn fetch(&self) -> weft_machine::payload::Fetching {
+        panic!("nothing is to be fetched")
+    }
 }

@@ -147,7 +147,7 @@ impl OpContext {
         self.connection().dialect()
     }
 
-    /// The transport: `fetch` pulls the payload of an RDMA WRITE.
+    /// The transport: `remote` is the payload of an RDMA WRITE.
     pub fn channel(&self) -> &Rc<dyn Channel> {
         &self.connection().channel
     }

@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use weft_machine::File;
+use weft_machine::{File, PayloadSource};
 
 use super::{Item, Items, Shelf};
 use crate::block::{Block, BlockOp};
@@ -103,8 +102,9 @@ impl Object for Disk {
             ObjectOp::Len => Ok(Done::Len(self.len())),
             // A file would grow; a disk is full.
             ObjectOp::Write { .. } if op.grows_to().is_none_or(|end| end > self.len()) => Err(Error::NoSpace),
-            ObjectOp::Write { chain, .. } if chain.iter().all(Bytes::is_empty) => Ok(Done::Done),
-            ObjectOp::Write { offset, chain } => {
+            ObjectOp::Write { source, .. } if source.is_empty() => Ok(Done::Done),
+            ObjectOp::Write { source: PayloadSource::Remote { .. }, .. } => Ok(Done::NeedsMemory),
+            ObjectOp::Write { offset, source: PayloadSource::Memory(chain) } => {
                 let data = chain.to_vec();
                 return Submission::later(self.change(BlockOp::Write { offset, data, durable: false }));
             }
@@ -129,7 +129,6 @@ impl Object for Disk {
                     Ok(Done::Extents(ranges, all))
                 });
             }
-            ObjectOp::Place { .. } => Ok(Done::Placed(false)),
             ObjectOp::Append { .. }
             | ObjectOp::Allocate { .. }
             | ObjectOp::Copy { .. }
@@ -146,6 +145,7 @@ impl Object for Disk {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use weft_machine::{Payload, Pool, rt};
 
     use super::*;

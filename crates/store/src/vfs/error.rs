@@ -69,6 +69,9 @@ pub enum Error {
     /// An open by somebody else forbids it (share modes).
     #[error("sharing violation")]
     Sharing,
+    /// What was to be written does not come: the connection to the peer that keeps it has ended.
+    #[error("the payload does not come: {0}")]
+    Payload(io::Error),
     /// The world failed.
     #[error("{0}")]
     Io(io::Error),
@@ -97,11 +100,14 @@ impl Error {
             Error::NoXattr => Error::NoXattr,
             Error::XattrTooBig => Error::XattrTooBig,
             Error::Sharing => Error::Sharing,
-            Error::Io(e) => {
-                Error::Io(e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error))
-            }
+            Error::Payload(e) => Error::Payload(repeated(e)),
+            Error::Io(e) => Error::Io(repeated(e)),
         }
     }
+}
+
+fn repeated(e: &io::Error) -> io::Error {
+    e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error)
 }
 
 impl From<Unanswered> for Error {

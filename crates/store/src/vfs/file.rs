@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{File, Payload, Pool};
+use weft_machine::{File, Payload, PayloadSource, Pool};
 
 use super::flushes::Failures;
 use super::object::{
-    Counted, Done, Heard, Limited, Object, ObjectOp, Plain, Put, Quota, ReadOnly, Settling, Submission, Told,
+    Counted, Done, Heard, Limited, Object, ObjectOp, Plain, Quota, ReadOnly, Settling, Submission, Told,
     Witnessed,
 };
 use super::watch::Witness;
@@ -141,8 +141,36 @@ impl OpenFile {
 
     /// Writes all of `chain` at `offset`.
     pub async fn write(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
-        offset.checked_add(super::object::bytes(chain)).ok_or(Error::Invalid)?;
-        self.object.submit(ObjectOp::Write { offset, chain }).await.map(drop)
+        let source = PayloadSource::Memory(chain);
+        offset.checked_add(source.len()).ok_or(Error::Invalid)?;
+        answer!(self.object.submit(ObjectOp::Write { offset, source }), Done::Done => ())
+    }
+
+    /// Writes all of `source` at `offset`. Where the file lies in memory, and the source reaches it, the source fills it. Otherwise
+    /// the bytes are fetched first, and then `admit` looks again at what may have changed meanwhile (locks, opens).
+    pub async fn write_from<E: From<Error>>(
+        &self,
+        offset: u64,
+        source: PayloadSource<'_>,
+        admit: impl AsyncFnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (payload, len) = match source {
+            PayloadSource::Memory(chain) => return Ok(self.write(offset, chain).await?),
+            PayloadSource::Remote { payload, len } => (payload, len),
+        };
+        require_range(offset, source.len())?;
+        match self.object.submit(ObjectOp::Write { offset, source }).await? {
+            Done::NeedsMemory => {}
+            Done::Done => return Ok(()),
+            other => unreachable!("the object answered {other:?}"),
+        }
+        let mut bytes = payload.fetch().await.map_err(Error::Payload)?;
+        if bytes.len() < len {
+            return Err(Error::Invalid.into());
+        }
+        bytes.truncate(len);
+        admit().await?;
+        Ok(self.write(offset, &[bytes]).await?)
     }
 
     /// Writes all of `bytes` behind the last byte, wherever others who append have put that by then: what two append at the same
@@ -167,13 +195,6 @@ impl OpenFile {
             Some(e) => Err(e),
             None => Ok(appended.map(drop)?),
         }
-    }
-
-    /// Lets `put` bring the `len` bytes of one write to where they are to lie. False where that is not in memory, or `put`
-    /// cannot: then they are to come by [`OpenFile::write`], and what lies there until then is not said.
-    pub async fn place(&self, offset: u64, len: u64, put: Put<'_>) -> Result<bool, Error> {
-        require_range(offset, len)?;
-        answer!(self.object.submit(ObjectOp::Place { offset, len, put }), Done::Placed(placed) => placed)
     }
 
     /// Puts a message to what is behind the file, where there is something; its answer has at most `max` bytes.

@@ -3,7 +3,7 @@
 //! What: [`Object`], [`ObjectOp`], [`Done`], [`Submission`]. Does not: know names, or decide who may (see [`crate::opens`]).
 //!
 //! An object that has no descriptor implements [`Object::submit`] and nothing else. What a descriptor saves (sendfile, a
-//! mapping, a copy by the kernel, payload that lands where it stays) is a capability that an object may have.
+//! mapping, a copy by the kernel, being filled by a peer) is a capability that an object may have.
 //! Whatever is done beside an operation (a quota, news for watches, counts of flushes) is a wrapper: see `Layer`.
 //!
 //! Cost: an operation that need not wait is answered by the call ([`Submission::Now`]), without a future of its own.
@@ -19,14 +19,13 @@ mod witnessed;
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{File, Payload, Pool};
+use weft_machine::{File, Payload, PayloadSource, Pool};
 
 pub(super) use self::counted::Counted;
 pub(super) use self::heard::Heard;
@@ -38,9 +37,6 @@ pub(super) use self::read_only::ReadOnly;
 pub(super) use self::settling::Settling;
 pub(super) use self::witnessed::{Told, Witnessed};
 use super::Error;
-
-/// Moves payload straight into a file in memory, to the offset that it is told; `None` where it cannot.
-pub type Put<'a> = &'a mut dyn FnMut(&File, u64) -> Option<io::Result<()>>;
 
 /// Hears what became of a flush, where that ends: also when nobody waits for it any more.
 pub type Ended = Box<dyn FnOnce(&Result<(), Error>) + Send>;
@@ -86,11 +82,9 @@ pub trait Object: Debug + Send + Sync {
 pub enum ObjectOp<'a> {
     /// The bytes of the range that exist: [`Done::Data`]. `size` is the object's size where the caller has just learned it.
     Read { offset: u64, len: usize, size: Option<u64> },
-    /// All of `chain`.
-    Write { offset: u64, chain: &'a [Bytes] },
-    /// `len` bytes that `put` brings to where they stay: [`Done::Placed`]. Where it answers false, a [`ObjectOp::Write`] has to
-    /// follow, and the content of the range is undefined until then.
-    Place { offset: u64, len: u64, put: Put<'a> },
+    /// All of `source`. An object whose bytes lie in memory asks a remote source to fill them. [`Done::NeedsMemory`]: that is not
+    /// possible, and the same write with a source in memory has to follow; the content of the range is undefined until then.
+    Write { offset: u64, source: PayloadSource<'a> },
     /// All of `bytes` behind the last byte. Concurrent appends never overlap.
     Append { bytes: &'a Bytes, admit: Admit<'a> },
     /// Makes durable what was written before.
@@ -121,8 +115,8 @@ pub enum Done {
     Data(Payload),
     /// Of everything that changes something.
     Done,
-    /// Of [`ObjectOp::Place`].
-    Placed(bool),
+    /// Of a write that is not done: its bytes have to be in memory. No object waits for a peer.
+    NeedsMemory,
     /// Of a copy: how many bytes.
     Copied(u64),
     /// Ranges with data in order, and whether these are all of them.
@@ -144,7 +138,6 @@ impl ObjectOp<'_> {
         match self {
             ObjectOp::Read { .. } | ObjectOp::Extents { .. } | ObjectOp::Len | ObjectOp::Sync { .. } => false,
             ObjectOp::Write { .. }
-            | ObjectOp::Place { .. }
             | ObjectOp::Append { .. }
             | ObjectOp::Allocate { .. }
             | ObjectOp::Zero { .. }
@@ -158,19 +151,14 @@ impl ObjectOp<'_> {
     /// The end of the bytes that it writes, where that can make the object longer and is known beforehand.
     pub fn grows_to(&self) -> Option<u64> {
         let (offset, len) = match self {
-            ObjectOp::Write { offset, chain } => (*offset, bytes(chain)),
-            ObjectOp::Place { offset, len, .. } | ObjectOp::Allocate { offset, len, .. } => (*offset, *len),
+            ObjectOp::Write { offset, source } => (*offset, source.len()),
+            ObjectOp::Allocate { offset, len, .. } => (*offset, *len),
             ObjectOp::Copy { at, len, .. } | ObjectOp::Clone { at, len, .. } => (*at, *len),
             ObjectOp::Resize { size } => (0, *size),
             _ => return None,
         };
         Some(offset.saturating_add(len))
     }
-}
-
-/// The length of a chain.
-pub(super) fn bytes(chain: &[Bytes]) -> u64 {
-    chain.iter().map(|piece| piece.len() as u64).sum()
 }
 
 /// An operation under way.

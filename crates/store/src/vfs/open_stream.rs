@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use weft_machine::{File, Payload, Pool};
+use weft_machine::{File, Payload, PayloadSource, Pool};
 
 use super::Error;
 use super::object::{Done, Object, ObjectOp, Submission};
@@ -52,9 +52,9 @@ impl Object for OpenStream {
             }
             op => op,
         };
-        if matches!(op, ObjectOp::Place { .. }) {
+        if matches!(op, ObjectOp::Write { source: PayloadSource::Remote { .. }, .. }) {
             // What a small one is written with goes to its attribute as well.
-            return Submission::Now(Ok(Done::Placed(false)));
+            return Submission::Now(Ok(Done::NeedsMemory));
         }
         if let ObjectOp::Append { bytes, .. } = &op {
             let len = bytes.len() as u64;

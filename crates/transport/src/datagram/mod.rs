@@ -290,10 +290,6 @@ impl Channel for Datagram {
 
     fn cork(&self, _on: bool) {}
 
-    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        Box::pin(std::future::ready(Err(Error::Misuse("RDMA Read over UDP"))))
-    }
-
     fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
         Err(Error::Misuse("memory exposed over UDP"))
     }

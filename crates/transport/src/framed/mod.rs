@@ -30,8 +30,7 @@ use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Pool, Stream, rt};
 
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Segment, Sending, Ticket,
-    Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Sending, Ticket, Traffic,
 };
 use crate::strangers::{Deadlines, Progress, Strangers, TICK};
 use receiver::{Receiver, Terms};
@@ -430,10 +429,6 @@ impl<F: Framing> Channel for Framed<F> {
         if !on {
             tx.drain(&self.0.stream, &self.0.pool, false);
         }
-    }
-
-    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        Box::pin(std::future::ready(Err(Error::Misuse("RDMA Read over TCP"))))
     }
 
     fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {

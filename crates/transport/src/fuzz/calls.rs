@@ -205,7 +205,7 @@ impl Calls {
         let Some(Detached::There(there)) = inbox[at].detached.take() else { return };
         drop(inbox);
         if script.flag() {
-            let _ = there.place(there.len(), &self.frame.file, 0);
+            let _ = there.fill(&self.frame.file, 0, there.len());
         } else {
             let fetched = there.fetch();
             self.frame.spawn(fetched);

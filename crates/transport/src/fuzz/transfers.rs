@@ -215,11 +215,11 @@ impl Transfers {
 
     fn fetch(&mut self, script: &mut Script<'_>) {
         let Some(channel) = self.channel() else { return };
-        let from = segments(script);
+        let remote = channel.remote(segments(script));
         if script.one_in(4) {
-            let _ = channel.fetch_into(&from, &self.frame.file, 0);
+            let _ = remote.fill(&self.frame.file, 0, remote.len());
         } else {
-            self.frame.spawn(async move { channel.fetch(from).await });
+            self.frame.spawn(remote.fetch());
         }
     }
 

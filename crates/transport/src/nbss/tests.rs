@@ -616,7 +616,8 @@ fn what_tcp_cannot_do_is_misuse() {
     Sim::new(17).run(async {
         let (a, _b) = channels().await;
         let segment = Segment { stag: Stag(1), offset: 0, len: 8 };
-        assert!(matches!(a.fetch(vec![segment]).await, Err(Error::Misuse(_))));
+        let refused = a.remote(vec![segment]).fetch().await.unwrap_err();
+        assert!(matches!(refused.downcast(), Ok(Error::Misuse(_))));
         let buf = Pool::new(1 << 24).buf_from(&[0; 16]).unwrap();
         assert!(matches!(a.expose(buf, Access::RemoteRead), Err(Error::Misuse(_))));
         let long = vec![0; a.limits().max_message + 1];

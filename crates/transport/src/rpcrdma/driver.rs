@@ -25,10 +25,9 @@ use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
 
 use super::requester::{Prepared, Requester, Shape, prepare, refusal};
 use super::responder::{Out, Responder, id};
-use super::{Config, distant};
+use super::{Config, remote};
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, Segment, Sending,
-    Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, Sending, Traffic,
 };
 
 /// Work that waits for room in the send queue; more means that the peer does not take what it requested. All credits
@@ -371,7 +370,7 @@ impl State {
                     Role::Responder(responder) => {
                         responder.received(message, &mut self.out)?;
                         if let Some(left) = self.out.left.take() {
-                            self.out.messages.push_back(distant::message(left, inner));
+                            self.out.messages.push_back(remote::message(left, inner));
                         }
                     }
                     Role::Requester(requester) => requester.received(message, &*inner.qp, &mut self.out)?,
@@ -589,10 +588,6 @@ impl Channel for RpcRdma {
 
     /// Sends are not gathered: each is one work request, and the provider gathers what it can.
     fn cork(&self, _on: bool) {}
-
-    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        Box::pin(std::future::ready(Err(Error::Misuse("RPC pulls what its Read list names"))))
-    }
 
     fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
         Err(Error::Misuse("RPC offers memory by source and sink"))

@@ -9,9 +9,9 @@
 //! the queue pair, the pool and the files. Any task that waits (a reader, a sender) drives the connection.
 
 mod chunks;
-mod distant;
 mod driver;
 mod receives;
+mod remote;
 mod requester;
 mod responder;
 

@@ -3,6 +3,7 @@
 //! [`Smbd`] is the channel. It implements [MS-SMBD] 3.1.4. It holds a reference to the connection, and so do its
 //! futures. `driver` posts and polls.
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -10,17 +11,18 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::{LocalBoxFuture, try_join_all};
+use weft_machine::payload::Fetching;
 use weft_machine::{Buf, File, Payload, Pool, Time, buf, rt};
 use weft_rdma::{PostError, Work, WorkError};
 
 use super::driver::{Core, LINGER, READ, Reading};
 use super::engine::{Agreed, Event};
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, Segment, Sending,
-    Ticket, To, Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, RemotePayload,
+    Segment, Sending, Ticket, To, Traffic, fill,
 };
 
-/// RDMA Reads of `fetch` in progress, including queued ones.
+/// RDMA Reads of [`RemotePayload::fetch`] in progress, including queued ones.
 const MAX_READS: usize = 1 << 12;
 
 /// An SMB Direct connection. Dropping it closes the channel.
@@ -102,6 +104,36 @@ impl Core {
             }
         }
         Ok(whole.freeze())
+    }
+}
+
+/// Memory that the peer has exposed, one segment behind the other.
+struct Remote {
+    core: Rc<Core>,
+    from: Vec<Segment>,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Remote").field(&self.from).finish()
+    }
+}
+
+impl RemotePayload for Remote {
+    fn len(&self) -> usize {
+        self.from.iter().fold(0, |len: usize, segment| len.saturating_add(segment.len as usize))
+    }
+
+    fn fill(&self, file: &File, offset: u64, len: usize) -> Option<io::Result<()>> {
+        if len > self.core.state.borrow().engine.max_read_write() {
+            return None;
+        }
+        fill(&*self.core.queue_pair, &self.from, file, offset, len)
+    }
+
+    fn fetch(&self) -> Fetching {
+        let fetch = self.core.clone().fetch(self.from.clone());
+        Box::pin(async move { Ok(fetch.await?) })
     }
 }
 
@@ -367,23 +399,8 @@ impl Channel for Smbd {
         // Work is posted one by one; the provider batches.
     }
 
-    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        Box::pin(self.0.clone().fetch(from))
-    }
-
-    fn fetch_into(&self, from: &[Segment], file: &File, offset: u64) -> Option<io::Result<()>> {
-        let len: u64 = from.iter().map(|segment| u64::from(segment.len)).sum();
-        if len > self.0.state.borrow().engine.max_read_write() as u64 {
-            return None;
-        }
-        let mut at = offset;
-        for segment in from {
-            if let Err(e) = self.0.queue_pair.read_into(*segment, file, at)? {
-                return Some(Err(e));
-            }
-            at = at.saturating_add(u64::from(segment.len));
-        }
-        Some(Ok(()))
+    fn remote(&self, from: Vec<Segment>) -> Box<dyn RemotePayload> {
+        Box::new(Remote { core: self.0.clone(), from })
     }
 
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error> {

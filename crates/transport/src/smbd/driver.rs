@@ -91,7 +91,7 @@ pub(super) struct State {
     gone: bool,
 }
 
-/// An RDMA Read of `fetch`.
+/// An RDMA Read of [`RemotePayload::fetch`](crate::RemotePayload::fetch).
 pub(super) enum Reading {
     UnderWay(Option<Waker>),
     Done(Result<Buf, WorkError>),

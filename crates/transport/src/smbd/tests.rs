@@ -258,18 +258,24 @@ async fn payload_is_written_into_the_peers_segments(net: Net) {
     assert_eq!(server.traffic().written.0, 800_000);
 }
 
+/// What the peer has exposed, and why it does not come.
+fn fetch(channel: &dyn Channel, from: Vec<Segment>) -> impl Future<Output = Result<Bytes, Error>> + use<> {
+    let fetching = channel.remote(from).fetch();
+    async { fetching.await.map_err(|e| e.downcast().unwrap_or_else(Error::Io)) }
+}
+
 async fn payload_is_fetched_from_the_peers_segments(net: Net) {
     let (client, server) = net.pair().await;
     let content = pattern(300_000, 5);
     let exposed = client.expose(net.pool.buf_from(&content).unwrap(), Access::RemoteRead).unwrap();
     let whole = exposed.segments.clone();
-    assert!(server.fetch(whole.clone()).await.unwrap() == content);
+    assert!(fetch(&*server, whole.clone()).await.unwrap() == content);
     let pieces = cut(whole[0], &[1, 0, 99_999, 200_000]);
-    assert!(server.fetch(pieces).await.unwrap() == content);
-    assert!(server.fetch(vec![]).await.unwrap().is_empty());
+    assert!(fetch(&*server, pieces).await.unwrap() == content);
+    assert!(fetch(&*server, vec![]).await.unwrap().is_empty());
     // Many at once, some of them dropped.
     let fetches: Vec<_> = (0..40)
-        .map(|i| server.fetch(vec![Segment { offset: whole[0].offset + i * 1000, len: 1000, ..whole[0] }]))
+        .map(|i| fetch(&*server, vec![Segment { offset: whole[0].offset + i * 1000, len: 1000, ..whole[0] }]))
         .collect();
     for (i, fetch) in fetches.into_iter().enumerate() {
         if i % 3 == 0 {
@@ -287,7 +293,7 @@ async fn payload_is_fetched_into_a_file_where_both_lie_in_memory(net: Net) {
     let exposed = client.expose(net.pool.buf_from(&content).unwrap(), Access::RemoteRead).unwrap();
     let pieces = cut(exposed.segments[0], &[1, 0, 99_999, 200_000]);
     let file = file_of(&[1; 50]).await;
-    let fetched = server.fetch_into(&pieces, &file, 50);
+    let fetched = server.remote(pieces.clone()).fill(&file, 50, 300_000);
     assert_eq!(fetched.is_some(), net.provider.name() == "shm");
     if let Some(fetched) = fetched {
         fetched.unwrap();
@@ -296,9 +302,9 @@ async fn payload_is_fetched_into_a_file_where_both_lie_in_memory(net: Net) {
         assert!(found[..50] == [1; 50] && found[50..] == content);
     }
     let long = Segment { len: 9 << 20, ..exposed.segments[0] };
-    assert!(server.fetch_into(&[long], &file, 0).is_none());
+    assert!(server.remote(vec![long]).fill(&file, 0, 9 << 20).is_none());
     assert!(client.revoke(exposed).unwrap()[..] == content[..]);
-    assert!(server.fetch_into(&pieces, &file, 0).is_none());
+    assert!(server.remote(pieces).fill(&file, 0, 300_000).is_none());
 }
 
 async fn inline_payload_travels_in_the_message(net: Net) {
@@ -373,7 +379,7 @@ async fn misuse_is_refused_before_anything_is_sent(net: Net) {
     for outgoing in bad {
         assert!(matches!(a.send(outgoing).await, Err(Error::Misuse(_))));
     }
-    assert!(matches!(a.fetch(vec![large]).await, Err(Error::Misuse(_))));
+    assert!(matches!(fetch(&*a, vec![large]).await, Err(Error::Misuse(_))));
     a.send(Outgoing::bytes("fine")).await.unwrap();
     assert_eq!(next(&b).await, "fine");
 }
@@ -414,7 +420,7 @@ async fn dropping_a_channel_ends_it(net: Net) {
 async fn fetches_end_with_the_channel(net: Net) {
     let (client, server) = net.pair().await;
     let exposed = client.expose(region(&net, 1 << 20), Access::RemoteRead).unwrap();
-    let fetches: Vec<_> = (0..10).map(|_| server.fetch(exposed.segments.clone())).collect();
+    let fetches: Vec<_> = (0..10).map(|_| fetch(&*server, exposed.segments.clone())).collect();
     let fetches = rt::spawn(join_all(fetches));
     drop(client);
     server.close();
@@ -433,7 +439,7 @@ async fn completions_after_the_end_free_every_buffer_once(net: Net) {
         let (client, server) = net.pair().await;
         let exposed = client.expose(region(&net, 1 << 20), Access::RemoteRead).unwrap();
         let sends: Vec<_> = (0..50).map(|i| server.send(Outgoing::bytes(pattern(100_000, i)))).collect();
-        let fetches: Vec<_> = (0..10).map(|_| server.fetch(exposed.segments.clone())).collect();
+        let fetches: Vec<_> = (0..10).map(|_| fetch(&*server, exposed.segments.clone())).collect();
         match round {
             0 => drop(client),
             1 => client.close(),
@@ -458,7 +464,7 @@ async fn completions_are_noticed_while_a_reader_is_not_polled(net: Net) {
     let exposed = client.expose(net.pool.buf_from(&content).unwrap(), Access::RemoteRead).unwrap();
     let mut reading = server.recv();
     assert!((&mut reading).now_or_never().is_none());
-    assert!(server.fetch(exposed.segments.clone()).await.unwrap() == content);
+    assert!(fetch(&*server, exposed.segments.clone()).await.unwrap() == content);
     let big = Bytes::from(pattern(1 << 20, 1));
     let (sent, got) = futures_util::join!(server.send(Outgoing::bytes(big.clone())), next(&client));
     sent.unwrap();
@@ -589,7 +595,8 @@ fn fetches_that_fill_the_pool_together_all_end() {
         let half = whole.len / 2;
         let halves = [0, half].map(|at| Segment { offset: whole.offset + u64::from(at), len: half, ..whole });
         // Half the buffers of all fetches exceed the pool: none may hold its own while it waits for the rest.
-        let fetches = join_all((0..9).map(|_| async { server.fetch(halves.to_vec()).await.unwrap().len() }));
+        let fetches =
+            join_all((0..9).map(|_| async { fetch(&*server, halves.to_vec()).await.unwrap().len() }));
         let fetched = rt::timeout(Duration::from_secs(20), fetches).await.expect("they wait for each other");
         assert_eq!(fetched, [2 << 20; 9]);
     });

@@ -1,14 +1,12 @@
 //! A channel whose quota slot and memory change when its peer is identified.
 
-use std::io;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, File, Pool};
+use weft_machine::{Buf, Pool};
 use weft_transport::{
-    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Security, Segment, Sending,
-    Traffic,
+    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, RemotePayload, Security, Segment,
+    Sending, Traffic,
 };
 
 use super::memory::Member;
@@ -75,11 +73,8 @@ impl Channel for Placed {
     fn cork(&self, on: bool) {
         self.channel.cork(on);
     }
-    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        self.channel.fetch(from)
-    }
-    fn fetch_into(&self, from: &[Segment], file: &File, offset: u64) -> Option<io::Result<()>> {
-        self.channel.fetch_into(from, file, offset)
+    fn remote(&self, from: Vec<Segment>) -> Box<dyn RemotePayload> {
+        self.channel.remote(from)
     }
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error> {
         self.channel.expose(buf, access)

@@ -16,8 +16,8 @@ use weft_machine::{Buf, Pool, rt};
 use weft_store::backend::{Dir, Ram};
 use weft_store::{Share, Vfs};
 use weft_transport::{
-    Access, Channel, Error as Failed, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Segment,
-    Sending, Ticket, Traffic,
+    Access, Channel, Error as Failed, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Sending,
+    Ticket, Traffic,
 };
 use weft_wire::nfs4::{CALLBACK_VERSION, CB_COMPOUND, CB_NULL, Status};
 use weft_wire::rpc::{Call, Credential, Reply};
@@ -138,9 +138,6 @@ impl Channel for End {
         Sending::answered(Ok(()))
     }
     fn cork(&self, _on: bool) {}
-    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Failed>> {
-        unreachable!("NFS names no segments")
-    }
     fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Failed> {
         unreachable!("NFS names no segments")
     }

@@ -37,7 +37,7 @@ async fn store(
     before: &Attr,
     args: WriteArgs,
 ) -> Option<Result<Verifier, Error>> {
-    let WriteArgs { head, mut data } = args;
+    let WriteArgs { head, data } = args;
     if data.len() as u64 != u64::from(head.count) || before.kind != Kind::File {
         return Some(Err(Error::Invalid));
     }
@@ -45,15 +45,14 @@ async fn store(
     let written = async {
         cx.caller.check_data(before, WRITE)?;
         let unflushed = cx.server.run.writing(&node.share.vfs);
-        let file = loop {
+        let open = async || {
             node.pass(Access::Write, Rights::WRITE).await?;
-            let file = node.open(cx, before, true, (head.offset, head.count)).await?;
-            match cx.put(&file, head.offset, data).await? {
-                None => break file,
-                // Locks and opens may have been added while the payload travelled.
-                Some(here) => data = here,
-            }
+            node.open(cx, before, true, (head.offset, head.count)).await
         };
+        let file = open().await?;
+        // Locks and opens may come while it travels.
+        let admit = async || Box::pin(open()).await.map(drop);
+        cx.write_data::<Error>(&file, head.offset, data, admit).await?;
         node.vfs().content_changed(node.id).await;
         match head.stable {
             Stable::Unstable => Ok(unflushed.unstable()),

@@ -114,6 +114,11 @@ pub(super) fn status(e: &Error) -> Status {
         Error::NotSupported => Status::NOTSUPP,
         Error::NoXattr => Status::NOXATTR,
         Error::XattrTooBig => Status::XATTR2BIG,
+        // The connection ends over this; the answer is for the log of whoever still hears it.
+        Error::Payload(_) => {
+            tracing::debug!("a WRITE: {e}");
+            Status::IO
+        }
         Error::Io(e) => {
             tracing::warn!("file system error: {e}");
             Status::IO

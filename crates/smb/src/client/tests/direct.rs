@@ -8,10 +8,10 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, Payload, Pool, Window};
+use weft_machine::{Buf, File, Payload, Pool, Window};
 use weft_transport::{
-    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Stag, Ticket,
-    To, Traffic,
+    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Part, RemotePayload, Segment, Sending,
+    Stag, Ticket, To, Traffic,
 };
 
 const MAX_MESSAGE: usize = 1 << 20;
@@ -108,6 +108,22 @@ impl Direct {
         })
     }
 
+    /// RDMA Read.
+    fn pull(&self, from: &[Segment]) -> Result<Bytes, Error> {
+        let peer = self.peer.borrow().upgrade().ok_or(Error::Closed)?;
+        let mut all = Vec::new();
+        for segment in from {
+            let window = self.reach(&peer, segment, Access::RemoteRead)?;
+            let at = all.len();
+            all.resize(at + window.len(), 0);
+            assert!(window.read_at(0, &mut all[at..]));
+        }
+        self.moved(&mut all);
+        let mut traffic = self.traffic.borrow_mut();
+        traffic.read = (traffic.read.0 + all.len() as u64, traffic.read.1 + 1);
+        Ok(Bytes::from(all))
+    }
+
     fn deliver(&self, message: Outgoing) -> Result<(), Error> {
         let peer = self.peer.borrow().upgrade().filter(|peer| !peer.closed.get()).ok_or(Error::Closed)?;
         let mut body = Vec::new();
@@ -163,6 +179,31 @@ impl Direct {
     }
 }
 
+/// Memory that the peer has exposed.
+struct Exposure {
+    end: Weak<Direct>,
+    from: Vec<Segment>,
+}
+
+impl std::fmt::Debug for Exposure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Exposure").field(&self.from).finish()
+    }
+}
+
+impl RemotePayload for Exposure {
+    fn len(&self) -> usize {
+        self.from.iter().map(|segment| segment.len as usize).sum()
+    }
+    fn fill(&self, _: &File, _: u64, _: usize) -> Option<std::io::Result<()>> {
+        None
+    }
+    fn fetch(&self) -> weft_machine::payload::Fetching {
+        let end = self.end.upgrade().ok_or(Error::Closed);
+        Box::pin(std::future::ready(end.and_then(|end| end.pull(&self.from)).map_err(Into::into)))
+    }
+}
+
 impl Channel for Direct {
     fn kind(&self) -> Kind {
         Kind::Smbd
@@ -194,21 +235,9 @@ impl Channel for Direct {
         Sending::answered(self.deliver(message))
     }
     fn cork(&self, _on: bool) {}
-    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        let fetched = self.peer.borrow().upgrade().ok_or(Error::Closed).and_then(|peer| {
-            let mut all = Vec::new();
-            for segment in &from {
-                let window = self.reach(&peer, segment, Access::RemoteRead)?;
-                let at = all.len();
-                all.resize(at + window.len(), 0);
-                assert!(window.read_at(0, &mut all[at..]));
-            }
-            self.moved(&mut all);
-            let mut traffic = self.traffic.borrow_mut();
-            traffic.read = (traffic.read.0 + all.len() as u64, traffic.read.1 + 1);
-            Ok(Bytes::from(all))
-        });
-        Box::pin(std::future::ready(fetched))
+    fn remote(&self, from: Vec<Segment>) -> Box<dyn RemotePayload> {
+        let own = self.peer.borrow().upgrade().map(|peer| peer.peer.borrow().clone());
+        Box::new(Exposure { end: own.unwrap_or_default(), from })
     }
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error> {
         let stag = self.next.replace(self.next.get() + 0x101);

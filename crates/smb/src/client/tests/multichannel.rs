@@ -123,8 +123,8 @@ impl Channel for FaultyChannel {
     fn cork(&self, on: bool) {
         self.inner.cork(on);
     }
-    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, weft_transport::Error>> {
-        self.inner.fetch(from)
+    fn remote(&self, from: Vec<Segment>) -> Box<dyn weft_transport::RemotePayload> {
+        self.inner.remote(from)
     }
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, weft_transport::Error> {
         self.inner.expose(buf, access)

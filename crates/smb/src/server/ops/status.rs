@@ -50,6 +50,11 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::NoXattr => NtStatus::OBJECT_NAME_NOT_FOUND,
         Error::XattrTooBig => EA_TOO_LARGE,
         Error::Sharing => NtStatus::SHARING_VIOLATION,
+        // The connection ends over this; the answer is for the log of whoever still hears it.
+        Error::Payload(_) => {
+            tracing::debug!("a WRITE: {error}");
+            UNEXPECTED_IO_ERROR
+        }
         Error::Io(e) => {
             tracing::warn!("the file system failed: {e}");
             UNEXPECTED_IO_ERROR

@@ -32,7 +32,8 @@ use weft_machine::{Buf, Charge, File, Pool, rt};
 use weft_store::backend::Ram;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
-    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Segment, Sending, Traffic,
+    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, RemotePayload, Segment, Sending,
+    Traffic,
 };
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateDisposition, CreateOptions, OplockLevel};
@@ -56,11 +57,11 @@ const DISK: u64 = 64 << 20;
 /// A transport that moves nothing, but exposes the memory of a client.
 struct Client {
     rdma: bool,
-    /// What [`Channel::fetch`] returns.
+    /// What [`Channel::remote`] returns.
     memory: Bytes,
     /// Whether the transport can write from it directly into a file in memory.
     reaches_files: Cell<bool>,
-    fetched: RefCell<Vec<Segment>>,
+    fetched: Rc<RefCell<Vec<Segment>>>,
     sent: Cell<usize>,
 }
 
@@ -88,16 +89,15 @@ impl Channel for Client {
         Sending::answered(Ok(()))
     }
     fn cork(&self, _: bool) {}
-    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+    fn remote(&self, from: Vec<Segment>) -> Box<dyn RemotePayload> {
         let len: usize = from.iter().map(|segment| segment.len as usize).sum();
-        let data = self.memory.slice(..len);
-        self.fetched.replace(from);
-        Box::pin(async move { Ok(data) })
-    }
-    fn fetch_into(&self, from: &[Segment], file: &File, offset: u64) -> Option<io::Result<()>> {
-        let len: usize = from.iter().map(|segment| segment.len as usize).sum();
-        let lent = Pool::new(1 << 20).buf_from(&self.memory[..len]).filter(|_| self.reaches_files.get())?;
-        Some(file.place_at(offset, &lent.into_window()))
+        let memory = self.memory.slice(..len);
+        Box::new(Lent {
+            memory,
+            reaches_files: self.reaches_files.get(),
+            from,
+            fetched: self.fetched.clone(),
+        })
     }
     fn expose(&self, _: Buf, _: Access) -> Result<Exposed, Error> {
         Err(Error::Misuse("servers expose nothing"))
@@ -109,6 +109,29 @@ impl Channel for Client {
         Traffic::default()
     }
     fn close(&self) {}
+}
+
+/// Memory of the client that a request names.
+#[derive(Debug)]
+struct Lent {
+    memory: Bytes,
+    reaches_files: bool,
+    from: Vec<Segment>,
+    fetched: Rc<RefCell<Vec<Segment>>>,
+}
+
+impl RemotePayload for Lent {
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+    fn fill(&self, file: &File, offset: u64, len: usize) -> Option<io::Result<()>> {
+        let lent = Pool::new(1 << 20).buf_from(&self.memory[..len]).filter(|_| self.reaches_files)?;
+        Some(file.place_at(offset, &lent.into_window()))
+    }
+    fn fetch(&self) -> weft_machine::payload::Fetching {
+        self.fetched.replace(self.from.clone());
+        Box::pin(std::future::ready(Ok(self.memory.clone())))
+    }
 }
 
 /// One session in one tree, with its server.
@@ -163,7 +186,7 @@ impl Bench {
             rdma,
             memory: (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>().into(),
             reaches_files: Cell::new(false),
-            fetched: RefCell::default(),
+            fetched: Rc::default(),
             sent: Cell::new(0),
         });
         let connection = Rc::new(Connection::new(server.clone(), client.clone()));

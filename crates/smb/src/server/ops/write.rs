@@ -1,4 +1,4 @@
-//! WRITE: writes slices of the message, or bytes fetched from the client's memory, to the file.
+//! WRITE: writes slices of the message, or payload from the client's memory, to the file.
 //!
 //! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Payload is in the message's buffer, in the buffer that was fetched into,
 //! or in none if the transport reaches the file's own memory. Nothing is copied, except that encrypted RDMA payload is
@@ -6,8 +6,8 @@
 //! makes the data durable instead, which is what the client wants.
 
 use bytes::Bytes;
-use weft_machine::File;
-use weft_store::vfs::Kind;
+use weft_machine::PayloadSource;
+use weft_store::vfs::{Error, Kind};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
@@ -16,7 +16,6 @@ use weft_wire::smb2::write::{Flags, Request, Response};
 
 use super::opens::{self, Open};
 use super::read::Route;
-use super::status;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Offset that means the end of the file (FILE_WRITE_TO_END_OF_FILE; [MS-FSA] 2.1.5.4: any negative one except -2).
@@ -63,27 +62,30 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
     if len == 0 {
         return Ok(0);
     }
-    let data = match route.segments {
-        None => request.data,
-        Some(mut segments) => {
-            clip(&mut segments, len);
-            if let (None, Target::At(offset)) = (&route.crypto, at)
-                && placed(cx, &open, offset, &segments, request.flags).await?
-            {
-                return Ok(len);
-            }
-            let data = fetch(cx, segments).await?;
-            match &route.crypto {
-                None => data,
-                Some(crypto) => restored(cx, data, crypto).await?,
-            }
+    let mut remote = route.segments.map(|mut segments| {
+        clip(&mut segments, len);
+        cx.channel().remote(segments)
+    });
+    let mut data = request.data;
+    // What has to be restored, or goes to wherever the end is by then, is fetched first.
+    if (route.crypto.is_some() || matches!(at, Target::End))
+        && let Some(payload) = remote.take()
+    {
+        data = payload.fetch().await.map_err(Error::Payload)?;
+        if let Some(crypto) = &route.crypto {
+            data = restored(cx, data, crypto).await?;
         }
-    };
-    // Locks may have been taken during the transfer.
+    }
     match at {
         Target::At(offset) => {
-            open.claim.may_write(offset, u64::from(len))?;
-            file.write(offset, &[data]).await?;
+            let admit = || open.claim.may_write(offset, u64::from(len));
+            admit()?;
+            let source = match &remote {
+                Some(payload) => PayloadSource::Remote { payload: &**payload, len: len as usize },
+                None => PayloadSource::Memory(std::slice::from_ref(&data)),
+            };
+            // Locks may come while the data travels.
+            file.write_from::<Failure>(offset, source, async || Ok(admit()?)).await?;
         }
         Target::End => {
             file.append::<Failure>(&data, |end| Ok(open.claim.may_write(end, u64::from(len))?)).await?;
@@ -94,29 +96,6 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         file.sync().await?;
     }
     Ok(len)
-}
-
-/// Copies payload straight from the client's memory into a file that is in our memory, if the transport reaches both:
-/// one copy. Returns false if that is not possible.
-async fn placed(
-    cx: &OpContext,
-    open: &Open,
-    offset: u64,
-    segments: &[weft_transport::Segment],
-    flags: Flags,
-) -> Result<bool, Failure> {
-    let Some(file) = &open.file else { return Ok(false) };
-    let len = segments.iter().map(|segment| u64::from(segment.len)).sum();
-    open.claim.may_write(offset, len)?;
-    let mut put = |to: &File, at: u64| cx.channel().fetch_into(segments, to, at);
-    if !file.place(offset, len, &mut put).await? {
-        return Ok(false);
-    }
-    open.written();
-    if is_through(open, flags) {
-        file.sync().await?;
-    }
-    Ok(true)
 }
 
 /// Whether a write is answered only once it is durable.
@@ -153,14 +132,6 @@ fn clip(segments: &mut Vec<weft_transport::Segment>, len: u32) {
         left = left.saturating_sub(segment.len);
     }
     segments.retain(|segment| segment.len > 0);
-}
-
-async fn fetch(cx: &OpContext, segments: Vec<weft_transport::Segment>) -> Result<Bytes, Failure> {
-    cx.channel().fetch(segments).await.map_err(|e| {
-        // The connection ends; the error is logged, in case nobody receives the answer.
-        tracing::debug!("RDMA Read of a WRITE's payload: {e}");
-        status::UNEXPECTED_IO_ERROR.into()
-    })
 }
 
 /// Recovers the client's payload: decrypts it, or verifies its signature.

@@ -15,8 +15,8 @@ use weft_machine::{Buf, Payload, Pool, rt};
 use weft_store::backend::ram::Ram;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
-    Access, Channel, Error, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Peer, Segment,
-    Sending, To, Traffic,
+    Access, Channel, Error, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Peer, Sending, To,
+    Traffic,
 };
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::channel;
@@ -133,9 +133,6 @@ impl Channel for Pipe {
         usize::from(self.0.hole.get())
     }
     fn cork(&self, _on: bool) {}
-    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        Box::pin(std::future::ready(Err(Error::Misuse("no RDMA in this test"))))
-    }
     fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
         Err(Error::Misuse("no RDMA in this test"))
     }

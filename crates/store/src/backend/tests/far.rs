@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{File, Payload, Pool, rt};
+use weft_machine::{File, Payload, PayloadSource, Pool, rt};
 
 use super::api::object::Ended;
 use super::api::*;
@@ -124,7 +124,9 @@ impl Object for FarFile {
         let descriptors = self.far.descriptors;
         let op = match op {
             ObjectOp::Sync { ended } => return Submission::later(self.sync(ended)),
-            ObjectOp::Place { .. } if !descriptors => return Submission::Now(Ok(Done::Placed(false))),
+            ObjectOp::Write { source: PayloadSource::Remote { .. }, .. } if !descriptors => {
+                return Submission::Now(Ok(Done::NeedsMemory));
+            }
             op => op,
         };
         Submission::later(async move {

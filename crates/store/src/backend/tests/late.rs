@@ -1,9 +1,13 @@
 //! Whatever keeps the bytes of an open file: answers may come late and in any order, and a failure is told and changes nothing.
 
+use std::cell::Cell;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::future::{join_all, try_join_all};
+use weft_machine::payload::Fetching;
+use weft_machine::{File, PayloadSource, RemotePayload};
 
 use super::*;
 use crate::backend::volumes::Volumes as Shelved;
@@ -53,8 +57,7 @@ fn each_late<F: Future<Output = ()>>(story: impl Fn(Late) -> F) {
 /// A share of one volume, `file`.
 fn shelf(folder: &tempfile::TempDir, place: Place) -> Shelf<Shelved> {
     let known = Volumes::at(folder.path());
-    let create =
-        Create { place, size: Some(SIZE), allocate: false, direct: false, id: [1; 16], created: 0 };
+    let create = Create { place, size: Some(SIZE), allocate: false, direct: false, id: [1; 16], created: 0 };
     known.create("file", &create).unwrap();
     let volume = known.open("file", &Pool::new(1 << 20)).unwrap();
     let (block, content) = (volume.block.clone(), volume.content.clone());
@@ -85,7 +88,10 @@ fn each_request_gets_its_own_answer_in_whatever_order_they_come() {
         for (n, found) in join_all((0..PIECES).map(back)).await.into_iter().enumerate() {
             assert!(found == piece(n), "piece {n} of {}", late.what);
         }
-        assert!(!answers.into_inner().unwrap().is_sorted(), "nothing was overtaken: the wrapper tests nothing");
+        assert!(
+            !answers.into_inner().unwrap().is_sorted(),
+            "nothing was overtaken: the wrapper tests nothing"
+        );
         file.sync().await.unwrap();
         assert!(!file.is_unflushed());
     });
@@ -138,5 +144,72 @@ fn what_nobody_waits_for_any_more_keeps_nobody_else_waiting() {
         file.write(0, &[piece(2)]).await.unwrap();
         assert!(read(&file, 0, PIECE).await == piece(2));
         assert_eq!(late.vfs.failed_flushes(), 0);
+    });
+}
+
+/// Payload in the memory of a peer.
+#[derive(Debug)]
+struct Kept {
+    bytes: Bytes,
+    reaches_files: bool,
+    /// The connection has ended.
+    lost: bool,
+    filled: Cell<bool>,
+    fetched: Cell<bool>,
+}
+
+impl Kept {
+    fn new(bytes: Bytes, reaches_files: bool, lost: bool) -> Kept {
+        Kept { bytes, reaches_files, lost, filled: Cell::default(), fetched: Cell::default() }
+    }
+}
+
+impl RemotePayload for Kept {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+    fn fill(&self, file: &File, offset: u64, len: usize) -> Option<io::Result<()>> {
+        assert!(file.is_in_memory());
+        self.filled.set(self.reaches_files);
+        let bytes = Pool::new(1 << 20).buf_from(&self.bytes[..len]).filter(|_| self.reaches_files)?;
+        Some(file.place_at(offset, &bytes.into_window()))
+    }
+    fn fetch(&self) -> Fetching {
+        self.fetched.set(true);
+        let lost = self.lost.then(|| io::ErrorKind::ConnectionAborted.into());
+        Box::pin(std::future::ready(lost.map_or_else(|| Ok(self.bytes.clone()), Err)))
+    }
+}
+
+#[test]
+fn what_a_peer_keeps_fills_a_file_in_memory_and_is_fetched_for_all_others() {
+    each_late(async |late| {
+        let file = late.vfs.open(late.node, true).await.unwrap();
+        for (n, reaches_files) in [(1, false), (2, true)] {
+            let kept = Kept::new(piece(n), reaches_files, false);
+            let source = PayloadSource::Remote { payload: &kept, len: PIECE - 1 };
+            let admitted = Cell::new(false);
+            let admit = async || {
+                assert!(kept.fetched.get(), "it is admitted when the bytes are there");
+                admitted.set(true);
+                Ok(())
+            };
+            file.write_from::<Error>(10, source, admit).await.unwrap();
+            let fills = reaches_files && late.what == "ram";
+            assert_eq!(kept.filled.get(), fills, "{}", late.what);
+            assert_eq!((kept.fetched.get(), admitted.get()), (!fills, !fills), "{}", late.what);
+            assert!(read(&file, 10, PIECE - 1).await == piece(n)[1..]);
+            assert!(
+                read(&file, 10 + PIECE as u64 - 1, 1).await.iter().all(|byte| *byte == 0),
+                "more than asked"
+            );
+        }
+        let kept = Kept::new(piece(3), false, false);
+        let source = PayloadSource::Remote { payload: &kept, len: PIECE };
+        refused!(file.write_from(10, source, async || Err(Error::Sharing)).await, Error::Sharing);
+        let lost = Kept::new(piece(4), false, true);
+        let source = PayloadSource::Remote { payload: &lost, len: PIECE };
+        refused!(file.write_from(10, source, async || Ok(())).await, Error::Payload(_));
+        assert!(read(&file, 10, PIECE - 1).await == piece(2)[1..], "what is refused changes nothing");
     });
 }

@@ -60,11 +60,7 @@ impl Layer for Heard {
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         let tells = matches!(
             op,
-            ObjectOp::Write { .. }
-                | ObjectOp::Place { .. }
-                | ObjectOp::Append { .. }
-                | ObjectOp::Copy { .. }
-                | ObjectOp::Sync { .. }
+            ObjectOp::Write { .. } | ObjectOp::Append { .. } | ObjectOp::Copy { .. } | ObjectOp::Sync { .. }
         );
         let Some(file) = self.inner.plain().filter(|_| tells) else { return self.inner.submit(op) };
         let before = if matches!(op, ObjectOp::Sync { .. }) { None } else { self.footprint(file) };

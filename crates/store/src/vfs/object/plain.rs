@@ -1,13 +1,13 @@
 //! An open file of the host, or one in memory.
 //!
 //! Owns: a share of the descriptor. Buffers: a read is a range that the transport fetches late; a write takes slices of what
-//! was received.
+//! was received, or lets a peer's memory fill the file where both are in reach of its transport.
 
 use weft_machine::file::busy::{self, Unlocked};
-use weft_machine::{File, FileRange, Payload, Pool};
+use weft_machine::{File, FileRange, Payload, PayloadSource, Pool, RemotePayload};
 
 use super::super::Error;
-use super::{Admit, Done, Object, ObjectOp, Put, Submission};
+use super::{Admit, Done, Object, ObjectOp, Submission};
 
 /// See the module.
 #[derive(Debug)]
@@ -19,11 +19,17 @@ impl Plain {
         Ok(range(&self.0, size, offset, len))
     }
 
-    /// The caller has a claim.
-    fn place(&self, offset: u64, put: Put<'_>, unlocked: Unlocked) -> Result<Done, Error> {
-        let placed = put(&self.0, offset).transpose();
+    /// Lets the source of a write fill the file. The caller has a claim.
+    fn fill(
+        &self,
+        offset: u64,
+        payload: &dyn RemotePayload,
+        len: usize,
+        unlocked: Unlocked,
+    ) -> Result<Done, Error> {
+        let filled = payload.fill(&self.0, offset, len).transpose();
         drop(unlocked);
-        Ok(Done::Placed(placed?.is_some()))
+        Ok(filled?.map_or(Done::NeedsMemory, |()| Done::Done))
     }
 
     fn append(&self, bytes: &[u8], admit: Admit<'_>, unlocked: Unlocked) -> Result<Done, Error> {
@@ -54,16 +60,18 @@ impl Object for Plain {
             ObjectOp::Read { offset, len, size } => {
                 Submission::Now(self.read(offset, len, size).map(Done::Data))
             }
-            ObjectOp::Write { offset, chain } => match file.try_write_at(offset, chain) {
-                Some(written) => Submission::Now(written.map(|()| Done::Done).map_err(Error::from)),
-                None => Submission::later(async move {
-                    file.write_at(offset, chain).await?;
-                    Ok(Done::Done)
-                }),
-            },
-            ObjectOp::Place { .. } if !file.is_in_memory() => Submission::Now(Ok(Done::Placed(false))),
-            ObjectOp::Place { offset, put, .. } => {
-                self.unlocked(move |unlocked| self.place(offset, put, unlocked))
+            ObjectOp::Write { offset, source: PayloadSource::Memory(chain) } => {
+                match file.try_write_at(offset, chain) {
+                    Some(written) => Submission::Now(written.map(|()| Done::Done).map_err(Error::from)),
+                    None => Submission::later(async move {
+                        file.write_at(offset, chain).await?;
+                        Ok(Done::Done)
+                    }),
+                }
+            }
+            ObjectOp::Write { .. } if !file.is_in_memory() => Submission::Now(Ok(Done::NeedsMemory)),
+            ObjectOp::Write { offset, source: PayloadSource::Remote { payload, len } } => {
+                self.unlocked(move |unlocked| self.fill(offset, payload, len, unlocked))
             }
             // Its file system may block.
             ObjectOp::Append { bytes, admit } if file.blocking().is_some() => Submission::later(async move {

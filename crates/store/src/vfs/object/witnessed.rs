@@ -72,7 +72,7 @@ impl Layer for Witnessed {
         self.mark();
         let done = self.inner.submit(op);
         done.then(move |done| {
-            let changed = matches!(done, Ok(Done::Done | Done::Copied(_) | Done::Placed(true)));
+            let changed = matches!(done, Ok(Done::Done | Done::Copied(_)));
             if !changed || !self.witness.is_watched() {
                 return Submission::Now(done);
             }

@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::Payload;
+use weft_machine::{Payload, PayloadSource, RemotePayload};
 use weft_replica::destination::Destination;
 use weft_replica::group::Behind;
 use weft_replica::record::Record;
 use weft_store::Error;
 use weft_store::backend::{Item, Items};
-use weft_store::vfs::{Done, NodeId, Object, ObjectOp, OpenFile, Put, Submission};
+use weft_store::vfs::{Done, NodeId, Object, ObjectOp, OpenFile, Submission};
 use weft_wire::repl::control::{Refusal, Request, Response};
 
 /// The share's name. Clients hide names that end in a dollar sign.
@@ -305,11 +305,14 @@ impl Door {
         }
     }
 
-    async fn place(&self, offset: u64, len: u64, put: Put<'_>) -> Result<bool, Error> {
+    async fn fill(&self, offset: u64, payload: &dyn RemotePayload, len: usize) -> Result<Done, Error> {
         // Records are checked before they are kept.
-        let Target::Volume(partnership, session, number) = &self.target else { return Ok(false) };
+        let Target::Volume(partnership, session, number) = &self.target else { return Ok(Done::NeedsMemory) };
         let destination = self.doors.destination(partnership)?;
-        destination.place_blocks(*session, *number, offset, len, put).await.map_err(no)
+        match destination.fill_blocks(*session, *number, offset, payload, len).await.map_err(no)? {
+            true => Ok(Done::Done),
+            false => Ok(Done::NeedsMemory),
+        }
     }
 
     async fn exchange(&self, message: Bytes, max: usize) -> Result<Bytes, Error> {
@@ -339,17 +342,15 @@ impl Object for Door {
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         Submission::Now(match op {
             // The data of one protocol request arrives here in one piece.
-            ObjectOp::Write { offset, chain } => {
+            ObjectOp::Write { offset, source: PayloadSource::Memory(chain) } => {
                 let chain = chain.to_vec();
                 return Submission::later(async move {
                     self.write(offset, chain).await?;
                     Ok(Done::Done)
                 });
             }
-            ObjectOp::Place { offset, len, put } => {
-                return Submission::later(
-                    async move { self.place(offset, len, put).await.map(Done::Placed) },
-                );
+            ObjectOp::Write { offset, source: PayloadSource::Remote { payload, len } } => {
+                return Submission::later(self.fill(offset, payload, len));
             }
             ObjectOp::Exchange { message, max } => {
                 return Submission::later(async move { self.exchange(message, max).await.map(Done::Answer) });

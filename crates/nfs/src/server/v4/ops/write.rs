@@ -1,6 +1,6 @@
 //! WRITE and COMMIT (RFC 8881 18.32, 18.3; RFC 7530 16.36, 16.3).
 
-use weft_store::Kind;
+use weft_store::{Error, Kind};
 use weft_wire::nfs4::{Commit, Stable, Status, Verifier, Write, WriteOk};
 
 use super::super::compound::Compound;
@@ -11,24 +11,30 @@ use crate::server::attributes::MAX_FILE_SIZE;
 
 pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
     let node = c.node()?;
-    let Write { stateid, offset, stable, mut data } = args;
+    let Write { stateid, offset, stable, data } = args;
     let len = data.len() as u64;
     let unflushed = c.cx.server.run.writing(&node.share.vfs);
-    let file = loop {
-        let file = io::file(c, &node, &stateid, Intent::Write(offset, len)).await?;
-        offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
-        match c.cx.put(&file, offset, data).await.map_err(|e| status(&e))? {
-            None => break file,
-            // Locks may have been added while the payload travelled.
-            Some(here) => data = here,
-        }
-    };
+    let open = async || io::file(c, &node, &stateid, Intent::Write(offset, len)).await;
+    let file = open().await?;
+    offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
+    // Locks may be added while the payload travels.
+    let admit = async || Box::pin(open()).await.map(drop).map_err(Refused);
+    c.cx.write_data(&file, offset, data, admit).await.map_err(|Refused(status)| status)?;
     node.share.vfs.content_changed(node.id).await;
     let (committed, verifier) = match stable {
         Stable::Unstable => (Stable::Unstable, unflushed.unstable()),
         _ => (Stable::FileSync, unflushed.stable(&file).await.map_err(|e| status(&e))?),
     };
     Ok(WriteOk { count: len as u32, committed, verifier })
+}
+
+/// Why data is not written.
+struct Refused(Status);
+
+impl From<Error> for Refused {
+    fn from(e: Error) -> Refused {
+        Refused(status(&e))
+    }
 }
 
 pub async fn commit(c: &Compound<'_>, args: &Commit) -> Result<Verifier, Status> {

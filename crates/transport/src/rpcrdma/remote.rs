@@ -1,6 +1,6 @@
 //! Payload of a call that is left in the peer's memory until the protocol knows its destination.
 //!
-//! It implements [`Distant`] for a message: straight into a file in memory by `QueuePair::read_into`, or received by
+//! It implements [`RemotePayload`] for a message: straight into a file in memory by `QueuePair::read_into`, or received by
 //! RDMA Read. RFC 8166 3.4.5 lets a responder pull when it likes, before it replies. The connection may end first.
 //! `responder` and `driver` post and complete the Reads.
 
@@ -12,13 +12,12 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
-use weft_machine::File;
+use weft_machine::{File, payload};
 use weft_rdma::Segment;
 
 use super::driver::{Inner, Role};
 use super::responder::{Fetched, Left};
-use crate::channel::{Detached, Distant, Error, Message};
+use crate::channel::{Detached, Error, Message, RemotePayload, fill};
 
 /// The message of a call, with its payload in the peer's memory.
 pub(super) fn message(left: Left, inner: &Rc<Inner>) -> Message {
@@ -38,31 +37,17 @@ impl fmt::Debug for There {
     }
 }
 
-impl Distant for There {
+impl RemotePayload for There {
     fn len(&self) -> usize {
         self.payload.iter().map(|segment| segment.len as usize).sum()
     }
 
-    fn place(&self, len: usize, file: &File, offset: u64) -> Option<io::Result<()>> {
-        let inner = self.inner.upgrade()?;
-        let mut done = 0;
-        for segment in &self.payload {
-            // The padding may be part of the chunk (RFC 8166 3.4.5.2), and does not belong to the file.
-            let rest = len.saturating_sub(done).min(segment.len as usize);
-            if rest == 0 {
-                break;
-            }
-            // At most the length of the segment.
-            let part = Segment { len: rest as u32, ..*segment };
-            if let Err(e) = inner.qp.read_into(part, file, offset.saturating_add(done as u64))? {
-                return Some(Err(e));
-            }
-            done = done.saturating_add(rest);
-        }
-        Some(Ok(()))
+    fn fill(&self, file: &File, offset: u64, len: usize) -> Option<io::Result<()>> {
+        // The padding may be part of the chunk (RFC 8166 3.4.5.2), and does not belong to the file.
+        fill(&*self.inner.upgrade()?.qp, &self.payload, file, offset, len)
     }
 
-    fn fetch(&self) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+    fn fetch(&self) -> payload::Fetching {
         let fetched = Rc::new(Fetched::default());
         if let Some(inner) = self.inner.upgrade()
             && let state = &mut *inner.state.borrow_mut()
@@ -86,20 +71,20 @@ struct Fetching {
 }
 
 impl Fetching {
-    fn outcome(&self) -> Option<Result<Bytes, Error>> {
+    fn outcome(&self) -> Option<io::Result<Bytes>> {
         let outcome = self.fetched.outcome.take()?;
-        Some(outcome.ok_or(Error::Closed))
+        Some(outcome.ok_or(Error::Closed.into()))
     }
 }
 
 impl Future for Fetching {
-    type Output = Result<Bytes, Error>;
+    type Output = io::Result<Bytes>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(outcome) = self.outcome() {
             return Poll::Ready(outcome);
         }
-        let Some(inner) = self.inner.upgrade() else { return Poll::Ready(Err(Error::Closed)) };
+        let Some(inner) = self.inner.upgrade() else { return Poll::Ready(Err(Error::Closed.into())) };
         self.fetched.waker.replace(Some(cx.waker().clone()));
         inner.drive(cx);
         if !inner.state.borrow().out.messages.is_empty() {
