@@ -199,7 +199,11 @@ impl Server {
             read = reader.read_until(b'\n', &mut answer);
         }
         match read {
-            Ok(0) => return Err(format!("the server with process number {} closed the connection", self.pid).into()),
+            Ok(0) => {
+                return Err(
+                    format!("the server with process number {} closed the connection", self.pid).into()
+                );
+            }
             Ok(_) => {}
             Err(e) if is_late(&e) => {
                 return Err(Unanswered::new(self.pid, patience.as_secs(), request).into());

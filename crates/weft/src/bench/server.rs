@@ -296,7 +296,8 @@ fn only_share(url: &Url, password: &str) -> Result<String, Failure> {
         [] => Err(format!("{} lists no share: give one with --share", url.host).into()),
         many => {
             let names: Vec<&str> = many.iter().map(|share| share.name.as_str()).collect();
-            Err(format!("{} has several shares: choose one with --share: {}", url.host, names.join(", ")).into())
+            Err(format!("{} has several shares: choose one with --share: {}", url.host, names.join(", "))
+                .into())
         }
     }
 }

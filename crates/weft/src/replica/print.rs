@@ -76,7 +76,10 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     }
     if let alone @ 1.. = number(engine, "unprotected_writes") {
         let writes = if alone == 1 { "1 write was".to_owned() } else { format!("{alone} writes were") };
-        writeln!(out, "  alone     {writes} acknowledged without a synchronous destination since it was opened")?;
+        writeln!(
+            out,
+            "  alone     {writes} acknowledged without a synchronous destination since it was opened"
+        )?;
     }
     if let Some(said) = read_errors(group) {
         writeln!(out, "  reads     {said}")?;
@@ -188,7 +191,9 @@ fn missing(is_source: bool, peer: &Value) -> String {
 fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
     let is = |key: &str, value| engine[key] == Value::Bool(value);
     let (lacks, word) = match is("consistent", false) {
-        true if is("gave_up", true) => ("of a side that gave up its role".to_owned(), Objection::Resync.word()),
+        true if is("gave_up", true) => {
+            ("of a side that gave up its role".to_owned(), Objection::Resync.word())
+        }
         true => ("in the middle of a resync".to_owned(), Objection::Resync.word()),
         false => match missing(false, peer) {
             lacks if lacks.is_empty() => {

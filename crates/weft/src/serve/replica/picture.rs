@@ -61,8 +61,8 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
     });
     let acceptor = replicas.acceptor.get().ok_or("the server does not listen yet")?;
     let server = nbd::server(exports.collect(), &replicas.pool, None);
-    let folder =
-        std::path::absolute(replicas.folder.path()).map_err(|e| format!("cannot find the path of the snapshot's socket: {e}"))?;
+    let folder = std::path::absolute(replicas.folder.path())
+        .map_err(|e| format!("cannot find the path of the snapshot's socket: {e}"))?;
     let path = socket_path(&folder, &group.name, &shm::runtime_dir())?;
     if !path.starts_with(&folder) {
         let of_user = shm::secure_dir(path.parent().unwrap_or(&folder));
