@@ -424,7 +424,7 @@ mod tests {
         let nobody = ServerOf { user: None, ..options() };
         assert!(check("nas", &[Scheme::Nfs], &nobody).is_ok());
         assert!(refused("local", &[Scheme::Smb], &given).contains("omit --user"));
-        assert!(refused("local", &[Scheme::Smb], &nobody).contains("leave --share out"));
+        assert!(refused("local", &[Scheme::Smb], &nobody).contains("omit --share"));
         assert!(check("local", &[Scheme::Smb], &ServerOf { share: None, ..nobody }).is_ok());
     }
 

@@ -1,4 +1,4 @@
-//! A backend whose files have no descriptor: their bytes lie with another task, which answers later, or fails if it is told to.
+//! A backend whose files have no descriptor: another task holds their bytes, and answers later or fails on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use super::api::*;
 pub struct Far {
     inner: Arc<dyn Backend>,
     pool: Pool,
-    /// Every operation on the bytes of a file fails meanwhile.
+    /// Whether every operation on a file's bytes fails.
     pub fails: Arc<AtomicBool>,
 }
 
@@ -74,7 +74,7 @@ impl std::fmt::Debug for FarFile {
 }
 
 impl FarFile {
-    /// The way there and back.
+    /// The round trip.
     async fn travel(&self) -> Result<(), Error> {
         rt::spawn(rt::yield_now()).await;
         match self.fails.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! What becomes of the files of large streams when the power goes, a step fails, a name is used again, or another program deletes.
+//! The files of large streams when the power fails, a step fails, a name is reused, or another program deletes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::vfs::object::{Layer, Object, ObjectOp, Submission};
 
 type Durable = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
 
-/// A file of which a test knows what is durable.
+/// A file whose durable state a test knows.
 #[derive(Debug)]
 struct Synced(OpenFile, Durable);
 
@@ -46,22 +46,22 @@ impl Layer for Synced {
 
 type Fails = Box<dyn FnMut(&Op) -> bool + Send>;
 
-/// A folder behind which a test stands.
+/// A folder controlled by a test.
 #[derive(Clone)]
 struct Watched(Arc<Behind>);
 
 struct Behind {
     dir: Dir,
-    /// Names, with their directories, that are lost when the power goes.
+    /// Names, with their directories, that are lost in a power failure.
     unsynced: Mutex<Vec<(NodeId, Vec<u8>)>>,
-    /// Which operations fail.
+    /// The operations that fail.
     fails: Mutex<Option<Fails>>,
-    /// What is durable of files' bytes, by their inode.
+    /// The durable bytes of files, by inode.
     durable: Durable,
-    /// Changes of attributes wait while it is set, and then one has come to that.
+    /// While set, changes of attributes wait; then one has reached that point.
     waits: AtomicBool,
     waiting: AtomicBool,
-    /// All files lie on another device than the root.
+    /// Whether all files are on another device than the root.
     elsewhere: bool,
 }
 
@@ -90,7 +90,7 @@ impl Watched {
         *self.0.fails.lock().unwrap() = None;
     }
 
-    /// Takes away what nobody has made durable of the folder of streams.
+    /// Removes everything in the folder of streams that was not made durable.
     async fn lose_power(&self, folder: &Path) {
         let unsynced = std::mem::take(&mut *self.0.unsynced.lock().unwrap());
         for (mut at, name) in unsynced {
@@ -157,7 +157,7 @@ impl Backend for Watched {
         };
         let sets = matches!(op, Op::SetXattr { .. });
         Box::pin(async move {
-            // Whoever lets it go on polls it himself.
+            // The test polls it itself to continue.
             let wait = |_: &mut std::task::Context<'_>| {
                 let waits = sets && self.0.waits.load(Ordering::SeqCst);
                 self.0.waiting.store(waits, Ordering::SeqCst);
@@ -212,7 +212,7 @@ fn an_acknowledged_flush_of_a_stream_survives_a_loss_of_power() {
     }
 }
 
-/// Who flushes need not be who wrote, nor of the same run.
+/// The flush may come from another client than the write, and in another run.
 #[test]
 fn a_flush_makes_durable_what_an_earlier_run_has_written() {
     served(async |_, folder| {

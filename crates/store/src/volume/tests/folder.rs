@@ -246,7 +246,7 @@ fn another_file_in_place_of_a_volumes_own_is_noticed_until_it_is_accepted() {
     replace(&home.file());
     for _ in 0..2 {
         let why = replaced().expect("it is another one, however often it was opened");
-        assert!(why.contains("vol1.img is not the file that it was"), "{why}");
+        assert!(why.contains("vol1.img is not the original file"), "{why}");
     }
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
     volume.growth.accept().expect("it is accepted");
@@ -287,10 +287,10 @@ fn a_file_that_goes_while_it_is_open_is_told() {
     assert!(volume.growth.trouble().is_some_and(|why| why.contains("move it back")));
     fs::remove_file(&moved).expect("it goes");
     assert!(
-        volume.growth.trouble().is_some_and(|why| why.contains("not there any more") && why.contains("copy"))
+        volume.growth.trouble().is_some_and(|why| why.contains("no longer exists") && why.contains("copy"))
     );
     fs::write(home.file(), [0; 8192]).expect("another one");
-    assert!(volume.growth.trouble().is_some_and(|why| why.contains("another file now")));
+    assert!(volume.growth.trouble().is_some_and(|why| why.contains("now another file")));
     // Of one in memory nothing can.
     home.volumes.create("r", &on(Place::Ram, 4096)).expect("it is created");
     assert_eq!(home.volumes.open("r", &home.pool).expect("it opens").growth.trouble(), None);
@@ -316,7 +316,7 @@ fn a_volume_that_cannot_be_flushed_any_more_is_told_for_as_long_as_it_is_open() 
         let why = told(&growth).expect("it is told");
         assert!(why.contains("vol1.img failed") && why.contains("restart the server"), "{why}");
         // A pipe is not the volume's file: each trouble is told.
-        assert!(why.contains("is another file now"), "{why}");
+        assert!(why.contains("is now another file"), "{why}");
     }
 }
 
@@ -400,7 +400,7 @@ fn memory_is_taken_when_that_was_asked_for_and_no_more_than_there_is() {
     assert_eq!(volume.block.geometry().size, 5 << 20);
     home.volumes.create("large", &taken(1 << 60)).expect("nothing is taken before it opens");
     let refused = home.volumes.open("large", &home.pool).expect_err("there is not so much").to_string();
-    assert!(refused.contains("are to be taken"), "{refused}");
+    assert!(refused.contains("are needed, but only"), "{refused}");
 }
 
 #[test]

@@ -236,7 +236,7 @@ mod tests {
             ),
             (
                 "--volume v --share-volumes --snapshots volumes=%F",
-                "--snapshots volumes: it is for folders",
+                "--snapshots volumes: this option is for folders",
                 true,
             ),
             ("--volume v --volume v --nbd", "--volume v is given twice", true),
@@ -274,7 +274,7 @@ mod tests {
             (asked(ram, |c| c.limits.cores = Some(0)), "limits.cores = 0: write a number from 1 to 1024"),
             (asked(ram, |c| c.limits.buffers_bytes = 1), "limits.buffers = 1: write a size from 64M to "),
             (asked(ram, |c| c.limits.spin *= 1 << 20), "limits.spin = "),
-            (asked(ram, |c| c.users.clear()), "users: one user"),
+            (asked(ram, |c| c.users.clear()), "users: configure exactly one user"),
             (asked(ram, |c| c.shares.clear()), "there is neither a share nor a volume"),
             (
                 asked(ram, |c| c.shares[0].snapshots = Some("%F".into())),
