@@ -490,7 +490,7 @@ fn another_file_with_the_inode_of_a_deleted_one_sees_none_of_its_streams() {
             assert!(vfs.streams(g.node).await.unwrap().is_empty());
             refused!(vfs.stream(g.node, b"s", false).await, Error::NotFound);
         }
-        // And where births are not kept: the same identity.
+        // And on a file system without birth times: the same identity.
         copied(&at("h"), &at("g"));
         let vfs = Vfs::from(Dir::open(&folder).unwrap());
         let g = vfs.lookup(ROOT, b"g", false).await.unwrap();
@@ -508,7 +508,7 @@ fn another_file_with_the_inode_of_a_deleted_one_sees_none_of_its_streams() {
     });
 }
 
-/// Where attributes work, none at all is as good as others.
+/// If attributes work, having none decides like any others.
 #[test]
 fn files_of_an_owner_without_attributes_go_after_two_looks() {
     served(async |vfs, folder| {
@@ -578,7 +578,7 @@ fn files_on_another_device_have_no_large_streams_and_lose_no_small_ones() {
     });
 }
 
-/// An earlier version kept them there.
+/// An earlier version stored them there.
 #[test]
 fn what_leads_to_a_large_stream_on_another_device_is_not_replaced() {
     served(async |_, folder| {
@@ -632,7 +632,7 @@ fn a_rename_that_fails_loses_neither_stream() {
             let mut names: Vec<_> =
                 listed(&streams).into_iter().map(|(name, _)| name.to_lowercase()).collect();
             if crash {
-                // It may have been about to be spelled otherwise.
+                // A failed change of spelling may leave another order.
                 names.sort();
                 names.dedup();
             }
@@ -641,7 +641,7 @@ fn a_rename_that_fails_loses_neither_stream() {
                     assert_eq!(names, ["b"], "{what}");
                     assert_eq!(found(&of, f, "b").await, *a, "{what}");
                 }
-                // Both are there, the one under two names perhaps.
+                // Both exist, one of them possibly under two names.
                 Err(_) if crash => {
                     assert!(
                         names.contains(&"a".to_owned()) && names.contains(&"b".to_owned()),
@@ -687,7 +687,7 @@ fn what_is_replaced_by_a_rename_is_gone_and_what_was_renamed_is_written_on() {
     });
 }
 
-/// The name is gone by then: whoever removed it, or watches, must not be told otherwise.
+/// The name has been removed by then, and neither the remover nor watches may be told otherwise.
 #[test]
 fn a_name_that_is_gone_is_gone_although_its_file_cannot_be_asked_afterwards() {
     served(async |_, folder| {
@@ -715,12 +715,12 @@ fn a_name_that_is_gone_is_gone_although_its_file_cannot_be_asked_afterwards() {
         let told: Vec<_> = watch.next().await.changes.into_iter().map(|change| change.action).collect();
         assert_eq!(told, [Action::Removed, Action::Removed, Action::RenamedFrom, Action::RenamedTo]);
         assert_eq!(vfs.lookup(d, b"g", false).await.unwrap().node, over);
-        // Its streams are found by who looks for them.
+        // The periodic check finds its streams.
         assert!(!depot(&folder).is_empty());
     });
 }
 
-/// A descriptor that something keeps would keep the space of a whole stream.
+/// A cached descriptor would keep the space of a whole stream allocated.
 #[test]
 fn a_file_that_is_deleted_gives_the_space_of_its_streams_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -744,7 +744,7 @@ fn a_file_that_is_deleted_gives_the_space_of_its_streams_back() {
                 }
                 _ => {
                     fs::remove_file(path.join("f")).unwrap();
-                    // Of this server nobody knows the file; its own descriptors are found by its own looks.
+                    // The other server does not know the file; its own sweep finds its descriptors.
                     let other = Vfs::from(Dir::open(&path).unwrap());
                     other.sweep(now);
                     assert_eq!(depot(&path).len(), 3);

@@ -344,7 +344,7 @@ fn requests_that_follow_the_drop_of_a_change_wait_for_it() {
     }
 }
 
-/// fallocate keeps everybody else from the file until it ends, which takes minutes where a client has fragmented it.
+/// fallocate excludes everybody else from the file until it ends, which takes minutes if a client has fragmented it.
 #[test]
 fn who_writes_to_a_volume_while_a_range_of_it_is_freed_waits_as_a_task() {
     let (offset, len, durable) = (0, 8192, false);
