@@ -632,7 +632,7 @@ fn a_rename_that_fails_loses_neither_stream() {
             let mut names: Vec<_> =
                 listed(&streams).into_iter().map(|(name, _)| name.to_lowercase()).collect();
             if crash {
-                // A failed change of spelling may leave another order.
+                // The crash may have come in the middle of a change of spelling.
                 names.sort();
                 names.dedup();
             }
