@@ -226,7 +226,7 @@ mod tests {
             ("--ram a=1M --snapshots a=%F", "--snapshots a: a ramdisk has none", true),
             (
                 "./data --snapshots data=daily",
-                "--snapshots data=daily: one component of the path has the time",
+                "--snapshots data=daily: exactly one component of the path must contain the time",
                 true,
             ),
             (
@@ -240,7 +240,7 @@ mod tests {
                 true,
             ),
             ("--volume v --volume v --nbd", "--volume v is given twice", true),
-            ("--volume v --nbd --pcap x", "--pcap: nothing here goes over RDMA", true),
+            ("--volume v --nbd --pcap x", "--pcap: nothing is served over RDMA", true),
             (
                 "./data --nfs-port 0 --export data:xprtsec=tls",
                 "--export data:xprtsec=... needs a certificate: give --nfs-tls-cert and --nfs-tls-key",

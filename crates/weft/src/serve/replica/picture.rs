@@ -55,7 +55,7 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
     let blocks = copy.snapshot(stores).await.map_err(|e| e.to_string())?;
     let exports = group.members.iter().zip(blocks).map(|(member, block)| Export {
         name: member.name.clone(),
-        description: "a picture of a copy, which goes with its test".into(),
+        description: "a snapshot of a copy, removed at the end of the test".into(),
         block,
         read_only: false,
     });
