@@ -3,12 +3,13 @@
 //! [`Block`], [`BlockOp`], [`Outcome`]. The contract is ours; NBD's transmission phase fits it, and so does a SCSI
 //! disk. [`crate::volume`] names and records volumes.
 //!
-//! Operation: a block gets whole requests that own their buffers, and may run several at a time, in any order. A block may be built from
-//! other blocks: replication appends an operation to a log, sends it to the destinations, and submits it to the block
-//! inside. Nothing in the contract is impossible for such a block.
-//! Buffers: a read answers with bytes in memory or with a file range that has not been read yet; a write brings a chain.
-//! Errors: [`Error::Invalid`] for a range outside of the block, which then has not changed; [`Error::NoSpace`]; [`Error::Io`] from the
-//! medium. A failed write may have changed any part of its range, and nothing else.
+//! Operation: a block gets whole requests that own their buffers, and may run several at a time, in any order. A
+//! block may be built from other blocks: replication appends an operation to a log, sends it to the destinations, and
+//! submits it to the block inside. Nothing in the contract is impossible for such a block.
+//! Buffers: a read answers with bytes in memory or with a file range that has not been read yet; a write brings a
+//! chain.
+//! Errors: [`Error::Invalid`] for a range outside of the block, which then has not changed; [`Error::NoSpace`];
+//! [`Error::Io`] from the medium. A failed write may have changed any part of its range, and nothing else.
 //!
 //! The guarantees, which `volume/tests` checks for every implementer:
 //!

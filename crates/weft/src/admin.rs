@@ -1,7 +1,8 @@
 //! Talking to a running `weft serve`: where its socket is, the format of the conversation, and the client side.
 //!
-//! Layout: `STATE/run/PID.sock`, a Unix socket per server; STATE is the state directory, and other users cannot enter `run`.
-//! A connection carries lines: each request is a JSON object with a field `do`, each answer an object with `ok` or
+//! Layout: `STATE/run/PID.sock`, a Unix socket per server; STATE is the state directory, and other users cannot enter
+//! `run`. A connection carries lines: each request is a JSON object with a field `do`, each answer an object with
+//! `ok` or
 //! `error`, in the order of the requests. [`endpoint`] carries requests out.
 
 pub(crate) mod endpoint;

@@ -2,7 +2,8 @@
 //!
 //! The blocks are shared with other servers of the volumes. A volume cannot be resized here (see `weft volume
 //! resize`), and concurrent writers must coordinate with locks and share modes, as with any disk image in a share.
-//! Buffers: reads are ranges of the volume's own file, which are sent by sendfile or RDMA without a copy, like a folder's.
+//! Buffers: reads are ranges of the volume's own file, which are sent by sendfile or RDMA without a copy, like a
+//! folder's.
 
 use std::sync::Arc;
 

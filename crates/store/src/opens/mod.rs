@@ -22,8 +22,8 @@
 //!   [`Opens::release_ranges`]. POSIX locks need no open. [`Opens::may_transfer`] checks a READ or WRITE of NFS
 //!   against the mandatory locks of SMB.
 //!
-//! Cost: a READ or WRITE on an open without byte-range locks reads one or two atomics. NFS calls [`Opens::pass`], which reads one atomic
-//! while the table is empty. Everything else takes the mutex of one shard for a short walk.
+//! Cost: a READ or WRITE on an open without byte-range locks reads one or two atomics. NFS calls [`Opens::pass`],
+//! which reads one atomic while the table is empty. Everything else takes the mutex of one shard for a short walk.
 
 mod grants;
 mod holders;

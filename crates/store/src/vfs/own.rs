@@ -3,8 +3,8 @@
 //!
 //! The kernel's notifications (inotify) do not say who made a change. Every operation of ours leaves a mark before it
 //! acts, and a change on the disk with a mark is not reported again.
-//! Limits: [`MAX_MARKS`]; if there are more, all are dropped, and a change may be reported twice. While nothing is observed, nothing is
-//! marked, at a cost of one atomic load per change.
+//! Limits: [`MAX_MARKS`]; if there are more, all are dropped, and a change may be reported twice. While nothing is
+//! observed, nothing is marked, at a cost of one atomic load per change.
 //!
 //! A name is added or removed by one event, which uses up its mark. A content change causes any number of events: its
 //! mark is valid for [`CONTENT`], and changes by others to the same file within that time are not reported separately

@@ -4,8 +4,9 @@
 //! a file in memory that every change writes back to the attribute. A stream that does not fit moves out once and
 //! stays out: its file is written first, then one change of the attribute refers to it, so that a crash leaves the
 //! stream either before or after the move. From then on it is read and written like any file.
-//! Limits: [`MAX_SMALL_BYTES`] in an attribute, or what the file system allows (ext4: 4 KiB for all attributes of a file);
-//! [`MAX_STREAM_BYTES`] in a file. Changes by another program to a small stream are not seen while it is open here.
+//! Limits: [`MAX_SMALL_BYTES`] in an attribute, or what the file system allows (ext4: 4 KiB for all attributes of a
+//! file); [`MAX_STREAM_BYTES`] in a file. Changes by another program to a small stream are not seen while it is open
+//! here.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::sync::atomic::{AtomicBool, Ordering};

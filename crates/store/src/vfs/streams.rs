@@ -3,9 +3,9 @@
 //! [MS-FSCC] 2.1.5.3 (names), [MS-FSA] 2.1.1.4 (streams). Each stream has an extended attribute of its file, so that
 //! every program moves and removes its name, and its bytes while they fit, with the file; [`super::stream`] has the
 //! storage. This module owns the numbers of streams.
-//! Limits: the names of a file's streams are its attributes', for which file systems have 64 KiB (ext4 without `ea_inode`: 4 KiB including
-//! all values, so some dozens); [`MAX_KNOWN`] streams without users are remembered. Two shares of one folder that
-//! have the same small stream open can overwrite each other's changes.
+//! Limits: the names of a file's streams are its attributes', for which file systems have 64 KiB (ext4 without
+//! `ea_inode`: 4 KiB including all values, so some dozens); [`MAX_KNOWN`] streams without users are remembered. Two
+//! shares of one folder that have the same small stream open can overwrite each other's changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,13 +1,14 @@
 //! Watches: subscriptions to changes in a directory, and the queues that deliver them.
 //!
 //! [MS-FSA] 2.1.4.1 (change notifications) defines the events; NFS can use them as well.
-//! Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes and one MiB per watch, and the room in its owner's [`Charge`]; beyond that the
-//! queue is emptied and marked, and its reader lists the directory again. The disk is not watched here (a backend
-//! does that, see [`Backend::observe`]): changes through [`super::Vfs`] are reported, whatever their protocol.
+//! Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes and one MiB per watch, and the room in its owner's
+//! [`Charge`]; beyond that the queue is emptied and marked, and its reader lists the directory again. The disk is not
+//! watched here (a backend does that, see [`Backend::observe`]): changes through [`super::Vfs`] are reported,
+//! whatever their protocol.
 //!
-//! Cost: while nothing is watched, one atomic load per change. A change is reported to the watches of its directory, without examining
-//! others; watches of whole trees make every change walk up to the root. All watches of a directory share one path,
-//! which is built only if one of them has room for it.
+//! Cost: while nothing is watched, one atomic load per change. A change is reported to the watches of its directory,
+//! without examining others; watches of whole trees make every change walk up to the root. All watches of a directory
+//! share one path, which is built only if one of them has room for it.
 
 use std::any::Any;
 use std::cell::{OnceCell, RefCell};

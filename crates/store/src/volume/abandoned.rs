@@ -3,8 +3,8 @@
 //! [`Abandoned`] counts them, as the guarantee of [`crate::block`] about dropped futures requires. Changes whose
 //! futures are still awaited are not ordered here.
 //!
-//! Operation: a worker thread finishes a system call whether or not anybody awaits it. A future that is dropped earlier counts
-//! its change as abandoned, and later requests wait until the thread has finished it.
+//! Operation: a worker thread finishes a system call whether or not anybody awaits it. A future that is dropped
+//! earlier counts its change as abandoned, and later requests wait until the thread has finished it.
 //! Cost: one atomic load per request while no change is abandoned.
 
 use std::future::poll_fn;

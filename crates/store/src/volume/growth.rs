@@ -2,8 +2,8 @@
 //!
 //! ftruncate(2). This module owns the current size, file and group. Shrinking requires a volume that nobody has open,
 //! except for undoing an unused growth.
-//! Order: the file or device first, durably, then the superblock, and only then the block: whatever happens in between, all announced bytes
-//! exist.
+//! Order: the file or device first, durably, then the superblock, and only then the block: whatever happens in
+//! between, all announced bytes exist.
 
 use std::io;
 use std::os::fd::AsFd;

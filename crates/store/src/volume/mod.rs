@@ -4,11 +4,13 @@
 //! `NAME.volume` in the folder, and the locks of open volumes. The `nbd` crate serves volumes. A volume's file
 //! contains only the volume's data.
 //!
-//! Operation: everything here may block and is for start-up and the command line; only [`Block::submit`] may run on cores.
-//! Locks: an open volume holds flock(2) on its metadata and on its file (a device is opened with O_EXCL, which the kernel refuses while it
-//! is mounted), so a volume is open only once, under any name. The locks end with the process.
-//! Order: a file grows before its superblock says so, and shrinks after; whatever happens in between, all bytes that the superblock promises
-//! exist.
+//! Operation: everything here may block and is for start-up and the command line; only [`Block::submit`] may run on
+//! cores.
+//! Locks: an open volume holds flock(2) on its metadata and on its file (a device is opened with O_EXCL, which the
+//! kernel refuses while it is mounted), so a volume is open only once, under any name. The locks end with the
+//! process.
+//! Order: a file grows before its superblock says so, and shrinks after; whatever happens in between, all bytes that
+//! the superblock promises exist.
 
 pub mod identity;
 pub mod plain;

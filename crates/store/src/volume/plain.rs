@@ -3,9 +3,9 @@
 //! fallocate(2), lseek(2) SEEK_DATA, open(2) O_DIRECT, fsync(2). The file contains the volume's bytes and nothing
 //! else, so other tools can use it.
 //!
-//! Operation: reads are file ranges, so a transport may splice them out of the page cache; writes go to the page cache on the calling core.
-//! With `direct`, aligned transfers bypass the page cache on worker threads; unaligned ones use it, and the kernel
-//! keeps the two coherent.
+//! Operation: reads are file ranges, so a transport may splice them out of the page cache; writes go to the page
+//! cache on the calling core. With `direct`, aligned transfers bypass the page cache on worker threads; unaligned
+//! ones use it, and the kernel keeps the two coherent.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

@@ -2,12 +2,12 @@
 //!
 //! Linux looks names up exactly. Without this cache, every entry would have to be read before a client that ignores
 //! case creates a file, or opens one by another spelling, so filling a directory would take quadratic time.
-//! Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names or [`MAX_KEYS`] keys, [`MAX_ALL_NAMES`] together (about 100 bytes each). A
-//! look-up compares at most [`MAX_OF_A_KEY`] names twice, because it blocks everybody on its core. Directories are
-//! read elsewhere.
+//! Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names or [`MAX_KEYS`] keys, [`MAX_ALL_NAMES`] together (about
+//! 100 bytes each). A look-up compares at most [`MAX_OF_A_KEY`] names twice, because it blocks everybody on its core.
+//! Directories are read elsewhere.
 //!
-//! Consistency: the cached names of a directory are valid while its times change only by our own operations, and for at most
-//! [`MAX_AGE`]. A change by another program within one tick of the file system's clock, or during one of our
+//! Consistency: the cached names of a directory are valid while its times change only by our own operations, and for
+//! at most [`MAX_AGE`]. A change by another program within one tick of the file system's clock, or during one of our
 //! operations, can stay unnoticed for that long; its only effect is that a look-up that ignores case misses a name in
 //! another case.
 

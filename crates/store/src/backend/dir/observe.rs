@@ -2,11 +2,11 @@
 //!
 //! It uses inotify(7) on watched directories, read by its own thread, which sleeps while nothing happens. Watching a
 //! tree means watching every directory in it, including later ones.
-//! Limits: [`MAX_DIRS`] directories of a share, and the kernel's own (fs.inotify.max_user_watches); beyond that, changes are not
-//! reported, which is logged once. If the kernel loses events, every watch is marked, and its reader lists the
-//! directory again; trees are walked again to find directories that appeared meanwhile. Changes by this server are
-//! reported elsewhere (see [`crate::vfs::Own`]). Changes on network file systems are not seen, and file systems that
-//! may block and are mounted below the root are not observed.
+//! Limits: [`MAX_DIRS`] directories of a share, and the kernel's own (fs.inotify.max_user_watches); beyond that,
+//! changes are not reported, which is logged once. If the kernel loses events, every watch is marked, and its reader
+//! lists the directory again; trees are walked again to find directories that appeared meanwhile. Changes by this
+//! server are reported elsewhere (see [`crate::vfs::Own`]). Changes on network file systems are not seen, and file
+//! systems that may block and are mounted below the root are not observed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -10,10 +10,10 @@
 //! file in the folder of an existing file to which none of that file's attributes led in two checks. One check is not
 //! enough, because a moving stream has its file before its attribute. If the attributes cannot be read, nothing is
 //! decided.
-//! Cost: nothing while the folder does not exist. A walk reads only names and inodes, and more only before it removes something. The
-//! attributes of each file with large streams are read. This does not run in read-only shares, and does not look for
-//! files on other devices than the share's root: a device's number, and so the files' identities, change when the
-//! host restarts.
+//! Cost: nothing while the folder does not exist. A walk reads only names and inodes, and more only before it removes
+//! something. The attributes of each file with large streams are read. This does not run in read-only shares, and
+//! does not look for files on other devices than the share's root: a device's number, and so the files' identities,
+//! change when the host restarts.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::collections::HashSet;

@@ -4,8 +4,8 @@
 //! not tell where in the tree the file is, which a share must know to stay inside its folder. So the tree is walked
 //! once from the root, and the directory of each inode is remembered; a wanted file is found during the walk, or
 //! later in its result. Nothing is written to disk.
-//! Limits: [`MAX_ENTRIES`] entries; a file beyond them is stale after a restart. If a file is not found in a walk older than
-//! [`MAX_AGE`], the walk is repeated. The walk waits for the disk only where a listing would.
+//! Limits: [`MAX_ENTRIES`] entries; a file beyond them is stale after a restart. If a file is not found in a walk
+//! older than [`MAX_AGE`], the walk is repeated. The walk waits for the disk only where a listing would.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
 //! Maps [`NodeId`]s to files: their identity, where they were last seen, and a cached O_PATH descriptor.
 //!
-//! Limits: `MAX_NODES` nodes and a number of cached descriptors; both are evicted in clock order (roughly least recently used). A node
-//! that is held, or has known nodes below it, stays. The table makes no system calls; its lock is held for a few map
-//! look-ups.
+//! Limits: `MAX_NODES` nodes and a number of cached descriptors; both are evicted in clock order (roughly least
+//! recently used). A node that is held, or has known nodes below it, stays. The table makes no system calls; its lock
+//! is held for a few map look-ups.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;

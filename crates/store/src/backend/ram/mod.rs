@@ -3,8 +3,9 @@
 //! Files are memfds, so that a READ takes the same path as from a folder: a file range that the transport splices or
 //! reads into the peer's memory. Small files that nobody has open need none (see `content`). Nothing survives the
 //! process.
-//! Limits: bytes (given), names (`MAX_NAMES` or one per page of the limit), and descriptors: a quarter of what the process may have,
-//! for files that are open or longer than a megabyte. Permissions are not enforced, because there is only one user.
+//! Limits: bytes (given), names (`MAX_NAMES` or one per page of the limit), and descriptors: a quarter of what the
+//! process may have, for files that are open or longer than a megabyte. Permissions are not enforced, because there
+//! is only one user.
 
 mod content;
 mod quota;

@@ -1,9 +1,9 @@
 //! The space limit of a memory disk, and the data of one file.
 //!
 //! A file's bytes are released when the last open of a removed file is closed.
-//! Accounting: a file is charged its length in whole pages, holes included, before it grows. A truncation that races with a write may
-//! leave a file undercharged until its next write, but the limit is never exceeded permanently.
-//! with a write may leave a file charged too little until its next write; never a limit that is passed for good.
+//! Accounting: a file is charged its length in whole pages, holes included, before it grows. A truncation that races
+//! with a write may leave a file undercharged until its next write, but the limit is never exceeded permanently. with
+//! a write may leave a file charged too little until its next write; never a limit that is passed for good.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,7 +1,8 @@
 //! The nodes of a memory disk: directories with stable cookies, files, links.
 //!
 //! The bytes of files are in `content`.
-//! Invariants: every node except the root has at least one place, or is held by an open; a directory has exactly one place; `names` and
+//! Invariants: every node except the root has at least one place, or is held by an open; a directory has exactly one
+//! place; `names` and
 //! `order` of a directory list the same entries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
