@@ -103,7 +103,7 @@ class Pictures(unittest.TestCase):
             (1, ["latency", "local", "--out", "/no/such/folder/x.json"], "/no/such/folder"),
             (2, ["latency", "local", "--duration", "soon"], "write seconds"),
             (2, ["latency", "ftp://nas/x"], "smb://"),
-            (2, ["nfs", "local", "--clients", "3"], "16 streams cannot be shared by 3 clients"),
+            (2, ["nfs", "local", "--clients", "3"], "16 streams cannot be divided among 3 clients"),
             (2, ["replica", "nas"], "weft bench replica local"),
             (1, ["replica", "local", "--file-size", "1M"], "16M to 4095M"),
         ]:

@@ -275,7 +275,7 @@ class Passwords(unittest.TestCase):
             text=True, start_new_session=True,
         )
         self.assertEqual(done.returncode, 1)
-        self.assertIn("no password for alice at 127.0.0.1: type it on a terminal, or set WEFT_PASSWORD", done.stderr)
+        self.assertIn("no password for alice at 127.0.0.1: run the command on a terminal, or set WEFT_PASSWORD", done.stderr)
 
 
 class Sockets(unittest.TestCase):

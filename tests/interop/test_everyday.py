@@ -306,7 +306,7 @@ class Everyday(unittest.TestCase):
         _, said = server.communicate(timeout=60)
         made_up = re.search(r"password of tester: (\S+)", said)
         self.assertTrue(made_up, said)
-        self.assertIn("WEFT_PASSWORD is empty, and counts as not set", said)
+        self.assertIn("WEFT_PASSWORD is empty and is ignored", said)
         self.assertIn("no password for tester", refused.stderr)
 
     def test_a_terminal_that_goes_away_ends_a_server_in_order(self):

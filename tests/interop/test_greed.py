@@ -257,7 +257,7 @@ class Greed(unittest.TestCase):
                     self.assertEqual(ready + out, "", said)
                     self.assertEqual(process.returncode, 1, said)
                     self.assertIn(f"may open {few} files", said)
-                    self.assertRegex(said, r"needs \d+ at least: raise the limit with `ulimit -n 1024`")
+                    self.assertRegex(said, r"needs at least \d+: raise the limit with `ulimit -n 1024`")
                     self.assertIn("LimitNOFILE=1024", said)
 
     def test_who_opens_all_that_he_can_keeps_nobody_from_logging_on(self):

@@ -354,8 +354,8 @@ class Replica(Hosts):
         # A replica while it runs: its server reports the change, and the next start does not accept the new file.
         there.replace("vol1")
         [server] = json.loads(there.weft("status", "--json").stdout)["servers"]
-        self.assertIn("is another file now", server["volumes"][0]["warning"])
-        self.assertIn("is another file now", there.log_text())
+        self.assertIn("is now another file", server["volumes"][0]["warning"])
+        self.assertIn("is now another file", there.log_text())
         self.assertEqual(there.stop(), 0)
         there.start()
         [group] = there.wait_until("stopped")

@@ -44,7 +44,7 @@ class Three(Hosts):
         second.wait_until_following(peers=2)
         self.follows(source, "localhost:vol1")
         self.follows(first, "localhost:vol1")
-        self.assertIn("on localhost, where its source is", first.replica("suspend", "vol1", check=False).stderr)
+        self.assertIn("run the command on its source, localhost", first.replica("suspend", "vol1", check=False).stderr)
         self.assertEqual(writer.lost(second.disk("vol1")), [])
         # It is still one group of three: the roles go to the one that was told about the source.
         second.replica("switch", "vol1", "--to", "127.0.0.1:vol1")
@@ -116,7 +116,7 @@ class Three(Hosts):
         said = source.replica("remove", "vol1", "--to", "alias:vol1").stdout
         self.assertEqual([group["role"] for group in first.status()], ["destination"])
         source.wait_until_following(peers=2)
-        self.assertIn("alias:vol1 leads to the copy of 127.0.0.1:vol1, which stays", said)
+        self.assertIn("alias:vol1 is the copy of 127.0.0.1:vol1, which stays", said)
 
     def test_the_list_of_a_source_that_was_set_back_counts_nevertheless(self):
         source, first, second = self.three()
@@ -153,7 +153,7 @@ class Three(Hosts):
         source.crash()
         second.crash()
         said = first.take_over("vol1")
-        self.assertRegex(said, "localhost:vol1 was not told .*: this side sends to it when it reaches it, and no failover is to be typed")
+        self.assertRegex(said, "localhost:vol1 was not told .*: this side replicates to it once it can reach it; do not start a failover")
         second.start()
         source.start()
         first.wait_until_following(peers=2)
@@ -231,7 +231,7 @@ class Three(Hosts):
         source.start()
         second.wait_until_following()
         self.follows(source, "localhost:vol1")
-        self.assertIn("on localhost, where its source is", source.replica("suspend", "vol1", check=False).stderr)
+        self.assertIn("run the command on its source, localhost", source.replica("suspend", "vol1", check=False).stderr)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ class Results(Case):
             error = weft("bench", "show", path, status=1).stderr
             self.assertIn(part, error)
             self.assertIn("bad.json", error)
-        self.assertIn("end the name in .html", weft("bench", "show", self.write("a.json", result()), "--out", "a.gif", status=2).stderr)
+        self.assertIn("the name must end in .html", weft("bench", "show", self.write("a.json", result()), "--out", "a.gif", status=2).stderr)
 
     def test_a_terminal_gets_lines_that_fit(self):
         path = self.write("a.json", result())

@@ -1,26 +1,27 @@
-//! The Block contract: a row of bytes behind one submit function.
+//! The Block contract: a linear array of bytes behind one submit function.
 //!
-//! What: [`Block`], [`BlockOp`], [`Outcome`]. Spec: ours; NBD's transmission phase fits it, and so does a SCSI disk.
-//! Does not: name volumes, or remember them (see [`crate::volume`]).
+//! [`Block`], [`BlockOp`], [`Outcome`]. The contract is ours; NBD's transmission phase fits it, and so does a SCSI
+//! disk. [`crate::volume`] names and records volumes.
 //!
-//! Operation: a block is given whole requests that own their buffers, and may carry out several at a time, in any order.
-//! A block may be made of blocks: what replicates appends an operation to a log, sends it away, and submits it to the
-//! block inside. Therefore nothing here is asked for that such a one could not keep.
-//! Buffers: a read answers with bytes in memory or with a file range that nobody has read; a write brings a chain.
-//! Errors: [`Error::Invalid`] for a range that is not inside, and then nothing has changed; [`Error::NoSpace`];
-//! [`Error::Io`] from the medium. A write that failed has changed any part of its range, and nothing else.
+//! Operation: a block gets whole requests that own their buffers, and may run several at a time, in any order. A
+//! block may be built from other blocks: replication appends an operation to a log, sends it to the destinations, and
+//! submits it to the block inside. Nothing in the contract is impossible for such a block.
+//! Buffers: a read answers with bytes in memory or with a file range that has not been read yet; a write brings a
+//! chain.
+//! Errors: [`Error::Invalid`] for a range outside of the block, which then has not changed; [`Error::NoSpace`];
+//! [`Error::Io`] from the medium. A failed write may have changed any part of its range, and nothing else.
 //!
-//! The promises, which `volume/tests` puts to every implementer:
+//! The guarantees, which `volume/tests` checks for every implementer:
 //!
-//! - What a write changed is seen by every read that is submitted after it was answered. A read that is in flight beside
-//!   a write may see a part of it.
-//! - Durable (the flag, and [`BlockOp::Flush`] for what was answered before it was submitted): it survives the death of
-//!   the process and of the host. [`Medium::Ram`] promises that to nobody, and says so by its name.
-//! - Dropping a future does not stop its request: the kernel finishes a call that has begun. Requests that are submitted after
-//!   the drop are carried out after that call, and [`Block::memory`] returns `None` until it has returned. So whoever has dropped
-//!   the futures of all earlier requests needs no barrier before the next one.
-//! - Once something could not be made durable, nothing ever is again: the kernel reports such a loss once, and forgets
-//!   the pages. Whoever opens the volume anew reads what is really there.
+//! - Every read submitted after a write was answered sees its changes. A read concurrent with a write may see a part
+//!   of them.
+//! - Durable (the flag, and [`BlockOp::Flush`] for what was answered before it was submitted): it survives a crash of
+//!   the process and of the host. [`Medium::Ram`] does not guarantee this, as its name says.
+//! - Dropping a future does not stop its request: the kernel finishes a call that has begun. Requests submitted after
+//!   the drop run after that call, and [`Block::memory`] returns `None` until it has returned. So a caller that has
+//!   dropped the futures of all earlier requests needs no barrier before the next one.
+//! - After a failure to make something durable, every later attempt fails: the kernel reports such a loss once, and
+//!   forgets the pages. Reopening the volume reads what is really there.
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -28,17 +29,16 @@ use weft_machine::{File, Payload};
 
 use crate::Error;
 
-/// A row of bytes.
+/// A linear array of bytes.
 pub trait Block: std::fmt::Debug + Send + Sync {
-    /// What it is made of.
+    /// Its geometry.
     fn geometry(&self) -> Geometry;
-    /// The file in memory that its bytes lie in, from the file's first byte on, where whoever may write to the block may as
-    /// well write there: inside of its size, and for nothing durable. By default there is none. Ask anew for
-    /// each request.
+    /// The file in memory that contains its bytes from offset 0, if users may write to that file directly: inside of
+    /// the block's size, and not for durable data. None by default. Must be called again for each request.
     fn memory(&self) -> Option<&File> {
         None
     }
-    /// Whether what lies where its bytes are read past [`Block::submit`] is what it would answer. By default it is.
+    /// Whether reading its bytes without [`Block::submit`] returns what `submit` would. True by default.
     fn readable(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -49,18 +49,18 @@ pub trait Block: std::fmt::Debug + Send + Sync {
 /// Facts about a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Bytes in all. The one fact that changes while it is open, and only upwards.
+    /// Size in bytes. The only fact that may change while it is open, and it only grows.
     pub size: u64,
-    /// Where they lie.
+    /// Where its bytes are.
     pub medium: Medium,
-    /// Offsets and lengths that are multiples of it are served best; others are served, too.
+    /// Preferred granularity: offsets and lengths that are multiples of it are fastest; others work, too.
     pub preferred: u32,
 }
 
-/// Where the bytes of a volume lie.
+/// Where the bytes of a volume are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
-    /// In memory, as long as the process lives.
+    /// In memory, while the process lives.
     Ram,
     /// In a file.
     File,
@@ -95,19 +95,19 @@ pub enum BlockOp {
         offset: u64,
         /// In order.
         data: Vec<Bytes>,
-        /// Answered when it is durable.
+        /// Answer only when it is durable.
         durable: bool,
     },
-    /// Everything that was answered is durable.
+    /// Makes everything answered so far durable.
     Flush,
-    /// The range is not needed any more. It reads as zeros afterwards, or as before: who needs to know which (a copy
-    /// that must be equal) asks for [`BlockOp::WriteZeroes`].
+    /// The range is no longer needed. Afterwards it reads as zeros or as before: a caller that needs to know (for
+    /// example for an identical copy) uses [`BlockOp::WriteZeroes`].
     Trim {
         /// First byte.
         offset: u64,
         /// How many.
         len: u64,
-        /// Answered when it is durable.
+        /// Answer only when it is durable.
         durable: bool,
     },
     /// The range reads as zeros afterwards.
@@ -116,25 +116,25 @@ pub enum BlockOp {
         offset: u64,
         /// How many.
         len: u64,
-        /// Answered when it is durable.
+        /// Answer only when it is durable.
         durable: bool,
-        /// The space stays reserved: later writes there do not run out of it.
+        /// Keep the space reserved, so that later writes cannot run out of it.
         keep_space: bool,
-        /// [`Error::NotSupported`], and nothing has changed, where it would mean writing as many zeros.
+        /// Fail with [`Error::NotSupported`], without a change, if zeros would have to be written.
         fast: bool,
     },
-    /// What the range is made of: [`Outcome::Extents`].
+    /// The allocation of the range: [`Outcome::Extents`].
     Status {
         /// First byte.
         offset: u64,
         /// How many.
         len: u64,
-        /// The answer may end before the range does, at so many extents; at least one.
+        /// The answer may end before the range does, after this many extents; at least one.
         max_extents: usize,
     },
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// Of a read.
@@ -150,12 +150,12 @@ pub enum Outcome {
 pub struct Extent {
     /// Bytes, not zero.
     pub len: u64,
-    /// Whether nothing is stored: it reads as zeros, and a write may run out of space. False where it is not known.
+    /// Whether nothing is stored: it reads as zeros, and a write may run out of space. False if unknown.
     pub hole: bool,
 }
 
 impl BlockOp {
-    /// Checks the operation against the size; every implementer's first step.
+    /// Checks the operation against the size; every implementer does this first.
     pub fn validate(&self, size: u64) -> Result<(), Error> {
         let (offset, len) = match self {
             BlockOp::Flush => return Ok(()),

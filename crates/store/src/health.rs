@@ -1,14 +1,14 @@
-//! Whether the disk of a share takes what is written to it, told to whoever runs the server.
+//! Detects problems of a share's disk from failing requests, and reports them to the server's administrator.
 //!
-//! Clients learn of a full, read-only or failing disk by the status of their requests, and their users rarely pass that on. So the first
-//! refusal is a warning in the log with the share, the path and what to do, and the end of the trouble is a line, too; in between
-//! `weft status` shows it. A folder that was moved or removed while it is served is shown there as well.
-//! Owns: what is wrong now. Does not: change what clients are answered, or look at the disk by itself: without requests
-//! nothing is known of that.
+//! Clients notice a full, read-only or failing disk by the status of their requests, and their users rarely report
+//! it. So the first failure is logged as a warning with the share, the path and what to do, and the end of the
+//! problem is logged, too; in between `weft status` shows it. It also shows a folder that was moved or removed while
+//! it is served. Answers to clients do not change, and without requests nothing is known, because the disk is not
+//! probed.
 //!
-//! A full disk takes overwrites, and a failing one most requests. So a request that succeeds ends the trouble only when none
-//! has failed for [`CALM`], and that of a full disk only where the request took space. The log has one warning per kind of trouble
-//! in [`REMIND`], whatever clients do, and at most one end of trouble for each.
+//! A full disk accepts overwrites, and a failing one most requests. So a successful request ends a problem only if
+//! none has failed for [`CALM`], and a full disk only if the request took space. The log has one warning per kind of
+//! problem in [`REMIND`], whatever clients do, and at most one end for each.
 
 use std::any::Any;
 use std::fmt;
@@ -29,14 +29,14 @@ use weft_machine::{Time, rt};
 
 use crate::vfs::{Backend, DirName, Error, NodeId, Op, Outcome, Watches};
 
-/// Trouble is over when nothing has failed for so long, and something has succeeded.
+/// A problem is over after a success, if nothing has failed for this long.
 pub const CALM: Duration = Duration::from_secs(10);
 /// How long a status waits for a file system that may block.
 pub const LOOK: Duration = Duration::from_secs(1);
-/// Trouble that lasts is told again after this.
+/// A lasting problem is logged again after this time.
 pub const REMIND: Duration = Duration::from_secs(600);
 
-/// What is wrong with a disk.
+/// A problem of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// No space, or none within the quota.
@@ -62,10 +62,10 @@ impl Trouble {
     }
 }
 
-/// What a request takes of a disk.
+/// What a successful request takes from a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Takes {
-    /// Nothing, or it is not known.
+    /// Nothing, or unknown.
     Nothing,
     /// A new file.
     Name,
@@ -73,20 +73,20 @@ pub(crate) enum Takes {
     Space,
 }
 
-/// Trouble that has not ended.
+/// A problem that has not ended.
 #[derive(Clone, Debug)]
 struct Current {
     trouble: Trouble,
     since: Time,
     last: Time,
     failed: u64,
-    /// What the last request that failed was to take.
+    /// What the last failed request would have taken.
     refused: Takes,
-    /// The log has a warning of it, and so is to have its end.
+    /// Whether it was logged, so that its end must be logged, too.
     warned: bool,
 }
 
-/// When the log had its last warning of each kind, whatever has ended since.
+/// The time of the last logged warning of each kind, even if the problem has ended.
 #[derive(Debug, Default)]
 struct Told {
     full: Option<Time>,
@@ -95,7 +95,7 @@ struct Told {
 }
 
 impl Told {
-    /// Whether a warning is due; it counts as given.
+    /// Whether a warning is due; if so, records it as given.
     fn is_due(&mut self, trouble: Trouble, now: Time) -> bool {
         let told = match trouble {
             Trouble::Full => &mut self.full,
@@ -110,37 +110,37 @@ impl Told {
     }
 }
 
-/// Of one share.
+/// The health of one share.
 #[derive(Debug)]
 pub struct Health {
     share: String,
     /// The folder on the host; `None` in memory.
     folder: Option<PathBuf>,
-    /// The same, open as it is served.
+    /// The open root of the folder.
     root: Option<Arc<OwnedFd>>,
-    /// What it lies on.
+    /// Its file system.
     system: Option<Arc<FileSystem>>,
-    /// Somebody looks at the folder, and has not been answered.
+    /// Whether a check of the folder is running.
     looks: AtomicBool,
-    /// Whether `current` is there: all that a request that succeeds looks at.
+    /// Whether `current` is set: the only thing that a successful request checks.
     ill: AtomicBool,
     known: Mutex<Known>,
 }
 
-/// What is wrong now, and what was said.
+/// The current problem, and the logged warnings.
 #[derive(Debug, Default)]
 struct Known {
     current: Option<Current>,
     told: Told,
 }
 
-/// Where it was, as part of a line of the log: clients choose names, and a line break in one would begin a line of theirs.
+/// The path for a log line, escaped: clients choose names, and a line break in one would start a forged line.
 fn place(path: &Path) -> String {
     format!(", at {}", path.as_os_str().as_bytes().escape_ascii())
 }
 
 impl Health {
-    /// Of a share of this name, in this folder or in memory.
+    /// The health of a share with this name, in this folder or in memory.
     pub fn new(share: &str, folder: Option<&Path>) -> Health {
         Health {
             share: share.to_owned(),
@@ -153,7 +153,7 @@ impl Health {
         }
     }
 
-    /// The same, of a folder that is served as this.
+    /// The same, for a folder served through this descriptor.
     #[must_use]
     pub fn of_root(self, root: Arc<OwnedFd>) -> Health {
         Health { root: Some(root), ..self }
@@ -165,7 +165,8 @@ impl Health {
         Health { system: Some(system), ..self }
     }
 
-    /// [`Health::troubles`] for who does not wait: a file system that does not answer within [`LOOK`] is what is wrong.
+    /// [`Health::troubles`] with a time limit: a file system that does not answer within [`LOOK`] is itself the
+    /// problem.
     pub async fn look(self: Arc<Health>) -> Option<String> {
         let Some(system) = self.system.clone().filter(|system| system.blocks()) else {
             return rt::blocking(move || self.troubles()).await;
@@ -175,7 +176,7 @@ impl Health {
             let hangs = format!("the file system of {} does not answer", folder.display());
             Some(system.trouble().unwrap_or(hangs))
         };
-        // One at a time: the others would take the places of clients.
+        // One at a time: others would take places from clients.
         if self.looks.swap(true, Ordering::AcqRel) {
             return unanswered();
         }
@@ -187,45 +188,45 @@ impl Health {
         }
     }
 
-    /// All that is wrong, and what to do about it; `None` where nothing is. Blocks.
+    /// All problems, and what to do about them; `None` if there are none. Blocks.
     pub fn troubles(&self) -> Option<String> {
         let troubles: Vec<String> = [self.astray(), self.trouble()].into_iter().flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join(". "))
     }
 
-    /// Why the next start will not find the folder that is served: its path leads to another one, or nowhere.
+    /// Why the next start will not find the served folder: its path leads to another one, or to none.
     fn astray(&self) -> Option<String> {
         let (folder, root) = (self.folder.as_ref()?, self.root.as_ref()?);
         let open = rustix::fs::fstat(root).ok()?;
         let path = folder.display();
         let why = match std::fs::metadata(folder) {
             Ok(there) if (there.dev(), there.ino()) == (open.st_dev, open.st_ino) => return None,
-            Ok(_) => "is another folder now",
-            Err(e) if e.kind() == io::ErrorKind::NotFound => "is not there any more",
-            // A folder above that cannot be looked into, say: that has nothing to do with this one.
+            Ok(_) => "is now another folder",
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "no longer exists",
+            // For example, a parent folder cannot be searched: that says nothing about this one.
             Err(_) => return None,
         };
-        // Some file systems count no links of folders, so the kernel is asked for the path.
+        // Some file systems do not count links of folders, so the kernel is asked for the path.
         let now = std::fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd())).ok()?;
         let is_gone = open.st_nlink == 0 || now.as_os_str().as_bytes().ends_with(b" (deleted)");
         Some(match is_gone {
             true => format!(
-                "{path} {why}: the folder that is served was removed, and takes nothing. Restart the server when the right folder is \
+                "{path} {why}: the served folder was removed, and accepts no changes. Restart the server when the right folder is \
                  there"
             ),
             false if now == *folder => format!(
-                "{path} {why}: another file system was mounted over the folder that is served. Unmount it, or restart the server to \
-                 serve that one"
+                "{path} {why}: another file system was mounted over the served folder. Unmount it, or restart the server to \
+                 serve the new one"
             ),
             false => format!(
-                "{path} {why}: the folder that is served was moved to {}, and what clients write goes there. Move it back, or restart \
+                "{path} {why}: the served folder was moved to {}, where clients' writes now go. Move it back, or restart \
                  the server with its new path",
                 now.display()
             ),
         })
     }
 
-    /// What requests have met, where something is wrong.
+    /// The problem seen by requests, if any.
     pub fn trouble(&self) -> Option<String> {
         let current = self.known().current.clone()?;
         let now = rt::now();
@@ -234,13 +235,13 @@ impl Health {
         Some(format!("{said} ({} requests failed in {since} s, the last one {last} s ago)", current.failed))
     }
 
-    /// Whether something is wrong.
+    /// Whether there is a problem.
     pub(crate) fn is_ill(&self) -> bool {
         self.ill.load(Ordering::Acquire)
     }
 
-    /// A request that changes something, and takes so much where it succeeds, has ended; `at` is asked for the path only where
-    /// that is logged.
+    /// Records the result of a changing request, which takes `takes` on success; `at` provides the path only for
+    /// logging.
     pub(crate) fn heard<T>(
         &self,
         done: &Result<T, Error>,
@@ -260,13 +261,13 @@ impl Health {
         }
     }
 
-    /// Whether that is to be logged.
+    /// Records a failure; returns whether it must be logged.
     fn failed(&self, trouble: Trouble, takes: Takes, now: Time) -> bool {
         let Known { current, told } = &mut *self.known();
         self.ill.store(true, Ordering::Release);
         let first = Current { trouble, since: now, last: now, failed: 0, refused: takes, warned: false };
         let known = current.get_or_insert(first);
-        // A disk that fails may be full at times; the worse of the two is what is told.
+        // A failing disk may be full at times; the worse problem is reported.
         if known.trouble != Trouble::Failing && known.trouble != trouble {
             (known.trouble, known.since, known.failed) = (trouble, now, 0);
         }
@@ -300,10 +301,10 @@ impl Health {
         }
     }
 
-    /// A full disk may take a little still.
+    /// A full disk may still accept a little.
     fn is_full(&self) -> bool {
         if self.system.as_ref().is_some_and(|system| system.blocks()) {
-            // It is not asked on a core.
+            // The file system is not asked on a core.
             return false;
         }
         let space = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
@@ -315,12 +316,12 @@ impl Health {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        // No change of what it guards can be interrupted.
+        // No change under this lock can be interrupted.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A look at the folder, until it ends, or does not begin.
+/// A running check of the folder, until it ends or fails to start.
 struct Looking(Arc<Health>);
 
 impl Drop for Looking {
@@ -329,7 +330,7 @@ impl Drop for Looking {
     }
 }
 
-/// A sentence: what is wrong, and what to do.
+/// A sentence with the problem and what to do.
 struct Said<'a> {
     trouble: Trouble,
     folder: Option<&'a Path>,
@@ -343,14 +344,14 @@ impl fmt::Display for Said<'_> {
                     f.write_str("the ramdisk is full: remove files, or serve a larger one (--ram NAME=SIZE)")
                 }
                 Trouble::ReadOnly | Trouble::Failing => {
-                    f.write_str("the ramdisk fails: see the log of the kernel (dmesg)")
+                    f.write_str("the ramdisk fails: see the kernel's log (dmesg)")
                 }
             };
         };
         match self.trouble {
             Trouble::Full => write!(
                 f,
-                "the disk of {folder} is full, or its quota: make space (df -h {folder}; df -i for files)"
+                "the disk of {folder} is full, or its quota: free some space (df -h {folder}; df -i for files)"
             ),
             Trouble::ReadOnly => write!(
                 f,
@@ -360,14 +361,14 @@ impl fmt::Display for Said<'_> {
             Trouble::Failing => {
                 write!(
                     f,
-                    "the disk of {folder} fails: see the log of the kernel (dmesg), and save what can be read"
+                    "the disk of {folder} fails: see the kernel's log (dmesg), and back up what is readable"
                 )
             }
         }
     }
 }
 
-/// Where the file system of a folder is mounted, where the kernel tells (Linux 5.8).
+/// The mount point of a folder's file system, if the kernel reports it (Linux 5.8).
 pub fn mount_point(folder: &Path) -> Option<PathBuf> {
     let folder = folder.canonicalize().ok()?;
     let is_root = |path: &&Path| {
@@ -377,7 +378,7 @@ pub fn mount_point(folder: &Path) -> Option<PathBuf> {
     folder.ancestors().find(is_root).map(Path::to_owned)
 }
 
-/// A backend whose failures are heard.
+/// A backend whose failures are recorded.
 pub(crate) struct Heard {
     backend: Arc<dyn Backend>,
     health: Arc<Health>,
@@ -389,8 +390,8 @@ impl Heard {
     }
 }
 
-/// The name that an operation changes, where its outcome says something of the disk. An extended attribute does not: ext4 has
-/// little space for those on an empty disk.
+/// The name that an operation changes, if its outcome says something about the disk. An extended attribute does not:
+/// ext4 has little space for them even on an empty disk.
 fn changes(op: &Op) -> Option<Option<Vec<u8>>> {
     match op {
         Op::Create { name, .. }
@@ -432,7 +433,7 @@ impl Backend for Heard {
             return Box::pin(async move {
                 let asked = asked.await;
                 if asked.is_err() {
-                    // A name that may go says nothing about the disk.
+                    // Checking whether a name may be removed says nothing about the disk.
                     self.health.heard(&asked, Takes::Nothing, || None);
                 }
                 asked
@@ -440,7 +441,7 @@ impl Backend for Heard {
         }
         let changes = changes(&op);
         let makes = matches!(op, Op::Create { .. });
-        // Anybody may ask for a size that no disk has.
+        // Clients may ask for any size, even one that no disk has.
         let sizes = matches!(op, Op::Setattr { .. });
         let submitted = self.backend.submit(op);
         match changes {

@@ -1,8 +1,8 @@
-//! Where bytes live: shares, the virtual file system and its backends, the one table of opens, and volumes of blocks.
+//! Storage: shares, the virtual file system and its backends, the table of opens, and block volumes.
 //!
-//! What: a [`Vfs`] is a tree of files behind one submit function; `dir` serves a folder, `ram` a memory disk. A
-//! [`block::Block`] is a row of bytes behind another; [`volume`] keeps them in memory, in a file or on a device.
-//! Owns: file descriptors of open files, share modes. Does not: know SMB, NFS or NBD; names are bytes, times are Unix.
+//! A [`Vfs`] is a tree of files behind one submit function; `dir` serves a folder, `ram` a memory disk. A
+//! [`block::Block`] is a linear array of bytes behind another; [`volume`] keeps them in memory, in a file or on a
+//! device. Nothing here knows SMB, NFS or NBD; names are bytes, times are Unix.
 #![forbid(unsafe_code)]
 
 pub mod access;
@@ -18,7 +18,7 @@ pub mod volume;
 
 pub use vfs::*;
 
-/// Whether this process is root: then the kernel refuses it nothing, and who serves others has to decide for it.
+/// Whether this process is root: then the kernel refuses it nothing, and a server must make access decisions itself.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -1,7 +1,7 @@
-//! What a share asks of those who use it.
+//! The access rules of a share.
 //!
-//! What: [`Rules`]; [`Export`] is the part that protocols without a logon (NFS) keep to. Spec: none; after exports(5).
-//! Does not: keep the rules; each protocol does.
+//! [`Rules`]; [`Export`] is the part for protocols without a logon (NFS), modelled on exports(5). Each protocol
+//! enforces them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,43 +11,43 @@ use weft_machine::Peer;
 
 use crate::access::posix::Process;
 
-/// Whom callers without rights of their own are taken for: nobody, by the number that most systems give it.
+/// The user and group of callers without their own identity: nobody, with the number used by most systems.
 pub const NOBODY: u32 = 65_534;
 
-/// What a share asks of those who use it, over whatever protocol.
+/// The rules of a share, for every protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Nothing of it travels in the clear: a protocol that cannot encrypt does not offer it.
+    /// Whether encryption is required: a protocol that cannot encrypt does not offer the share.
     pub encrypted: bool,
-    /// Listings leave out what their user may not read, where the protocol knows such listings.
+    /// Whether listings hide what their user may not read, in protocols that support that.
     pub hides_unreadable: bool,
-    /// What NFS asks.
+    /// The rules of NFS.
     pub nfs: Export,
 }
 
 /// How a share is exported by a protocol whose callers name themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Export {
-    /// Nothing is changed.
+    /// Whether all changes are refused.
     pub read_only: bool,
-    /// Who becomes somebody else; `None` leaves it to the server.
+    /// Whose identity is replaced; `None` leaves it to the server.
     pub squash: Option<Squash>,
-    /// Who they become: user and group; `None` is [`NOBODY`].
+    /// The replacing user and group; `None` is [`NOBODY`].
     pub anonymous: (Option<u32>, Option<u32>),
-    /// From where it may be used; empty is from everywhere.
+    /// The networks that may use it; empty means all.
     pub networks: Vec<Network>,
-    /// How callers name themselves; empty is in every way that the server takes.
+    /// The accepted ways to name a caller; empty means all that the server supports.
     pub flavors: Vec<Flavor>,
-    /// What protects what is said on the way.
+    /// The required protection of the connection.
     pub way: Way,
-    /// From which ports callers come; `None` leaves it to the server.
+    /// The required source ports; `None` leaves it to the server.
     pub ports: Option<Ports>,
-    /// Changes of names and attributes are answered before they are durable.
+    /// Whether changes of names and attributes are acknowledged before they are durable.
     pub asynchronous: bool,
 }
 
 impl Export {
-    /// What asks nothing.
+    /// The export without restrictions.
     pub const PLAIN: Export = Export {
         read_only: false,
         squash: None,
@@ -59,13 +59,13 @@ impl Export {
         asynchronous: false,
     };
 
-    /// Whether it asks anything that the server would not ask by itself.
+    /// Whether it has any restriction beyond the server's own.
     pub fn is_plain(&self) -> bool {
-        // Callers are asked nothing by what they are answered.
+        // Asynchronous answers do not restrict callers.
         *self == Export { asynchronous: self.asynchronous, ..Export::PLAIN }
     }
 
-    /// Whether this peer may use it; from any of these ports, where the export does not say from which.
+    /// Whether this peer may use it; `ports` applies if the export does not choose ports.
     pub fn admits(&self, peer: Peer, ports: Ports) -> Result<(), Unadmitted> {
         if !self.networks.is_empty() && !self.is_near(peer) {
             return Err(Unadmitted::Network);
@@ -73,7 +73,7 @@ impl Export {
         if self.ports.unwrap_or(ports).include(peer) { Ok(()) } else { Err(Unadmitted::Port) }
     }
 
-    /// Whether a connection of this peer, which is protected so, may be used for the share at all.
+    /// Whether a connection of this peer with this protection may be used for the share.
     pub fn lets_in(&self, peer: Peer, ports: Ports, way: Way) -> bool {
         way >= self.way && self.admits(peer, ports).is_ok()
     }
@@ -83,7 +83,7 @@ impl Export {
             Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => {
                 self.networks.iter().any(|network| network.contains(addr.ip()))
             }
-            // The server's own user has the files without the server; others of this host come by a network or not at all.
+            // The server's own user has the files without the server; other local users must use a network.
             Peer::Local { uid, .. } => uid == Process::own().uid,
         }
     }
@@ -92,19 +92,19 @@ impl Export {
 /// Why a peer may not use an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unadmitted {
-    /// It comes from elsewhere.
+    /// Its address is not allowed.
     Network,
     /// Its port is not reserved.
     Port,
 }
 
-/// From which ports callers come (exports(5): `secure`, `insecure`).
+/// The source ports of callers (exports(5): `secure`, `insecure`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
-    /// Whichever.
+    /// Any port.
     Any,
-    /// Those below [`Ports::FIRST_UNRESERVED`], which a host gives to root alone: callers are what root of their host lets
-    /// them be, not what any of its users says.
+    /// Ports below [`Ports::FIRST_UNRESERVED`], which a host allows only to root: then root of the caller's host
+    /// vouches for the caller's identity, not any user.
     Reserved,
 }
 
@@ -112,79 +112,79 @@ impl Ports {
     /// IPPORT_RESERVED of Unix.
     pub const FIRST_UNRESERVED: u16 = 1024;
 
-    /// Whether this peer has such a port. RDMA is no exception: programs of any user make RDMA connections.
+    /// Whether this peer has such a port. RDMA is no exception: programs of any user can make RDMA connections.
     pub fn include(self, peer: Peer) -> bool {
         match (self, peer) {
             (Ports::Any, _) => true,
             (Ports::Reserved, Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr)) => {
                 addr.port() < Ports::FIRST_UNRESERVED
             }
-            // The kernel says who it is. The server's own user has the files without the server.
+            // The kernel reports the peer's user. The server's own user has the files without the server.
             (Ports::Reserved, Peer::Local { uid, .. }) => uid == 0 || uid == Process::own().uid,
         }
     }
 }
 
-/// Who becomes the anonymous user.
+/// Which users become the anonymous user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Squash {
-    /// Nobody does: root is root.
+    /// None: root stays root.
     None,
-    /// Root does.
+    /// Root.
     Root,
-    /// Everybody does.
+    /// All users.
     All,
 }
 
-/// What protects the way between a caller and the server.
+/// The protection of the connection between a caller and the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// Nothing has to.
+    /// None required.
     #[default]
     Any,
     /// TLS.
     Tls,
-    /// TLS, where the caller's host has shown a certificate, too.
+    /// TLS with a certificate of the caller's host.
     Mutual,
 }
 
-/// How a caller names itself.
+/// How a caller is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     /// Not at all.
     None,
-    /// By Unix ids, unproven.
+    /// By unproven Unix ids.
     Sys,
 }
 
 /// Addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Bits behind the prefix are zero.
+    /// The bits after the prefix are zero.
     addr: IpAddr,
     /// At most the bits of the address.
     prefix: u8,
 }
 
-/// What is no network.
+/// Why text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotANetwork {
-    /// No address, or a length that is no number or too long.
+    /// It is not an address, or the length is not a number or too long.
     #[error("write an address or a network: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32")]
     Shape,
-    /// The address has bits behind the prefix.
-    #[error("the address has bits behind the prefix: write {0}")]
+    /// The address has bits after the prefix.
+    #[error("the address has bits after the prefix: write {0}")]
     Bits(Network),
 }
 
 impl Network {
-    /// Whether the address is one of them. One of IPv4 that is written as IPv6 is of IPv4.
+    /// Whether the address is in the network. An IPv4 address written as IPv6 counts as IPv4.
     pub fn contains(&self, addr: IpAddr) -> bool {
         masked(addr.to_canonical(), self.prefix) == Some(self.addr)
     }
 }
 
-/// The address without what lies behind the prefix; `None` where that is longer than the address.
+/// The address without the bits after the prefix; `None` if the prefix is longer than the address.
 fn masked(addr: IpAddr, prefix: u8) -> Option<IpAddr> {
     let prefix = u32::from(prefix);
     match addr {
@@ -284,7 +284,7 @@ mod tests {
         let own = Process::own().uid;
         let (plain, said) = (Export::default(), |ports| Export { ports: Some(ports), ..Export::default() });
         let reserved = |peer| {
-            // What the export says counts before what the server does.
+            // The export's rule overrides the server's.
             assert_eq!(said(Ports::Any).admits(peer, Ports::Reserved), Ok(()));
             assert_eq!(plain.admits(peer, Ports::Any), Ok(()));
             let admitted = said(Ports::Reserved).admits(peer, Ports::Any);
@@ -306,7 +306,7 @@ mod tests {
         }
         assert!(reserved(Peer::Local { uid: own, pid: 1 }) && reserved(Peer::Local { uid: 0, pid: 1 }));
         assert!(!reserved(Peer::Local { uid: own + 1, pid: 1 }));
-        // An address that is not let in is told so, whatever its port.
+        // An address that is not allowed is reported as such, whatever its port.
         let near = Export { networks: vec!["192.0.2.0/24".parse().unwrap()], ..said(Ports::Reserved) };
         let from = |text: &str| near.admits(Peer::Tcp(text.parse().unwrap()), Ports::Any);
         assert_eq!(from("203.0.113.1:40000"), Err(Unadmitted::Network));

@@ -1,12 +1,13 @@
-//! The set-user-id and set-group-id bits of files that are written to: the kernel takes them away, so that nobody lends what he
-//! writes to the file's owner. It leaves them to who has CAP_FSETID, as root has, and a server that writes for others must not.
+//! Makes the kernel clear the set-user-id and set-group-id bits of files that are written to, so that a writer cannot
+//! run code as the file's owner. The kernel does not do so for a process with CAP_FSETID, such as root, but a server
+//! that writes for others must.
 //!
-//! Spec: capabilities(7), inode(7). Owns: nothing; capabilities are a thread's, and new threads have those of their parent.
+//! capabilities(7), inode(7). Capabilities belong to a thread, and new threads inherit them.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// From now on the kernel takes the bits away, whatever this thread and those that it starts write. Without effect for who is
-/// not root.
+/// From now on the kernel clears the bits for writes of this thread and of threads that it starts. No effect for a
+/// process that is not root.
 pub fn leave_to_the_kernel() -> std::io::Result<()> {
     let sets = capabilities(None)?;
     match sets.effective.contains(CapabilitySet::FSETID) {
@@ -15,7 +16,7 @@ pub fn leave_to_the_kernel() -> std::io::Result<()> {
     }
 }
 
-/// Makes a call that may set the bits, of a group that this process is not in as well.
+/// Makes a call that may set the bits, even for a group that this process is not in.
 pub(crate) fn allowed<T>(call: impl FnOnce() -> T) -> T {
     let _allowed = Allowed::here();
     call()
@@ -24,7 +25,7 @@ pub(crate) fn allowed<T>(call: impl FnOnce() -> T) -> T {
 struct Allowed(CapabilitySets);
 
 impl Allowed {
-    /// None where it makes no difference: it is allowed already, or never.
+    /// `None` if it makes no difference: it is always or never allowed.
     fn here() -> Option<Allowed> {
         let sets = capabilities(None).ok()?;
         let may = sets.permitted.contains(CapabilitySet::FSETID);
@@ -53,7 +54,7 @@ mod tests {
 
     #[test]
     fn it_is_allowed_for_one_call() {
-        // Of a thread of its own, because that is whose they are.
+        // On its own thread, because capabilities are per thread.
         let look = || capabilities(None).unwrap().effective.contains(CapabilitySet::FSETID);
         let story = move || {
             let root = capabilities(None).unwrap().permitted.contains(CapabilitySet::FSETID);

@@ -1,10 +1,11 @@
-//! Earlier states of a share that its host keeps as folders: snapshots of ZFS or btrfs, or copies made by anything else.
+//! Earlier states of a share that its host keeps as folders: snapshots of ZFS or btrfs, or copies made by any other
+//! tool.
 //!
-//! What: [`Snapshots`], found by a pattern of their names. Spec: none; strftime(3) for the pattern, times are UTC.
-//! Owns: the file systems of snapshots that were opened lately. Does not: make or remove any.
+//! [`Snapshots`] finds them by a pattern of their names (strftime(3), in UTC), and caches the file systems of
+//! recently opened snapshots. It never creates or removes any.
 //!
-//! The pattern names folders, one of its components the time: `.zfs/snapshot/daily-%Y-%m-%d`. Where it is relative it begins in
-//! the share's folder, where clients may make names: so nothing of it is followed that is a symbolic link.
+//! One component of the pattern contains the time: `.zfs/snapshot/daily-%Y-%m-%d`. A relative pattern starts in the
+//! share's folder, where clients may create names, so no symbolic link in it is followed.
 
 use std::fmt;
 use std::io;
@@ -22,40 +23,42 @@ use weft_machine::rt;
 use crate::backend::Dir;
 use crate::vfs::Vfs;
 
-/// Snapshots of a share that are known at a time; a folder that has more shows the latest.
+/// Maximum number of listed snapshots of a share; of more, the latest are shown.
 const MAX_LISTED: usize = 4096;
-/// File systems of snapshots that are kept ready.
+/// Maximum number of cached file systems.
 const MAX_HELD: usize = 16;
 
-/// What is no pattern.
+/// Why text is not a pattern.
 #[derive(Debug, thiserror::Error)]
 pub enum BadPattern {
-    /// There is no time in it, or in several components.
-    #[error("one component of the path has the time, as in .zfs/snapshot/daily-%Y-%m-%d_%H.%M")]
+    /// No component, or several ones, contain the time.
+    #[error(
+        "exactly one component of the path must contain the time, as in .zfs/snapshot/daily-%Y-%m-%d_%H.%M"
+    )]
     NoTime,
-    /// Not strftime's.
+    /// Not a valid format.
     #[error("{0}: use %Y %m %d %H %M %S")]
     Format(String),
     /// Day, month or year is missing.
     #[error("the time needs a year, a month and a day: %Y %m %d, %F")]
     NoDate,
     /// `..`.
-    #[error("a pattern has no ..")]
+    #[error("a pattern must not contain ..")]
     Parent,
 }
 
-/// Where the snapshots of a share are.
+/// The location of a share's snapshots.
 pub struct Snapshots {
     pattern: Pattern,
     held: Mutex<Vec<(i64, Vfs)>>,
 }
 
 struct Pattern {
-    /// The folder that has the snapshots, and whether names on the way to it may be links.
+    /// The folder with the snapshots, and whether links on the way to it are followed.
     base: PathBuf,
     inside: Option<PathBuf>,
     name: OwnedFormatItem,
-    /// What follows the name with the time.
+    /// The path after the name with the time.
     below: PathBuf,
     said: String,
 }
@@ -67,7 +70,7 @@ impl fmt::Debug for Snapshots {
 }
 
 impl Snapshots {
-    /// Those of `folder` that are named by `pattern`. Looks at nothing yet.
+    /// The snapshots of `folder` that match `pattern`. Does not access the file system yet.
     pub fn new(folder: &Path, pattern: &str) -> Result<Snapshots, BadPattern> {
         let parts: Vec<&str> = pattern.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
         if parts.contains(&"..") {
@@ -77,7 +80,7 @@ impl Snapshots {
         let [at] = timed[..] else { return Err(BadPattern::NoTime) };
         let name = format_description::parse_strftime_owned(parts[at])
             .map_err(|e| BadPattern::Format(e.to_string()))?;
-        // What it makes of a time it has to read again.
+        // A formatted time must be readable again.
         let sample =
             OffsetDateTime::UNIX_EPOCH.format(&name).map_err(|e| BadPattern::Format(e.to_string()))?;
         if read(&name, &sample).is_none() {
@@ -93,13 +96,13 @@ impl Snapshots {
         Ok(Snapshots { pattern, held: Mutex::default() })
     }
 
-    /// When snapshots were taken, in Unix seconds, the latest first. None where their folder is not there.
+    /// When snapshots were taken, in Unix seconds, latest first. Empty if their folder does not exist.
     pub async fn list(self: &Arc<Self>) -> io::Result<Vec<i64>> {
         let this = self.clone();
         self.elsewhere(move || this.pattern.list()).await
     }
 
-    /// Makes calls on a worker, in the places of the file system where that may hang.
+    /// Makes calls on a worker, in the places of the file system if it may hang.
     async fn elsewhere<T: Send + 'static>(
         &self,
         calls: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -111,7 +114,7 @@ impl Snapshots {
         }
     }
 
-    /// The state of a time that [`Snapshots::list`] has named; nothing in it can be changed.
+    /// The state at a time from [`Snapshots::list`]; it is read-only.
     pub async fn at(self: &Arc<Self>, time: i64) -> io::Result<Option<Vfs>> {
         if let Some((_, vfs)) = self.held().iter().find(|(at, _)| *at == time) {
             return Ok(Some(vfs.clone()));
@@ -120,7 +123,7 @@ impl Snapshots {
         let opened = self.elsewhere(move || this.pattern.open(time)).await?;
         let Some(dir) = opened else { return Ok(None) };
         let mut held = self.held();
-        // Another request may have been faster: one table of opens for one snapshot.
+        // Another request may have been faster: one snapshot must have one table of opens.
         if let Some((_, vfs)) = held.iter().find(|(at, _)| *at == time) {
             return Ok(Some(vfs.clone()));
         }
@@ -137,7 +140,7 @@ impl Snapshots {
     }
 }
 
-/// The time in a name; what it leaves out of the time of day is zero.
+/// The time in a name; missing parts of the time of day are zero.
 fn read(format: &OwnedFormatItem, name: &str) -> Option<i64> {
     let mut parsed = Parsed::new();
     let rest = parsed.parse_item(name.as_bytes(), format).ok()?;
@@ -155,7 +158,7 @@ fn read(format: &OwnedFormatItem, name: &str) -> Option<i64> {
 }
 
 impl Pattern {
-    /// The folder that has the snapshots.
+    /// The folder with the snapshots.
     fn base(&self) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let base = match rustix::fs::open(&self.base, flags, Mode::empty()) {
@@ -168,7 +171,7 @@ impl Pattern {
         }
     }
 
-    /// The folders whose names have a time, with it.
+    /// The folders whose names contain a time, with that time.
     fn entries(
         &self,
         base: &OwnedFd,
@@ -208,7 +211,7 @@ impl Pattern {
     }
 }
 
-/// A folder below another, by no symbolic link; `None` where there is none.
+/// A folder below another, without following symbolic links; `None` if it does not exist.
 fn beneath(base: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -220,7 +223,7 @@ fn beneath(base: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// A path that leads to what is open.
+/// A path to an open file.
 fn path_of(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }

@@ -1,7 +1,5 @@
-//! The contract between protocols and backends: one enum of operations, one of outcomes, one of errors.
-//!
-//! Does not: implement; see `backend`. Nor call: [`Vfs`] has a typed call for each operation.
-//! Errors: [`Error`] is what both protocols map to their own codes.
+//! The contract between protocols and backends: enums for operations, outcomes and errors. `backend` implements it;
+//! [`Vfs`] has a typed call for each operation. Both protocols map [`Error`] to their own codes.
 
 mod calls;
 pub(crate) mod depot;
@@ -44,8 +42,9 @@ pub use self::watch::{
 
 /// The longest name of an extended attribute in bytes: Linux takes 255, of which `user.` takes five.
 pub const MAX_XATTR_NAME: usize = 250;
-/// The longest value of an extended attribute in bytes (Linux's XATTR_SIZE_MAX). File systems may take less: ext4 keeps
-/// all of a file's in 4 KiB unless it was made with `ea_inode`; then [`Error::NoSpace`] says so.
+/// The longest value of an extended attribute in bytes (Linux's XATTR_SIZE_MAX). File systems may accept less: ext4
+/// stores all of a file's attributes in 4 KiB unless it was made with `ea_inode`; then the result is
+/// [`Error::NoSpace`].
 pub const MAX_XATTR_VALUE: usize = 65_536;
 
 /// A file or directory of one share. Stable while the share is served; 1 is the root.
@@ -57,18 +56,19 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(1);
 }
 
-/// Which file a node is, as long as the file lives: the same after a restart, and on every share of the same folder.
-/// Opaque; whoever gives it to a client must prove that it comes back unchanged, and bounds who may use it.
+/// Identifies a file for as long as it lives: the same after a restart, and in every share of the same folder.
+/// Opaque; a protocol that gives it to clients must prove that it comes back unchanged, and restricts its use.
 ///
-/// A `ram` share has none that survive: they hold a number that differs from run to run.
+/// Files of a `ram` share do not survive: their identities contain a number that differs between runs.
 ///
-/// Its first eight bytes are a number that no other file of the device has at the same time, little-endian; the last four are zero
-/// on the device of the share's root.
+/// The first eight bytes are a number that is unique among the existing files of the device, little-endian; the last
+/// four are zero on the device of the share's root.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stable(pub [u8; 24]);
 
 impl Stable {
-    /// A number of 63 bits for the file, never zero: the same after a restart, and another one for a later file with the same inode.
+    /// A 63-bit number for the file, never zero: the same after a restart, and different for a later file with the
+    /// same inode.
     ///
     /// ```text
     /// bit 63   62   61 .. 40                  39 .. 0
@@ -89,7 +89,7 @@ impl Stable {
     }
 }
 
-/// FNV-1a, its bits mixed. It is part of what clients keep: never to be changed.
+/// FNV-1a with mixed bits. Clients store the result, so it must never change.
 fn hash(bytes: &[u8]) -> u64 {
     let fnv = bytes
         .iter()
@@ -107,7 +107,7 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A regular file.
@@ -120,7 +120,7 @@ pub enum Kind {
     Special(Special),
 }
 
-/// What is a file by name alone.
+/// A file that exists only as a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Special {
     /// A named pipe.
@@ -136,17 +136,18 @@ pub enum Special {
 /// Attributes of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// Its number in the file system, which outlives this run where the file does. A later file may have the same.
+    /// Its number in the file system, which survives this run if the file does. A later file may have the same
+    /// number.
     pub fileid: u64,
-    /// Which file it is.
+    /// Its identity.
     pub stable: Stable,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes (0 for directories).
     pub size: u64,
-    /// Bytes that it occupies.
+    /// Bytes allocated.
     pub allocated: u64,
     /// Hard links.
     pub nlink: u32,
@@ -162,11 +163,11 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of attributes.
     pub ctime: Timestamp,
-    /// Birth, or the earliest of the others where the file system keeps none.
+    /// Creation time, or the earliest of the other times if the file system does not store it.
     pub btime: Timestamp,
 }
 
-/// What to change; `None` leaves alone.
+/// Attributes to change; `None` leaves an attribute unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Truncate or extend.
@@ -188,7 +189,7 @@ pub struct SetAttr {
 pub enum SetTime {
     /// The server's clock.
     Now,
-    /// This.
+    /// This time.
     To(Timestamp),
 }
 
@@ -199,7 +200,7 @@ pub struct Space {
     pub total: u64,
     /// Bytes free.
     pub free: u64,
-    /// Bytes free to this user.
+    /// Bytes available to this user.
     pub available: u64,
     /// Files in all.
     pub files: u64,
@@ -212,12 +213,12 @@ pub struct Space {
 pub struct Entry {
     /// The name, without `/` and NUL. `.` and `..` are not listed.
     pub name: Vec<u8>,
-    /// Continue after this entry by passing it to the next [`Op::Readdir`]; never 0, and stable while the directory
-    /// stays as it is.
+    /// Pass this to the next [`Op::Readdir`] to continue after this entry; never 0, and stable while the directory
+    /// does not change.
     pub cookie: u64,
     /// Attributes at the time of listing.
     pub attr: Attr,
-    /// What lies beside the file, when that was asked for.
+    /// Summary of the file's extended attributes, if requested.
     pub beside: Option<Beside>,
 }
 
@@ -228,7 +229,7 @@ pub enum SetXattr {
     Create,
     /// Fail with [`Error::NoXattr`] unless there is one.
     Replace,
-    /// Take its place.
+    /// Create or replace.
     Either,
 }
 
@@ -239,7 +240,7 @@ pub enum Exists {
     Fail,
     /// Return it (`created` is false); with `size` in `set` it is truncated.
     Reuse,
-    /// NFSv3 exclusive: return it if it was made with this verifier, fail otherwise.
+    /// NFSv3 exclusive: return it if it was created with this verifier, fail otherwise.
     Verifier([u8; 8]),
 }
 
@@ -252,7 +253,7 @@ pub enum Make {
     Dir,
     /// A symbolic link to this target.
     Symlink(Vec<u8>),
-    /// A pipe, socket or device. Whether somebody may make a device is for the protocol to decide, then for the kernel.
+    /// A pipe, socket or device. The protocol, and then the kernel, decide whether the user may create a device.
     Special(Special),
 }
 
@@ -260,12 +261,12 @@ pub enum Make {
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 pub enum Op {
-    /// Name in directory: [`Outcome::Attr`]. `..` of the root is the root. With `fold_case` a name that does not exist
-    /// as it is spelled matches one that differs by case only.
+    /// Looks up a name in a directory: [`Outcome::Attr`]. `..` of the root is the root. With `fold_case` a name that
+    /// does not exist exactly matches one that differs only in case.
     Lookup { dir: NodeId, name: Vec<u8>, fold_case: bool },
     /// [`Outcome::Attr`].
     Getattr { node: NodeId },
-    /// [`Outcome::Attr`], the new ones.
+    /// [`Outcome::Attr`] with the new attributes.
     Setattr { node: NodeId, set: SetAttr },
     /// [`Outcome::File`]. Regular files only.
     Open { node: NodeId, write: bool },
@@ -275,46 +276,48 @@ pub enum Op {
     Remove { dir: NodeId, name: Vec<u8> },
     /// Removes an empty directory: [`Outcome::Unlinked`].
     Rmdir { dir: NodeId, name: Vec<u8> },
-    /// [`Outcome::Unlinked`]. Without `replace` an existing target fails with [`Error::Exists`]. Two names of one file stay as
-    /// they are (rename(2)).
+    /// [`Outcome::Unlinked`]. Without `replace` an existing target fails with [`Error::Exists`]. Two names of one
+    /// file stay unchanged (rename(2)).
     Rename { from: DirName, to: DirName, replace: bool },
-    /// A further name for a file: [`Outcome::Done`].
+    /// Adds a name to a file: [`Outcome::Done`].
     Link { node: NodeId, dir: NodeId, name: Vec<u8> },
     /// [`Outcome::Target`].
     Readlink { node: NodeId },
-    /// At most `max` entries after `cookie` (0: from the start): [`Outcome::Entries`]. With `beside` each says what
-    /// lies beside its file.
+    /// At most `max` entries after `cookie` (0: from the start): [`Outcome::Entries`]. With `beside` each includes
+    /// the summary of its file's extended attributes.
     Readdir { dir: NodeId, cookie: u64, max: usize, beside: bool },
-    /// Where a node is now: its directory and name ([`Outcome::Place`]); an open handle deletes and renames by this.
+    /// The current place of a node: its directory and name ([`Outcome::Place`]); an open handle deletes and renames
+    /// through it.
     Place { node: NodeId },
     /// [`Outcome::Space`].
     Statfs,
     /// Makes a directory's entries durable: [`Outcome::Done`].
     SyncDir { dir: NodeId },
-    /// Makes durable all that is on the file system of a node: [`Outcome::Done`]. For nodes that nothing smaller reaches.
+    /// Makes all data on the file system of a node durable: [`Outcome::Done`]. For nodes that no smaller flush can
+    /// reach.
     SyncAll { node: NodeId },
-    /// Keeps a node within reach although its name goes away: [`Outcome::Held`].
+    /// Keeps a node accessible although its name is removed: [`Outcome::Held`].
     Hold { node: NodeId },
     /// The value of an extended attribute, named without `user.`: [`Outcome::Value`].
     GetXattr { node: NodeId, name: Vec<u8> },
     /// [`Outcome::Done`].
     SetXattr { node: NodeId, name: Vec<u8>, value: Vec<u8>, how: SetXattr },
-    /// The names of all extended attributes, Weft's own among them: [`Outcome::Names`].
+    /// The names of all extended attributes, including Weft's own: [`Outcome::Names`].
     ListXattrs { node: NodeId },
     /// [`Outcome::Done`].
     RemoveXattr { node: NodeId, name: Vec<u8> },
-    /// What lies beside a file: [`Outcome::Beside`].
+    /// The summary of a file's extended attributes: [`Outcome::Beside`].
     Beside { node: NodeId },
     /// [`Outcome::Stable`].
     Stable { node: NodeId },
-    /// Whether the host lets the name go: [`Outcome::Done`], or what [`Op::Remove`] or [`Op::Rmdir`] of it would be refused with, as
-    /// far as that is known beforehand.
+    /// Whether the host allows removing the name: [`Outcome::Done`], or the error that [`Op::Remove`] or
+    /// [`Op::Rmdir`] would return, as far as that is known beforehand.
     MayUnlink { dir: NodeId, name: Vec<u8> },
-    /// The node of a file that was given out as this, perhaps before a restart: [`Outcome::Attr`].
+    /// The node of a file with this identity, which may have been given out before a restart: [`Outcome::Attr`].
     Find { stable: Stable },
 }
 
-/// What an operation gives back.
+/// The result of an operation.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 pub enum Outcome {
@@ -332,28 +335,28 @@ pub enum Outcome {
     Target(Vec<u8>),
     /// Space.
     Space(Space),
-    /// The node stays within reach until this is dropped.
+    /// Keeps the node accessible until dropped.
     Held(Hold),
     /// An extended attribute.
     Value(Vec<u8>),
     /// Names of extended attributes.
     Names(Vec<Vec<u8>>),
-    /// What lies beside a file.
+    /// Summary of a file's extended attributes.
     Beside(Beside),
-    /// Which file it is.
+    /// The file's identity.
     Stable(Stable),
-    /// A name is gone; the node that has none left by that, as far as is known.
+    /// A name was removed; contains the node if it is known to have lost its last name.
     Unlinked(Option<NodeId>),
-    /// Nothing to say.
+    /// Nothing to return.
     Done,
 }
 
-/// Keeps a node within reach: as long as it lives, attributes can be asked and set even when the name was removed.
-/// Every open of a protocol that keeps opens owns one.
+/// Keeps a node accessible: while it lives, attributes can be read and set even after the name was removed. Every
+/// open of a stateful protocol owns one.
 pub struct Hold(#[allow(dead_code, reason = "it works by being kept")] Arc<dyn Any + Send + Sync>);
 
 impl Hold {
-    /// Wraps whatever the backend wants kept.
+    /// Wraps a value that the backend wants to keep alive.
     pub fn new(kept: Arc<dyn Any + Send + Sync>) -> Hold {
         Hold(kept)
     }
@@ -369,27 +372,28 @@ impl std::fmt::Debug for Hold {
 pub trait Backend: Send + Sync {
     /// "dir" or "ram".
     fn kind(&self) -> &'static str;
-    /// Whether it changes nothing, whoever asks.
+    /// Whether it refuses all changes.
     fn is_read_only(&self) -> bool {
         false
     }
-    /// Whether other programs can change what it serves.
+    /// Whether other programs can change its files.
     fn changes_on_the_host(&self) -> bool {
         false
     }
-    /// Looks at `max` of the descriptors that it caches, and closes those of files that have no name any more.
+    /// Examines `max` of its cached descriptors, and closes those of files that have no name any more.
     fn sweep(&self, max: usize) {
         let _ = max;
     }
-    /// Removes what belongs to files that other programs have deleted. Called from time to time, unless the share is read-only.
+    /// Removes leftovers of files that other programs have deleted. Called periodically, unless the share is
+    /// read-only.
     fn tidy(&self, now: Instant) {
         let _ = now;
     }
     /// Carries out one operation.
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
-    /// From now on until the answer is dropped, tells `watches` what others than this server change in `dir`, or in the
-    /// tree below it. What goes through [`Vfs`] it does not tell: that bears a mark ([`Watches::own`]). By default nobody
-    /// else changes anything.
+    /// Until the result is dropped, reports to `watches` what others than this server change in `dir`, or in the tree
+    /// below it. Changes through [`Vfs`] are marked ([`Watches::own`]) and not reported. By default, nobody else
+    /// changes anything.
     fn observe(
         self: Arc<Self>,
         dir: NodeId,

@@ -1,7 +1,8 @@
 //! Talking to a running `weft serve`: where its socket is, the format of the conversation, and the client side.
 //!
-//! Layout: `STATE/run/PID.sock`, a Unix socket per server; STATE is the state directory, and other users cannot enter `run`.
-//! A connection carries lines: each request is a JSON object with a field `do`, each answer an object with `ok` or
+//! Layout: `STATE/run/PID.sock`, a Unix socket per server; STATE is the state directory, and other users cannot enter
+//! `run`. A connection carries lines: each request is a JSON object with a field `do`, each answer an object with
+//! `ok` or
 //! `error`, in the order of the requests. [`endpoint`] carries requests out.
 
 pub(crate) mod endpoint;
@@ -199,7 +200,11 @@ impl Server {
             read = reader.read_until(b'\n', &mut answer);
         }
         match read {
-            Ok(0) => return Err(format!("the server with process number {} closed the connection", self.pid).into()),
+            Ok(0) => {
+                return Err(
+                    format!("the server with process number {} closed the connection", self.pid).into()
+                );
+            }
             Ok(_) => {}
             Err(e) if is_late(&e) => {
                 return Err(Unanswered::new(self.pid, patience.as_secs(), request).into());

@@ -296,7 +296,7 @@ fn sections(
             assignment.choose(chosen);
             report.notes.extend(pace.as_ref().and_then(|pace| pace.shortened(chosen)).map(|how| {
                 format!(
-                "{}: {how}, to finish in the planned time; --duration measures longer",
+                    "{}: {how}, to finish in the planned time; --duration measures longer",
                     assignment.picture()
                 )
             }));

@@ -87,7 +87,7 @@ impl Service {
                 // The process printed the reason on standard error; do not leave it running.
                 let _ = child.kill();
                 let _ = child.wait();
-            Err(format!("`weft {}` did not become ready: {e}", args.join(" ")).into())
+                Err(format!("`weft {}` did not become ready: {e}", args.join(" ")).into())
             }
         }
     }

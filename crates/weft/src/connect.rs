@@ -176,9 +176,7 @@ pub(crate) const FILE_MODE: u32 = 0o666;
 
 /// Warns that a server does not hide new content from other users.
 fn note_shown(path: &str) {
-    note!(
-        "weft: the server cannot hide the new content of {path} from other users while it is incomplete"
-    );
+    note!("weft: the server cannot hide the new content of {path} from other users while it is incomplete");
 }
 
 /// The error for the second of two concurrent copies.

@@ -239,7 +239,9 @@ impl Done {
         }
         match remote.lost_connections() {
             0 => {}
-            n => line(format!("  {n} lost during the copy; their unanswered requests were repeated on the others"))?,
+            n => line(format!(
+                "  {n} lost during the copy; their unanswered requests were repeated on the others"
+            ))?,
         }
         if remote.losses() > 0 {
             line(format!("  reconnected {} times and continued", remote.losses()))?;

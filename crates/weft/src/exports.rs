@@ -102,7 +102,7 @@ mod tests {
             ("data:readonly", "not an export option"),
             ("data:ro=1", "not an export option"),
             ("data:insecure=yes", "secure, insecure"),
-            ("data:anonuid=me", "number"),
+            ("data:anonuid=me", "numeric"),
             ("data:net=192.0.2.1/24", "write 192.0.2.0/24"),
             ("data:sec=krb5p", "Kerberos"),
             ("data:sec=", "write sys, none"),

@@ -124,7 +124,10 @@ mod tests {
     fn the_end_that_failed_is_named_and_the_other_is_not() {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         let said = Fault::here(Path::new("/mnt/usb/film"), &full).told("smb://a@nas/data/film").to_string();
-        assert!(said.starts_with("/mnt/usb/film: no storage space; free some space (df -h /mnt/usb "), "{said}");
+        assert!(
+            said.starts_with("/mnt/usb/film: no storage space; free some space (df -h /mnt/usb "),
+            "{said}"
+        );
         assert!(!said.contains("nas"), "{said}");
         let said = Fault::here(Path::new("film"), &full).reason().to_string();
         assert!(said.contains("df -h . shows"), "{said}");

@@ -48,7 +48,10 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
             };
             targets_bytes += target.as_ref().map_or(0, String::len);
             if targets_bytes > MAX_TARGETS_BYTES {
-                return Err(format!("{url}: the targets of its links take more than 512 MiB; list a subfolder").into());
+                return Err(format!(
+                    "{url}: the targets of its links take more than 512 MiB; list a subfolder"
+                )
+                .into());
             }
             shown.push((entry, target));
         }

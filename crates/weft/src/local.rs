@@ -497,10 +497,10 @@ impl LockError {
         match self {
             LockError::Io(e) => Fault::here(path, &e).reason(),
             LockError::UnderWay => format!("another copy to this file is under way ({shown})").into(),
-            LockError::Foreign => {
-                format!("{shown}: another user has created this file, whose name the copy needs: remove it (rm)")
-                    .into()
-            }
+            LockError::Foreign => format!(
+                "{shown}: another user has created this file, whose name the copy needs: remove it (rm)"
+            )
+            .into(),
         }
     }
 }

@@ -36,9 +36,8 @@ fn settle(core: &Core) -> Result<rt::Options, Failure> {
 
 /// Binds this thread, and threads it starts later, to a processor.
 pub(crate) fn pin(cpu: usize) -> Result<(), Failure> {
-    let none = || {
-        format!("this process has no processor {cpu}: `taskset -p $$` and nproc show the available ones")
-    };
+    let none =
+        || format!("this process has no processor {cpu}: `taskset -p $$` and nproc show the available ones");
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
         return Err(none().into());
     }

@@ -65,7 +65,9 @@ fn one(state: &Path, pid: Option<u32>) -> Result<Server, Failure> {
     let mut servers = status::chosen(state, pid)?;
     if servers.len() > 1 {
         let pids: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
-        return Err(format!("several servers run on this host: choose one with --pid: {}", pids.join(", ")).into());
+        return Err(
+            format!("several servers run on this host: choose one with --pid: {}", pids.join(", ")).into()
+        );
     }
     servers.pop().ok_or_else(|| "no server is running; start one: weft serve --replica".into())
 }

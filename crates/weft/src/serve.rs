@@ -48,9 +48,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     // Before anything fails for lack of descriptors.
     listen::quota::raise_descriptors()?;
     if let Some(bytes) = crate::signals::longest_file() {
-        tracing::warn!(
-            "`ulimit -f` limits files to {bytes} bytes: writes past that fail"
-        );
+        tracing::warn!("`ulimit -f` limits files to {bytes} bytes: writes past that fail");
     }
     let json = args.json;
     let plan = args.config()?.check()?;

@@ -114,7 +114,7 @@ mod tests {
         assert!(matches!(form("a.md"), Ok(Form::Claims)));
         for path in ["a", "a.txt", "-.txt", "/dev"] {
             let refused = form(path).map(drop).unwrap_err();
-            assert!(refused.starts_with(&format!("{path}: end the name in .html")), "{refused}");
+            assert!(refused.starts_with(&format!("{path}: the name must end in .html")), "{refused}");
         }
     }
 

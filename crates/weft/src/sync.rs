@@ -177,7 +177,10 @@ impl<'a> Work<'a> {
             let found = there.get(&folded);
             let inside = is_within(&folded, &placeless);
             if !seen.insert(folded.clone()) {
-                work.clashes.push((path, "another name differs only in case, and the server treats both as one name"));
+                work.clashes.push((
+                    path,
+                    "another name differs only in case, and the server treats both as one name",
+                ));
                 continue;
             }
             match found {

@@ -29,9 +29,7 @@ fn parent(error: &clap::Error) -> String {
 
 fn instead_below(parent: &str, name: &str) -> Option<&'static str> {
     Some(match (parent, name.to_lowercase().as_str()) {
-        ("replica", "list" | "ls" | "show" | "info") => {
-            "to list replicated volumes: `weft replica status`"
-        }
+        ("replica", "list" | "ls" | "show" | "info") => "to list replicated volumes: `weft replica status`",
         ("replica", "delete" | "rm" | "stop" | "end") => "to end replication: `weft replica remove GROUP`",
         ("replica", "failover" | "promote" | "takeover") => {
             "to replace a lost source with its copy: `weft replica switch GROUP --failover`, on the host with the copy"
@@ -55,7 +53,9 @@ fn instead(name: &str) -> Option<&'static str> {
             "weft only copies and lists files; to change names: smbclient //HOST/SHARE -U USER -c 'del FILE' (or rename, mkdir); to make folders equal: weft sync --delete"
         }
         "dir" | "list" | "shares" => "to list files: `weft ls smb://USER@HOST/SHARE`",
-        "mount" => "weft does not mount; the kernel does: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt",
+        "mount" => {
+            "weft does not mount; the kernel does: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt"
+        }
         "start" | "server" | "share" | "export" => "to serve folders: `weft serve DIR --user NAME`",
         "rsync" | "mirror" => "to make folders equal: `weft sync FROM TO`",
         "ping" | "perf" => "use `weft rdma ping` or `weft rdma perf`",

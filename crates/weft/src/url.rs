@@ -100,7 +100,7 @@ pub(crate) enum UrlError {
     Export(String, String),
     #[error("{0}:// is not supported: write smb://USER@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH")]
     Scheme(String),
-    #[error("weft writes cifs:// as smb://: {typed}", typed = shell_word(.0))]
+    #[error("weft uses smb:// for cifs://: write {typed}", typed = shell_word(.0))]
     Cifs(String),
     #[error("{0:?} begins with a blank: write {typed}", typed = shell_word(.1))]
     Blank(String, String),
@@ -482,7 +482,7 @@ mod tests {
         let user = default_user();
         assert_eq!(
             says("localhost", ""),
-            format!("localhost is no URL; write smb://{user}@localhost, or nfs://localhost/EXPORT")
+            format!("localhost is not a URL; write smb://{user}@localhost, or nfs://localhost/EXPORT")
         );
         assert!(
             says("bob@nas:4450/data/x", "")
@@ -492,7 +492,7 @@ mod tests {
         for local in ["/tmp", ".", "./x", ""] {
             assert!(says(local, "SHARE/PATH").contains(&format!("smb://{user}@HOST/SHARE/PATH")), "{local}");
         }
-        assert!(says("", "").starts_with("\"\" is no URL"));
+        assert!(says("", "").starts_with("\"\" is not a URL"));
     }
 
     #[test]
@@ -549,7 +549,7 @@ mod tests {
     fn what_the_other_protocol_has_is_refused() {
         assert_eq!(Url::parse("smb://a@h/s?mountport=20048"), Err(UrlError::MountOfSmb));
         let says = Url::parse("nfs://bob@h/s/x").unwrap_err().to_string();
-        assert!(says.contains("bob is not used") && says.ends_with("write nfs://h/s/x"), "{says}");
+        assert!(says.contains("instead of bob") && says.ends_with("write nfs://h/s/x"), "{says}");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Permissions that are set on a file that has a descriptor: the descriptor says the same from then on.
+//! Sets permissions on a file with a descriptor, and adapts the descriptor to them.
 //!
-//! Spec: RFC 8881 6.4.1.1 (setting the mode and not the list), 6.3.2 (the mode of a list).
-//! Does not: ask who may; touch files without a descriptor, whose permissions are all there is.
+//! RFC 8881 6.4.1.1 (setting the mode and not the list), 6.3.2 (the mode of a list). Whether the caller may do so is
+//! checked elsewhere. A file without a descriptor has nothing but its permissions, and is not touched here.
 //!
-//! The three classes get entries of their own in front of and behind the others, as a list of a mode has them. Of what
-//! was there, reading, writing and executing goes from the entries of the three classes; others who are named keep no more
-//! of it than the group has. All further rights, and whatever is for children alone, stay.
+//! The three classes get their own entries before and after the others, as in a list made from a mode. The old
+//! entries of the three classes lose reading, writing and executing; other named users and groups keep at most the
+//! group's share of these. All other rights, and entries that only children inherit, stay.
 
 use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::AccessMask;
@@ -13,14 +13,14 @@ use weft_wire::smb2::access::AccessMask;
 use super::keep::{store, stored};
 use crate::vfs::{Attr, Error, Kind, SetAttr, Vfs};
 
-/// What comes with a class whatever its bits are: it may see what is there.
+/// Rights that a class always has, whatever its bits: it may see the file's metadata.
 const ALWAYS: AccessMask =
     AccessMask(AccessMask::FILE_READ_ATTRIBUTES.0 | AccessMask::READ_CONTROL.0 | AccessMask::SYNCHRONIZE.0);
-/// What the owner may besides.
+/// Additional rights of the owner.
 const OWNERS: AccessMask =
     AccessMask(AccessMask::FILE_WRITE_ATTRIBUTES.0 | AccessMask::WRITE_DAC.0 | AccessMask::WRITE_OWNER.0);
 
-/// Sets attributes of a file; where its permissions are among them and it has a descriptor, that follows.
+/// Sets attributes of a file; if they include permissions and the file has a descriptor, adapts the descriptor.
 ///
 /// # Errors
 /// Those of [`Vfs::setattr`], and of keeping an extended attribute.
@@ -34,13 +34,13 @@ pub async fn set(vfs: &Vfs, before: &Attr, set: SetAttr) -> Result<Attr, Error> 
     Ok(after)
 }
 
-/// The descriptor of a file whose permissions have become those of `attr`.
+/// The descriptor of a file after its permissions have become those of `attr`.
 fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor {
     let directory = attr.kind == Kind::Dir;
     let [owner, group, others] =
         [attr.mode >> 6, attr.mode >> 3, attr.mode].map(|bits| rights(bits, directory));
     let all = rights(7, directory);
-    // An owner as SMB knows him, and the owner whose bits these are.
+    // The owner's SMB identity, and the Unix user whose bits these are.
     let mut users = vec![Sid::unix_user(attr.uid)];
     users.extend(descriptor.owner.clone().filter(|owner| users.first() != Some(owner)));
     let mut groups = vec![Sid::unix_group(attr.gid)];
@@ -54,7 +54,7 @@ fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor
         add(&mut list, false, (group | others).without(owner), sid);
     }
     let aces = match &descriptor.dacl {
-        // Everybody might do everything: what is left of that is what is no reading, writing or executing.
+        // Everybody may do everything: of that, everything except reading, writing and executing remains.
         Dacl::Null => vec![Ace::allow(Sid::everyone(), AccessMask::FILE_ALL, AceFlags::NONE)],
         Dacl::Absent => Vec::new(),
         Dacl::List(aces) => aces.clone(),
@@ -75,7 +75,7 @@ fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor
         };
         let class = is_class(&sid);
         let left = match (class, allows) {
-            // What the class's own entries say again is not said twice, however often permissions are set.
+            // Rights that the class's own entries grant are not repeated, however often permissions are set.
             (true, true) if users.contains(&sid) => mask.without(all | ALWAYS | OWNERS),
             (true, true) => mask.without(all | ALWAYS),
             (true, false) => mask.without(all),
@@ -88,12 +88,12 @@ fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor
         }
         let heirs = flags & (AceFlags::OBJECT_INHERIT | AceFlags::CONTAINER_INHERIT);
         if heirs != AceFlags::NONE {
-            // What children inherit is not a matter of this one's permissions.
+            // Entries for children do not depend on this file's permissions.
             list.push(ace.with_flags(flags | AceFlags::INHERIT_ONLY));
         }
         add(&mut list, allows, left, &sid);
         if !class {
-            // What others may, and the group may not, is not for somebody who is named.
+            // A named user or group must not get rights that others have but the group lacks.
             add(&mut list, false, others.without(group), &sid);
         }
     }
@@ -105,7 +105,7 @@ fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor
     SecurityDescriptor { dacl: Dacl::List(list), ..descriptor.clone() }
 }
 
-/// Appends an entry, if it says anything.
+/// Appends an entry, unless it is empty.
 fn add(list: &mut Vec<Ace>, allows: bool, mask: AccessMask, sid: &Sid) {
     let (flags, sid) = (AceFlags::NONE, sid.clone());
     match (mask == AccessMask::NONE, allows) {
@@ -115,7 +115,7 @@ fn add(list: &mut Vec<Ace>, allows: bool, mask: AccessMask, sid: &Sid) {
     }
 }
 
-/// The rights that three permission bits stand for, and nothing else.
+/// The rights for three permission bits, and nothing else.
 fn rights(bits: u32, directory: bool) -> AccessMask {
     let mut rights = AccessMask::NONE;
     if bits & 4 != 0 {

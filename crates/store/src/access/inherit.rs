@@ -1,20 +1,19 @@
-//! What a new file or directory gets from the directory that it is made in, and what a client's list becomes when it is
-//! set.
+//! The descriptor that a new file or directory inherits, and the stored form of a descriptor that a client sets.
 //!
-//! Spec: [MS-DTYP] 2.5.3.4 (creating a descriptor), 2.5.3.4.4 (the table of flags).
-//! Does not: spread later changes to what exists already: clients do that, entry by entry.
+//! [MS-DTYP] 2.5.3.4 (creating a descriptor), 2.5.3.4.4 (the table of flags). Later changes do not spread to existing
+//! files: clients do that entry by entry.
 
 use weft_wire::security::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::AccessMask;
 
 use super::Token;
 
-/// Who inherits.
+/// The flags of inheritable entries.
 const HEIRS: AceFlags = AceFlags(AceFlags::OBJECT_INHERIT.0 | AceFlags::CONTAINER_INHERIT.0);
 const GENERIC: AccessMask = AccessMask(0xF000_0000);
 
-/// The descriptor of something new. `asked` is what its creator wants it to have; what that leaves open comes from the
-/// directory, and what that leaves open, from the creator.
+/// The descriptor of a new object. `asked` is its creator's wish; the directory supplies the missing parts, and
+/// otherwise the creator.
 pub fn created(
     directory: &SecurityDescriptor,
     asked: Option<SecurityDescriptor>,
@@ -32,8 +31,8 @@ pub fn created(
     canonical(descriptor)
 }
 
-/// A descriptor as it is kept: generic rights that have an effect here are spelled out, and inheritance is noted as
-/// automatic only if whoever set it asked for that ([MS-DTYP] 2.4.6: DR and DI).
+/// The stored form of a descriptor: effective generic rights are mapped, and inheritance is marked as automatic only
+/// if the request asked for it ([MS-DTYP] 2.4.6: DR and DI).
 #[must_use]
 pub fn canonical(mut descriptor: SecurityDescriptor) -> SecurityDescriptor {
     let automatic = Control::DACL_AUTO_INHERIT_REQ | Control::DACL_AUTO_INHERITED;
@@ -55,7 +54,7 @@ pub fn canonical(mut descriptor: SecurityDescriptor) -> SecurityDescriptor {
     descriptor
 }
 
-/// The list that a directory hands down; without anything to hand down, the creator and the system may do everything.
+/// The list that a directory hands down; if it hands down none, the creator and the system may do everything.
 fn inherited(directory: &SecurityDescriptor, container: bool, owner: &Sid, group: &Sid) -> (Control, Dacl) {
     let automatic = directory.control.contains(Control::DACL_AUTO_INHERITED);
     let Dacl::List(aces) = &directory.dacl else { return (Control::NONE, own(owner)) };
@@ -65,7 +64,7 @@ fn inherited(directory: &SecurityDescriptor, container: bool, owner: &Sid, group
     let mark = if automatic { AceFlags::INHERITED } else { AceFlags::NONE };
     let heir = Heir { container, owner, group, mark };
     let aces = aces.iter().flat_map(|ace| heir.inherit(ace)).collect();
-    // Both, since `canonical` takes only both for a wish.
+    // Both flags, because `canonical` treats only both as a request.
     let control = Control::DACL_AUTO_INHERIT_REQ | Control::DACL_AUTO_INHERITED;
     (if automatic { control } else { Control::NONE }, Dacl::List(aces))
 }
@@ -83,7 +82,7 @@ struct Heir<'a> {
 }
 
 impl Heir<'_> {
-    /// What becomes of one entry: nothing, one that works, one to hand on, or both in one or in two.
+    /// The inherited forms of one entry: none, an effective one, an inheritable one, or both in one or two entries.
     fn inherit(&self, ace: &Ace) -> Vec<Ace> {
         let flags = ace.flags();
         let works = flags.contains(match self.container {
@@ -107,7 +106,7 @@ impl Heir<'_> {
         }
     }
 
-    /// For CREATOR OWNER the owner, for generic rights those of files.
+    /// Replaces CREATOR OWNER by the owner, and generic rights by those of files.
     fn concrete(&self, ace: &Ace) -> Ace {
         let mut ace = ace.clone();
         if let Ace::Allow { mask, sid, .. } | Ace::Deny { mask, sid, .. } = &mut ace {

@@ -1,7 +1,7 @@
-//! Descriptors beside their files.
+//! Stores descriptors with their files.
 //!
-//! Spec: [MS-DTYP] 2.4.6 (the self-relative form). Does not: keep SACLs, or descriptors where the file
-//! system has no extended attributes: there, setting one fails.
+//! [MS-DTYP] 2.4.6 (the self-relative form). SACLs are not kept. On file systems without extended attributes, setting
+//! a descriptor fails.
 //!
 //! Kept in the extended attribute `user.weft.security`:
 //!
@@ -9,8 +9,8 @@
 //! 0          1              4
 //! | layout 1 | 0    0    0  | descriptor, self-relative |
 //! ```
-//! A value of another shape is not guessed at: the file is then nobody's but for what Unix lets its owner do, until a
-//! descriptor is set anew.
+//! A value with another layout is not interpreted: until a new descriptor is set, nobody has access except what Unix
+//! grants the owner.
 
 use weft_wire::security::{Dacl, SecurityDescriptor};
 use weft_wire::smb2::access::AccessMask;
@@ -19,7 +19,7 @@ use super::posix::{self, Process};
 use super::{Token, granted};
 use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetXattr, Vfs};
 
-/// Where a descriptor is kept.
+/// The name of the extended attribute.
 pub const XATTR: &[u8] = b"weft.security";
 const LAYOUT: [u8; 4] = [1, 0, 0, 0];
 
@@ -28,20 +28,20 @@ const LAYOUT: [u8; 4] = [1, 0, 0, 0];
 pub struct Guard {
     /// Who may do what.
     pub descriptor: SecurityDescriptor,
-    /// Whether it was set or inherited, as opposed to made up from permissions.
+    /// Whether it was set or inherited; otherwise it was derived from permissions.
     pub stored: bool,
 }
 
 impl Guard {
-    /// All that `token` may do.
+    /// All rights of `token`.
     pub fn grants(&self, token: &Token) -> AccessMask {
         granted(&self.descriptor, token)
     }
 }
 
-/// The descriptor that was set for a file, or that it inherited; `None`: its permissions are all there is.
+/// The descriptor that was set or inherited; `None` if the file has only permissions.
 pub async fn stored(vfs: &Vfs, attr: &Attr) -> Result<Option<SecurityDescriptor>, Error> {
-    // Links and devices have no attributes of their own that a user might set.
+    // On links and devices, users cannot set extended attributes.
     if !matches!(attr.kind, Kind::File | Kind::Dir) {
         return Ok(None);
     }
@@ -52,7 +52,7 @@ pub async fn stored(vfs: &Vfs, attr: &Attr) -> Result<Option<SecurityDescriptor>
     }
 }
 
-/// What guards a file against `token`.
+/// The descriptor that guards a file against `token`.
 pub async fn look(vfs: &Vfs, attr: &Attr, token: &Token) -> Result<Guard, Error> {
     Ok(match stored(vfs, attr).await? {
         Some(descriptor) => Guard { descriptor, stored: true },
@@ -69,21 +69,22 @@ fn parse(value: &[u8], attr: &Attr) -> SecurityDescriptor {
     })
 }
 
-/// Keeps a descriptor beside its file.
+/// Stores a descriptor with its file.
 pub(super) async fn store(vfs: &Vfs, node: NodeId, descriptor: &SecurityDescriptor) -> Result<(), Error> {
     let mut value = LAYOUT.to_vec();
     descriptor.emit(&mut value);
     vfs.set_xattr(node, XATTR, &value, SetXattr::Either).await
 }
 
-/// Keeps a descriptor, and sets the permissions that come closest to it.
+/// Stores a descriptor, and sets the permissions that come closest to it.
 pub async fn keep(vfs: &Vfs, node: NodeId, descriptor: &SecurityDescriptor) -> Result<(), Error> {
     store(vfs, node, descriptor).await?;
     let attr = vfs.getattr(node).await?;
     let mode = posix::mode(descriptor, attr.mode, attr.gid);
     if mode != attr.mode {
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        // Somebody else's file: its permissions are his, and the descriptor says what is granted over the network.
+        // The file belongs to another Unix user, whose permissions stay; the descriptor decides access over the
+        // network.
         if let Err(e) = vfs.setattr(node, set).await
             && !matches!(e, Error::Access)
         {

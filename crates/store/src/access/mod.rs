@@ -1,13 +1,12 @@
-//! Who may do what: the one decision about it, for whichever protocol asks.
+//! Access decisions, the same for every protocol.
 //!
-//! Spec: [MS-DTYP] 2.5.3.2 (access check), [MS-FSA] 2.1.5.1.2.1 (what the directory above adds).
-//! Does not: prove who somebody is, or replace the file system's own decision: what Unix denies to the
-//! server's process stays denied.
+//! [MS-DTYP] 2.5.3.2 (access check), [MS-FSA] 2.1.5.1.2.1 (rights from the directory above). Identities are proved
+//! elsewhere. The file system's own decision still applies: what Unix denies to the server's process stays denied.
 //!
-//! A file has the descriptor that a client has set, or that it inherited when it was made; see [`keep`]. A file without
-//! one is judged by [`posix::synthesised`]: users of a share share what nobody has protected, as far as the server's own
-//! Unix user may touch it. Descriptors are stored only where there is something to say that permissions do not say, so
-//! a share on which nobody ever set one pays a look at an attribute that is not there, and nothing else.
+//! A file has the descriptor that a client has set, or that it inherited when it was created; see [`keep`]. A file
+//! without one is judged by [`posix::synthesised`]: the users of a share have equal access to unprotected files, as
+//! far as the server's own Unix user may access them. Descriptors are stored only if they say more than permissions
+//! do, so a share without descriptors pays only for looking up a missing attribute.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod chmod;
@@ -21,41 +20,41 @@ pub use keep::{Guard, XATTR, keep, look, stored};
 use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::AccessMask;
 
-/// What everybody gets who owns a thing, unless an entry for OWNER RIGHTS says otherwise.
+/// The rights of every owner, unless an entry for OWNER RIGHTS says otherwise.
 const OWNERS: AccessMask = AccessMask(AccessMask::READ_CONTROL.0 | AccessMask::WRITE_DAC.0);
 
-/// Who asks: a user, and the groups that he is in.
+/// The requester: a user with his groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Himself: owns what he makes.
+    /// The user, who owns what he creates.
     pub user: Sid,
-    /// The group of what he makes.
+    /// The group of what he creates.
     pub group: Sid,
-    /// All that he is besides.
+    /// All his other groups.
     pub others: Vec<Sid>,
 }
 
 impl Token {
-    /// A Unix user as NFS knows him.
+    /// A Unix user as NFS identifies him.
     pub fn unix(uid: u32, gid: u32, gids: &[u32]) -> Token {
         let others = [Sid::everyone(), Sid::network(), Sid::authenticated_users()];
         let others = others.into_iter().chain(gids.iter().map(|gid| Sid::unix_group(*gid))).collect();
         Token { user: Sid::unix_user(uid), group: Sid::unix_group(gid), others }
     }
 
-    /// Whether he is, or belongs to, this one.
+    /// Whether the user is, or belongs to, this SID.
     pub fn has(&self, sid: &Sid) -> bool {
         self.user == *sid || self.group == *sid || self.others.contains(sid)
     }
 }
 
-/// All that `token` may do with a thing that has this descriptor, with generic rights mapped to those of files.
+/// All rights of `token` on an object with this descriptor, with generic rights mapped to those of files.
 ///
-/// Entries count in their order: what one has decided, no later one changes.
+/// Entries apply in order: a later entry never changes an earlier one's decision.
 pub fn granted(descriptor: &SecurityDescriptor, token: &Token) -> AccessMask {
     let aces = match &descriptor.dacl {
         Dacl::Null => return AccessMask::FILE_ALL,
-        // A descriptor that was never given one denies, as one with an empty list does.
+        // A missing list denies, like an empty one.
         Dacl::Absent => &[][..],
         Dacl::List(aces) => aces,
     };
@@ -84,8 +83,8 @@ pub fn granted(descriptor: &SecurityDescriptor, token: &Token) -> AccessMask {
     allowed & AccessMask::FILE_ALL
 }
 
-/// What the directory above adds to rights on a thing in it: who may delete in the directory may delete the thing, and
-/// who may list it may see the thing's attributes.
+/// The rights on an object that the directory above adds: who may delete in the directory may delete the object, and
+/// who may list it may see the object's attributes.
 pub fn from_above(directory: AccessMask) -> AccessMask {
     let mut added = AccessMask::NONE;
     if directory.contains(AccessMask::FILE_DELETE_CHILD) {

@@ -1,15 +1,14 @@
-//! Descriptors and Unix permissions: each as the other sees it.
+//! Maps descriptors to Unix permissions and back.
 //!
-//! Spec: none; the mapping is ours, and docs/guide.md tells users of it.
-//! Does not: map single entries to POSIX ACLs. Whoever the server lets in acts as the server's own Unix user, whose
-//! permissions are therefore never taken away.
+//! The mapping is our own; docs/guide.md explains it to users. Single entries are not mapped to POSIX ACLs. Admitted
+//! users act as the server's own Unix user, so that user's permissions are never removed.
 //!
 //! | Unix | as a descriptor |
 //! |---|---|
-//! | owner | the user who asks, where the owner is the server's own user; else S-1-22-1-uid: everything |
-//! | group | S-1-22-2-gid: what the group's bits say |
-//! | others | Everyone: what the others' bits say |
-//! | what the server's user may do | Authenticated Users: everything, or what the bits say |
+//! | owner | the requesting user if the server's own user owns the file; else S-1-22-1-uid: everything |
+//! | group | S-1-22-2-gid: the group's bits |
+//! | others | Everyone: the others' bits |
+//! | the server's user | Authenticated Users: everything, or its class's bits |
 
 use weft_wire::security::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::AccessMask;
@@ -17,7 +16,7 @@ use weft_wire::smb2::access::AccessMask;
 use super::Token;
 use crate::vfs::{Attr, Kind};
 
-/// Read, write and execute of one class of users as rights; `bits` holds the three lowest of a mode.
+/// The rights for one class's read, write and execute bits, the three lowest of `bits`.
 fn rights(bits: u32, directory: bool) -> AccessMask {
     let mut rights = AccessMask::NONE;
     if bits & 4 != 0 {
@@ -45,26 +44,26 @@ pub struct Process {
 }
 
 impl Process {
-    /// This one.
+    /// This process's user.
     pub fn own() -> Process {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         Process { uid: uid.as_raw(), gid: gid.as_raw() }
     }
 
-    /// What it may do with a file by the file's permissions.
+    /// Its rights on a file according to the file's permissions.
     fn may(self, attr: &Attr) -> AccessMask {
         let directory = attr.kind == Kind::Dir;
         match () {
-            // An owner may change the permissions, so they do not bind him.
+            // An owner may change the permissions, so they do not restrict him.
             () if self.uid == 0 || self.uid == attr.uid => AccessMask::FILE_ALL,
             () if self.gid == attr.gid => rights(attr.mode >> 3, directory) | AccessMask::DELETE,
-            // Whether it may be deleted is the directory's business, and Unix decides.
+            // The directory decides about deletion, and Unix enforces it.
             () => rights(attr.mode, directory) | AccessMask::DELETE,
         }
     }
 }
 
-/// The descriptor of a file that none was set for.
+/// The descriptor of a file that has none.
 pub fn synthesised(attr: &Attr, token: &Token, process: Process) -> SecurityDescriptor {
     let directory = attr.kind == Kind::Dir;
     let flags = match directory {
@@ -89,10 +88,10 @@ pub fn synthesised(attr: &Attr, token: &Token, process: Process) -> SecurityDesc
     }
 }
 
-/// Permissions that come closest to a descriptor, for a file that has `mode`: the group's bits are what members of the
-/// group may do, the others' what everybody may. The owner's stay as they are.
+/// The permissions closest to a descriptor, for a file with `mode`: the group's bits follow the group's rights, the
+/// others' bits everybody's rights. The owner's bits stay.
 pub fn mode(descriptor: &SecurityDescriptor, mode: u32, gid: u32) -> u32 {
-    // Somebody who is nobody in particular.
+    // A user without any named rights.
     let stranger = Sid { authority: 0, sub_authorities: vec![0] };
     let may = |group: Sid| {
         let token = Token { user: stranger.clone(), group, others: vec![Sid::everyone()] };
@@ -102,7 +101,7 @@ pub fn mode(descriptor: &SecurityDescriptor, mode: u32, gid: u32) -> u32 {
             | bit(AccessMask::FILE_WRITE_DATA | AccessMask::FILE_APPEND_DATA, 2)
             | bit(AccessMask::FILE_EXECUTE, 1)
     };
-    // A file that nobody may write was made so by its mode, and stays so until its mode is changed.
+    // A file without any write bit was made so by its mode, and stays so until its mode is changed.
     let writable = if mode & 0o222 == 0 { 0o755 } else { 0o777 };
     (mode & !0o77) | ((may(Sid::unix_group(gid)) << 3 | may(stranger.clone())) & writable)
 }

@@ -92,7 +92,7 @@ fn creators_take_the_place_that_is_kept_for_them() {
     assert_eq!(made("D:(A;OICI;0x10000000;;;CO)", false), of("D:(A;;FA;;;ALICE)"));
     let both = of("D:(A;;FA;;;ALICE)(A;OICIIO;0x10000000;;;CO)");
     assert_eq!(made("D:(A;OICI;0x10000000;;;CO)", true), both);
-    // Nothing to hand down: the creator's own, and the system's.
+    // Nothing to inherit: the creator's own entry, and the system's.
     assert_eq!(made("D:(A;;FR;;;BOB)", false), of("D:(A;;FA;;;ALICE)(A;;FA;;;SY)"));
     assert_eq!(made("D:NO_ACCESS_CONTROL", false), of("D:(A;;FA;;;ALICE)(A;;FA;;;SY)"));
 }
@@ -106,7 +106,7 @@ fn inheritance_is_noted_where_it_is_automatic() {
         let wanted = descriptor("D:AI(A;ID;FR;;;BOB)");
         (wanted.control, wanted.dacl)
     });
-    // A wish of only one half is none.
+    // Half of a request is ignored.
     assert_eq!(inherit::canonical(descriptor("D:AI(A;;FR;;;WD)")).to_string(), "D:(A;;FR;;;WD)");
     assert_eq!(inherit::canonical(descriptor("D:PAR(A;;FR;;;WD)")).to_string(), "D:P(A;;FR;;;WD)");
 }
@@ -148,7 +148,7 @@ fn what_nobody_has_protected_is_shared() {
             assert_eq!(guard.grants(&token(user)), AccessMask::FILE_ALL);
             assert_eq!(guard.descriptor.owner, Some(token(user).user), "it belongs to whoever asks");
         }
-        // Another Unix user's file gives what its permissions give.
+        // For another Unix user's file, its permissions decide.
         let process = Process { uid: 7, gid: 7 };
         let other = crate::vfs::Attr { uid: 1000, gid: 100, ..attr };
         let descriptor = posix::synthesised(&other, &token(ALICE), process);
@@ -169,7 +169,7 @@ fn a_descriptor_stays_with_its_file() {
         assert_eq!((guard.stored, &guard.descriptor), (true, &wanted));
         assert_eq!(guard.grants(&token(BOB)), AccessMask::NONE);
         assert_eq!(vfs.getattr(attr.node).await.unwrap().mode & 0o777, 0o600);
-        // What a later version may write is not guessed at.
+        // A later version's format is not interpreted.
         for value in [&[][..], &[2, 0, 0, 0, 1], &[1, 0, 0, 0], &[1, 0, 0, 0, 9, 9]] {
             vfs.set_xattr(attr.node, XATTR, value, SetXattr::Either).await.unwrap();
             let guard = look(&vfs, &attr, &token(ALICE)).await.unwrap();

@@ -1,7 +1,5 @@
-//! The backends: `dir` serves a folder of the host, `ram` a memory disk. One file each, one line in the suite's table.
-//!
-//! Owns: what the backends share, which is the rules of names and the limit on descriptors.
-//! Does not: decide who may do what with whose open file (see [`crate::opens`]).
+//! The backends: `dir` serves a folder of the host, `ram` a memory disk. This file has their common parts: the rules
+//! of names and the limit on descriptors. [`crate::opens`] decides conflicts between open files.
 
 pub mod dir;
 mod names;
@@ -25,8 +23,8 @@ use rustix::process::{Resource, Rlimit};
 pub use shelf::{Item, Items, Shelf};
 pub use volumes::ShareVolume;
 
-/// How many descriptors this process may have: the soft limit is raised to the hard one at the first call, because a
-/// file server needs one per open file and a memory disk one per file that holds data.
+/// How many descriptors this process may have: the first call raises the soft limit to the hard one, because a file
+/// server needs one per open file and a memory disk one per file with data.
 fn descriptor_limit() -> usize {
     static LIMIT: OnceLock<usize> = OnceLock::new();
     *LIMIT.get_or_init(|| {
@@ -40,19 +38,19 @@ fn descriptor_limit() -> usize {
     })
 }
 
-/// Permissions of a file that is created without any said.
+/// Default permissions of a new file.
 const FILE_MODE: u32 = 0o644;
-/// As above, for directories.
+/// Default permissions of a new directory.
 const DIR_MODE: u32 = 0o755;
 
-/// Whether an existing name answers a CREATE.
+/// Whether an existing object satisfies a CREATE.
 fn may_reuse(attr: &Attr, make: &Make, exists: Exists) -> Result<(), Error> {
     match (exists, make, attr.kind) {
         (Exists::Fail, ..) | (_, Make::Symlink(_) | Make::Special(_), _) => Err(Error::Exists),
         (Exists::Reuse, Make::File, Kind::File) | (Exists::Reuse, Make::Dir, Kind::Dir) => Ok(()),
         (Exists::Reuse, Make::File, Kind::Dir) => Err(Error::IsDir),
         (Exists::Reuse, ..) => Err(Error::Exists),
-        // As it was made: empty, with the verifier for its times.
+        // As it was created: empty, with the verifier in its times.
         (Exists::Verifier(verifier), Make::File, Kind::File)
             if attr.size == 0 && (attr.atime, attr.mtime) == verifier_times(verifier) =>
         {
@@ -62,8 +60,8 @@ fn may_reuse(attr: &Attr, make: &Make, exists: Exists) -> Result<(), Error> {
     }
 }
 
-/// The attributes of a new file; an exclusive CREATE keeps its verifier in the times until the client sets them
-/// (RFC 1813 3.3.8 leaves the place to the server).
+/// The attributes of a new file; an exclusive CREATE keeps its verifier in the times until the client sets them (RFC
+/// 1813 3.3.8 leaves the location to the server).
 fn with_verifier(set: SetAttr, exists: Exists) -> SetAttr {
     let Exists::Verifier(verifier) = exists else { return set };
     let (atime, mtime) = verifier_times(verifier);
@@ -71,7 +69,7 @@ fn with_verifier(set: SetAttr, exists: Exists) -> SetAttr {
 }
 
 /// A verifier as access and modification time. The top bit of each half is dropped so that every file system can
-/// keep the rest.
+/// store it.
 fn verifier_times(verifier: [u8; 8]) -> (Timestamp, Timestamp) {
     let [a, b, c, d, e, f, g, h] = verifier;
     let half = |bytes| Timestamp { secs: i64::from(u32::from_be_bytes(bytes) & 0x7fff_ffff), nanos: 0 };

@@ -1,6 +1,4 @@
-//! What a name may be, and when two names are the same but for their case.
-//!
-//! Does not: know what SMB forbids beyond this (`smb` does).
+//! Valid names, and names that differ only in case. Further rules of SMB are in `smb`.
 
 use crate::vfs::{Error, MAX_XATTR_NAME};
 
@@ -9,7 +7,7 @@ pub(super) const MAX_NAME: usize = 255;
 /// The longest target of a symbolic link (PATH_MAX with its NUL).
 pub(super) const MAX_TARGET: usize = 4095;
 
-/// Refuses what no single file name can be. `.` and `..` pass: they exist in every directory.
+/// Refuses text that cannot be a file name. `.` and `..` pass: they exist in every directory.
 pub(super) fn check(name: &[u8]) -> Result<(), Error> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
@@ -20,13 +18,13 @@ pub(super) fn check(name: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Like [`check`] for a name that is to be made, removed or moved: `.` and `..` are not names to do that with.
+/// Like [`check`], for a name to be created, removed or renamed: `.` and `..` are refused.
 pub(super) fn check_entry(name: &[u8]) -> Result<(), Error> {
     check(name)?;
     if name == b"." || name == b".." { Err(Error::BadName) } else { Ok(()) }
 }
 
-/// Refuses what no extended attribute can be called.
+/// Refuses text that cannot name an extended attribute.
 pub(super) fn check_xattr(name: &[u8]) -> Result<(), Error> {
     if name.len() > MAX_XATTR_NAME {
         return Err(Error::NameTooLong);
@@ -34,7 +32,7 @@ pub(super) fn check_xattr(name: &[u8]) -> Result<(), Error> {
     if name.is_empty() || name.contains(&0) { Err(Error::BadName) } else { Ok(()) }
 }
 
-/// Refuses what no link can point to.
+/// Refuses text that cannot be a link's target.
 pub(super) fn check_target(target: &[u8]) -> Result<(), Error> {
     if target.len() > MAX_TARGET {
         return Err(Error::NameTooLong);
@@ -42,8 +40,8 @@ pub(super) fn check_target(target: &[u8]) -> Result<(), Error> {
     if target.is_empty() || target.contains(&0) { Err(Error::Invalid) } else { Ok(()) }
 }
 
-/// A name in the one case in which names are compared: each character in upper case where that is one character, as
-/// NTFS does it; bytes that are no UTF-8 only where they are ASCII.
+/// The folded form in which names are compared: each character in upper case if that is a single character, like
+/// NTFS; in bytes that are not UTF-8, only ASCII is folded.
 pub(crate) fn fold(name: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(name) else { return name.to_ascii_uppercase() };
     let upper = |c: char| {
@@ -56,14 +54,14 @@ pub(crate) fn fold(name: &[u8]) -> Vec<u8> {
     text.chars().map(upper).collect::<String>().into_bytes()
 }
 
-/// What the names of a directory are found by: equal for names that differ by case only, and all that an 8.3 name tells of the name
-/// that it stands for. One pair in some two thousand million is equal by chance.
+/// The hash by which a directory's names are found: equal for names that differ only in case, and derivable from a
+/// name's 8.3 name. About one pair in two thousand million collides.
 pub(crate) fn key(name: &[u8]) -> u32 {
     // Below 2^32.
     (fold_hash(name) % u64::from(KEYS)) as u32
 }
 
-/// The [`key`] of names that have this 8.3 name; `None` where it is none.
+/// The [`key`] of names with this 8.3 name; `None` if it is not an 8.3 name.
 pub(crate) fn key_of_short(name: &[u8]) -> Option<u32> {
     if !may_be_short(name) {
         return None;
@@ -80,17 +78,18 @@ pub(crate) fn key_of_short(name: &[u8]) -> Option<u32> {
 const KEYS: u32 = 36u32.pow(6);
 const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// A hash of the folded name: equal for names that differ by case only.
+/// A hash of the folded name: equal for names that differ only in case.
 fn fold_hash(name: &[u8]) -> u64 {
     // FNV-1a.
     fold(name).iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The 8.3 name by which a file is known beside its own; `None` where its own is one ([MS-FSCC] 2.1.5.2.1).
+/// The 8.3 name of a file besides its own; `None` if its own name is one ([MS-FSCC] 2.1.5.2.1).
 ///
-/// It is made of the name alone, so it is the same after a restart and needs no place to be kept: the first legal
-/// character, six digits of a hash around a tilde, three legal characters of the extension. Of two names in a directory
-/// that come to the same (one pair in some 50,000 names that begin and end alike) look-ups find either.
+/// It is derived from the name alone, so it stays the same after a restart and need not be stored: the first legal
+/// character, six digits of a hash around a tilde, three legal characters of the extension. If two names in a
+/// directory have the same one (one pair in some 50,000 names with the same beginning and extension), look-ups find
+/// either.
 pub fn short(name: &[u8]) -> Option<String> {
     if is_short(name) || name == b"." || name == b".." {
         return None;
@@ -120,7 +119,7 @@ pub fn short(name: &[u8]) -> Option<String> {
     Some(short)
 }
 
-/// Whether a name is an 8.3 name as it stands.
+/// Whether a name already is an 8.3 name.
 fn is_short(name: &[u8]) -> bool {
     let part = |part: &[u8], max| (1..=max).contains(&part.len()) && part.iter().all(|&b| is_legal(b));
     match name.iter().position(|&b| b == b'.') {
@@ -133,13 +132,12 @@ fn is_legal(b: u8) -> bool {
     b.is_ascii_graphic() && !b".\"*+,/:;<=>?[\\]|".contains(&b)
 }
 
-/// Whether a name is spelled as [`short`] spells them, so that it may mean another.
+/// Whether a name looks like one from [`short`], so that it may mean another name.
 pub(super) fn may_be_short(name: &[u8]) -> bool {
     name.get(6) == Some(&b'~') && matches!(name.get(8), None | Some(b'.')) && is_short(name)
 }
 
-/// Whether an entry is called so: by its own name but for case (`wanted` is folded), or by the 8.3 name that it has beside
-/// it.
+/// Whether an entry matches: by its own name except for case (`wanted` is folded), or by its 8.3 name.
 pub(crate) fn is_called(entry: &[u8], wanted: &[u8]) -> bool {
     let by_short = || may_be_short(wanted) && short(entry).is_some_and(|short| short.as_bytes() == wanted);
     fold(entry) == wanted || by_short()
@@ -160,7 +158,7 @@ mod tests {
             assert!(is_short(name.as_bytes()) && may_be_short(name.as_bytes()), "{long}: {name}");
             assert!(is_called(long.as_bytes(), name.as_bytes()));
             assert_eq!(key_of_short(name.as_bytes()), Some(key(long.as_bytes())));
-            // The same whatever the case, and another for another name.
+            // The same in any case, and different for another name.
             assert_eq!(short(&fold(long.as_bytes())), Some(name.clone()));
             assert_ne!(short(format!("{long}x").as_bytes()), Some(name));
         }

@@ -1,7 +1,5 @@
-//! A file system that nobody changes through it, over one that others may change.
-//!
-//! What: [`ReadOnly`], in front of any backend. Does not: keep the host, or whoever serves the backend besides,
-//! from changing it.
+//! [`ReadOnly`] refuses all changes through any backend. The host, and other users of the backend, can still change
+//! it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,7 +12,7 @@ use crate::vfs::{Backend, Error, NodeId, Op, Outcome, Watches};
 pub struct ReadOnly(Arc<dyn Backend>);
 
 impl ReadOnly {
-    /// `backend`, without what changes it.
+    /// Wraps `backend`, refusing changes.
     pub fn new(backend: Arc<dyn Backend>) -> ReadOnly {
         ReadOnly(backend)
     }

@@ -1,7 +1,7 @@
-//! A folder without folders whose files are made by nobody: what stands on the shelf is there, under fixed names.
+//! A flat folder of predefined files with fixed names.
 //!
-//! What: [`Shelf`] turns [`Items`], a list of things that can be opened, into a backend. Owns: nothing but the time at
-//! which it was made. Does not: create, remove, rename or resize; each is refused as on a read-only disk.
+//! [`Shelf`] turns [`Items`], a list of things that can be opened, into a backend. Creating, removing, renaming and
+//! resizing are refused as on a read-only disk.
 
 use futures_util::future::LocalBoxFuture;
 use weft_machine::clock;
@@ -14,7 +14,7 @@ use crate::vfs::{
 
 /// Entries that one [`Op::Readdir`] returns at most.
 const MAX_ENTRIES: usize = 1024;
-/// Only whom the server runs as: over NFS nobody else.
+/// Only for the server's own user: over NFS nobody else has access.
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 
@@ -29,13 +29,13 @@ pub struct Item {
     pub size: u64,
 }
 
-/// What stands on a shelf.
+/// The items on a shelf.
 pub trait Items: Send + Sync + 'static {
-    /// What the share is called among its kinds: "volumes".
+    /// The kind of the share: "volumes".
     fn kind(&self) -> &'static str;
-    /// Everything that is listed, in an order that stays as long as the list does.
+    /// All listed items, in an order that is stable as long as the list is.
     fn list(&self) -> Vec<Item>;
-    /// What has this name, without regard to case if `fold_case`; also things that are not listed.
+    /// The item with this name, ignoring case if `fold_case`; includes unlisted ones.
     fn by_name(&self, name: &[u8], fold_case: bool) -> Option<Item> {
         let list = self.list();
         let folded = fold_case.then(|| super::fold(name));
@@ -43,11 +43,11 @@ pub trait Items: Send + Sync + 'static {
         let alike = |item: &&Item| folded.as_ref().is_some_and(|folded| super::fold(&item.name) == *folded);
         list.iter().find(same).or_else(|| list.iter().find(alike)).cloned()
     }
-    /// What has this number.
+    /// The item with this number.
     fn by_node(&self, node: NodeId) -> Option<Item> {
         self.list().into_iter().find(|item| item.node == node)
     }
-    /// Opens it.
+    /// Opens an item.
     fn open(&self, node: NodeId, write: bool) -> Result<OpenFile, Error>;
 }
 
@@ -58,7 +58,7 @@ pub struct Shelf<I> {
 }
 
 impl<I: Items> Shelf<I> {
-    /// A shelf of these.
+    /// A shelf of these items.
     pub fn new(items: I) -> Shelf<I> {
         let since = clock::wall();
         let made = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
@@ -113,7 +113,7 @@ impl<I: Items> Shelf<I> {
         self.items.by_name(name, fold_case).map(|item| self.of(&item)).ok_or(Error::NotFound)
     }
 
-    /// Times and owners are as they are; whoever sets them is told that it was done, as clients set times after a copy.
+    /// Times and owners never change; setting them succeeds without effect, because clients set times after a copy.
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr, Error> {
         let attr = self.getattr(node)?;
         match set.size {

@@ -31,7 +31,7 @@ mod watches;
 
 const LIMIT: u64 = 8 << 20;
 
-/// For a watch that may queue what it likes.
+/// The charge of a watch without a limit.
 fn room() -> Charge {
     Budget::new(usize::MAX).charge(Source::Local, 0).unwrap()
 }
@@ -41,7 +41,7 @@ fn at(dir: NodeId, name: &[u8]) -> DirName<&[u8]> {
     DirName { dir, name }
 }
 
-/// A share to test, and what keeps it.
+/// A share to test, with its owner.
 struct Subject {
     vfs: Vfs,
     /// The folder behind `dir`, for looking at it from outside.
@@ -60,7 +60,7 @@ fn subjects() -> Vec<Subject> {
     ]
 }
 
-/// What a backend is written with.
+/// The API for writing a backend.
 mod api {
     pub use crate::vfs::*;
 }

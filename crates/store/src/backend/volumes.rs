@@ -1,8 +1,9 @@
-//! Volumes as files of a share: what a client writes to such a file goes through the volume's block.
+//! Volumes as files of a share: writes to such a file go through the volume's block.
 //!
-//! Owns: the blocks, shared with whoever else serves them. Does not: resize a volume (see `weft volume resize`), or keep two
-//! clients from writing to it at once: that is for their locks and share modes, as with any disk image in a share.
-//! Buffers: reads are ranges of the volume's own file, which leave by sendfile or RDMA without a copy, as a folder's do.
+//! The blocks are shared with other servers of the volumes. A volume cannot be resized here (see `weft volume
+//! resize`), and concurrent writers must coordinate with locks and share modes, as with any disk image in a share.
+//! Buffers: reads are ranges of the volume's own file, which are sent by sendfile or RDMA without a copy, like a
+//! folder's.
 
 use std::sync::Arc;
 
@@ -16,13 +17,13 @@ use crate::vfs::{Done, Error, NodeId, Object, ObjectOp, OpenFile, Submission};
 /// A volume for a share.
 #[derive(Clone, Debug)]
 pub struct ShareVolume {
-    /// Its name, which the file has as well.
+    /// Its name, and that of the file.
     pub name: String,
     /// Takes writes.
     pub block: Arc<dyn Block>,
-    /// Where its bytes can be read when the block says that they are written.
+    /// The file from which its bytes are read, as long as the block says that they are current.
     pub content: File,
-    /// Refuse writes.
+    /// Whether writes are refused.
     pub read_only: bool,
 }
 
@@ -30,19 +31,19 @@ pub struct ShareVolume {
 pub struct Volumes(Vec<ShareVolume>);
 
 impl Volumes {
-    /// A share's worth of volumes, by name.
+    /// A shelf of these volumes, by name.
     pub fn shelf(mut volumes: Vec<ShareVolume>) -> Shelf<Volumes> {
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
         Shelf::new(Volumes(volumes))
     }
 }
 
-/// The number of a volume follows from its name, so that it survives restarts and neighbours: FNV-1a.
+/// The number of a volume is derived from its name (FNV-1a), so it survives restarts and changes of other volumes.
 fn node(name: &str) -> NodeId {
     let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    // The highest bit is for streams, 0 and 1 are taken.
+    // The highest bit is for streams; 0 and 1 are taken.
     NodeId((hash >> 1).max(2))
 }
 
@@ -75,7 +76,7 @@ impl Items for Volumes {
 #[derive(Debug)]
 struct Disk {
     block: Arc<dyn Block>,
-    /// Where its bytes are read when the block says that they are written.
+    /// The file from which its bytes are read, as long as the block says that they are current.
     content: File,
 }
 
@@ -186,7 +187,7 @@ mod tests {
             file.write(4096, &[Bytes::from_static(b"warp")]).await.unwrap();
             file.sync().await.unwrap();
             assert_eq!(bytes(file.read(4096, 4).data().await.unwrap()).await, b"warp");
-            // Who has it by another door sees the same.
+            // Users of another interface see the same.
             let read = block.submit(BlockOp::Read { offset: 4096, len: 4 }).await.unwrap();
             let crate::block::Outcome::Data(read) = read else { panic!("data") };
             assert_eq!(bytes(read).await, b"warp");
@@ -212,7 +213,7 @@ mod tests {
             let (list, end) = vfs.readdir(NodeId::ROOT, 0, 10).await.unwrap();
             assert_eq!((list.len(), end), (1, true));
             assert_eq!(list[0].name, b"vol1");
-            // A reader is one.
+            // A reader's open counts, too.
             let reader = vfs.open(node, false).await.unwrap();
             assert!(matches!(reader.write(0, &[Bytes::from_static(b"x")]).await, Err(Error::Access)));
         });

@@ -16,7 +16,7 @@ fn trouble_is_told_once_until_it_is_over_or_lasts() {
     let health = health();
     let begun = rt::now();
     assert!(health.failed(Trouble::Full, Takes::Space, begun));
-    // Whatever comes while something still fails is part of it.
+    // Further failures belong to the same problem.
     for second in 1..600 {
         let now = begun + Duration::from_secs(second);
         assert!(!health.failed(Trouble::Full, Takes::Space, now), "{second}");
@@ -29,7 +29,7 @@ fn trouble_is_told_once_until_it_is_over_or_lasts() {
     assert!(health.trouble().is_some());
     health.worked(Takes::Space, begun + REMIND + CALM);
     assert_eq!(health.trouble(), None);
-    // Another time, of which the log has had its line a moment ago; and so it has no end of it.
+    // A new problem, of a kind logged a moment ago; so its end is not logged either.
     assert!(!health.failed(Trouble::Full, Takes::Space, begun + REMIND + CALM));
     assert!(health.trouble().is_some(), "the status says so");
     assert!(health.failed(Trouble::Full, Takes::Space, begun + REMIND + REMIND));
@@ -57,7 +57,7 @@ fn a_disk_is_full_until_something_took_space() {
     assert!(health.trouble().is_some());
     health.worked(Takes::Space, later);
     assert_eq!(health.trouble(), None);
-    // There may be space without room for another file.
+    // There may be space, but no room for another file.
     health.failed(Trouble::Full, Takes::Name, begun);
     health.worked(Takes::Space, later);
     assert!(health.trouble().is_some());
@@ -131,7 +131,7 @@ fn a_full_ramdisk_is_heard_of() {
         assert_eq!(vfs.health().unwrap().trouble(), None);
         assert!(matches!(write(&vfs, 2 << 20).await, Err(Error::NoSpace)));
         assert!(vfs.health().unwrap().trouble().unwrap().contains("--ram NAME=SIZE"));
-        // Whoever may change nothing is refused for another reason than the disk.
+        // A read-only user is refused for another reason than the disk.
         let vfs = Vfs::new(Ram::new(1 << 20)).heard_by(Health::new("ram", None)).read_only();
         assert!(matches!(write(&vfs, 1).await, Err(Error::ReadOnly)));
         assert_eq!(vfs.health().unwrap().trouble(), None);
@@ -179,7 +179,7 @@ fn a_name_of_a_client_begins_no_line_of_the_log() {
     assert_eq!(super::place(Path::new("/srv/a b")), ", at /srv/a b");
 }
 
-/// It was shown as well, at its old path.
+/// The folder was shown at its old path.
 #[test]
 fn a_folder_that_goes_while_it_is_served_is_told() {
     let work = tempfile::tempdir().unwrap();
@@ -190,14 +190,14 @@ fn a_folder_that_goes_while_it_is_served_is_told() {
     assert_eq!(health.troubles(), None);
     std::fs::rename(&folder, &moved).unwrap();
     let gone = health.troubles().unwrap();
-    assert!(gone.contains("data is not there any more") && gone.contains("moved, and what"), "{gone}");
+    assert!(gone.contains("data no longer exists") && gone.contains("was moved to"), "{gone}");
     std::fs::create_dir(&folder).unwrap();
-    assert!(health.troubles().is_some_and(|why| why.contains("data is another folder now")));
+    assert!(health.troubles().is_some_and(|why| why.contains("data is now another folder")));
     health.failed(Trouble::Failing, Takes::Space, rt::now());
     assert!(health.troubles().is_some_and(|why| why.contains("Move it back") && why.contains("dmesg")));
     std::fs::remove_dir(&folder).unwrap();
     std::fs::rename(&moved, &folder).unwrap();
     assert!(health.troubles().is_some_and(|why| !why.contains("Move it back")));
     std::fs::remove_dir(&folder).unwrap();
-    assert!(health.troubles().is_some_and(|why| why.contains("was removed, and takes nothing")));
+    assert!(health.troubles().is_some_and(|why| why.contains("was removed, and accepts no changes")));
 }

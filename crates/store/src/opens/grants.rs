@@ -1,13 +1,13 @@
-//! Caching rights of one node: SMB oplocks and leases, NFSv4 delegations, as one notion.
+//! Caching rights of one node: SMB oplocks and leases, and NFSv4 delegations, as one concept.
 //!
-//! Spec: [MS-FSA] 2.1.4.12 (what an access breaks), 2.1.5.18 (requests), 2.1.5.19 (acknowledgments); RFC 8881 10.4.
-//! Owns: who may cache what, and which rights are being recalled. Does not: take a mutex, wait, or tell holders: what
-//! has to be told is returned, and the table of opens tells it when its mutex is free again.
+//! [MS-FSA] 2.1.4.12 (what an access breaks), 2.1.5.18 (requests), 2.1.5.19 (acknowledgments); RFC 8881 10.4. This
+//! module owns the rights and the recalls in progress. It takes no mutex, does not wait, and does not notify holders:
+//! it returns the notifications, and the table of opens sends them after it has released its mutex.
 //!
-//! A right belongs to a [`Key`], not to an open: all opens of a lease have one key, and nothing that a key does takes
-//! away what the same key holds. A recall that lets its holder keep more than nothing, or that takes the right to
-//! write or to keep handles, has to be acknowledged; until then, or until [`BREAK_TIMEOUT`], the holder still has all
-//! that it had, and whoever would see stale data waits.
+//! A right belongs to a [`Key`], not to an open: all opens of a lease have one key, and an access by a key never
+//! breaks that key's own rights. A recall must be acknowledged if its holder keeps a part of the right, or if it
+//! takes the right to write or to keep handles; until then, or until [`BREAK_TIMEOUT`], the holder keeps all its
+//! rights, and accesses that would see stale data wait.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use super::Refused;
 use super::locks::MAX_WAITING;
 use crate::vfs::NodeId;
 
-/// How long a holder may take to acknowledge unless it says otherwise: what Windows gives ([MS-SMB2] 3.3.2.1) is 35 seconds, by which whoever waits
-/// has his answer.
+/// How long a holder may take to acknowledge by default: Windows allows 35 seconds ([MS-SMB2] 3.3.2.1), and a waiting
+/// client must have its answer by then.
 pub const BREAK_TIMEOUT: Duration = Duration::from_millis(34_500);
-/// Caching rights of one node, of all clients together.
+/// Maximum number of caching rights of one node, over all clients.
 pub const MAX_GRANTS: usize = 4096;
 
-/// What a client may do without asking.
+/// What a client may do without asking the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caching {
     /// Answer reads from its memory.
     pub read: bool,
-    /// Keep writes back, and byte-range locks to itself.
+    /// Delay writes, and handle byte-range locks itself.
     pub write: bool,
     /// Keep the handle open after its user closed it.
     pub handle: bool,
@@ -52,7 +52,7 @@ impl Caching {
     const W: Caching = Caching { write: true, ..Caching::NONE };
     const H: Caching = Caching { handle: true, ..Caching::NONE };
 
-    /// Both alike.
+    /// The rights in both.
     #[must_use]
     pub fn and(self, other: Caching) -> Caching {
         Caching {
@@ -62,7 +62,7 @@ impl Caching {
         }
     }
 
-    /// What `other` has not.
+    /// The rights that `other` lacks.
     #[must_use]
     pub fn without(self, other: Caching) -> Caching {
         Caching {
@@ -72,34 +72,34 @@ impl Caching {
         }
     }
 
-    /// Whether all of `other` is in it.
+    /// Whether it includes all of `other`.
     pub fn contains(self, other: Caching) -> bool {
         other.without(self) == Caching::NONE
     }
 }
 
-/// What is granted, which decides what a recall leaves.
+/// The kind of a right, which decides what a recall leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// None, level II (`R`), exclusive (`RW`) or batch (`RWH`): breaks to level II or to nothing.
     Oplock,
-    /// Any of `R`, `RH`, `RW`, `RWH`: loses what is in the way and keeps the rest.
+    /// Any of `R`, `RH`, `RW`, `RWH`: loses the conflicting rights and keeps the rest.
     Lease,
-    /// Read (`RH`) or write (`RWH`): is recalled whole.
+    /// Read (`RH`) or write (`RWH`): is recalled completely.
     Delegation,
 }
 
-/// In whose name something is held or done: an open with an oplock, a lease, an NFSv4 client. Made by
-/// [`super::Opens::key`]; a number is never used again.
+/// The owner of rights and accesses: an open with an oplock, a lease, an NFSv4 client. Made by [`super::Opens::key`];
+/// a number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Key(pub(super) u64);
 
-/// What somebody is about to do to a node, as far as others' caches care.
+/// An intended access to a node, as far as it matters for caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Open it for more than its attributes.
     Open,
-    /// Open it to write, or so that others may not read it.
+    /// Open it for writing, or so that others may not read it.
     OpenToWrite,
     /// Open it and drop its data.
     Overwrite,
@@ -107,8 +107,8 @@ pub enum Access {
     Read,
     /// Change data or size, or lock a range.
     Write,
-    /// Something that another's open forbids, which its client may keep only for want of a reason to close it. An NFSv4
-    /// client closes what it does not use, so that a delegation has nothing to do with it.
+    /// An access that another's open forbids, if that open may only exist because its client has no reason to close
+    /// it. NFSv4 clients close unused files, so delegations are not affected.
     Close,
     /// Take its name away.
     Handle,
@@ -133,47 +133,48 @@ impl Access {
     }
 }
 
-/// A right that has to be given back.
+/// A right to be given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recall {
-    /// Of which node.
+    /// The node.
     pub node: NodeId,
-    /// Whose.
+    /// The holder's key.
     pub key: Key,
-    /// What the holder had.
+    /// The holder's rights so far.
     pub from: Caching,
-    /// What remains.
+    /// The remaining rights.
     pub to: Caching,
-    /// Whether the holder still has all of it until it acknowledges; otherwise it is gone already.
+    /// Whether the holder keeps all rights until it acknowledges; otherwise they are already gone.
     pub acknowledge: bool,
-    /// A further step of a recall that the holder has just acknowledged.
+    /// Whether this is another step of a recall that the holder has just acknowledged.
     pub goes_on: bool,
 }
 
-/// The protocol that a right was granted by. Called on whatever core the access comes from, with no lock held, in the
-/// order of the recalls of one right.
+/// The protocol that granted a right. Called on the core of the access, with no lock held, in the order of the
+/// recalls of one right.
 pub trait Holder: Send + Sync {
-    /// Tells the client. `false`: nobody can be told, and the right is taken away at once, as if acknowledged.
+    /// Notifies the client. `false`: the client cannot be reached, and the right is removed at once, as if
+    /// acknowledged.
     fn recall(&self, recall: Recall) -> bool;
 
-    /// How long it may take to acknowledge.
+    /// How long the client may take to acknowledge.
     fn patience(&self) -> Duration {
         BREAK_TIMEOUT
     }
 
-    /// The client did not acknowledge in time and has nothing any more.
+    /// The client did not acknowledge in time and has lost all its rights.
     fn revoked(&self, node: NodeId, key: Key) {
         let _ = (node, key);
     }
 }
 
-/// What is told to a holder once the table is free again.
+/// A notification for a holder, sent once the table is unlocked.
 pub(super) enum Event {
     Recall(Arc<dyn Holder>, Recall),
     Revoked(Arc<dyn Holder>, NodeId, Key),
 }
 
-/// Why an acknowledgment is wrong.
+/// Why an acknowledgment is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AckFailed {
     /// Nothing was recalled from this key, or it was too late.
@@ -185,9 +186,9 @@ pub enum AckFailed {
 }
 
 struct Breaking {
-    /// What the holder was told that it may keep.
+    /// The rights that the holder was told it may keep.
     to: Caching,
-    /// What others have come to need since: never more than `to`.
+    /// The rights it may keep after further accesses: never more than `to`.
     then: Caching,
     deadline: Time,
 }
@@ -201,13 +202,13 @@ struct Granted {
 }
 
 impl Granted {
-    /// What may remain when `access` is let through.
+    /// The rights that remain if `access` proceeds.
     fn left(&self, access: Access) -> Caching {
         let lost = access.breaks();
         let has = self.caching;
         match self.form {
             _ if has == Caching::NONE => has,
-            // RFC 8881 10.4: who holds one opens the file for reading without asking.
+            // RFC 8881 10.4: the holder of a delegation opens the file for reading without asking.
             Form::Delegation if access == Access::OpenToWrite => Caching::NONE,
             Form::Delegation if access == Access::Close || has.and(lost) == Caching::NONE => has,
             Form::Delegation => Caching::NONE,
@@ -215,14 +216,14 @@ impl Granted {
             Form::Lease => has.without(lost),
             Form::Oplock if lost.read => Caching::NONE,
             Form::Oplock if lost.write => Caching::R,
-            // Only a batch oplock keeps a name; a sharing violation has broken it before (2.1.5.1.2).
+            // Only a batch oplock protects a name; a sharing violation has already broken it (2.1.5.1.2).
             Form::Oplock if has.handle && access == Access::Rename => Caching::NONE,
             Form::Oplock => has,
         }
     }
 
-    /// Whether `access` has to wait for the acknowledgment: while the holder may have data that nobody else has, or a
-    /// handle that it may yet close. A delegation is back when its client says so, and not before.
+    /// Whether `access` must wait for the acknowledgment: while the holder may have data that nobody else has, or a
+    /// handle that it may still close. A delegation ends only when its client returns it.
     fn holds_up(&self, access: Access) -> bool {
         if self.form == Form::Delegation {
             return self.breaking.is_some();
@@ -231,8 +232,8 @@ impl Granted {
         self.breaking.is_some() && self.caching.and(needed) != Caching::NONE
     }
 
-    /// Others have come to need more while the holder made up its mind: it is asked again. As Windows does it, handles
-    /// go first, and what the rest is worth without them comes after.
+    /// Further accesses need more while the holder has not answered: it is asked again. Like Windows, this takes
+    /// handles first, and then the rest.
     fn go_on(&mut self, node: NodeId, then: Caching, now: Time, events: &mut Vec<Event>) {
         let step = if self.caching.handle && !then.handle { self.caching.without(Caching::H) } else { then };
         self.begin(node, step, now, events);
@@ -256,7 +257,7 @@ impl Granted {
     }
 }
 
-/// What is done when the table is free again: those who wait look again, and holders go, whose end may take locks.
+/// Work to do once the table is unlocked: waking waiters, and dropping holders, whose destructors may take locks.
 #[derive(Default)]
 #[must_use]
 pub(super) struct Freed {
@@ -271,37 +272,37 @@ impl Freed {
     }
 }
 
-/// What is asked for together with an open.
+/// A request for rights together with an open.
 pub(super) struct Wish {
     pub key: Key,
     pub form: Form,
     pub caching: Caching,
-    /// Nobody else has the node open for anything but its attributes.
+    /// Whether no other key has the node open for more than its attributes.
     pub alone: bool,
-    /// Nobody else has the node open to write.
+    /// Whether no other key has the node open for writing.
     pub unwritten: bool,
-    /// There are byte-range locks.
+    /// Whether there are byte-range locks.
     pub locked: bool,
     pub delete_pending: bool,
     pub holder: Arc<dyn Holder>,
 }
 
-/// How many rights there are, of what kind: what is asked with every open and close, however many clients cache the node.
+/// Counts of rights by kind, consulted at every open and close, however many clients cache the node.
 #[derive(Clone, Copy, Default)]
 struct Tally {
-    /// To anything.
+    /// All rights.
     any: usize,
     reading: usize,
     writing: usize,
     handles: usize,
-    /// To read but not to write.
+    /// Rights to read but not to write.
     readers: usize,
-    /// Of these forms.
+    /// Rights of each form.
     oplocks: usize,
     oplocks_reading: usize,
     batches: usize,
     delegations: usize,
-    /// That are being recalled.
+    /// Rights being recalled.
     breaking: usize,
 }
 
@@ -333,7 +334,7 @@ impl Tally {
         self.each(granted, |count| *count -= 1);
     }
 
-    /// Whether an access can take anything from anybody, or has to wait for anybody.
+    /// Whether an access can break any right, or must wait for one.
     fn cares(&self, access: Access) -> bool {
         let lost = access.breaks();
         lost.read && self.reading > 0
@@ -346,20 +347,20 @@ impl Tally {
 
 #[cfg(test)]
 thread_local! {
-    /// Rights that were looked at because of somebody else's access.
+    /// Number of rights examined because of another key's access.
     pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The caching rights of a node.
 #[derive(Default)]
 pub(super) struct Grants {
-    /// In the order in which their holders came.
+    /// In the order in which their holders were added.
     by_key: BTreeMap<Key, Granted>,
     tally: Tally,
-    /// How many may read but not write: what a write by somebody with an open has to look at.
+    /// Number of rights to read but not to write: what a write through an open must check.
     readers: Arc<AtomicUsize>,
     waiting: Vec<Waker>,
-    /// Moves on with every change that may end a wait.
+    /// Increases with every change that may end a wait.
     pub generation: u64,
 }
 
@@ -368,7 +369,7 @@ impl Grants {
         self.by_key.is_empty()
     }
 
-    /// Shared by the opens of the node: zero means that a write takes nothing from anybody.
+    /// Shared by the opens of the node: zero means that a write breaks nothing.
     pub fn readers(&self) -> Arc<AtomicUsize> {
         self.readers.clone()
     }
@@ -389,7 +390,7 @@ impl Grants {
         for granted in self.by_key.values_mut() {
             #[cfg(test)]
             LOOKS.set(LOOKS.get() + 1);
-            // Who writes drops all level II oplocks, its own too: 2.1.4.12, BreakToNone.
+            // A writer breaks all level II oplocks, including its own: 2.1.4.12, BreakToNone.
             let level_two = granted.form == Form::Oplock && granted.caching == Caching::R;
             if by == Some(granted.key) && !(level_two && access == Access::Write) {
                 continue;
@@ -404,7 +405,7 @@ impl Grants {
                     self.tally.add(granted);
                 }
             }
-            // An open that comes while there is more to be given back than was asked for waits for all of it.
+            // An open that arrives while a recall must give back more than was asked for waits for all of it.
             let opens = access.opens();
             let unfinished = granted.breaking.as_ref().is_some_and(|breaking| breaking.then != breaking.to);
             if (granted.holds_up(access) && left != granted.caching || opens && unfinished)
@@ -417,7 +418,7 @@ impl Grants {
         wait
     }
 
-    /// Grants what can be granted of a wish; what the key holds then, and whether that is being recalled.
+    /// Grants as much of a request as possible; returns the key's rights, and whether they are being recalled.
     pub fn request(&mut self, wish: Wish) -> (Caching, bool) {
         let mut others = self.tally;
         if let Some(own) = self.by_key.get(&wish.key) {
@@ -441,7 +442,7 @@ impl Grants {
             }
         }
         if refused || (wish.form == Form::Delegation && possible != wish.caching) {
-            // Whole or not at all.
+            // All or nothing.
             possible = Caching::NONE;
         }
         let (wanted, full) = (wish.caching, self.by_key.len() >= MAX_GRANTS);
@@ -470,7 +471,7 @@ impl Grants {
         answer
     }
 
-    /// The holder agrees, and keeps this. A further recall follows at once when others have come to need more.
+    /// The holder acknowledges and keeps these rights. If others need more by now, another recall follows at once.
     pub fn acknowledge(
         &mut self,
         node: NodeId,
@@ -507,13 +508,13 @@ impl Grants {
         self.changed()
     }
 
-    /// The key holds nothing any more.
+    /// Removes all rights of a key.
     pub fn release(&mut self, key: Key) -> Freed {
         let gone = self.remove(key);
         Freed { waiting: self.changed(), gone }
     }
 
-    /// An open of this key went away. Oplocks and leases end with the last one.
+    /// An open of this key was closed. Oplocks and leases end with the last one.
     pub fn closed(&mut self, key: Key, last_of_key: bool) -> Freed {
         let ends = |granted: &Granted| last_of_key && granted.form != Form::Delegation;
         let gone = self.by_key.get(&key).is_some_and(ends).then(|| self.remove(key)).flatten();
@@ -526,30 +527,30 @@ impl Grants {
         Some(gone)
     }
 
-    /// Whether somebody has an oplock with handles.
+    /// Whether there is an oplock with handle caching.
     pub fn has_batch(&self) -> bool {
         self.tally.batches > 0
     }
 
-    /// Who may keep handles open that their users have closed. A delegation is no such right: an NFSv4 client closes what it
-    /// does not use.
+    /// The keys that may keep handles open after their users have closed them. Delegations do not count: an NFSv4
+    /// client closes unused files.
     pub fn handle_keys(&self) -> HashSet<Key> {
         let caches = |granted: &&Granted| granted.form != Form::Delegation && granted.caching.handle;
         self.by_key.values().filter(caches).map(|granted| granted.key).collect()
     }
 
-    /// Whether somebody has an oplock.
+    /// Whether there is an oplock.
     pub fn has_oplocks(&self) -> bool {
         self.tally.oplocks > 0
     }
 
-    /// What a key holds, and what it will hold once it acknowledges.
+    /// The rights of a key, and those that it will have after its acknowledgment.
     pub fn held(&self, key: Key) -> Option<(Caching, Option<Caching>)> {
         let granted = self.by_key.get(&key)?;
         Some((granted.caching, granted.breaking.as_ref().map(|breaking| breaking.to)))
     }
 
-    /// Remembers a task that waits. One entry per task: those that gave up leave with the next change.
+    /// Registers a waiting task. One entry per task: tasks that gave up are removed with the next change.
     pub fn wait(&mut self, waker: &Waker) -> Result<(), Refused> {
         self.waiting.retain(|known| !known.will_wake(waker));
         if self.waiting.len() >= MAX_WAITING {
@@ -559,7 +560,7 @@ impl Grants {
         Ok(())
     }
 
-    /// Something else changed that waiting tasks want to know of.
+    /// Another change that waiting tasks must notice.
     pub fn changed(&mut self) -> Vec<Waker> {
         self.generation += 1;
         self.publish();

@@ -1,10 +1,9 @@
-//! Who has one node open, as those ask who want to open it as well.
+//! All opens of one node, as needed for checking another open against them.
 //!
-//! Spec: [MS-FSA] 2.1.5.1.2.2 (share modes). Owns: the opens of a node, and how many of them do or forbid what.
-//! Does not: know of caching rights or locks, or who waits.
+//! [MS-FSA] 2.1.5.1.2.2 (share modes). Caching rights, locks and waiting are elsewhere.
 //!
-//! A node may have many thousand opens, and each open, close and change asks about all others. So nobody walks through them: what
-//! is asked is counted, for all of the node and for each key.
+//! A node may have many thousands of opens, and each open, close and change must be checked against all others. So
+//! they are not walked: everything that is checked is counted, for the whole node and for each key.
 
 use std::collections::HashMap;
 
@@ -19,25 +18,25 @@ pub(super) struct Entry {
     pub reach: Reach,
 }
 
-/// What the close of an open does.
+/// The effects of closing an open.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Ending {
-    /// The caching right of the directory that changes by this open leave alone: see [`super::Open::set_parent`].
+    /// The directory's caching right that changes by this open do not break: see [`super::Open::set_parent`].
     pub parent: Option<Key>,
     pub delete_on_close: bool,
-    /// A pending deletion takes effect when this open closes, whoever else has the node open.
+    /// A pending deletion takes effect when this open closes, even if others have the node open.
     pub delete_at_once: bool,
 }
 
-/// How many opens there are, and of what kind.
+/// Counts of opens by kind.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     opens: u32,
-    /// That are for more than attributes.
+    /// Opens for more than attributes.
     reaching: u32,
-    /// That read, write, delete.
+    /// Opens that read, write, delete.
     doing: [u32; 3],
-    /// That do any of it, and forbid others to read, write, delete.
+    /// Opens that do any of it, and forbid others to read, write, delete.
     forbidding: [u32; 3],
 }
 
@@ -68,7 +67,8 @@ impl Tally {
         self.each(entry, |count| *count -= 1);
     }
 
-    /// Whether one more that does this would meet one that forbids it, or does what that one forbids.
+    /// Whether another open with this access would conflict with one that forbids it, or forbids an access that
+    /// exists.
     fn clashes(&self, access: Rights, share: Rights) -> bool {
         let meets =
             |counts: [u32; 3], wanted: [bool; 3]| counts.iter().zip(wanted).any(|(n, is)| is && *n > 0);
@@ -82,14 +82,14 @@ impl Tally {
 #[derive(Default)]
 pub(super) struct Holders {
     by_id: HashMap<u64, (Entry, Ending)>,
-    /// Those that have opens.
+    /// Counts of the keys that have opens.
     by_key: HashMap<Key, Tally>,
     all: Tally,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Opens that were looked at because of another.
+    /// Number of opens examined because of another one.
     pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -120,7 +120,7 @@ impl Holders {
         }
     }
 
-    /// It does and lets others do something else, or everything stays as it was because another is in the way.
+    /// Changes access and share mode; on a conflict everything stays unchanged.
     pub fn change(&mut self, id: u64, access: Rights, share: Rights) -> Result<(), Refused> {
         let Some((old, _)) = self.by_id.get(&id).copied() else { return Err(Refused::NotLocked) };
         self.discount(&old);
@@ -133,7 +133,7 @@ impl Holders {
         if clashes { Err(Refused::Sharing) } else { Ok(()) }
     }
 
-    /// What the close of this open does.
+    /// The effects of closing this open.
     pub fn ending(&mut self, id: u64) -> Option<&mut Ending> {
         self.by_id.get_mut(&id).map(|(_, ending)| ending)
     }
@@ -150,23 +150,23 @@ impl Holders {
         self.by_id.is_empty()
     }
 
-    /// Whether share modes forbid one more that does this.
+    /// Whether share modes forbid another open with this access.
     pub fn clashes(&self, access: Rights, share: Rights) -> bool {
         self.all.clashes(access, share)
     }
 
-    /// Whether any may delete the node.
+    /// Whether any open may delete the node.
     pub fn deletes(&self) -> bool {
         let [_, _, deleting] = self.all.doing;
         deleting > 0
     }
 
-    /// Whether this key has any.
+    /// Whether this key has opens.
     pub fn has(&self, key: Key) -> bool {
         self.by_key.contains_key(&key)
     }
 
-    /// How many this key has.
+    /// The number of this key's opens.
     pub fn count_of(&self, key: Key) -> usize {
         self.of(key).opens as usize
     }
@@ -175,12 +175,12 @@ impl Holders {
         self.by_key.get(&key).copied().unwrap_or_default()
     }
 
-    /// Whether nobody but this key has the node open for more than its attributes.
+    /// Whether no other key has the node open for more than its attributes.
     pub fn is_alone(&self, key: Key) -> bool {
         self.all.reaching == self.of(key).reaching
     }
 
-    /// Whether nobody but this key writes.
+    /// Whether no other key writes.
     pub fn is_unwritten(&self, key: Key) -> bool {
         let writing = |tally: Tally| {
             let [_, writing, _] = tally.doing;
@@ -189,7 +189,7 @@ impl Holders {
         writing(self.all) == writing(self.of(key))
     }
 
-    /// Whether this is so of every key that has one.
+    /// Whether a condition holds for every key with opens.
     pub fn all_keys(&self, is: impl Fn(Key) -> bool) -> bool {
         self.by_key.keys().all(|key| {
             #[cfg(test)]
@@ -235,7 +235,7 @@ mod tests {
         proptest::collection::vec(step, 0..60)
     }
 
-    /// As the specification says it: each open is looked at.
+    /// The specification's algorithm: each open is examined.
     fn clash(holder: &Entry, access: Rights, share: Rights) -> bool {
         let exceeds =
             |does: Rights, allowed: Rights| does.each().iter().zip(allowed.each()).any(|(a, b)| *a && !b);

@@ -1,7 +1,7 @@
-//! Byte-range locks of one node: SMB's, exact and of an open, beside POSIX', merged and of a lock owner.
+//! Byte-range locks of one node: SMB's, exact and per open, and POSIX locks, merged and per lock owner.
 //!
-//! Spec: [MS-FSA] 2.1.4.10, 2.1.5.8, 2.1.5.9; RFC 8881 9 and fcntl(2) for the ranges of NLM and NFSv4.
-//! Owns: who holds which range. Does not: take a mutex or wait; the table of opens does both.
+//! [MS-FSA] 2.1.4.10, 2.1.5.8, 2.1.5.9; RFC 8881 9 and fcntl(2) for the ranges of NLM and NFSv4. The table of opens
+//! takes the mutex and waits.
 //!
 //! ```text
 //!                         SMB, per open                 POSIX (NLM, NFSv4), per owner
@@ -10,8 +10,8 @@
 //!   keeps others from     locking, reading, writing     locking; SMB also from reading and writing
 //! ```
 //!
-//! The two kinds conflict with each other as two owners of one kind do. POSIX locks are advisory among those who know
-//! them and mandatory for SMB, whose clients know no other kind.
+//! The two kinds conflict with each other like two owners of one kind. POSIX locks are advisory among POSIX clients
+//! and mandatory for SMB, whose clients know no other kind.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use std::task::Waker;
 
 use super::Refused;
 
-/// Byte-range locks of one node, of all its owners together.
+/// Maximum number of byte-range locks of one node, over all owners.
 pub const MAX_LOCKS: usize = 4096;
-/// Tasks that wait for a lock or a caching right of one node.
+/// Maximum number of tasks waiting for a lock or a caching right of one node.
 pub const MAX_WAITING: usize = 4096;
 
 /// A byte range.
@@ -40,9 +40,9 @@ impl Range {
         (len == 0 || offset.checked_add(len - 1).is_some()).then_some(Range { offset, len })
     }
 
-    /// A range as NFSv4 writes it: `u64::MAX` means to the end of the file, however it grows (RFC 8881 18.10).
-    /// `None` when it is empty or reaches beyond the last possible byte. The last byte of all, which no file has, is
-    /// never locked.
+    /// A range as NFSv4 writes it: `u64::MAX` means to the end of the file, however it grows (RFC 8881 18.10). `None`
+    /// if it is empty or reaches beyond the last possible byte. The very last byte, which no file has, is never
+    /// locked.
     pub fn to_end(offset: u64, len: u64) -> Option<Range> {
         match len {
             0 => None,
@@ -51,22 +51,23 @@ impl Range {
         }
     }
 
-    /// Whether it reaches to the end of the file, however it grows: what NFSv4 writes as length `u64::MAX`.
+    /// Whether it reaches to the end of the file, however it grows: NFSv4 writes length `u64::MAX`.
     pub fn is_to_end(self) -> bool {
         self.len == u64::MAX - self.offset
     }
 
-    /// The last byte; for ranges that have one.
+    /// The last byte; only for ranges that have one.
     fn last(self) -> u64 {
         self.offset + (self.len - 1)
     }
 
     fn between(first: u64, last: u64) -> Range {
-        // The one range of 2^64 bytes is cut by a byte that no file has.
+        // The one range of 2^64 bytes is shortened by a byte that no file has.
         Range { offset: first, len: (last - first).saturating_add(1) }
     }
 
-    /// [MS-FSA] 2.1.4.10: {0, 0} meets nothing; another empty range meets what it lies strictly inside.
+    /// [MS-FSA] 2.1.4.10: {0, 0} conflicts with nothing; another empty range conflicts with ranges that strictly
+    /// contain it.
     pub(super) fn meets(self, other: Range) -> bool {
         let empty = |r: Range| r.offset == 0 && r.len == 0;
         let last = |r: Range| i128::from(r.offset) + i128::from(r.len) - 1;
@@ -77,19 +78,19 @@ impl Range {
     }
 }
 
-/// Somebody who holds POSIX ranges: an NFSv4 lock owner, an NLM caller's process. Whoever keeps the protocol's own
-/// name for it maps that to one of these ([`super::Opens::lock_owner`]); a number is never used again.
+/// The owner of POSIX ranges: an NFSv4 lock owner, an NLM caller's process. The protocol maps its own name for it to
+/// one of these ([`super::Opens::lock_owner`]); a number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct LockOwner(pub(super) u64);
 
-/// The lock in the way: what NFSv4's LOCK4denied and NLM's TEST answer.
+/// The conflicting lock: the answer of NFSv4's LOCK4denied and NLM's TEST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Conflict {
-    /// What is locked.
+    /// The locked range.
     pub range: Range,
-    /// Whether exclusively.
+    /// Whether the lock is exclusive.
     pub exclusive: bool,
-    /// By whom; `None` for an SMB open.
+    /// The owner; `None` for an SMB open.
     pub owner: Option<LockOwner>,
 }
 
@@ -97,11 +98,11 @@ pub struct Conflict {
 pub(super) enum Owner {
     Open(u64),
     Posix(LockOwner),
-    /// Reads or writes by NFS; holds nothing.
+    /// Reads or writes over NFS; holds no locks.
     Nobody,
 }
 
-/// What a range access is for.
+/// The purpose of a range access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intent {
     Read,
@@ -117,17 +118,17 @@ struct Lock {
 }
 
 impl Lock {
-    /// Whether it keeps `by` from what it is about, where the two ranges meet.
+    /// Whether it prevents `by` from its intent, given that the ranges overlap.
     fn forbids(&self, intent: Intent, by: Owner) -> bool {
         match (self.owner, by, intent) {
-            // An exclusive lock keeps everybody else out, and its owner from locking twice.
+            // An exclusive lock excludes everybody else, and prevents its owner from locking twice.
             (Owner::Open(_), Owner::Open(_), Intent::Lock { exclusive: true }) => true,
             (Owner::Open(_), Owner::Open(_), Intent::Lock { exclusive: false } | Intent::Read) => {
                 self.exclusive && self.owner != by
             }
-            // A shared lock keeps everybody from writing, its owner too.
+            // A shared lock prevents everybody from writing, including its owner.
             (Owner::Open(_), Owner::Open(_), Intent::Write) => !self.exclusive || self.owner != by,
-            // A lock request of the same owner replaces what it has.
+            // A lock request of the same owner replaces its existing locks.
             (Owner::Posix(one), Owner::Posix(other), Intent::Lock { .. }) if one == other => false,
             (Owner::Posix(_), Owner::Posix(_) | Owner::Nobody, Intent::Read | Intent::Write) => false,
             (_, _, Intent::Lock { exclusive }) => self.exclusive || exclusive,
@@ -137,7 +138,7 @@ impl Lock {
     }
 }
 
-/// A task that waits until nothing is in its way.
+/// A task that waits until nothing conflicts.
 struct Waiter {
     waker: Waker,
     range: Range,
@@ -148,9 +149,9 @@ struct Waiter {
 #[derive(Default)]
 pub(super) struct Locks {
     held: Vec<Lock>,
-    /// How many each owner holds: whoever holds none, as most do, has nothing to be looked for.
+    /// The number of locks of each owner: most owners hold none, and need no search.
     by_owner: HashMap<Owner, usize>,
-    /// How many are held, for readers and writers, without the shard's mutex.
+    /// The number of locks, for readers and writers, without the shard's mutex.
     count: Arc<AtomicUsize>,
     /// By the number of the wait.
     waiting: HashMap<u64, Waiter>,
@@ -158,11 +159,11 @@ pub(super) struct Locks {
 
 #[cfg(test)]
 thread_local! {
-    /// Locks that were looked at because an owner gave back all of his.
+    /// Number of locks examined because an owner released all of its locks.
     pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Which bytes somebody could wait for who waits for one of these ranges, or is freed by one: in order and apart.
+/// The bytes affected by these ranges, for matching waiters: sorted and disjoint.
 struct Spans(Vec<(u64, u64)>);
 
 impl Spans {
@@ -179,7 +180,7 @@ impl Spans {
         Spans(spans)
     }
 
-    /// First byte and last. An empty range meets what has the bytes on both sides of it.
+    /// First and last byte. An empty range matches the bytes on both sides of it.
     fn one(range: Range) -> (u64, u64) {
         match range.len {
             0 => (range.offset.saturating_sub(1), range.offset),
@@ -195,7 +196,7 @@ impl Spans {
 }
 
 impl Locks {
-    /// Shared by the opens of the node: zero means that nobody has to look.
+    /// Shared by the opens of the node: zero means that no check is needed.
     pub fn count(&self) -> Arc<AtomicUsize> {
         self.count.clone()
     }
@@ -204,7 +205,7 @@ impl Locks {
         self.held.is_empty()
     }
 
-    /// What an owner holds: ranges, and whether exclusively.
+    /// The ranges of an owner, and whether each is exclusive.
     pub fn of(&self, owner: Owner) -> Vec<(Range, bool)> {
         let held = self.held.iter().filter(|lock| lock.owner == owner);
         held.map(|lock| (lock.range, lock.exclusive)).collect()
@@ -229,7 +230,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes back one SMB lock on exactly this range; an exclusive one first.
+    /// Removes one SMB lock on exactly this range; an exclusive one first.
     pub fn unlock(&mut self, range: Range, owner: Owner) -> Result<Vec<Waker>, Refused> {
         let mine = |lock: &Lock| lock.owner == owner && lock.range == range;
         let exclusive = self.held.iter().position(|lock| mine(lock) && lock.exclusive);
@@ -239,8 +240,8 @@ impl Locks {
         Ok(self.freed([range], None))
     }
 
-    /// Locks a range of a POSIX owner in place of whatever it held there, or (`None`) holds nothing there any more.
-    /// What remains of its other locks is split, and joined with neighbours of its kind.
+    /// Locks a range of a POSIX owner in place of its existing locks there, or (`None`) unlocks it. Its other locks
+    /// are split as needed, and merged with neighbours of the same kind.
     pub fn set(
         &mut self,
         range: Range,
@@ -255,8 +256,8 @@ impl Locks {
         {
             return Err(SetFailed::Conflict(conflict));
         }
-        // A lock and one more piece of what it splits. An unlock leaves one more piece at most, and mostly none: others' locks must
-        // not keep anybody from giving back his own.
+        // A lock, and another piece of a split. An unlock adds at most one piece, and usually none: other owners'
+        // locks must not prevent an owner from releasing its own.
         let splits = |lock: &Lock| {
             lock.owner == Owner::Posix(owner)
                 && lock.range.offset < range.offset
@@ -275,7 +276,7 @@ impl Locks {
             }
             let (from, to) = (lock.range.offset, lock.range.last());
             if wish == Some(lock.exclusive) {
-                // Its own locks of one kind neither meet nor touch each other, so one look at each is enough.
+                // An owner's locks of one kind neither overlap nor touch, so one pass is enough.
                 let joins = from <= range.last().saturating_add(1) && range.offset <= to.saturating_add(1);
                 if joins {
                     (first, last) = (first.min(from), last.max(to));
@@ -299,11 +300,11 @@ impl Locks {
             self.held.push(Lock { range, exclusive, owner: Owner::Posix(owner) });
         }
         self.counted(Owner::Posix(owner), held_before, self.held.len());
-        // What is held exclusively afterwards was not freed for anybody.
+        // A range that is exclusively locked afterwards was not freed for anybody.
         Ok(self.freed((wish != Some(true)).then_some(range), None))
     }
 
-    /// Takes back all that `owner` holds.
+    /// Releases all locks of `owner`.
     pub fn release(&mut self, owner: Owner) -> Vec<Waker> {
         let mut freed = Vec::new();
         if self.holds(owner) {
@@ -318,7 +319,7 @@ impl Locks {
             });
             self.counted(owner, freed.len(), 0);
         }
-        // Whoever waits by this handle has to hear that it is closed.
+        // Tasks that wait through this handle must notice that it is closed.
         self.freed(freed, Some(owner))
     }
 
@@ -326,7 +327,7 @@ impl Locks {
         self.by_owner.contains_key(&owner)
     }
 
-    /// Remembers a task that waits, by the number of its wait, until it may find its way free or [`Locks::give_up`].
+    /// Registers a waiting task under the number of its wait, until it is woken or calls [`Locks::give_up`].
     pub fn wait(&mut self, number: u64, waker: &Waker, range: Range, owner: Owner) -> Result<(), Refused> {
         if self.waiting.len() >= MAX_WAITING && !self.waiting.contains_key(&number) {
             return Err(Refused::Limit("tasks that wait for a lock of a file"));
@@ -335,12 +336,12 @@ impl Locks {
         Ok(())
     }
 
-    /// The wait is over.
+    /// Ends the wait.
     pub fn give_up(&mut self, number: u64) {
         self.waiting.remove(&number);
     }
 
-    /// An owner holds so many instead of so many.
+    /// Updates the number of an owner's locks.
     fn counted(&mut self, owner: Owner, before: usize, after: usize) {
         let held = self.by_owner.entry(owner).or_default();
         *held = (*held + after).saturating_sub(before);
@@ -350,7 +351,7 @@ impl Locks {
         self.count.store(self.held.len(), Ordering::Release);
     }
 
-    /// Those who waited for one of these ranges, which somebody has given back, or in the name of `owner`. They look again.
+    /// The tasks that wait for one of these released ranges, or in the name of `owner`. They check again.
     fn freed(&mut self, ranges: impl IntoIterator<Item = Range>, owner: Option<Owner>) -> Vec<Waker> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -364,7 +365,7 @@ impl Locks {
 /// Why a POSIX range was not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetFailed {
-    /// Somebody else's lock.
+    /// A conflicting lock of another owner.
     Conflict(Conflict),
     /// An empty range, or a limit.
     Refused(Refused),

@@ -1,28 +1,29 @@
-//! The one table of opens: share modes, deletion at the last close, byte-range locks, caching rights; for SMB and NFS.
+//! The table of opens for SMB and NFS: share modes, deletion at the last close, byte-range locks, caching rights.
 //!
-//! Spec: [MS-FSA] 2.1.5.1.2 (open of what exists), 2.1.5.5 (close); locks and caching rights see below.
-//! Owns: who has which node open, and how. An [`Open`] leaves the table when it is dropped.
-//! Does not: touch files. Who closes last is told to remove the name, and until that is done nobody opens the node.
+//! [MS-FSA] 2.1.5.1.2 (opening an existing file), 2.1.5.5 (close); for locks and caching rights see below. An
+//! [`Open`] leaves the table when it is dropped. Files are not touched here: the caller whose close is the last is
+//! told to remove the name, and until that is done nobody can open the node.
 //!
-//! # How a protocol uses it
+//! # Use by a protocol
 //!
-//! - **With opens** (SMB, NFSv4): [`Opens::open`] waits until others have given back what is in the way, then enters
-//!   the open; [`Opens::try_open`] says [`Refused::Recalling`] instead (NFS4ERR_DELAY). All opens that share a cache
-//!   carry one [`Key`]: an SMB lease, an NFSv4 client. What a key does never takes away what the same key holds.
-//! - **Without** (NFSv3, and whatever is done by name): [`Opens::pass`] before a READ, WRITE, SETATTR of the size,
-//!   REMOVE or RENAME does both: share modes, and recalls with their wait. [`Opens::recall`] starts the recalls and
-//!   does not wait. A change to the names of a directory is [`Access::Children`] of it.
+//! - **With opens** (SMB, NFSv4): [`Opens::open`] waits until others have given back conflicting rights, then enters
+//!   the open; [`Opens::try_open`] returns [`Refused::Recalling`] instead (NFS4ERR_DELAY). All opens that share a
+//!   cache carry one [`Key`]: an SMB lease, an NFSv4 client. An access by a key never breaks that key's own rights.
+//! - **Without opens** (NFSv3, and operations by name): [`Opens::pass`] before a READ, WRITE, SETATTR of the size,
+//!   REMOVE or RENAME checks share modes, starts recalls and waits for them. [`Opens::recall`] starts recalls without
+//!   waiting. A change of a directory's names is [`Access::Children`].
 //! - **Caching rights**: [`Open::request`] after the open (an oplock, a lease, a delegation), with a [`Holder`] that
-//!   is told of recalls; [`Opens::acknowledge`] when the client agrees. SMB's rights end with the last open of their
-//!   key; a delegation ends by [`Opens::give_back`].
-//! - **After a restart**: a protocol whose clients take back what they had keeps the table for them by [`Opens::reserve`].
-//! - **Locks**: of an SMB open by [`Open::try_lock`], [`Open::lock`], [`Open::unlock`]; POSIX ones of a
-//!   [`LockOwner`] by [`Opens::try_set_range`], [`Opens::set_range`] (waits), [`Opens::test_range`],
-//!   [`Opens::release_ranges`]. They need no open. [`Opens::may_transfer`] is what a READ or WRITE of NFS asks about
-//!   the mandatory locks of SMB.
+//!   is notified of recalls; [`Opens::acknowledge`] when the client agrees. SMB's rights end with the last open of
+//!   their key; a delegation ends by [`Opens::give_back`].
+//! - **After a restart**: a protocol whose clients reclaim their state reserves the table for them with
+//!   [`Opens::reserve`].
+//! - **Locks**: for an SMB open [`Open::try_lock`], [`Open::lock`], [`Open::unlock`]; for POSIX locks of a
+//!   [`LockOwner`] [`Opens::try_set_range`], [`Opens::set_range`] (waits), [`Opens::test_range`],
+//!   [`Opens::release_ranges`]. POSIX locks need no open. [`Opens::may_transfer`] checks a READ or WRITE of NFS
+//!   against the mandatory locks of SMB.
 //!
-//! Cost: a READ or WRITE on an open without byte-range locks reads one or two atomics. NFS asks [`Opens::pass`], which
-//! reads one atomic while the table is empty. Everything else takes the mutex of one shard for a short walk.
+//! Cost: a READ or WRITE on an open without byte-range locks reads one or two atomics. NFS calls [`Opens::pass`],
+//! which reads one atomic while the table is empty. Everything else takes the mutex of one shard for a short walk.
 
 mod grants;
 mod holders;
@@ -47,12 +48,12 @@ pub use self::reclaim::Reservation;
 pub use self::waiting::Waiters;
 use crate::vfs::{Error, NodeId};
 
-/// Shards of the table: enough that cores seldom meet in one.
+/// Shards of the table: enough that cores rarely contend for one.
 const SHARDS: usize = 64;
-/// Opens of one node at a time.
+/// Maximum number of opens of one node.
 pub const MAX_OPENS_OF_A_NODE: usize = 65_536;
 
-/// What an open does, or lets others do. Attributes and security are nobody's business here.
+/// What an open does, or allows others to do. Attributes and security are not covered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
     /// Read or execute data, list a directory.
@@ -68,11 +69,11 @@ impl Rights {
     pub const ALL: Rights = Rights { read: true, write: true, delete: true };
     /// Nothing.
     pub const NONE: Rights = Rights { read: false, write: false, delete: false };
-    /// Reading alone.
+    /// Reading only.
     pub const READ: Rights = Rights { read: true, ..Rights::NONE };
-    /// Writing alone.
+    /// Writing only.
     pub const WRITE: Rights = Rights { write: true, ..Rights::NONE };
-    /// Deletion alone.
+    /// Deletion only.
     pub const DELETE: Rights = Rights { delete: true, ..Rights::NONE };
 
     fn any(self) -> bool {
@@ -85,25 +86,25 @@ impl Rights {
     }
 }
 
-/// Why the table said no.
+/// Why the table refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
-    /// Somebody's share mode forbids it.
+    /// Another open's share mode forbids it.
     #[error("sharing violation")]
     Sharing,
     /// The node is about to be removed.
     #[error("delete pending")]
     DeletePending,
-    /// A byte-range lock of somebody else is in the way.
+    /// A byte-range lock of another owner conflicts.
     #[error("byte range locked")]
     Locked,
-    /// No such lock to take back.
+    /// There is no such lock to release.
     #[error("byte range not locked")]
     NotLocked,
-    /// Somebody caches what this needs, and has been asked to give it back.
+    /// Another client caches what this needs, and has been asked to give it back.
     #[error("caching rights are being recalled")]
     Recalling,
-    /// A named limit.
+    /// A limit is reached.
     #[error("limit reached: {0}")]
     Limit(&'static str),
 }
@@ -120,62 +121,62 @@ impl From<Refused> for Error {
     }
 }
 
-/// How somebody wants to open a node.
+/// The parameters of an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opening {
     /// What it does.
     pub access: Rights,
     /// What others may do meanwhile.
     pub share: Rights,
-    /// In whose name: see [`Opens::key`].
+    /// The opener: see [`Opens::key`].
     pub key: Key,
-    /// How much of the node is touched, which decides whether others' caches care.
+    /// How much of the node it reaches, which decides whether it breaks others' caches.
     pub reach: Reach,
-    /// Its data is dropped by the open (SUPERSEDE, OVERWRITE; an NFSv4 OPEN that sets the size to 0). That is a write
-    /// to the others, whatever `access` says.
+    /// Whether the open drops the data (SUPERSEDE, OVERWRITE; an NFSv4 OPEN that sets the size to 0). For others this
+    /// is a write, whatever `access` says.
     pub overwrites: bool,
-    /// It does not wait for those who may take back what they had before a restart: it is one of them, or nobody had this node then.
+    /// Whether it skips the grace period: it reclaims, or the node did not exist before the restart.
     pub past_grace: bool,
 }
 
 impl Opening {
-    /// For data, in a name of its own, without overwriting, of somebody who had nothing before.
+    /// An open for data, without overwriting, by a client that reclaims nothing.
     pub fn new(access: Rights, share: Rights, key: Key) -> Opening {
         Opening { access, share, key, reach: Reach::Data, overwrites: false, past_grace: false }
     }
 
-    /// What others must allow.
+    /// The access that others must allow.
     fn needs(&self) -> Rights {
         Rights { write: self.access.write || self.overwrites, ..self.access }
     }
 }
 
-/// What an open may touch ([MS-FSA] 2.1.4.12, case OPEN).
+/// How much an open may touch ([MS-FSA] 2.1.4.12, case OPEN).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reach {
-    /// Attributes alone: breaks nothing.
+    /// Only attributes: breaks nothing.
     Attributes,
-    /// Attributes and the security descriptor: breaks oplocks, but no lease.
+    /// Attributes and the security descriptor: breaks oplocks, but no leases.
     Security,
-    /// More than that.
+    /// Data.
     Data,
 }
 
-/// What is known about one node that is open, locked or cached.
+/// The state of one node that is open, locked or cached.
 #[derive(Default)]
 struct Node {
     holders: Holders,
     delete_pending: bool,
-    /// [`Ending::parent`](holders::Ending::parent) of the open that made the deletion pending.
+    /// [`Ending::parent`](holders::Ending::parent) of the open that set the pending deletion.
     deleted_by: Option<Key>,
-    /// Set by the last close until the name is gone.
+    /// Set from the last close until the name is removed.
     removing: bool,
     locks: Locks,
     grants: Grants,
 }
 
 impl Node {
-    /// Whether a new open may do what it asks, next to those that exist.
+    /// Whether a new open is compatible with the existing ones.
     fn admits(&self, access: Rights, share: Rights) -> Result<(), Refused> {
         if self.delete_pending || self.removing {
             return Err(Refused::DeletePending);
@@ -193,13 +194,13 @@ type Shard = HashMap<NodeId, Node>;
 /// The opens of one share.
 pub struct Opens {
     shards: [Mutex<Shard>; SHARDS],
-    /// Numbers of opens, keys, lock owners and generations: each is used once.
+    /// Source of numbers for opens, keys, lock owners and generations: each is used once.
     next: AtomicU64,
-    /// Nodes in the table, so that a server of NFS alone never takes a lock here.
+    /// Number of nodes in the table, so that an NFS-only server never takes a lock here.
     known_nodes: AtomicUsize,
-    /// Somebody has cached a directory: from then on those who change one ask who does.
+    /// Whether a client may have cached a directory: from then on, changes of directories check for that.
     directories: AtomicBool,
-    /// Who may still take back what he had before a restart.
+    /// Clients that may still reclaim state from before a restart.
     reclaims: Reclaims,
 }
 
@@ -223,8 +224,8 @@ impl std::fmt::Debug for Opens {
 
 impl Opens {
     fn shard(&self, node: NodeId) -> MutexGuard<'_, Shard> {
-        // Nodes are numbered in order; consecutive ones go to different shards. Each critical section leaves the map
-        // whole, also when it panics for want of memory.
+        // Nodes are numbered consecutively, so neighbours use different shards. A panic for lack of memory leaves the
+        // map consistent.
         self.shards[node.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -232,30 +233,30 @@ impl Opens {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A name for whoever is about to open nodes or to hold caching rights: one for each SMB open without a lease, for
-    /// each SMB lease, for each NFSv4 client.
+    /// A key for an opener or holder of caching rights: one per SMB open without a lease, per SMB lease, per NFSv4
+    /// client.
     pub fn key(&self) -> Key {
         Key(self.number())
     }
 
-    /// A name for somebody who will lock POSIX ranges.
+    /// An identifier for an owner of POSIX locks.
     pub fn lock_owner(&self) -> LockOwner {
         LockOwner(self.number())
     }
 
-    /// Directories may be cached from now on.
+    /// From now on directories may be cached.
     pub fn cache_directories(&self) {
         if !self.caches_directories() {
             self.directories.store(true, Ordering::Release);
         }
     }
 
-    /// Whether anybody may have cached a directory.
+    /// Whether a client may have cached a directory.
     pub fn caches_directories(&self) -> bool {
         self.directories.load(Ordering::Acquire)
     }
 
-    /// Whether nothing is known of any node: then nobody is in anybody's way.
+    /// Whether the table is empty: then nothing can conflict.
     fn is_empty(&self) -> bool {
         self.known_nodes.load(Ordering::Acquire) == 0
     }
@@ -264,7 +265,7 @@ impl Opens {
         shard.entry(node).or_insert_with(|| {
             self.known_nodes.fetch_add(1, Ordering::Release);
             let mut known = Node::default();
-            // So that whoever waits for a change notices that the node was forgotten and is known anew.
+            // A new generation, so that a waiter notices that the node was forgotten and entered again.
             known.grants.generation = self.number();
             known
         })
@@ -290,7 +291,7 @@ impl Opens {
         })
     }
 
-    /// Whether somebody without an open may do this to `node` now, as far as share modes go. See [`Opens::pass`].
+    /// Whether an access without an open is compatible with the share modes of `node` now. See [`Opens::pass`].
     pub fn may(&self, node: NodeId, access: Rights) -> Result<(), Refused> {
         if self.is_empty() {
             return Ok(());
@@ -298,21 +299,21 @@ impl Opens {
         self.shard(node).get(&node).map_or(Ok(()), |known| known.admits(access, Rights::ALL))
     }
 
-    /// Whether the name of `node` may be removed, replaced or changed by somebody without an open, as far as share
-    /// modes go. See [`Opens::pass`].
+    /// Whether the share modes allow removing, replacing or renaming `node` without an open. See [`Opens::pass`].
     pub fn may_remove(&self, node: NodeId) -> Result<(), Refused> {
         self.may(node, Rights::DELETE)
     }
 
-    /// Whether `dir` may get or lose a name: who has it open may forbid writing, and nobody may have it open to remove
-    /// or move it.
+    /// Whether `dir` may gain or lose a name: an open of it may forbid writing, and no open may be there to remove or
+    /// move it.
     pub fn may_rename_in(&self, dir: NodeId) -> Result<(), Refused> {
         let share = Rights { delete: false, ..Rights::ALL };
         self.shard(dir).get(&dir).map_or(Ok(()), |known| known.admits(Rights::WRITE, share))
     }
 
-    /// Whether a stream of `base` may be opened: an open of the file itself may delete all of its streams, which the new
-    /// open has to share ([MS-FSA] 2.1.5.1.2.1). The other direction is [`crate::vfs::Vfs::may_remove_with_streams`].
+    /// Whether a stream of `base` may be opened: an open of the file itself may delete all of its streams, so the new
+    /// open must share deletion with it ([MS-FSA] 2.1.5.1.2.1). The reverse check is
+    /// [`crate::vfs::Vfs::may_remove_with_streams`].
     pub fn may_open_stream(&self, base: NodeId, access: Rights, share: Rights) -> Result<(), Refused> {
         if !access.any() || share.delete {
             return Ok(());
@@ -321,8 +322,8 @@ impl Opens {
         if self.shard(base).get(&base).is_some_and(deletes) { Err(Refused::Sharing) } else { Ok(()) }
     }
 
-    /// Whether every open of `node` may be one that its client keeps for its cache alone, and closes when it is asked for
-    /// that: each has the right to cache handles.
+    /// Whether every open of `node` may be kept only for a client's cache, and is closed when asked for: each has the
+    /// right to cache handles.
     pub fn only_cached(&self, node: NodeId) -> bool {
         let cached = |known: &Node| {
             let keys = known.grants.handle_keys();
@@ -331,12 +332,12 @@ impl Opens {
         self.shard(node).get(&node).is_none_or(cached)
     }
 
-    /// Whether anybody has `node` open, for whatever purpose.
+    /// Whether `node` is open, for any purpose.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.shard(node).get(&node).is_some_and(|known| !known.holders.is_empty())
     }
 
-    /// Every node that somebody has open.
+    /// All open nodes.
     pub fn open_nodes(&self) -> Vec<NodeId> {
         let mut nodes = Vec::new();
         for shard in &self.shards {
@@ -346,17 +347,17 @@ impl Opens {
         nodes
     }
 
-    /// How many opens a node has.
+    /// The number of opens of a node.
     pub fn count(&self, node: NodeId) -> usize {
         self.shard(node).get(&node).map_or(0, |known| known.holders.len())
     }
 
-    /// How many of them have this key.
+    /// The number of opens of a node with this key.
     pub fn count_of(&self, node: NodeId, key: Key) -> usize {
         self.shard(node).get(&node).map_or(0, |known| known.holders.count_of(key))
     }
 
-    /// Whether the node goes away with its last open. Once that is closed it is as good as gone.
+    /// Whether the node is removed at its last close. After that close it no longer counts as existing.
     pub fn delete_pending(&self, node: NodeId) -> bool {
         self.shard(node).get(&node).is_some_and(|known| known.delete_pending && !known.removing)
     }

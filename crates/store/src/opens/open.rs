@@ -1,8 +1,8 @@
-//! One open of a node: what its owner may do with it, and how it ends.
+//! One open of a node: its accesses, and its end.
 //!
-//! Spec: [MS-FSA] 2.1.5.3 and 2.1.5.4 (reads and writes against locks), 2.1.5.5 (close), 2.1.5.8, 2.1.5.9 (locks).
-//! Owns: a place in the table of opens, from [`Opens::open`] until it is closed or dropped, and with it the byte-range
-//! locks of the open. Does not: remove a name: who closes last gets a [`Removal`] and does it.
+//! [MS-FSA] 2.1.5.3 and 2.1.5.4 (reads and writes against locks), 2.1.5.5 (close), 2.1.5.8, 2.1.5.9 (locks). An open
+//! is an entry in the table of opens, from [`Opens::open`] until it is closed or dropped, and owns its byte-range
+//! locks. Names are not removed here: the last close returns a [`Removal`], and the caller removes the name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,16 +17,16 @@ use super::ranges::Wait;
 use super::{Access, Caching, Form, Holder, Key, Node, Opens, Range, Refused, Rights};
 use crate::vfs::NodeId;
 
-/// One open of a node. Dropping it closes it; [`Open::close`] also says whether the name must go now.
+/// One open of a node. Dropping it closes it; [`Open::close`] also tells whether the name must be removed now.
 #[derive(Debug)]
 pub struct Open {
     pub(super) table: Arc<Opens>,
     pub(super) node: NodeId,
     pub(super) id: u64,
     pub(super) key: Key,
-    /// How many byte-range locks the node has.
+    /// The number of byte-range locks of the node.
     pub(super) locks: Arc<AtomicUsize>,
-    /// How many caching rights it has that a write takes away.
+    /// The number of caching rights of the node that a write breaks.
     pub(super) readers: Arc<AtomicUsize>,
     pub(super) closed: AtomicBool,
     /// See [`super::Opening::past_grace`].
@@ -34,17 +34,17 @@ pub struct Open {
 }
 
 impl Open {
-    /// Which node.
+    /// The node.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// In whose name.
+    /// The opener's key.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// `None` once closed: a request that was overtaken by the close of its handle changes nothing any more.
+    /// `None` once closed: a request overtaken by the close of its handle changes nothing.
     fn with<T>(&self, act: impl FnOnce(&mut Node, u64) -> T) -> Option<T> {
         let mut shard = self.table.shard(self.node);
         let known = shard.get_mut(&self.node)?;
@@ -55,8 +55,8 @@ impl Open {
         self.with(|known, id| known.holders.ending(id).map(change));
     }
 
-    /// Does and lets others do something else from now on (a further OPEN by the same NFSv4 owner, OPEN_DOWNGRADE), or
-    /// says that another open is in the way and leaves everything as it was.
+    /// Changes access and share mode (another OPEN by the same NFSv4 owner, OPEN_DOWNGRADE); on a conflict with
+    /// another open everything stays unchanged.
     pub fn change(&self, access: Rights, share: Rights) -> Result<(), Refused> {
         let changed = self.with(|known, id| {
             known.holders.change(id, access, share)?;
@@ -66,18 +66,18 @@ impl Open {
         Ok(())
     }
 
-    /// What changes by this open, up to the removal of the name, takes nothing from whoever caches the directory under
-    /// this key.
+    /// Changes by this open, including the removal of the name, do not break the caching right of the directory held
+    /// under this key.
     pub fn set_parent(&self, parent: Option<Key>) {
         self.at_the_end(|ending| ending.parent = parent);
     }
 
-    /// Removes the node's name when this open closes (and all others have).
+    /// Removes the node's name when this open and all others are closed.
     pub fn set_delete_on_close(&self) {
         self.at_the_end(|ending| ending.delete_on_close = true);
     }
 
-    /// Removes the node's name at the last close, or no longer. Until then nobody opens it again.
+    /// Sets or clears the removal of the node's name at the last close. Until then nobody can open it again.
     pub fn set_delete_pending(&self, pending: bool) {
         self.with(|known, id| {
             known.delete_pending = pending;
@@ -85,30 +85,30 @@ impl Open {
         });
     }
 
-    /// Lets a pending deletion take effect when this open closes, not when the last one does (POSIX semantics: the
-    /// others keep a file without a name).
+    /// Lets a pending deletion take effect when this open closes instead of the last one (POSIX semantics: the others
+    /// keep a file without a name).
     pub fn set_delete_at_once(&self, at_once: bool) {
         self.at_the_end(|ending| ending.delete_at_once = at_once);
     }
 
-    /// Whether the name goes away at the last close.
+    /// Whether the name is removed at the last close.
     pub fn delete_pending(&self) -> bool {
         self.with(|known, _| known.delete_pending).unwrap_or(false)
     }
 
-    /// Whether this open's reads of the range are free of others' locks.
+    /// Whether no lock of another owner conflicts with reading the range.
     pub fn may_read(&self, offset: u64, len: u64) -> Result<(), Refused> {
         self.may_access(offset, len, Intent::Read)
     }
 
-    /// Whether this open's writes to the range are free of locks. Takes read caches away from others.
+    /// Whether no lock conflicts with writing the range. Breaks read caches of others.
     pub fn may_write(&self, offset: u64, len: u64) -> Result<(), Refused> {
         self.may_access(offset, len, Intent::Write)?;
         self.writes();
         Ok(())
     }
 
-    /// The same for an open of NFSv4: the locks of SMB are mandatory to it, POSIX locks are advisory, its own and others'.
+    /// The same for an open of NFSv4: SMB locks are mandatory for it, POSIX locks are advisory, including its own.
     pub fn may_transfer(&self, offset: u64, len: u64, write: bool) -> Result<(), Refused> {
         let intent = if write { Intent::Write } else { Intent::Read };
         self.may_access_as(Some(Owner::Nobody), offset, len, intent)?;
@@ -118,7 +118,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes read caches away, which nobody has to wait for: those who could write lost that when this was opened.
+    /// Breaks read caches, without waiting: rights to write were already recalled when this was opened.
     pub(super) fn writes(&self) {
         if self.readers.load(Ordering::Acquire) != 0 {
             let _ = self.table.recall(self.node, Some(self.key), Access::Write);
@@ -130,8 +130,8 @@ impl Open {
     }
 
     fn may_access_as(&self, by: Option<Owner>, offset: u64, len: u64, intent: Intent) -> Result<(), Refused> {
-        // What touches no byte meets no lock. One that is being taken at this moment may come before or after this
-        // access: both are right.
+        // An empty range conflicts with no lock. A lock being set concurrently may come before or after this access:
+        // both orders are valid.
         if len == 0 || self.locks.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -142,7 +142,7 @@ impl Open {
         }
     }
 
-    /// Locks a range, or says [`Refused::Locked`] at once.
+    /// Locks a range, or returns [`Refused::Locked`] at once.
     pub fn try_lock(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
         if self.reclaimed_by().is_some() {
             return Err(Refused::Locked);
@@ -153,7 +153,7 @@ impl Open {
         Ok(())
     }
 
-    /// Locks a range as soon as no other lock is in the way. `Refused::NotLocked` when the open was closed meanwhile.
+    /// Locks a range once no other lock conflicts. `Refused::NotLocked` if the open was closed meanwhile.
     pub async fn lock(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
         while let Some(deadline) = self.reclaimed_by() {
             self.table.reclaims.over(deadline).await?;
@@ -164,7 +164,7 @@ impl Open {
         Ok(())
     }
 
-    /// Until when somebody may take back a lock of before a restart that this one would be in the way of.
+    /// Until when a client may reclaim a lock from before a restart that would conflict with this one.
     fn reclaimed_by(&self) -> Option<Time> {
         if self.past_grace { None } else { self.table.reclaims.deadline() }
     }
@@ -190,14 +190,14 @@ impl Open {
         }
     }
 
-    /// Takes back one lock that this open holds on exactly this range; an exclusive one first.
+    /// Releases one lock of this open on exactly this range; an exclusive one first.
     pub fn unlock(&self, range: Range) -> Result<(), Refused> {
         let waiting = self.with(|known, id| known.locks.unlock(range, Owner::Open(id)));
         waiting.unwrap_or(Err(Refused::NotLocked))?.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
-    /// The ranges that this open has locked, and whether exclusively.
+    /// The ranges that this open has locked, and whether each is exclusive.
     pub fn locked(&self) -> Vec<(Range, bool)> {
         if self.locks.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -205,13 +205,13 @@ impl Open {
         self.with(|known, id| known.locks.of(Owner::Open(id))).unwrap_or_default()
     }
 
-    /// Whether this open has locked any range.
+    /// Whether this open holds any lock.
     pub fn has_locked(&self) -> bool {
         self.locks.load(Ordering::Acquire) != 0 && !self.locked().is_empty()
     }
 
-    /// Asks for caching rights for this open's key. What the key has then, which may be less than was asked for or,
-    /// where it had more, more; and whether that is being recalled at the moment.
+    /// Requests caching rights for this open's key. Returns the key's rights, which may be less than requested or, if
+    /// it had more, more; and whether they are being recalled.
     pub fn request(&self, form: Form, caching: Caching, holder: Arc<dyn Holder>) -> (Caching, bool) {
         let key = self.key;
         self.with(|known, _| {
@@ -232,8 +232,8 @@ impl Open {
         .unwrap_or((Caching::NONE, false))
     }
 
-    /// Closes, and says whether the node's name is to be removed now. Then the caller removes it and drops the
-    /// [`Removal`]; until that the node cannot be opened. A second close does nothing.
+    /// Closes, and tells whether the node's name must be removed now. Then the caller removes it and drops the
+    /// [`Removal`]; until then the node cannot be opened. A second close does nothing.
     pub fn close(&self) -> Option<Removal> {
         self.leave()
     }
@@ -249,8 +249,8 @@ impl Open {
             (at_once, parent) = (ending.delete_at_once, ending.parent);
             if ending.delete_on_close && !known.delete_pending {
                 (known.delete_pending, known.deleted_by) = (true, parent);
-                // As a FileDispositionInformation would: handles that are kept for a cache alone hold the deletion up.
-                // Nobody waits, because the name goes with the last of them in any case.
+                // Like a FileDispositionInformation: handles kept only for a cache delay the deletion. Nobody waits,
+                // because the name is removed with the last of them in any case.
                 known.grants.recall(self.node, Some(self.key), Access::Handle, rt::now(), &mut events);
             }
         }
@@ -259,7 +259,7 @@ impl Open {
         let freed = known.grants.closed(self.key, last_of_key);
         let remove = (known.holders.is_empty() || at_once) && known.delete_pending && !known.removing;
         known.removing |= remove;
-        // Who marked it and who closes last both take part in the removal.
+        // The open that marked it and the one that closes last both take part in the removal.
         let parent = parent.filter(|_| known.deleted_by == parent);
         self.table.forget_if_unused(&mut shard, self.node);
         drop(shard);
@@ -273,30 +273,31 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(removal) = self.leave() {
-            // Nobody took on the removal (a panic, or a table dropped whole): the file stays, and can be opened.
+            // Nobody took over the removal (a panic, or the whole table was dropped): the file stays, and can be
+            // opened.
             tracing::warn!("{:?} was to be deleted on close, but its last open was dropped", self.node);
             drop(removal);
         }
     }
 }
 
-/// A name that must be removed now; while this lives, its node cannot be opened.
+/// A name that must be removed now; while this exists, its node cannot be opened.
 #[derive(Debug)]
 #[must_use = "the file is removed by whoever holds this"]
 pub struct Removal {
     table: Arc<Opens>,
-    /// What to remove.
+    /// The node to remove.
     node: NodeId,
     parent: Option<Key>,
 }
 
 impl Removal {
-    /// What to remove.
+    /// The node to remove.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Under which key the directory may stay cached: see [`Open::set_parent`].
+    /// The key under which the directory may stay cached: see [`Open::set_parent`].
     pub fn parent(&self) -> Option<Key> {
         self.parent
     }

@@ -1,7 +1,7 @@
-//! POSIX byte-range locks in the table: what NLM and NFSv4 call.
+//! POSIX byte-range locks in the table, for NLM and NFSv4.
 //!
-//! Spec: RFC 8881 18.10 to 18.12 (LOCK, LOCKT, LOCKU); fcntl(2). Owns: nothing; see [`super::locks`] for the rules.
-//! Does not: find deadlocks among those who wait, or know how a protocol names its lock owners.
+//! RFC 8881 18.10 to 18.12 (LOCK, LOCKT, LOCKU); fcntl(2). The rules are in [`super::locks`]. Deadlocks between
+//! waiters are not detected, and protocols map their lock owners themselves.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -10,11 +10,11 @@ use super::locks::{Intent, Locks, Owner};
 use super::{Access, Conflict, Key, LockOwner, Opens, Range, Refused, SetFailed};
 use crate::vfs::NodeId;
 
-/// The wait of a task for a lock. Who gives it up leaves nothing behind.
+/// A task's wait for a lock. Dropping it leaves nothing behind.
 pub(super) struct Wait<'a> {
     opens: &'a Opens,
     node: NodeId,
-    /// Its number, once it is known among those who wait.
+    /// Its number, once it is registered.
     number: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ impl<'a> Wait<'a> {
         Wait { opens, node, number: None }
     }
 
-    /// The task is woken when it may find its way free.
+    /// Registers the task to be woken when the conflict may be gone.
     pub(super) fn enter(
         &mut self,
         locks: &mut Locks,
@@ -46,7 +46,7 @@ impl Drop for Wait<'_> {
 }
 
 impl Opens {
-    /// Locks a range for `owner` in place of whatever it held there, or says at once what is in the way.
+    /// Locks a range for `owner` in place of its existing locks there, or returns the conflict at once.
     pub fn try_set_range(
         &self,
         node: NodeId,
@@ -57,7 +57,7 @@ impl Opens {
         self.try_set_range_as(node, None, owner, range, exclusive)
     }
 
-    /// The same in the name of somebody who may cache the node, and keeps that.
+    /// The same for a client that may cache the node, and keeps that right.
     pub fn try_set_range_as(
         &self,
         node: NodeId,
@@ -71,12 +71,12 @@ impl Opens {
         self.forget_if_unused(&mut shard, node);
         drop(shard);
         done?.into_iter().for_each(Waker::wake);
-        // Somebody's read cache would hide what the others see.
+        // Another client's read cache would hide data that others see.
         let _ = self.recall(node, by, Access::Write);
         Ok(())
     }
 
-    /// The same as soon as nothing is in the way. Dropping the future gives the wait up.
+    /// The same, waiting until nothing conflicts. Dropping the future cancels the wait.
     pub async fn set_range(
         &self,
         node: NodeId,
@@ -94,7 +94,7 @@ impl Opens {
                 let still = known.locks.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner));
                 let waits = wait.enter(&mut known.locks, cx.waker(), range, Owner::Posix(owner));
                 if still.is_none() {
-                    // It went away in between.
+                    // The conflict ended in between.
                     cx.waker().wake_by_ref();
                 }
                 self.forget_if_unused(&mut shard, node);
@@ -104,7 +104,7 @@ impl Opens {
         .await
     }
 
-    /// Waits until nothing is in the way of `owner` any more, and takes nothing: another may be quicker.
+    /// Waits until nothing conflicts with `owner`, without taking the lock: another may be faster.
     pub async fn range_freed(
         &self,
         node: NodeId,
@@ -127,7 +127,7 @@ impl Opens {
         .await
     }
 
-    /// Unlocks a range of `owner`: any part of what it locked, or nothing of it.
+    /// Unlocks a range of `owner`: any part of its locks, or none.
     pub fn clear_range(&self, node: NodeId, owner: LockOwner, range: Range) -> Result<(), Refused> {
         let mut shard = self.shard(node);
         let Some(known) = shard.get_mut(&node) else { return Ok(()) };
@@ -142,7 +142,7 @@ impl Opens {
         Ok(())
     }
 
-    /// The lock that would be in the way of `owner`, if any.
+    /// The lock that would conflict with `owner`, if any.
     pub fn test_range(
         &self,
         node: NodeId,
@@ -154,7 +154,7 @@ impl Opens {
         shard.get(&node)?.locks.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner))
     }
 
-    /// Takes back all ranges of `owner` in one node.
+    /// Releases all ranges of `owner` in one node.
     pub fn release_ranges(&self, node: NodeId, owner: LockOwner) {
         let mut shard = self.shard(node);
         let Some(known) = shard.get_mut(&node) else { return };
@@ -164,7 +164,7 @@ impl Opens {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes back all ranges of `owner` in every node: a client that is gone. Walks the whole table.
+    /// Releases all ranges of `owner` in every node, for a client that is gone. Walks the whole table.
     pub fn release_owner(&self, owner: LockOwner) {
         for shard in 0..super::SHARDS {
             let holding: Vec<NodeId> = {
@@ -183,13 +183,13 @@ impl Opens {
         self.shard(node).get(&node).is_some_and(|known| known.locks.holds(Owner::Posix(owner)))
     }
 
-    /// What `owner` holds in `node`: ranges, and whether exclusively.
+    /// The ranges of `owner` in `node`, and whether each is exclusive.
     pub fn ranges_of(&self, node: NodeId, owner: LockOwner) -> Vec<(Range, bool)> {
         let shard = self.shard(node);
         shard.get(&node).map(|known| known.locks.of(Owner::Posix(owner))).unwrap_or_default()
     }
 
-    /// Whether a READ or WRITE by NFS is free of the mandatory locks of SMB; POSIX locks are advisory to it.
+    /// Whether no mandatory lock of SMB conflicts with a READ or WRITE over NFS; POSIX locks are advisory for it.
     pub fn may_transfer(&self, node: NodeId, range: Range, write: bool) -> Result<(), Refused> {
         if self.is_empty() {
             return Ok(());

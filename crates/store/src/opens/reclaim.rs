@@ -1,14 +1,15 @@
-//! The time after a restart in which clients take back what they had open: until it is over nobody else may take that from them.
+//! The grace period after a restart, in which clients reclaim what they had open, and others cannot take it from
+//! them.
 //!
-//! Spec: RFC 8881 8.4.2.1, RFC 7530 9.6.2 (grace). Owns: who may still reclaim, and until when. Does not: know what they had. A
-//! protocol that remembers its clients over a restart, but not their files, reserves the whole table ([`Opens::reserve`]), and lets its own
-//! clients through by its own rules ([`Opening::past_grace`]).
+//! RFC 8881 8.4.2.1, RFC 7530 9.6.2 (grace). This module knows who may still reclaim, and until when, but not what. A
+//! protocol that remembers its clients over a restart, but not their files, reserves the whole table
+//! ([`Opens::reserve`]), and admits its own clients by its own rules ([`Opening::past_grace`]).
 //!
-//! While the table is reserved, an open that could be in the way of what is reclaimed waits until the last client has said that it is done or
-//! its time is over: one that writes, deletes or truncates, or does not let others read and write. So do byte-range locks of SMB, and
-//! what is removed or renamed without an open. Who reads and shares everything is in the way of an open alone that denies
-//! reading, which no client does that reclaims (Linux denies nothing), and passes. So does whoever opens a file that he
-//! has just made: nobody had that.
+//! While the table is reserved, an open that could conflict with a reclaimed one (it writes, deletes or truncates, or
+//! denies others reading or writing) waits until the last client is finished or its time is over. So do byte-range
+//! locks of SMB, and removals and renames without an open. An open that only reads and shares everything passes: it
+//! conflicts only with an open that denies reading, which no reclaiming client makes (Linux denies nothing). So does
+//! an open of a file that its opener has just created.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,22 +21,22 @@ use weft_machine::{Time, rt};
 use super::locks::MAX_WAITING;
 use super::{Access, Opening, Opens, Refused, Rights};
 
-/// Who may reclaim.
+/// The clients that may reclaim.
 #[derive(Default)]
 pub(super) struct Reclaims {
-    /// Anybody, so that a table that is not reserved reads one atomic.
+    /// Whether there are any, so that an unreserved table reads one atomic.
     any: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Number of each reservation, and until when it holds.
+    /// The number of each reservation, and its end.
     until: Vec<(u64, Time)>,
     waiting: Vec<Waker>,
 }
 
-/// Keeps a table of opens for those who reclaim, until it is dropped or its time is over.
+/// Keeps a table reserved for reclaiming clients, until it is dropped or its time is over.
 #[derive(Debug)]
 #[must_use = "it holds while this lives"]
 pub struct Reservation {
@@ -51,7 +52,7 @@ impl Drop for Reservation {
 
 impl Reclaims {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each critical section leaves both lists whole.
+        // Every critical section leaves both lists consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -67,7 +68,7 @@ impl Reclaims {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Until when somebody may reclaim; `None` when nobody may.
+    /// Until when a client may reclaim; `None` if none may.
     pub(super) fn deadline(&self) -> Option<Time> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -77,7 +78,7 @@ impl Reclaims {
         self.state().until.iter().map(|(_, until)| *until).max()
     }
 
-    /// Ends when nobody may reclaim any more, or at `deadline`.
+    /// Completes when no client may reclaim any more, or at `deadline`.
     pub(super) async fn over(&self, deadline: Time) -> Result<(), Refused> {
         let ended = poll_fn(|cx| {
             let mut state = self.state();
@@ -99,7 +100,7 @@ impl Reclaims {
 }
 
 impl Opening {
-    /// Whether it could be in the way of an open that somebody takes back.
+    /// Whether it could conflict with a reclaimed open.
     pub(super) fn is_in_the_way(&self) -> bool {
         let Opening { access, share, .. } = self;
         let excludes = access.any() && !(share.read && share.write);
@@ -108,7 +109,7 @@ impl Opening {
 }
 
 impl Opens {
-    /// Keeps the table for clients that may take back what they had before a restart, at most until then.
+    /// Reserves the table for clients that may reclaim, at most until then.
     pub fn reserve(self: &Arc<Opens>, until: Time) -> Reservation {
         let number = self.number();
         let mut state = self.reclaims.state();
@@ -118,12 +119,12 @@ impl Opens {
         Reservation { table: self.clone(), number }
     }
 
-    /// Refuses, while somebody may reclaim, what takes a file away from under its name and cannot wait.
+    /// Refuses, during the grace period, removing a file under its name by a caller that cannot wait.
     pub fn may_replace(&self) -> Result<(), Refused> {
         if self.reclaims.deadline().is_some() { Err(Refused::Sharing) } else { Ok(()) }
     }
 
-    /// Waits until nobody may reclaim what `access` would take from him.
+    /// Waits until no client may reclaim what `access` would take from it.
     pub(super) async fn after_reclaims(&self, access: Access, rights: Rights) -> Result<(), Refused> {
         let takes = rights.delete || access == Access::Overwrite;
         while takes && let Some(deadline) = self.reclaims.deadline() {

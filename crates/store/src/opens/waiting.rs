@@ -1,10 +1,10 @@
-//! Recalls in the table: who starts them, who waits for them, and what is told to whom.
+//! Recalls in the table: starting them, waiting for them, and notifying holders.
 //!
-//! Spec: [MS-FSA] 2.1.5.1.2 (in which order an open breaks what is in its way), 2.1.4.12.1.
-//! Owns: nothing; see [`super::grants`] for the rules. Does not: hold the mutex of a shard while it waits or tells.
+//! [MS-FSA] 2.1.5.1.2 (the order in which an open breaks conflicting rights), 2.1.4.12.1. The rules are in
+//! [`super::grants`]. No shard mutex is held while waiting or notifying.
 //!
-//! A waiter looks again after every acknowledgment, close or timeout; the recalls that are still needed then begin
-//! anew. So one that gives up leaves nothing behind but recalls that would have come sooner or later.
+//! A waiter checks again after every acknowledgment, close or timeout, and starts the recalls that are then still
+//! needed. So a waiter that gives up leaves only recalls behind that were needed anyway.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::grants::Event;
 use super::{Access, AckFailed, Caching, Key, Node, Open, Opening, Opens, Reach, Refused, Rights};
 use crate::vfs::NodeId;
 
-/// An open of a node whose name is being removed looks again after this, if it hears of nothing before.
+/// After this time, an open of a node whose name is being removed checks again even without an event.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Those who waited for what a holder has given back. They go on when this is dropped.
+/// Tasks that waited for something a holder has given back. They are woken when this is dropped.
 #[must_use = "they go on at once where nothing is to come before"]
 #[derive(Debug)]
 pub struct Waiters(Vec<Waker>);
@@ -31,15 +31,15 @@ impl Drop for Waiters {
     }
 }
 
-/// Why something cannot happen yet, or at all.
+/// Why an access must wait or fails.
 enum Blocked {
     Refused(Refused),
     Recalling(Pause),
-    /// Somebody may take back what he had, at most until then.
+    /// A client may reclaim what it had, at most until then.
     Reclaiming(Time),
 }
 
-/// Until when to wait for acknowledgments, and what was known when the wait began.
+/// How long to wait for acknowledgments, and the generation when the wait began.
 struct Pause {
     deadline: Time,
     generation: u64,
@@ -72,11 +72,11 @@ impl Node {
         }
     }
 
-    /// [MS-FSA] 2.1.5.1.2: batch oplocks break first; then share modes decide, where handles that need not be open are
-    /// asked to be closed; what caches remain break last.
+    /// [MS-FSA] 2.1.5.1.2: batch oplocks break first; then share modes decide, where handles that need not be open
+    /// are asked to be closed; remaining caching rights break last.
     fn make_way(&mut self, node: NodeId, opening: &Opening, events: &mut Vec<Event>) -> Result<(), Blocked> {
         if self.removing {
-            // Its name goes at this moment. Then there is another node, or none.
+            // Its name is being removed right now. After that there is another node, or none.
             return Err(Blocked::Recalling(Pause {
                 deadline: rt::now() + REMOVAL_TIMEOUT,
                 generation: self.grants.generation,
@@ -107,14 +107,14 @@ impl Node {
 }
 
 impl Opens {
-    /// Opens `node`, or says [`Refused::Recalling`] when others have been asked to give back what is in the way, or may take back
-    /// what they had: the same request may succeed later.
+    /// Opens `node`, or returns [`Refused::Recalling`] if conflicting rights were recalled or clients may still
+    /// reclaim: the same request may succeed later.
     pub fn try_open(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Refused> {
         self.attempt(node, || self.open_once(node, opening))
     }
 
-    /// Opens `node` as soon as those who cache it have given back what is in the way, or have had
-    /// their time to do so ([`super::Holder::patience`]). Dropping the future gives the open up.
+    /// Opens `node` as soon as holders of conflicting rights have given them back or have exceeded their time
+    /// ([`super::Holder::patience`]). Dropping the future cancels the open.
     pub async fn open(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Refused> {
         self.persist(node, || self.open_once(node, opening)).await
     }
@@ -155,33 +155,33 @@ impl Opens {
         outcome
     }
 
-    /// Recalls what is in the way of `access`, and waits until it is given back or its time is over.
+    /// Recalls rights that conflict with `access`, and waits until they are given back or time is over.
     pub async fn clear(&self, node: NodeId, by: Option<Key>, access: Access) -> Result<(), Refused> {
         self.persist(node, || self.recall_once(node, by, access)).await
     }
 
-    /// Lets somebody without an open do `access`, which takes `rights`: asks the share modes of those who have the
-    /// node open, recalls what they cache and waits for it.
+    /// Prepares an `access` without an open, which needs `rights`: checks share modes, recalls caching rights and
+    /// waits for them.
     pub async fn pass(&self, node: NodeId, access: Access, rights: Rights) -> Result<(), Refused> {
         self.after_reclaims(access, rights).await?;
         if self.is_empty() {
             return Ok(());
         }
         if let Err(Refused::Sharing) = self.may(node, rights) {
-            // Perhaps a handle that is open for caching alone, by lease or by batch oplock.
+            // A handle may be open only for caching, by a lease or a batch oplock.
             self.clear(node, None, Access::Rename).await?;
         }
         self.clear(node, None, access).await?;
         self.may(node, rights)
     }
 
-    /// A holder agrees to a recall, and keeps `keep` of what was left to it. A further recall of the same right
-    /// may reach the holder before this returns.
+    /// A holder acknowledges a recall and keeps `keep` of what was left to it. Another recall of the same right may
+    /// reach the holder before this returns.
     pub fn acknowledge(&self, node: NodeId, key: Key, keep: Caching) -> Result<(), AckFailed> {
         self.give_way(node, key, keep).map(drop)
     }
 
-    /// The same for a holder who is to hear something before those who wait for him go on.
+    /// The same for a holder that must be notified before its waiters continue.
     pub fn give_way(&self, node: NodeId, key: Key, keep: Caching) -> Result<Waiters, AckFailed> {
         let mut events = Vec::new();
         let outcome = match self.shard(node).get_mut(&node) {
@@ -192,7 +192,7 @@ impl Opens {
         outcome.map(Waiters)
     }
 
-    /// The key has no caching right of `node` any more: a delegation was returned, or its client is gone.
+    /// Removes all caching rights of the key on `node`: a delegation was returned, or its client is gone.
     pub fn give_back(&self, node: NodeId, key: Key) {
         let mut shard = self.shard(node);
         let Some(known) = shard.get_mut(&node) else { return };
@@ -202,19 +202,19 @@ impl Opens {
         freed.wake();
     }
 
-    /// What a key may cache of `node`, and what will remain of it once it acknowledges a recall.
+    /// The caching rights of a key on `node`, and those that remain once it acknowledges a recall.
     pub fn caching(&self, node: NodeId, key: Key) -> (Caching, Option<Caching>) {
         let shard = self.shard(node);
         shard.get(&node).and_then(|known| known.grants.held(key)).unwrap_or_default()
     }
 
-    /// Tells holders what happened. Who cannot be reached has agreed.
+    /// Notifies holders. One that cannot be reached counts as having agreed.
     pub(super) fn tell(&self, events: Vec<Event>) {
         for event in events {
             match event {
                 Event::Recall(holder, recall) => {
                     if !holder.recall(recall) && recall.acknowledge {
-                        // Too late only if it went away by itself.
+                        // It fails only if the right ended by itself.
                         let _ = self.acknowledge(recall.node, recall.key, recall.to);
                     }
                 }
@@ -223,7 +223,7 @@ impl Opens {
         }
     }
 
-    /// Tries without waiting; a second time when those in the way are gone already, or have had their time.
+    /// Tries without waiting; once more if the holders in the way are already gone or have exceeded their time.
     fn attempt<T>(&self, node: NodeId, attempt: impl Fn() -> Result<T, Blocked>) -> Result<T, Refused> {
         match attempt() {
             Err(Blocked::Recalling(pause)) => {
@@ -240,7 +240,7 @@ impl Opens {
         }
     }
 
-    /// Tries until it succeeds or fails for another reason than recalls on their way.
+    /// Retries until it succeeds or fails for a reason other than recalls in progress.
     async fn persist<T>(&self, node: NodeId, attempt: impl Fn() -> Result<T, Blocked>) -> Result<T, Refused> {
         loop {
             match attempt() {
@@ -258,7 +258,7 @@ impl Opens {
         }
     }
 
-    /// Ends once anything of `node` changed since `generation` that a waiter may care about.
+    /// Completes once anything of `node` that matters to waiters has changed since `generation`.
     fn changed(&self, node: NodeId, generation: u64) -> impl Future<Output = Result<(), Refused>> {
         poll_fn(move |cx| match self.shard(node).get_mut(&node) {
             Some(known) if known.grants.generation == generation => match known.grants.wait(cx.waker()) {

@@ -1,7 +1,7 @@
-//! The typed calls of a share's file system, one for each operation, and what each of them tells others.
+//! The typed calls of a share's file system, one per operation, and the notifications that each sends.
 //!
-//! Owns: nothing by itself; a [`Vfs`] shares the backend, the table of opens, who watches, and the known streams. Does not: carry
-//! out an operation; that is the backend's. Errors: those of the backend, and [`Error::Stale`] for streams that are gone.
+//! A [`Vfs`] shares the backend, the table of opens, the watches, and the known streams. The backend carries
+//! operations out. Errors: those of the backend, and [`Error::Stale`] for removed streams.
 
 mod settle;
 
@@ -28,26 +28,26 @@ use crate::backend::ReadOnly;
 use crate::health::{Health, Heard};
 use crate::opens::{Access, Key, Opens, Refused};
 
-/// How deep a name may lie for what is below a directory to be found.
+/// Maximum depth at which nodes below a directory are found.
 const MAX_DEPTH: usize = 1024;
 
-/// A share's file system, with a typed call for each operation, the table of its opens, and who watches it. Cloning
-/// shares all three. It may act in somebody's name, who then keeps what he caches of the directories that he changes.
+/// A share's file system, with a typed call for each operation, the table of its opens, and its watches. Clones share
+/// all three. It may act for a client, which then keeps its caching rights on directories that it changes.
 #[derive(Clone)]
 pub struct Vfs {
     backend: Arc<dyn Backend>,
     opens: Arc<Opens>,
     watches: Arc<Watches>,
-    /// In whose name it acts.
+    /// The client for which it acts.
     key: Option<Key>,
     streams: Arc<Streams>,
-    /// Who keeps files open between requests.
+    /// Caches that keep files open between requests.
     caches: Arc<Caches>,
-    /// How often a security descriptor has changed.
+    /// Counts the changes of security descriptors.
     descriptors: Arc<AtomicU64>,
-    /// Whether the disk takes what is written to it, where somebody wants to know.
+    /// The health of the disk, if monitored.
     health: Option<Arc<Health>>,
-    /// How many flushes of its files have failed.
+    /// Counts the failed flushes of its files.
     failures: Failures,
     /// Whether changes are durable when they are answered.
     settles: bool,
@@ -82,12 +82,12 @@ impl Vfs {
         }
     }
 
-    /// Tells `cache`, which knows this file system by `share`, of files whose last name is gone.
+    /// Notifies `cache`, which knows this file system as `share`, of files that have lost their last name.
     pub fn add_cache(&self, share: ShareId, cache: Weak<dyn Cache>) {
         self.caches.add(share, cache);
     }
 
-    /// Looks once for files that other programs have removed, as a thread does from time to time.
+    /// Checks once for files that other programs have removed, as a thread does periodically.
     #[cfg(test)]
     pub(crate) fn sweep(&self, now: std::time::Instant) {
         self.backend.sweep(usize::MAX);
@@ -95,8 +95,8 @@ impl Vfs {
         self.caches.sweep();
     }
 
-    /// Carries out what takes away the name `victim`, or does so where it replaces one, and tells who keeps its file. With a last
-    /// name go the file's streams.
+    /// Runs an operation that removes the name `victim`, or may replace it, and notifies caches of its file. The
+    /// file's streams are removed with its last name.
     async fn unlink(&self, op: Op, victim: Option<DirName<&[u8]>>) -> Result<Unsettled, Error> {
         let owner = match victim {
             Some(victim) => self.streams_at(victim.dir, victim.name).await?,
@@ -119,7 +119,7 @@ impl Vfs {
         };
         if links == Some(0) {
             self.streams.base_is_gone(node).into_iter().for_each(|stream| self.caches.forget(stream));
-            // The name is gone whatever becomes of these; what is left is found by who looks for it.
+            // The name is removed even if this fails; the hourly check finds leftovers.
             if let Err(e) = depot::purge(&*self.backend, owned).await {
                 tracing::warn!("the streams of a removed file are still there: {e}");
             }
@@ -127,7 +127,7 @@ impl Vfs {
         Ok(unsettled)
     }
 
-    /// The large streams of what has this name, and a hold of that.
+    /// The large streams of the object with this name, and a hold of it.
     async fn streams_at(
         &self,
         dir: NodeId,
@@ -139,7 +139,7 @@ impl Vfs {
         let op = Op::Lookup { dir, name: name.to_vec(), fold_case: false };
         let attr = match self.backend.submit(op).await {
             Ok(outcome) => expect!(outcome, Outcome::Attr(attr) => attr),
-            // What is wrong with the name is the operation's to say.
+            // The operation itself reports errors in the name.
             Err(_) => return Ok(None),
         };
         match depot::of(&*self.backend, attr.stable).await? {
@@ -148,32 +148,32 @@ impl Vfs {
         }
     }
 
-    /// [`Error::Access`] for a name that is none for clients.
+    /// [`Error::Access`] for a name that clients may not use.
     fn may_name(name: &[u8]) -> Result<(), Error> {
         if depot::hides(name) { Err(Error::Access) } else { Ok(()) }
     }
 
-    /// The same file system, changed in the name of whoever caches directories by this key.
+    /// The same file system, acting for a client that caches directories under this key.
     #[must_use]
     pub fn in_name_of(&self, key: Option<Key>) -> Vfs {
         Vfs { key, ..self.clone() }
     }
 
-    /// Who keeps what he caches of the directories that change by this.
+    /// The key under which directories changed through this stay cached.
     pub fn in_whose_name(&self) -> Option<Key> {
         self.key
     }
 
-    /// Takes what others cache of a directory whose names, or what there is to say about them, have changed.
+    /// Breaks others' caching rights on a directory whose entries or their attributes have changed.
     pub fn children_changed(&self, dir: NodeId) {
         if self.opens.caches_directories() {
-            // Nobody waits: who listed it a moment ago saw it as it was.
+            // Nobody waits: a listing from a moment ago was correct then.
             let _ = self.opens.recall(dir, self.key, Access::Children);
         }
     }
 
-    /// Takes what others cache of the directory of a file whose content has changed: its size and times are in the listing.
-    /// For protocols whose writers have no handle that they close.
+    /// Breaks others' caching rights on the directory of a file whose content has changed, because its size and times
+    /// are in the listing. For protocols whose writers have no handle to close.
     pub async fn content_changed(&self, node: NodeId) {
         if self.opens.caches_directories()
             && let Ok(DirName { dir, .. }) = self.place(node).await
@@ -182,12 +182,12 @@ impl Vfs {
         }
     }
 
-    /// Who has what open, of every protocol.
+    /// The table of opens, of every protocol.
     pub fn opens(&self) -> &Arc<Opens> {
         &self.opens
     }
 
-    /// Moves on with every change of a security descriptor: who has seen one looks again.
+    /// Increases with every change of a security descriptor, which invalidates earlier copies.
     pub fn descriptors(&self) -> u64 {
         self.descriptors.load(Ordering::Acquire)
     }
@@ -197,31 +197,31 @@ impl Vfs {
         self.backend.kind()
     }
 
-    /// The same file system, with the same opens, for those who may change nothing.
+    /// The same file system with the same opens, refusing changes.
     #[must_use]
     pub fn read_only(self) -> Vfs {
         self.caches.set_read_only();
         Vfs { backend: Arc::new(ReadOnly::new(self.backend)), ..self }
     }
 
-    /// The same file system, with `health` hearing of what its disk refuses.
+    /// The same file system, whose disk errors are recorded in `health`.
     #[must_use]
     pub fn heard_by(self, health: Health) -> Vfs {
         let health = Arc::new(health);
         Vfs { backend: Arc::new(Heard::new(self.backend, health.clone())), health: Some(health), ..self }
     }
 
-    /// All that is wrong with its disk, and what to do about it, as far as the disk answers.
+    /// All problems of its disk, and what to do about them, as far as the disk answers.
     pub async fn troubles(&self) -> Option<String> {
         self.health.clone()?.look().await
     }
 
-    /// What its disk refuses, where that is heard.
+    /// The health of its disk, if monitored.
     pub fn health(&self) -> Option<&Health> {
         self.health.as_deref()
     }
 
-    /// Whether nothing can be changed in it.
+    /// Whether all changes are refused.
     pub fn is_read_only(&self) -> bool {
         self.backend.is_read_only()
     }
@@ -244,8 +244,8 @@ impl Vfs {
         }
     }
 
-    /// From now on until it is dropped, the watch collects what `filter` asks for about the names in `dir`, or in the
-    /// whole tree below it, whoever changes it. `held` grows by what waits.
+    /// Until it is dropped, the watch collects the changes selected by `filter` of names in `dir`, or in the whole
+    /// tree below it, by whomever. `held` is charged for waiting changes.
     pub async fn watch(
         &self,
         dir: NodeId,
@@ -259,7 +259,7 @@ impl Vfs {
         Watch::new(&self.watches, self.backend.clone(), (dir, recursive, filter), held).await
     }
 
-    /// Tells whoever watches `dir` that it is about to be removed: they wait for nothing.
+    /// Notifies the watches of `dir` that it is about to be removed, so that they do not wait any longer.
     pub fn end_watches(&self, dir: NodeId) {
         if self.watches.any() {
             self.watches.end(dir);
@@ -322,13 +322,13 @@ impl Vfs {
         if !write {
             return Ok(file);
         }
-        // What settles makes durable what watches were told of.
+        // Flushes cover the changes that watches were told about.
         let file = file.heard_by(self.health.clone()).witnessed(told, self.witness());
         Ok(file.settling(self.settles))
     }
 
-    /// How many flushes of files have failed, by whatever protocol. It rises before anybody hears of the failure: what was written
-    /// and not flushed before may be lost, and no later flush says so.
+    /// The number of failed flushes of files, over all protocols. It increases before anybody learns about the
+    /// failure: unflushed writes from before may be lost, and no later flush reports that.
     pub fn failed_flushes(&self) -> u64 {
         self.failures.count()
     }
@@ -347,8 +347,8 @@ impl Vfs {
         Ok((attr, created))
     }
 
-    /// The same, for a caller that has more to do to what was made before anybody else uses it, and settles it behind that, whatever
-    /// became of it.
+    /// The same, for a caller that must prepare the new object before others use it, and then settles it, whether or
+    /// not that succeeded.
     pub async fn make(
         &self,
         dir: NodeId,
@@ -400,11 +400,11 @@ impl Vfs {
     pub async fn rename(&self, from: DirName<&[u8]>, to: DirName<&[u8]>, replace: bool) -> Result<(), Error> {
         Self::may_name(from.name)?;
         Self::may_name(to.name)?;
-        // Who watches learns which name went, if one is replaced, and what kind of name it was that moved.
+        // Watches need the kind of the moved name, and the replaced name, if any.
         let seen = if self.watches.any() {
             let moved = self.lookup(from.dir, from.name, false).await.ok();
             let replaced = if replace { self.lookup(to.dir, to.name, false).await.ok() } else { None };
-            // See [`Op::Rename`]. The only name of a file may be told in another case.
+            // See [`Op::Rename`]. A file's only name may be given in another case.
             let stays = moved.as_ref().zip(replaced.as_ref()).is_some_and(|(moved, replaced)| {
                 moved.node == replaced.node && (replaced.nlink > 1 || from == to)
             });
@@ -449,7 +449,7 @@ impl Vfs {
         self.entries(dir, (cookie, max), false).await
     }
 
-    /// Without what no client sees.
+    /// Without entries that are hidden from clients.
     async fn entries(
         &self,
         dir: NodeId,
@@ -462,14 +462,14 @@ impl Vfs {
                 expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end));
             cookie = entries.last().map_or(cookie, |last| last.cookie);
             entries.retain(|entry| entry.name != depot::FOLDER);
-            // There is at least one unless the directory ends.
+            // At least one, unless the directory ends.
             if end || !entries.is_empty() {
                 return Ok((entries, end));
             }
         }
     }
 
-    /// As [`Vfs::readdir`], with what lies beside each file: one system call more for an entry.
+    /// Like [`Vfs::readdir`], with the summary of each file's extended attributes: one more system call per entry.
     pub async fn readdir_beside(
         &self,
         dir: NodeId,
@@ -504,16 +504,16 @@ impl Vfs {
         Ok(expect!(self.backend.submit(Op::Hold { node }).await?, Outcome::Held(hold) => hold))
     }
 
-    /// See [`Op::GetXattr`]. [`Error::NoXattr`] when there is none, [`Error::NotSupported`] where the file system, or a
-    /// node that is neither file nor directory, has none at all.
+    /// See [`Op::GetXattr`]. [`Error::NoXattr`] if there is none, [`Error::NotSupported`] if the file system, or a
+    /// node that is neither file nor directory, has no attributes at all.
     pub async fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Error> {
         let node = self.streams.base(node)?;
         let op = Op::GetXattr { node, name: name.to_vec() };
         Ok(expect!(self.backend.submit(op).await?, Outcome::Value(value) => value))
     }
 
-    /// See [`Op::SetXattr`]. [`Error::XattrTooBig`] beyond [`MAX_XATTR_VALUE`](super::MAX_XATTR_VALUE), [`Error::NoSpace`] where
-    /// the file system takes less.
+    /// See [`Op::SetXattr`]. [`Error::XattrTooBig`] beyond [`MAX_XATTR_VALUE`](super::MAX_XATTR_VALUE),
+    /// [`Error::NoSpace`] if the file system accepts less.
     pub async fn set_xattr(
         &self,
         node: NodeId,
@@ -525,7 +525,7 @@ impl Vfs {
         loop {
             let op = Op::SetXattr { node, name: name.to_vec(), value: value.to_vec(), how };
             match self.change_xattr(node, name, op).await {
-                // A stream that lies among the attributes can lie elsewhere.
+                // A stream stored in an attribute can be moved to a file.
                 Err(e) if is_full(&e) && value.len() <= super::MAX_XATTR_VALUE => {
                     if !self.streams.make_room(&self.backend, node).await? {
                         return Err(e);
@@ -549,7 +549,7 @@ impl Vfs {
         self.change_xattr(node, name, op).await
     }
 
-    /// Carries out what sets or removes the attribute `name`, and tells who has to know.
+    /// Sets or removes the attribute `name`, and sends notifications.
     async fn change_xattr(&self, node: NodeId, name: &[u8], op: Op) -> Result<(), Error> {
         let done = self.change(op).await;
         if name == crate::access::XATTR {
@@ -569,8 +569,8 @@ impl Vfs {
         Ok(expect!(self.backend.submit(Op::Beside { node }).await?, Outcome::Beside(beside) => beside))
     }
 
-    /// Keeps DOS attributes and birth of a file; `before` is what was kept, for telling what changed.
-    /// [`Error::NotSupported`] where there are no extended attributes.
+    /// Stores DOS attributes and birth of a file; `before` is the previous value, for detecting changes.
+    /// [`Error::NotSupported`] without extended attributes.
     pub async fn set_dos(&self, node: NodeId, before: Option<Dos>, dos: Dos) -> Result<(), Error> {
         self.set_xattr(node, DOS_XATTR, &dos.to_bytes(), SetXattr::Either).await?;
         let before = before.unwrap_or_default();
@@ -582,10 +582,10 @@ impl Vfs {
         Ok(())
     }
 
-    /// The node of a file's stream, found without regard to case; with `make` it is made when there is none, which is
-    /// told. A stream has the attributes of its file, a size and a number of its own; it is opened, held, read and
-    /// written as files are, and its number holds as long as somebody keeps a [`Hold`] or an [`OpenFile`] of it, and for
-    /// a while after it was looked up. [`Error::NotFound`] when there is none.
+    /// The node of a file's stream, found ignoring case; with `make` it is created if it is missing, which is
+    /// returned. A stream has its file's attributes with its own size and number; it is opened, held, read and
+    /// written like a file. Its number is valid as long as there is a [`Hold`] or an [`OpenFile`] of it, and for a
+    /// while after a look-up. [`Error::NotFound`] if it does not exist.
     pub async fn stream(&self, base: NodeId, name: &[u8], make: bool) -> Result<(Attr, bool), Error> {
         let (stream, made) = self.streams.look_up(&self.backend, base, name, make).await?;
         if made {
@@ -604,25 +604,26 @@ impl Vfs {
         Ok(Attr { node: id, kind: Kind::File, size, allocated, ..base })
     }
 
-    /// Whose stream a number is, and the stream's name; `None` for what is no stream.
+    /// The file and name of the stream with this number; `None` if it is not a stream.
     pub fn stream_of(&self, node: NodeId) -> Option<(NodeId, Vec<u8>)> {
-        // The number tells first: most are no streams, and nothing need be looked up for those.
+        // The number itself shows that most nodes are not streams, without a look-up.
         let stream = Streams::is_stream(node).then(|| self.streams.find(node).ok())??;
         Some((stream.base, stream.name()))
     }
 
-    /// Whether the opens of its streams let a file or directory be removed ([MS-FSA] 2.1.5.1.2.2: it goes with them).
+    /// Whether the opens of its streams allow removing a file or directory ([MS-FSA] 2.1.5.1.2.2: they are removed
+    /// with it).
     pub fn may_remove_with_streams(&self, base: NodeId) -> Result<(), Refused> {
         self.streams.of(base).into_iter().try_for_each(|stream| self.opens.may_remove(stream))
     }
 
-    /// What somebody has open below `dir`, at whatever depth, in the order of their numbers.
+    /// The open nodes below `dir`, at any depth, in the order of their numbers.
     pub async fn open_below(&self, dir: NodeId) -> Vec<NodeId> {
         let mut below = Vec::new();
         for node in self.opens.open_nodes() {
             let mut at = node;
             for _ in 0..MAX_DEPTH {
-                // What has no name any more lies nowhere.
+                // A node without a name is in no directory.
                 let Ok(DirName { dir: parent, .. }) = self.place(at).await else { break };
                 if parent == dir && node != dir {
                     below.push(node);
@@ -635,7 +636,7 @@ impl Vfs {
         below
     }
 
-    /// The file or directory that a number leads to: of a stream its file, of everything else itself.
+    /// The file or directory of a number: a stream's file, or the node itself.
     pub fn base(&self, node: NodeId) -> NodeId {
         self.streams.base(node).unwrap_or(node)
     }
@@ -651,7 +652,7 @@ impl Vfs {
         Ok(all)
     }
 
-    /// Its named streams in order, until `each` wants no more.
+    /// Its named streams in order, until `each` returns that it wants no more.
     pub async fn streams_while(
         &self,
         base: NodeId,
@@ -660,7 +661,7 @@ impl Vfs {
         self.streams.list(&*self.backend, base, each).await
     }
 
-    /// Whether a file or directory has any named stream; what cannot have one has none.
+    /// Whether a file or directory has any named stream; false for a node that cannot have one.
     pub async fn has_streams(&self, base: NodeId) -> Result<bool, Error> {
         match self.streams.any(&*self.backend, base).await {
             Err(Error::NotSupported) => Ok(false),
@@ -668,7 +669,7 @@ impl Vfs {
         }
     }
 
-    /// Takes a stream away. Those who have it open keep its bytes.
+    /// Removes a stream. Clients that have it open keep its bytes.
     pub async fn remove_stream(&self, base: NodeId, name: &[u8]) -> Result<(), Error> {
         let gone = self.streams.remove(&self.backend, base, name).await?;
         self.caches.forget(gone);
@@ -676,7 +677,7 @@ impl Vfs {
         self.settle(Unsettled::streams(base)).await
     }
 
-    /// Gives the stream with this number another name; one of that name is replaced only with `replace`.
+    /// Renames the stream with this number; an existing stream is replaced only with `replace`.
     pub async fn rename_stream(&self, stream: NodeId, to: &[u8], replace: bool) -> Result<(), Error> {
         let stream = self.streams.find(stream)?;
         let from = stream.name();
@@ -711,7 +712,7 @@ impl Vfs {
         Err(Error::Limit("depth of a name"))
     }
 
-    /// As [`Vfs::find`], for a file that was at `path` when it was seen last: searched for only where it is not any more.
+    /// Like [`Vfs::find`], for a file that was last seen at `path`: it is searched for only if it is no longer there.
     pub async fn find_at(&self, path: &[u8], stable: Stable) -> Result<Attr, Error> {
         let mut at = NodeId::ROOT;
         for name in
@@ -727,14 +728,14 @@ impl Vfs {
         self.find(stable).await
     }
 
-    /// See [`Op::Find`]. [`Error::Stale`] when no file of the share is this one (any more).
+    /// See [`Op::Find`]. [`Error::Stale`] if no file of the share has this identity (any more).
     pub async fn find(&self, stable: Stable) -> Result<Attr, Error> {
         Ok(expect!(self.backend.submit(Op::Find { stable }).await?, Outcome::Attr(attr) => attr))
     }
 }
 
 impl SetAttr {
-    /// What it changes, for who watches.
+    /// The changed attributes, for watches.
     fn what(&self) -> What {
         let mut what = What::NONE;
         let mut add = |set: bool, more| {

@@ -1,4 +1,4 @@
-//! Where the bytes of a stream lie that is too large for an extended attribute: in a file of a hidden folder at the share's root.
+//! Stores streams that are too large for an extended attribute: in files of a hidden folder at the share's root.
 //!
 //! ```text
 //! .weft-streams/             0700, the server's own user's
@@ -9,14 +9,16 @@
 //! | 89 57 45 46 54 0d 0a 1a | number, little-endian | 16     number 0: the stream is empty, and has no file
 //! ```
 //!
-//! Why by identity: whoever moves a file on the host moves its attributes with it, and the number leads to the bytes from anywhere in
-//! the share. A copy that was made on the host is another file: its attribute leads nowhere, and nobody's bytes are read by forging
-//! one. Why a random number, and a file that did not exist: no two streams ever get the same file, whatever they are called, not even
-//! one after the other. (A rename that a crash cuts short leaves one stream under two names, see below.) Some file systems keep no birth
-//! of files, and a later file with the same inode has the same identity there; its attributes do not know the numbers. Why 16 bytes: a
-//! new stream has them from the start, so that it can always be moved out of a full attribute block.
+//! Files are identified by their `Stable`: a program that moves a file on the host moves its attributes with it, and
+//! the number leads to the bytes from anywhere in the share. A copy made on the host is a different file: its
+//! attribute leads nowhere, so nobody can read another file's stream by forging an attribute. Each stream gets a
+//! random number and a new file, so that no two streams ever share a file, even one after the other, whatever their
+//! names. (A rename cut short by a crash leaves one stream under two names, see below.) On file systems that do not
+//! store birth times, a later file with the same inode has the same identity; its attributes do not contain the
+//! numbers. The attribute of a large stream has 16 bytes, and a new stream reserves them from the start, so that it
+//! can always be moved out of a full attribute block.
 //!
-//! The order of writes, so that a crash or a failure in between loses nothing that was promised:
+//! The order of writes, so that a crash or a failure in between loses nothing that was guaranteed:
 //!
 //! | what | steps | a crash in between leaves |
 //! |---|---|---|
@@ -27,11 +29,11 @@
 //! | rename | where it replaces a stream: fsync of its own file and of the three directories; setxattr of the new name, which replaces the bytes of one that has it; removexattr of the old name; unlink of what was replaced | the stream under both names, until one of them is removed; or a file that nothing leads to |
 //! | last name of a file | unlink of it; then of its streams | a folder of no file |
 //!
-//! Files that nothing leads to, and folders of no file, are removed by `backend::dir::orphans`.
-//! Only files on the device of the share's root have large streams: the number of any other may change with a restart of the host, and
-//! with it the name of the folder. Elsewhere a stream that outgrows its attribute is refused as if the disk were full, and so is what
-//! would replace an attribute that leads to a file: earlier versions made such.
-//! Does not: decide which stream is large (see [`super::stream`]), or find what the host deletes.
+//! Files without an attribute, and folders without a file, are removed by `backend::dir::orphans`. Only files on the
+//! device of the share's root have large streams: the number of any other device may change when the host restarts,
+//! and with it the name of the folder. On other devices, a stream that outgrows its attribute is refused as if the
+//! disk were full. So is replacing an attribute that leads to a file, which earlier versions created.
+//! [`super::stream`] decides which streams are large.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,25 +43,26 @@ use weft_machine::random;
 use super::{Attr, Backend, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable};
 use crate::backend::{fold, is_called};
 
-/// The folder. No client sees it, in whatever directory: that of a share may lie inside of another share, where nobody would ask
-/// what protects the files whose streams these are.
+/// The folder's name, hidden from clients in every directory: a share's folder may be inside of another share, where
+/// the protection of the files with these streams would not be checked.
 pub(crate) const FOLDER: &[u8] = b".weft-streams";
-/// What the names of attributes that keep streams begin with.
+/// The prefix of attributes that store streams.
 pub(crate) const ATTRIBUTES: &[u8] = b"weft.stream.";
 const MAGIC: [u8; 8] = *b"\x89WEFT\r\n\x1a";
 /// Entries read at a time.
 const BATCH: usize = 256;
-/// How often a file is made anew where its name is taken, or its folder was removed with another stream meanwhile.
+/// How often creating a file is retried if its name is taken, or its folder was removed with another stream
+/// meanwhile.
 const MAX_TRIES: usize = 16;
-/// Devices that the log has named because they keep no large streams, at most.
+/// Maximum number of devices that the log reports for not having large streams.
 const MAX_TOLD: usize = 64;
 
-/// What the attribute of a stream says.
+/// The contents of a stream's attribute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Kept {
-    /// These are its bytes.
+    /// The stream's bytes.
     Here(Vec<u8>),
-    /// They are in the file of this number; none where it is 0.
+    /// The number of the file with the bytes; 0 if the stream is empty.
     Beside(u64),
 }
 
@@ -76,7 +79,7 @@ impl Kept {
         }
     }
 
-    /// Its bytes as an attribute, as far as they may be one: what looks as if it led to a file is kept in one.
+    /// The bytes as an attribute, if allowed: bytes that look like a reference to a file must be stored in a file.
     pub(super) fn here(bytes: Vec<u8>) -> Option<Kept> {
         if bytes.is_empty() {
             return Some(Kept::EMPTY);
@@ -84,7 +87,7 @@ impl Kept {
         (!bytes.starts_with(&MAGIC)).then_some(Kept::Here(bytes))
     }
 
-    /// The same, with its bytes where it has none.
+    /// The same, with an empty value if there are no bytes.
     pub(super) fn or_no_bytes(self) -> Kept {
         if self == Kept::EMPTY { Kept::Here(Vec::new()) } else { self }
     }
@@ -97,18 +100,18 @@ impl Kept {
     }
 }
 
-/// Whether a name is the folder's, in whatever case.
+/// Whether a name is the folder's, in any case.
 pub(super) fn hides(name: &[u8]) -> bool {
-    // Most names begin otherwise.
+    // Most names begin differently.
     name.first() == FOLDER.first() && fold(name) == fold(FOLDER)
 }
 
-/// The same for a look-up without regard to case, which finds 8.3 names, too.
+/// The same for a look-up that ignores case, which also finds 8.3 names.
 pub(super) fn hides_folded(name: &[u8]) -> bool {
     (name.first() == FOLDER.first() || name.contains(&b'~')) && is_called(FOLDER, &fold(name))
 }
 
-/// The name of the folder of a file's streams.
+/// The name of the folder with a file's streams.
 pub(crate) fn folder_of(stable: &Stable) -> Vec<u8> {
     use std::fmt::Write;
     stable
@@ -121,7 +124,7 @@ pub(crate) fn folder_of(stable: &Stable) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Whose streams a folder is for.
+/// The file whose streams a folder holds.
 pub(crate) fn whose(name: &[u8]) -> Option<Stable> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let mut stable = [0; 24];
@@ -139,13 +142,13 @@ fn file_name(number: u64) -> Vec<u8> {
     format!("{number:016x}").into_bytes()
 }
 
-/// The number of a file of this name.
+/// The number of a stream file with this name.
 pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
     let number = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
     (file_name(number) == name).then_some(number)
 }
 
-/// The number of the file that the value of an attribute leads to.
+/// The number of the file that an attribute's value leads to.
 pub(crate) fn leads_to(value: Vec<u8>) -> Option<u64> {
     match Kept::parse(value) {
         Kept::Beside(number) if number != 0 => Some(number),
@@ -153,13 +156,13 @@ pub(crate) fn leads_to(value: Vec<u8>) -> Option<u64> {
     }
 }
 
-/// Another device than that of the share's root.
+/// The file's device, if it differs from that of the share's root.
 fn elsewhere(stable: &Stable) -> Option<u32> {
     let [.., a, b, c, d] = stable.0;
     Some(u32::from_le_bytes([a, b, c, d])).filter(|device| *device != 0)
 }
 
-/// Whether the log has not named this device yet.
+/// Whether the log has not yet reported this device.
 fn is_news(told: &Mutex<Vec<u32>>, device: u32) -> bool {
     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
     let news = !told.contains(&device) && told.len() < MAX_TOLD;
@@ -169,15 +172,15 @@ fn is_news(told: &Mutex<Vec<u32>>, device: u32) -> bool {
     news
 }
 
-/// [`Error::NoSpace`] for a file that lies on another device than the share's root.
+/// [`Error::NoSpace`] for a file on another device than the share's root.
 fn require_home(stable: &Stable) -> Result<(), Error> {
     static TOLD: Mutex<Vec<u32>> = Mutex::new(Vec::new());
     let Some(device) = elsewhere(stable) else { return Ok(()) };
     if is_news(&TOLD, device) {
         tracing::warn!(
-            "streams that do not fit into an extended attribute are refused for files on device {}:{}, which is another than that of \
-             their share's root; a file system that is mounted inside of a share, or a subvolume, keeps them if it is served as a \
-             share of its own",
+            "streams that do not fit into an extended attribute are refused for files on device {}:{}, because it differs from the device of \
+             their share's root; a file system mounted inside a share, or a subvolume, accepts them if it is served as a \
+             separate share",
             device >> 20,
             device & 0xf_ffff,
         );
@@ -185,7 +188,7 @@ fn require_home(stable: &Stable) -> Result<(), Error> {
     Err(Error::NoSpace)
 }
 
-/// Never 0, and of no other stream.
+/// Never 0, and unused by other streams.
 fn new_number() -> Result<u64, Error> {
     let number = random::bytes().map_err(|e| Error::Io(e.into()))?;
     Ok(u64::from_ne_bytes(number).max(1))
@@ -198,7 +201,7 @@ async fn attr(backend: &dyn Backend, op: Op) -> Result<Attr, Error> {
     }
 }
 
-/// What a name leads to, if there is such a name.
+/// The node of a name, if the name exists.
 async fn child(backend: &dyn Backend, dir: NodeId, name: &[u8]) -> Result<Option<Attr>, Error> {
     match attr(backend, Op::Lookup { dir, name: name.to_vec(), fold_case: false }).await {
         Ok(attr) => Ok(Some(attr)),
@@ -219,7 +222,7 @@ pub(super) async fn require_reach(backend: &dyn Backend, base: NodeId) -> Result
     require_home(&stable_of(backend, base).await?)
 }
 
-/// The folder, if there is one.
+/// The folder, if it exists.
 async fn folder(backend: &dyn Backend) -> Result<Option<NodeId>, Error> {
     let found = child(backend, NodeId::ROOT, FOLDER).await?;
     Ok(found.filter(|found| found.kind == Kind::Dir).map(|found| found.node))
@@ -230,7 +233,7 @@ pub(super) async fn any(backend: &dyn Backend) -> Result<bool, Error> {
     Ok(folder(backend).await?.is_some())
 }
 
-/// Where the large streams of a file lie.
+/// The location of a file's large streams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owned {
     folder: NodeId,
@@ -239,13 +242,13 @@ pub(super) struct Owned {
 }
 
 impl Owned {
-    /// The directories that have to be durable for its streams to be, from below.
+    /// The directories that must be durable for its streams, innermost first.
     fn directories(&self) -> [NodeId; 3] {
         [self.node, self.folder, NodeId::ROOT]
     }
 }
 
-/// The large streams of a file, if it has some.
+/// The large streams of a file, if it has any.
 pub(super) async fn of(backend: &dyn Backend, stable: Stable) -> Result<Option<Owned>, Error> {
     if elsewhere(&stable).is_some() {
         return Ok(None);
@@ -255,7 +258,7 @@ pub(super) async fn of(backend: &dyn Backend, stable: Stable) -> Result<Option<O
     Ok(found.map(|found| Owned { folder, node: found.node, stable }))
 }
 
-/// The file of one stream, if it is there.
+/// The file of one stream, if it exists.
 pub(super) async fn find(backend: &dyn Backend, base: NodeId, number: u64) -> Result<Option<Attr>, Error> {
     let stable = stable_of(backend, base).await?;
     let Some(owned) = of(backend, stable).await? else { return Ok(None) };
@@ -263,7 +266,7 @@ pub(super) async fn find(backend: &dyn Backend, base: NodeId, number: u64) -> Re
     Ok(found.filter(|found| found.kind == Kind::File))
 }
 
-/// A file for one stream, which did not exist before, and its number.
+/// Creates a file for one stream, which must not exist yet, and returns its number.
 pub(super) async fn make(backend: &dyn Backend, base: NodeId) -> Result<(u64, NodeId), Error> {
     let stable = stable_of(backend, base).await?;
     require_home(&stable)?;
@@ -272,12 +275,12 @@ pub(super) async fn make(backend: &dyn Backend, base: NodeId) -> Result<(u64, No
         attr(backend, Op::Create { dir, name, make, exists, set }).await
     };
     let folder = make(NodeId::ROOT, FOLDER.to_vec(), Make::Dir, Exists::Reuse, 0o700).await?;
-    // Somebody else on the host may have made it, to read what is put there.
+    // Another user on the host may have created it, to read the data put there.
     let own = rustix::process::geteuid().as_raw();
     if backend.changes_on_the_host() && (folder.uid != own || folder.mode & 0o077 != 0) {
         tracing::error!(
-            "{} is not a folder of this server's user alone: streams that are too large for an extended attribute are refused; \
-             remove it, or chown and chmod 700 it",
+            "{} does not belong exclusively to this server's user: streams that are too large for an extended attribute are refused; \
+             remove it, or fix it with chown and chmod 700",
             String::from_utf8_lossy(FOLDER),
         );
         return Err(Error::Access);
@@ -295,7 +298,7 @@ pub(super) async fn make(backend: &dyn Backend, base: NodeId) -> Result<(u64, No
     Err(failed)
 }
 
-/// Makes the names durable that lead to the files of a file's streams. False where there are none any more.
+/// Makes the names durable that lead to a file's stream files. False if they no longer exist.
 pub(super) async fn sync_names(backend: &dyn Backend, base: NodeId) -> Result<bool, Error> {
     let stable = stable_of(backend, base).await?;
     let Some(owned) = of(backend, stable).await? else { return Ok(false) };
@@ -305,7 +308,7 @@ pub(super) async fn sync_names(backend: &dyn Backend, base: NodeId) -> Result<bo
     Ok(true)
 }
 
-/// Opens the file of a stream, for writing where that is possible.
+/// Opens the file of a stream, for writing if possible.
 pub(super) async fn open(backend: &Arc<dyn Backend>, node: NodeId) -> Result<OpenFile, Error> {
     let open = async |write| match backend.submit(Op::Open { node, write }).await? {
         Outcome::File(file) => Ok(file),
@@ -317,7 +320,7 @@ pub(super) async fn open(backend: &Arc<dyn Backend>, node: NodeId) -> Result<Ope
     }
 }
 
-/// Removes what may have gone already.
+/// Removes a name that may already be gone.
 async fn remove_name(backend: &dyn Backend, op: Op) -> Result<(), Error> {
     match backend.submit(op).await {
         Ok(_) | Err(Error::NotFound) => Ok(()),
@@ -325,7 +328,7 @@ async fn remove_name(backend: &dyn Backend, op: Op) -> Result<(), Error> {
     }
 }
 
-/// Removes the file of one stream, and the folder of the last one.
+/// Removes the file of one stream, and the folder after its last stream.
 pub(super) async fn remove(backend: &dyn Backend, base: NodeId, number: u64) -> Result<(), Error> {
     let stable = stable_of(backend, base).await?;
     let Some(owned) = of(backend, stable).await? else { return Ok(()) };
@@ -340,9 +343,9 @@ async fn remove_folder(backend: &dyn Backend, owned: Owned) -> Result<(), Error>
     }
 }
 
-/// Removes all streams of a file that is no more.
+/// Removes all streams of a deleted file.
 pub(super) async fn purge(backend: &dyn Backend, owned: Owned) -> Result<(), Error> {
-    // Each round begins anew: what was read is gone by then.
+    // Each round starts from the beginning, because the names read before are removed.
     loop {
         let op = Op::Readdir { dir: owned.node, cookie: 0, max: BATCH, beside: false };
         let entries = match backend.submit(op).await? {
@@ -371,7 +374,7 @@ mod tests {
         for bytes in [&b""[..], b"x", &leads[..15], &leads[1..], &longer] {
             assert_eq!(Kept::parse(bytes.to_vec()), Kept::Here(bytes.to_vec()));
         }
-        // Nobody makes one by writing it.
+        // A client cannot create a reference by writing it.
         assert_eq!((Kept::here(leads), Kept::here(longer)), (None, None));
         assert_eq!(Kept::here(Vec::new()), Some(Kept::EMPTY));
     }

@@ -1,6 +1,4 @@
-//! What SMB keeps of a file that Unix has no place for: DOS attributes and a birth time that a client has set.
-//!
-//! Spec: [MS-FSCC] 2.6 (the attributes). Does not: decide which attributes mean what.
+//! SMB metadata without a Unix equivalent: DOS attributes and a birth time set by a client ([MS-FSCC] 2.6).
 //!
 //! Kept in the extended attribute `user.weft.dos`, 32 bytes, little-endian:
 //!
@@ -8,16 +6,16 @@
 //! 0         1           4             8       16       24           32
 //! | layout 1 | 0  0  0  | attributes  | birth | change | last write |      times in 100 ns since 1601
 //! ```
-//! A birth of 0 is "as the file system has it". The time of change is believed as long as the last write is the one
-//! that is kept with it: Unix keeps its own time of change, which nobody can set, and which this very value moves.
-//! A value of another shape counts as absent, so that a later version may change the layout.
+//! A birth of 0 means the file system's birth time. The stored change time is valid as long as the last write is the
+//! stored one: Unix has its own change time, which nobody can set, and which storing this value changes. A value with
+//! another layout counts as missing, so that a later version may change the layout.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use super::Timestamp;
 
-/// Extended attributes whose names begin like this are Weft's own: no protocol shows them or lets clients set them.
+/// Extended attributes with this prefix are Weft's own: no protocol shows them or lets clients set them.
 pub const OWN_XATTRS: &[u8] = b"weft.";
-/// Where [`Dos`] is kept.
+/// The attribute with [`Dos`].
 pub(crate) const XATTR: &[u8] = b"weft.dos";
 /// Seconds from 1601 to 1970.
 const EPOCH_SECS: i64 = 11_644_473_600;
@@ -28,9 +26,9 @@ const TICKS: i64 = 10_000_000;
 pub struct Dos {
     /// FILE_ATTRIBUTE_* bits as the client has set them.
     pub attributes: u32,
-    /// Birth as a client has set it.
+    /// Birth time, if set by a client.
     pub born: Option<Timestamp>,
-    /// Time of change as a client has set it, and the last write then.
+    /// Change time, if set by a client, and the last write at that moment.
     pub changed: Option<(Timestamp, Timestamp)>,
 }
 
@@ -45,13 +43,13 @@ fn from_ticks(ticks: i64) -> Option<Timestamp> {
 fn to_ticks(time: Option<Timestamp>) -> i64 {
     time.map_or(0, |t| {
         let ticks = t.secs.saturating_add(EPOCH_SECS).saturating_mul(TICKS);
-        // The one tick that means "none" is the first of 1601.
+        // The one tick that would mean "none" is the first one of 1601.
         ticks.saturating_add(i64::from(t.nanos / 100)).max(1)
     })
 }
 
 impl Dos {
-    /// Reads what is kept; `None` when it is not of this layout.
+    /// Parses a stored value; `None` if it has another layout.
     pub fn parse(bytes: &[u8]) -> Option<Dos> {
         let (head, times) = bytes.split_first_chunk::<8>()?;
         let [1, 0, 0, 0, attributes @ ..] = *head else { return None };
@@ -64,7 +62,7 @@ impl Dos {
         })
     }
 
-    /// What to keep.
+    /// The value to store.
     pub fn to_bytes(self) -> [u8; 32] {
         let times = [self.born, self.changed.map(|c| c.0), self.changed.map(|c| c.1)];
         let times = times.into_iter().flat_map(|time| to_ticks(time).to_le_bytes());
@@ -74,28 +72,28 @@ impl Dos {
         bytes
     }
 
-    /// The time of change of a file that was written last at `mtime`, where a client has set it.
+    /// The change time of a file last written at `mtime`, if a client has set it.
     pub fn changed_at(&self, mtime: Timestamp) -> Option<Timestamp> {
-        // To the tick: that is what was kept.
+        // Compared in ticks, the precision of the stored value.
         let (changed, written) = self.changed?;
         (to_ticks(Some(written)) == to_ticks(Some(mtime))).then_some(changed)
     }
 }
 
-/// What lies beside a file, as a listing tells it.
+/// Summary of a file's extended attributes, for listings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Beside {
-    /// What a client has set.
+    /// The values set by a client.
     pub dos: Option<Dos>,
-    /// How many extended attributes there are, Weft's own not counted.
+    /// Number of extended attributes, without Weft's own.
     pub xattrs: u32,
-    /// Bytes of their names and values together.
+    /// Total bytes of their names and values.
     pub xattr_bytes: u32,
 }
 
 impl Beside {
-    /// What is said of a symbolic link, which can have nothing beside it: to DOS it is a directory or a file, by what it
-    /// leads to. A target that ends in a separator leads to a directory.
+    /// The summary of a symbolic link, which has no attributes: for DOS it is a directory or a file like its target.
+    /// A target that ends in a separator is a directory.
     pub(crate) fn of_link(target: &[u8]) -> Beside {
         const DIRECTORY: u32 = 0x10;
         const ARCHIVE: u32 = 0x20;

@@ -1,12 +1,10 @@
-//! Why an operation failed, and which of the kernel's errors say so.
-//!
-//! Does not: know the codes of a protocol; each maps these to its own.
+//! Why an operation failed, and the mapping from the kernel's errors. Each protocol maps these to its own codes.
 
 use std::io;
 
 use weft_machine::file::system::Unanswered;
 
-/// A limit that is reached where a file system does not answer: protocols say to ask again later.
+/// The limit that is reached when a file system does not answer: protocols ask the client to retry later.
 pub(crate) const UNANSWERED: &str = "calls of a file system that does not answer";
 
 /// Why an operation failed.
@@ -15,7 +13,7 @@ pub enum Error {
     /// No such name.
     #[error("no such file or directory")]
     NotFound,
-    /// The node is gone.
+    /// The node no longer exists.
     #[error("stale node")]
     Stale,
     /// The name exists.
@@ -24,16 +22,16 @@ pub enum Error {
     /// Not a directory.
     #[error("not a directory")]
     NotDir,
-    /// A directory where a file was wanted.
+    /// A directory instead of a file.
     #[error("is a directory")]
     IsDir,
     /// Directory not empty.
     #[error("directory not empty")]
     NotEmpty,
-    /// The user may not.
+    /// The user lacks the right.
     #[error("access denied")]
     Access,
-    /// Only the owner, or root, may.
+    /// Only the owner or root has the right.
     #[error("operation not permitted")]
     NotPermitted,
     /// A name that no file can have (empty, `/`, NUL, too long) or one that leaves the share.
@@ -42,13 +40,13 @@ pub enum Error {
     /// Name too long.
     #[error("name too long")]
     NameTooLong,
-    /// An argument makes no sense.
+    /// An invalid argument.
     #[error("invalid argument")]
     Invalid,
     /// Disk, quota or ram limit full.
     #[error("no space")]
     NoSpace,
-    /// A file larger than the file system's files can be.
+    /// A file larger than the file system supports.
     #[error("file too large")]
     TooLarge,
     /// A named limit of the server (open files, nodes).
@@ -57,28 +55,28 @@ pub enum Error {
     /// The share is read-only.
     #[error("read-only")]
     ReadOnly,
-    /// Not here.
+    /// Not supported.
     #[error("not supported")]
     NotSupported,
     /// No such extended attribute.
     #[error("no such extended attribute")]
     NoXattr,
-    /// An extended attribute, or all of them together, longer than the file system takes.
+    /// An extended attribute, or all of them together, exceed the file system's limit.
     #[error("extended attribute too big")]
     XattrTooBig,
-    /// An open by somebody else forbids it (share modes).
+    /// Another open forbids it (share modes).
     #[error("sharing violation")]
     Sharing,
-    /// What was to be written does not come: the connection to the peer that keeps it has ended.
-    #[error("the payload does not come: {0}")]
+    /// The payload of a write did not arrive, because the connection to the peer that has it ended.
+    #[error("the payload did not arrive: {0}")]
     Payload(io::Error),
-    /// The world failed.
+    /// An error of the system.
     #[error("{0}")]
     Io(io::Error),
 }
 
 impl Error {
-    /// The same for another one who asked. Of an error of the system its code is kept.
+    /// The same error for another caller; for a system error, its code is kept.
     pub(super) fn repeated(&self) -> Error {
         match self {
             Error::NotFound => Error::NotFound,

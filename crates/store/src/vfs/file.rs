@@ -1,6 +1,5 @@
-//! An open regular file: a typed call for each operation of its object.
-//!
-//! Owns: a share of the object. Does not: carry anything out (see [`super::object`]), or decide who may (see [`crate::opens`]).
+//! An open regular file: a typed call for each operation of its object. The object carries them out (see
+//! [`super::object`]), and [`crate::opens`] decides about access.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,12 +19,12 @@ use crate::health::Health;
 /// An open regular file: reads are ranges that the transport fetches late, writes are chains.
 #[derive(Clone, Debug)]
 pub struct OpenFile {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
     object: Arc<dyn Object>,
 }
 
-/// The typed answer, or what the operation waits for.
+/// The typed answer, or a future for it.
 macro_rules! answer {
     ($submission:expr, $answer:pat => $value:expr) => {
         match $submission.await? {
@@ -35,16 +34,16 @@ macro_rules! answer {
     };
 }
 
-/// A read that has been asked for.
+/// A read in progress.
 pub enum Read<'a> {
-    /// The bytes, unread as yet perhaps.
+    /// The bytes, possibly a range that has not been read yet.
     Now(Result<Payload, Error>),
-    /// They have to be waited for.
+    /// The read must wait.
     Later(Submission<'a>),
 }
 
 impl Read<'_> {
-    /// Its bytes.
+    /// Waits for the bytes.
     pub async fn data(self) -> Result<Payload, Error> {
         match self {
             Read::Now(data) => data,
@@ -54,7 +53,7 @@ impl Read<'_> {
 }
 
 impl OpenFile {
-    /// A node that `object` is open of.
+    /// A node whose open object is `object`.
     pub fn new(node: NodeId, object: Arc<dyn Object>) -> OpenFile {
         OpenFile { node, object }
     }
@@ -69,22 +68,22 @@ impl OpenFile {
         self.wrapped(|object| Arc::new(ReadOnly(object)))
     }
 
-    /// The same, growing as far as `quota` lets it.
+    /// The same, growing only as `quota` allows.
     pub fn limited(self, quota: Arc<dyn Quota>) -> OpenFile {
         self.wrapped(|object| Arc::new(Limited::new(object, quota)))
     }
 
-    /// The same through a wrapper of its object.
+    /// The same with a wrapper around its object.
     pub fn wrapped(self, wrap: impl FnOnce(Arc<dyn Object>) -> Arc<dyn Object>) -> OpenFile {
         OpenFile { node: self.node, object: wrap(self.object) }
     }
 
-    /// The same, telling `witness` of every change.
+    /// The same, reporting every change to `witness`.
     pub(super) fn witnessed(self, told: Told, witness: Witness) -> OpenFile {
         self.wrapped(|object| Arc::new(Witnessed::new(object, told, witness)))
     }
 
-    /// The same, with `health` hearing of what the disk refuses.
+    /// The same, recording disk errors in `health`.
     pub(crate) fn heard_by(self, health: Option<Arc<Health>>) -> OpenFile {
         match health {
             Some(health) => self.wrapped(|object| Arc::new(Heard::new(object, health))),
@@ -92,7 +91,7 @@ impl OpenFile {
         }
     }
 
-    /// The same, with every flush that fails counted. Memory has none.
+    /// The same, counting every failed flush. Files in memory have none.
     pub(super) fn counted_by(self, failures: &Failures) -> OpenFile {
         if self.object.plain().is_some_and(File::is_in_memory) {
             return self;
@@ -105,17 +104,17 @@ impl OpenFile {
         if settles { self.wrapped(|object| Arc::new(Settling(object))) } else { self }
     }
 
-    /// What it is open of.
+    /// Its object.
     pub fn object(&self) -> &dyn Object {
         &*self.object
     }
 
-    /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
+    /// The existing bytes of `[offset, offset + len)`, as a range to be read later; empty at or past the end.
     pub fn read(&self, offset: u64, len: usize) -> Read<'_> {
         self.submit_read(offset, len, None)
     }
 
-    /// The same for a caller that has just learned the file's size, and so saves asking for it.
+    /// The same for a caller that already knows the file's size, which saves a system call.
     pub async fn read_within(&self, size: u64, offset: u64, len: usize) -> Result<Payload, Error> {
         self.submit_read(offset, len, Some(size)).data().await
     }
@@ -128,13 +127,14 @@ impl OpenFile {
         }
     }
 
-    /// Counts a short read that nothing is done to on its way. Whether it is better sent from where the file is mapped.
+    /// Counts a short read whose bytes are sent unchanged. Returns whether it should be sent from a mapping of the
+    /// file.
     pub fn is_mapped(&self) -> bool {
         self.object.content().is_some_and(File::is_mapped)
     }
 
-    /// The bytes of `[offset, offset + len)` that exist, read into a buffer now. `None`: they are not all in memory, or the pool is
-    /// empty; take a range.
+    /// The existing bytes of `[offset, offset + len)`, read into a buffer now. `None`: they are not all in memory, or
+    /// the pool is empty; use a range.
     pub fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
         self.object.read_now(pool, offset, len)
     }
@@ -146,8 +146,8 @@ impl OpenFile {
         answer!(self.object.submit(ObjectOp::Write { offset, source }), Done::Done => ())
     }
 
-    /// Writes all of `source` at `offset`. Where the file lies in memory, and the source reaches it, the source fills it. Otherwise
-    /// the bytes are fetched first, and then `admit` looks again at what may have changed meanwhile (locks, opens).
+    /// Writes all of `source` at `offset`. If the file lies in memory and the source reaches it, the source fills it. Otherwise
+    /// the bytes are fetched first, and `admit` then checks again what may have changed meanwhile (locks, opens).
     pub async fn write_from<E: From<Error>>(
         &self,
         offset: u64,
@@ -173,8 +173,8 @@ impl OpenFile {
         Ok(self.write(offset, &[bytes]).await?)
     }
 
-    /// Writes all of `bytes` behind the last byte, wherever others who append have put that by then: what two append at the same
-    /// time never lies in one place. `admit` hears the offset before anything is written, and may refuse it.
+    /// Appends all of `bytes`, after concurrent appends: two appends never overlap. `admit` gets the offset before
+    /// anything is written, and may refuse it.
     pub async fn append<E: From<Error>>(
         &self,
         bytes: &Bytes,
@@ -197,24 +197,24 @@ impl OpenFile {
         }
     }
 
-    /// Puts a message to what is behind the file, where there is something; its answer has at most `max` bytes.
-    /// [`Error::NotSupported`] for a file that is just that.
+    /// Sends a message to whatever implements the file; its answer has at most `max` bytes. [`Error::NotSupported`]
+    /// for an ordinary file.
     pub async fn exchange(&self, message: Bytes, max: usize) -> Result<Bytes, Error> {
         answer!(self.object.submit(ObjectOp::Exchange { message, max }), Done::Answer(answer) => answer)
     }
 
-    /// Sets space aside for `[offset, offset + len)`; the file grows to its end unless `keep_size`.
+    /// Reserves space for `[offset, offset + len)`; the file grows to its end unless `keep_size`.
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<(), Error> {
         self.change(offset, len, ObjectOp::Allocate { offset, len, keep_size }).await
     }
 
-    /// Gives the space of a range back; it reads as zeros. The size stays. [`Error::NotSupported`] where the file
+    /// Releases the space of a range, which then reads as zeros. The size stays. [`Error::NotSupported`] if the file
     /// system has no holes.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.change(offset, len, ObjectOp::Zero { offset, len, keep_space: false }).await
     }
 
-    /// Makes a range read as zeros; it keeps its space where the file system can do that. The size stays.
+    /// Makes a range read as zeros; it keeps its space if the file system supports that. The size stays.
     pub async fn zero_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.change(offset, len, ObjectOp::Zero { offset, len, keep_space: true }).await
     }
@@ -224,13 +224,13 @@ impl OpenFile {
         self.object.submit(op).await.map(drop)
     }
 
-    /// Who may not write hears that first.
+    /// Refuses a caller without write access first.
     fn require_write(&self, offset: u64, len: u64) -> Result<(), Error> {
         if self.object.is_read_only() { Err(Error::Access) } else { require_range(offset, len) }
     }
 
-    /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether that is all of them.
-    /// Everything between is a hole. What lies past the end of the file is neither.
+    /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether these are all.
+    /// Everything between is a hole. Nothing past the end of the file counts as either.
     pub async fn data_ranges(
         &self,
         offset: u64,
@@ -241,8 +241,8 @@ impl OpenFile {
         answer!(self.object.submit(extents), Done::Extents(ranges, all) => (ranges, all))
     }
 
-    /// Copies at most `len` bytes of `source` from `from` to `at` here; fewer only where the source ends. The kernel
-    /// copies, or shares blocks, where it can. Ranges of one file may overlap.
+    /// Copies at most `len` bytes of `source` from offset `from` to `at` in this file; fewer only if the source ends.
+    /// The kernel copies, or shares blocks, if it can. Ranges of one file may overlap.
     pub async fn copy_from(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<u64, Error> {
         let len = source.len().await?.saturating_sub(from).min(len);
         self.require_write(at, len)?;
@@ -250,8 +250,8 @@ impl OpenFile {
         answer!(self.object.submit(copy), Done::Copied(copied) => copied)
     }
 
-    /// Makes `[at, at + len)` share the blocks of `source` from `from` on. [`Error::NotSupported`] where the file
-    /// system cannot (only some can: XFS, Btrfs, bcachefs), [`Error::Invalid`] where its blocks do not align.
+    /// Makes `[at, at + len)` share the blocks of `source` from `from` on. [`Error::NotSupported`] if the file system
+    /// cannot (XFS, Btrfs and bcachefs can), [`Error::Invalid`] if its blocks do not align.
     pub async fn clone_range(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<(), Error> {
         self.change(at, len, ObjectOp::Clone { at, from: source.object(), offset: from, len }).await
     }
@@ -261,17 +261,17 @@ impl OpenFile {
         self.object.submit(ObjectOp::sync()).await.map(drop)
     }
 
-    /// Whether something was written by this descriptor that it has not made durable since.
+    /// Whether this descriptor has writes that it has not made durable since.
     pub fn is_unflushed(&self) -> bool {
         self.object.is_unflushed()
     }
 
-    /// Whether it is just a file: no stream of one, and nothing else takes its changes.
+    /// Whether it is an ordinary file: not a stream, and without a wrapper that handles its changes.
     pub fn is_plain(&self) -> bool {
         self.object.plain().is_some()
     }
 
-    /// Whether it is a file of the host that has no name any more.
+    /// Whether it is a file of the host without a name.
     pub fn is_unlinked(&self) -> bool {
         let of_host = self.object.content().filter(|file| !file.is_in_memory());
         of_host.is_some_and(|file| file.links_and_allocated().is_ok_and(|(links, _)| links == 0))
@@ -288,7 +288,7 @@ impl OpenFile {
     }
 }
 
-/// No file ends past 63 bits.
+/// No file extends past 63 bits.
 fn require_range(offset: u64, len: u64) -> Result<(), Error> {
     let end = offset.checked_add(len).ok_or(Error::Invalid)?;
     if i64::try_from(end).is_err() { Err(Error::Invalid) } else { Ok(()) }

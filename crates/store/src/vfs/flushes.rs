@@ -1,10 +1,8 @@
-//! Flushes of files: those of one descriptor share a call, and whoever was promised something hears of each that failed.
+//! Flushes of files: concurrent flushes of one descriptor share a call, and every failure is counted.
 //!
-//! The kernel reports a failed write-back once per descriptor and then forgets the pages, so a flush that succeeds later promises
-//! nothing about them. A protocol whose clients share descriptors, or whose writers are not told of the failure (NFS: whoever sends the
-//! next COMMIT), compares [`Failures`] instead.
-//!
-//! Owns: the count of failed flushes, and the turns of a descriptor. Does not: decide when something is flushed.
+//! The kernel reports a failed write-back once per descriptor and then forgets the pages, so a later successful flush
+//! says nothing about them. A protocol whose clients share descriptors, or whose writers are not told about the
+//! failure (in NFS, only the sender of the next COMMIT is), compares [`Failures`] instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +12,7 @@ use futures_util::lock::Mutex;
 use super::Error;
 use super::object::{Ended, Submission};
 
-/// How many flushes of a file system's files have failed. It rises before anybody is told of the failure.
+/// The number of failed flushes of a file system's files. It increases before anybody is told about the failure.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failures(Arc<AtomicU64>);
 
@@ -28,23 +26,23 @@ impl Failures {
     }
 }
 
-/// The flushes of one descriptor, one after the other. Those that come while one runs share the next.
+/// The flushes of one descriptor, one after the other. Requests that arrive while one runs share the next.
 #[derive(Debug)]
 pub(super) struct Flushes {
     failures: Failures,
-    /// How many have begun.
+    /// Number of flushes begun.
     begun: AtomicU64,
-    /// How many writes have ended.
+    /// Number of writes completed.
     written: AtomicU64,
-    /// Of these, how many had ended before the last flush that succeeded began; `flushed <= written`.
+    /// How many of these were completed before the last successful flush began; `flushed <= written`.
     flushed: Arc<AtomicU64>,
     last: Arc<Mutex<Last>>,
 }
 
-/// What became of the last flush.
+/// The result of the last flush.
 #[derive(Debug, Default)]
 struct Last {
-    /// Which it was; `number <= begun`.
+    /// Its number; `number <= begun`.
     number: u64,
     failed: Option<Error>,
 }
@@ -60,26 +58,26 @@ impl Flushes {
         }
     }
 
-    /// A write has ended.
+    /// Counts a completed write.
     pub(super) fn wrote(&self) {
         self.written.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether something was written since the last flush that succeeded began.
+    /// Whether there was a write since the last successful flush began.
     pub(super) fn is_due(&self) -> bool {
         self.flushed.load(Ordering::SeqCst) < self.written.load(Ordering::SeqCst)
     }
 
-    /// Makes durable what was written before this was called, by `flush` unless another one does that.
+    /// Makes durable what was written before this call, by calling `flush` unless another flush covers it.
     pub(super) async fn run<'a>(&self, flush: impl FnOnce(Ended) -> Submission<'a>) -> Result<(), Error> {
-        // One that has begun already may have passed by what was written since.
+        // A flush that has already begun may have missed recent writes.
         let before = self.begun.load(Ordering::SeqCst);
         let mut last = self.last.clone().lock_owned().await;
         if last.number <= before {
             let number = self.begun.fetch_add(1, Ordering::SeqCst).saturating_add(1);
             let count = self.counting();
-            // The call has the turn, not this future: the next flush begins when the failure of this one is counted, even where
-            // nobody waits for it any more.
+            // The call holds the turn, not this future: the next flush begins when this one's failure has been
+            // counted, even if nobody waits for this one any more.
             let ended = Box::new(move |done: &Result<(), Error>| {
                 count(done);
                 *last = Last { number, failed: done.as_ref().err().map(Error::repeated) };
@@ -89,7 +87,7 @@ impl Flushes {
         last.failed.as_ref().map_or(Ok(()), |failed| Err(failed.repeated()))
     }
 
-    /// The same by a flush that stops when it is not polled: nobody else waits for it.
+    /// The same with a flush that stops when it is not polled: no other caller may share it.
     pub(super) async fn run_alone(&self, flush: Submission<'_>) -> Result<(), Error> {
         let count = self.counting();
         let done = flush.await.map(drop);
@@ -97,7 +95,7 @@ impl Flushes {
         done
     }
 
-    /// Counts a flush that begins now, when it has ended.
+    /// Counts a flush, which begins now, when it ends.
     fn counting(&self) -> impl FnOnce(&Result<(), Error>) + Send + 'static {
         let (failures, flushed) = (self.failures.clone(), self.flushed.clone());
         let written = self.written.load(Ordering::SeqCst);
@@ -160,7 +158,7 @@ mod tests {
                     failing()
                 }))
             }));
-            // The first has begun when the others come.
+            // The first has begun when the others arrive.
             let others = async {
                 let all = others;
                 go.send(()).unwrap();
@@ -187,14 +185,14 @@ mod tests {
                 waits.recv().unwrap();
                 failing()
             })));
-            // One that has not begun asks the kernel nothing.
+            // A flush that has not begun does not count yet.
             while begun.load(Ordering::SeqCst) == 0 {
                 assert!(futures_util::poll!(&mut given_up).is_pending());
                 rt::yield_now().await;
             }
             drop(given_up);
             go.send(()).unwrap();
-            // It begins behind the other, and so ends when that is counted.
+            // It begins after the other one, and so ends after that was counted.
             flushes.run(flush(|| Ok(()))).await.unwrap();
         })
         .unwrap();

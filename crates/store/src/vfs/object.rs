@@ -1,13 +1,14 @@
 //! The Object contract: the bytes of one open file behind one submit function.
 //!
-//! What: [`Object`], [`ObjectOp`], [`Done`], [`Submission`]. Does not: know names, or decide who may (see [`crate::opens`]).
+//! [`Object`], [`ObjectOp`], [`Done`], [`Submission`]. Names are elsewhere, and [`crate::opens`] decides about
+//! access.
 //!
-//! An object that has no descriptor implements [`Object::submit`] and nothing else. What a descriptor saves (sendfile, a
-//! mapping, a copy by the kernel, being filled by a peer) is a capability that an object may have.
-//! Whatever is done beside an operation (a quota, news for watches, counts of flushes) is a wrapper: see `Layer`.
+//! An object without a descriptor implements only [`Object::submit`]. The benefits of a descriptor (sendfile,
+//! mappings, copies by the kernel, being filled by a peer) are optional capabilities. Additional
+//! work per operation (quotas, notifications, counting flushes) is done by wrappers: see `Layer`.
 //!
-//! Cost: an operation that need not wait is answered by the call ([`Submission::Now`]), without a future of its own.
-//! Errors: what failed may have changed any part of its range, and nothing else.
+//! Cost: an operation that need not wait is answered by the call ([`Submission::Now`]), without a future.
+//! Errors: a failed operation may have changed any part of its range, and nothing else.
 
 mod counted;
 mod heard;
@@ -38,29 +39,29 @@ pub(super) use self::settling::Settling;
 pub(super) use self::witnessed::{Told, Witnessed};
 use super::Error;
 
-/// Hears what became of a flush, where that ends: also when nobody waits for it any more.
+/// Gets the result of a flush when it ends, even if nobody waits for it any more.
 pub type Ended = Box<dyn FnOnce(&Result<(), Error>) + Send>;
 
-/// Hears where an append begins before anything is written, and may refuse it.
+/// Gets the offset of an append before anything is written, and may refuse it.
 pub type Admit<'a> = Box<dyn FnOnce(u64) -> Result<(), Error> + 'a>;
 
-/// An open file, or whatever is served as one.
+/// An open file, or anything that is served like one.
 pub trait Object: Debug + Send + Sync {
     /// Carries out one operation.
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a>;
 
-    /// The file of the host that this is, where it is just that.
+    /// The file of the host, if this is just a file.
     fn plain(&self) -> Option<&File> {
         None
     }
 
-    /// The file in which its bytes lie at present. It may be longer than the object, and the object may be written elsewhere.
+    /// The file that contains its bytes at present. It may be longer than the object, and writes may go elsewhere.
     fn content(&self) -> Option<&File> {
         self.plain()
     }
 
-    /// The bytes of `[offset, offset + len)` that exist, read into a buffer of `pool`. `None`: they are not in memory, or the
-    /// pool is empty; then [`ObjectOp::Read`] answers.
+    /// The existing bytes of `[offset, offset + len)`, read into a buffer of `pool`. `None`: they are not in memory,
+    /// or the pool is empty; then use [`ObjectOp::Read`].
     fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
         let _ = (pool, offset, len);
         None
@@ -71,7 +72,7 @@ pub trait Object: Debug + Send + Sync {
         false
     }
 
-    /// Whether something was written that no flush has made durable since. By default nobody counts.
+    /// Whether there were writes that no flush has made durable since. By default they are not counted.
     fn is_unflushed(&self) -> bool {
         false
     }
@@ -80,14 +81,15 @@ pub trait Object: Debug + Send + Sync {
 /// A request to an object. Ranges are `[offset, offset + len)` and end within 63 bits.
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 pub enum ObjectOp<'a> {
-    /// The bytes of the range that exist: [`Done::Data`]. `size` is the object's size where the caller has just learned it.
+    /// The existing bytes of the range: [`Done::Data`]. `size` is the object's size, if the caller has just learned
+    /// it.
     Read { offset: u64, len: usize, size: Option<u64> },
-    /// All of `source`. An object whose bytes lie in memory asks a remote source to fill them. [`Done::NeedsMemory`]: that is not
-    /// possible, and the same write with a source in memory has to follow; the content of the range is undefined until then.
+    /// Writes all of `source`. An object in memory asks a remote source to fill its bytes. After [`Done::NeedsMemory`] the same
+    /// write must follow with a source in memory; the content of the range is undefined until then.
     Write { offset: u64, source: PayloadSource<'a> },
-    /// All of `bytes` behind the last byte. Concurrent appends never overlap.
+    /// Appends all of `bytes`. Concurrent appends never overlap.
     Append { bytes: &'a Bytes, admit: Admit<'a> },
-    /// Makes durable what was written before.
+    /// Makes earlier writes durable.
     Sync { ended: Ended },
     /// Reserves space; the object grows to the end of the range unless `keep_size`.
     Allocate { offset: u64, len: u64, keep_size: bool },
@@ -104,18 +106,18 @@ pub enum ObjectOp<'a> {
     Len,
     /// Truncates or extends.
     Resize { size: u64 },
-    /// A message that is no file operation; the answer has at most `max` bytes: [`Done::Answer`].
+    /// A message that is not a file operation; the answer has at most `max` bytes: [`Done::Answer`].
     Exchange { message: Bytes, max: usize },
 }
 
-/// What an operation answers.
+/// The answer of an operation.
 #[derive(Debug)]
 pub enum Done {
     /// Of a read.
     Data(Payload),
-    /// Of everything that changes something.
+    /// Success of a changing operation.
     Done,
-    /// Of a write that is not done: its bytes have to be in memory. No object waits for a peer.
+    /// A write was not done, because its bytes must be in memory: no object waits for a peer.
     NeedsMemory,
     /// Of a copy: how many bytes.
     Copied(u64),
@@ -128,12 +130,12 @@ pub enum Done {
 }
 
 impl ObjectOp<'_> {
-    /// A flush of which nobody hears but who asks for it.
+    /// A flush whose result only its caller gets.
     pub fn sync() -> Self {
         ObjectOp::Sync { ended: Box::new(|_| ()) }
     }
 
-    /// Whether it changes bytes, space or size. A message does what its receiver makes of it, and takes the right to write.
+    /// Whether it changes bytes, space or size. A message may have any effect, so it requires the right to write.
     pub fn changes(&self) -> bool {
         match self {
             ObjectOp::Read { .. } | ObjectOp::Extents { .. } | ObjectOp::Len | ObjectOp::Sync { .. } => false,
@@ -148,7 +150,7 @@ impl ObjectOp<'_> {
         }
     }
 
-    /// The end of the bytes that it writes, where that can make the object longer and is known beforehand.
+    /// The end of the bytes that it writes, if that may enlarge the object and is known beforehand.
     pub fn grows_to(&self) -> Option<u64> {
         let (offset, len) = match self {
             ObjectOp::Write { offset, source } => (*offset, source.len()),
@@ -161,22 +163,22 @@ impl ObjectOp<'_> {
     }
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[must_use = "an operation that has to wait does nothing unless it is awaited"]
 pub enum Submission<'a> {
     /// It is done.
     Now(Result<Done, Error>),
-    /// It waits.
+    /// It must wait.
     Later(LocalBoxFuture<'a, Result<Done, Error>>),
 }
 
 impl<'a> Submission<'a> {
-    /// One that waits.
+    /// A waiting operation.
     pub fn later(future: impl Future<Output = Result<Done, Error>> + 'a) -> Submission<'a> {
         Submission::Later(Box::pin(future))
     }
 
-    /// Goes on with the answer: at once where it is there.
+    /// Continues with the answer: at once if it is available.
     pub fn then(self, next: impl FnOnce(Result<Done, Error>) -> Submission<'a> + 'a) -> Submission<'a> {
         match self {
             Submission::Now(done) => next(done),
@@ -188,8 +190,7 @@ impl<'a> Submission<'a> {
 impl Future for Submission<'_> {
     type Output = Result<Done, Error>;
 
-    /// # Panics
-    /// After it was ready.
+    /// # Panics If polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Done, Error>> {
         match &mut *self {
             Submission::Later(future) => future.as_mut().poll(cx),
@@ -198,9 +199,9 @@ impl Future for Submission<'_> {
     }
 }
 
-/// An object that does something beside what another one does.
+/// An object that adds something to another one's operations.
 pub(crate) trait Layer: Debug + Send + Sync {
-    /// The other one.
+    /// The inner object.
     fn inner(&self) -> &dyn Object;
     /// [`Object::submit`].
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a>;

@@ -1,7 +1,7 @@
 //! A named stream as an open object.
 //!
-//! Its bytes lie where its content says, which may be another file than a moment ago: a stream that outgrows its attribute moves to
-//! a file of its own. From then on every operation is that file's.
+//! The location of its bytes may change: a stream that outgrows its attribute moves to its own file, which from then
+//! on handles every operation.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl OpenStream {
 
     /// Changes a stream that was small a moment ago, up to `end`.
     async fn change<'a>(&'a self, op: ObjectOp<'a>, end: u64) -> Result<Done, Error> {
-        // A small one is changed by one task at a time, which has it until the change is kept.
+        // A small stream is changed by one task at a time, which owns it until the change is stored.
         let alone = Box::pin(self.stream.begin(&self.content, end)).await?;
         let done = self.content.object().submit(op).await?;
         if alone.is_some() {
@@ -53,7 +53,7 @@ impl Object for OpenStream {
             op => op,
         };
         if matches!(op, ObjectOp::Write { source: PayloadSource::Remote { .. }, .. }) {
-            // What a small one is written with goes to its attribute as well.
+            // Bytes written to a small stream must also go to its attribute.
             return Submission::Now(Ok(Done::NeedsMemory));
         }
         if let ObjectOp::Append { bytes, .. } = &op {

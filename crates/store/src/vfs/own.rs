@@ -1,13 +1,14 @@
-//! Which changes are our own, for a backend that sees all of them on the disk: those are told already.
+//! Recognizes this server's own changes, for a backend that sees all changes on the disk, because own changes have
+//! already been reported.
 //!
-//! Why: a kernel that tells of changes (inotify) does not say whose they are. Every operation of ours leaves a mark
-//! before it acts; what is seen on the disk and bears a mark is not told again.
-//! Owns: the marks. Limits: [`MAX_MARKS`]; when there are more, all are dropped, and a change may be told twice.
-//! Does not: mark anything while nothing is observed: then it costs one atomic load per change.
+//! The kernel's notifications (inotify) do not say who made a change. Every operation of ours leaves a mark before it
+//! acts, and a change on the disk with a mark is not reported again.
+//! Limits: [`MAX_MARKS`]; if there are more, all are dropped, and a change may be reported twice. While nothing is
+//! observed, nothing is marked, at a cost of one atomic load per change.
 //!
-//! A name comes or goes by one event, so its mark is used up by it. Content changes by as many events as the kernel
-//! likes: its mark holds for [`CONTENT`], and what others do to the same file within that time is told by no event of
-//! its own (ours was just told).
+//! A name is added or removed by one event, which uses up its mark. A content change causes any number of events: its
+//! mark is valid for [`CONTENT`], and changes by others to the same file within that time are not reported separately
+//! (ours was just reported).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,14 +18,14 @@ use std::time::{Duration, Instant};
 
 use super::NodeId;
 
-/// Marks at a time: about 100 bytes each.
+/// Maximum number of marks, about 100 bytes each.
 const MAX_MARKS: usize = 16_384;
-/// How long the event of a name is waited for.
+/// How long the event of a name is expected.
 const NAME: Duration = Duration::from_secs(30);
-/// How long content counts as changed by us.
+/// How long content changes count as ours.
 const CONTENT: Duration = Duration::from_secs(2);
 
-/// What happens to a name.
+/// The change of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Turn {
     /// It appears.
@@ -36,7 +37,7 @@ pub enum Turn {
 /// The marks of one share.
 #[derive(Default)]
 pub struct Own {
-    /// How many observe.
+    /// Number of observers.
     observers: AtomicUsize,
     marks: Mutex<Marks>,
 }
@@ -53,24 +54,24 @@ impl Own {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anybody observes the disk, so that marks are needed.
+    /// Whether the disk is observed, so that marks are needed.
     pub fn is_observed(&self) -> bool {
         self.observers.load(Ordering::Acquire) > 0
     }
 
-    /// Somebody begins to observe.
+    /// An observation begins.
     pub fn begin(&self) {
         self.observers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// And ends.
+    /// An observation ends.
     pub fn end(&self) {
         if self.observers.fetch_sub(1, Ordering::AcqRel) == 1 {
             *self.marks() = Marks::default();
         }
     }
 
-    /// We are about to let a name come or go.
+    /// Marks a name that we are about to add or remove.
     pub fn name(&self, dir: NodeId, name: &[u8], turn: Turn, now: Instant) {
         let mut marks = self.marks();
         let Marks { names, .. } = &mut *marks;
@@ -79,24 +80,24 @@ impl Own {
         (*count, *at) = (*count + 1, now);
     }
 
-    /// It failed: there will be no event.
+    /// Removes the mark after a failure: there will be no event.
     pub fn unmark_name(&self, dir: NodeId, name: &[u8], turn: Turn) {
         self.take(dir, name, turn);
     }
 
-    /// We are about to change what is in a node, or said about it.
+    /// Marks a node whose content or attributes we are about to change.
     pub fn content(&self, node: NodeId, now: Instant) {
         let mut marks = self.marks();
         make_room(&mut marks.nodes, |at| now.duration_since(*at) < CONTENT);
         marks.nodes.insert(node, now);
     }
 
-    /// A name was seen to come or go: whether by us.
+    /// A name was added or removed: whether by us.
     pub fn is_own_name(&self, dir: NodeId, name: &[u8], turn: Turn, now: Instant) -> bool {
         self.take(dir, name, turn).is_some_and(|at| now.duration_since(at) < NAME)
     }
 
-    /// Content was seen to change: whether by us.
+    /// Content has changed: whether by us.
     pub fn is_own_content(&self, node: NodeId, now: Instant) -> bool {
         self.marks().nodes.get(&node).is_some_and(|at| now.duration_since(*at) < CONTENT)
     }
@@ -134,7 +135,7 @@ mod tests {
         own.name(dir, b"f", Turn::Comes, now);
         assert!(!own.is_own_name(dir, b"f", Turn::Goes, now));
         assert!(own.is_own_name(dir, b"f", Turn::Comes, now));
-        // Somebody else made it again.
+        // Another program created it again.
         assert!(!own.is_own_name(dir, b"f", Turn::Comes, now));
         own.name(dir, b"f", Turn::Goes, now);
         own.unmark_name(dir, b"f", Turn::Goes);

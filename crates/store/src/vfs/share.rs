@@ -1,6 +1,4 @@
-//! What is served by a name.
-//!
-//! Owns: nothing; its file system is shared. Does not: decide who may use it: see [`Rules`].
+//! A named share. Its file system is shared; [`Rules`] decide who may use it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,9 +9,9 @@ use super::Vfs;
 use crate::rules::Rules;
 use crate::snapshots::Snapshots;
 
-/// Which share: made of its name, so it is the same after a restart, and whatever other shares come or go.
+/// Identifies a share: derived from its name, so it is the same after a restart, whatever other shares come or go.
 ///
-/// It is part of what clients keep (NFS file handles): how it is made is never to be changed.
+/// Clients store it (in NFS file handles), so its derivation must never change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShareId(
     /// `0 <= number < 2^56`.
@@ -21,22 +19,22 @@ pub struct ShareId(
 );
 
 impl ShareId {
-    /// Bytes of one in a handle.
+    /// Its length in a handle, in bytes.
     pub const BYTES: usize = 7;
 
-    /// That of the share with this name.
+    /// The id of the share with this name.
     pub fn of_name(name: &str) -> ShareId {
         let [_, id @ ..] = SipHasher24::new().hash(name.as_bytes()).to_be_bytes();
         ShareId::from_bytes(id)
     }
 
-    /// As a handle has it.
+    /// Its form in a handle.
     pub fn to_bytes(self) -> [u8; ShareId::BYTES] {
         let [_, id @ ..] = self.0.to_be_bytes();
         id
     }
 
-    /// What [`ShareId::to_bytes`] gave; no share need have it.
+    /// The inverse of [`ShareId::to_bytes`]; a share with this id need not exist.
     pub fn from_bytes([a, b, c, d, e, f, g]: [u8; ShareId::BYTES]) -> ShareId {
         ShareId(u64::from_be_bytes([0, a, b, c, d, e, f, g]))
     }
@@ -56,20 +54,20 @@ impl fmt::Debug for ShareId {
 /// A named share.
 #[derive(Clone)]
 pub struct Share {
-    /// That of its name.
+    /// The id of its name.
     pub id: ShareId,
     /// What clients call it.
     pub name: Arc<str>,
     /// Its files.
     pub vfs: Vfs,
-    /// What is asked of whoever uses it.
+    /// The rules for its users.
     pub rules: Rules,
-    /// Its earlier states, where its host keeps any.
+    /// Its snapshots, if its host keeps any.
     pub snapshots: Option<Arc<Snapshots>>,
 }
 
 impl Share {
-    /// A share that asks nothing.
+    /// A share without restrictions.
     pub fn new(name: impl Into<Arc<str>>, vfs: Vfs) -> Share {
         let name = name.into();
         Share { id: ShareId::of_name(&name), name, vfs, rules: Rules::default(), snapshots: None }
@@ -80,7 +78,7 @@ impl Share {
 mod tests {
     use super::*;
 
-    /// Handles that clients have from earlier versions name shares so.
+    /// Handles from earlier versions contain these ids.
     #[test]
     fn the_id_of_a_share_is_that_of_its_name_for_good() {
         let id = ShareId::of_name("data");

@@ -1,11 +1,12 @@
-//! The bytes of one named stream: in an extended attribute of its file while they fit there, else in a file of their own.
+//! The bytes of one named stream: in an extended attribute of its file if they fit, otherwise in a file of their own.
 //!
-//! Spec: [MS-FSA] 2.1.1.4. The attribute is `user.weft.stream.NAME`; what lies beside it is [`super::depot`]'s.
-//! Owns: the content of a stream that is open. A small one is a file in memory that every change brings back into the attribute; one
-//! that does not fit moves out once and stays out: its file is written first, then one change of the attribute leads to it, so
-//! that a crash leaves the stream as it was or as it is. From then on it is read and written as any file is.
-//! Limits: [`MAX_SMALL_BYTES`] in an attribute, or what the file system keeps of them (ext4: 4 KiB of a file together);
-//! [`MAX_STREAM_BYTES`] beside. Does not: see what another program writes to a small stream while it is open here.
+//! [MS-FSA] 2.1.1.4. The attribute is `user.weft.stream.NAME`; [`super::depot`] has the files. A small open stream is
+//! a file in memory that every change writes back to the attribute. A stream that does not fit moves out once and
+//! stays out: its file is written first, then one change of the attribute refers to it, so that a crash leaves the
+//! stream either before or after the move. From then on it is read and written like any file.
+//! Limits: [`MAX_SMALL_BYTES`] in an attribute, or what the file system allows (ext4: 4 KiB for all attributes of a
+//! file); [`MAX_STREAM_BYTES`] in a file. Changes by another program to a small stream are not seen while it is open
+//! here.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,25 +27,26 @@ use super::{
 pub const MAX_STREAM_BYTES: u64 = 1 << 40;
 /// The longest name of a stream, in bytes.
 pub const MAX_STREAM_NAME: usize = MAX_XATTR_NAME - ATTRIBUTES.len();
-/// The longest stream that is kept in an attribute.
+/// The longest stream that is stored in an attribute.
 const MAX_SMALL_BYTES: u64 = MAX_XATTR_VALUE as u64;
 
-/// One stream that somebody looked up.
+/// A stream that was looked up.
 pub(super) struct Stream {
     pub(super) id: NodeId,
-    /// Of which file or directory.
+    /// Its file or directory.
     pub(super) base: NodeId,
     pub(super) backend: Arc<dyn Backend>,
     name: Mutex<Vec<u8>>,
     /// Its bytes, while it is open.
     content: Mutex<Weak<Content>>,
-    /// Held while a small one is changed and kept, or moves: no older bytes follow newer ones, and none are written behind its back.
+    /// Held while a small stream is changed and stored, or moved: so older bytes never overwrite newer ones, and no
+    /// write is lost in a move.
     changing: futures_util::lock::Mutex<()>,
-    /// It has no name any more: what is still written to it is not kept.
+    /// Whether it has lost its name: further writes to it are not stored.
     removed: AtomicBool,
-    /// It was made here, and nobody has been told that it is durable.
+    /// Whether it was created in this run, and nobody has been told that it is durable.
     unpromised: AtomicBool,
-    /// The names that lead to its own file are durable: nothing is known of those that an earlier run has made.
+    /// Whether the names that lead to its file are known to be durable: unknown for those of an earlier run.
     named_durably: AtomicBool,
 }
 
@@ -60,7 +62,7 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// Its file, if it has one of its own.
+    /// Its own file, if it has one.
     pub(super) fn large(&self) -> Option<&OpenFile> {
         match self {
             Content::Small { grown, .. } => grown.get(),
@@ -68,7 +70,7 @@ impl Content {
         }
     }
 
-    /// Where its bytes are now.
+    /// The object that holds its bytes now.
     pub(super) fn object(&self) -> &dyn Object {
         match self {
             Content::Small { memory, grown } => grown.get().map_or(memory as &dyn Object, OpenFile::object),
@@ -76,7 +78,7 @@ impl Content {
         }
     }
 
-    /// How many bytes.
+    /// Its length in bytes.
     pub(super) async fn len(&self) -> Result<u64, Error> {
         match self.object().submit(ObjectOp::Len).await? {
             Done::Len(len) => Ok(len),
@@ -85,7 +87,7 @@ impl Content {
     }
 }
 
-/// How much a stream holds.
+/// The size of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
     pub(super) size: u64,
@@ -94,7 +96,7 @@ pub(super) struct Extent {
 
 impl Extent {
     fn small(size: u64) -> Extent {
-        // Beside the file it takes what it takes, in units that nobody sees.
+        // Its allocation in a file is not visible to clients.
         Extent { size, allocated: size.next_multiple_of(8) }
     }
 
@@ -110,7 +112,7 @@ impl std::fmt::Debug for Stream {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these guard is replaced whole.
+    // Values under these locks are replaced as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -118,7 +120,7 @@ fn xattr(name: &[u8]) -> Vec<u8> {
     [ATTRIBUTES, name].concat()
 }
 
-/// What the attribute of a stream says; [`Error::NoXattr`] where there is none.
+/// The contents of a stream's attribute; [`Error::NoXattr`] if there is none.
 pub(super) async fn get(backend: &dyn Backend, node: NodeId, name: &[u8]) -> Result<Kept, Error> {
     match backend.submit(Op::GetXattr { node, name: xattr(name) }).await? {
         Outcome::Value(value) => Ok(Kept::parse(value)),
@@ -152,8 +154,8 @@ pub(super) async fn names(backend: &dyn Backend, node: NodeId) -> Result<Vec<Vec
     Ok(names)
 }
 
-/// How much a stream that nobody has open holds. [`Error::NoXattr`] where there is none, and where its attribute leads to no
-/// file: it came with a copy that another program made of a file.
+/// The size of a stream that is not open. [`Error::NoXattr`] if it does not exist, or if its attribute refers to no
+/// file because another program has copied the file.
 pub(super) async fn extent(backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<Extent, Error> {
     match get(backend, base, name).await? {
         Kept::Here(value) => Ok(Extent::small(value.len() as u64)),
@@ -165,7 +167,7 @@ pub(super) async fn extent(backend: &dyn Backend, base: NodeId, name: &[u8]) -> 
     }
 }
 
-/// The numbers of files that streams of `base` lead to.
+/// The numbers of files to which streams of `base` refer.
 pub(super) async fn numbers(backend: &dyn Backend, base: NodeId) -> Result<Vec<u64>, Error> {
     let mut numbers = Vec::new();
     for name in names(backend, base).await? {
@@ -178,12 +180,12 @@ pub(super) async fn numbers(backend: &dyn Backend, base: NodeId) -> Result<Vec<u
     Ok(numbers)
 }
 
-/// Whether a value did not fit among the attributes of a file.
+/// Whether a value did not fit into the attributes of a file.
 pub(super) fn is_full(e: &Error) -> bool {
     matches!(e, Error::NoSpace | Error::XattrTooBig | Error::TooLarge)
 }
 
-/// A stream whose attribute is not there any more is as gone as a file without a name.
+/// A stream without an attribute counts as removed, like a file without a name.
 pub(super) fn gone(e: Error) -> Error {
     if matches!(e, Error::NoXattr) { Error::Stale } else { e }
 }
@@ -222,17 +224,17 @@ impl Stream {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// Its name is gone; whoever has it open keeps its bytes.
+    /// Marks it as removed; clients that have it open keep its bytes.
     pub(super) fn set_removed(&self) {
         self.removed.store(true, Ordering::Release);
     }
 
-    /// Nobody else changes it, or where it lies.
+    /// Excludes other tasks that change or move it.
     pub(super) async fn alone(&self) -> Alone<'_, ()> {
         self.changing.lock().await
     }
 
-    /// Its name, while it has one: another stream may be called so by now.
+    /// Its name, while it has one: another stream may have that name by now.
     pub(super) fn linked(&self) -> Result<Vec<u8>, Error> {
         if self.is_removed() { Err(Error::Stale) } else { Ok(self.name()) }
     }
@@ -241,7 +243,7 @@ impl Stream {
         lock(&self.content).upgrade()
     }
 
-    /// How much it holds now.
+    /// Its current size.
     pub(super) async fn extent(&self) -> Result<Extent, Error> {
         if let Some(content) = self.content() {
             return match content.large() {
@@ -263,7 +265,7 @@ impl Stream {
         if let Some(content) = self.content() {
             return Ok(content);
         }
-        // Not while it moves: the file would be taken for the whole of it before it is.
+        // Not during a move: the file is incomplete until the move is finished.
         let _alone = self.alone().await;
         if let Some(content) = self.content() {
             return Ok(content);
@@ -287,7 +289,7 @@ impl Stream {
         Ok(content)
     }
 
-    /// Keeps it, and its file, within reach.
+    /// Keeps it and its file accessible.
     pub(super) async fn hold(self: Arc<Stream>) -> Result<Hold, Error> {
         match self.backend.submit(Op::Hold { node: self.base }).await? {
             Outcome::Held(hold) => Ok(Hold::new(Arc::new((self, hold)))),
@@ -295,7 +297,7 @@ impl Stream {
         }
     }
 
-    /// Opens its bytes.
+    /// Opens its content.
     pub(super) async fn open(self: &Arc<Stream>, write: bool) -> Result<OpenFile, Error> {
         let content = self.load().await?;
         if write && content.large().is_some_and(|file| file.object().is_read_only()) {
@@ -310,7 +312,7 @@ impl Stream {
         let content = self.load().await?;
         let _alone = self.begin(&content, size).await?;
         match content.large() {
-            // The backend counts what is in use.
+            // The backend counts the space in use.
             Some(file) if !self.is_removed() => {
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
                 self.backend.submit(Op::Setattr { node: file.node, set }).await?;
@@ -324,8 +326,8 @@ impl Stream {
         }
     }
 
-    /// Before a change that ends at `end`. A small stream is changed by one at a time, who holds the answer until it is kept; one that
-    /// outgrows its attribute moves first.
+    /// Prepares a change that ends at `end`. A small stream is changed by one task at a time, which holds the result
+    /// until the change is stored; a stream that outgrows its attribute is moved first.
     pub(super) async fn begin(&self, content: &Content, end: u64) -> Result<Option<Alone<'_, ()>>, Error> {
         if end > MAX_STREAM_BYTES {
             return Err(Error::NoSpace);
@@ -340,7 +342,7 @@ impl Stream {
         if end <= MAX_SMALL_BYTES {
             return Ok(Some(alone));
         }
-        // There is nothing that could lead to a file of its own.
+        // A removed stream cannot have a file that anything refers to.
         if self.is_removed() {
             return Err(Error::NoSpace);
         }
@@ -348,8 +350,8 @@ impl Stream {
         Ok(None)
     }
 
-    /// After a change of a small stream: brings its bytes back beside the file, or takes the change back where that cannot be done.
-    /// Whoever calls has it to himself.
+    /// After a change of a small stream: stores its bytes in the attribute, or undoes the change if that fails. The
+    /// caller has exclusive access.
     pub(super) async fn save(&self, content: &Content) -> Result<(), Error> {
         if content.large().is_some() || self.is_removed() {
             return Ok(());
@@ -357,11 +359,11 @@ impl Stream {
         let saved = self.keep(content).await;
         if saved.is_err()
             && let Content::Small { memory, .. } = content
-            // Who was told that it failed must not see it, nor have it kept with the next change.
+            // A caller that was told about the failure must not see the change, nor may the next change store it.
             && let Ok(Kept::Here(bytes)) =
                 get(&*self.backend, self.base, &self.name()).await.map(Kept::or_no_bytes)
         {
-            // In this order: whoever reads meanwhile never finds it empty, and a write that fails leaves no less than there was.
+            // In this order, concurrent readers never find it empty, and a failing write leaves no less than before.
             let len = bytes.len() as u64;
             memory.0.write_at(0, &[bytes.into()]).await?;
             memory.0.set_len(len)?;
@@ -381,8 +383,8 @@ impl Stream {
         self.move_out(content).await
     }
 
-    /// Gives it a file of its own, whatever its size. False where that gives no room back: it has one, and somebody else has put
-    /// bytes into its attribute since (the host, or another share of the folder).
+    /// Gives it its own file, whatever its size. False if that frees no space: it already has one, and another
+    /// program or share of the folder has since put bytes into its attribute.
     pub(super) async fn leave(&self) -> Result<bool, Error> {
         let content = self.load().await?;
         let _alone = self.alone().await;
@@ -393,12 +395,12 @@ impl Stream {
         Ok(!matches!(kept, Kept::Here(_)))
     }
 
-    /// Whoever calls has it to himself.
+    /// The caller has exclusive access.
     async fn move_out(&self, content: &Content) -> Result<(), Error> {
         let Content::Small { memory, grown } = content else { return Ok(()) };
         let (backend, base, name) = (&*self.backend, self.base, self.linked()?);
         let (number, node) = depot::make(backend, base).await?;
-        // What is known of names is known of those of an earlier file, in another folder perhaps.
+        // The knowledge about names refers to those of an earlier file, possibly in another folder.
         self.named_durably.store(false, Ordering::Release);
         let moved = async {
             let file = depot::open(&self.backend, node).await?;
@@ -407,7 +409,7 @@ impl Stream {
             if !bytes.is_empty() {
                 file.write(0, &[bytes.into()]).await?;
             }
-            // What was acknowledged before must not depend on what is written after it.
+            // Data acknowledged before must not depend on data written later.
             if promised {
                 Box::pin(file.sync()).await?;
                 self.sync_names().await?;
@@ -417,19 +419,19 @@ impl Stream {
         };
         match moved.await {
             Ok(file) => {
-                // There is one mover at a time.
+                // Only one task moves it at a time.
                 let _ = grown.set(file);
                 Ok(())
             }
             Err(e) => {
-                // Nothing leads to what stays: who looks for such files removes it.
+                // Nothing refers to the leftover file, so the periodic check removes it.
                 let _ = depot::remove(backend, base, number).await;
                 Err(e)
             }
         }
     }
 
-    /// Makes the names durable that lead to its file.
+    /// Makes the names that lead to its file durable.
     async fn sync_names(&self) -> Result<(), Error> {
         if !self.named_durably.load(Ordering::Acquire) && depot::sync_names(&*self.backend, self.base).await?
         {
@@ -438,8 +440,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Before it takes the place of another, whose bytes were promised perhaps: makes its own durable, and the names that lead to them.
-    /// What lies in its attribute moves with that. Whoever calls has it to himself.
+    /// Before it replaces another stream, whose bytes may have been guaranteed: makes its own bytes durable, and the
+    /// names that lead to them. Bytes in its attribute move with the rename. The caller has exclusive access.
     pub(super) async fn promise(&self) -> Result<(), Error> {
         self.unpromised.store(false, Ordering::Release);
         let (backend, base) = (&*self.backend, self.base);
@@ -451,11 +453,12 @@ impl Stream {
         self.sync_names().await
     }
 
-    /// Makes it durable: its bytes, the names that lead to them, and the attribute that holds them or tells where they are.
+    /// Makes it durable: its bytes, the names that lead to them, and the attribute with them or with the reference to
+    /// their file.
     pub(super) async fn sync(&self, content: &Content) -> Result<(), Error> {
         self.unpromised.store(false, Ordering::Release);
         if content.large().is_none() {
-            // Whoever moves it at the moment may not know that yet, whichever flush this is.
+            // A concurrent move may not know that yet, whichever flush this is.
             drop(self.alone().await);
         }
         let large = content.large();

@@ -1,10 +1,11 @@
-//! Named streams of files and directories: bytes beside the bytes, which go where the file goes.
+//! Named streams of files and directories: additional content that moves with the file.
 //!
-//! Spec: [MS-FSCC] 2.1.5.3 (names), [MS-FSA] 2.1.1.4 (streams). Each has an extended attribute of its file, so that its name, and its
-//! bytes while they fit, are moved and removed with the file by every program; see [`super::stream`] for where they lie.
-//! Owns: the numbers of streams. Limits: names of a file's streams are its attributes', of which file systems have 64 KiB (ext4
-//! without `ea_inode`: 4 KiB with all values, so some dozens); [`MAX_KNOWN`] streams that nobody holds are remembered.
-//! Does not: keep two shares of one folder that have the same small stream open from overwriting each other's changes.
+//! [MS-FSCC] 2.1.5.3 (names), [MS-FSA] 2.1.1.4 (streams). Each stream has an extended attribute of its file, so that
+//! every program moves and removes its name, and its bytes while they fit, with the file; [`super::stream`] has the
+//! storage. This module owns the numbers of streams.
+//! Limits: the names of a file's streams are its attributes', for which file systems have 64 KiB (ext4 without
+//! `ea_inode`: 4 KiB including all values, so some dozens); [`MAX_KNOWN`] streams without users are remembered. Two
+//! shares of one folder that have the same small stream open can overwrite each other's changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,16 +18,16 @@ use super::stream::{self, Stream, get, gone, is_full, lock, names, remove, set};
 use super::{Backend, Error, MAX_STREAM_NAME, NodeId, SetXattr};
 use crate::backend::fold;
 
-/// Streams remembered that nobody holds.
+/// Maximum number of streams remembered without users.
 const MAX_KNOWN: usize = 4096;
-/// Set in the numbers of streams, and of nothing else: backends count from one.
+/// A bit set only in the numbers of streams: backends count from one.
 const STREAM: u64 = 1 << 63;
-/// Streams up to this long stay in their attributes when there is no room for others: what leads to a file is as long.
+/// Streams up to this length stay in their attributes when others need room: a reference to a file is as long.
 const MIN_EVICTED_BYTES: usize = 16;
-/// Files whose names of streams may change at the same time, at most: one in each of so many groups.
+/// Number of groups of files: names of streams can change at the same time in each group.
 const GROUPS: usize = 64;
 
-/// A stream, as a list of them tells it.
+/// A stream in a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamEntry {
     /// Its name, without the file's and without a type.
@@ -35,11 +36,11 @@ pub struct StreamEntry {
     pub size: u64,
 }
 
-/// The streams that somebody looked up.
+/// The streams that were looked up.
 pub(super) struct Streams {
     known: Mutex<Known>,
-    /// Held while a name of a file's streams is looked up, made, changed or removed, by the group that the file is in: no other stream
-    /// gets a name in between. Taken before a stream's own lock.
+    /// Held while a name of a file's stream is looked up, created, changed or removed, by the file's group, so that
+    /// no other stream takes a name in between. Acquired before a stream's own lock.
     naming: [futures_util::lock::Mutex<()>; GROUPS],
 }
 
@@ -70,12 +71,12 @@ impl Streams {
         lock(&self.known).by_id.get(&id).cloned().ok_or(Error::Stale)
     }
 
-    /// Of which file a stream is; a file is its own.
+    /// The file of a stream; a file's base is itself.
     pub(super) fn base(&self, node: NodeId) -> Result<NodeId, Error> {
         if Streams::is_stream(node) { Ok(self.find(node)?.base) } else { Ok(node) }
     }
 
-    /// The streams of a file, in the order of their names, until `each` wants no more.
+    /// The streams of a file, ordered by name, until `each` wants no more.
     pub(super) async fn list(
         &self,
         backend: &dyn Backend,
@@ -103,7 +104,7 @@ impl Streams {
         Ok(!names(backend, base).await?.is_empty())
     }
 
-    /// The streams of a file that somebody looked up.
+    /// The streams of a file that were looked up.
     pub(super) fn of(&self, base: NodeId) -> Vec<NodeId> {
         lock(&self.known)
             .by_id
@@ -123,7 +124,7 @@ impl Streams {
         known.by_id.get(known.ids.get(&(base, fold(name)))?).cloned()
     }
 
-    /// The stream of this name, in whatever case; made when there is none and `make`, which is told.
+    /// The stream with this name, ignoring case; created if it is missing and `make`, which is returned.
     pub(super) async fn look_up(
         &self,
         backend: &Arc<dyn Backend>,
@@ -138,7 +139,7 @@ impl Streams {
         let (name, how) = match named(&**backend, base, name).await? {
             Some(found) => match self.extent(&**backend, base, &found).await {
                 Ok(_) => return Ok((self.enter(backend, base, found, false), false)),
-                // It came with a copy of its file that another program made, without its bytes.
+                // Another program copied its file, without the stream's bytes.
                 Err(Error::NoXattr | Error::Stale) => {
                     if make {
                         spare(&**backend, base, &found).await?;
@@ -154,7 +155,7 @@ impl Streams {
         }
         let made = self.set(backend, base, &name, (Kept::EMPTY, how)).await;
         match made {
-            // Somebody was faster, by another share of the folder.
+            // Another share of the folder was faster.
             Err(Error::Exists) => Ok((self.enter(backend, base, name, false), false)),
             other => other.map(|()| (self.enter(backend, base, name, true), true)),
         }
@@ -167,7 +168,7 @@ impl Streams {
         }
     }
 
-    /// The stream of this name; `made` if it did not exist a moment ago.
+    /// The stream with this name; `made` if it did not exist a moment ago.
     fn enter(&self, backend: &Arc<dyn Backend>, base: NodeId, name: Vec<u8>, made: bool) -> Arc<Stream> {
         let mut known = lock(&self.known);
         let key = (base, fold(&name));
@@ -175,11 +176,11 @@ impl Streams {
             if !made {
                 return stream.clone();
             }
-            // Another program has taken it away, or its file, whose inode is another's by now.
+            // Another program has removed it, or its file, whose inode has been reused.
             stream.set_removed();
         }
         if known.by_id.len() >= MAX_KNOWN {
-            // Whoever holds one keeps it.
+            // Streams in use are kept alive by their users.
             known.by_id.retain(|_, stream| Arc::strong_count(stream) > 1);
             let Known { by_id, ids, .. } = &mut *known;
             ids.retain(|_, id| by_id.contains_key(id));
@@ -192,7 +193,7 @@ impl Streams {
         stream
     }
 
-    /// Sets the attribute of a stream, for which others make room where the file has no more for attributes.
+    /// Sets the attribute of a stream, moving others out if the file has no more room for attributes.
     async fn set(
         &self,
         backend: &Arc<dyn Backend>,
@@ -208,7 +209,7 @@ impl Streams {
         }
     }
 
-    /// Moves the longest stream that lies among the attributes of a file into a file of its own. Whether there was one.
+    /// Moves the longest stream in a file's attributes to a file of its own. Returns whether there was one.
     pub(super) async fn make_room(&self, backend: &Arc<dyn Backend>, base: NodeId) -> Result<bool, Error> {
         let mut longest = None;
         for name in names(&**backend, base).await? {
@@ -224,7 +225,7 @@ impl Streams {
         }
     }
 
-    /// Takes a stream away; those who have it open keep its bytes. Its number.
+    /// Removes a stream; clients that have it open keep its bytes. Returns its number.
     pub(super) async fn remove(
         &self,
         backend: &Arc<dyn Backend>,
@@ -239,15 +240,15 @@ impl Streams {
         let kept = get(&**backend, base, &spelled).await.map_err(none)?;
         remove(&**backend, base, &spelled).await.map_err(none)?;
         stream.set_removed();
-        // Looked up again, it is another one; who holds it finds it still by its number.
+        // A new look-up creates another stream; holders still find this one by its number.
         lock(&self.known).ids.remove(&(base, fold(name)));
         drop(alone);
         remove_file(&**backend, base, kept).await;
         Ok(stream.id)
     }
 
-    /// Gives a stream another name; one of that name is replaced only if that is wanted, and its number told. Until it has the name it
-    /// replaces nothing: what fails leaves both as they were.
+    /// Renames a stream; an existing one is replaced only on request, and its number returned. Nothing is replaced
+    /// before it has the name: a failure leaves both unchanged.
     pub(super) async fn rename(
         &self,
         stream: &Arc<Stream>,
@@ -262,13 +263,13 @@ impl Streams {
         loop {
             let from = stream.linked()?;
             let taken = match named(&**backend, base, to).await? {
-                // It gets another case.
+                // Only the case changes.
                 Some(taken) if fold(&taken) == fold(&from) => None,
                 Some(_) if !replace => return Err(Error::Exists),
                 other => other,
             };
             let replaced = taken.clone().map(|taken| self.enter(backend, base, taken, false));
-            // Of a file's streams nobody else takes two.
+            // No other task holds two streams of one file.
             let alone = stream.alone().await;
             let alone_too = match &replaced {
                 Some(replaced) => Some(replaced.alone().await),
@@ -276,7 +277,7 @@ impl Streams {
             };
             if let Some(taken) = &taken {
                 spare(&**backend, base, taken).await?;
-                // A loss of power must not leave the name without the bytes of either.
+                // After a power loss, the name must not be without the bytes of either stream.
                 stream.promise().await?;
             }
             match change_name(&**backend, base, (&from, to), taken).await {
@@ -289,7 +290,7 @@ impl Streams {
                     remove_file(&**backend, base, lost).await;
                     return Ok(replaced.map(|replaced| replaced.id));
                 }
-                // For a while there are two of it.
+                // For a while the stream has two names.
                 Err(e) if is_full(&e) => {
                     drop((alone, alone_too));
                     if !self.make_room(backend, base).await? {
@@ -308,7 +309,7 @@ impl Streams {
         stream.set_name(to);
     }
 
-    /// A file has no name any more: what is written to its streams is kept nowhere. Their numbers.
+    /// The file has lost its last name: writes to its streams are no longer stored. Returns their numbers.
     pub(super) fn base_is_gone(&self, base: NodeId) -> Vec<NodeId> {
         let mut known = lock(&self.known);
         known.ids.retain(|(of, _), _| *of != base);
@@ -322,8 +323,8 @@ impl Streams {
     }
 }
 
-/// Refuses to replace an attribute that leads to bytes out of reach from here: an earlier version has kept large streams of files on
-/// other devices, too.
+/// Refuses to replace an attribute that refers to unreachable bytes: an earlier version stored large streams of files
+/// on other devices, too.
 async fn spare(backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<(), Error> {
     match get(backend, base, name).await {
         Ok(Kept::Beside(1..)) => depot::require_reach(backend, base).await,
@@ -332,14 +333,14 @@ async fn spare(backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<(), E
     }
 }
 
-/// How a file's stream of this name is spelled, if there is one.
+/// The spelling of a file's stream with this name, if it exists.
 async fn named(backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let folded = fold(name);
     Ok(names(backend, base).await?.into_iter().find(|known| fold(known) == folded))
 }
 
-/// Moves what the attribute of a stream says from one name to another, which is `taken` in some spelling or nobody's. The name that it
-/// has now, and what was replaced.
+/// Moves the contents of a stream's attribute from one name to another, which may be `taken` in some spelling.
+/// Returns the resulting name, and what was replaced.
 async fn change_name(
     backend: &dyn Backend,
     base: NodeId,
@@ -353,21 +354,21 @@ async fn change_name(
         }
         return Ok((to.to_vec(), Kept::EMPTY));
     };
-    // One change, of what has the name already: at no time nobody has it.
+    // A single change of the attribute that already has the name, so the name always exists.
     let lost = get(backend, base, &spelled).await.map_err(gone)?;
     set(backend, base, &spelled, kept.clone(), SetXattr::Replace).await.map_err(gone)?;
     if let Err(e) = remove(backend, base, from).await {
         undone(set(backend, base, &spelled, lost, SetXattr::Replace).await);
         return Err(e);
     }
-    // As it was asked for, if that can be: it has its name in any case.
+    // In the requested spelling, if possible; the stream has its name in any case.
     if spelled != to && move_name(backend, base, (&spelled, to), kept).await.is_err() {
         return Ok((spelled, lost));
     }
     Ok((to.to_vec(), lost))
 }
 
-/// The same to a name that nobody has.
+/// The same for an unused name.
 async fn move_name(
     backend: &dyn Backend,
     base: NodeId,
@@ -384,16 +385,15 @@ async fn move_name(
 
 fn undone(taken_back: Result<(), Error>) {
     if let Err(e) = taken_back {
-        tracing::warn!("the rename of a stream failed, and it has both names now: {e}");
+        tracing::warn!("the rename of a stream failed, and it now has both names: {e}");
     }
 }
 
-/// Removes the file of a stream that has no name any more. The stream is gone whatever becomes of it; what is left is found by who
-/// looks for such files.
+/// Removes the file of a removed stream. The stream is gone even if this fails; the periodic check finds leftovers.
 async fn remove_file(backend: &dyn Backend, base: NodeId, kept: Kept) {
     let Kept::Beside(number @ 1..) = kept else { return };
     let removed = match stream::numbers(backend, base).await {
-        // A rename that a crash has cut short leaves two names.
+        // A rename cut short by a crash leaves two names.
         Ok(numbers) if numbers.contains(&number) => Ok(()),
         Ok(_) => depot::remove(backend, base, number).await,
         Err(e) => Err(e),

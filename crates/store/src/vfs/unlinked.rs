@@ -1,9 +1,8 @@
-//! Files whose last name is gone: whoever keeps a descriptor of one without having it open closes it, so that the file
-//! system gets the space back.
+//! Files that have lost their last name: caches close their descriptors, so that the file system frees the space.
 //!
-//! What: [`Cache`] is told at once of what this server removes or replaces ([`Caches::forget`]). What other programs remove is found
-//! by a thread that looks at the cached descriptors of every share, a bounded number each turn. Owns: that thread, which ends with
-//! the last share. Does not: close what a client has open; that lives on without a name.
+//! A [`Cache`] is notified at once about files that this server removes or replaces ([`Caches::forget`]). A thread
+//! detects removals by other programs: it checks the cached descriptors of every share, a bounded number each time,
+//! and ends with the last share. Files open by clients stay open without a name.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,24 +12,25 @@ use weft_machine::clock;
 
 use super::{Backend, NodeId, ShareId};
 
-/// How often the thread looks. With [`PER_TURN`] descriptors it has seen the 4096 that a `dir` share caches within 40 seconds.
+/// How often the thread runs. With [`PER_TURN`] descriptors it checks the 4096 that a `dir` share caches within 40
+/// seconds.
 const TURN: Duration = Duration::from_secs(10);
-/// Descriptors of a share looked at in one turn: a system call of half a microsecond each.
+/// Descriptors of a share checked each time: a system call of half a microsecond each.
 const PER_TURN: usize = 1024;
 
-/// Keeps open files between requests without a client having them open.
+/// Keeps files open between requests, although no client has them open.
 pub trait Cache: Send + Sync {
-    /// The last name of a file of `share` is gone; it was added with that ([`super::Vfs::add_cache`]).
+    /// A file of `share` has lost its last name; the cache was added with that id ([`super::Vfs::add_cache`]).
     fn forget(&self, share: ShareId, node: NodeId);
-    /// Closes the files of `share` that have no name any more.
+    /// Closes the files of `share` without a name.
     fn sweep(&self, share: ShareId);
 }
 
-/// The caches of one file system, with the number by which each knows it.
+/// The caches of one file system, with the share id that each uses for it.
 #[derive(Default)]
 pub(super) struct Caches {
     all: Mutex<Vec<(ShareId, Weak<dyn Cache>)>>,
-    /// Nobody changes anything in this file system, so neither does the thread.
+    /// Whether this file system is read-only, so that the thread must not change it either.
     read_only: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ impl Caches {
         caches.push((share, cache));
     }
 
-    /// Outside the lock, because closing a file can take time.
+    /// Outside of the lock, because closing a file can take time.
     fn each(&self, act: impl Fn(&dyn Cache, ShareId)) {
         let all = lock(&self.all).clone();
         all.iter().for_each(|(share, cache)| {
@@ -64,7 +64,7 @@ impl Caches {
     }
 }
 
-/// What the thread looks after.
+/// A share that the thread handles.
 struct Swept {
     backend: Weak<dyn Backend>,
     caches: Weak<Caches>,
@@ -81,10 +81,10 @@ impl Swept {
     }
 }
 
-/// The shares that are looked after. The thread runs while there are any.
+/// The handled shares. The thread runs while there are any.
 static SHARES: Mutex<Vec<Swept>> = Mutex::new(Vec::new());
 
-/// Has the thread look after a share until it is dropped.
+/// Lets the thread handle a share until it is dropped.
 pub(super) fn look_after(backend: &Arc<dyn Backend>, caches: &Arc<Caches>) {
     if !backend.changes_on_the_host() {
         return;
@@ -99,7 +99,7 @@ pub(super) fn look_after(backend: &Arc<dyn Backend>, caches: &Arc<Caches>) {
     if let Err(e) = std::thread::Builder::new().name("weft-sweep".to_owned()).spawn(run) {
         lock(&SHARES).clear();
         tracing::warn!(
-            "the space of files that other programs delete may stay in use: no thread to look for them: {e}"
+            "cannot start the thread that detects files deleted by other programs; their space may stay in use: {e}"
         );
     }
 }
@@ -121,7 +121,7 @@ fn run() {
     }
 }
 
-// A list that a panic left is whole.
+// A list is consistent even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,14 @@
-//! Watches: who wants to know what changes in a directory, and the queues that tell them.
+//! Watches: subscriptions to changes in a directory, and the queues that deliver them.
 //!
-//! Spec: [MS-FSA] 2.1.4.1 (change notifications) decides which events there are; NFS may ask for them as well.
-//! Owns: the queues. Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes and a MiB of a watch, and what its owner's [`Charge`] has room
-//! for; then its queue is emptied and marked: whoever reads it lists the directory anew.
-//! Does not: watch the disk (a backend does, see [`Backend::observe`]): every change that goes through [`super::Vfs`]
-//! is told, whichever protocol it came by.
+//! [MS-FSA] 2.1.4.1 (change notifications) defines the events; NFS can use them as well.
+//! Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes and one MiB per watch, and the room in its owner's
+//! [`Charge`]; beyond that the queue is emptied and marked, and its reader lists the directory again. The disk is not
+//! watched here (a backend does that, see [`Backend::observe`]): changes through [`super::Vfs`] are reported,
+//! whatever their protocol.
 //!
-//! Cost: while nothing is watched, one atomic load per change. A change is told to whoever watches its directory, and looks at no
-//! other watch; watches of whole trees make every change cost a walk up to the root. All watches of a directory share one path,
-//! which is only put together if one of them has room for it.
+//! Cost: while nothing is watched, one atomic load per change. A change is reported to the watches of its directory,
+//! without examining others; watches of whole trees make every change walk up to the root. All watches of a directory
+//! share one path, which is built only if one of them has room for it.
 
 use std::any::Any;
 use std::cell::{OnceCell, RefCell};
@@ -26,32 +26,33 @@ use super::own::Own;
 use super::stream::Stream;
 use super::{Backend, DirName, Error, Kind, NodeId, Op, Outcome};
 
-/// Watches of one share at a time.
+/// Maximum number of watches of one share.
 pub const MAX_WATCHES: usize = 65_536;
-/// Watches of one directory, and as many of the tree below it, on one account: each costs whoever changes something there. Two
-/// connections of smbtorture have 512 requests each under way.
+/// Maximum number of watches of one directory, and of the tree below it, per account: each adds a cost to every
+/// change there. Two connections of smbtorture have 512 requests each outstanding.
 pub const MAX_WATCHES_OF_A_DIR: usize = 1024;
-/// The same on all accounts.
+/// The same over all accounts.
 pub const MAX_WATCHES_OF_A_DIR_IN_ALL: usize = 4 * MAX_WATCHES_OF_A_DIR;
-/// Changes that wait in one queue, and what they take at most: who reads them has no more room either, and what others change deep
-/// below must not use up what the watch's owner may hold.
+/// Maximum number of changes in one queue: readers have no more room either, and deep changes by others must not use
+/// up what the watch's owner may hold.
 pub const MAX_QUEUED: usize = 4096;
 const MAX_QUEUED_BYTES: usize = 1 << 20;
-/// What a change takes beside its path.
+/// Memory of a change besides its path.
 const CHANGE_BYTES: usize = 64;
-/// The longest path that is told: no client of Windows can take a longer one, and a tree has a path for each folder on the way.
+/// The longest reported path: no Windows client accepts longer ones, and a tree has a path for each folder on the
+/// way.
 const MAX_PATH_BYTES: usize = 32 << 10;
-/// How deep below a watched tree a change is still seen.
+/// Maximum depth below a watched tree at which changes are seen.
 const MAX_DEPTH: usize = 1024;
 
-/// What about a name or a file changed; a watch asks for some of these. Numbered as [MS-SMB2] 2.2.35 numbers them.
+/// Which property of a name or file changed; a watch selects some of these. Numbered as in [MS-SMB2] 2.2.35.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct What(pub u32);
 
 impl What {
     /// Nothing.
     pub const NONE: What = What(0);
-    /// A file's name: made, removed, renamed.
+    /// A file's name: created, removed, renamed.
     pub const FILE_NAME: What = What(0x001);
     /// A directory's name.
     pub const DIR_NAME: What = What(0x002);
@@ -78,7 +79,7 @@ impl What {
     /// All of them.
     pub const ALL: What = What(0xfff);
 
-    /// Whether they have one in common.
+    /// Whether both have a property in common.
     pub fn intersects(self, other: What) -> bool {
         self.0 & other.0 != 0
     }
@@ -102,22 +103,22 @@ impl BitOrAssign for What {
     }
 }
 
-/// What happened.
+/// The kind of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// The name appeared.
+    /// The name was added.
     Added,
-    /// It went.
+    /// The name was removed.
     Removed,
-    /// What it names changed.
+    /// The named object changed.
     Modified,
-    /// It was renamed: the old name. The new one follows at once.
+    /// It was renamed: the old name. The new one follows immediately.
     RenamedFrom,
     /// The new name.
     RenamedTo,
     /// A stream (`name:stream`) appeared.
     StreamAdded,
-    /// A stream went.
+    /// A stream was removed.
     StreamRemoved,
     /// A stream changed.
     StreamModified,
@@ -126,25 +127,25 @@ pub enum Action {
 /// One change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// What happened.
+    /// The kind.
     pub action: Action,
-    /// To which path below the watched directory, `/` between names.
+    /// The path below the watched directory, `/` between names.
     pub path: Arc<[u8]>,
 }
 
-/// What a watch has seen since it was asked last.
+/// The changes that a watch has collected since the last call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
-    /// In order.
+    /// The changes, in order.
     pub changes: Vec<Change>,
-    /// There were more than the queue holds: `changes` is empty, and the directory is to be listed anew.
+    /// There were more than the queue holds: `changes` is empty, and the directory must be listed again.
     pub overflowed: bool,
-    /// The directory itself is about to be removed: nothing more will be told.
+    /// The directory itself is about to be removed: no more changes follow.
     pub ended: bool,
 }
 
 impl Changes {
-    /// Whether there is nothing to say.
+    /// Whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && !self.overflowed && !self.ended
     }
@@ -153,23 +154,23 @@ impl Changes {
 struct Queue {
     queued: Mutex<Queued>,
     waker: AtomicWaker,
-    /// What the watch takes, with what waits.
+    /// The memory of the watch and its queue.
     held: Charge,
 }
 
 #[derive(Default)]
 struct Queued {
     changes: VecDeque<Change>,
-    /// What they take.
+    /// Their memory.
     bytes: usize,
     overflowed: bool,
     ended: bool,
 }
 
 impl Queued {
-    /// Whether that is something new. The path is charged to each who has it, though they share it.
+    /// Whether that is a new change. The path is charged to each queue that has it, although they share it.
     fn push(&mut self, told: &Told<'_>, held: &Charge) -> bool {
-        // A file that is written to again says nothing new.
+        // Another write to the same file is not a new change.
         let said = |last: &Change| last.action == Action::Modified && told.is_at(&last.path);
         if self.overflowed || told.event.action == Action::Modified && self.changes.back().is_some_and(said) {
             return false;
@@ -187,7 +188,7 @@ impl Queued {
         true
     }
 
-    /// Takes out what is queued.
+    /// Takes all queued changes.
     fn empty(&mut self, held: &Charge) -> Queued {
         let ended = self.ended;
         let taken = std::mem::replace(self, Queued { ended, ..Queued::default() });
@@ -204,7 +205,7 @@ impl Queue {
     }
 
     fn queued(&self) -> MutexGuard<'_, Queued> {
-        // Each critical section leaves the queue whole.
+        // Every critical section leaves the queue consistent.
         self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -243,11 +244,11 @@ impl Queue {
     }
 }
 
-/// What happened to a name in a directory.
+/// A change of a name in a directory.
 pub struct Event<'a> {
-    /// What about it changed.
+    /// The changed property.
     pub what: What,
-    /// How.
+    /// The kind of change.
     pub action: Action,
     /// The directory.
     pub dir: NodeId,
@@ -266,7 +267,7 @@ struct Registered {
 }
 
 impl Registered {
-    /// Whether an event is one that this watch, of its directory or of one above, asks for.
+    /// Whether an event is selected by this watch, of its directory or of one above.
     fn sees(&self, told: &Told<'_>) -> bool {
         #[cfg(test)]
         tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
@@ -274,20 +275,20 @@ impl Registered {
     }
 }
 
-/// An event as those tell it who watch one directory, or the tree below it.
+/// An event as reported to watches of one directory, or of the tree below it.
 struct Told<'a> {
     event: &'a Event<'a>,
     /// The directories between, from the event's own up to the one in the watched directory, each with its name.
     below: &'a [DirName],
-    /// Bytes of the path.
+    /// Length of the path in bytes.
     len: usize,
     path: OnceCell<Arc<[u8]>>,
-    /// What this was compared with last, and whether they are equal: queues that say the same share it.
+    /// The path last compared with this, and whether they are equal: queues with the same path share it.
     compared: RefCell<Option<(Arc<[u8]>, bool)>>,
 }
 
 impl<'a> Told<'a> {
-    /// `None` where the event is neither in `dir` nor below it; `above` are the directories above the event's.
+    /// `None` if the event is neither in `dir` nor below it; `above` are the directories above the event's.
     fn to(dir: NodeId, (event, above): &'a (Event<'a>, Above)) -> Option<Told<'a>> {
         let below = match dir == event.dir {
             true => &[][..],
@@ -323,7 +324,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Whether a path is this one, which is not put together for that.
+    /// Whether a path equals this one, without building it.
     fn is_spelled(&self, path: &[u8]) -> bool {
         #[cfg(test)]
         tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
@@ -338,11 +339,11 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The watches of one kind of one directory.
+/// The watches of one kind on one directory.
 #[derive(Default)]
 struct Group {
     by_id: BTreeMap<u64, Registered>,
-    /// How many each account has.
+    /// The number of watches of each account.
     held: HashMap<Holder, usize>,
 }
 
@@ -373,7 +374,7 @@ impl Group {
 /// The watches of one directory.
 #[derive(Default)]
 struct Watched {
-    /// Of the directory alone.
+    /// Of the directory only.
     plain: Group,
     /// Of the tree below it.
     trees: Group,
@@ -397,7 +398,7 @@ pub struct Watches {
     by_dir: Mutex<ByDir>,
     next: AtomicU64,
     count: AtomicUsize,
-    /// Those of whole trees among them.
+    /// Number of those on whole trees.
     trees: AtomicUsize,
     own: Own,
 }
@@ -413,17 +414,17 @@ impl Watches {
         self.by_dir.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The marks of what we do ourselves.
+    /// The marks of our own changes.
     pub fn own(&self) -> &Own {
         &self.own
     }
 
-    /// Whether anybody watches anything.
+    /// Whether there are any watches.
     pub fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether somebody watches a whole tree, so that a change must know the path that leads to it.
+    /// Whether there are watches of whole trees, so that a change needs its path.
     pub fn any_tree(&self) -> bool {
         self.trees.load(Ordering::Acquire) > 0
     }
@@ -435,7 +436,7 @@ impl Watches {
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let recursive = registered.recursive;
-        // Where it is one too many, there are others, and so nothing empty is left behind.
+        // If this exceeds a limit, there are others, so no empty entry is left behind.
         by_dir.entry(registered.dir).or_default().group(recursive).add(id, registered)?;
         self.trees.fetch_add(usize::from(recursive), Ordering::Release);
         self.count.fetch_add(1, Ordering::Release);
@@ -453,14 +454,14 @@ impl Watches {
         self.count.fetch_sub(1, Ordering::Release);
     }
 
-    /// Tells what happened, at once: who watches sees all of it or nothing, so that no rename comes in halves. With each event go
-    /// the directories above its own, which are only looked at for watches of trees.
+    /// Reports events atomically: a watch gets all of them or none, so that a rename is never split. Each event comes
+    /// with the directories above its own, which are only used for watches of trees.
     pub fn tell(&self, events: &[(Event<'_>, Above)]) {
         let by_dir = self.by_dir();
         let of_event = |(event, above): &(Event<'_>, Above)| {
             std::iter::once(event.dir).chain(above.iter().map(|place| place.dir)).collect::<Vec<_>>()
         };
-        // Each once: a watch is told all of it by one call.
+        // Each once: a watch gets all events in one call.
         let mut dirs: Vec<NodeId> = events.iter().flat_map(of_event).collect();
         dirs.sort_unstable();
         dirs.dedup();
@@ -475,12 +476,12 @@ impl Watches {
         }
     }
 
-    /// Tells whoever watches `dir` that it is about to be removed.
+    /// Notifies the watches of `dir` that it is about to be removed.
     pub fn end(&self, dir: NodeId) {
         self.by_dir().get(&dir).into_iter().flat_map(Watched::all).for_each(|watch| watch.queue.end());
     }
 
-    /// Tells whoever watches `dir`, or a tree, that changes were lost.
+    /// Notifies the watches of `dir`, or of a tree, that changes were lost.
     pub fn lost(&self, dir: Option<NodeId>) {
         let by_dir = self.by_dir();
         let all = by_dir.values().flat_map(Watched::all);
@@ -490,14 +491,14 @@ impl Watches {
     }
 }
 
-/// A watch on a directory, or on the tree below one. Dropping it ends it. One task at a time waits on it.
+/// A watch on a directory, or on the tree below it. Dropping it ends it. Only one task may wait on it at a time.
 pub struct Watch {
     id: u64,
     dir: NodeId,
     recursive: bool,
     queue: Arc<Queue>,
     watches: Arc<Watches>,
-    /// What the backend does to see changes that others make.
+    /// Keeps the backend's observation of changes by others.
     _observed: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -521,17 +522,17 @@ impl Watch {
         Ok(watch)
     }
 
-    /// What has happened since the last call; empty when nothing has.
+    /// The changes since the last call; empty if there are none.
     pub fn take(&self) -> Changes {
         self.queue.take()
     }
 
-    /// Waits until something happens.
+    /// Waits for a change.
     pub async fn next(&self) -> Changes {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// As [`Watch::next`], for who waits for something else too. The task that polled last is woken.
+    /// Like [`Watch::next`], for a task that also waits for something else. The task that polled last is woken.
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Changes> {
         self.queue.waker.register(cx.waker());
         let changes = self.queue.take();
@@ -545,7 +546,7 @@ impl Drop for Watch {
     }
 }
 
-/// What sees changes and tells them: a backend, to ask where a node is, and its watches.
+/// Detects and reports changes: a backend, for finding nodes, and its watches.
 #[derive(Clone)]
 pub(super) struct Witness {
     pub(super) backend: Arc<dyn Backend>,
@@ -569,12 +570,13 @@ impl Witness {
         }
         match self.backend.submit(Op::Place { node }).await {
             Ok(Outcome::Place(place)) => Some(place),
-            // It has no name any more: nobody can be told of it.
+            // It has no name any more, so it cannot be reported.
             _ => None,
         }
     }
 
-    /// Tells changes of names, all at once. Failing to find the way to the root is no failure of the change.
+    /// Reports changes of names atomically. If the path to the root cannot be found, the change itself still
+    /// succeeds.
     pub(super) async fn tell(&self, events: Vec<Event<'_>>) {
         if !self.is_watched() {
             return;
@@ -600,12 +602,12 @@ impl Witness {
         above
     }
 
-    /// Tells a change of a stream.
+    /// Reports a change of a stream.
     pub(super) async fn stream(&self, stream: &Stream, what: What) {
         self.streams(stream.base, &[(&stream.name(), what, Action::StreamModified)]).await;
     }
 
-    /// Tells what happened to streams of `base`, all at once.
+    /// Reports changes of streams of `base` atomically.
     pub(super) async fn streams(&self, base: NodeId, changes: &[(&[u8], What, Action)]) {
         if !self.is_watched() {
             return;
@@ -618,7 +620,7 @@ impl Witness {
         }
     }
 
-    /// Tells a change of what a name leads to.
+    /// Reports a change of a named object.
     pub(super) async fn modified(&self, node: NodeId, what: What) {
         if !self.is_watched() {
             return;
@@ -638,9 +640,9 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// How often a watch has looked at an event.
+        /// How often a watch has examined an event.
         pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
-        /// Paths that were put together, and comparisons with paths that were told before.
+        /// Number of paths built, and of comparisons with earlier paths.
         pub(super) static PATHS: Cell<usize> = const { Cell::new(0) };
         pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
@@ -654,7 +656,7 @@ mod tests {
                 Registered { dir: NodeId(dir), recursive, filter: What::ALL, queue: queue.clone() };
             (watches.add(registered).unwrap(), queue, dir, recursive)
         };
-        // 1/2/3, and a thousand others, with and without what is below them.
+        // 1/2/3, and a thousand others, with and without the tree below them.
         let near = [watch(3, false), watch(3, true), watch(2, true), watch(1, true)];
         let mut far = vec![watch(2, false), watch(1, false)];
         far.extend((10..1010).map(|dir| watch(dir, dir % 2 == 0)));
@@ -683,7 +685,8 @@ mod tests {
         assert!(!watches.any() && !watches.any_tree() && watches.by_dir().is_empty());
     }
 
-    /// Nine hundred folders deep, and a thousand watches of the tree's root: a WRITE may not cost a path for each of them.
+    /// Nine hundred nested folders, and a thousand watches of the tree's root: a WRITE must not cost a path for each
+    /// of them.
     #[test]
     fn watches_of_a_tree_share_one_path_and_a_queue_that_says_it_already_needs_none() {
         let (watches, budget) = (Arc::new(Watches::default()), Budget::new(usize::MAX));

@@ -1,10 +1,10 @@
 //! Changes of a file that a worker thread still makes although their future was dropped.
 //!
-//! What: [`Abandoned`]. Spec: the promise of [`crate::block`] about dropped futures. Owns: the count of such changes.
-//! Does not: order changes whose futures are still awaited.
+//! [`Abandoned`] counts them, as the guarantee of [`crate::block`] about dropped futures requires. Changes whose
+//! futures are still awaited are not ordered here.
 //!
-//! Operation: a worker thread finishes a system call whether or not anybody awaits it. A future that is dropped earlier counts
-//! its change as abandoned, and later requests wait until the thread has finished it.
+//! Operation: a worker thread finishes a system call whether or not anybody awaits it. A future that is dropped
+//! earlier counts its change as abandoned, and later requests wait until the thread has finished it.
 //! Cost: one atomic load per request while no change is abandoned.
 
 use std::future::poll_fn;

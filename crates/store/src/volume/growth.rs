@@ -1,9 +1,9 @@
-//! An open volume that becomes longer while it is used, enters or leaves a group, and whose file is another one than it was.
+//! An open volume that grows while it is used, joins or leaves a group, or whose file was replaced.
 //!
-//! Spec: ftruncate(2). Owns: what is known of the size, the file and the group. Does not: shrink, which takes a volume that nobody has
-//! open, but for a growth that came to nothing.
-//! Order: the file or device first, durably, then the superblock, and only then the block: whatever happens in between, all
-//! bytes that anybody was told of are there.
+//! ftruncate(2). This module owns the current size, file and group. Shrinking requires a volume that nobody has open,
+//! except for undoing an unused growth.
+//! Order: the file or device first, durably, then the superblock, and only then the block: whatever happens in
+//! between, all announced bytes exist.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use super::superblock::{Membership, Superblock};
 use super::{Error, Metadata, io_error, is_name, medium, valid_size};
 use crate::block::{Block, Medium};
 
-/// Lets an open volume grow, and become that of another file. As long as one of these is there the volume stays locked.
+/// Lets an open volume grow, or accept a replaced file. The volume stays locked while one of these exists.
 #[derive(Clone, Debug)]
 pub struct Growth(Arc<Open>);
 
@@ -36,21 +36,21 @@ impl Growth {
     }
 
     fn lock(&self) -> MutexGuard<'_, Superblock> {
-        // What is kept here is replaced as a whole.
+        // The value under this lock is replaced as a whole.
         self.0.superblock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that the volume has now. Does not block.
+    /// The current size in bytes. Does not block.
     pub fn size(&self) -> u64 {
         self.0.block.geometry().size
     }
 
-    /// What the volume is now. Does not block but for a change that is under way.
+    /// The current metadata. Blocks only for a change in progress.
     pub fn superblock(&self) -> Superblock {
         self.lock().clone()
     }
 
-    /// The volume is in this group from now on, or in none, durably. Blocks.
+    /// Records durably that the volume is in this group, or in none. Blocks.
     pub fn set_membership(&self, membership: Option<Membership>) -> Result<(), Error> {
         let mut superblock = self.lock();
         if superblock.membership == membership {
@@ -58,36 +58,35 @@ impl Growth {
         }
         let new = Superblock { membership, ..superblock.clone() };
         if new.membership.as_ref().is_some_and(|of| !is_name(&of.group) || !new.has_room_for_group()) {
-            let why =
-                "its path and the group's name are too long, or the name is none: it cannot be in this group";
+            let why = "it cannot be in this group: its path and the group's name are too long, or the name is invalid";
             return Err(Error::Path { path: new.path, why });
         }
         *superblock = self.0.metadata.write(&new)?;
         Ok(())
     }
 
-    /// Why the file that is open is not the one that the volume lay on when it was last believed. Whoever serves it says what
-    /// that means: nobody else knows what was written to the other one. Blocks.
+    /// Why the open file is not the file that was last accepted for the volume. The caller decides what that means,
+    /// because only it knows what was written to the other one. Blocks.
     pub fn replaced(&self) -> Option<String> {
         let superblock = self.superblock();
         let old = superblock.file?;
         let path = superblock.path.display();
         if old == FileIdentity::CUT_OFF {
             return Some(format!(
-                "{path} was shorter than the volume, and what it has behind that now is not what was there"
+                "{path} was shorter than the volume, and its bytes past that length are not the original ones"
             ));
         }
         match self.identity(&superblock) {
-            // Where files have no identity that stays this one was not before.
+            // If the file system has no stable identities, the recorded one cannot be this file's.
             Ok(now) if now.is_none_or(|now| !old.is(&now)) => Some(format!(
-                "{path} is not the file that it was: it was made anew, restored, or moved from another file system"
+                "{path} is not the original file: it was recreated, restored, or moved from another file system"
             )),
             Ok(_) => None,
-            Err(e) => Some(format!("whether {path} is the file that it was cannot be told: {e}")),
+            Err(e) => Some(format!("cannot find out whether {path} is the original file: {e}")),
         }
     }
 
-    /// The volume lies on the file that is open from now on, whatever it lay on. Blocks.
+    /// Accepts the open file as the volume's, whatever file it had. Blocks.
     pub fn accept(&self) -> Result<(), Error> {
         let mut superblock = self.lock();
         let identity = self.identity(&superblock);
@@ -100,26 +99,26 @@ impl Growth {
         Ok(())
     }
 
-    /// All that is wrong with the open volume, and what to do about it; `None` where nothing is. Blocks.
+    /// All problems of the open volume, and what to do about them; `None` if there are none. Blocks.
     pub fn trouble(&self) -> Option<String> {
         let troubles: Vec<String> = [self.astray(), self.lost()].into_iter().flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join(". "))
     }
 
-    /// Why no flush succeeds any more.
+    /// Why no flush can succeed any more.
     fn lost(&self) -> Option<String> {
         self.0.block.has_lost().then(|| {
             format!(
-                "a flush of {} failed: what was written since the flush before it may be lost, and every flush fails until the \
-                 server is restarted, also when the disk works again. Mend the disk, restart the server, and check what the \
-                 volume holds (fsck, for a file system on it)",
+                "a flush of {} failed: writes since the previous flush may be lost, and every flush fails until the \
+                 server is restarted, even if the disk works again. Repair the disk, restart the server, and check the data on the \
+                 volume (with fsck, if it holds a file system)",
                 self.superblock().path.display()
             )
         })
     }
 
-    /// Why the next start will not find the file that is open: its path leads to another one, or nowhere. What is written to it is gone with
-    /// the process, unless it was moved. Blocks.
+    /// Why the next start will not find the open file: its path leads to another file, or to none. Unless the file
+    /// was moved, its data is lost when the process ends. Blocks.
     fn astray(&self) -> Option<String> {
         let superblock = self.superblock();
         if superblock.medium != Medium::File {
@@ -129,16 +128,16 @@ impl Growth {
         let open = rustix::fs::fstat(self.0.block.content().as_fd()).ok()?;
         let why = match std::fs::metadata(path) {
             Ok(there) if (there.dev(), there.ino()) == (open.st_dev, open.st_ino) => return None,
-            Ok(_) => "is another file now",
-            Err(e) if e.kind() == io::ErrorKind::NotFound => "is not there any more",
-            // A folder that cannot be looked into, say: that has nothing to do with the file.
+            Ok(_) => "is now another file",
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "no longer exists",
+            // For example, a folder cannot be searched: that says nothing about the file.
             Err(_) => return None,
         };
         let fate = match open.st_nlink {
             0 => {
-                "the file that is served was removed, and is gone when the server ends: copy the volume away from it before that"
+                "the served file was removed, and its data is lost when the server ends: copy the volume elsewhere before that"
             }
-            _ => "the file that is served has another name: move it back before the server ends",
+            _ => "the served file has another name: move it back before the server ends",
         };
         Some(format!("{} {why}; {fate}", path.display()))
     }
@@ -150,15 +149,16 @@ impl Growth {
         }
     }
 
-    /// Lets the volume have `size` bytes; what is added to a file reads as zeros. One that is as long stays as it is. Blocks.
+    /// Grows the volume to `size` bytes; bytes added to a file read as zeros. A volume of that size stays unchanged.
+    /// Blocks.
     pub fn grow(&self, size: u64) -> Result<Superblock, Error> {
         let Open { metadata, block, .. } = &*self.0;
-        // Held throughout: one at a time.
+        // Held throughout: one growth at a time.
         let mut superblock = self.lock();
         valid_size(size)?;
         if size < superblock.size {
             return Err(Error::Size(format!(
-                "the volume has {} bytes, and is in use: it cannot become smaller now",
+                "the volume has {} bytes and is in use: it cannot shrink now",
                 superblock.size
             )));
         }
@@ -173,7 +173,7 @@ impl Growth {
         Ok(new)
     }
 
-    /// What it has now, for [`Growth::give_back`]. Blocks.
+    /// The current sizes, for [`Growth::give_back`]. Blocks.
     pub fn before(&self) -> Result<Before, Error> {
         let superblock = self.lock();
         let file = match superblock.medium {
@@ -186,8 +186,8 @@ impl Growth {
         })
     }
 
-    /// Ends a growth that came to nothing: the volume has what it had before, and so has its file. Only for who knows that nobody has
-    /// used what was added. Blocks.
+    /// Undoes an unused growth of the volume and its file. Only for a caller that knows that nobody has used the
+    /// added space. Blocks.
     pub fn give_back(&self, before: &Before) -> Result<(), Error> {
         let Open { metadata, block, .. } = &*self.0;
         let mut superblock = self.lock();
@@ -195,7 +195,7 @@ impl Growth {
             return Ok(());
         }
         let new = Superblock { size: before.size, ..superblock.clone() };
-        // The other way round than it grows: all bytes that the superblock promises are there.
+        // In the reverse order of growing: all bytes that the superblock promises exist.
         *superblock = metadata.write(&new)?;
         block.shrunk(before.size);
         if superblock.medium == Medium::Device {
@@ -211,7 +211,7 @@ impl Growth {
         cut().map_err(io_error("cannot size", &superblock.path))
     }
 
-    /// Where it takes what it grows by, and how many bytes there are. Blocks.
+    /// The store from which it grows, and its free bytes. Blocks.
     pub fn room(&self) -> Result<(Store, u64), Error> {
         let superblock = self.lock();
         let file = self.0.block.content();
@@ -233,14 +233,14 @@ impl Growth {
     }
 }
 
-/// Bytes that are free in the host's memory, or in the file system of this folder. Blocks.
+/// Free bytes of the host's memory, or of the file system of this folder. Blocks.
 pub fn free_bytes(folder: Option<&Path>) -> io::Result<u64> {
     let Some(folder) = folder else { return plain::memory_available() };
     let disk = rustix::fs::statvfs(folder)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// What a volume had before it grew for something that may come to nothing.
+/// The sizes of a volume before a growth that may be undone.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     /// Bytes of the volume.
@@ -249,14 +249,14 @@ pub struct Before {
     file: u64,
 }
 
-/// What volumes take from, so that the growth of several can be added up.
+/// A store of volumes' space, for adding up the growth of several volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Store {
     /// The file system of this device number.
     Disk(u64),
     /// The host's memory.
     Memory,
-    /// A device of its own, by the volume's random number.
+    /// A device, identified by the volume's random number.
     Device([u8; 16]),
 }
 
@@ -270,7 +270,7 @@ fn lengthen(superblock: &Superblock, block: &Plain, size: u64) -> Result<(), Err
         return medium::device_holds(file.as_fd(), size, path);
     }
     let sized = || -> io::Result<()> {
-        // It may be longer than its volume: what is there stays.
+        // It may be longer than its volume: existing bytes stay.
         let there = file_bytes(file.as_fd())?;
         if there < size {
             if superblock.taken {

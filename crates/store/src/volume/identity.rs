@@ -1,33 +1,32 @@
-//! Which file it is that a volume lies on, so that another one of the same name is not taken for it.
+//! Identifies the file of a volume, so that another file with the same name is not mistaken for it.
 //!
-//! Spec: statx(2), statfs(2). Does not: look at content, or remember (see `superblock`).
-//!
-//! An inode number is given out again soon after its file is gone, so the time of birth counts where the file system tells it. The
-//! device does not: its number may be another one after a reboot.
+//! statx(2), statfs(2). An inode number is reused soon after its file is deleted, so the birth time counts if the
+//! file system reports it. The device does not: its number may change with a reboot. The content is not examined.
 
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
-/// File systems that number a file anew whenever they are mounted or forget it: vfat, exfat, and those in user space.
+/// File systems that renumber files when they are mounted or forget them: vfat, exfat, and those in user space.
 const NUMBERED_ANEW: [u64; 3] = [0x4d44, 0x2011_bab0, 0x6573_5546];
 
-/// Tells a file from those that have its name before or after it.
+/// Distinguishes a file from earlier and later files with its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileIdentity {
     /// Its number in its file system.
     pub inode: u64,
-    /// When it was made, microseconds of Unix time: some file systems keep no more than seven digits of a second. `None` where
-    /// the file system does not tell.
+    /// Creation time in microseconds of Unix time: some file systems store no more than seven digits of a second.
+    /// `None` if the file system does not report it.
     pub born_us: Option<i64>,
 }
 
 impl FileIdentity {
-    /// Of no file: in place of that of one that was found cut off. Made longer again, it has zeros where the volume's bytes were.
+    /// Matches no file: replaces the identity of a file that was found truncated. If it were extended again, zeros
+    /// would replace the volume's bytes.
     pub(super) const CUT_OFF: FileIdentity = FileIdentity { inode: 0, born_us: None };
 
-    /// Of an open file; `None` where the file system has nothing that stays.
+    /// The identity of an open file; `None` if the file system has nothing stable.
     pub(super) fn of(file: impl AsFd) -> Result<Option<FileIdentity>, Errno> {
         // The magic numbers have 32 bits; the field is signed, and wider on some machines.
         if NUMBERED_ANEW.contains(&(rustix::fs::fstatfs(&file)?.f_type as u64 & 0xffff_ffff)) {
@@ -35,7 +34,7 @@ impl FileIdentity {
         }
         let wanted = StatxFlags::INO | StatxFlags::BTIME;
         let about = match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted) {
-            // Forbidden to some containers.
+            // Some containers forbid it.
             Err(Errno::NOSYS) => return Ok(None),
             about => about?,
         };
@@ -45,7 +44,7 @@ impl FileIdentity {
         Ok(Some(FileIdentity { inode: about.stx_ino, born_us: told.then_some(born_us) }))
     }
 
-    /// Whether both are of one file, as far as both tell.
+    /// Whether both identify one file, as far as both are known.
     pub fn is(&self, other: &FileIdentity) -> bool {
         let as_old = |(own, other)| own == other;
         self.inode == other.inode && self.born_us.zip(other.born_us).is_none_or(as_old)

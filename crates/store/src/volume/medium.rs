@@ -1,7 +1,7 @@
-//! Where a volume's bytes lie: making room for a new one, opening an old one.
+//! The storage of a volume's bytes: preparing it for a new volume, opening it for an existing one.
 //!
-//! Spec: open(2) O_EXCL and O_DIRECT, flock(2), posix_fallocate(3). Owns: nothing; what it opens belongs to the block.
-//! Does not: remember anything (see the parent), or format: a file or device keeps what is in it.
+//! open(2) O_EXCL and O_DIRECT, flock(2), posix_fallocate(3). Nothing is formatted: a file or device keeps its
+//! contents. The parent module records volumes.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -21,26 +21,26 @@ use crate::block::Medium;
 /// Units of stat(2).
 const STAT_BLOCK: u64 = 512;
 
-/// What there is for a new volume.
+/// The storage of a new volume.
 pub(super) struct Prepared {
     pub medium: Medium,
     pub size: u64,
     /// Absolute; empty for ram.
     pub path: PathBuf,
-    /// Whether the file is new.
+    /// Whether the file was created.
     pub made: bool,
-    /// Which file it is.
+    /// The file's identity.
     pub identity: Option<FileIdentity>,
 }
 
-/// Makes or checks what a new volume will lie on.
+/// Creates or checks the storage of a new volume.
 pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
     match &create.place {
         Place::Ram => {
             let size = create.size.ok_or_else(|| Error::Size("a volume in memory needs a size".into()))?;
             valid_size(size)?;
             if create.direct {
-                let why = "a volume in memory has no page cache to pass by";
+                let why = "a volume in memory has no page cache to bypass";
                 return Err(Error::Path { path: "ram".into(), why });
             }
             Ok(Prepared { medium: Medium::Ram, size, path: PathBuf::new(), made: false, identity: None })
@@ -50,7 +50,7 @@ pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
             let path = valid_path(path)?;
             let (file, is_device) = open_path(&path, Medium::Device)?;
             if !is_device {
-                return Err(Error::Path { path, why: "it is no block device" });
+                return Err(Error::Path { path, why: "it is not a block device" });
             }
             let there = device_size(&file, &path)?;
             let size = create.size.unwrap_or(there - there % SIZE_UNIT);
@@ -75,10 +75,10 @@ fn prepare_file(create: &Create, path: PathBuf) -> Result<Prepared, Error> {
         }
         (Ok(_), None) => {
             remove(&path);
-            return Err(Error::Size(format!("{} is not there yet: a new file needs a size", path.display())));
+            return Err(Error::Size(format!("{} does not exist: a new file needs a size", path.display())));
         }
         (Err(e), _) if e.kind() == io::ErrorKind::AlreadyExists => None,
-        (Err(e), _) => return Err(io_error("cannot make", &path)(e)),
+        (Err(e), _) => return Err(io_error("cannot create", &path)(e)),
     };
     let prepared = fill_file(create, &path, made);
     if made.is_some() && prepared.is_err() {
@@ -88,7 +88,8 @@ fn prepare_file(create: &Create, path: PathBuf) -> Result<Prepared, Error> {
     Ok(Prepared { medium: Medium::File, size, path, made: made.is_some(), identity })
 }
 
-/// Gives a new file its size, or looks what an old one has; opens it as it will be opened. Its size, and which file it is.
+/// Sizes a new file, or checks the size of an existing one, and opens it as it will be used. Returns its size and
+/// identity.
 fn fill_file(
     create: &Create,
     path: &Path,
@@ -96,7 +97,7 @@ fn fill_file(
 ) -> Result<(u64, Option<FileIdentity>), Error> {
     let (file, is_device) = open_path(path, Medium::File)?;
     if is_device {
-        return Err(Error::Path { path: path.to_owned(), why: "it is a block device: say --device" });
+        return Err(Error::Path { path: path.to_owned(), why: "it is a block device: use --device" });
     }
     if let Some(size) = new_size {
         file.set_len(size).map_err(io_error("cannot size", path))?;
@@ -105,7 +106,7 @@ fn fill_file(
     if new_size.is_none() && !there.is_multiple_of(SIZE_UNIT) {
         let fits = there.next_multiple_of(SIZE_UNIT);
         return Err(Error::Size(format!(
-            "{} has {there} bytes, and a volume has a multiple of {SIZE_UNIT}: `truncate --size {fits}` adds the zeros that it lacks",
+            "{} has {there} bytes, but a volume's size is a multiple of {SIZE_UNIT}: `truncate --size {fits}` appends the missing zeros",
             path.display()
         )));
     }
@@ -113,7 +114,7 @@ fn fill_file(
         && size != there
     {
         return Err(Error::Size(format!(
-            "{} has {there} bytes and not {size}: leave the size out to take it as it is",
+            "{} has {there} bytes, not {size}: omit the size to use it as it is",
             path.display()
         )));
     }
@@ -141,7 +142,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// Opens the bytes of a volume, for us alone.
+/// Opens the bytes of a volume, exclusively.
 pub(super) fn open(superblock: &Superblock, pool: &Pool) -> Result<Plain, Error> {
     let path = &superblock.path;
     if superblock.medium == Medium::Ram {
@@ -155,9 +156,9 @@ pub(super) fn open(superblock: &Superblock, pool: &Pool) -> Result<Plain, Error>
     let actual = match (superblock.medium, is_device) {
         (Medium::Device, true) => device_size(&file, path)?,
         (Medium::Device, false) => {
-            return Err(Error::Path { path: path.clone(), why: "it is no block device any more" });
+            return Err(Error::Path { path: path.clone(), why: "it is no longer a block device" });
         }
-        (_, true) => return Err(Error::Path { path: path.clone(), why: "it is no file any more" }),
+        (_, true) => return Err(Error::Path { path: path.clone(), why: "it is no longer a file" }),
         (_, false) => file.metadata().map_err(io_error("cannot look at", path))?.len(),
     };
     if actual < superblock.size {
@@ -170,12 +171,12 @@ pub(super) fn open(superblock: &Superblock, pool: &Pool) -> Result<Plain, Error>
     Ok(Plain::new(File::from(OwnedFd::from(file)), direct, superblock.medium, superblock.size))
 }
 
-/// Opens and locks; whether it is a block device.
+/// Opens and locks; returns whether it is a block device.
 fn open_path(path: &Path, medium: Medium) -> Result<(fs::File, bool), Error> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     if medium == Medium::Device {
-        // Of a block device: not while it is mounted or otherwise taken.
+        // For a block device: fails if it is mounted or otherwise in use.
         options.custom_flags(OFlags::EXCL.bits() as i32);
     }
     let file = match options.open(path) {
@@ -203,17 +204,17 @@ fn device_size(device: impl AsFd, path: &Path) -> Result<u64, Error> {
 
 fn holds(there: u64, size: u64, path: &Path) -> Result<(), Error> {
     match there < size {
-        true => Err(Error::Size(format!("{} has {there} bytes, which is less than {size}", path.display()))),
+        true => Err(Error::Size(format!("{} has only {there} bytes, not {size}", path.display()))),
         false => Ok(()),
     }
 }
 
-/// Fails where a device is too short for so many bytes.
+/// Fails if a device is too short for this many bytes.
 pub(super) fn device_holds(device: impl AsFd, size: u64, path: &Path) -> Result<(), Error> {
     holds(device_size(device, path)?, size, path)
 }
 
-/// Changes the size of what a volume lies on, as far as it has one of its own.
+/// Changes the size of the volume's file, if it has one.
 pub(super) fn set_size(superblock: &Superblock) -> Result<(), Error> {
     let path = &superblock.path;
     match superblock.medium {
@@ -230,7 +231,7 @@ pub(super) fn set_size(superblock: &Superblock) -> Result<(), Error> {
     }
 }
 
-/// Fails where somebody uses the volume's file under another name.
+/// Fails if the volume's file is in use under another name.
 pub(super) fn lock_file(superblock: &Superblock) -> Result<(), Error> {
     match open_path(&superblock.path, Medium::File) {
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -238,7 +239,7 @@ pub(super) fn lock_file(superblock: &Superblock) -> Result<(), Error> {
     }
 }
 
-/// Bytes that a volume's file occupies.
+/// Bytes allocated for a volume's file.
 pub(super) fn allocated(superblock: &Superblock) -> Option<u64> {
     match superblock.medium {
         Medium::File => Some(fs::metadata(&superblock.path).ok()?.blocks() * STAT_BLOCK),

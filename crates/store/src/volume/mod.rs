@@ -1,14 +1,16 @@
-//! Volumes: blocks with a name, remembered in a folder.
+//! Volumes: named blocks, recorded in a folder.
 //!
-//! What: [`Volumes`], the folder; [`Volume`], one that is open. Spec: the layout is that of [`superblock`].
-//! Owns: `NAME.volume` in the folder, and the locks of open volumes. Does not: serve (see the `nbd` crate), or write
-//! anything into a volume's file but what is written to the volume.
+//! [`Volumes`] is the folder; [`Volume`] is an open volume. The layout is that of [`superblock`]. This module owns
+//! `NAME.volume` in the folder, and the locks of open volumes. The `nbd` crate serves volumes. A volume's file
+//! contains only the volume's data.
 //!
-//! Operation: everything here may block and is for start-up and the command line; only [`Block::submit`] is for cores.
-//! Locks: an open volume holds flock(2) on its metadata and on its file (a device is opened with O_EXCL, which the kernel
-//! refuses while it is mounted), so a volume is open once, under whatever name. They go with the process that holds them.
-//! Order: a file grows before its superblock says so, and shrinks after; whatever happens in between, all bytes that the
-//! superblock promises are there.
+//! Operation: everything here may block and is for start-up and the command line; only [`Block::submit`] may run on
+//! cores.
+//! Locks: an open volume holds flock(2) on its metadata and on its file (a device is opened with O_EXCL, which the
+//! kernel refuses while it is mounted), so a volume is open only once, under any name. The locks end with the
+//! process.
+//! Order: a file grows before its superblock says so, and shrinks after; whatever happens in between, all bytes that
+//! the superblock promises exist.
 
 pub mod identity;
 pub mod plain;
@@ -36,46 +38,46 @@ use self::identity::FileIdentity;
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
 
-/// The longest name: one that `NAME.volume`, and what replication puts beside it, leaves room for in a file name.
+/// The longest name: `NAME.volume`, and replication's file names, must fit into a file name.
 pub const MAX_NAME: usize = 200;
-/// The largest volume: what file offsets can say.
+/// The largest volume: the limit of file offsets.
 pub const MAX_SIZE: u64 = i64::MAX as u64;
-/// Sizes are multiples of it, as every client of block devices expects.
+/// Sizes are multiples of this, as every client of block devices expects.
 pub const SIZE_UNIT: u64 = 512;
 
 const SUFFIX: &str = ".volume";
 
-/// Whether a volume can have this name, which is part of a file's: it leads to no other folder.
+/// Whether this is a valid volume name, which becomes a part of a file name and must not lead to another folder.
 pub fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('.') && name.chars().all(allowed)
 }
 
-/// Why something could not be done with a volume.
+/// Why an operation on a volume failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A name that no volume can have.
+    /// An invalid name.
     #[error(
-        "{0:?} cannot name a volume: letters, digits, '-', '_' and '.', at most {MAX_NAME}, and no '.' in front"
+        "{0:?} cannot name a volume: use letters, digits, '-', '_' and '.', at most {MAX_NAME}, without a leading '.'"
     )]
     Name(String),
-    /// There is none.
-    #[error("there is no volume {0:?}; `weft volume list` shows which there are")]
+    /// The volume does not exist.
+    #[error("there is no volume {0:?}; `weft volume list` lists the volumes")]
     NotFound(String),
-    /// There is one.
-    #[error("there is a volume {0:?} already")]
+    /// The volume already exists.
+    #[error("volume {0:?} already exists")]
     Exists(String),
-    /// The file is another volume's.
-    #[error("{path} is the file of volume {name}, and a file is one volume's; `weft volume info {name}` shows it", path = .path.display())]
+    /// The file belongs to another volume.
+    #[error("{path} already is the file of volume {name}, and a file can hold only one volume; `weft volume info {name}` shows it", path = .path.display())]
     Taken {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The volume.
         name: String,
     },
-    /// What would be lost or left behind is in a group.
+    /// The volume is in a group.
     #[error(
-        "volume {name} is replicated, in the group {group}: `weft replica remove {group}` ends that first"
+        "volume {name} is replicated, in the group {group}: first end that with `weft replica remove {group}`"
     )]
     InGroup {
         /// The volume.
@@ -83,19 +85,19 @@ pub enum Error {
         /// Its group.
         group: String,
     },
-    /// Somebody has it open.
-    #[error("{} is in use by another process; `weft status` shows the servers of this user, and only one can have it", .0.display())]
+    /// Another process has it open.
+    #[error("{} is in use by another process; only one process can use it, and `weft status` shows this user's servers", .0.display())]
     InUse(PathBuf),
-    /// Its metadata cannot be believed.
-    #[error("the metadata of the volume, {}, is of no use: {why}", .path.display())]
+    /// Its metadata is unusable.
+    #[error("the metadata of the volume, {}, is unusable: {why}", .path.display())]
     Damaged {
         /// The metadata's file.
         path: PathBuf,
         /// What is wrong.
         why: Damaged,
     },
-    /// Its file is shorter than it must be.
-    #[error("{} has {actual} bytes and should have {expected}: it was truncated or replaced", .path.display())]
+    /// Its file is too short.
+    #[error("{} has {actual} bytes but should have {expected}: it was truncated or replaced", .path.display())]
     Shrunk {
         /// The volume's file.
         path: PathBuf,
@@ -104,13 +106,13 @@ pub enum Error {
         /// Bytes of the file.
         actual: u64,
     },
-    /// A size that cannot be, and why.
+    /// An invalid size, and why.
     #[error("{0}")]
     Size(String),
     /// A path that cannot hold a volume, and why.
     #[error("{}: {why}", .path.display())]
     Path {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// What is wrong.
         why: &'static str,
@@ -120,9 +122,9 @@ pub enum Error {
     Io {
         /// "cannot open", ...
         doing: &'static str,
-        /// The file that the call was about.
+        /// The file of the call.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -132,75 +134,75 @@ fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -
     move |source| Error::Io { doing, path: path.to_owned(), source }
 }
 
-/// Where a new volume's bytes lie.
+/// The storage of a new volume.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// In the memory of the process that serves it, and gone with it.
+    /// In the memory of the serving process, and lost with it.
     Ram,
-    /// In this file, which is made unless it is there; then it is taken as it is.
+    /// In this file, which is created if it is missing; an existing file is used as it is.
     File(PathBuf),
     /// On this block device.
     Device(PathBuf),
 }
 
-/// A volume to be.
+/// The parameters of a new volume.
 #[derive(Clone, Debug)]
 pub struct Create {
-    /// Where.
+    /// Its storage.
     pub place: Place,
-    /// Bytes; without it, what the file or device has.
+    /// Size in bytes [default: that of the file or device].
     pub size: Option<u64>,
-    /// Reserve all of its space now; of one in memory, when it is opened.
+    /// Reserve all space now; for a volume in memory, when it is opened.
     pub allocate: bool,
-    /// Pass the page cache by.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// Random.
+    /// A random identity.
     pub id: [u8; 16],
-    /// Now, in seconds of Unix time.
+    /// The current time, in seconds of Unix time.
     pub created: u64,
 }
 
-/// A volume as the folder knows it.
+/// A recorded volume.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its metadata.
     pub superblock: Superblock,
-    /// Whether some process has it open.
+    /// Whether a process has it open.
     pub in_use: bool,
-    /// Bytes that its file occupies; `None` for ram and devices, and where the file is missing.
+    /// Bytes allocated for its file; `None` for ram and devices, and if the file is missing.
     pub allocated: Option<u64>,
 }
 
-/// A line of the list.
+/// An entry of the list.
 #[derive(Debug)]
 pub struct Listed {
     /// The name.
     pub name: String,
-    /// The volume, or why its metadata is of no use.
+    /// The volume, or why its metadata is unusable.
     pub known: Result<Known, Error>,
 }
 
-/// The folder that remembers volumes.
+/// The folder that records volumes.
 #[derive(Clone, Debug)]
 pub struct Volumes {
     dir: PathBuf,
 }
 
-/// An open volume. It is open to nobody else until this is dropped.
+/// An open volume. Nobody else can open it until this is dropped.
 #[derive(Debug)]
 pub struct Volume {
     /// Its name.
     pub name: String,
-    /// What it was when it was opened.
+    /// Its metadata when it was opened.
     pub superblock: Superblock,
     /// Its bytes.
     pub block: Arc<dyn Block>,
-    /// The file that they lie in, for reads alone: what is written past [`Volume::block`] is written past everybody who
-    /// wants to know of it. It may be longer than the volume.
+    /// The file with its bytes, for reading only: writes must go through [`Volume::block`], because others need to
+    /// see them. It may be longer than the volume.
     pub content: File,
-    /// Makes it longer while it is used, and knows whether its file is the one that it was.
+    /// Grows it while it is used, and knows whether its file was replaced.
     pub growth: Growth,
 }
 
@@ -209,18 +211,18 @@ pub struct Volume {
 struct Metadata {
     file: fs::File,
     path: PathBuf,
-    /// The generation of the copy that counts, once it was read or written.
+    /// The generation of the valid copy, once it was read or written.
     generation: AtomicU64,
 }
 
-/// Which files of other volumes are looked at where one file may be that of two.
+/// Which other volumes' files are examined for a conflict over one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// All of them: before a file is given to a volume, cut off or deleted. Another file may have come into the place of one that
-    /// is remembered (a backup that was put back).
+    /// All: before a file is given to a volume, truncated or deleted. A recorded file may have been replaced (by a
+    /// restored backup).
     AtEach,
-    /// Those of the same path or inode number as last time: a server that starts does not wait for files that lie where nothing
-    /// answers.
+    /// Those with the recorded path or inode number: a starting server must not wait for files on file systems that
+    /// do not answer.
     AtLikely,
 }
 
@@ -242,7 +244,7 @@ impl Volumes {
         }
     }
 
-    /// Makes a volume. What was made is undone when a later step fails.
+    /// Creates a volume. If a step fails, earlier steps are undone.
     pub fn create(&self, name: &str, create: &Create) -> Result<Superblock, Error> {
         let path = self.path(name)?;
         if path.exists() {
@@ -253,14 +255,11 @@ impl Volumes {
             .mode(0o700)
             .create(&self.dir)
             .map_err(io_error("cannot make the folder", &self.dir))?;
-        // Of two who give one file to two names, the second finds the first.
+        // If two processes give one file to two names, the second finds the first.
         let folder = fs::File::open(&self.dir).map_err(io_error("cannot open", &self.dir))?;
         let flock = |how| rustix::fs::flock(&folder, how);
         if flock(FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
-            tracing::warn!(
-                "another volume is being created in {}: this one is created when that is done",
-                self.dir.display()
-            );
+            tracing::warn!("another volume is being created in {}: waiting for that", self.dir.display());
         }
         flock(FlockOperation::LockExclusive).map_err(|e| io_error("cannot lock", &self.dir)(e.into()))?;
         if let Place::File(place) | Place::Device(place) = &create.place {
@@ -281,7 +280,7 @@ impl Volumes {
         };
         let remembered = self.remember(name, &path, &superblock);
         if remembered.is_err() && place.made {
-            // The file was made for this volume a moment ago; that it stays is said by the error that made it so.
+            // The file was created for this volume a moment ago; the original error tells why it stays.
             if let Err(e) = fs::remove_file(&place.path) {
                 tracing::warn!("{} was left behind: {e}", place.path.display());
             }
@@ -289,7 +288,7 @@ impl Volumes {
         remembered.map(|()| superblock)
     }
 
-    /// Writes both copies under another name, and gives the file its own name when it is durable.
+    /// Writes both copies to a temporary file, and gives it its name when it is durable.
     fn remember(&self, name: &str, path: &Path, superblock: &Superblock) -> Result<(), Error> {
         let older = Superblock { generation: superblock.generation - 1, ..superblock.clone() };
         let mut bytes = [0; FILE_BYTES];
@@ -300,7 +299,7 @@ impl Volumes {
         let mut draft = tempfile_in(&self.dir)?;
         let written = io::Write::write_all(&mut draft.file, &bytes).and_then(|()| draft.file.sync_all());
         written.map_err(io_error("cannot write", &draft.path))?;
-        // A link, not a rename: it does not replace what another process has created meanwhile.
+        // A link instead of a rename: it does not replace a volume that another process has created meanwhile.
         match fs::hard_link(&draft.path, path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(Error::Exists(name.to_owned())),
             other => {
@@ -310,7 +309,7 @@ impl Volumes {
         }
     }
 
-    /// Every volume, by name; one whose metadata is of no use is an error in its place.
+    /// Every volume, by name; one with unusable metadata is listed with its error.
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
         Ok(self.names()?.into_iter().map(|name| Listed { known: self.info(&name), name }).collect())
     }
@@ -338,8 +337,8 @@ impl Volumes {
         let path = self.path(name)?;
         let metadata = Metadata::open(name, path)?;
         let superblock = metadata.read()?;
-        // Shared, so that two who look do not see each other. Somebody who opens it at this very moment is told that it is
-        // in use.
+        // A shared lock, so that two queries do not see each other. A process that opens the volume at this moment is
+        // told that it is in use.
         let in_use = match try_lock(&metadata.file, &metadata.path, FlockOperation::NonBlockingLockShared) {
             Ok(()) => false,
             Err(Error::InUse(_)) => true,
@@ -349,7 +348,7 @@ impl Volumes {
         Ok(Known { name: name.to_owned(), superblock, in_use, allocated })
     }
 
-    /// Opens a volume. `pool` is where direct reads land.
+    /// Opens a volume. `pool` provides the buffers of direct reads.
     pub fn open(&self, name: &str, pool: &Pool) -> Result<Volume, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
@@ -360,16 +359,17 @@ impl Volumes {
         let block = Arc::new(block);
         let growth = Growth::new(metadata, block.clone(), superblock);
         if growth.replaced().is_none() {
-            // One that an older program has made, or that was at a place where files have no identity.
+            // For volumes created by an older program, or on a file system without file identities.
             if let Err(e) = growth.accept() {
-                tracing::warn!("volume {name}: another file in place of its own would not be noticed: {e}");
+                tracing::warn!("volume {name}: a replaced file would not be noticed: {e}");
             }
         }
         let superblock = growth.superblock();
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
-    /// The volumes of this folder whose file this is, but for the one of this name. Nothing is locked for that: others open theirs.
+    /// The other volumes of this folder that use this file. Nothing is locked for that: other processes may open
+    /// theirs.
     fn others_on(&self, name: &str, path: &Path, look: Look) -> Result<Vec<(String, Superblock)>, Error> {
         let which = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let Some(file) = which(path) else { return Ok(Vec::new()) };
@@ -390,7 +390,7 @@ impl Volumes {
         Ok(others)
     }
 
-    /// A file is one volume's: what is cut off or deleted by one name is gone by the other.
+    /// A file belongs to one volume: data truncated or deleted under one name is lost under the other.
     fn has_no_other(&self, name: &str, path: &Path) -> Result<(), Error> {
         match &self.others_on(name, path, Look::AtEach)?[..] {
             [] => Ok(()),
@@ -398,8 +398,8 @@ impl Volumes {
         }
     }
 
-    /// What is written by another name of a file does not reach the copy that a group keeps of it. One that is in a group itself is
-    /// the group's to judge.
+    /// Writes under another name of the file would not reach the group's copies. A volume that is itself in a group
+    /// is judged by the group.
     fn has_no_other_in_a_group(&self, name: &str, superblock: &Superblock, look: Look) -> Result<(), Error> {
         if superblock.membership.is_some() {
             return Ok(());
@@ -409,7 +409,7 @@ impl Volumes {
             .try_for_each(|(other, of)| in_no_group(other, of))
     }
 
-    /// Lets a volume that nobody has open be in no group any more, if it is in this one. Its file may be gone.
+    /// Removes the membership of a volume that nobody has open, if it is in this group. Its file may be missing.
     pub fn leave_group(&self, name: &str, group: &str) -> Result<(), Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
@@ -420,8 +420,8 @@ impl Volumes {
         metadata.write(&Superblock { membership: None, ..old }).map(drop)
     }
 
-    /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros. One in a group
-    /// does not become smaller: its group would take the zeros that it has afterwards for its content.
+    /// Resizes a volume that nobody has open. Truncated data is lost; added space reads as zeros. A volume in a group
+    /// cannot shrink: its group would take the zeros that follow for its content.
     pub fn resize(&self, name: &str, size: u64, may_shrink: bool) -> Result<Superblock, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
@@ -430,7 +430,7 @@ impl Volumes {
         self.has_no_other_in_a_group(name, &old, Look::AtEach)?;
         if size < old.size && !may_shrink {
             return Err(Error::Size(format!(
-                "the volume has {} bytes: what lies past {size} would be lost; --shrink says that it may be",
+                "the volume has {} bytes: data past {size} would be lost; use --shrink to allow that",
                 old.size
             )));
         }
@@ -449,8 +449,8 @@ impl Volumes {
         Ok(new)
     }
 
-    /// Forgets a volume that nobody has open and that is in no group; its file is removed only when that is asked for. Also what cannot be read
-    /// can be forgotten, but then there is nothing to say about it.
+    /// Forgets a volume that nobody has open and that is in no group; its file is removed only on request. Unreadable
+    /// metadata can be forgotten, too, but then `None` is returned.
     pub fn remove(&self, name: &str, with_file: bool) -> Result<Option<Superblock>, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
@@ -463,7 +463,7 @@ impl Volumes {
         }
         let superblock = superblock?;
         self.has_no_other(name, &superblock.path)?;
-        // The file first: while it is there, somebody remembers it.
+        // The file first: while it exists, a record of it exists.
         if superblock.medium == Medium::File {
             medium::lock_file(&superblock)?;
             match fs::remove_file(&superblock.path) {
@@ -497,7 +497,7 @@ impl Metadata {
         self.read_copies().map(|(superblock, _)| superblock)
     }
 
-    /// What counts, and what the file holds.
+    /// The valid copy, and the file's contents.
     fn read_copies(&self) -> Result<(Superblock, Vec<u8>), Error> {
         let mut bytes = Vec::with_capacity(FILE_BYTES + 1);
         let read = (&self.file).take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes);
@@ -508,8 +508,8 @@ impl Metadata {
         Ok((superblock, bytes))
     }
 
-    /// The same of what is locked: a copy that is damaged is told of, and one that says something else, as a crash and older versions
-    /// leave it, is made equal to the one that counts.
+    /// The same for a locked file: a damaged copy is reported, and a differing one, left by a crash or an older
+    /// version, is made equal to the valid one.
     fn mend(&self) -> Result<Superblock, Error> {
         let (superblock, bytes) = self.read_copies()?;
         let other = 1 - superblock.copy_number();
@@ -521,21 +521,22 @@ impl Metadata {
                 }
             }
             Err(why) => tracing::warn!(
-                "one of the two copies in {path}, bytes {at} to {end}, cannot be used: {why}. The other copy counts, and this one is \
-                 written anew. A crash in the middle of a write leaves that; if there was none, that disk changes what it keeps: check \
+                "one of the two copies in {path}, bytes {at} to {end}, is unusable: {why}. The other copy is used, and this one is \
+                 rewritten. A crash during a write can cause this; if there was none, the disk corrupts its data: check \
                  it, and move the state directory to a good one",
                 path = self.path.display(),
                 end = at + COPY_BYTES
             ),
         }
-        // That it cannot be written keeps nobody from what can be read.
+        // If it cannot be written, the readable copy is still used.
         Ok(self.write_copy(superblock.clone()).unwrap_or_else(|e| {
-            tracing::warn!("{e}: one of its two copies alone can be believed");
+            tracing::warn!("{e}: only one of its two copies is valid");
             superblock
         }))
     }
 
-    /// Where a volume cannot be opened because its own file was cut off, that file is not believed when it is as long as it was.
+    /// If a volume cannot be opened because its file was truncated, that file is not trusted if it is later extended
+    /// to its old size.
     fn distrust(&self, superblock: &Superblock, e: &Error) {
         let own = superblock
             .file
@@ -543,23 +544,24 @@ impl Metadata {
         let Some(own) = own else { return };
         let now =
             fs::File::open(&superblock.path).ok().and_then(|file| FileIdentity::of(&file).ok().flatten());
-        // Another one is noticed by itself, and so its own may come back.
+        // A different file is detected anyway, and so the original one may return.
         if now.is_none_or(|now| !own.is(&now)) {
             return;
         }
         let file = Some(FileIdentity::CUT_OFF);
         if let Err(e) = self.write(&Superblock { file, ..superblock.clone() }) {
-            tracing::warn!("that {} was cut off may be forgotten: {e}", superblock.path.display());
+            tracing::warn!("cannot record that {} was truncated: {e}", superblock.path.display());
         }
     }
 
-    /// Writes both copies, one after the other: damage to one of them takes nothing back. What is on disk then, with its generation.
+    /// Writes both copies, one after the other, so that damage to one of them loses nothing. Returns the written
+    /// superblock with its generation.
     fn write(&self, superblock: &Superblock) -> Result<Superblock, Error> {
         self.write_copy(superblock.clone()).and_then(|first| self.write_copy(first))
     }
 
-    /// Writes the next generation over the older copy. A write that fails leaves the newer one alone, also where that is the first of
-    /// two.
+    /// Writes the next generation over the older copy. A failed write leaves the newer one intact, even if it is the
+    /// first of two.
     fn write_copy(&self, superblock: Superblock) -> Result<Superblock, Error> {
         let new = Superblock { generation: self.generation.load(Ordering::Relaxed) + 1, ..superblock };
         let at = (new.copy_number() * COPY_BYTES) as u64;
@@ -580,7 +582,7 @@ fn in_no_group(name: &str, superblock: &Superblock) -> Result<(), Error> {
 fn valid_size(size: u64) -> Result<(), Error> {
     if size == 0 || size > MAX_SIZE || !size.is_multiple_of(SIZE_UNIT) {
         return Err(Error::Size(format!(
-            "a volume cannot have {size} bytes: a multiple of {SIZE_UNIT} up to {MAX_SIZE}"
+            "a volume cannot have {size} bytes: use a multiple of {SIZE_UNIT} up to {MAX_SIZE}"
         )));
     }
     Ok(())
@@ -606,7 +608,7 @@ fn sync_dir(dir: &Path) -> Result<(), Error> {
     fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("cannot write", dir))
 }
 
-/// A file of our own that goes away with this.
+/// A temporary file that is removed on drop.
 struct Draft {
     file: fs::File,
     path: PathBuf,

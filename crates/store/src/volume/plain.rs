@@ -1,11 +1,11 @@
-//! A block whose bytes lie as they are in one open file: in memory, in a folder, or a device.
+//! A block whose bytes are stored directly in one open file: in memory, in a folder, or on a device.
 //!
-//! Spec: fallocate(2), lseek(2) SEEK_DATA, open(2) O_DIRECT, fsync(2). Owns: the descriptors.
-//! Does not: know names, or metadata: the file holds the volume's bytes and nothing else, so other tools can use it.
+//! fallocate(2), lseek(2) SEEK_DATA, open(2) O_DIRECT, fsync(2). The file contains the volume's bytes and nothing
+//! else, so other tools can use it.
 //!
-//! Operation: reads are file ranges, so a transport may splice them out of the page cache; writes go to the page cache
-//! on the calling core. A volume that was made with `direct` moves what is aligned past the page cache instead, on worker
-//! threads; what is not aligned takes the other way, and the kernel keeps the two coherent.
+//! Operation: reads are file ranges, so a transport may splice them out of the page cache; writes go to the page
+//! cache on the calling core. With `direct`, aligned transfers bypass the page cache on worker threads; unaligned
+//! ones use it, and the kernel keeps the two coherent.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -23,9 +23,10 @@ use super::abandoned::Abandoned;
 use crate::Error;
 use crate::block::{Block, BlockOp, Extent, Geometry, Medium, Outcome};
 
-/// What every disk and file system reads and writes at once, and how direct transfers are aligned, in memory as well.
+/// The block size that every disk and file system reads and writes atomically, and the alignment of direct transfers,
+/// also in memory.
 pub(super) const BLOCK_BYTES: u32 = 4096;
-/// Zeros that are written in one call where the medium cannot make them itself.
+/// Zeros written in one call if the medium cannot make them itself.
 const ZEROS_BYTES: u64 = 1 << 20;
 /// Slices of one direct write.
 const SLICES_PER_CALL: usize = 256;
@@ -36,35 +37,35 @@ pub struct Plain {
     file: File,
     direct: Option<Direct>,
     medium: Medium,
-    /// Becomes smaller only where nobody uses what is cut off: see [`super::Growth::give_back`].
+    /// Shrinks only if nobody uses the truncated part: see [`super::Growth::give_back`].
     size: AtomicU64,
-    /// Something could not be made durable; see the contract.
+    /// Whether something could not be made durable; see the contract.
     lost: Arc<AtomicBool>,
-    /// Changes that go on although their futures were dropped.
+    /// Changes that continue although their futures were dropped.
     abandoned: Abandoned,
 }
 
-/// The way past the page cache.
+/// Direct access, bypassing the page cache.
 #[derive(Debug)]
 pub struct Direct {
     /// The same file, opened with O_DIRECT.
     pub file: File,
-    /// Where reads land.
+    /// Provides the buffers of reads.
     pub pool: Pool,
 }
 
 impl Plain {
-    /// A volume of `size` bytes in memory, all zeros, which take up memory when they are first written.
+    /// A volume of `size` zero bytes in memory, which is allocated as it is written.
     pub fn in_memory(size: u64) -> io::Result<Plain> {
         let file = File::in_memory("weft-volume")?;
         file.set_len(size)?;
         Ok(Plain::new(file, None, Medium::Ram, size))
     }
 
-    /// A volume of `size` bytes in memory, all zeros, whose memory is taken now, in large pages where that is allowed.
+    /// A volume of `size` zero bytes in memory, all allocated now, in huge pages if allowed.
     pub fn in_taken_memory(size: u64) -> io::Result<Plain> {
         let file = File::in_large_pages().or_else(|e| {
-            tracing::info!("a volume has its memory in small pages, which take longer to fill: {e}");
+            tracing::info!("a volume uses small memory pages, which take longer to fill: {e}");
             File::in_memory("weft-volume")
         })?;
         file.set_len(size)?;
@@ -84,12 +85,12 @@ impl Plain {
         }
     }
 
-    /// It has `size` bytes from now on, and its file as many.
+    /// Sets a larger size; its file already has it.
     pub(super) fn grown(&self, size: u64) {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// It has `size` bytes from now on.
+    /// Sets a smaller size.
     pub(super) fn shrunk(&self, size: u64) {
         self.size.fetch_min(size, Ordering::AcqRel);
     }
@@ -98,7 +99,7 @@ impl Plain {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether something could not be made durable: then every flush fails until the volume is opened anew.
+    /// Whether something could not be made durable: then every flush fails until the volume is reopened.
     pub(super) fn has_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
@@ -108,7 +109,7 @@ impl Plain {
         &self.abandoned
     }
 
-    /// The file that the bytes lie in.
+    /// The file with its bytes.
     pub(super) fn content(&self) -> File {
         self.file.clone()
     }
@@ -128,7 +129,7 @@ impl Plain {
                 let mut filled = 0;
                 while filled < buf.len() {
                     match rustix::io::pread(&file, &mut buf[filled..], at + filled as u64) {
-                        // The size was checked when the volume was opened: somebody has truncated the file since.
+                        // The size was checked when the volume was opened: the file was truncated since.
                         Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
                         Ok(n) => filled += n,
                         Err(Errno::INTR) => {}
@@ -154,7 +155,7 @@ impl Plain {
         Ok(self.abandoned.make(self.file.inode()?, move || write_direct(&file, offset, &data)).await?)
     }
 
-    /// Makes durable what was written, unless something has been lost before.
+    /// Makes earlier writes durable, unless a loss has occurred before.
     async fn sync(&self) -> Result<(), Error> {
         if self.medium == Medium::Ram {
             return Ok(());
@@ -170,7 +171,7 @@ impl Plain {
         let (file, flag) = (self.file.clone(), self.lost.clone());
         let synced = busy::blocking(self.file.inode()?, move || {
             let synced = rustix::fs::fdatasync(&file);
-            // Before anybody else can be told that all is well: the kernel tells of a loss once.
+            // Before anybody else can be told that all is well: the kernel reports a loss only once.
             if synced.is_err() {
                 flag.store(true, Ordering::Release);
             }
@@ -178,17 +179,17 @@ impl Plain {
         });
         if let Err(e) = synced.await {
             tracing::error!(
-                "what was written to a volume could not be made durable, and may be lost: {e}; `weft status` says which volume, and \
+                "writes to a volume could not be made durable, and may be lost: {e}; `weft status` shows the volume, and \
                  what to do"
             );
             return Err(io::Error::from(e).into());
         }
-        // Another flush may have been told of the loss of what this one was asked for.
+        // Another flush may have been told about a loss of this one's data.
         if self.has_lost() { Err(lost().into()) } else { Ok(()) }
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<(), Error> {
-        // A device gives back whole blocks only; of a file, the kernel clears what is left of a block.
+        // A device releases only whole blocks; for a file, the kernel zeroes the partial blocks.
         let (start, end) = match self.medium {
             Medium::Device => (align_up(offset), align_down(offset + len)),
             _ => (offset, offset + len),
@@ -199,7 +200,7 @@ impl Plain {
         let file = self.file.clone();
         let punch = move || fallocate(&file, FallocateFlags::PUNCH_HOLE, start, end - start);
         match self.abandoned.make_alone(&self.file, punch).await? {
-            // It was a hint.
+            // It was only a hint.
             Err(e) if unsupported(e) => Ok(()),
             other => Ok(other.map_err(io::Error::from)?),
         }
@@ -210,7 +211,7 @@ impl Plain {
         let file = self.file.clone();
         let zeroed = self.abandoned.make_alone(&self.file, move || match whole {
             true => zero(&file, offset, len, keep_space, fast),
-            // Parts of a device's blocks have to be written; a few blocks of them are not worth splitting.
+            // Partial blocks of a device must be written; splitting a range of a few blocks is not worthwhile.
             false if fast => Err(Errno::OPNOTSUPP),
             false => write_zeros(&file, offset, len),
         });
@@ -222,7 +223,7 @@ impl Plain {
 
     async fn status(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
         match self.medium {
-            // There is no asking a device.
+            // A device cannot report its allocation.
             Medium::Device => Ok(vec![Extent { len, hole: false }]),
             Medium::Ram | Medium::File => extents(&self.file, offset, len, max).await,
         }
@@ -235,7 +236,7 @@ impl Block for Plain {
     }
 
     fn memory(&self) -> Option<&File> {
-        // A direct store would not wait for abandoned changes, and on its core for those that lock the file.
+        // A direct store would not wait for abandoned changes, and would block its core on those that lock the file.
         Some(&self.file).filter(|file| file.is_in_memory() && !self.abandoned.any() && !busy::is_locked(file))
     }
 
@@ -295,27 +296,27 @@ fn fallocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> Resul
     }
 }
 
-/// Takes the memory of a range of a file in memory, and stores zeros in it: reserving it alone leaves the first write to each page
-/// to clear it and, in a virtual machine, to have it from the host, which costs more than all else. So no part of it is a hole.
-/// More than there is would have the kernel end processes, so that is refused.
+/// Allocates the memory of a range of a file in memory by writing zeros: after a mere reservation, the first write to
+/// each page would clear it and, in a virtual machine, fetch it from the host, which costs more than anything else.
+/// So no part of it is a hole. If the memory is not available, this fails, because the kernel would end processes.
 pub(super) fn take(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let available = memory_available()?;
     if len > available {
-        return Err(io::Error::other(format!("{len} bytes are to be taken, and {available} are available")));
+        return Err(io::Error::other(format!("{len} bytes are needed, but only {available} are available")));
     }
     fallocate(file, FallocateFlags::empty(), offset, len)?;
     Ok(write_zeros(file, offset, len)?)
 }
 
-/// Bytes that the kernel can give without taking them from anybody.
+/// Bytes that the kernel can provide without taking them from processes.
 pub(super) fn memory_available() -> io::Result<u64> {
     let page = std::fs::read_to_string("/proc/meminfo")?;
     let line = page.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    Ok(kib.ok_or_else(|| io::Error::other("the kernel does not say how much memory there is"))? * 1024)
+    Ok(kib.ok_or_else(|| io::Error::other("the kernel does not report the available memory"))? * 1024)
 }
 
-/// The cheapest way to zeros that does what was asked.
+/// Zeroes a range in the cheapest way that satisfies the request.
 fn zero(file: &File, offset: u64, len: u64, keep_space: bool, fast: bool) -> Result<(), Errno> {
     let try_with = |flags| match fallocate(file, flags, offset, len) {
         Err(e) if unsupported(e) => Ok(false),
@@ -327,7 +328,7 @@ fn zero(file: &File, offset: u64, len: u64, keep_space: bool, fast: bool) -> Res
     if try_with(FallocateFlags::ZERO_RANGE)? {
         return Ok(());
     }
-    // tmpfs: the space goes, and is reserved again.
+    // tmpfs: the space is released and reserved again.
     if keep_space && try_with(FallocateFlags::PUNCH_HOLE)? {
         return fallocate(file, FallocateFlags::empty(), offset, len);
     }
@@ -370,7 +371,7 @@ fn write_direct(file: &File, offset: u64, data: &[Bytes]) -> io::Result<()> {
     Ok(())
 }
 
-/// Data and holes by turns.
+/// Data and holes in turn.
 async fn extents(file: &File, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
     let (ranges, all) = file.data_ranges(offset, len, max).await?;
     let mut extents = Vec::new();

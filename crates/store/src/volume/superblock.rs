@@ -1,7 +1,7 @@
-//! What a volume is, on disk: two copies of one page, of which a torn write leaves one.
+//! The metadata of a volume on disk: two copies of one page, one of which survives a torn write.
 //!
-//! What: [`Superblock`], parse and emit, and which copy counts. Spec: this file; layout version 1, little-endian.
-//! Does not: read or write files (see `store`, in the parent).
+//! [`Superblock`], its parse and emit, and the choice of the valid copy. Layout version 1, little-endian. The parent
+//! module reads and writes the file.
 //!
 //! ```text
 //!   0   8  "WeftVol\0"
@@ -25,11 +25,12 @@
 //! 4092  4  CRC32C of the 4092 bytes before
 //! ```
 //!
-//! Magic and version come first: whatever follows may change with the version. The sum comes last and covers all, so a
-//! copy of which only a part was written is no copy. The older copy is never touched while the newer one is all there is:
-//! a new one is written over the older, and when that is durable over the other one, too, before anything depends on it. So a crash
-//! leaves one of them, and damage to one of them takes nothing back. That a volume is in a group is said here once
-//! more, because the group's own files may be lost, and the volume is not to be used without them.
+//! Magic and version come first: everything after them may change with the version. The checksum comes last and
+//! covers everything, so a partially written copy is invalid. The newer copy is never touched while it is the only
+//! current one: a new one is written over the older copy, and when that is durable, over the other one, too, before
+//! anything depends on it. So a crash leaves one of them valid, and damage to one of them loses nothing. Group
+//! membership is recorded here a second time, because the group's own files may be lost, and the volume must not be
+//! used without its group.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::ffi::OsString;
@@ -46,7 +47,7 @@ pub const COPY_BYTES: usize = 4096;
 pub const FILE_BYTES: usize = 2 * COPY_BYTES;
 /// The longest path.
 pub const MAX_PATH: usize = SUM_AT - PATH_AT;
-/// What this module writes.
+/// The version that this module writes.
 pub const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"WeftVol\0";
@@ -61,7 +62,7 @@ const KNOWN_AT: usize = 4084;
 const FLAG_DIRECT: u32 = 1;
 const FLAG_TAKEN: u32 = 2;
 
-/// The replicated group that a volume is in: it is used through that, or not at all.
+/// The replicated group of a volume: the volume is used only through it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
     /// The group's name on this host.
@@ -70,67 +71,66 @@ pub struct Membership {
     pub partnership: [u8; 16],
 }
 
-/// What a volume is.
+/// The metadata of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Counts the changes.
     pub generation: u64,
-    /// Tells this volume from every other.
+    /// A random number that identifies this volume.
     pub id: [u8; 16],
     /// Bytes.
     pub size: u64,
-    /// Where they lie.
+    /// Its medium.
     pub medium: Medium,
-    /// Whether the page cache is passed by.
+    /// Whether the page cache is bypassed.
     pub direct: bool,
-    /// Whether all of its memory is taken when it is opened: of one in memory.
+    /// For a volume in memory: whether all of its memory is allocated when it is opened.
     pub taken: bool,
     /// Seconds of Unix time.
     pub created: u64,
     /// The file or device; empty for ram.
     pub path: PathBuf,
-    /// Which file it is that has this path. `None` where that is not known (yet), and of what is no file.
+    /// The identity of the file with this path. `None` if unknown (yet), and if it is not a file.
     pub file: Option<FileIdentity>,
-    /// The group that it is in. Only where [`Superblock::has_room_for_group`].
+    /// The group that contains it. Only if [`Superblock::has_room_for_group`].
     pub membership: Option<Membership>,
 }
 
-/// Why a copy does not count.
+/// Why a copy is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Damaged {
-    /// Not of that length.
-    #[error("it is cut off")]
+    /// It has another length.
+    #[error("it is truncated")]
     Length,
-    /// Something else.
-    #[error("it is no volume's metadata")]
+    /// It is something else.
+    #[error("it is not the metadata of a volume")]
     Magic,
-    /// The checksum does not fit.
-    #[error("its checksum does not fit: it was damaged, or written in part")]
+    /// The checksum does not match.
+    #[error("its checksum does not match: it is damaged or partially written")]
     Sum,
-    /// A layout that this program does not know.
-    #[error("its layout has version {0}, which this program is too old for")]
+    /// A layout version that this program does not know.
+    #[error("its layout has version {0}: use a newer program")]
     Version(u32),
-    /// A field out of range under a checksum that fits: written by something else.
-    #[error("{0} makes no sense")]
+    /// A field is out of range although the checksum matches: another program wrote it.
+    #[error("{0} is invalid")]
     Field(&'static str),
 }
 
 impl Superblock {
-    /// Which of the two copies a superblock of this generation is.
+    /// The number of the copy for a superblock of this generation.
     pub fn copy_number(&self) -> usize {
         (self.generation % 2) as usize
     }
 
-    /// Whether its path leaves room for the group that it is in.
+    /// Whether its path leaves room for a group.
     pub fn has_room_for_group(&self) -> bool {
         self.path.as_os_str().len() <= PARTNERSHIP_AT - PATH_AT
     }
 
     /// One copy.
     ///
-    /// # Panics
-    /// When the path is longer than [`MAX_PATH`], which is checked where volumes are created, or the group's name than
-    /// [`MAX_NAME`], which is checked where one is entered.
+    /// # Panics If the path is longer than [`MAX_PATH`] (checked when volumes are created) or the group's name is
+    /// longer than [`MAX_NAME`] (checked when a group is joined).
     pub fn emit(&self) -> [u8; COPY_BYTES] {
         let path = self.path.as_os_str().as_bytes();
         assert!(path.len() <= MAX_PATH);
@@ -196,7 +196,7 @@ impl Superblock {
         let len = u32_at(bytes, 64) as usize;
         let path = bytes[PATH_AT..SUM_AT].get(..len).ok_or(Damaged::Field("the length of its path"))?;
         let file = match u32_at(bytes, KNOWN_AT) {
-            // The path lies there.
+            // The path occupies this field.
             _ if len > INODE_AT - PATH_AT => None,
             0 => None,
             known @ (1 | 2) => {
@@ -209,7 +209,7 @@ impl Superblock {
             _ => return Err(Damaged::Field("the identity of its file")),
         };
         let membership = match u32_at(bytes, GROUP_LEN_AT) as usize {
-            // The path lies there.
+            // The path occupies this field.
             _ if len > PARTNERSHIP_AT - PATH_AT => None,
             0 => None,
             len => {
@@ -234,8 +234,8 @@ impl Superblock {
         })
     }
 
-    /// Of both copies the one that counts. A copy of a version that is not known hides no older one: what it says is
-    /// what is true.
+    /// The valid one of both copies. If either has an unknown version, this fails: a newer program wrote it, and its copy
+    /// is the true state.
     pub fn latest(file: &[u8]) -> Result<Superblock, Damaged> {
         if file.len() != FILE_BYTES {
             return Err(Damaged::Length);
@@ -245,13 +245,13 @@ impl Superblock {
             (Err(e @ Damaged::Version(_)), _) | (_, Err(e @ Damaged::Version(_))) => Err(e),
             (Ok(a), Ok(b)) => Ok(if a.generation > b.generation { a } else { b }),
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-            // The better reason of the two.
+            // The more informative reason.
             (Err(Damaged::Magic), Err(e)) | (Err(e), Err(_)) => Err(e),
         }
     }
 }
 
-/// Fields lie where the layout says, inside of a copy.
+/// All fields are inside of a copy.
 fn field<const N: usize>(bytes: &[u8; COPY_BYTES], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
@@ -354,7 +354,7 @@ mod tests {
         let path = format!("/{}", "x".repeat(MAX_PATH - 1));
         let long = Superblock { path: path.into(), ..superblock(1) };
         assert_eq!(Superblock::parse(&long.emit()), Ok(long.clone()));
-        // It leaves no room for which file it is.
+        // It leaves no room for the file's identity.
         let known = Superblock { file: Some(FileIdentity { inode: 7, born_us: Some(9) }), ..long.clone() };
         assert_eq!(Superblock::parse(&known.emit()), Ok(long));
     }

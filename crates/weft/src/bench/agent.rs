@@ -170,7 +170,11 @@ fn observed(args: &AgentOf) -> Result<Option<measure::Server>, Failure> {
         [one] => Ok(Some(measure::Server { pid: one.pid })),
         many => {
             let pids: Vec<String> = many.iter().map(|server| server.pid.to_string()).collect();
-            Err(format!("several servers run on this host: choose one with --server-pid: {}", pids.join(", ")).into())
+            Err(format!(
+                "several servers run on this host: choose one with --server-pid: {}",
+                pids.join(", ")
+            )
+            .into())
         }
     }
 }

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(within(Some("//nas/share"), "//other/share/f"), "//other/share/f");
         assert_eq!(within(None, "f"), "f");
         assert!(url("f").unwrap_err().to_string().contains("--folder"));
-        assert!(url("/mnt/file").unwrap_err().to_string().contains("a path of this host"));
+        assert!(url("/mnt/file").unwrap_err().to_string().contains("a local path"));
         assert!(url("//nas/share").unwrap_err().to_string().contains("names no file"));
     }
 }

@@ -296,7 +296,8 @@ fn only_share(url: &Url, password: &str) -> Result<String, Failure> {
         [] => Err(format!("{} lists no share: give one with --share", url.host).into()),
         many => {
             let names: Vec<&str> = many.iter().map(|share| share.name.as_str()).collect();
-            Err(format!("{} has several shares: choose one with --share: {}", url.host, names.join(", ")).into())
+            Err(format!("{} has several shares: choose one with --share: {}", url.host, names.join(", "))
+                .into())
         }
     }
 }
@@ -423,7 +424,7 @@ mod tests {
         let nobody = ServerOf { user: None, ..options() };
         assert!(check("nas", &[Scheme::Nfs], &nobody).is_ok());
         assert!(refused("local", &[Scheme::Smb], &given).contains("omit --user"));
-        assert!(refused("local", &[Scheme::Smb], &nobody).contains("leave --share out"));
+        assert!(refused("local", &[Scheme::Smb], &nobody).contains("omit --share"));
         assert!(check("local", &[Scheme::Smb], &ServerOf { share: None, ..nobody }).is_ok());
     }
 

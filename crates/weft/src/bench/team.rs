@@ -205,7 +205,9 @@ impl Together<'_> {
                     all.push(*counted);
                     cpu += theirs;
                 }
-                Ok(other) => failed = Some(format!("unexpected answer of agent {}: {other:?}", agent.name).into()),
+                Ok(other) => {
+                    failed = Some(format!("unexpected answer of agent {}: {other:?}", agent.name).into())
+                }
                 Err(e) => failed = Some(e),
             }
         }

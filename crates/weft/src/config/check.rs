@@ -238,13 +238,22 @@ impl ServeConfig {
                 return Err(self.wrong(share.key(), Problem::Twice));
             }
             if share.continuous_availability {
-                return unfit(key::CONTINUOUS, "this option is for folders, and this share contains the volumes");
+                return unfit(
+                    key::CONTINUOUS,
+                    "this option is for folders, and this share contains the volumes",
+                );
             }
             if share.snapshots.is_some() {
-                return unfit(key::SNAPSHOTS, "this option is for folders, and this share contains the volumes");
+                return unfit(
+                    key::SNAPSHOTS,
+                    "this option is for folders, and this share contains the volumes",
+                );
             }
             if !share.dfs_links.is_empty() {
-                return unfit(key::DFS_LINK, "the share that contains the volumes cannot be the root of a DFS namespace");
+                return unfit(
+                    key::DFS_LINK,
+                    "the share that contains the volumes cannot be the root of a DFS namespace",
+                );
             }
         }
         if self.volumes.is_empty() {
@@ -308,7 +317,11 @@ impl ServeConfig {
             }
             Some(CertificateConfig { clients: None, .. }) => {
                 let clients = Give::All(vec![key::NFS_CERTIFICATE_CLIENTS]);
-                self.needs(of(|export| export.way == Way::Mutual, "mtls"), "the authorities that sign client certificates", clients)
+                self.needs(
+                    of(|export| export.way == Way::Mutual, "mtls"),
+                    "the authorities that sign client certificates",
+                    clients,
+                )
             }
             Some(_) => Ok(()),
         }

@@ -217,7 +217,11 @@ impl fmt::Display for ConfigError {
                 )
             }
             Problem::AnyPort { fixed } => {
-                write!(f, "{key}: clients return to the same port after a restart: choose one with {}", at(fixed))
+                write!(
+                    f,
+                    "{key}: clients return to the same port after a restart: choose one with {}",
+                    at(fixed)
+                )
             }
             Problem::Unreadable { path, source } => {
                 write!(f, "{key}: cannot read {}: {source}", path_name(path))

@@ -170,7 +170,9 @@ impl Share {
             unless(&until, rt::sleep(pause.min(left()))).await?;
             pause = (pause * 2).min(PAUSES.1);
         }
-        Err(give_up(format!("the connection was lost and could not be re-established within {patience:?}: {last}")))
+        Err(give_up(format!(
+            "the connection was lost and could not be re-established within {patience:?}: {last}"
+        )))
     }
 }
 

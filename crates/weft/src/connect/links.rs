@@ -83,9 +83,7 @@ fn reach<'a>(
             return Ok(entered);
         };
         if through.0.len() == MOST_LINKS {
-            return Err(
-                format!("{}: more than {MOST_LINKS} DFS links in a row", dial.url).into()
-            );
+            return Err(format!("{}: more than {MOST_LINKS} DFS links in a row", dial.url).into());
         }
         entered.session.logoff().await?;
         let mut last: Option<Failure> = None;

@@ -86,7 +86,9 @@ pub(super) async fn exports(dial: &Dial<'_>) -> Result<Vec<String>, Failure> {
 async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str), Failure> {
     match (dial.url.version, dial.url.mount_port) {
         (Some(NfsVersion::V3), _) => return Ok((mount_v3(dial, medium).await?, "")),
-        (None, Some(_)) => return Ok((mount_v3(dial, medium).await?, ", because mountport implies version 3")),
+        (None, Some(_)) => {
+            return Ok((mount_v3(dial, medium).await?, ", because mountport implies version 3"));
+        }
         _ => {}
     }
     let ((addr, channel), path) = (channel(dial, medium).await?, path(dial.url));
@@ -140,7 +142,10 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
     };
     match none {
         true => {
-            format!("no export /{share} on {host} (NFSv{version}); `{}` lists the exports", url.server().listing())
+            format!(
+                "no export /{share} on {host} (NFSv{version}); `{}` lists the exports",
+                url.server().listing()
+            )
         }
         false => format!("export /{share} on {host}: {e} (NFSv{version}){}", about_port(e, may_reserve())),
     }
@@ -192,10 +197,10 @@ async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn 
     let connected = dial.rdma(&format!("NFS over RDMA by {}", medium.name()), port, connect).await;
     let (addr, channel) = connected.map_err(|e| match dial.url.rdma_port {
         Some(_) => e,
-        None => {
-            format!("{e}; if it uses another port, append it to the URL: ?rdmaport=N (weft serve: --nfs-rdma-port)")
-                .into()
-        }
+        None => format!(
+            "{e}; if it uses another port, append it to the URL: ?rdmaport=N (weft serve: --nfs-rdma-port)"
+        )
+        .into(),
     })?;
     Ok((addr, channel))
 }
@@ -671,10 +676,7 @@ impl Export {
                 tracing::debug!("{path} cannot get its mode: {e}");
                 let made = either!(&self.mount, mount => mount.stat(path).await)?.mode;
                 if made & mode & SHOWN != mode & SHOWN {
-                    note!(
-                        "weft: the server does not let us set modes: new files have {:04o}",
-                        made & 0o7777
-                    );
+                    note!("weft: the server does not let us set modes: new files have {:04o}", made & 0o7777);
                 }
                 Ok(())
             }

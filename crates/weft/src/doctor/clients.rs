@@ -115,8 +115,7 @@ fn linux_smb(facts: &Facts, port: u16) -> Chance {
     }
     Chance {
         clear: true,
-        found: "no obstacle visible from this host; they use RDMA only if the mount asks for it"
-            .into(),
+        found: "no obstacle visible from this host; they use RDMA only if the mount asks for it".into(),
         remedy: format!(
             "mount -t cifs -o rdma,vers=3.1.1,port={port},user=NAME //HOST/SHARE DIR\nwithout an RDMA adapter, first: rdma link add siw0 type siw \
              netdev DEV\na kernel without CONFIG_CIFS_SMB_DIRECT refuses \"rdma\"; dmesg says why"
@@ -127,8 +126,7 @@ fn linux_smb(facts: &Facts, port: u16) -> Chance {
 fn linux_nfs(port: u16) -> Chance {
     Chance {
         clear: true,
-        found: "no obstacle visible from this host; they use RDMA only if the mount asks for it"
-            .into(),
+        found: "no obstacle visible from this host; they use RDMA only if the mount asks for it".into(),
         remedy: format!(
             "mount -t nfs -o rdma,port={port} HOST:/EXPORT DIR\nwithout an RDMA adapter, first: rdma link add siw0 type siw netdev DEV\n\
              grep proto= /proc/mounts shows rdma if it is used\nover RDMA their ports are not reserved: if the server runs as root, let \

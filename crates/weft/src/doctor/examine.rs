@@ -118,7 +118,9 @@ impl Examination {
         };
         self.report.ok(
             "locked memory",
-            format!("{limit}; iwarp and shm lock no memory (an RDMA adapter needs more: ulimit -l unlimited)"),
+            format!(
+                "{limit}; iwarp and shm lock no memory (an RDMA adapter needs more: ulimit -l unlimited)"
+            ),
         );
     }
 
@@ -271,7 +273,10 @@ impl Examination {
             // The provider also retries this way.
             self.report.warn(
                 "MPA",
-                format!("revision {}; the peer closes the connection on the enhanced request", answer.revision),
+                format!(
+                    "revision {}; the peer closes the connection on the enhanced request",
+                    answer.revision
+                ),
                 "each connection needs two attempts: use MPA revision 2 at the peer",
             );
             return Some((answer, wish));
@@ -370,9 +375,8 @@ impl Examination {
                 "the peer accepts no RDMA Reads (IRD 0)",
                 "raise the peer's IRD: servers read WRITE payload from their clients by RDMA Read",
             ),
-            Some((ird, ord)) => {
-                report.ok("IRD/ORD", format!("the peer accepts {ird} outstanding RDMA Reads and issues {ord}"))
-            }
+            Some((ird, ord)) => report
+                .ok("IRD/ORD", format!("the peer accepts {ird} outstanding RDMA Reads and issues {ord}")),
             None => report.warn(
                 "IRD/ORD",
                 "unknown: the peer's MPA has no enhanced set-up",

@@ -400,12 +400,12 @@ mod tests {
         assert_eq!(suffices(256, Some(34)), Ok(()));
         assert_eq!(suffices(30 + LEAST_FREE, Some(30)), Ok(()));
         let refused = suffices(64, Some(30)).unwrap_err();
-        for part in ["may open 64 files", "needs 158 at least", "ulimit -n 1024", "LimitNOFILE=1024"] {
+        for part in ["may open 64 files", "needs at least 158", "ulimit -n 1024", "LimitNOFILE=1024"] {
             assert!(refused.contains(part), "{part}: {refused}");
         }
         // A host with many cores needs more than a small one; there may be none left to count with.
         assert!(suffices(1024, Some(1000)).unwrap_err().contains("ulimit -n 2048"));
-        assert!(suffices(24, None).unwrap_err().contains("needs 152 at least"));
+        assert!(suffices(24, None).unwrap_err().contains("needs at least 152"));
     }
 
     #[test]

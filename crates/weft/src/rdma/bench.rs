@@ -185,10 +185,7 @@ fn finish(
         args.rounds, args.duration
     )?;
     write!(out, "{}", print::compare::render(lines))?;
-    writeln!(
-        out,
-        "memory is the process's resident memory; the kernel's socket memory is not included"
-    )?;
+    writeln!(out, "memory is the process's resident memory; the kernel's socket memory is not included")?;
     if cfg!(debug_assertions) {
         writeln!(out, "a build without optimization: the figures are meaningless")?;
     }

@@ -35,7 +35,9 @@ pub(crate) fn serve(args: PerfServer) -> Result<ExitCode, Failure> {
 pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
     let core = settle(&args.core)?;
     if args.bidirectional && args.op.contains(&Operation::Send) {
-        return Err("Sends cannot be measured in both directions: use --op write,read with --bidirectional".into());
+        return Err(
+            "Sends cannot be measured in both directions: use --op write,read with --bidirectional".into()
+        );
     }
     if args.bidirectional && args.only == Some(Figure::Latency) {
         return Err("--bidirectional measures bandwidth: omit --only latency".into());

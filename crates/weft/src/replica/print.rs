@@ -76,7 +76,10 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     }
     if let alone @ 1.. = number(engine, "unprotected_writes") {
         let writes = if alone == 1 { "1 write was".to_owned() } else { format!("{alone} writes were") };
-        writeln!(out, "  alone     {writes} acknowledged without a synchronous destination since it was opened")?;
+        writeln!(
+            out,
+            "  alone     {writes} acknowledged without a synchronous destination since it was opened"
+        )?;
     }
     if let Some(said) = read_errors(group) {
         writeln!(out, "  reads     {said}")?;
@@ -178,8 +181,8 @@ fn missing(is_source: bool, peer: &Value) -> String {
     match peer["lag_records"].as_u64().unwrap_or(0) {
         0 => String::new(),
         _ if is_source => String::new(),
-        1 => "1 record behind the source, ".into(),
-        many => format!("{many} records behind the source, "),
+        1 => "1 record of the source, ".into(),
+        many => format!("{many} records of the source, "),
     }
 }
 
@@ -188,7 +191,9 @@ fn missing(is_source: bool, peer: &Value) -> String {
 fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
     let is = |key: &str, value| engine[key] == Value::Bool(value);
     let (lacks, word) = match is("consistent", false) {
-        true if is("gave_up", true) => ("of a side that gave up its role".to_owned(), Objection::Resync.word()),
+        true if is("gave_up", true) => {
+            ("of a side that gave up its role".to_owned(), Objection::Resync.word())
+        }
         true => ("in the middle of a resync".to_owned(), Objection::Resync.word()),
         false => match missing(false, peer) {
             lacks if lacks.is_empty() => {
@@ -490,8 +495,8 @@ mod tests {
         let [brief] = &super::brief(&group)[..] else { panic!("one partner") };
         assert_eq!(
             brief.line,
-            "vol1, source: NOT PROTECTED (synchronous once it follows) to other:vol1, Initial block copy 43% · 2 GiB/s · ETA 1:41, lag 4 KiB, 0.2 s, by iwarp, \
-             writes are answered without it"
+            "vol1, source: NOT PROTECTED (synchronous once it has caught up) to other:vol1, Initial block copy 43% · 2 GiB/s · ETA 1:41, lag 4 KiB, 0.2 s, by iwarp, \
+             writes are acknowledged without it"
         );
         assert!(brief.care && brief.no_rdma.is_none());
         let mut out = Vec::new();
@@ -504,7 +509,7 @@ mod tests {
         assert!(text.contains("1 MiB of 4 MiB (25%), writes have waited 1.5 s"), "{text}");
         assert!(text.contains("lag       4 KiB, 0.2 s"), "{text}");
         assert!(text.contains("iwarp at other:4450: 3 MiB by RDMA, 1 KiB in messages"), "{text}");
-        assert!(text.contains("lost with this one"), "{text}");
+        assert!(text.contains("losing this side loses them"), "{text}");
     }
 
     #[test]
@@ -519,8 +524,8 @@ mod tests {
         groups(&mut out, &[group]).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("to        other:vol1, synchronous: Split brain"), "{text}");
-        assert!(text.contains("before this side stopped, writes were answered"), "{text}");
-        assert!(!text.contains("writes are answered") && !text.contains("NOT PROTECTED"), "{text}");
+        assert!(text.contains("before this side stopped, writes were acknowledged"), "{text}");
+        assert!(!text.contains("writes are acknowledged") && !text.contains("NOT PROTECTED"), "{text}");
     }
 
     #[test]
@@ -560,7 +565,9 @@ mod tests {
         };
         let line = lines(OnLoss::SuspendIo, "WaitingForDestination", false).unwrap();
         assert!(
-            line.contains("weft replica suspend vol1; what is answered from then on is on this side alone"),
+            line.contains(
+                "weft replica suspend vol1; writes acknowledged from then on exist only on this side"
+            ),
             "{line}"
         );
         assert!(lines(OnLoss::SuspendIo, "Refused", false).is_some());
@@ -591,8 +598,8 @@ mod tests {
         assert!(text.contains("opening   requests wait: a disk on this side is full"), "{text}");
         assert!(text.contains("to        other:vol1, synchronous: Waiting for destination"), "{text}");
         let (brief, text) = told(Value::Null);
-        assert!(!brief.contains("nobody has a copy") && brief.contains("its log is replayed"), "{brief}");
-        assert!(text.contains("its log is replayed"), "{text}");
+        assert!(!brief.contains("nobody has a copy") && brief.contains("replaying its log"), "{brief}");
+        assert!(text.contains("replaying its log"), "{text}");
     }
 
     #[test]
@@ -641,7 +648,7 @@ mod tests {
                 json!({ "consistent": false, "peers": [peer("WaitingForSource")] }),
                 "in the middle of a resync",
             ),
-            (json!({ "consistent": true, "peers": [lacking] }), "without 3 records that the source has"),
+            (json!({ "consistent": true, "peers": [lacking] }), "without 3 records of the source"),
         ] {
             let mut out = Vec::new();
             groups(&mut out, &[group("destination", engine, Vec::new())]).unwrap();
@@ -674,11 +681,11 @@ mod tests {
         let peer = json!({ "name": "source", "mode": "synchronous", "phase": "ReplayingLog", "lag_bytes": 0, "lag_records": 24 });
         let group = |role| group(role, json!({ "role": role, "peers": [peer.clone()] }), Vec::new());
         let line = &brief(&group("destination"))[0].line;
-        assert!(line.contains("Replaying log, lag 24 records that the source has, 0 B, 0.0 s"), "{line}");
+        assert!(line.contains("Replaying log, lag 24 records of the source, 0 B, 0.0 s"), "{line}");
         let mut out = Vec::new();
         groups(&mut out, &[group("destination")]).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("lag       24 records that the source has, 0 B, 0.0 s"), "{text}");
+        assert!(text.contains("lag       24 records of the source, 0 B, 0.0 s"), "{text}");
         // A source knows the number of bytes.
         assert!(brief(&group("source"))[0].line.contains("lag 0 B, "));
     }

@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_repair_says_who_was_overwritten_and_equal_sides_have_nothing_to_type() {
         let text = found(1 << 20).text(true);
-        assert!(text.contains("overwritten on beta with what alpha has"), "{text}");
+        assert!(text.contains("overwritten on beta with the data of alpha"), "{text}");
         let equal = Found { first: Vec::new(), ..found(0) };
         assert_eq!(equal.text(true), "vol1: both sides are equal, 64 MiB compared");
         assert_eq!(equal.json(true)["repaired"], false);

@@ -166,7 +166,7 @@ mod tests {
         let refused =
             begin("--pcap", &folder.path().join("no pe/x"), 1 << 20, &[]).err().unwrap().to_string();
         let missing = folder.path().join("no pe");
-        assert!(refused.ends_with(&format!("make it: mkdir -p '{}'", missing.display())), "{refused}");
+        assert!(refused.ends_with(&format!("create it: mkdir -p '{}'", missing.display())), "{refused}");
         assert!(!refused.contains(".tmp/") && refused.matches("/x").count() == 1, "{refused}");
     }
 }

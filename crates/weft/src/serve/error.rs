@@ -204,10 +204,13 @@ mod tests {
             CannotListen::At { addr, choice, source: kind.into() }.to_string()
         };
         let taken = said(io::ErrorKind::AddrInUse, Origin::Flags);
-        assert!(taken.ends_with("choose another by --nfs-port N, or 0 for any"), "{taken}");
+        assert!(taken.ends_with("choose another with --nfs-port N, or 0 for any free port"), "{taken}");
         let taken = said(io::ErrorKind::AddrInUse, Origin::File);
-        assert!(taken.ends_with("choose another by listeners.nfs_port, or 0 for any"), "{taken}");
+        assert!(taken.ends_with("choose another with listeners.nfs_port, or 0 for any free port"), "{taken}");
         let denied = said(io::ErrorKind::PermissionDenied, Origin::Flags);
-        assert!(denied.contains("need root") && denied.ends_with("a higher one by --nfs-port N"), "{denied}");
+        assert!(
+            denied.contains("need root") && denied.ends_with("a higher one with --nfs-port N"),
+            "{denied}"
+        );
     }
 }

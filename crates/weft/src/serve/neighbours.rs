@@ -107,7 +107,8 @@ pub(super) fn sharing_state(dir: &Path, named: bool) {
 }
 
 const OTHER_SERVER: &str = "their clients' locks and caches are not coordinated, and writes can be lost; stop one of the two (`weft status` lists them)";
-const OTHER_SHARE: &str = "their clients' locks and caches are not coordinated, and writes can be lost; serve only one of the two";
+const OTHER_SHARE: &str =
+    "their clients' locks and caches are not coordinated, and writes can be lost; serve only one of the two";
 
 /// Whether a server of a relevant user has marked the folder.
 fn is_marked(folder: &Path) -> bool {
@@ -177,7 +178,10 @@ mod tests {
         }
         let (_marks, warnings) = look(&[srv, ("link", &link)]);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].contains("link is also the folder of srv, another share of this server"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("link is also the folder of srv, another share of this server"),
+            "{warnings:?}"
+        );
         // Another server checks the same folders.
         let (_none, warnings) = look(&[srv]);
         assert!(warnings[0].contains("another Weft already serves"), "{warnings:?}");

@@ -29,7 +29,9 @@ impl<T: Read + Write> Wire for T {}
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unregistered {
     /// It is not running.
-    #[error("no rpcbind answers on this host: {0}; start it, or use the built-in one with --rpcbind-port 111")]
+    #[error(
+        "no rpcbind answers on this host: {0}; start it, or use the built-in one with --rpcbind-port 111"
+    )]
     Absent(io::Error),
     /// It did not answer.
     #[error("rpcbind did not answer: {0}")]

@@ -136,7 +136,7 @@ mod tests {
     fn each_way_to_stay_on_tcp_has_its_own_answer() {
         let knows = Seen { knows_rdma: true, ..Seen::default() };
         assert!(said(&offer(), Seen::default()).contains("SMB Direct needs 3.0"));
-        assert!(said(&offer(), knows).contains("did not ask where RDMA is"));
+        assert!(said(&offer(), knows).contains("did not ask for RDMA"));
         let multichannel = Seen { multichannel: true, ..knows };
         assert!(said(&offer(), multichannel).contains("EnableMultiChannel"));
         let asked = Seen { asked_interfaces: true, ..multichannel };

@@ -9,7 +9,7 @@ const READ: AccessMask = AccessMask::FILE_READ_DATA;
 const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
 const EXECUTE: AccessMask = AccessMask::FILE_EXECUTE;
 
-/// What somebody may of reading, writing and executing, as permission bits.
+/// Somebody's rights to read, write and execute, as permission bits.
 fn bits(descriptor: &SecurityDescriptor, token: &Token) -> u32 {
     let granted = granted(descriptor, token);
     let bit = |needed, bit| if granted.contains(needed) { bit } else { 0 };
@@ -34,14 +34,14 @@ fn all_bits(descriptor: &SecurityDescriptor, attr: &Attr) -> [u32; 4] {
 
 #[test]
 fn a_descriptor_says_what_the_permissions_say_that_were_set_after_it() {
-    // What was set before, the permissions that are set now, and what BOB may then.
+    // The earlier list, the permissions set now, and BOB's resulting rights.
     let table = [
         ("O:ALICED:(A;;FA;;;WD)", 0o640, 0),
         ("O:ALICED:(A;;FA;;;WD)", 0o604, 4),
         ("O:ALICED:(A;;FA;;;BOB)", 0o640, 4),
         ("O:ALICED:(A;;FA;;;BOB)", 0o670, 7),
         ("O:ALICED:(A;;FA;;;BOB)", 0o600, 0),
-        // Others may more than the group: nobody who is named gets by that what the group has not.
+        // Others have more rights than the group: named users do not get rights that the group lacks.
         ("O:ALICED:(A;;FA;;;BOB)", 0o607, 0),
         ("O:ALICED:(A;;FR;;;BOB)", 0o670, 4),
         ("O:ALICED:(D;;0x2;;;BOB)(A;;FA;;;WD)", 0o666, 4),
@@ -65,7 +65,7 @@ fn a_descriptor_says_what_the_permissions_say_that_were_set_after_it() {
             let expected = [mode >> 6 & 7, mode >> 3 & 7, mode & 7, bob];
             assert_eq!(all_bits(&after, &attr), expected, "{before} then {mode:o}: {after}");
             assert_eq!(after.owner, descriptor(before).owner);
-            // Set again it says the same, and no more words.
+            // Setting it again changes nothing.
             chmod::set(&vfs, &made, set).await.unwrap();
             assert_eq!(stored(&vfs, &attr).await.unwrap().unwrap(), after, "{before} then {mode:o} twice");
         }
@@ -90,7 +90,7 @@ fn what_is_for_children_and_rights_of_other_kinds_stay() {
         let files = AceFlags::OBJECT_INHERIT | AceFlags::INHERIT_ONLY;
         assert!(list.contains(&Ace::allow(Sid::everyone(), AccessMask::FILE_GENERIC_READ, files)));
         assert!(list.contains(&Ace::allow(Sid::everyone(), AccessMask::DELETE, AceFlags::NONE)));
-        // Who may do everything here but for what the bits say may still delete it.
+        // A user with all rights except those that the bits decide may still delete it.
         let bob = somebody(BOB.parse().unwrap(), Sid::unix_group(65_000));
         assert!(granted(&after, &bob).contains(AccessMask::DELETE | AccessMask::WRITE_DAC));
     });

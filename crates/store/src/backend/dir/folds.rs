@@ -1,15 +1,15 @@
-//! How the names of a directory are spelled, found without regard to case.
+//! A cache of the names in a directory, for look-ups that ignore case.
 //!
-//! Why: Linux looks names up as they are spelled, so before a client that ignores case creates a file, or opens one by
-//! another spelling, every entry would have to be read; filling a directory would cost the square of its size.
-//! Owns: the names of a few directories. Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names or [`MAX_KEYS`] keys,
-//! [`MAX_ALL_NAMES`] together (about 100 bytes each). A look-up compares at most [`MAX_OF_A_KEY`] names twice: it holds
-//! up everybody on its core. Does not: read directories.
+//! Linux looks names up exactly. Without this cache, every entry would have to be read before a client that ignores
+//! case creates a file, or opens one by another spelling, so filling a directory would take quadratic time.
+//! Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names or [`MAX_KEYS`] keys, [`MAX_ALL_NAMES`] together (about
+//! 100 bytes each). A look-up compares at most [`MAX_OF_A_KEY`] names twice, because it blocks everybody on its core.
+//! Directories are read elsewhere.
 //!
-//! Truth: what is remembered of a directory holds while its times do not change but by our own operations, and for
-//! [`MAX_AGE`] at most. What somebody else changes within one tick of the file system's clock, or within one of our
-//! operations, can go unnoticed that long: then a look-up that ignores case misses a name whose case differs, and
-//! nothing else.
+//! Consistency: the cached names of a directory are valid while its times change only by our own operations, and for
+//! at most [`MAX_AGE`]. A change by another program within one tick of the file system's clock, or during one of our
+//! operations, can stay unnoticed for that long; its only effect is that a look-up that ignores case misses a name in
+//! another case.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,39 +18,40 @@ use std::time::{Duration, Instant};
 use crate::backend::names;
 use crate::vfs::{NodeId, Timestamp};
 
-/// Directories remembered.
+/// Maximum number of cached directories.
 const MAX_DIRS: usize = 16;
-/// Names of one directory; of larger ones the keys are remembered.
+/// Maximum number of names of one directory; for larger ones only keys are cached.
 const MAX_NAMES: usize = 200_000;
-/// Names that have one key. More are counted alone: a look-up reads the directory for them, in steps.
+/// Maximum number of names with one key. More are only counted: a look-up reads the directory for them, in steps.
 const MAX_OF_A_KEY: usize = 16;
-/// Keys of one directory.
+/// Maximum number of keys of one directory.
 pub(super) const MAX_KEYS: usize = 1_000_000;
-/// Keys that take as much memory as a name.
+/// Number of keys that take as much memory as a name.
 const KEYS_A_NAME: usize = 5;
-/// Names of all directories.
+/// Maximum number of names of all directories.
 const MAX_ALL_NAMES: usize = 400_000;
-/// How long they are believed.
+/// How long cached names are valid.
 const MAX_AGE: Duration = Duration::from_secs(5);
 
 /// Times of a directory that change whenever its entries do.
 pub(super) type Stamp = (Timestamp, Timestamp);
 
-/// What is remembered of the names of one directory.
+/// The cached names of one directory.
 enum Spellings {
     /// The names themselves.
     Whole(Whole),
-    /// Of a large one only how many names have each key ([`names::key`]): enough to know that a name does not exist, in eight bytes a name.
+    /// For a large directory, only the number of names with each key ([`names::key`]): enough to know that a name
+    /// does not exist, with eight bytes per name.
     Counts(HashMap<u32, u32>),
 }
 
-/// Names by their keys. Most keys have one.
+/// Names by key. Most keys have one name.
 #[derive(Default)]
 struct Whole {
     first: HashMap<u32, Box<[u8]>>,
-    /// The others: names that differ by case only, and false matches.
+    /// Keys with several names: names that differ only in case, and collisions.
     more: HashMap<u32, Vec<Box<[u8]>>>,
-    /// How many have a key that more than [`MAX_OF_A_KEY`] have had. These are not in the maps above.
+    /// The number of names for keys that have had more than [`MAX_OF_A_KEY`]. These names are not in the maps above.
     crowded: HashMap<u32, u32>,
     /// Names in the maps above.
     len: usize,
@@ -94,7 +95,7 @@ impl Whole {
         }
     }
 
-    /// The first name of a key that `is_it`.
+    /// The first name with a key for which `is_it` holds.
     fn find(&self, key: u32, is_it: impl Fn(&[u8]) -> bool) -> Known {
         if self.crowded.contains_key(&key) {
             return Known::Perhaps;
@@ -115,9 +116,10 @@ impl Whole {
         }
     }
 
-    /// Adds a name, one of which may be there already.
+    /// Adds a name, which may already be there.
     fn replace(&mut self, name: &[u8]) {
-        // Whether a name of a crowded key is there is not known, so it is counted once more (see `Spellings::change`).
+        // It is unknown whether a name with a crowded key already exists, so it is counted again (see
+        // `Spellings::change`).
         if !self.crowded.contains_key(&names::key(name)) {
             self.remove(name);
         }
@@ -128,7 +130,7 @@ impl Whole {
         self.len + self.crowded.len() >= MAX_NAMES
     }
 
-    /// How many names have each key.
+    /// The number of names with each key.
     fn counts(&self) -> HashMap<u32, u32> {
         let mut counts = HashMap::with_capacity(self.crowded.len() + self.first.len());
         counts.extend(&self.crowded);
@@ -152,7 +154,7 @@ impl Spellings {
         }
     }
 
-    /// An entry takes another's place, comes or goes.
+    /// Records that an entry was replaced, added or removed.
     fn change(&mut self, removed: Option<&[u8]>, added: Option<&[u8]>) {
         match self {
             Spellings::Whole(whole) => {
@@ -163,7 +165,8 @@ impl Spellings {
                     whole.replace(name);
                 }
             }
-            // Whether one was replaced is not known: one too many costs a scan, one too few hides a name.
+            // It is unknown whether a name was replaced: a count that is too high costs a scan, one that is too low
+            // hides a name.
             Spellings::Counts(counts) => {
                 if let Some(name) = removed {
                     uncount(counts, names::key(name));
@@ -175,7 +178,7 @@ impl Spellings {
         }
     }
 
-    /// In names that take as much memory.
+    /// Its memory, in units of names.
     fn weight(&self) -> usize {
         match self {
             Spellings::Whole(whole) => whole.len + whole.crowded.len() / KEYS_A_NAME,
@@ -207,7 +210,7 @@ fn uncount(counts: &mut HashMap<u32, u32>, key: u32) {
     }
 }
 
-/// What is being read of a directory: all names while there are at most [`MAX_NAMES`], then their keys.
+/// Names being read from a directory: all names up to [`MAX_NAMES`], then their keys.
 pub(super) struct Learned(Spellings);
 
 impl Default for Learned {
@@ -306,7 +309,7 @@ impl Folds {
         self.dirs.values().map(|names| names.spellings.weight()).sum()
     }
 
-    /// An operation of ours has changed `dir`, of which nothing was remembered before: what was read meanwhile may lack that.
+    /// One of our operations has changed `dir`, which was not cached: a read in progress may lack the change.
     pub(super) fn distrust(&mut self, dir: NodeId) {
         self.dirs.remove(&dir);
         if let Some(changed) = self.reading.get_mut(&dir) {
@@ -314,12 +317,12 @@ impl Folds {
         }
     }
 
-    /// What was remembered of `dir` proved wrong.
+    /// The cached names of `dir` proved wrong.
     pub(super) fn forget(&mut self, dir: NodeId) {
         self.dirs.remove(&dir);
     }
 
-    /// Notes that an operation of ours changed the times from `before` to `after`, took a name away and added one.
+    /// Records that one of our operations changed the times from `before` to `after`, removed a name and added one.
     pub(super) fn changed(
         &mut self,
         dir: NodeId,
@@ -353,7 +356,7 @@ mod tests {
         assert!(!folds.remembers(DIR));
         folds.begin(DIR);
         assert!(folds.remembers(DIR));
-        // Behind what was read, and within a tick of the clock.
+        // Behind the position read so far, and within a tick of the clock.
         folds.changed(DIR, (stamp(1), stamp(1)), None, Some(b"Foo"));
         folds.learn(DIR, stamp(1), learned(&["bar"]), now);
         folds.end(DIR);
@@ -367,7 +370,8 @@ mod tests {
     #[test]
     fn what_we_began_to_change_before_a_directory_was_read_is_not_missed_afterwards() {
         let (mut folds, now) = (Folds::default(), Instant::now());
-        // Another core asks before it makes Foo, within a tick of the clock in which the directory is read here.
+        // Another core checks before it creates Foo, within the tick of the clock in which the directory is read
+        // here.
         let other = |folds: &mut Folds| folds.distrust(DIR);
         assert!(!folds.remembers(DIR));
         folds.begin(DIR);
@@ -409,7 +413,7 @@ mod tests {
         assert_eq!(folds.ask(DIR, stamp(2), b"OTHER", now), spelled("Other"));
         folds.changed(DIR, (stamp(2), stamp(3)), Some(b"Other"), None);
         assert_eq!(folds.ask(DIR, stamp(3), b"OTHER", now), Known::Absent);
-        // Somebody else was here.
+        // Another program has changed the directory.
         assert_eq!(folds.ask(DIR, stamp(4), b"OTHER", now), Known::Nothing);
         assert!(!folds.remembers(DIR));
     }
@@ -421,7 +425,7 @@ mod tests {
         folds.learn(DIR, stamp(1), learned(&["a", "A"]), now);
         folds.changed(DIR, (stamp(1), stamp(1)), Some(b"A"), None);
         assert_eq!(folds.ask(DIR, stamp(1), b"A", now), spelled("a"));
-        // A rename that replaces: the name is there once.
+        // A rename that replaces: the name exists once.
         folds.changed(DIR, (stamp(1), stamp(1)), Some(b"x"), Some(b"a"));
         folds.changed(DIR, (stamp(1), stamp(1)), Some(b"a"), None);
         assert_eq!(folds.ask(DIR, stamp(1), b"A", now), Known::Absent);
@@ -442,7 +446,7 @@ mod tests {
         let (mut folds, now) = (Folds::default(), Instant::now());
         let mut all = spellings(MAX_OF_A_KEY + 1);
         let wanted = names::fold(all[0].as_bytes());
-        // The same digits, and a first letter that none of them has.
+        // The same digits, and a first letter that none of the names has.
         let short = names::short(&wanted).unwrap().replacen('A', "B", 1);
         let last = all.pop().unwrap();
         let mut learn = Learned::default();
@@ -451,7 +455,7 @@ mod tests {
         let ask = |folds: &mut Folds, name: &[u8]| folds.ask(DIR, stamp(1), name, now);
         assert!(matches!(ask(&mut folds, &wanted), Known::Spelled(_)));
         assert_eq!(ask(&mut folds, short.as_bytes()), Known::Absent);
-        // One more: the directory tells, in steps.
+        // One more name: the directory must be read, in steps.
         let change = |folds: &mut Folds, removed: Option<&String>, added: Option<&String>| {
             let names = [removed, added].map(|name| name.map(|name| name.as_bytes()));
             folds.changed(DIR, (stamp(1), stamp(1)), names[0], names[1]);
@@ -460,13 +464,13 @@ mod tests {
         assert_eq!(ask(&mut folds, &wanted), Known::Perhaps);
         assert_eq!(ask(&mut folds, short.as_bytes()), Known::Perhaps);
         assert_eq!((ask(&mut folds, b"OTHER"), folds.names()), (spelled("other"), 1));
-        // Replaced, one counts twice and is never missed; when all are gone that is known.
+        // A replaced name counts twice and is never missed; when all are gone, that is known.
         change(&mut folds, Some(&all[0]), Some(&last));
         all.iter().for_each(|name| change(&mut folds, Some(name), None));
         assert_eq!(ask(&mut folds, &wanted), Known::Perhaps);
         change(&mut folds, Some(&last), None);
         assert_eq!(ask(&mut folds, &wanted), Known::Absent);
-        // More than enough, as they are read; and what is counted goes on to be when only keys are.
+        // More than the limit, as they are read; counting continues when only keys are stored.
         let mut learn = Learned::default();
         spellings(1000).into_iter().for_each(|name| learn.add(name.into_bytes()));
         (0..MAX_NAMES + 1).for_each(|i| learn.add(i.to_string().into_bytes()));
@@ -496,7 +500,7 @@ mod tests {
         assert_eq!(ask(&mut folds, &names::short(b"a file 7").unwrap()), Known::Perhaps);
         assert_eq!(ask(&mut folds, "another"), Known::Absent);
         assert_eq!(ask(&mut folds, &names::short(b"another long one").unwrap()), Known::Absent);
-        // What comes and goes is followed; a name that is replaced counts twice, and is never missed.
+        // Added and removed names are tracked; a replaced name counts twice, and is never missed.
         let mut change = |removed: Option<&[u8]>, added: Option<&[u8]>| {
             folds.changed(DIR, (stamp(1), stamp(1)), removed, added);
             folds.ask(DIR, stamp(1), b"ANOTHER", now)
@@ -522,7 +526,7 @@ mod tests {
         assert!(folds.remembers(NodeId(199)));
         folds.changed(NodeId(199), (stamp(7), stamp(8)), None, Some(b"x"));
         assert!(!folds.remembers(NodeId(199)));
-        // A large directory pushes older ones out.
+        // A large directory evicts older ones.
         let many = |n: usize| {
             let mut many = Learned::default();
             (0..n).for_each(|i| many.add(i.to_string().into_bytes()));

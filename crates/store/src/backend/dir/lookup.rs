@@ -1,7 +1,8 @@
-//! What has a name in a directory: as it is spelled, in another case, or by its 8.3 name.
+//! Finds a name in a directory: exactly, in another case, or by its 8.3 name.
 //!
-//! What: one system call where the name exists as it is spelled, another where `folds` knows how it is; otherwise the
-//! directory is read. Owns: who reads which directory. Limits: [`MAX_FOLD_SCAN`] entries, in steps of [`STEP`].
+//! This takes one system call if the exact name exists, and another one if `folds` knows the spelling; otherwise the
+//! directory is read. Only one task at a time reads a directory. Limits: [`MAX_FOLD_SCAN`] entries, in steps of
+//! [`STEP`].
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -19,11 +20,11 @@ use super::{Folder, sys};
 use crate::backend::names;
 use crate::vfs::{Attr, Error, NodeId};
 
-/// Entries that a look-up without regard to case reads before it gives up. The scan costs about 0.2 microseconds an
-/// entry, in steps, and happens only when the exact name does not exist and `folds` cannot say that no other spelling does.
+/// The maximum number of entries read by a look-up that ignores case. The scan costs about 0.2 microseconds per
+/// entry, in steps, and happens only if the exact name does not exist and `folds` cannot exclude other spellings.
 const MAX_FOLD_SCAN: usize = 1_000_000;
 
-/// Who reads a directory for a name, one after another.
+/// Serializes the tasks that read a directory for a name.
 #[derive(Default)]
 pub(super) struct Turns(Mutex<HashMap<NodeId, Weak<Queue<()>>>>);
 
@@ -40,7 +41,7 @@ impl Turns {
     }
 }
 
-/// A directory that is being learned, until this is dropped.
+/// Marks a directory as being read into `folds`, until this is dropped.
 struct Reading<'a>(&'a Folder, NodeId);
 
 impl Reading<'_> {
@@ -56,19 +57,19 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// What a look-up without reading the directory comes to.
+/// The result of a look-up without reading the directory.
 pub(super) enum Looked {
-    /// This has the name.
+    /// The object with the name.
     Found(Attr),
-    /// The name does not exist as it is spelled, and whether another spelling does takes reading the directory.
+    /// The exact name does not exist, and only reading the directory shows whether another spelling does.
     Unread {
-        /// All its names are to be learned; otherwise nothing is left to learn.
+        /// Whether all its names will be stored in `folds`; otherwise nothing can be stored.
         learns: bool,
     },
 }
 
 impl Folder {
-    /// What has this name, as it is spelled.
+    /// The object with exactly this name.
     pub(super) fn exact(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
         match self.lookup(dir, name, false)? {
             Looked::Found(attr) => Ok(attr),
@@ -76,7 +77,7 @@ impl Folder {
         }
     }
 
-    /// What has this name, where that is known or takes a system call.
+    /// The object with this name, if that is known or takes one system call.
     pub(super) fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Looked, Error> {
         names::check(name)?;
         let fd = self.dir_fd(dir)?;
@@ -96,7 +97,7 @@ impl Folder {
                     Known::Absent => Err(Error::NotFound),
                     Known::Spelled(spelled) => match sys::stat_at(fd.as_fd(), &spelled) {
                         Ok(stat) => self.seen(&stat, dir, &spelled).map(Looked::Found),
-                        // Somebody else took it away too quickly for the directory's times to tell: look again.
+                        // Another program removed it within one tick of the directory's times: look again.
                         Err(Errno::NOENT) => {
                             self.folds().forget(dir);
                             Ok(Looked::Unread { learns: true })
@@ -111,8 +112,8 @@ impl Folder {
         }
     }
 
-    /// [`Folder::lookup`] by reading the directory, in steps between which others have their turn. One reads a directory at a time: the
-    /// others may then know what they want without reading it again.
+    /// [`Folder::lookup`] by reading the directory, in steps between which other tasks run. Only one task reads a
+    /// directory at a time: the others may then find the answer in `folds`.
     pub(super) async fn search_folded(
         self: &Arc<Folder>,
         site: &Site,
@@ -126,12 +127,12 @@ impl Folder {
             Looked::Found(attr) => return Ok(attr),
             Looked::Unread { learns } => learns,
         };
-        // What we change from here on is told; its times are asked for after that.
+        // From here on our own changes are tracked; the directory's times are read after that.
         let _reading = learns.then(|| Reading::begin(self, dir));
         let (wanted, now) = (names::fold(name), clock::instant());
         let opened = self.step(site, move |folder| {
             let fd = folder.dir_fd(dir)?;
-            // Learning takes the whole directory; who only wants to find is done.
+            // Storing the names takes the whole directory; a mere search is finished.
             let stamp = learns.then(|| sys::stat(fd.as_fd())).transpose()?.map(|stat| stat.stamp());
             Ok((folder.open_dir(dir)?, stamp))
         });
@@ -174,7 +175,7 @@ impl Folder {
         seen.await
     }
 
-    /// A directory opened for reading its entries.
+    /// Opens a directory for reading its entries.
     pub(super) fn open_dir(&self, dir: NodeId) -> Result<Arc<Descriptor>, Error> {
         let open = sys::open_dir(&self.dir_fd(dir)?)?;
         Ok(Arc::new(Descriptor::new(open, Some(self.system_of(dir)?))))

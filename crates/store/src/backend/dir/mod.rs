@@ -1,13 +1,13 @@
 //! A folder of the host as a share.
 //!
-//! What: every operation is a few system calls on one name below one directory descriptor (see `sys` for how that
-//! stays inside the folder); the node table maps [`NodeId`]s to files.
-//! Owns: descriptors of directories and files that were used lately. Does not: follow symbolic links.
+//! Every operation is a few system calls on one name below one directory descriptor (see `sys` for how that stays
+//! inside the folder); the node table maps [`NodeId`]s to files. The backend caches descriptors of recently used
+//! directories and files. It never follows symbolic links.
 //!
-//! Operation: system calls on metadata run on the calling core: what the kernel has cached answers in one to three
-//! microseconds, less than a hop to another thread. What waits for the disk by design (sync) goes to a worker, and so does every
-//! operation where the file system may block (see `site`).
-//! Errors: a file whose name was changed or removed by somebody else, and which nobody holds, is [`Error::Stale`].
+//! System calls on metadata run on the calling core: if the kernel has the answer cached, they take one to three
+//! microseconds, less than a hop to another thread. Calls that wait for the disk by design (sync) run on a worker,
+//! and so does every operation on a file system that may block (see `site`).
+//! Errors: a file whose name was changed or removed by another program, and which no client holds, is [`Error::Stale`].
 
 mod folds;
 mod lookup;
@@ -50,28 +50,28 @@ use crate::vfs::{
     SetAttr, Space, Turn, Vfs, Watches,
 };
 
-/// Descriptors cached for the nodes of a share, at most.
+/// Maximum number of descriptors cached for the nodes of a share.
 const MAX_CACHED_FDS: usize = 4096;
-/// All shares together have one in so many of those that the process may have: what is open comes first.
+/// All shares together cache at most this part of the process's descriptors, because open files take precedence.
 const CACHED_PART: usize = 16;
 
-/// Descriptors that all shares cache for nodes, where the process may have so many.
+/// The maximum number of descriptors that all shares cache for nodes, if the process may have `of`.
 pub fn cached_descriptors(of: usize) -> usize {
     of / CACHED_PART
 }
 
 pub use sys::kept_free;
 
-/// How deep below the nearest cached directory a node may lie.
+/// Maximum depth of a node below the nearest cached directory.
 const MAX_DEPTH: usize = 1024;
-/// Entries that one [`Op::Readdir`] returns at most, whatever was asked for.
+/// Maximum number of entries in the answer to one [`Op::Readdir`].
 const MAX_ENTRIES: usize = 4096;
 
-/// The descriptor of a file whose name goes. Whoever drops it does not wait for the disk.
+/// The descriptor of a file whose name is being removed. Dropping it does not wait for the disk.
 struct Ending(Option<OwnedFd>);
 
 impl Ending {
-    /// Waits for the disk, where nobody else has the file.
+    /// Closes it, waiting for the disk if nobody else has the file open.
     fn close(mut self) {
         drop(self.0.take());
     }
@@ -85,17 +85,17 @@ impl Drop for Ending {
     }
 }
 
-/// What an operation has come to.
+/// The result of an operation.
 struct Done {
     outcome: Outcome,
-    /// A large file whose name has gone.
+    /// A large file whose name was removed.
     ending: Option<Ending>,
 }
 
 /// Serves a folder.
 pub struct Dir(Arc<Folder>);
 
-/// What the operations of a share have in common, on cores and on workers.
+/// The state of a share, used by its operations on cores and on workers.
 struct Folder {
     /// The identity of the root.
     home: Identity,
@@ -106,14 +106,14 @@ struct Folder {
     search: Mutex<Search>,
     orphans: Mutex<Orphans>,
     proc: Proc,
-    /// Started by the first who watches.
+    /// Started by the first watch.
     observer: OnceLock<Option<Arc<Observer>>>,
     sweeps: AtomicBool,
     tidies: AtomicBool,
 }
 
 impl Dir {
-    /// The folder that is served, open, whatever its path leads to by now.
+    /// The open root of the share, wherever its path leads by now.
     pub fn root(&self) -> Result<Arc<OwnedFd>, Error> {
         self.0.fd(NodeId::ROOT)
     }
@@ -123,7 +123,7 @@ impl Dir {
         self.0.systems.home().clone()
     }
 
-    /// Serves `path`, which must be a directory; the path itself may lead through symbolic links.
+    /// Serves `path`, which must be a directory; symbolic links in the path itself are followed.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Dir> {
         Ok(Dir(Arc::new(Folder::open(path.as_ref(), Systems::of)?)))
     }
@@ -172,7 +172,7 @@ impl Folder {
         })
     }
 
-    // A panic under the lock would have to come from the growth of a map; each step leaves the table usable.
+    // Only the growth of a map could panic under the lock, and each step leaves the table usable.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,14 +189,14 @@ impl Folder {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A descriptor of `node`: the cached one, or found again by walking down from the nearest cached directory.
+    /// A descriptor of `node`: the cached one, or one opened by walking down from the nearest cached directory.
     fn fd(&self, node: NodeId) -> Result<Arc<OwnedFd>, Error> {
         let mut path = Vec::new();
         let mut at = node;
         let mut fd = loop {
             match self.table().reach(at)? {
                 Reach::Fd(fd) => break fd,
-                // Deeper than any real path: parents that were moved behind our back form a circle.
+                // Deeper than any real path: parents moved by other programs form a loop.
                 Reach::Name(..) if path.len() == MAX_DEPTH => return Err(Error::Stale),
                 Reach::Name(parent, name) => {
                     path.push((at, name));
@@ -222,7 +222,7 @@ impl Folder {
         Ok(fd)
     }
 
-    /// As [`Folder::fd`] for a node that must be a directory.
+    /// Like [`Folder::fd`], for a node that must be a directory.
     fn dir_fd(&self, node: NodeId) -> Result<Arc<OwnedFd>, Error> {
         if self.table().kind(node)? != Kind::Dir {
             return Err(Error::NotDir);
@@ -242,7 +242,7 @@ impl Folder {
         }
     }
 
-    /// Carries out `act`, which changes the entries of `dir`, and keeps `folds` informed.
+    /// Runs `act`, which changes the entries of `dir`, and keeps `folds` up to date.
     fn changing<T>(
         &self,
         (dir, fd): (NodeId, &OwnedFd),
@@ -252,7 +252,7 @@ impl Folder {
     ) -> Result<T, Errno> {
         if !self.folds().remembers(dir) {
             let done = act()?;
-            // Somebody on another core may have begun to read the directory since, or have read it already.
+            // Another core may have begun to read the directory since, or have finished reading it.
             self.folds().distrust(dir);
             return Ok(done);
         }
@@ -287,7 +287,7 @@ impl Folder {
         if set.uid.is_some() || set.gid.is_some() {
             sys::chown(fd.as_fd(), set.uid, set.gid)?;
         }
-        // The permissions of a symbolic link mean nothing, and Linux has no call to set them.
+        // Permissions of symbolic links have no meaning, and Linux has no call to set them.
         if let Some(mode) = set.mode.filter(|_| kind != Kind::Symlink) {
             self.proc.chmod(fd.as_fd(), Mode::from_raw_mode(mode & 0o7777))?;
         }
@@ -344,7 +344,7 @@ impl Folder {
         });
         let stat = match made {
             Ok(Some(file)) => sys::stat(file.as_fd())?,
-            // Not necessarily what was just made, if somebody is quick; then it is what the name means now.
+            // Another program may have replaced the new file; then this is the object that the name means now.
             Ok(None) => sys::stat_at(fd.as_fd(), name)?,
             Err(Errno::EXIST) => {
                 return self.reuse(&fd, dir, name, make, exists, &set).map(|attr| (attr, false));
@@ -352,11 +352,11 @@ impl Folder {
             Err(e) => return Err(e.into()),
         };
         let attr = self.seen(&stat, dir, name)?;
-        // A directory has the set-group-id bit of the one it is made in, as mkdir(2) has it.
+        // A new directory inherits the set-group-id bit of its parent (mkdir(2)).
         let inherited = if *make == Make::Dir { attr.mode & 0o2000 } else { 0 };
         let set = SetAttr { mode: set.mode.map(|mode| mode | inherited), ..set };
-        // The umask took bits away, and an owner that is set takes the set-id bits; setting them is a second call only where
-        // somebody asked for them.
+        // The umask has removed bits, and setting an owner removes the set-id bits; a second call sets them only if
+        // they were requested.
         let owned = set.uid.is_some() || set.gid.is_some();
         let lost = |mode: &u32| mode & 0o7777 != attr.mode || (owned && mode & 0o6000 != 0);
         let set = SetAttr { mode: set.mode.filter(lost), ..set };
@@ -366,7 +366,7 @@ impl Folder {
         match self.setattr(attr.node, &set) {
             Ok(attr) => Ok((attr, true)),
             Err(e) => {
-                // Half-made is worse than not made; whether it can be taken back is not up to us.
+                // A half-made file is worse than none; removing it may fail, too.
                 let flags = if attr.kind == Kind::Dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 let _ = rustix::fs::unlinkat(&*fd, name, flags);
                 self.unnamed(attr.node);
@@ -409,7 +409,7 @@ impl Folder {
             && (from.0, from.1) != (to.0, to.1)
             && sys::stat_at(from_fd.as_fd(), from.1).is_ok_and(|from| from.identity() == there.identity())
         {
-            // rename(2) leaves two names of one file as they are, so nothing is told of that.
+            // rename(2) leaves two names of one file unchanged, so there is no change to report.
             return Ok((None, None));
         }
         let (replaced, ending) = there.map_or((None, None), |there| self.named_so(&to_fd, to.1, &there));
@@ -420,19 +420,19 @@ impl Folder {
             let arriving = || self.changing((to.0, &to_fd), None, Some(to.1), act);
             self.changing((from.0, &from_fd), Some(from.1), None, arriving)?;
         }
-        // Whoever knows the file by its node finds it at its new place.
+        // Clients that know the file by its node find it at its new place.
         match sys::stat_at(to_fd.as_fd(), to.1) {
             Ok(stat) => {
                 self.seen(&stat, to.0, to.1)?;
             }
-            // Moved on by somebody else already.
+            // Another program has already moved it again.
             Err(Errno::NOENT) => {}
             Err(e) => return Err(e.into()),
         }
         Ok((replaced.and_then(|node| self.unnamed(node)), ending))
     }
 
-    /// What a name leads to before it goes: the node, if it is known, and the file, where freeing what it has takes time.
+    /// The object of a name before it is removed: its node, if known, and the file, if freeing its space takes time.
     fn named(&self, dir: &OwnedFd, name: &[u8]) -> (Option<NodeId>, Option<Ending>) {
         sys::stat_at(dir.as_fd(), name).map_or((None, None), |stat| self.named_so(dir, name, &stat))
     }
@@ -443,11 +443,11 @@ impl Folder {
         (self.table().of(&stat.identity()), file.map(|fd| Ending(Some(fd))))
     }
 
-    /// A name of this node went away. Where that was the last one, its descriptor goes, unless somebody has it open: the file
-    /// system keeps what it holds for as long as anybody has one.
+    /// A name of this node was removed. If it was the last one, its cached descriptor is closed unless a client has
+    /// it open: the file system keeps the space as long as a descriptor exists.
     fn unnamed(&self, node: NodeId) -> Option<NodeId> {
         let reach = self.table().reach(node).ok()?;
-        // Without a descriptor there is nothing that keeps it; others may have some.
+        // Without a cached descriptor nothing here keeps the file; others may.
         let Reach::Fd(fd) = reach else { return Some(node) };
         let links = sys::stat(fd.as_fd()).ok()?.links();
         if links > 0 {
@@ -554,8 +554,8 @@ impl Folder {
         Ok((node.and_then(|node| self.unnamed(node)), ending))
     }
 
-    /// Marks what an operation is about to change, for the observer; takes the marks of names back when it fails. What it locks on
-    /// this core (see [`Folder::locks`]) is unlocked.
+    /// Marks for the observer what an operation is about to change; removes the marks of names if it fails. The inode
+    /// locks that it takes on this core (see [`Folder::locks`]) are free.
     fn carry_out(&self, op: Op, _unlocked: &Unlocked) -> Result<Done, Error> {
         let observer = self.observer.get().and_then(Option::as_ref);
         let Some(own) = observer.map(|observer| observer.own()).filter(|own| own.is_observed()) else {
@@ -675,7 +675,7 @@ impl Folder {
         self.dir_fd(dir).is_ok_and(|fd| self.named(&fd, name).1.is_some())
     }
 
-    /// Whether cutting a file off at `size` may free much: all that it has may lie behind that.
+    /// Whether truncating a file to `size` may free much space: all its data may lie behind `size`.
     fn has_much_behind(&self, node: NodeId, size: u64) -> bool {
         let stat = self.fd(node).and_then(|fd| Ok(sys::stat(fd.as_fd())?));
         stat.is_ok_and(|stat| {
@@ -685,8 +685,8 @@ impl Folder {
         })
     }
 
-    /// The files whose inode locks an operation takes on this core, where a worker may have them (see [`busy`]). Only regular
-    /// files are ever claimed.
+    /// The files whose inode locks an operation takes on this core while a worker may hold them (see [`busy`]). Only
+    /// regular files are ever claimed.
     fn locks(&self, op: &Op) -> Vec<Inode> {
         let named = |dir: &NodeId, name: &[u8]| {
             self.dir_fd(*dir).ok().and_then(|dir| Inode::named(dir.as_fd(), name).ok())
@@ -706,12 +706,12 @@ impl Folder {
         locked.into_iter().flatten().collect()
     }
 
-    /// Waits until no worker has a file whose lock `op` takes on this core.
+    /// Waits until no worker holds a file whose lock `op` takes on this core.
     async fn unlocked(&self, op: &Op) -> Unlocked {
         let mut locks = self.locks(op);
         loop {
             let unlocked = busy::shared(locks).await;
-            // While it waited, its names may have been given to other files.
+            // Meanwhile its names may have been given to other files.
             locks = self.locks(op);
             if unlocked.covers(&locks) {
                 return unlocked;
@@ -719,7 +719,7 @@ impl Folder {
         }
     }
 
-    /// Cuts a file off where that can be waited for.
+    /// Truncates a file where waiting is possible.
     async fn shrink(&self, node: NodeId, size: u64) -> Result<(), Error> {
         let file = self.reopen(&*self.fd(node)?, self.table().kind(node)?, true)?;
         if let Some(observer) = self.observer.get().and_then(Option::as_ref) {
@@ -729,7 +729,7 @@ impl Folder {
         Ok(busy::lengthy(inode, move || rustix::fs::ftruncate(&file, size)).await?)
     }
 
-    /// Makes a file, or cuts off the one that has the name.
+    /// Creates a file, or truncates the existing one.
     async fn create_emptied(
         self: &Arc<Folder>,
         dir: NodeId,
@@ -740,7 +740,7 @@ impl Folder {
         let make = Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set };
         let unlocked = self.unlocked(&make).await;
         let made = self.carry_out(make, &unlocked)?.outcome;
-        // The next one waits.
+        // The truncation waits by itself.
         drop(unlocked);
         let Outcome::Created { attr, created } = made else {
             return Err(Error::Invalid);
@@ -752,7 +752,7 @@ impl Folder {
         }
     }
 
-    /// Carries out what is done on this core, and answers the rest.
+    /// Runs the parts of an operation that this core can do, and answers the rest.
     fn begin<'a>(
         self: &'a Arc<Folder>,
         op: Op,
@@ -763,7 +763,7 @@ impl Folder {
                 rt::blocking(self.sync_dir(dir)?).await?;
                 Ok(Outcome::Done)
             }),
-            // All of a disk takes long: in the places of what does.
+            // Syncing a whole file system takes long: it runs in the places of lengthy work.
             Op::SyncAll { node } => Box::pin(async move {
                 rt::lengthy(self.sync_all(node)).await?;
                 Ok(Outcome::Done)
@@ -794,7 +794,7 @@ impl Folder {
             }
             op => match self.carry_out(op, unlocked) {
                 Ok(Done { outcome, ending: Some(ending) }) => Box::pin(async move {
-                    // When this is answered the space is free, unless somebody has the file open.
+                    // When this is answered the space is free, unless a client has the file open.
                     rt::lengthy(move || ending.close()).await;
                     Ok(outcome)
                 }),
@@ -803,18 +803,18 @@ impl Folder {
         }
     }
 
-    /// Makes a directory's entries durable. Blocks when it is called.
+    /// Makes a directory's entries durable; the result blocks when it is called.
     fn sync_dir(&self, dir: NodeId) -> Result<impl FnOnce() -> Result<(), Errno> + Send + 'static, Error> {
         let open = sys::open_dir(&self.dir_fd(dir)?)?;
         Ok(move || rustix::fs::fsync(open))
     }
 
-    /// Makes durable all that is on the file system of a node. Blocks when it is called.
+    /// Makes all data on the file system of a node durable; the result blocks when it is called.
     fn sync_all(&self, node: NodeId) -> impl FnOnce() -> Result<(), Errno> + Send + 'static {
         let dir = self.any_dir_beside(node);
         move || match dir {
             Some(dir) => rustix::fs::syncfs(dir),
-            // Of no directory that the server may read, or has a descriptor for: then nothing is left out.
+            // If there is no directory that the server may read or has open, sync everything.
             None => {
                 rustix::fs::sync();
                 Ok(())
@@ -822,7 +822,7 @@ impl Folder {
         }
     }
 
-    /// Any directory of the file system of a node that can be opened.
+    /// Any directory on the file system of a node that can be opened.
     fn any_dir_beside(&self, node: NodeId) -> Option<OwnedFd> {
         let device = self.fd(node).and_then(|fd| Ok(sys::stat(fd.as_fd())?.identity().device())).ok();
         let above = self.place(node).map_or(NodeId::ROOT, |place| place.dir);
@@ -846,7 +846,7 @@ impl Folder {
         }
     }
 
-    /// Carries out an operation whose file system does not block.
+    /// Runs an operation whose file system does not block.
     fn on_core(self: &Arc<Folder>, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         if let Some(unlocked) = Unlocked::all() {
             return self.begin(op, &unlocked);
@@ -857,7 +857,7 @@ impl Folder {
         Box::pin(async move {
             let unlocked = self.unlocked(&op).await;
             let begun = self.begin(op, &unlocked);
-            // What locks a file on this core has been done; what is done on a worker claims the file itself.
+            // The locked files of this core are done; work on a worker claims the file itself.
             drop(unlocked);
             begun.await
         })
@@ -901,7 +901,9 @@ impl Backend for Dir {
         let observer = folder.observer.get_or_init(|| match Observer::start(&folder, watches) {
             Ok(observer) => Some(observer),
             Err(e) => {
-                tracing::warn!("changes that other programs make are not told to who watches: {e}");
+                tracing::warn!(
+                    "cannot observe changes by other programs, so watching clients do not see them: {e}"
+                );
                 None
             }
         });
@@ -921,7 +923,7 @@ fn explain(e: Errno, path: &Path, what: &str) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {what}: {e}", path.display()))
 }
 
-/// The mode to create with. Without one the umask of the server decides as for any program.
+/// The mode for creation. If none is given, the server's umask decides, as for any program.
 fn creation_mode(set: &SetAttr, default: u32) -> Mode {
     Mode::from_raw_mode(set.mode.unwrap_or(default) & 0o7777)
 }

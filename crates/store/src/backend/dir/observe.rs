@@ -1,12 +1,12 @@
-//! What other programs change in a served folder, told to whoever watches it.
+//! Reports changes that other programs make in a served folder to those who watch it.
 //!
-//! What: inotify(7) on the directories that somebody watches, read by a thread of its own, which sleeps while nothing
-//! happens. A watch on a tree is one on each directory below it, those that appear later too.
-//! Owns: the inotify descriptor and its watches. Limits: [`MAX_DIRS`] directories of a share, and the kernel's own
-//! (fs.inotify.max_user_watches); what lies beyond is logged once and not told. When the kernel loses events, every
-//! watch is marked so, and its reader lists the directory anew; trees are walked again for the directories that were lost.
-//! Does not: tell what this server did itself (see [`crate::vfs::Own`]), or see changes on network file systems; of file systems that
-//! may block and are mounted below the root it tells nothing.
+//! It uses inotify(7) on watched directories, read by its own thread, which sleeps while nothing happens. Watching a
+//! tree means watching every directory in it, including later ones.
+//! Limits: [`MAX_DIRS`] directories of a share, and the kernel's own (fs.inotify.max_user_watches); beyond that,
+//! changes are not reported, which is logged once. If the kernel loses events, every watch is marked, and its reader
+//! lists the directory again; trees are walked again to find directories that appeared meanwhile. Changes by this
+//! server are reported elsewhere (see [`crate::vfs::Own`]). Changes on network file systems are not seen, and file
+//! systems that may block and are mounted below the root are not observed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,13 +25,13 @@ use super::{Folder, MAX_DEPTH, MAX_ENTRIES, sys};
 use crate::vfs::depot::FOLDER;
 use crate::vfs::{Above, Action, Error, Event, Kind, NodeId, Own, Turn, Watches, What};
 
-/// Directories observed at a time.
+/// Maximum number of observed directories.
 const MAX_DIRS: usize = 32_768;
-/// Directories that are entered, or let go, between two looks at what has happened.
+/// Number of directories added or removed before events are read again.
 const STEP: usize = 64;
-/// How long the second half of a rename is waited for.
+/// How long to wait for the second half of a rename.
 const PAIR_MS: i64 = 20;
-/// What is asked of the kernel about a directory.
+/// The inotify events of a directory.
 const MASK: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVE)
@@ -39,13 +39,13 @@ const MASK: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::EXCL_UNLINK)
     .union(WatchFlags::ONLYDIR);
-/// What may have changed when the kernel says "attributes": permissions, owner, times, extended attributes.
+/// What may have changed if the kernel reports "attributes": permissions, owner, times, extended attributes.
 const ATTRIBUTES: What = What(What::ATTRIBUTES.0 | What::SECURITY.0 | What::XATTRS.0 | What::WRITTEN.0);
 
 /// Observes the directories of one share. Dropping it ends its thread.
 pub(super) struct Observer {
     shared: Arc<Shared>,
-    /// Written to when there is something to do; closed when there is not going to be.
+    /// Written to when there is something to do; closed at the end.
     wake: OwnedFd,
 }
 
@@ -59,53 +59,54 @@ struct Shared {
 struct State {
     dirs: HashMap<i32, Observed>,
     by_node: HashMap<NodeId, i32>,
-    /// Trees that are watched; while there are any, directories that appear are observed as well.
+    /// Watched trees; while there are any, new directories are observed as well.
     trees: HashMap<NodeId, Tree>,
     /// How often the kernel has lost events.
     losses: u64,
-    /// The limit was logged.
+    /// Whether the limit was logged.
     full: bool,
 }
 
 /// A tree, by its root.
 #[derive(Default)]
 struct Tree {
-    /// How many watch it.
+    /// The number of its watches.
     held: usize,
-    /// After how many losses its last whole walk began. When there were no more, all directories in it are observed,
-    /// and however often it is asked for, it is not walked again.
+    /// The value of `losses` when its last complete walk began. If it is current, all directories in the tree are
+    /// observed, and no request needs another walk.
     walked: Option<u64>,
 }
 
-/// An observed directory. Each use is counted under the lock under which the entry is found or made, so one without
-/// any belongs to a tree, or to none any more.
+/// An observed directory. Each use is counted under the lock that protects the entry, so an entry without uses
+/// belongs to a tree or to nobody.
 struct Observed {
     node: NodeId,
-    /// Watches of this directory by itself.
+    /// Number of watches of this directory itself.
     plain: usize,
-    /// Watches of directories in it: the kernel tells of their end here, and not to who has them open, as we have.
+    /// Number of watches of directories in it: the kernel reports their removal here, and not to holders of a
+    /// descriptor like us.
     below: usize,
 }
 
-/// What a directory is observed for.
+/// Why a directory is observed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// A watch of this directory by itself.
     Itself,
     /// A watch of a directory in it.
     Below,
-    /// The trees that are watched, all together.
+    /// All watched trees together.
     Trees,
 }
 
-/// Keeps a directory, or a tree, observed. The kernel counts watches on (two thousand million), so what is counted
-/// here is taken back from the same entry, or from none.
+/// Keeps a directory or a tree observed. The kernel does not reuse watch numbers soon (it counts up to two thousand
+/// million), so a count made here is released on the same entry, or on none.
 pub(super) struct Guard {
     observer: Weak<Observer>,
     dir: NodeId,
     /// The watch of the directory.
     wd: i32,
-    /// The watch of the directory that it lies in.
+    /// The watch of its parent directory.
     above: Option<i32>,
     recursive: bool,
 }
@@ -125,24 +126,24 @@ impl Observed {
     }
 }
 
-/// The walk through a tree that is under way.
+/// The walk through a tree in progress.
 struct Walk {
     root: NodeId,
-    /// What [`Tree::walked`] becomes.
+    /// The future value of [`Tree::walked`].
     losses: u64,
-    /// All that is found was observed once, unless it came while events were lost.
+    /// Whether this is a repeated walk: only directories that appeared while events were lost are new.
     again: bool,
-    /// Something was lost in it.
+    /// Whether events were lost during it.
     lost: bool,
     left: Vec<Unentered>,
 }
 
-/// A directory that is to be observed.
+/// A directory to be observed.
 struct Unentered {
     node: NodeId,
-    /// How far below where the walk began.
+    /// Its depth below the walk's start.
     depth: usize,
-    /// Somebody else made it, and everything in it is new.
+    /// Whether another program created it, so that its contents are new.
     tell: bool,
 }
 
@@ -159,14 +160,14 @@ impl Observer {
         Ok(Arc::new(Observer { shared, wake }))
     }
 
-    /// Observes `dir`, or the tree below it, until the answer is dropped.
+    /// Observes `dir`, or the tree below it, until the result is dropped.
     pub(super) fn observe(
         self: &Arc<Observer>,
         served: &Folder,
         dir: NodeId,
         recursive: bool,
     ) -> Option<Guard> {
-        // From here on we mark what we do: the first event may be ours.
+        // Own changes must be marked from here on: the first event may be ours.
         self.own().begin();
         let Some(wd) = self.shared.add(served, dir, Use::Itself) else {
             self.own().end();
@@ -186,13 +187,13 @@ impl Observer {
         Some(Guard { observer: Arc::downgrade(self), dir, wd, above, recursive })
     }
 
-    /// Where what we do ourselves is marked.
+    /// Where own changes are marked.
     pub(super) fn own(&self) -> &Own {
         self.shared.watches.own()
     }
 
     fn wake(&self) {
-        // A pipe that is full wakes as well.
+        // A full pipe wakes as well.
         let _ = rustix::io::write(&self.wake, &[0]);
     }
 }
@@ -218,13 +219,13 @@ impl Drop for Guard {
                 *count -= 1;
             }
         }
-        // While a tree is watched, all directories may belong to it.
+        // While a tree is watched, any directory may belong to it.
         if !state.trees.is_empty() {
             return;
         }
         if self.recursive {
             drop(state);
-            // There may be thousands: the thread lets them go.
+            // There may be thousands, so the thread removes them.
             return observer.wake();
         }
         for wd in used.into_iter().filter_map(|(wd, _)| wd) {
@@ -235,18 +236,18 @@ impl Drop for Guard {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each critical section leaves the two maps alike.
+        // Every critical section leaves the two maps consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the kernel to tell of a directory, and counts what for.
+    /// Adds a kernel watch for a directory, and counts its use.
     fn add(&self, served: &Folder, node: NodeId, of: Use) -> Option<i32> {
         let added = self.try_add(served, node, of);
         if let Err(Error::NoSpace | Error::Limit(_)) = added {
             let mut state = self.state();
             if !std::mem::replace(&mut state.full, true) {
                 tracing::warn!(
-                    "changes that other programs make are told of {} directories only: raise fs.inotify.max_user_watches",
+                    "only {} directories can be watched for changes by other programs: raise fs.inotify.max_user_watches",
                     state.dirs.len()
                 );
             }
@@ -255,14 +256,14 @@ impl Shared {
     }
 
     fn try_add(&self, served: &Folder, node: NodeId, of: Use) -> Result<i32, Error> {
-        // The kernel asks it whether we may read, under the lock.
+        // The kernel checks read permission on it, under the lock.
         if served.is_behind_slow_mount(node) {
             return Err(Error::NotSupported);
         }
         let fd = served.dir_fd(node)?;
         let mut state = self.state();
         let state = &mut *state;
-        // The last who watched a tree may have left while the directory was opened.
+        // The last watch of a tree may have ended while the directory was opened.
         if of == Use::Trees && state.trees.is_empty() {
             return Err(Error::NotFound);
         }
@@ -270,7 +271,7 @@ impl Shared {
             Some(wd) => *wd,
             None if state.dirs.len() >= MAX_DIRS => return Err(Error::Limit("observed directories")),
             None => {
-                // The number names the directory that was checked, whatever has its name by now.
+                // The number identifies the directory that was checked, whatever has its name by now.
                 let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
                 let wd = inotify::add_watch(&self.inotify, path, MASK)?;
                 state.by_node.insert(node, wd);
@@ -279,7 +280,7 @@ impl Shared {
         };
         let observed = state.dirs.entry(wd).or_insert(Observed { node, plain: 0, below: 0 });
         if observed.node != node {
-            // The same directory, under the number that it had before the table gave it up.
+            // The same directory, which the table has since given a new number.
             state.by_node.remove(&std::mem::replace(&mut observed.node, node));
         }
         if let Some(count) = observed.count(of) {
@@ -288,13 +289,13 @@ impl Shared {
         Ok(wd)
     }
 
-    /// Ends the observation of a directory that nobody watches.
+    /// Stops observing a directory that nobody watches.
     fn let_go(&self, state: &mut State, wd: i32) {
         if let Entry::Occupied(observed) = state.dirs.entry(wd)
             && observed.get().is_idle()
         {
             state.by_node.remove(&observed.remove().node);
-            // It is gone already when its directory is.
+            // The watch is already gone if its directory is.
             let _ = inotify::remove_watch(&self.inotify, wd);
         }
     }
@@ -307,7 +308,7 @@ impl Shared {
     }
 }
 
-/// One event, with what it is about.
+/// An event, with its subject.
 struct Seen {
     dir: NodeId,
     name: Vec<u8>,
@@ -320,22 +321,22 @@ impl Seen {
         if self.flags.contains(ReadFlags::ISDIR) { Kind::Dir } else { Kind::File }
     }
 
-    /// What happened to its name.
+    /// The change of its name.
     fn event(&self, action: Action) -> Event<'_> {
         Event { what: What::name_of(self.kind()), action, dir: self.dir, name: &self.name }
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Reader {
     shared: Arc<Shared>,
     dir: Weak<Folder>,
-    /// The first half of a rename, whose second may follow, and when it came.
+    /// The first half of a rename, whose second half may follow, and its time.
     pending: Option<(Seen, Instant)>,
     walk: Option<Walk>,
-    /// Directories that came into a tree.
+    /// Directories that were moved into a tree.
     arrived: Vec<Unentered>,
-    /// How many of them may still be entered at once, before what happened after them is told.
+    /// How many of them may still be added at once, before later events are reported.
     at_once: usize,
 }
 
@@ -360,19 +361,19 @@ impl Reader {
             ];
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return tracing::warn!("changes of other programs are not told any more: {e}"),
+                Err(e) => return tracing::warn!("changes by other programs are no longer reported: {e}"),
             }
             let ended = fds[1].revents().contains(PollFlags::HUP);
             let Some(served) = self.dir.upgrade().filter(|_| !ended) else { return };
             let mut byte = [0; 64];
             while matches!(rustix::io::read(woken, &mut byte), Ok(n) if n > 0) {}
-            // In steps: what the kernel tells of meanwhile has no room to wait in for long.
+            // In steps, because the kernel's event queue is limited.
             self.read(&served, &mut buf);
             at_work = self.step(&served);
         }
     }
 
-    /// Goes on with what is to be done; says whether that is not all.
+    /// Does the next step of work; returns whether more is left.
     fn step(&mut self, served: &Folder) -> bool {
         let mut state = self.shared.state();
         if state.trees.is_empty() {
@@ -386,12 +387,12 @@ impl Reader {
         let losses = state.losses;
         let next = || {
             let unwalked = state.trees.iter().filter(|(_, tree)| tree.walked != Some(losses));
-            // However often events are lost, each has its turn.
+            // However often events are lost, each tree gets its turn.
             let (&root, tree) = unwalked.min_by_key(|(_, tree)| tree.walked)?;
             let left = vec![Unentered { node: root, depth: 0, tell: false }];
             Some(Walk { root, losses, again: tree.walked.is_some(), lost: false, left })
         };
-        // One that nobody waits for any more ends. One during which events are lost goes on, and another follows.
+        // A walk that nobody waits for ends. If events are lost during a walk, it continues, and another one follows.
         let under_way = self.walk.take().filter(|walk| state.trees.contains_key(&walk.root));
         self.walk = under_way.or_else(next);
         drop(state);
@@ -411,13 +412,13 @@ impl Reader {
             tree.walked = Some(walk.losses);
         }
         if walk.lost {
-            // What happened in there since the watches were told of the loss.
+            // Changes inside since the watches learned about the loss.
             self.shared.watches.lost(Some(walk.root));
         }
         true
     }
 
-    /// Enters what has arrived, but no more than may be now.
+    /// Adds arrived directories, up to the current limit.
     fn enter_arrived(&mut self, served: &Folder) {
         let mut arrived = std::mem::take(&mut self.arrived);
         while self.at_once > 0
@@ -429,7 +430,7 @@ impl Reader {
         self.arrived = arrived;
     }
 
-    /// Observes a directory; those in it are left to do. Whether it was not observed.
+    /// Observes a directory, and queues its subdirectories. Returns whether it was new.
     fn enter(
         &self,
         served: &Folder,
@@ -443,7 +444,7 @@ impl Reader {
         if depth == MAX_DEPTH {
             return is_new;
         }
-        // What cannot be listed is not told.
+        // A directory that cannot be listed is not reported.
         let _ = children(served, node, |name, child| {
             if tell {
                 let kind = if child.is_some() { Kind::Dir } else { Kind::File };
@@ -455,7 +456,7 @@ impl Reader {
         is_new
     }
 
-    /// There was no room for what happened: directories may have come that nobody saw.
+    /// The kernel's queue overflowed: directories may have appeared unseen.
     fn lost(&self) {
         self.shared.state().losses += 1;
         self.shared.watches.lost(None);
@@ -496,7 +497,7 @@ impl Reader {
             clock::instant().duration_since(*since) >= Duration::from_millis(PAIR_MS.unsigned_abs())
         };
         if !any && let Some((from, _)) = self.pending.take_if(|(_, since)| is_due(since)) {
-            // The other half of a rename is not among what is observed.
+            // The other half of the rename is outside of the observed directories.
             self.went(served, &from);
         }
     }
@@ -537,19 +538,19 @@ impl Reader {
         }
     }
 
-    /// Whether it was somebody else who let a name come or go.
+    /// Whether another program added or removed a name.
     fn is_foreign(&self, seen: &Seen, turn: Turn) -> bool {
         !self.shared.watches.own().is_own_name(seen.dir, &seen.name, turn, clock::instant())
     }
 
-    /// A name is gone.
+    /// A name was removed.
     fn went(&self, served: &Folder, seen: &Seen) {
         if self.is_foreign(seen, Turn::Goes) {
             self.tell(served, [seen.event(Action::Removed)]);
         }
     }
 
-    /// Ends the watches of directories that are not there any more.
+    /// Ends the watches of removed directories.
     fn end_of_removed(&self, served: &Folder) {
         let watched: Vec<_> = {
             let state = self.shared.state();
@@ -566,15 +567,15 @@ impl Reader {
         }
     }
 
-    /// A name is there, and was told of if somebody else made it.
+    /// A name was added; it is reported if another program did it.
     fn came(&mut self, served: &Folder, seen: &Seen, foreign: bool) {
         let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
         if !foreign {
-            // What else we do to a file that we make.
+            // Our own further changes of a file that we create.
             self.shared.watches.own().content(attr.node, clock::instant());
         }
         if attr.kind == Kind::Dir && !self.shared.state().trees.is_empty() {
-            // A tree that is moved to and fro arrives faster than it is entered. The walk finds what is left of it.
+            // A tree that is moved back and forth arrives faster than it can be added. A walk finds the rest.
             if self.arrived.len() >= MAX_DIRS {
                 self.arrived = Vec::new();
                 self.lost();
@@ -585,7 +586,7 @@ impl Reader {
     }
 
     fn modified(&self, served: &Folder, seen: &Seen) {
-        // What has no name any more was told as removed.
+        // An object without a name was already reported as removed.
         let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
         if self.shared.watches.own().is_own_content(attr.node, clock::instant()) {
             return;
@@ -597,7 +598,7 @@ impl Reader {
         self.tell(served, [Event { what, ..seen.event(Action::Modified) }]);
     }
 
-    /// Tells all of it at once.
+    /// Reports all of it at once.
     fn tell<'a>(&self, served: &Folder, events: impl IntoIterator<Item = Event<'a>>) {
         let above = |dir| {
             let (mut at, mut above) = (dir, Above::new());
@@ -617,12 +618,12 @@ impl Reader {
     }
 }
 
-/// What is in the folder of large streams is told as changes of the files whose streams they are.
+/// Changes in the folder of large streams are reported as changes of the files that have these streams.
 fn is_hidden(name: &[u8]) -> bool {
     name == FOLDER
 }
 
-/// Shows `each` the names in a directory, with the nodes of those that are directories.
+/// Calls `each` with the names in a directory, and with the nodes of those that are directories.
 fn children(served: &Folder, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId>)) -> Result<(), Error> {
     let fd = served.dir_fd(dir)?;
     let open = sys::open_dir(fd.as_fd())?;
@@ -677,7 +678,7 @@ mod tests {
         drop((held, more));
         while reader.step(&dir) {}
         assert_eq!(observed(), 0);
-        // A walk that nobody waits for any more ends.
+        // A walk that nobody waits for ends.
         let left = watch();
         assert!(reader.step(&dir));
         drop(left);
@@ -704,13 +705,13 @@ mod tests {
         assert_eq!(observed(), 1 + 2 * STEP);
         while reader.step(&dir) {}
         assert_eq!(observed(), 202);
-        // More than can be observed is in the way.
+        // More directories than can be observed.
         reader.arrived.extend((0..MAX_DIRS).map(|_| Unentered { node: NodeId::ROOT, depth: 0, tell: false }));
         std::fs::create_dir(folder.path().join("late")).unwrap();
         reader.read(&dir, &mut buf);
         assert_eq!((observed(), reader.arrived.len()), (203, 0));
         assert_eq!(observer.shared.state().losses, 1);
-        // What comes while nobody is left who watches is not walked.
+        // An arrival while nobody watches any more is not walked.
         std::fs::rename(folder.path().join("come"), folder.path().join("go")).unwrap();
         reader.read(&dir, &mut buf);
         drop(held);
@@ -738,7 +739,7 @@ mod tests {
             reader.lost();
         };
         lose(&mut reader, "late");
-        // Events that are lost in the middle of it do not keep the walk from its end.
+        // Events lost in the middle of it do not prevent the walk from ending.
         assert!(reader.step(&dir));
         lose(&mut reader, "later");
         assert!(reader.walk.is_some());
@@ -755,7 +756,7 @@ mod tests {
         let a = dir.exact(NodeId::ROOT, b"a").unwrap().node;
         let (observer, mut reader) = observer(&dir);
         let observed = || observer.shared.state().dirs.len();
-        // Something happens elsewhere just when a watch begins, and again before its parent is asked for.
+        // Something happens elsewhere just when a watch begins, and again before its parent is observed.
         let shared = &observer.shared;
         let wd = shared.add(&dir, a, Use::Itself).unwrap();
         reader.step(&dir);
@@ -765,12 +766,12 @@ mod tests {
         assert_eq!(observed(), 2);
         observer.own().begin();
         let guard = Guard { observer: Arc::downgrade(&observer), dir: a, wd, above, recursive: false };
-        // Two watch it; what one takes back is its own.
+        // Two watch it; each ends only its own watch.
         let other = observer.observe(&dir, a, false).unwrap();
         drop(guard);
         reader.step(&dir);
         assert_eq!(observed(), 2);
-        // The directory is known by another number meanwhile: who watches it still does.
+        // The directory now has another number: its watches must survive.
         let other_node = NodeId(a.0 + 1000);
         assert!(shared.state().by_node.remove(&a).is_some());
         shared.state().dirs.get_mut(&wd).unwrap().node = other_node;
@@ -781,7 +782,7 @@ mod tests {
         assert_eq!(observed(), 2);
         drop(other);
         assert_eq!((observed(), shared.state().by_node.len()), (0, 0));
-        // A walk is late: nobody watches a tree any more.
+        // A late walk: nobody watches a tree any more.
         assert!(shared.add(&dir, a, Use::Trees).is_none());
         assert_eq!(observed(), 0);
     }

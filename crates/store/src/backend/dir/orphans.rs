@@ -1,18 +1,19 @@
-//! Streams beside files that are no more: what other programs delete takes its large streams along, too.
+//! Removes the large streams of files that other programs have deleted.
 //!
-//! Two ways lead to them. A file whose descriptor is cached is known to have lost its last name (see [`Folder::sweep`]): its streams go
-//! at once. For the others a thread looks once an hour: whatever file has streams in [`FOLDER`] is looked up where it was
-//! seen last, and, if it is not there, in the whole tree. One that was nowhere in two looks is gone; one look is not enough,
-//! because a program may move a file behind the walk. A walk that cannot read everything decides nothing. Before anything is
-//! removed, a walk asks for the identity of every file: directories of some file systems (FUSE, overlayfs) list other inode numbers
-//! than their files have, and of what is mounted there any directory does.
-//! The same looks find what crashes and failures leave: a file in the folder of a file that is there, to which none of that one's
-//! attributes led in two looks. One look is not enough, because a stream that moves has its file before its attribute leads to it.
-//! Where the attributes of that one cannot be had, nothing is decided.
-//! Cost: nothing while the folder does not exist; a walk reads names and inodes alone, and more only before it removes; of each file
-//! with large streams the attributes are read.
-//! Owns: what was nowhere in the last look. Does not: run in shares that are read-only, or look for what lies on another device
-//! than the share's root: that has another number, and so another identity, after a restart of the host.
+//! There are two ways to find them. If a file's descriptor is cached, the loss of its last name is noticed (see
+//! [`Folder::sweep`]), and its streams are removed at once. For other files, a thread checks once an hour: every file
+//! with streams in [`FOLDER`] is looked up where it was last seen, and otherwise in the whole tree. A file that is
+//! missing in two checks is gone; one check is not enough, because a program may move a file behind the walk. An
+//! incomplete walk decides nothing. Before anything is removed, a walk asks for the identity of every file:
+//! directories of some file systems (FUSE, overlayfs) list inode numbers that differ from their files', and
+//! directories of all file systems do so for mount points. The same checks find what crashes and failures leave: a
+//! file in the folder of an existing file to which none of that file's attributes led in two checks. One check is not
+//! enough, because a moving stream has its file before its attribute. If the attributes cannot be read, nothing is
+//! decided.
+//! Cost: nothing while the folder does not exist. A walk reads only names and inodes, and more only before it removes
+//! something. The attributes of each file with large streams are read. This does not run in read-only shares, and
+//! does not look for files on other devices than the share's root: a device's number, and so the files' identities,
+//! change when the host restarts.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::collections::HashSet;
@@ -27,33 +28,33 @@ use super::{Folder, MAX_CACHED_FDS, MAX_ENTRIES, xattr};
 use crate::vfs::depot::{ATTRIBUTES, FOLDER, folder_of, leads_to, number_of, whose};
 use crate::vfs::{DirName, Error, Kind, NodeId};
 
-/// Between two looks.
+/// Interval between two checks.
 const TURN: Duration = Duration::from_secs(3600);
-/// How deep a walk goes, a descriptor each; a tree that is deeper is left alone.
+/// Maximum depth of a walk, with a descriptor per level; a deeper tree is left alone.
 const MAX_DEPTH: usize = 256;
 
-/// By what a walk knows a file.
+/// How a walk recognizes a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// By the inode number that its directory lists, and then by itself: no call for most files.
+    /// First by the inode number that its directory lists, then by its identity: no system call for most files.
     Listing,
-    /// By itself alone.
+    /// By its identity only.
     Identity,
 }
 
-/// What is remembered between looks.
+/// State kept between checks.
 #[derive(Default)]
 pub(super) struct Orphans {
-    /// Files that were seen to have no name any more.
+    /// Files that have lost their last name.
     gone: Vec<Identity>,
     looked: Option<Instant>,
-    /// What was nowhere.
+    /// Files that were missing in the last check.
     suspects: HashSet<Identity>,
-    /// Streams' files, of which file and by their number, to which no attribute led.
+    /// Stream files, by their file and number, to which no attribute led.
     unnamed: HashSet<(Identity, u64)>,
 }
 
-/// The files of streams to which no attribute leads, in the look before and in this one.
+/// Stream files to which no attribute leads, in the previous check and in this one.
 struct Unnamed {
     before: HashSet<(Identity, u64)>,
     now: HashSet<(Identity, u64)>,
@@ -62,7 +63,7 @@ struct Unnamed {
 impl Orphans {
     /// A file was seen without a name.
     pub(super) fn has_lost_its_name(&mut self, file: Identity) {
-        // In a share that is read-only nobody takes them; what is left out is found by a walk.
+        // In a read-only share nobody processes them; a walk finds those left out here.
         if self.gone.len() < MAX_CACHED_FDS {
             self.gone.push(file);
         }
@@ -70,7 +71,7 @@ impl Orphans {
 }
 
 impl Folder {
-    /// Removes the streams of files that are no more.
+    /// Removes the streams of deleted files.
     pub(super) fn remove_orphans(&self, now: Instant) {
         let (gone, look) = {
             let mut orphans = self.orphans();
@@ -89,7 +90,7 @@ impl Folder {
             None => Ok(()),
         });
         if let Err(e) = done {
-            tracing::warn!("the streams of files that other programs deleted stay: {e}");
+            tracing::warn!("cannot remove the streams of files that other programs deleted: {e}");
         }
     }
 
@@ -149,7 +150,7 @@ impl Folder {
         node.is_some_and(|node| node == NodeId::ROOT || self.place(node).is_ok())
     }
 
-    /// A descriptor of a file where it was seen last. It takes no other's place in the cache.
+    /// A descriptor of a file where it was last seen. It evicts no other descriptor from the cache.
     fn open_where_it_was(&self, identity: &Identity) -> Option<OwnedFd> {
         let node = self.table().of(identity)?;
         let DirName { dir, name } = match node {
@@ -160,7 +161,8 @@ impl Folder {
         (sys::stat(file.as_fd()).ok()?.identity() == *identity).then_some(file)
     }
 
-    /// Removes the files to which no attribute of `file` leads, nor did in the look before. What fails is done in the next.
+    /// Removes stream files to which no attribute of `file` leads now, or led in the previous check. A failed removal
+    /// is repeated in the next check.
     fn remove_unnamed(
         &self,
         folder: BorrowedFd<'_>,
@@ -176,26 +178,28 @@ impl Folder {
                 numbers.extend(number_of(&raw.name).map(|number| (number, raw.name.clone())));
                 Ok(())
             })?;
-            // Read after the files were: what leads to one does so from when its stream has moved until it is removed.
+            // Read after the files were listed: an attribute leads to its file from the end of the move until the
+            // file is removed.
             let Some(named) = named(file)? else { return Ok(()) };
             for (number, file_name) in numbers.into_iter().filter(|(number, _)| !named.contains(number)) {
                 if unnamed.before.contains(&(*owner, number)) {
-                    tracing::info!("removing a stream's file to which nothing leads");
+                    tracing::info!("removing a stream's file that no attribute refers to");
                     self.remove_entry(streams.as_fd(), &file_name, AtFlags::empty())?;
                 } else {
                     unnamed.now.insert((*owner, number));
                 }
             }
-            // It goes if it is empty; who is about to put something into it makes it again.
+            // This succeeds only if it is empty; a writer creates it again.
             let _ = self.remove_entry(folder, &name, AtFlags::REMOVEDIR);
             Ok(())
         };
         if let Err(e) = remove() {
-            tracing::debug!("the files of streams cannot be looked at: {e}");
+            tracing::debug!("cannot examine the files of streams: {e}");
         }
     }
 
-    /// Takes out of `wanted` what there is below the root, and tells where that was `found`. False where not everything can be read.
+    /// Removes from `wanted` what exists below the root, and reports where it was `found`. False if not everything
+    /// can be read.
     fn walk_for(
         &self,
         wanted: &mut HashSet<Identity>,
@@ -205,7 +209,7 @@ impl Folder {
         let Ok(root) = self.fd(NodeId::ROOT) else { return Ok(false) };
         wanted.remove(&self.home);
         let inodes: HashSet<u64> = wanted.iter().map(Identity::inode).collect();
-        // The directories on the way down, with those in each that are still to be read.
+        // The directories on the way down, each with the subdirectories still to be read.
         let mut open = vec![(sys::open_path(root.as_fd(), b".")?, vec![b".".to_vec()])];
         while let Some((above, left)) = open.last_mut() {
             let Some(name) = left.pop() else {
@@ -217,7 +221,7 @@ impl Folder {
             }
             let dir = match sys::open_path(above.as_fd(), &name) {
                 Ok(dir) => dir,
-                // It went, or elsewhere.
+                // It was removed or moved.
                 Err(_) => return Ok(false),
             };
             let at_root = open.len() == 1;
@@ -263,8 +267,8 @@ impl Folder {
         self.remove_entry(folder, &name, AtFlags::REMOVEDIR)
     }
 
-    /// Removes a stream's file or a folder of them, and closes the descriptor that is cached of it: the space is free unless somebody
-    /// has it open.
+    /// Removes a stream's file or folder, and closes its cached descriptor: the space is free unless a client has it
+    /// open.
     fn remove_entry(&self, dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<()> {
         let identity = sys::stat_at(dir, name)?.identity();
         rustix::fs::unlinkat(dir, name, flags)?;
@@ -274,7 +278,7 @@ impl Folder {
     }
 }
 
-/// The numbers to which the attributes of a file lead; `None` where they change at the moment, or cannot be had.
+/// The numbers to which the attributes of a file lead; `None` if they are changing or cannot be read.
 fn named(file: BorrowedFd<'_>) -> std::result::Result<Option<HashSet<u64>>, Error> {
     named_by(|| xattr::list(file), |name| xattr::get(file, name))
 }
@@ -292,7 +296,7 @@ fn named_by(
             Err(e) => return Err(e),
         }
     }
-    // A file system that is mounted without attributes lists none, and keeps those that files have. No stream has this name.
+    // A file system mounted without attributes lists none, although the files keep theirs. No stream has this name.
     if numbers.is_empty() && !matches!(get(ATTRIBUTES), Err(Error::NoXattr)) {
         return Ok(None);
     }
@@ -300,7 +304,7 @@ fn named_by(
 }
 
 fn not_all() {
-    tracing::debug!("not all of the share can be read: no streams are removed");
+    tracing::debug!("the share cannot be read completely: no streams are removed");
 }
 
 fn each_entry(dir: BorrowedFd<'_>, mut each: impl FnMut(&sys::Raw) -> Result<()>) -> Result<()> {
@@ -320,16 +324,16 @@ fn each_entry(dir: BorrowedFd<'_>, mut each: impl FnMut(&sys::Raw) -> Result<()>
 mod tests {
     use super::*;
 
-    /// ext4 with `nouser_xattr` lists nothing, and so does what is mounted again without attributes.
+    /// ext4 with `nouser_xattr` lists nothing, and so does a file system remounted without attributes.
     #[test]
     fn attributes_that_cannot_be_had_decide_nothing() {
         let none = || Ok(Vec::new());
         for refuse in [|| Error::NotSupported, || Error::Access, || Error::Stale] {
             assert!(matches!(named_by(none, |_| Err(refuse())), Ok(None) | Err(_)));
         }
-        // Where they work, there are none.
+        // On file systems with attributes, there are none.
         assert_eq!(named_by(none, |_| Err(Error::NoXattr)).unwrap(), Some(HashSet::new()));
-        // One that leads to a file is enough.
+        // One attribute that leads to a file is enough.
         let value = [&b"\x89WEFT\r\n\x1a"[..], &7_u64.to_le_bytes()].concat();
         let one = || Ok(vec![b"other".to_vec(), b"weft.stream.s".to_vec()]);
         let get = |name: &[u8]| match name {

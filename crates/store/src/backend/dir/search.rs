@@ -1,12 +1,11 @@
-//! From a file's identity back to its node: what a handle that a client kept over our restart asks for.
+//! Finds a file by its identity, for a handle that a client kept over a restart of the server.
 //!
-//! Why a search: Linux opens a file by a handle only for who may read everything (CAP_DAC_READ_SEARCH), and even then
-//! does not say where in the tree it lies, which a share must know to stay inside its folder. So the tree is walked,
-//! once, from the root, remembering which inode lies in which directory; what was asked for is found on the way or, at
-//! later calls, in what is remembered. Nothing is written to disk for it.
-//! Owns: the walk and its memory. Limits: [`MAX_ENTRIES`] entries; a file beyond them is stale after a restart. A walk
-//! that is older than [`MAX_AGE`] is made again when it did not find something. Does not: wait for a disk elsewhere
-//! than where a listing would.
+//! Linux opens a file by handle only for a process that may read everything (CAP_DAC_READ_SEARCH), and even then does
+//! not tell where in the tree the file is, which a share must know to stay inside its folder. So the tree is walked
+//! once from the root, and the directory of each inode is remembered; a wanted file is found during the walk, or
+//! later in its result. Nothing is written to disk.
+//! Limits: [`MAX_ENTRIES`] entries; a file beyond them is stale after a restart. If a file is not found in a walk
+//! older than [`MAX_AGE`], the walk is repeated. The walk waits for the disk only where a listing would.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
@@ -21,42 +20,43 @@ use super::sys::{self, Identity};
 use crate::vfs::depot::FOLDER;
 use crate::vfs::{Attr, Error, Kind, NodeId, Stable};
 
-/// Entries remembered: about 50 bytes each.
+/// Maximum number of entries remembered, about 50 bytes each.
 pub(super) const MAX_ENTRIES: usize = 1 << 20;
-/// Entries looked at before others get their turn.
+/// Number of entries examined before other tasks run.
 pub(super) const STEP: usize = 1024;
-/// Entries behind the position at which a file was seen that are looked at first: it is the next one unless others went.
+/// Number of entries examined first after the position at which a file was seen: it is the next entry unless others
+/// were removed.
 const FEW: usize = 4;
-/// How long a finished walk is believed when it does not know a file.
+/// How long a finished walk that does not know a file is trusted.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// One walk over the tree.
 #[derive(Default)]
 pub(super) struct Search {
-    /// Directories still to be read, and where to go on in each.
+    /// Directories still to be read, and the position in each.
     queue: VecDeque<(NodeId, u64)>,
-    /// Pieces that somebody is reading now, on this core or another.
+    /// Pieces being read now, on any core.
     reading: usize,
-    /// In which directory an inode was seen, and the position before its entry. Of several links, one.
+    /// The directory in which an inode was seen, and the position before its entry. For several links, one of them.
     seen: HashMap<u64, (NodeId, u64)>,
-    /// When it began; `None`: not yet.
+    /// When it began; `None` if it has not begun.
     began: Option<Instant>,
 }
 
-/// What who looks for a file does next.
+/// The next step of a search for a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Look in this directory: the file was seen there, behind this position.
+    /// Look in this directory: the file was seen there, after this position.
     In(NodeId, u64),
-    /// Read the directory from this position on, and say [`Search::read`], then [`Search::done`].
+    /// Read the directory from this position on, then call [`Search::read`] and [`Search::done`].
     Read(NodeId, u64),
-    /// Ask again: others are reading the last pieces.
+    /// Ask again: other tasks are reading the last pieces.
     Wait,
-    /// It is nowhere: everything has been read lately.
+    /// The file does not exist: everything was read recently.
     Nowhere,
 }
 
-/// What an entry of a directory is to a walk.
+/// A directory entry in a walk.
 pub(super) struct Seen {
     pub(super) inode: u64,
     /// The position before it.
@@ -66,12 +66,12 @@ pub(super) struct Seen {
 }
 
 impl Search {
-    /// It is not where it was seen.
+    /// The file is not where it was seen.
     pub(super) fn forget(&mut self, inode: u64) {
         self.seen.remove(&inode);
     }
 
-    /// How somebody who looks for `inode` goes on. One question, so that nothing is found between two.
+    /// The next step in a search for `inode`. One call, so that no result is missed between two.
     pub(super) fn next(&mut self, inode: u64, now: Instant) -> Next {
         if let Some((dir, before)) = self.seen.get(&inode) {
             return Next::In(*dir, *before);
@@ -91,12 +91,12 @@ impl Search {
         }
     }
 
-    /// A piece has been read, or cannot be.
+    /// A piece was read, or cannot be.
     pub(super) fn done(&mut self) {
         self.reading -= 1;
     }
 
-    /// What was read of `dir`; `more` is where it goes on.
+    /// The entries read from `dir`; `more` is the position to continue from.
     pub(super) fn read(
         &mut self,
         dir: NodeId,
@@ -112,7 +112,7 @@ impl Search {
             self.seen.insert(entry.inode, (dir, entry.before));
             self.queue.extend(entry.dir.map(|dir| (dir, 0)));
         }
-        // This directory first: its position is fresh.
+        // This directory first, while its position is fresh.
         if let Some(cookie) = more {
             self.queue.push_front((dir, cookie));
         }
@@ -120,14 +120,14 @@ impl Search {
 }
 
 impl Folder {
-    /// The file that was given out as `stable`: known, or searched for a step at a time.
+    /// The file that was given out as `stable`: known, or searched for in steps.
     pub(super) async fn find(self: &Arc<Folder>, site: &Site, stable: Stable) -> Result<Attr, Error> {
         let wanted = Identity::from_stable(&stable, &self.home);
         loop {
             let known = self.table().of(&wanted);
             if let Some(node) = known {
                 match self.step(site, move |folder| folder.getattr(node)).await {
-                    // It was moved, by somebody else, from where it was seen last.
+                    // Another program has moved it since it was last seen.
                     Err(Error::Stale) => {}
                     other => return other,
                 }
@@ -135,7 +135,8 @@ impl Folder {
             let next = self.search().next(wanted.inode(), clock::instant());
             match next {
                 Next::In(parent, before) => {
-                    // Where it was seen, so that a large directory is not read for each file in it; elsewhere only if it moved within.
+                    // Near the position where it was seen, so that a large directory is not read for each of its
+                    // files; elsewhere only if it was moved inside the directory.
                     let found = match self.find_in(site, parent, &wanted, before, FEW).await? {
                         None => self.find_in(site, parent, &wanted, 0, usize::MAX).await?,
                         found => found,
@@ -176,7 +177,7 @@ impl Folder {
             if raw.maybe_dir {
                 let stat = sys::stat_at(fd.as_fd(), &raw.name)?;
                 let is_dir = stat.kind() == Kind::Dir;
-                // A mount point's own inode is not the one that the directory lists.
+                // A mount point's own inode differs from the one that its directory lists.
                 seen.inode = stat.identity().inode();
                 seen.dir =
                     is_dir.then(|| self.seen(&stat, dir, &raw.name)).transpose()?.map(|attr| attr.node);
@@ -188,7 +189,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The entry of `dir` that is `wanted`, among about `max` of those behind a position.
+    /// The entry of `dir` that is `wanted`, among about `max` entries after a position.
     async fn find_in(
         self: &Arc<Folder>,
         site: &Site,
@@ -232,7 +233,7 @@ impl Folder {
     }
 }
 
-/// A piece of a directory that is read for [`Search`], until it has been, or cannot be.
+/// A piece of a directory being read for [`Search`], until it was read or cannot be.
 struct Piece(Arc<Folder>);
 
 impl Drop for Piece {
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(search.next(13, now + MAX_AGE * 2), Next::Read(NodeId::ROOT, 0));
     }
 
-    /// A folder may have a million entries, and it is looked through for each file that was moved within it.
+    /// A folder may have a million entries, and it is searched for each file that was moved inside it.
     #[test]
     fn a_folder_that_is_looked_through_is_read_in_steps_between_which_others_have_their_turn() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,11 @@
-//! Where the system calls of an operation are made: on the calling core, or on a worker because a file system may block.
+//! Decides where the system calls of an operation run: on the calling core, or on a worker because a file system may
+//! block.
 //!
-//! What: one decision for each operation, by the file system of the nodes that it names. The calls are the same in both places.
-//! A share is usually one file system. Others may be mounted below its root: what names a node of one of those, or the name that leads
-//! into it, is carried out in the places of that one, so a mount that hangs leaves the rest of its share alone.
-//! Owns: which file systems a share has seen. Does not: know when one may block; see [`weft_machine::file::system`].
-//! Limits: those of the file systems' places; [`Error::Limit`] for whoever finds none.
+//! There is one decision per operation, based on the file systems of the nodes that it names. The system calls are
+//! the same in both cases. A share is usually one file system, but others may be mounted below its root: an operation
+//! on a node of such a file system, or on the name that leads into it, runs in that file system's places, so that a
+//! hanging mount does not block the rest of the share. [`weft_machine::file::system`] knows which file systems may
+//! block, and limits their places; an operation that finds none fails with [`Error::Limit`].
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -24,13 +25,13 @@ use super::sys::Identity;
 use super::{Folder, names};
 use crate::vfs::{DirName, Error, NodeId, Op, Outcome};
 
-/// File systems of a share besides that of its root that are remembered.
+/// Maximum number of file systems remembered besides the root's.
 const MAX_OTHERS: usize = 1024;
 
-/// Where the system calls of an operation are made.
+/// Where the system calls of an operation run.
 #[derive(Clone)]
 pub(super) enum Site {
-    /// On the calling core. `None`: they are on the file system of the root.
+    /// On the calling core. `None`: on the root's file system.
     Core(Option<Arc<FileSystem>>),
     /// On workers, in the places of this file system.
     Workers(Arc<FileSystem>),
@@ -39,9 +40,9 @@ pub(super) enum Site {
 /// The file systems of a share.
 pub(super) struct Systems {
     home: Arc<FileSystem>,
-    /// There are others: each operation is looked at.
+    /// Whether there are others: then each operation is checked.
     are_several: AtomicBool,
-    /// The table of mounts that `known` has been looked up in.
+    /// The version of the mount table that `known` reflects.
     reading: AtomicU64,
     known: Mutex<Known>,
 }
@@ -54,14 +55,14 @@ struct Known {
 
 /// A name below the root that leads to a file system which may block.
 struct Crossing {
-    /// From the root to the directory of the name.
+    /// The path from the root to the directory of the name.
     way: Vec<Vec<u8>>,
     name: Vec<u8>,
     system: Arc<FileSystem>,
 }
 
 impl Systems {
-    /// Those of a share whose root is of this device. Where tests are, time is nothing to go by.
+    /// The file systems of a share whose root is on this device. In tests, times are not used to detect blocking.
     pub(super) fn of(home: Device) -> Systems {
         Systems::new(if cfg!(test) { FileSystem::fixed(false) } else { FileSystem::of(home) })
     }
@@ -70,35 +71,35 @@ impl Systems {
         Systems {
             home,
             are_several: AtomicBool::new(false),
-            // Other than every reading.
+            // Differs from every real version.
             reading: AtomicU64::new(u64::MAX),
             known: Mutex::default(),
         }
     }
 
-    /// That of the root.
+    /// The root's file system.
     pub(super) fn home(&self) -> &Arc<FileSystem> {
         &self.home
     }
 
-    // Each change of what it guards is one step.
+    // Each change under the lock is one step.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One besides that of the root.
+    /// A file system that may block, besides the root's.
     fn any_that_blocks(&self) -> Option<Arc<FileSystem>> {
         let known = self.known();
         let mounted = known.crossings.iter().map(|crossing| &crossing.system);
         known.others.values().chain(mounted).find(|system| system.blocks()).cloned()
     }
 
-    /// A node of another device than the root's was seen.
+    /// A node on another device than the root's was seen.
     pub(super) fn saw_another(&self) {
         self.are_several.store(true, Ordering::Release);
     }
 
-    /// That of another device than the root's.
+    /// The file system of another device.
     fn other(&self, device: Device) -> Arc<FileSystem> {
         if let Some(system) = self.known().others.get(&device) {
             return system.clone();
@@ -141,10 +142,10 @@ fn nodes(op: &Op) -> [Option<NodeId>; 2] {
     }
 }
 
-/// A directory, and the name in it; `None` where all of it is read.
+/// A directory and a name in it; `None` if the whole directory is read.
 type Named<'a> = (NodeId, Option<&'a [u8]>);
 
-/// The names that an operation leads to.
+/// The names that an operation uses.
 fn names_of(op: &Op) -> [Option<Named<'_>>; 2] {
     match op {
         Op::Lookup { dir, name, .. }
@@ -160,7 +161,7 @@ fn names_of(op: &Op) -> [Option<Named<'_>>; 2] {
 }
 
 impl Folder {
-    /// Where the calls of `op` are made.
+    /// Where the system calls of `op` run.
     pub(super) fn site(&self, op: &Op) -> Site {
         let systems = &self.systems;
         if systems.reading.load(Ordering::Acquire) != mount_readings() {
@@ -174,7 +175,7 @@ impl Folder {
 
     fn site_at_home(&self, op: &Op) -> Site {
         let home = &self.systems.home;
-        // The table alone answers some.
+        // Some operations need only the table.
         match home.blocks() && !matches!(op, Op::Stable { .. }) {
             true => Site::Workers(home.clone()),
             false => Site::Core(None),
@@ -189,7 +190,7 @@ impl Folder {
             if nodes == [None, None]
                 && let Some(system) = self.systems.any_that_blocks()
             {
-                // It is searched for everywhere.
+                // The search covers all file systems.
                 return Site::Workers(system);
             }
         }
@@ -219,7 +220,7 @@ impl Folder {
         }
     }
 
-    /// Whether a node lies on another file system than the root, which may block.
+    /// Whether a node is on a file system other than the root's that may block.
     pub(super) fn is_behind_slow_mount(&self, node: NodeId) -> bool {
         let Ok(identity) = self.table().identity(node) else { return false };
         !identity.is_beside(&self.home) && self.systems.other(identity.device()).blocks()
@@ -234,7 +235,7 @@ impl Folder {
         })
     }
 
-    /// The mounts below the root, by the kernel's table alone: nothing is asked of any of them.
+    /// The mounts below the root, from the kernel's table: the mounted file systems are not asked.
     fn look_for_mounts(&self) {
         let reading = mount_readings();
         let crossings = self.root_path().map(|root| remote_below(&root)).unwrap_or_default().into_iter();
@@ -256,7 +257,7 @@ impl Folder {
         std::fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd())).ok()
     }
 
-    /// Carries out one step of an operation. A step on a worker runs to its end, whoever still waits for it.
+    /// Runs one step of an operation. A step on a worker is completed even if its caller is gone.
     pub(super) async fn step<T: Send + 'static>(
         self: &Arc<Folder>,
         site: &Site,
@@ -271,7 +272,7 @@ impl Folder {
         }
     }
 
-    /// Carries out an operation on workers.
+    /// Runs an operation on workers.
     pub(super) async fn on_workers(
         self: Arc<Folder>,
         system: Arc<FileSystem>,
@@ -299,8 +300,8 @@ impl Folder {
         }
     }
 
-    /// An operation in one step. A file that another worker has for itself is waited for as a task: in the kernel that would take a
-    /// place.
+    /// Runs an operation in one step. If another worker has claimed a file, the task waits here, because waiting in
+    /// the kernel would occupy a place.
     async fn whole(self: &Arc<Folder>, site: &Site, mut op: Op) -> Result<Outcome, Error> {
         loop {
             let (unlocked, is_all) = match Unlocked::all() {
@@ -312,7 +313,7 @@ impl Folder {
                 }
             };
             let done = self.step(site, move |folder| {
-                // While it waited, its names may have been given to other files.
+                // Meanwhile its names may have been given to other files.
                 if !is_all && !unlocked.covers(&folder.locks(&op)) {
                     return Ok(Err(op));
                 }
@@ -320,7 +321,7 @@ impl Folder {
                 let done = folder.carry_out(op, &unlocked)?;
                 drop(unlocked);
                 if let Some(ending) = done.ending {
-                    // When this is answered the space is free, unless somebody has the file open.
+                    // When this is answered the space is free, unless a client has the file open.
                     ending.close();
                 }
                 Ok(Ok(done.outcome))
@@ -332,7 +333,8 @@ impl Folder {
         }
     }
 
-    /// What was closed before a name goes is closed then: a file that is open keeps some file systems from removing its folder.
+    /// Closes descriptors before a name is removed: on some file systems an open file prevents the removal of its
+    /// folder.
     fn settle(&self, op: &Op) {
         if let Op::Remove { dir, .. } | Op::Rmdir { dir, .. } | Op::Rename { to: DirName { dir, .. }, .. } =
             op
@@ -342,8 +344,8 @@ impl Folder {
         }
     }
 
-    /// Does on a thread of its own what goes through the whole share from time to time, where that may block: it would keep the other
-    /// shares from their turn. One at a time.
+    /// Runs periodic work on the whole share, on its own thread if the file system may block, because it would delay
+    /// other shares. One run at a time.
     pub(super) fn from_time_to_time(
         self: &Arc<Folder>,
         runs: fn(&Folder) -> &AtomicBool,
@@ -365,7 +367,7 @@ impl Folder {
         }
     }
 
-    /// Observes a directory.
+    /// Starts to observe a directory.
     pub(super) async fn observing(
         self: Arc<Folder>,
         observe: impl FnOnce(&Folder) -> Option<Guard> + Send + 'static,
@@ -379,8 +381,8 @@ impl Folder {
     }
 }
 
-/// What is observed. It ends on a thread of its file system where that may block: whoever begins to observe holds a lock while
-/// the file system is asked.
+/// A running observation. It ends on a thread of its file system if that may block: starting an observation holds a
+/// lock while the file system is asked.
 struct Observing {
     guard: Option<Guard>,
     system: Arc<FileSystem>,

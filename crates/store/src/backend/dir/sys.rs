@@ -2,8 +2,8 @@
 //!
 //! Confinement: a name is one component (no `/`, checked before), descriptors are O_PATH, and every
 //! open asks openat2 for RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS.
-//! Does not: follow a symbolic link, ever. A descriptor is opened for I/O by its number below /proc/self/fd, which
-//! names the file that was checked and not whatever has its name by now.
+//! Symbolic links are never followed. A descriptor is opened for I/O by its number in /proc/self/fd, which refers to
+//! the checked file and not to whatever has its name by now.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,12 +21,12 @@ use crate::backend::descriptor_limit;
 use crate::set_id;
 use crate::vfs::{Attr, Kind, NodeId, SetTime, Special, Stable, Timestamp};
 
-/// How openat2 may resolve: one component, no link of any kind, not out of the directory.
+/// openat2's restrictions: one component, no link of any kind, not out of the directory.
 const CONFINED: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// What tells one file from every other, also from a later one with the same inode number (by its birth, where the
-/// file system keeps that).
+/// Identifies a file, even against a later file with the same inode number (by its birth time, if the file system
+/// stores that).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Identity {
     device: (u32, u32),
@@ -43,7 +43,8 @@ impl Identity {
         self.inode
     }
 
-    /// As it is given out; `home` is the device of the share's root, whose number may differ after a restart.
+    /// The identity in the form given to clients; `home` is the device of the share's root, whose number may change
+    /// at a restart.
     ///
     /// ```text
     /// 0       8            16            20                       24
@@ -59,17 +60,17 @@ impl Identity {
         Stable(bytes)
     }
 
-    /// 12 bits of major number, 20 of minor, as the kernel has them.
+    /// 12 bits of major number, 20 of minor, like the kernel.
     fn device_from(&self, home: &Identity) -> u32 {
         if self.device == home.device { 0 } else { self.device.0 << 20 | self.device.1 & 0xf_ffff }
     }
 
-    /// Whether both are of one device.
+    /// Whether both are on one device.
     pub(super) fn is_beside(&self, other: &Identity) -> bool {
         self.device == other.device
     }
 
-    /// What was given out as `stable`.
+    /// The identity that was given out as `stable`.
     pub(super) fn from_stable(stable: &Stable, home: &Identity) -> Identity {
         fn field<const N: usize>(stable: &Stable, at: usize) -> [u8; N] {
             stable.0.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
@@ -101,7 +102,7 @@ impl Stat {
         Identity { device: (s.stx_dev_major, s.stx_dev_minor), inode: s.stx_ino, born }
     }
 
-    /// What changes whenever the entries of a directory do.
+    /// Times that change whenever the entries of a directory do.
     pub(super) fn stamp(&self) -> Stamp {
         (timestamp(self.0.stx_mtime), timestamp(self.0.stx_ctime))
     }
@@ -129,7 +130,7 @@ impl Stat {
         }
     }
 
-    /// Names, of a file; no file has fewer than none.
+    /// The number of names of a file; for directories it is meaningless.
     pub(super) fn links(&self) -> u32 {
         self.0.stx_nlink
     }
@@ -138,12 +139,13 @@ impl Stat {
         self.0.stx_size
     }
 
-    /// Bytes that it takes up.
+    /// Bytes allocated.
     pub(super) fn allocated(&self) -> u64 {
         self.0.stx_blocks.saturating_mul(512)
     }
 
-    /// `home` is the root's: inodes of other devices may be the same as some of its own, their numbers are not.
+    /// `home` is the root's: inode numbers of other devices may collide with those of its device, node numbers must
+    /// not.
     pub(super) fn attr(&self, node: NodeId, home: &Identity) -> Attr {
         let s = &self.0;
         let kind = self.kind();
@@ -183,21 +185,21 @@ pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, b"", AtFlags::EMPTY_PATH)
 }
 
-/// Whether a directory can be changed, by faccessat(2); false where only the operation itself can tell.
+/// Whether a directory can be changed, from faccessat(2); false if only the operation itself can tell.
 fn may_change(ask: impl Fn(AtFlags) -> Result<()>, real_are_effective: impl Fn() -> bool) -> Result<bool> {
     match ask(AtFlags::EACCESS) {
-        // Kernels before 5.8 cannot be asked with effective rights.
+        // Kernels before 5.8 cannot check effective rights.
         Err(Errno::NOSYS) => Ok(false),
-        // Seccomp filters that do not know faccessat2 answer so, and the kernel does for a directory that is immutable:
-        // every filter knows faccessat, which asks with real rights.
+        // Seccomp filters that do not know faccessat2 answer EPERM, and so does the kernel for an immutable
+        // directory. Every filter knows faccessat, which checks real rights.
         Err(Errno::PERM) if real_are_effective() => ask(AtFlags::empty()).map(|()| true),
         Err(Errno::PERM) => Ok(false),
         other => other.map(|()| true),
     }
 }
 
-/// Whether faccessat(2) without flags sees the rights of this thread: it asks with real ids, and only root keeps capabilities
-/// then.
+/// Whether faccessat(2) without flags reflects this thread's rights: it uses real ids, and then only root keeps
+/// capabilities.
 fn real_rights_are_effective() -> bool {
     use rustix::process::{getegid, geteuid, getgid, getuid};
 
@@ -207,7 +209,7 @@ fn real_rights_are_effective() -> bool {
         && (getuid().is_root() || !rustix::thread::capabilities(None).is_ok_and(overrides))
 }
 
-/// Fails as unlink(2) of a name would for the lack of rights, or because the file system is read-only.
+/// Fails like unlink(2) would for missing rights or a read-only file system.
 pub(super) fn may_unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     let ask = |how| rustix::fs::accessat(dir, c".", Access::WRITE_OK | Access::EXEC_OK, how);
     if !may_change(ask, real_rights_are_effective)? {
@@ -217,7 +219,8 @@ pub(super) fn may_unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     if u32::from(folder.stx_mode) & Mode::SVTX.bits() == 0 {
         return Ok(());
     }
-    // unlink(2), EPERM: in a sticky directory a name goes by its owner, the directory's, or who has CAP_FOWNER.
+    // unlink(2), EPERM: in a sticky directory, only the owner of the name, the owner of the directory, or CAP_FOWNER
+    // may remove it.
     let euid = rustix::process::geteuid().as_raw();
     let owns = folder.stx_uid == euid || stat_at(dir, name)?.0.stx_uid == euid;
     let may = |sets: CapabilitySets| sets.effective.contains(CapabilitySet::FOWNER);
@@ -229,7 +232,7 @@ pub(super) fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat> {
     statx(dir, name, AtFlags::empty())
 }
 
-/// Makes a pipe, socket or device.
+/// Creates a pipe, socket or device.
 pub(super) fn make_special(dir: BorrowedFd<'_>, name: &[u8], special: Special, mode: Mode) -> Result<()> {
     let (kind, device) = match special {
         Special::Fifo => (FileType::Fifo, 0),
@@ -240,44 +243,44 @@ pub(super) fn make_special(dir: BorrowedFd<'_>, name: &[u8], special: Special, m
     rustix::fs::mknodat(dir, name, kind, mode, device)
 }
 
-/// A descriptor that names a file without opening it.
+/// A descriptor that refers to a file without opening it.
 pub(super) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = retry(|| rustix::fs::openat2(dir, name, flags, Mode::empty(), CONFINED))?;
     spared(fd, (kept_free(descriptor_limit()) / KEPT_FREE).saturating_mul(2))
 }
 
-/// Makes a regular file that did not exist.
+/// Creates a regular file that must not exist yet.
 pub(super) fn create_file(dir: BorrowedFd<'_>, name: &[u8], mode: Mode) -> Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry(|| rustix::fs::openat2(dir, name, flags, mode, CONFINED))
 }
 
-/// A directory opened for reading its entries.
+/// Opens a directory for reading its entries.
 pub(super) fn open_dir(dir: impl AsFd) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     retry(|| rustix::fs::openat2(&dir, c".", flags, Mode::empty(), CONFINED))
 }
 
-/// Of all descriptors of the process, those of files that are opened leave this part to others, a third of it to the
-/// descriptors by which files are found. What clients have open is bounded before, by protocol and address: this is for
-/// what nobody counts.
+/// Opening files leaves this part of the process's descriptors to others, a third of it for the descriptors that
+/// locate files. Files opened by clients are already limited per protocol and address; this covers everything that
+/// has no other limit.
 const KEPT_FREE: usize = 3;
 const KEPT_FREE_OF: usize = 48;
 
-/// A new descriptor for a client's use, unless too few are left. The kernel gives the lowest number that is free: so many are in
-/// use at least.
+/// A new descriptor for a client, unless too few are left. The kernel assigns the lowest free number, so at least
+/// that many are in use.
 fn spared(fd: OwnedFd, kept_free: usize) -> Result<OwnedFd> {
     let most = descriptor_limit().saturating_sub(kept_free);
     if usize::try_from(fd.as_raw_fd()).is_ok_and(|number| number < most) { Ok(fd) } else { Err(Errno::MFILE) }
 }
 
-/// How many files that are opened leave free, where the process may have so many.
+/// How many descriptors opening files leaves free, if the process may have `of`.
 pub fn kept_free(of: usize) -> usize {
     (of / KEPT_FREE_OF).saturating_mul(KEPT_FREE)
 }
 
-/// openat2 answers EAGAIN when a rename elsewhere kept it from being sure that nothing escaped, and EINTR as ever.
+/// openat2 fails with EAGAIN when a concurrent rename prevents it from proving confinement, and with EINTR as usual.
 fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..128 {
         match call() {
@@ -288,20 +291,20 @@ fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     call()
 }
 
-/// /proc/self/fd, through which an O_PATH descriptor becomes one for reading and writing.
+/// /proc/self/fd, through which an O_PATH descriptor is reopened for reading and writing.
 #[derive(Debug)]
 pub(super) struct Proc(OwnedFd);
 
 impl Proc {
-    /// Opens it; fails where /proc is not mounted.
+    /// Opens it; fails if /proc is not mounted.
     pub(super) fn open() -> Result<Proc> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open("/proc/self/fd", flags, Mode::empty()).map(Proc)
     }
 
-    /// Opens the regular file that `fd` names.
+    /// Opens the regular file that `fd` refers to.
     pub(super) fn reopen(&self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
-        // O_NONBLOCK has no effect on regular files; it keeps anything else from blocking a core.
+        // O_NONBLOCK has no effect on regular files; it prevents anything else from blocking a core.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let opened =
             retry(|| rustix::fs::openat(&self.0, DecInt::new(fd.as_raw_fd()), flags, Mode::empty()))?;
@@ -310,7 +313,7 @@ impl Proc {
 
     pub(super) fn chmod(&self, fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
         let set = || rustix::fs::chmodat(&self.0, DecInt::new(fd.as_raw_fd()), mode, AtFlags::empty());
-        // Of a group that this process is not in, the kernel would leave it out without a word.
+        // For a group that this process is not in, the kernel would silently drop the bit.
         if mode.contains(Mode::SGID) { set_id::allowed(set) } else { set() }
     }
 
@@ -324,7 +327,7 @@ impl Proc {
 }
 
 pub(super) fn chown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-    // -1 means "leave alone" to the kernel; as an id it is nobody's.
+    // -1 means "leave unchanged" to the kernel; it is not a valid id.
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(Errno::INVAL);
     }
@@ -356,7 +359,7 @@ pub(super) struct Raw {
     pub(super) name: Vec<u8>,
     pub(super) cookie: u64,
     pub(super) inode: u64,
-    /// It is none of a file's, a link's or a device's: a directory, or the file system does not say.
+    /// Whether it may be a directory: its type is none of a file's, a link's or a device's, or unknown.
     pub(super) maybe_dir: bool,
 }
 
@@ -368,7 +371,7 @@ pub(super) fn entries(fd: BorrowedFd<'_>, cookie: u64, max: usize) -> Result<(Ve
             rustix::fs::SeekFrom::Start(i64::try_from(cookie).map_err(|_| Errno::INVAL)? as u64),
         )?;
     }
-    // A name takes at most 24 + 256 bytes; more than the scan wants is read again by the next call.
+    // A name takes at most 24 + 256 bytes; the next call reads unused entries again.
     let mut buf = Vec::<u8>::with_capacity(max.saturating_mul(64).clamp(2048, 65536));
     let mut dir = RawDir::new(fd, buf.spare_capacity_mut());
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
-//! Which file a [`NodeId`] is: its identity, where it was seen last, and a descriptor while one is cached.
+//! Maps [`NodeId`]s to files: their identity, where they were last seen, and a cached O_PATH descriptor.
 //!
-//! Owns: the O_PATH descriptors. Limits: `MAX_NODES` nodes and a number of cached descriptors; both are given up
-//! in clock order (least recently used, roughly). A node that somebody holds, or below which nodes are known, stays.
-//! Does not: make system calls; its lock is held for a few map look-ups.
+//! Limits: `MAX_NODES` nodes and a number of cached descriptors; both are evicted in clock order (roughly least
+//! recently used). A node that is held, or has known nodes below it, stays. The table makes no system calls; its lock
+//! is held for a few map look-ups.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 use super::sys::Identity;
 use crate::vfs::{Error, Kind, NodeId};
 
-/// How many files and directories are remembered at a time: about 200 bytes each. A node that was given up is stale
-/// to a client that still names it, and gets a new number at the next look-up.
+/// How many files and directories are remembered, about 200 bytes each. An evicted node is stale to a client that
+/// still uses it, and gets a new number at the next look-up.
 pub(super) const MAX_NODES: usize = 1 << 20;
 
 struct Node {
@@ -21,19 +21,19 @@ struct Node {
     kind: Kind,
     parent: NodeId,
     name: Box<[u8]>,
-    /// Nodes whose parent this is.
+    /// Number of nodes with this parent.
     children: u32,
     /// Alive while cached or held by an open.
     fd: Weak<OwnedFd>,
-    /// What keeps `fd` cached.
+    /// Keeps `fd` cached.
     cached: Option<Arc<OwnedFd>>,
-    /// It is in the clock over cached descriptors, though it may have none any more.
+    /// Whether it is in the clock of cached descriptors, although its descriptor may be gone.
     clocked: bool,
-    /// Looked at since the clock's hand passed: the descriptor, the node.
+    /// Used since the clock's hand passed: the descriptor, the node.
     used: (bool, bool),
 }
 
-/// Entries of the clocks over cached descriptors, of all shares.
+/// Number of entries in the clocks of cached descriptors, over all shares.
 static ALL_CACHED: AtomicUsize = AtomicUsize::new(0);
 
 /// How to reach a node.
@@ -49,11 +49,11 @@ pub(super) struct Table {
     nodes: HashMap<NodeId, Node>,
     ids: HashMap<Identity, NodeId>,
     next: u64,
-    /// The clock over nodes: each once.
+    /// The clock of nodes: each once.
     hand: VecDeque<NodeId>,
-    /// The clock over cached descriptors: each once. Nodes that gave theirs up are passed over.
+    /// The clock of cached descriptors: each once. Nodes without a descriptor are skipped.
     cached: VecDeque<NodeId>,
-    /// So many of this share, so many of all.
+    /// The limits of this share, and of all shares.
     max_cached: (usize, usize),
     max_nodes: usize,
 }
@@ -65,7 +65,7 @@ impl Drop for Table {
 }
 
 impl Table {
-    /// A table that holds the root alone.
+    /// A table with only the root.
     pub(super) fn new(
         root: Identity,
         fd: Arc<OwnedFd>,
@@ -129,7 +129,7 @@ impl Table {
     }
 
     fn moved(&mut self, id: NodeId, parent: NodeId, name: &[u8]) {
-        // The root has no name, whoever finds it where (a bind mount of it inside itself).
+        // The root has no name, even if it is found somewhere (as a bind mount inside itself).
         if id == NodeId::ROOT {
             return;
         }
@@ -157,7 +157,7 @@ impl Table {
         }
     }
 
-    /// How to reach a node; stale when it is not known.
+    /// How to reach a node; stale if it is unknown.
     pub(super) fn reach(&mut self, id: NodeId) -> Result<Reach, Error> {
         let node = self.nodes.get_mut(&id).ok_or(Error::Stale)?;
         node.used.1 = true;
@@ -170,27 +170,27 @@ impl Table {
         })
     }
 
-    /// What a node is: a file never turns into something else, its name does.
+    /// The kind of a node: a file never changes its kind, only its name does.
     pub(super) fn kind(&self, id: NodeId) -> Result<Kind, Error> {
         self.nodes.get(&id).map(|node| node.kind).ok_or(Error::Stale)
     }
 
-    /// Which file a node is.
+    /// The identity of a node.
     pub(super) fn identity(&self, id: NodeId) -> Result<Identity, Error> {
         self.nodes.get(&id).map(|node| node.identity).ok_or(Error::Stale)
     }
 
-    /// The node of a file that is known.
+    /// The node of a known file.
     pub(super) fn of(&self, identity: &Identity) -> Option<NodeId> {
         self.ids.get(identity).copied()
     }
 
-    /// Where a node was seen last.
+    /// Where a node was last seen.
     pub(super) fn place(&self, id: NodeId) -> Result<(NodeId, Box<[u8]>), Error> {
         self.nodes.get(&id).map(|node| (node.parent, node.name.clone())).ok_or(Error::Stale)
     }
 
-    /// Whether a node is what the names of `way` lead to, from the root on, as far as that was seen.
+    /// Whether a node is what the names in `way` lead to from the root, as far as that was seen.
     pub(super) fn is_at(&self, node: NodeId, way: &[Vec<u8>]) -> bool {
         let mut at = node;
         for name in way.iter().rev() {
@@ -202,8 +202,8 @@ impl Table {
         at == NodeId::ROOT
     }
 
-    /// Caches a descriptor of a node, and returns the one that others use already if there is one. What was pushed
-    /// out of the cache is returned too, for closing it outside the lock.
+    /// Caches a descriptor of a node, and returns the one already in use if there is one. Also returns the evicted
+    /// descriptor, for closing it outside of the lock.
     pub(super) fn keep(&mut self, id: NodeId, fd: Arc<OwnedFd>) -> (Arc<OwnedFd>, Option<Arc<OwnedFd>>) {
         let Some(node) = self.nodes.get_mut(&id) else { return (fd, None) };
         let fd = node.fd.upgrade().unwrap_or(fd);
@@ -224,7 +224,7 @@ impl Table {
         self.cached.len() > own || ALL_CACHED.load(Ordering::Relaxed) > all
     }
 
-    /// Gives up the cached descriptor that was not used for longest. Two rounds suffice: the first takes the marks.
+    /// Evicts the least recently used descriptor. Two rounds suffice: the first clears the marks.
     fn uncache(&mut self) -> Option<Arc<OwnedFd>> {
         for _ in 0..2 * self.cached.len() {
             let id = self.cached.pop_front()?;
@@ -238,7 +238,7 @@ impl Table {
             }
             node.clocked = false;
             ALL_CACHED.fetch_sub(1, Ordering::Relaxed);
-            // One that has no name any more has given its descriptor up already.
+            // A node without a name has already given up its descriptor.
             if let Some(fd) = node.cached.take() {
                 return Some(fd);
             }
@@ -249,13 +249,13 @@ impl Table {
         None
     }
 
-    /// The file of a node has no name any more: its descriptor is kept by those alone who have it open.
+    /// A node's file has lost its last name: from now on only clients that have it open keep its descriptor.
     pub(super) fn unlinked(&mut self, id: NodeId) -> Option<Arc<OwnedFd>> {
-        // The root is served whatever becomes of its name.
+        // The root is served even if it loses its name.
         self.nodes.get_mut(&id).filter(|_| id != NodeId::ROOT)?.cached.take()
     }
 
-    /// The next `max` cached descriptors in the order of the clock, which goes on behind them.
+    /// The next `max` cached descriptors in clock order; the clock advances behind them.
     pub(super) fn turn(&mut self, max: usize) -> Vec<(NodeId, Arc<OwnedFd>)> {
         let turned = max.min(self.cached.len());
         let seen = self.cached.iter().take(turned);
@@ -264,8 +264,8 @@ impl Table {
         seen
     }
 
-    /// Gives up one node when the table is full. Two rounds at most, the first takes the marks: a long walk once,
-    /// then short ones.
+    /// Evicts one node when the table is full. At most two rounds, the first clears the marks: a long walk once, then
+    /// short ones.
     fn make_room(&mut self) -> Result<(), Error> {
         if self.nodes.len() < self.max_nodes {
             return Ok(());

@@ -1,8 +1,8 @@
-//! Extended attributes of files in a folder: those of the namespace `user.`, and what lies beside a file in them.
+//! Extended attributes of files in a folder: those of the namespace `user.`, and the summary of them for a listing.
 //!
-//! Spec: xattr(7). A file is named by its descriptor below /proc/self/fd, an entry of a listing by its
-//! name below its directory's; neither follows a symbolic link.
-//! Does not: offer the other namespaces, which mean something to the kernel. Links, devices and pipes have none.
+//! xattr(7). A file is accessed by its descriptor in /proc/self/fd, a listed entry by its name under its directory's
+//! descriptor; neither follows a symbolic link. Other namespaces are not offered, because they have a meaning for the
+//! kernel. Links, devices and pipes have no attributes here.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -15,7 +15,7 @@ use crate::vfs::{Beside, Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr};
 
 const PREFIX: &[u8] = b"user.";
 const DOS: &[u8] = b"user.weft.dos";
-/// What a first call has room for; few files have more names, or a longer value.
+/// Buffer size of a first call; few files have more names, or a longer value.
 const FIRST_BYTES: usize = 512;
 
 /// A path that names what `fd` is open on.
@@ -33,7 +33,7 @@ fn full(name: &[u8]) -> std::result::Result<Vec<u8>, Error> {
     Ok([PREFIX, name].concat())
 }
 
-/// Asks with a little room first, then with as much as there can be.
+/// Calls `ask` with a small buffer first, then with the maximum.
 fn growing(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut buf = vec![0; FIRST_BYTES];
     let len = match ask(&mut buf) {
@@ -80,7 +80,7 @@ pub(super) fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> std::result::Result<(),
 pub(super) fn list(fd: BorrowedFd<'_>) -> std::result::Result<Vec<Vec<u8>>, Error> {
     let path = path(fd);
     let names = match growing(|buf| rustix::fs::listxattr(&path[..], buf)) {
-        // A file system without any has none to list.
+        // A file system without attributes has none to list.
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
         other => other?,
     };
@@ -92,7 +92,7 @@ fn ours(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|&b| b == 0).filter_map(|name| name.strip_prefix(PREFIX)).filter(|name| !name.is_empty())
 }
 
-/// What lies beside the file behind a descriptor.
+/// The summary for the file behind a descriptor.
 pub(super) fn beside(fd: BorrowedFd<'_>) -> Beside {
     let path = path(fd);
     beside_of(
@@ -102,7 +102,7 @@ pub(super) fn beside(fd: BorrowedFd<'_>) -> Beside {
     )
 }
 
-/// What lies beside an entry of a directory.
+/// The summary for an entry of a directory.
 pub(super) fn beside_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Beside {
     let path = entry_path(dir, name);
     beside_of(
@@ -112,7 +112,7 @@ pub(super) fn beside_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Beside {
     )
 }
 
-/// What cannot be had (no such namespace here, the file went away) does not lie beside it.
+/// Attributes that cannot be read (no such namespace, the file was removed) count as missing.
 fn beside_of(
     list: impl FnOnce() -> Result<Vec<u8>>,
     get: impl Fn(&[u8], &mut [u8]) -> Result<usize>,

@@ -1,8 +1,8 @@
 //! The bytes of a regular file of a memory disk: none, in a memfd, or on the heap.
 //!
-//! Why: a memfd takes a descriptor, which a process has few of. A share has a budget of them; when that is used up, small files that
-//! nobody has open are laid on the heap ([`Content::park`]), and come back into a memfd when somebody opens them. Until then files
-//! cost what they did: nothing is copied. Owns: the bytes. Does not: choose which file is parked (see `tree`).
+//! A memfd takes a descriptor, of which a process has few. A share has a budget of them; when it is used up, small
+//! files that nobody has open are moved to the heap ([`Content::park`]), and move back to a memfd when they are
+//! opened. Until then nothing is copied. `tree` chooses the files to park.
 
 use std::io;
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use rustix::io::Errno;
 use super::quota::{Charge, Data, Usage};
 use crate::vfs::Error;
 
-/// The largest file that is laid on the heap: a tenth of a millisecond to copy when it is opened again.
+/// The largest file that is moved to the heap: copying it back takes a tenth of a millisecond.
 const MAX_PARKED: u64 = 1 << 20;
 
 /// See the module.
 pub(super) enum Content {
-    /// Nothing was ever written.
+    /// Never written.
     Empty,
     /// In a memfd.
     Open(Arc<Data>, SetAfter),
-    /// On the heap, with what it was charged.
+    /// On the heap, with its charge.
     Parked(Box<[u8]>, Charge),
 }
 
-/// Times of the last change of the bytes when something of the node was set: a later change overrides that.
+/// Records which change of the bytes preceded the setting of an attribute: a later change overrides the attribute.
 #[derive(Clone, Copy)]
 pub(super) struct SetAfter {
-    /// When the modification time was: after a later change it is that one's.
+    /// For the modification time: a later change sets it again.
     pub(super) mtime: Duration,
-    /// When the mode was: who writes later takes its set-id bits, as on any file system.
+    /// For the mode: a later write clears its set-id bits, as on any file system.
     pub(super) mode: Duration,
 }
 
 impl Content {
-    /// The memfd, made now where there is none.
+    /// The memfd, created if there is none.
     pub(super) fn data(&mut self, usage: &Arc<Usage>) -> Result<Arc<Data>, Error> {
         let data = match self {
             Content::Open(data, _) => return Ok(data.clone()),
@@ -63,8 +63,8 @@ impl Content {
         matches!(self, Content::Open(..))
     }
 
-    /// Lays the bytes on the heap, if nobody has the file open and it is small enough. Whether a descriptor is free by that. Who
-    /// calls it has noted the times that the bytes know.
+    /// Moves the bytes to the heap if nobody has the file open and it is small enough. Returns whether that frees a
+    /// descriptor. The caller has saved the times that the bytes determine.
     pub(super) fn park(&mut self) -> Result<bool, Error> {
         let Content::Open(data, _) = self else { return Ok(false) };
         let len = data.file.len()?;
@@ -75,7 +75,7 @@ impl Content {
         let mut done = 0;
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match rustix::io::pread(&data.file, rest, done as u64) {
-                // Behind the end of the memfd is what nobody wrote.
+                // Beyond the end of the memfd nothing was written.
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}

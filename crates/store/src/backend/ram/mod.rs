@@ -1,9 +1,11 @@
 //! A memory disk as a share: a tree in memory, the bytes of each file in a memfd.
 //!
-//! What: files are memfds so that a READ leaves by the same path as from a folder: a file range that the transport
-//! splices or reads into the peer's memory. Small ones that nobody has open need none (see `content`). Nothing survives the process.
-//! Owns: everything in it. Limits: bytes (given), names (`MAX_NAMES` or one per page of the limit), and descriptors: a
-//! quarter of what the process may have, for files that are open or longer than a megabyte. Does not: enforce permissions, it has one user.
+//! Files are memfds, so that a READ takes the same path as from a folder: a file range that the transport splices or
+//! reads into the peer's memory. Small files that nobody has open need none (see `content`). Nothing survives the
+//! process.
+//! Limits: bytes (given), names (`MAX_NAMES` or one per page of the limit), and descriptors: a quarter of what the
+//! process may have, for files that are open or longer than a megabyte. Permissions are not enforced, because there
+//! is only one user.
 
 mod content;
 mod quota;
@@ -26,9 +28,9 @@ use crate::vfs::{
     Stable, Vfs,
 };
 
-/// Names that a share can hold, whatever its size: at about 600 bytes each.
+/// Maximum number of names in a share of any size, at about 600 bytes each.
 const MAX_NAMES: usize = 1 << 20;
-/// Names that even the smallest share can hold.
+/// Number of names that even the smallest share can hold.
 const MIN_NAMES: usize = 1 << 14;
 /// Entries that one [`Op::Readdir`] returns at most.
 const MAX_ENTRIES: usize = 4096;
@@ -42,7 +44,7 @@ struct Shared {
 }
 
 impl Shared {
-    // A panic under the lock would have to come from the growth of a map.
+    // Only the growth of a map could panic under the lock.
     fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,10 +70,10 @@ impl Ram {
         Ram::with_descriptors(limit_bytes, super::descriptor_limit() / 4)
     }
 
-    /// The same, whose files may have so many descriptors.
+    /// The same, with a limit on its files' descriptors.
     pub(super) fn with_descriptors(limit_bytes: u64, descriptors: usize) -> Ram {
         let pages = usize::try_from(limit_bytes / 4096).unwrap_or(usize::MAX);
-        // Only tells this disk's files from those of another; a system without random numbers serves no clients anyway.
+        // Distinguishes this disk's files from another's; a system without random numbers serves no clients anyway.
         let serial = u64::from_ne_bytes(random::bytes().expect("random numbers"));
         let tree = Tree::new(pages.clamp(MIN_NAMES, MAX_NAMES), serial);
         Ram(Arc::new(Shared {
@@ -123,12 +125,12 @@ impl Ram {
             Make::Special(special) => (Body::Special(special), super::FILE_MODE),
         };
         let is_dir = matches!(body, Body::Dir(_));
-        // A directory has the set-group-id bit of the one it is made in, as mkdir(2) has it.
+        // A new directory inherits the set-group-id bit of its parent (mkdir(2)).
         let inherited = if is_dir { tree.attr(dir)?.mode & 0o2000 } else { 0 };
         let node = tree.add(dir, name, body, mode | inherited)?;
         let set = super::with_verifier(set, exists);
         let set = SetAttr { mode: set.mode.map(|mode| mode | inherited), ..set };
-        // A new file is empty; it needs no bytes to say so.
+        // A new file is empty, so size 0 needs no memfd.
         let set = SetAttr { size: set.size.filter(|&size| size != 0), ..set };
         let made = tree.set(node, &set, &self.0.usage);
         match made.and_then(|()| tree.attr(node)) {
@@ -237,7 +239,7 @@ impl Ram {
             }
             Op::Place { node } => Outcome::Place(self.0.tree().place(node)?),
             Op::Statfs => Outcome::Space(self.statfs()),
-            // Memory has nothing to make durable; the answer is still wrong for what is no directory.
+            // Memory has nothing to make durable, but a non-directory is still an error.
             Op::SyncDir { dir } => match self.0.tree().node(dir)?.kind() {
                 Kind::Dir => Outcome::Done,
                 _ => return Err(Error::NotDir),
@@ -255,7 +257,7 @@ impl Ram {
             Op::ListXattrs { node } => Outcome::Names(self.0.tree().node(node)?.xattrs.names()),
             Op::RemoveXattr { node, name } => {
                 names::check_xattr(&name)?;
-                // Asked first, so that a link says what a file without any says.
+                // Looked up first, so that a link answers like a file without attributes.
                 self.0.tree().node(node)?.xattrs.get(&name)?;
                 self.0.tree().xattrs_mut(node)?.remove(&name)?;
                 Outcome::Done

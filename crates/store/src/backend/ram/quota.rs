@@ -1,8 +1,9 @@
-//! What the files of a memory disk may occupy, and the data of one file.
+//! The space limit of a memory disk, and the data of one file.
 //!
-//! Owns: the memfd of a file; its bytes are given back when the last open of a removed file lets go.
+//! A file's bytes are released when the last open of a removed file is closed.
 //! Accounting: a file is charged its length in whole pages, holes included, before it grows. A truncation that races
-//! with a write may leave a file charged too little until its next write; never a limit that is passed for good.
+//! with a write may leave a file undercharged until its next write, but the limit is never exceeded permanently. with
+//! a write may leave a file charged too little until its next write; never a limit that is passed for good.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,10 +13,10 @@ use weft_machine::File;
 use crate::vfs::{Error, Quota};
 
 const PAGE: u64 = 4096;
-/// The longest file of a memory disk, whatever its size: 16 TiB, as on ext4. An offset beyond it is a mistake, and no lack of space.
+/// The longest file of a memory disk: 16 TiB, as on ext4. A larger offset is a mistake, not a lack of space.
 pub(in crate::backend) const MAX_FILE_BYTES: u64 = 16 << 40;
-/// Descriptors of all memory disks: at most half of what the process may have, so that there are some left for connections and
-/// for what other shares have open.
+/// Descriptors of all memory disks: at most half of what the process may have, so that connections and files of other
+/// shares get the rest.
 static ALL_DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
 
 /// The space of a share.
@@ -23,7 +24,7 @@ static ALL_DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct Usage {
     limit_bytes: u64,
     used_bytes: AtomicU64,
-    /// Descriptors that its files have, and may have.
+    /// The number of descriptors of its files, and the limit.
     descriptors: AtomicUsize,
     max_descriptors: usize,
 }
@@ -38,7 +39,7 @@ impl Usage {
         }
     }
 
-    /// Descriptors that its files have.
+    /// The number of descriptors of its files.
     pub(super) fn descriptors(&self) -> usize {
         self.descriptors.load(Ordering::Relaxed)
     }
@@ -64,7 +65,7 @@ impl Usage {
     }
 }
 
-/// How much of a share's space a file holds; given back when it goes.
+/// The space that a file is charged; released on drop.
 #[derive(Debug)]
 pub(super) struct Charge {
     bytes: AtomicU64,
@@ -72,12 +73,12 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// Nothing yet.
+    /// An empty charge.
     pub(super) fn none(usage: Arc<Usage>) -> Charge {
         Charge { bytes: AtomicU64::new(0), usage }
     }
 
-    /// What it holds.
+    /// The charged bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -89,12 +90,12 @@ impl Drop for Charge {
     }
 }
 
-/// A descriptor of a share's budget.
+/// A descriptor from a share's budget.
 #[derive(Debug)]
 struct Descriptor(Arc<Usage>);
 
 impl Descriptor {
-    /// [`Error::NoSpace`] when the share has as many as it may, or all memory disks together have.
+    /// [`Error::NoSpace`] if the share's limit, or that of all memory disks, is reached.
     fn take(usage: &Arc<Usage>) -> Result<Descriptor, Error> {
         let within = |most: usize| move |used: usize| (used < most).then_some(used + 1);
         let add = |count: &AtomicUsize, most| {
@@ -123,7 +124,7 @@ impl Drop for Descriptor {
 pub(super) struct Data {
     pub(super) file: File,
     pub(super) charge: Charge,
-    /// Given back after the file is closed: fields go in this order.
+    /// Released after the file is closed: fields are dropped in this order.
     _descriptor: Descriptor,
 }
 
@@ -132,7 +133,7 @@ impl Data {
     pub(super) fn new(charge: Charge) -> Result<Data, Error> {
         let descriptor = Descriptor::take(&charge.usage)?;
         let file = File::in_memory("weft-ram").map_err(|e| match e.into() {
-            // Others have taken what the budget leaves.
+            // Other parts of the process have used the descriptors that the budget allows.
             Error::Limit(_) => Error::NoSpace,
             e => e,
         })?;
@@ -150,7 +151,7 @@ impl Data {
             let before = bytes.swap(pages, Ordering::Relaxed);
             match before.checked_sub(pages) {
                 Some(freed) => usage.give(freed),
-                // Another truncation went further in between; what is missing is charged by the next write.
+                // Another truncation went further in between; the next write charges what is missing.
                 None => bytes.store(before, Ordering::Relaxed),
             }
         }

@@ -1,8 +1,9 @@
 //! The nodes of a memory disk: directories with stable cookies, files, links.
 //!
-//! Owns: names and attributes; for the bytes of files see `content`.
-//! Invariants: every node but the root has at least one place, or is held by an open; a directory has exactly one
-//! place; `names` and `order` of a directory list the same entries.
+//! The bytes of files are in `content`.
+//! Invariants: every node except the root has at least one place, or is held by an open; a directory has exactly one
+//! place; `names` and
+//! `order` of a directory list the same entries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -18,10 +19,10 @@ use super::xattrs::Xattrs;
 use crate::backend::names::{fold, is_called, short};
 use crate::vfs::{Attr, Beside, DirName, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp};
 
-/// Files that give their descriptors up when one is wanted: so that not every open of many looks for one. A megabyte each at most is
-/// copied with the tree locked.
+/// Number of files that give up their descriptors when one is needed, so that not every further open has to search.
+/// At most a megabyte each is copied with the tree locked.
 const PARKED_AT_ONCE: usize = 8;
-/// Files remembered as having descriptors before those are looked for that have none any more.
+/// Number of files listed as having descriptors before the list is cleaned of those that have none.
 const MIN_OPENED: usize = 1024;
 /// Hard links of one file.
 pub(super) const MAX_LINKS: usize = 1024;
@@ -35,7 +36,7 @@ fn since_1970(time: Duration) -> Timestamp {
     Timestamp { secs: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), nanos: time.subsec_nanos() }
 }
 
-/// What a node holds.
+/// The contents of a node.
 pub(super) enum Body {
     /// Bytes.
     File(Content),
@@ -43,7 +44,7 @@ pub(super) enum Body {
     Dir(Entries),
     /// A target.
     Symlink(Vec<u8>),
-    /// A pipe, socket or device, by name alone.
+    /// A pipe, socket or device, which exists only as a name.
     Special(Special),
 }
 
@@ -53,14 +54,14 @@ pub(super) struct Entries {
     names: BTreeMap<Vec<u8>, (u64, NodeId)>,
     order: BTreeMap<u64, Vec<u8>>,
     last_cookie: u64,
-    /// A hash of what each name is called, its 8.3 name as well, with its cookie: what a look-up without regard to case asks.
+    /// A hash of each name and of its 8.3 name, with its cookie, for look-ups that ignore case.
     called: BTreeSet<(u64, u64)>,
-    /// Its keys are random: nobody can make names whose hashes are equal, so a look-up finds the one that it wants first.
+    /// Its keys are random: nobody can construct names with equal hashes, so a look-up finds the right one first.
     hasher: RandomState,
     subdirs: u32,
 }
 
-/// What an entry is called in any case.
+/// A form in which an entry can be looked up.
 #[derive(Hash)]
 enum Called<'a> {
     /// By its own name, folded.
@@ -81,14 +82,14 @@ impl Entries {
         own.or_else(by_short).and_then(|name| self.find(name))
     }
 
-    /// The names that are called so; others only by chance, one in 2^64.
+    /// The names with this hash; others only by chance, one in 2^64.
     fn with_hash_of(&self, called: Called<'_>) -> impl Iterator<Item = &[u8]> {
         let hash = self.hasher.hash_one(called);
         let range = self.called.range((hash, 0)..=(hash, u64::MAX));
         range.filter_map(|(_, at)| self.order.get(at)).map(Vec::as_slice)
     }
 
-    /// What look-ups find a name by.
+    /// The hashes under which look-ups find a name.
     fn hashes(&self, name: &[u8]) -> impl Iterator<Item = u64> + use<> {
         let own = self.hasher.hash_one(Called::Own(&fold(name)));
         let short = short(name).map(|short| self.hasher.hash_one(Called::Short(short.as_bytes())));
@@ -130,7 +131,7 @@ pub(super) struct Node {
     pub(super) xattrs: Xattrs,
     /// Directory and name, once per hard link.
     places: Vec<DirName>,
-    /// Opens that keep it although it may have no name.
+    /// Number of opens that keep it although it may have no name.
     holds: usize,
     mode: u32,
     uid: u32,
@@ -142,7 +143,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// What lies beside it.
+    /// The summary of its extended attributes.
     pub(super) fn beside(&self) -> Beside {
         match &self.body {
             Body::Symlink(target) => Beside::of_link(target),
@@ -163,7 +164,7 @@ impl Node {
         matches!(self.body, Body::Dir(_))
     }
 
-    /// `serial` is the disk's.
+    /// `serial` identifies the disk.
     fn attr(&self, node: NodeId, serial: u64) -> Result<Attr, Error> {
         let links = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
         let mut attr = Attr {
@@ -187,7 +188,7 @@ impl Node {
             Body::File(Content::Open(data, set_after)) => {
                 let found = data.file.state_in_memory()?;
                 (attr.size, attr.allocated) = (found.len, found.allocated);
-                // Otherwise what the node says is newer: who set its time set that of its change as well.
+                // Otherwise the node's value is newer: setting its time also set its change time.
                 if found.changed != set_after.mode {
                     attr.mode = written_to(self.mode);
                 }
@@ -213,7 +214,7 @@ impl Node {
         }
     }
 
-    /// Gives its descriptor up where nobody needs it. Whether it had one that is free now.
+    /// Gives up its descriptor if nobody needs it. Returns whether one is now free.
     fn park(&mut self, id: NodeId) -> Result<bool, Error> {
         let attr = self.attr(id, 0)?;
         let parked = self.content()?.park()?;
@@ -251,7 +252,8 @@ impl Node {
     }
 }
 
-/// What is left of a mode when the file is written to (inode(7)): without execution by the group, its bit means something else.
+/// The mode after a write (inode(7)): without execute permission for the group, the set-group-id bit means something
+/// else.
 fn written_to(mode: u32) -> u32 {
     let lent = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
     mode & !lent
@@ -266,10 +268,10 @@ fn stable(node: NodeId, serial: u64) -> Stable {
 
 /// All nodes.
 pub(super) struct Tree {
-    /// Tells this disk from every other, also from the same share's after a restart.
+    /// Distinguishes this disk from every other one, including the same share's after a restart.
     serial: u64,
     nodes: HashMap<NodeId, Node>,
-    /// Files that have a descriptor, in the order in which they got it, and some that have none any more.
+    /// Files that have a descriptor, in the order in which they got it, and some that no longer have one.
     opened: VecDeque<NodeId>,
     next: u64,
     names: usize,
@@ -277,7 +279,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A root and nothing else.
+    /// A tree with only the root.
     pub(super) fn new(max_names: usize, serial: u64) -> Tree {
         let mut tree = Tree {
             serial,
@@ -287,7 +289,7 @@ impl Tree {
             names: 0,
             max_names,
         };
-        // Whoever may use a memory disk may use all of it, as with /tmp.
+        // Everybody with access to a memory disk may use all of it, as with /tmp.
         tree.nodes.insert(NodeId::ROOT, new_node(Body::Dir(Entries::default()), 0o1777));
         tree
     }
@@ -305,7 +307,7 @@ impl Tree {
         self.node(id)?.attr(id, self.serial)
     }
 
-    /// What tells a node of this disk from everything else; whether there is one or not.
+    /// The stable identity of a node number on this disk, whether the node exists or not.
     pub(super) fn stable(&self, id: NodeId) -> Stable {
         stable(id, self.serial)
     }
@@ -318,7 +320,7 @@ impl Tree {
         self.nodes.get_mut(&id).ok_or(Error::Stale)
     }
 
-    /// The extended attributes of a file or directory that are about to change.
+    /// The extended attributes of a file or directory, for changing them.
     pub(super) fn xattrs_mut(&mut self, id: NodeId) -> Result<&mut Xattrs, Error> {
         let node = self.node_mut(id)?;
         if node.kind() == Kind::Symlink {
@@ -336,7 +338,7 @@ impl Tree {
         }
     }
 
-    /// The directory that `id`, a directory, is in; the root is in itself.
+    /// The parent of `id`, a directory; the root is its own parent.
     pub(super) fn parent(&self, id: NodeId) -> Result<NodeId, Error> {
         match self.node(id)?.places.first() {
             Some(place) => Ok(place.dir),
@@ -345,7 +347,7 @@ impl Tree {
         }
     }
 
-    /// Where a node is: one of its names.
+    /// The place of a node: one of its names.
     pub(super) fn place(&self, id: NodeId) -> Result<DirName, Error> {
         if id == NodeId::ROOT {
             return Err(Error::Invalid);
@@ -353,9 +355,9 @@ impl Tree {
         self.node(id)?.places.first().cloned().ok_or(Error::Stale)
     }
 
-    /// Makes a node with a name that does not exist yet.
+    /// Creates a node with a name that does not exist yet.
     pub(super) fn add(&mut self, dir: NodeId, name: &[u8], body: Body, mode: u32) -> Result<NodeId, Error> {
-        // A removed directory that somebody holds takes no new names.
+        // A removed directory that is still held accepts no new names.
         if dir != NodeId::ROOT && self.node(dir)?.places.is_empty() {
             return Err(Error::NotFound);
         }
@@ -368,8 +370,8 @@ impl Tree {
         Ok(id)
     }
 
-    /// The bytes of a regular file, in a file of their own. Where that takes a descriptor more than the share may have, others
-    /// give theirs up; [`Error::NoSpace`] when none can.
+    /// The bytes of a regular file in a memfd. If that exceeds the share's descriptors, other files give up theirs;
+    /// [`Error::NoSpace`] if none can.
     pub(super) fn data(&mut self, id: NodeId, usage: &Arc<Usage>) -> Result<Arc<Data>, Error> {
         let had = self.node_mut(id)?.content()?.is_open();
         let data = match self.node_mut(id)?.content()?.data(usage) {
@@ -390,7 +392,7 @@ impl Tree {
         Ok(data)
     }
 
-    /// Frees some descriptors of small files that nobody has open, those first that got theirs first. Whether it could.
+    /// Frees some descriptors of small files that nobody has open, oldest first. Returns whether it could.
     fn park(&mut self) -> Result<bool, Error> {
         let mut parked = 0;
         for _ in 0..self.opened.len() {
@@ -416,7 +418,7 @@ impl Tree {
         self.node_mut(id)?.set(set)
     }
 
-    /// Gives a file a further name.
+    /// Gives a file another name.
     pub(super) fn link(&mut self, id: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         let node = self.node(id)?;
         if node.is_dir() {
@@ -441,7 +443,8 @@ impl Tree {
         if self.names >= self.max_names { Err(Error::NoSpace) } else { Ok(()) }
     }
 
-    /// Takes a name away; the node goes with its last one unless it is held. The node that has no name left.
+    /// Removes a name; the node is removed with its last name unless it is held. Returns a node that has no name
+    /// left.
     pub(super) fn remove(
         &mut self,
         dir: NodeId,
@@ -465,7 +468,7 @@ impl Tree {
         unlinked.then_some(id)
     }
 
-    /// Moves a name, replacing what is there when allowed; rename(2) in everything.
+    /// Renames, replacing an existing name if allowed, like rename(2).
     pub(super) fn rename(
         &mut self,
         from: DirName<&[u8]>,
@@ -587,16 +590,16 @@ mod tests {
         };
         (0..4096).for_each(|i| entries.insert(&spelled(i), NodeId(i as u64), false));
         entries.insert(b"other long name", NodeId(5000), false);
-        // The oldest of those that differ by case only, by either name.
+        // The oldest of the names that differ only in case, by either form.
         let wanted = fold(&spelled(0));
         let name = short(&wanted).unwrap();
         assert_eq!(entries.find_folded(&wanted), Some(NodeId(0)));
         assert_eq!(entries.find_folded(name.to_ascii_lowercase().as_bytes()), Some(NodeId(0)));
-        // The same digits after another letter: not one name is compared.
+        // The same digits after another letter: no name is compared.
         let other = name.replacen('A', "B", 1);
         assert_eq!(entries.with_hash_of(Called::Short(other.as_bytes())).count(), 0);
         assert_eq!(entries.find_folded(other.as_bytes()), None);
-        // An own name goes before the 8.3 name of another.
+        // An own name takes precedence over another file's 8.3 name.
         let others = short(b"other long name").unwrap().to_lowercase();
         assert_eq!(entries.find_folded(others.as_bytes()), Some(NodeId(5000)));
         entries.insert(others.as_bytes(), NodeId(5001), false);

@@ -1,8 +1,7 @@
 //! The extended attributes of one node of a memory disk.
 //!
-//! Owns: names and values, and the space of the share that they take. Limits: as Linux has them for a value and for the
-//! list of names; the share's space for all.
-//! Does not: know what the attributes mean, but for what a listing shows of them.
+//! Their space is charged to the share. Limits: those of Linux for a value and for the list of names; the share's
+//! space for all. Only the attributes shown in listings are interpreted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::sync::Arc;
 use super::quota::Usage;
 use crate::vfs::{Beside, Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr};
 
-/// Bytes of the names of one node together (Linux's XATTR_LIST_MAX).
+/// Maximum total bytes of the names of one node (Linux's XATTR_LIST_MAX).
 const MAX_NAMES_BYTES: usize = 65_536;
 
 /// Names and values.
@@ -18,7 +17,7 @@ const MAX_NAMES_BYTES: usize = 65_536;
 pub(super) struct Xattrs {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     names_bytes: usize,
-    /// Bytes of names and values that are charged to the share.
+    /// The bytes of names and values charged to the share.
     charged: Option<(Arc<Usage>, u64)>,
 }
 

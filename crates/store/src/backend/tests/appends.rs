@@ -1,13 +1,13 @@
-//! Appends of a file are one step: what several append at the same time is all there, each piece whole.
+//! Appends to a file are atomic: concurrent appends are all there, each in one piece.
 
 use super::*;
 
 const WRITERS: usize = 4;
 const RECORDS: usize = 100;
-/// Longer than what the kernel copies in one go, and of no round length.
+/// Longer than the kernel's unit of copying, and not a round number.
 const RECORD: usize = 4099;
 
-/// Each writer, on a thread and by an open of its own, appends records of a byte of its own.
+/// Each writer, on its own thread with its own open, appends records of its own byte.
 async fn appended(vfs: &Vfs, node: NodeId, record: usize) {
     let start = std::sync::Barrier::new(WRITERS);
     std::thread::scope(|threads| {
@@ -51,7 +51,7 @@ fn nothing_that_was_appended_is_lost() {
 fn nor_of_a_stream_and_what_is_kept_beside_the_file_is_all_of_it() {
     each(async |vfs| {
         let f = file(&vfs, ROOT, "f").await.node;
-        // What every file system keeps.
+        // Small enough for every file system.
         let stream = match vfs.stream(f, b"log", true).await {
             Ok((attr, _)) => attr.node,
             Err(Error::NotSupported) => return,
@@ -68,7 +68,7 @@ fn an_append_is_told_where_and_can_be_refused() {
         let f = file(&vfs, ROOT, "f").await.node;
         put(&vfs, f, 0, b"12345").await.unwrap();
         let open = vfs.open(f, true).await.unwrap();
-        // Truncated and grown again, the file ends where it says that it ends.
+        // After a truncation and an extension, the file ends at its size.
         vfs.setattr(f, SetAttr { size: Some(3), ..SetAttr::default() }).await.unwrap();
         let denied = |end| if end == 3 { Err(Error::Sharing) } else { Ok(()) };
         refused!(open.append(&Bytes::from_static(b"x"), denied).await, Error::Sharing);

@@ -1,4 +1,4 @@
-//! Extended attributes, and what else lies beside a file.
+//! Extended attributes and their summary.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn extended_attributes_have_limits() {
         }
         let big = vec![7; MAX_XATTR_VALUE + 1];
         refused!(vfs.set_xattr(f, b"big", &big, SetXattr::Either).await, Error::XattrTooBig);
-        // As much as Linux takes, or a clear word of a file system that takes less.
+        // As much as Linux allows, or a clear error of a file system that allows less.
         match vfs.set_xattr(f, b"big", &big[1..], SetXattr::Either).await {
             Ok(()) => assert_eq!(vfs.get_xattr(f, b"big").await.unwrap(), big[1..]),
             Err(e) => assert!(matches!(e, Error::NoSpace), "{e:?}"),
@@ -62,7 +62,7 @@ fn links_have_no_extended_attributes() {
     each(async |vfs| {
         let make = Make::Symlink(b"f".to_vec());
         let l = vfs.create(ROOT, b"l", make, Exists::Fail, SetAttr::default()).await.unwrap().0.node;
-        // What it leads to has some; nobody follows it.
+        // Its target has some, but links are not followed.
         let f = file(&vfs, ROOT, "f").await.node;
         vfs.set_xattr(f, b"a", b"1", SetXattr::Either).await.unwrap();
         refused!(vfs.set_xattr(l, b"a", b"1", SetXattr::Either).await, Error::NotSupported);
@@ -97,7 +97,7 @@ fn dos_attributes_are_kept_and_listed() {
         }
         let (entries, _) = vfs.readdir(ROOT, 0, 10).await.unwrap();
         assert!(entries.iter().all(|entry| entry.beside.is_none()));
-        // They go where the file goes, and with it.
+        // They move with the file, and are deleted with it.
         vfs.rename(at(ROOT, b"f"), at(ROOT, b"h"), false).await.unwrap();
         assert_eq!(vfs.beside(f).await.unwrap().dos, Some(dos));
         vfs.remove(ROOT, b"h").await.unwrap();

@@ -1,4 +1,4 @@
-//! What changes a file while a worker has its inode lock.
+//! Changes of a file while a worker holds its inode lock.
 
 use std::future::Future;
 use std::path::Path;
@@ -9,7 +9,7 @@ use weft_machine::file::busy;
 
 use super::*;
 
-/// Whether each of these waits; they end when `release` is dropped.
+/// Checks that each of these waits; they end when `release` is dropped.
 async fn all_wait_for(release: mpsc::Sender<()>, waiting: Vec<rt::Task<Result<(), Error>>>) {
     // They are polled in a turn of their own, and those that have ended stay so.
     rt::yield_now().await;
@@ -47,7 +47,7 @@ fn who_changes_waits(folder: &Path, dir: Dir) {
         let pending = std::future::poll_fn(|cx| Poll::Ready(begun.as_mut().poll(cx).is_pending()));
         rt::yield_now().await;
         assert!(pending.await);
-        // Whoever has asked is polled until it has its claim, or dropped.
+        // A task that has asked is polled until it has its claim, or dropped.
         drop(begun);
 
         let open = vfs.open(f, true).await.unwrap();
@@ -65,7 +65,7 @@ fn who_changes_waits(folder: &Path, dir: Dir) {
             rt::spawn(async move { removes.remove(ROOT, &gone).await }),
             rt::spawn(async move { renames.rename(at(ROOT, b"new"), at(ROOT, &over), true).await.map(drop) }),
         ];
-        // The core serves whoever does not need that lock.
+        // The core serves tasks that do not need that lock.
         let other = file(&vfs, ROOT, "other").await.node;
         put(&vfs, other, 0, b"abc").await.unwrap();
         assert_eq!(vfs.getattr(f).await.unwrap().size, 2 << 20);
@@ -77,7 +77,7 @@ fn who_changes_waits(folder: &Path, dir: Dir) {
     .unwrap();
 }
 
-/// While it waits for one file, the name that it replaces is given to another one that a worker has.
+/// While it waits for one file, the name that it replaces is given to another file that a worker holds.
 #[test]
 fn a_rename_waits_for_the_file_that_has_the_name_when_its_turn_comes() {
     let [folder, slow] = [(); 2].map(|()| tempfile::tempdir().unwrap());

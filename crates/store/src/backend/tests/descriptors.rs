@@ -19,13 +19,13 @@ fn small_files_need_no_descriptors_of_their_own() {
         }
         let free = vfs.statfs().await.unwrap().free;
         for (n, (f, before)) in files.iter().enumerate() {
-            // Where the bytes lie changes nothing that can be seen.
+            // The location of the bytes is not visible.
             assert_eq!(vfs.getattr(*f).await.unwrap(), *before);
             assert_eq!(contents(&vfs, *f).await, (n as u32).to_le_bytes());
             assert_eq!(vfs.getattr(*f).await.unwrap(), *before);
         }
         assert_eq!(vfs.statfs().await.unwrap().free, free);
-        // They are written, cut and grown as before.
+        // Writing, truncating and extending work as before.
         let (f, before) = &files[0];
         put(&vfs, *f, 4, b"more").await.unwrap();
         let after = vfs.getattr(*f).await.unwrap();
@@ -46,7 +46,7 @@ fn small_files_need_no_descriptors_of_their_own() {
 #[test]
 fn who_has_all_descriptors_is_told_that_there_is_no_space_and_can_delete() {
     let run = async |vfs: Vfs| {
-        // Those that are open, and those that are too long for the heap.
+        // Open files, and files too long for the heap.
         let mut open = Vec::new();
         for n in 0..DESCRIPTORS / 2 {
             let f = file(&vfs, ROOT, &format!("open{n}")).await.node;
@@ -61,7 +61,7 @@ fn who_has_all_descriptors_is_told_that_there_is_no_space_and_can_delete() {
         vfs.remove(ROOT, b"long0").await.unwrap();
         put(&vfs, f, 0, b"x").await.unwrap();
         let g = file(&vfs, ROOT, "another").await.node;
-        // The small one gives way; one that somebody has open does not.
+        // The small file gives way; an open one does not.
         put(&vfs, g, 0, b"y").await.unwrap();
         assert_eq!(contents(&vfs, f).await, b"x");
         assert_eq!(read(&open[0], 0, 10).await, b"still");

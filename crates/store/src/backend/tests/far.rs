@@ -1,5 +1,5 @@
-//! A backend whose files are far away: each operation on their bytes is answered later, overtakes others, and fails if it is told to.
-//! Without descriptors it has nothing but the operations; with them, an open file can do whatever it could before.
+//! A backend whose files are far away: each operation on their bytes is answered later, may overtake others, and fails on request.
+//! Without descriptors only the operations remain; with them, an open file keeps its other capabilities.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ pub struct Far {
     inner: Arc<dyn Backend>,
     descriptors: bool,
     pool: Pool,
-    /// Every operation on the bytes of a file fails meanwhile.
+    /// Whether every operation on a file's bytes fails.
     pub fails: Arc<AtomicBool>,
     calls: Arc<AtomicUsize>,
 }
@@ -83,7 +83,7 @@ impl std::fmt::Debug for FarFile {
 }
 
 impl FarFile {
-    /// The way there and back, which takes one operation longer than another.
+    /// The round trip; operations differ in its length.
     async fn travel(&self) -> Result<(), Error> {
         let turns = self.far.calls.fetch_add(1, Ordering::SeqCst) % 3;
         rt::spawn(async move {

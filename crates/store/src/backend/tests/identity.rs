@@ -1,4 +1,4 @@
-//! Which file a node is, also after a restart.
+//! The identity of a node, also after a restart.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_stable_identity_leads_back_to_its_node() {
         assert_eq!(vfs.stable(f).await.unwrap(), stable);
         assert_eq!(vfs.find(stable).await.unwrap().node, f);
         vfs.remove(ROOT, b"g").await.unwrap();
-        // Gone, or within reach for as long as a descriptor of it happens to be kept.
+        // Gone, or accessible while a descriptor of it happens to be cached.
         match vfs.find(stable).await {
             Ok(attr) => assert_eq!((attr.node, attr.nlink), (f, 0)),
             Err(e) => assert!(matches!(e, Error::Stale), "{e:?}"),
@@ -48,7 +48,7 @@ fn a_folder_is_served_again_and_its_files_are_found() {
         }
         let root = before.stable(ROOT).await.unwrap();
         drop(before);
-        // While nobody looks: some go, one is moved.
+        // Unobserved: some are removed, one is moved.
         for i in 0..30 {
             std::fs::remove_file(folder.path().join(format!("d{i}/e/short-lived"))).unwrap();
         }
@@ -139,7 +139,7 @@ fn numbers_of_files_are_the_same_after_a_restart_and_no_two_are_alike() {
         assert_eq!(again.stable(attr.node).await.unwrap(), attr.stable);
     };
     rt::block_on(run()).unwrap();
-    // A file in memory of another run is another file.
+    // A file in memory of another run is a different file.
     let of_ram = async || file(&Ram::new(LIMIT).into(), ROOT, "f").await.stable.number();
     assert_ne!(rt::block_on(of_ram()).unwrap(), rt::block_on(of_ram()).unwrap());
 }
@@ -153,7 +153,7 @@ fn a_number_tells_a_file_from_a_later_one_and_from_those_of_other_devices() {
         bytes[20..].copy_from_slice(&device.to_le_bytes());
         Stable(bytes).number()
     };
-    // What clients keep: these do not change from version to version.
+    // Clients store these: they must not change between versions.
     assert_eq!(stable(7, 1_700_000_000, 0), 0x0789_4500_0000_0007);
     assert_eq!(stable(7, 1_700_000_000, 5) >> 62, 1);
     let all = [

@@ -1,4 +1,4 @@
-//! Named streams that do not fit among the attributes of their file.
+//! Named streams that do not fit into the attributes of their file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub(super) fn depot(folder: &Path) -> Vec<PathBuf> {
         fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
     };
     let folders = entries(&folder.join(".weft-streams"));
-    // What is empty goes.
+    // Empty folders are removed.
     folders
         .iter()
         .flat_map(|folder| {
@@ -68,7 +68,7 @@ fn a_large_stream_is_written_listed_renamed_cut_and_removed() {
             vfs.rename_stream(s, b"other", false).await.unwrap();
             assert_eq!(found(&vfs, base, "other").await, bytes);
             refused!(vfs.stream(base, b"Big", false).await, Error::NotFound);
-            // A hole, and back to a few bytes: it stays where it is.
+            // A hole, and back to a few bytes: it stays in its file.
             put(&vfs, s, 3 * MIB as u64, b"end").await.unwrap();
             assert_eq!(vfs.getattr(s).await.unwrap().size, 3 * MIB as u64 + 3);
             let open = vfs.open(s, true).await.unwrap();
@@ -113,7 +113,7 @@ fn it_grows_under_those_who_have_it_open() {
         for open in [&one, &two] {
             assert_eq!(read(open, 0, 1 << 20).await, expected);
         }
-        // Without a name its bytes stay, and are nobody else's.
+        // Without a name its bytes stay, and nobody else gets them.
         vfs.remove_stream(f, b"s").await.unwrap();
         make(&vfs, f, "s", &pattern(MIB)).await;
         one.write(0, &[Bytes::from_static(b"SMALL")]).await.unwrap();
@@ -163,7 +163,7 @@ fn streams_go_with_the_last_name_of_their_file() {
         let bytes = pattern(MIB);
         let s = make(&vfs, f, "s", &bytes).await;
         assert_eq!(depot(&folder).len(), 1);
-        // Neither a move nor another name makes a difference.
+        // Neither a move nor a rename makes a difference.
         dir(&vfs, ROOT, "d").await;
         let d = vfs.lookup(ROOT, b"d", false).await.unwrap().node;
         vfs.rename(at(ROOT, b"f"), at(d, b"g"), false).await.unwrap();
@@ -201,7 +201,7 @@ fn streams_survive_a_restart_and_a_crash_while_they_grew() {
         make(&vfs, f, "small", b"small").await;
     })
     .unwrap();
-    // The file of `small` was begun, and nothing led to it when the power went.
+    // The file of `small` was begun, but nothing referred to it when the power failed.
     let large = depot(folder.path()).remove(0);
     rt::block_on(async {
         let vfs = open();
@@ -219,7 +219,7 @@ fn streams_survive_a_restart_and_a_crash_while_they_grew() {
         fs::write(&small, pattern(3 * MIB)).unwrap();
         make(&vfs, f, "small", &pattern(100_000)).await;
         assert_eq!(found(&vfs, f, "small").await, pattern(100_000));
-        // What nothing leads to is nobody's, and goes.
+        // Files without a reference are removed.
         assert_eq!(depot(folder.path()).len(), 3);
         vfs.sweep(Instant::now());
         vfs.sweep(Instant::now() + Duration::from_secs(3601));
@@ -270,7 +270,7 @@ fn the_folder_is_no_clients() {
         refused!(vfs.rename(at(ROOT, name), at(ROOT, b"x"), false).await, Error::Access);
         refused!(vfs.rename(at(ROOT, b"f"), at(ROOT, name), true).await, Error::Access);
         refused!(vfs.link(f, ROOT, name).await, Error::Access);
-        // Whoever watches hears of the stream alone.
+        // Watches are notified about the stream only.
         fs::write(folder.join("end"), b"").unwrap();
         let mut told = Vec::new();
         while !told.iter().any(|change: &Change| *change.path == *b"end") {
@@ -280,7 +280,8 @@ fn the_folder_is_no_clients() {
     });
 }
 
-/// The inner share's files may be protected by more than what an outer one asks of a folder that it does not know.
+/// The inner share's files may be protected by more than what the outer share, which does not know the folder,
+/// checks.
 #[test]
 fn the_folder_of_a_share_inside_of_another_is_nobodys_there() {
     served(async |outer, folder| {
@@ -325,13 +326,13 @@ fn what_other_programs_do_to_files_with_streams() {
             make(&vfs, base, "s", &pattern(100_000)).await;
         }
         fs::rename(folder.join("moved"), folder.join("d/elsewhere")).unwrap();
-        // A copy has the attributes, and not what they lead to.
+        // A copy has the attributes, but not the files they refer to.
         let mut cp = std::process::Command::new("cp");
         cp.arg("--preserve=all").arg(folder.join("kept")).arg(folder.join("copy"));
         assert!(cp.status().unwrap().success());
         fs::remove_file(folder.join("removed")).unwrap();
         fs::remove_file(folder.join("seen")).unwrap();
-        // What is known to have gone goes at once, and what may have been moved after two looks.
+        // Streams of a file known to be deleted are removed at once; those of a possibly moved file after two checks.
         let restarted: Vfs = Dir::open(&folder).unwrap().into();
         restarted.sweep(Instant::now());
         assert_eq!(depot(&folder).len(), 4);
@@ -386,7 +387,7 @@ fn a_read_only_share_reads_large_streams_and_removes_none() {
     });
 }
 
-/// Its number may be another after a restart of the host, and with it the identity of every file there.
+/// Its device number may change when the host restarts, and with it the identity of every file there.
 #[test]
 fn streams_of_files_on_another_device_are_not_taken_for_those_of_files_that_went() {
     served(async |vfs, folder| {
@@ -400,7 +401,7 @@ fn streams_of_files_on_another_device_are_not_taken_for_those_of_files_that_went
             vfs.sweep(Instant::now() + Duration::from_secs(hours * 3601));
         }
         assert!(elsewhere.exists());
-        // The same of this one goes.
+        // A folder of this device is removed.
         fs::rename(&elsewhere, here.with_file_name([&"0".repeat(40), &name[40..]].concat())).unwrap();
         for hours in 4..7 {
             vfs.sweep(Instant::now() + Duration::from_secs(hours * 3601));
@@ -409,7 +410,7 @@ fn streams_of_files_on_another_device_are_not_taken_for_those_of_files_that_went
     });
 }
 
-/// The stream has a file of its own by then: moving it out gives no room.
+/// The stream already has its own file, so moving it out frees no space.
 #[test]
 fn bytes_that_the_host_puts_into_the_attribute_of_an_open_stream_end_in_no_search_for_room() {
     served(async |vfs, folder| {

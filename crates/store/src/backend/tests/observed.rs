@@ -1,6 +1,6 @@
-//! What other programs change in a served folder is told to who watches it, once, and what we change not twice.
+//! Watches are notified once about changes that other programs make in a served folder, and not twice about our own.
 //!
-//! No test waits for a time: each waits for a change that must come, and looks at what came before it.
+//! No test waits for a time: each waits for a change that must come, and examines the changes before it.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn served<F: Future<Output = ()>>(story: impl FnOnce(Vfs, std::path::PathBuf) ->
     rt::block_on(story(vfs, folder.path().to_owned())).unwrap();
 }
 
-/// All changes until `last` is seen to be removed, which is made and removed for the purpose.
+/// All changes until `last`, a file created and removed for this purpose, is seen to be removed.
 async fn until(watch: &Watch, folder: &Path, last: &str) -> Vec<(Action, String)> {
     fs::write(folder.join(last), b"").unwrap();
     fs::remove_file(folder.join(last)).unwrap();
@@ -86,7 +86,7 @@ fn what_we_change_is_told_once() {
         vfs.set_xattr(f, b"x", b"y", SetXattr::Create).await.unwrap();
         vfs.rename(at(d, b"f"), at(ROOT, b"g"), false).await.unwrap();
         vfs.remove(ROOT, b"g").await.unwrap();
-        // What fails leaves no mark behind: the same by somebody else is told.
+        // A failed operation leaves no mark: the same change by another program is reported.
         refused!(vfs.rmdir(ROOT, b"x").await, Error::NotFound);
         fs::create_dir(folder.join("x")).unwrap();
         fs::remove_dir(folder.join("x")).unwrap();
@@ -110,14 +110,14 @@ fn trees_grow_while_they_are_watched() {
     served(async |vfs, folder| {
         fs::create_dir_all(folder.join("old/deep")).unwrap();
         let watch = vfs.watch(ROOT, true, What::FILE_NAME, room()).await.unwrap();
-        // The walk through what is there is done when something deep below is told.
+        // The walk through the existing tree is finished when a deep change is reported.
         let mut n = 0;
         while watch.take().is_empty() {
             fs::write(folder.join(format!("old/deep/{n}")), b"").unwrap();
             n += 1;
             std::thread::yield_now();
         }
-        // Made at one go: what is in it may be there before anybody looks.
+        // Created at once: its contents may exist before anybody looks.
         fs::create_dir_all(folder.join("new/er")).unwrap();
         fs::write(folder.join("new/er/f"), b"").unwrap();
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! What the operations refuse.
+//! Operations that are refused.
 
 use std::os::unix::fs::symlink;
 
@@ -127,13 +127,13 @@ fn a_memory_disk_has_a_limit_and_gives_back() {
         refused!(vfs.setattr(f, double.clone()).await, Error::NoSpace);
         refused!(vfs.create(ROOT, b"h", Make::File, Exists::Fail, double).await, Error::NoSpace);
         refused!(vfs.lookup(ROOT, b"h", false).await, Error::NotFound);
-        // What no file can reach is no lack of space.
+        // A size that no file can have is not a lack of space.
         refused!(put(&vfs, f, MAX_FILE_BYTES - 1, b"x").await, Error::NoSpace);
         refused!(put(&vfs, f, MAX_FILE_BYTES, b"x").await, Error::TooLarge);
         refused!(put(&vfs, f, i64::MAX as u64 - 1, b"x").await, Error::TooLarge);
         let absurd = SetAttr { size: Some(MAX_FILE_BYTES + 1), ..SetAttr::default() };
         refused!(vfs.setattr(f, absurd).await, Error::TooLarge);
-        // The last open of a removed file gives its bytes back.
+        // The last close of a removed file releases its bytes.
         let open = vfs.open(f, true).await.unwrap();
         vfs.remove(ROOT, b"f").await.unwrap();
         vfs.remove(ROOT, b"g").await.unwrap();
@@ -193,7 +193,7 @@ fn no_symlink_is_followed() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
 }
 
-/// The name of a directory comes to lead elsewhere between two requests.
+/// The name of a directory becomes a symlink between two requests.
 #[test]
 fn a_directory_that_turns_into_a_symlink_leads_nowhere() {
     let outside = tempfile::tempdir().unwrap();
@@ -204,7 +204,7 @@ fn a_directory_that_turns_into_a_symlink_leads_nowhere() {
         let f = file(&vfs, d, "f").await.node;
         std::fs::rename(folder.path().join("d"), outside.path().join("moved")).unwrap();
         symlink(outside.path(), folder.path().join("d")).unwrap();
-        // Either the old directory, through what is still open, or nothing; never what the link leads to.
+        // Either the old directory, through a cached descriptor, or nothing; never the link's target.
         match vfs.lookup(d, b"f", false).await {
             Ok(attr) => assert_eq!(attr.node, f),
             Err(e) => assert!(matches!(e, Error::Stale), "{e:?}"),

@@ -1,4 +1,5 @@
-//! Changes that are durable when they are answered: what of a folder of the host cannot be flushed by itself is no hindrance.
+//! Changes that are durable when they are answered: objects of a host's folder that cannot be flushed individually do
+//! not prevent that.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What becomes of the files of large streams when the power goes, a step fails, a name is used again, or another program deletes.
+//! The files of large streams when the power fails, a step fails, a name is reused, or another program deletes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::vfs::object::{Layer, Object, ObjectOp, Submission};
 
 type Durable = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
 
-/// A file of which a test knows what is durable.
+/// A file whose durable state a test knows.
 #[derive(Debug)]
 struct Synced(OpenFile, Durable);
 
@@ -46,22 +46,22 @@ impl Layer for Synced {
 
 type Fails = Box<dyn FnMut(&Op) -> bool + Send>;
 
-/// A folder behind which a test stands.
+/// A folder controlled by a test.
 #[derive(Clone)]
 struct Watched(Arc<Behind>);
 
 struct Behind {
     dir: Dir,
-    /// Names, with their directories, that are lost when the power goes.
+    /// Names, with their directories, that are lost in a power failure.
     unsynced: Mutex<Vec<(NodeId, Vec<u8>)>>,
-    /// Which operations fail.
+    /// The operations that fail.
     fails: Mutex<Option<Fails>>,
-    /// What is durable of files' bytes, by their inode.
+    /// The durable bytes of files, by inode.
     durable: Durable,
-    /// Changes of attributes wait while it is set, and then one has come to that.
+    /// While set, changes of attributes wait; then one has reached that point.
     waits: AtomicBool,
     waiting: AtomicBool,
-    /// All files lie on another device than the root.
+    /// Whether all files are on another device than the root.
     elsewhere: bool,
 }
 
@@ -90,7 +90,7 @@ impl Watched {
         *self.0.fails.lock().unwrap() = None;
     }
 
-    /// Takes away what nobody has made durable of the folder of streams.
+    /// Removes everything in the folder of streams that was not made durable.
     async fn lose_power(&self, folder: &Path) {
         let unsynced = std::mem::take(&mut *self.0.unsynced.lock().unwrap());
         for (mut at, name) in unsynced {
@@ -157,7 +157,7 @@ impl Backend for Watched {
         };
         let sets = matches!(op, Op::SetXattr { .. });
         Box::pin(async move {
-            // Whoever lets it go on polls it himself.
+            // The test polls it itself to continue.
             let wait = |_: &mut std::task::Context<'_>| {
                 let waits = sets && self.0.waits.load(Ordering::SeqCst);
                 self.0.waiting.store(waits, Ordering::SeqCst);
@@ -212,7 +212,7 @@ fn an_acknowledged_flush_of_a_stream_survives_a_loss_of_power() {
     }
 }
 
-/// Who flushes need not be who wrote, nor of the same run.
+/// The flush may come from another client than the write, and in another run.
 #[test]
 fn a_flush_makes_durable_what_an_earlier_run_has_written() {
     served(async |_, folder| {
@@ -490,7 +490,7 @@ fn another_file_with_the_inode_of_a_deleted_one_sees_none_of_its_streams() {
             assert!(vfs.streams(g.node).await.unwrap().is_empty());
             refused!(vfs.stream(g.node, b"s", false).await, Error::NotFound);
         }
-        // And where births are not kept: the same identity.
+        // And on a file system without birth times: the same identity.
         copied(&at("h"), &at("g"));
         let vfs = Vfs::from(Dir::open(&folder).unwrap());
         let g = vfs.lookup(ROOT, b"g", false).await.unwrap();
@@ -508,7 +508,7 @@ fn another_file_with_the_inode_of_a_deleted_one_sees_none_of_its_streams() {
     });
 }
 
-/// Where attributes work, none at all is as good as others.
+/// If attributes work, having none decides like any others.
 #[test]
 fn files_of_an_owner_without_attributes_go_after_two_looks() {
     served(async |vfs, folder| {
@@ -578,7 +578,7 @@ fn files_on_another_device_have_no_large_streams_and_lose_no_small_ones() {
     });
 }
 
-/// An earlier version kept them there.
+/// An earlier version stored them there.
 #[test]
 fn what_leads_to_a_large_stream_on_another_device_is_not_replaced() {
     served(async |_, folder| {
@@ -632,7 +632,7 @@ fn a_rename_that_fails_loses_neither_stream() {
             let mut names: Vec<_> =
                 listed(&streams).into_iter().map(|(name, _)| name.to_lowercase()).collect();
             if crash {
-                // It may have been about to be spelled otherwise.
+                // The crash may have come in the middle of a change of spelling.
                 names.sort();
                 names.dedup();
             }
@@ -641,7 +641,7 @@ fn a_rename_that_fails_loses_neither_stream() {
                     assert_eq!(names, ["b"], "{what}");
                     assert_eq!(found(&of, f, "b").await, *a, "{what}");
                 }
-                // Both are there, the one under two names perhaps.
+                // Both exist, one of them possibly under two names.
                 Err(_) if crash => {
                     assert!(
                         names.contains(&"a".to_owned()) && names.contains(&"b".to_owned()),
@@ -687,7 +687,7 @@ fn what_is_replaced_by_a_rename_is_gone_and_what_was_renamed_is_written_on() {
     });
 }
 
-/// The name is gone by then: whoever removed it, or watches, must not be told otherwise.
+/// The name has been removed by then, and neither the remover nor watches may be told otherwise.
 #[test]
 fn a_name_that_is_gone_is_gone_although_its_file_cannot_be_asked_afterwards() {
     served(async |_, folder| {
@@ -715,12 +715,12 @@ fn a_name_that_is_gone_is_gone_although_its_file_cannot_be_asked_afterwards() {
         let told: Vec<_> = watch.next().await.changes.into_iter().map(|change| change.action).collect();
         assert_eq!(told, [Action::Removed, Action::Removed, Action::RenamedFrom, Action::RenamedTo]);
         assert_eq!(vfs.lookup(d, b"g", false).await.unwrap().node, over);
-        // Its streams are found by who looks for them.
+        // The periodic check finds its streams.
         assert!(!depot(&folder).is_empty());
     });
 }
 
-/// A descriptor that something keeps would keep the space of a whole stream.
+/// A cached descriptor would keep the space of a whole stream allocated.
 #[test]
 fn a_file_that_is_deleted_gives_the_space_of_its_streams_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -744,7 +744,7 @@ fn a_file_that_is_deleted_gives_the_space_of_its_streams_back() {
                 }
                 _ => {
                     fs::remove_file(path.join("f")).unwrap();
-                    // Of this server nobody knows the file; its own descriptors are found by its own looks.
+                    // The other server does not know the file; its own sweep finds its descriptors.
                     let other = Vfs::from(Dir::open(&path).unwrap());
                     other.sweep(now);
                     assert_eq!(depot(&path).len(), 3);

@@ -13,7 +13,7 @@ fn a_stream_is_made_written_found_and_removed() {
             assert_eq!((made.kind, made.size), (Kind::File, 0));
             let hold = vfs.hold(made.node).await.unwrap();
             put(&vfs, made.node, 0, b"12345").await.unwrap();
-            // In whatever case, and while nobody has it open.
+            // In any case, and while it is not open.
             let (found, new) = vfs.stream(base, b"nOTES", true).await.unwrap();
             assert_eq!((found.node, found.size, new), (made.node, 5, false));
             assert_eq!(contents(&vfs, found.node).await, b"12345");
@@ -45,7 +45,7 @@ fn opens_of_a_stream_share_its_bytes_and_outlive_its_name() {
         one.copy_from(0, &two, 4, 2).await.unwrap();
         refused!(two.write(0, &[Bytes::from_static(b"x")]).await, Error::Access);
         vfs.remove_stream(f, b"s").await.unwrap();
-        // Another of the same name, while the old one is open.
+        // Another stream with the same name, while the old one is open.
         let new = vfs.stream(f, b"s", true).await.unwrap().0.node;
         assert_ne!(new, s);
         one.write(0, &[Bytes::from_static(b"old")]).await.unwrap();

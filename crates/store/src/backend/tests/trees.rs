@@ -1,4 +1,4 @@
-//! What the operations do when all is well.
+//! Operations that succeed.
 
 use super::*;
 
@@ -105,7 +105,7 @@ fn attributes_are_set_and_kept() {
         vfs.setattr(f.node, old.clone()).await.unwrap();
         put(&vfs, f.node, 0, b"x").await.unwrap();
         assert!(vfs.getattr(f.node).await.unwrap().mtime >= f.mtime);
-        // So does each over what is there, and a cut.
+        // So does each write over existing data, and a truncation.
         for size in [None, None, None, None, Some(5000)] {
             let before = vfs.setattr(f.node, old.clone()).await.unwrap();
             assert_eq!(before.mtime, atime);
@@ -207,7 +207,7 @@ fn rename_replaces_only_what_it_may() {
         vfs.rename(at(ROOT, b"e"), at(ROOT, b"d"), true).await.unwrap();
         assert_eq!(vfs.lookup(ROOT, b"d", false).await.unwrap().node, e.node);
         assert_eq!(sorted(&vfs, ROOT).await, ["d", "g"]);
-        // Two names of one file: nothing happens.
+        // Two names of one file: nothing changes.
         vfs.link(f.node, ROOT, b"h").await.unwrap();
         vfs.rename(at(ROOT, b"g"), at(ROOT, b"h"), true).await.unwrap();
         assert_eq!(vfs.getattr(f.node).await.unwrap().nlink, 2);
@@ -243,7 +243,7 @@ fn cookies_survive_the_deletion_of_what_was_listed() {
         for i in 0..100 {
             file(&vfs, d, &format!("file {i}")).await;
         }
-        // As a client does that empties a directory while it reads it.
+        // Like a client that empties a directory while it reads it.
         let (mut cookie, mut seen) = (0, 0);
         loop {
             let (entries, end) = vfs.readdir(d, cookie, 7).await.unwrap();
@@ -299,7 +299,7 @@ fn case_is_folded_only_on_request() {
     });
 }
 
-/// What `dir` remembers of a directory follows our own changes and everybody else's.
+/// What `dir` caches of a directory follows our own changes and those of others.
 #[test]
 fn case_is_folded_while_a_directory_changes() {
     each(async |vfs| {
@@ -369,7 +369,7 @@ fn folders_inherit_the_set_group_id_bit() {
 
 #[test]
 fn who_writes_to_a_set_id_file_takes_its_bits() {
-    // Of a thread of its own: it gives something up.
+    // On its own thread, because it drops a capability.
     let story = || {
         crate::set_id::leave_to_the_kernel().unwrap();
         each(async |vfs| {
@@ -383,12 +383,12 @@ fn who_writes_to_a_set_id_file_takes_its_bits() {
             assert_eq!(vfs.setattr(made.node, lent(None)).await.unwrap().mode, 0o6755);
             vfs.setattr(made.node, SetAttr { size: Some(5), ..SetAttr::default() }).await.unwrap();
             assert_eq!(now().await, 0o755);
-            // Without execution by the group its bit asks for mandatory locks, and stays.
+            // Without execute permission for the group, the bit requests mandatory locks, and stays.
             let kept = SetAttr { mode: Some(0o2644), ..SetAttr::default() };
             assert_eq!(vfs.setattr(made.node, kept).await.unwrap().mode, 0o2644);
             open.write(0, &[Bytes::from_static(b"y")]).await.unwrap();
             assert_eq!(now().await, 0o2644);
-            // A group that this process is not in may be lent all the same, by whoever may say so.
+            // Permitted code may set the bit even for a group that this process is not in.
             if crate::is_root() {
                 assert_eq!(vfs.setattr(made.node, lent(Some(12345))).await.unwrap().mode, 0o6755);
             }
@@ -397,7 +397,7 @@ fn who_writes_to_a_set_id_file_takes_its_bits() {
     std::thread::spawn(story).join().unwrap();
 }
 
-/// How often others have their turn while a name is looked up in any case, and whether it is there.
+/// How often other tasks run during a look-up that ignores case, and whether the name is found.
 async fn looked_up(vfs: &Vfs, name: &str) -> (usize, bool) {
     let mut turns = 0;
     let mut looking = Box::pin(vfs.lookup(ROOT, name.as_bytes(), true));
@@ -410,8 +410,8 @@ async fn looked_up(vfs: &Vfs, name: &str) -> (usize, bool) {
     (turns, found)
 }
 
-/// A folder without an end to it is searched for a name in another case: others have their turn between two steps, and what was
-/// learned serves the next.
+/// A very large folder is searched ignoring case: other tasks run between steps, and the cached names serve the next
+/// look-up.
 #[test]
 fn a_name_in_another_case_is_searched_for_in_steps_and_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -425,7 +425,7 @@ fn a_name_in_another_case_is_searched_for_in_steps_and_once() {
         assert!(given >= 4 && !found, "{given} turns given to others");
         assert_eq!(turns("FILE 4999").await, (0, true));
         assert_eq!(turns("ANOTHER").await, (0, false));
-        // After a change that nobody told, three ask at once: one of them reads.
+        // After an unreported change, three tasks ask at once: one of them reads.
         std::fs::write(folder.path().join("Late"), b"").unwrap();
         let (a, b, c) = futures_util::join!(turns("LATE"), turns("late1"), turns("late2"));
         assert_eq!((a.1, b.1, c.1), (true, false, false));
@@ -435,7 +435,8 @@ fn a_name_in_another_case_is_searched_for_in_steps_and_once() {
     .unwrap();
 }
 
-/// Names that differ by case only, and a name that might mean any of them: they are compared in steps, though the folder is known.
+/// Names that differ only in case, and a name that could mean any of them: they are compared in steps, although the
+/// folder is cached.
 #[test]
 fn names_of_one_key_are_compared_in_steps() {
     let folder = tempfile::tempdir().unwrap();
@@ -459,7 +460,7 @@ fn names_of_one_key_are_compared_in_steps() {
     .unwrap();
 }
 
-/// rename(2) of two names of one file leaves both: neither is forgotten.
+/// rename(2) of two names of one file keeps both: the cache forgets neither.
 #[test]
 fn a_rename_between_two_names_of_one_file_leaves_both() {
     let folder = tempfile::tempdir().unwrap();

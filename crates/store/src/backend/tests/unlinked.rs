@@ -1,4 +1,4 @@
-//! Files without a name give their space back: nothing keeps a descriptor of one that nobody has open.
+//! Files without a name release their space: no cache keeps a descriptor of a file that nobody has open.
 
 use futures_util::FutureExt;
 
@@ -74,7 +74,7 @@ fn what_other_programs_remove_is_found_by_the_sweep() {
     .unwrap();
 }
 
-/// The disk may take long to free what a large file has; the core goes on meanwhile, and the answer says that it is done.
+/// Freeing a large file may take the disk long; the core continues meanwhile, and the answer comes when it is done.
 #[test]
 fn what_a_large_file_has_is_freed_where_that_may_be_waited_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ fn what_a_large_file_has_is_freed_where_that_may_be_waited_for() {
         let mut cutting = Box::pin(vfs.setattr(cut, empty));
         assert!((&mut cutting).now_or_never().is_none());
         assert_eq!(cutting.await.unwrap().size, 1);
-        // What is reserved behind the end goes as well, of a file that keeps its size.
+        // For a file that keeps its size, space reserved past the end is released as well.
         let reserved = file(&vfs, ROOT, "reserved").await.node;
         vfs.open(reserved, true).await.unwrap().allocate(0, 2 << 20, true).await.unwrap();
         if vfs.getattr(reserved).await.unwrap().allocated > 0 {
@@ -120,7 +120,7 @@ fn what_a_large_file_has_is_freed_where_that_may_be_waited_for() {
         assert!((&mut making).now_or_never().is_none());
         let (attr, created) = making.await.unwrap();
         assert_eq!((attr.size, created), (0, false));
-        // Who has it open closes it without waiting; a thread has it then.
+        // A client that has it open closes it without waiting; then a thread closes it.
         let open = vfs.open(large("open").await, true).await.unwrap();
         vfs.remove(ROOT, b"open").await.unwrap();
         drop(open);

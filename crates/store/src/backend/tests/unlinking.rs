@@ -1,4 +1,4 @@
-//! Whether the host lets a name go, asked beforehand.
+//! Checking in advance whether the host allows removing a name.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,7 +12,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// What is said of `a` beforehand, with these capabilities.
+/// The answer for `a` with these capabilities.
 fn asked(folder: &Path, effective: CapabilitySet) -> Result<(), Error> {
     let vfs = Vfs::from(Dir::open(folder).unwrap());
     let ask = move || {

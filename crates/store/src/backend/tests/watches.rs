@@ -1,4 +1,4 @@
-//! What whoever watches a directory is told.
+//! Changes reported to watches of a directory.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn changes_of_files_are_told_to_who_asked_for_them() {
         let (attributes, xattrs) = (watch(What::ATTRIBUTES).await, watch(What::XATTRS).await);
         let (security, born) = (watch(What::SECURITY).await, watch(What::BORN).await);
         put(&vfs, f, 0, b"x").await.unwrap();
-        // Twice is once, while nobody has looked.
+        // A repeated change is reported once until it is read.
         put(&vfs, f, 1, b"x").await.unwrap();
         assert_eq!((shown(size.take()), shown(written.take())), (vec!["*f".into()], vec!["*f".into()]));
         vfs.open(f, true).await.unwrap().punch_hole(0, 1).await.unwrap();
@@ -75,7 +75,7 @@ fn changes_of_files_are_told_to_who_asked_for_them() {
         let dos = Dos { attributes: 2, born: Some(Timestamp::default()), changed: None };
         vfs.set_dos(f, None, dos).await.unwrap();
         assert_eq!((shown(attributes.take()), shown(born.take())), (vec!["*f".into()], vec!["*f".into()]));
-        // What is Weft's own is nobody's extended attribute.
+        // Weft's own attributes do not count as extended attributes.
         assert!(xattrs.take().is_empty());
         dir(&vfs, ROOT, "d").await;
         assert_eq!((shown(names.take()), shown(dirs.take())), (vec![], vec!["+d".into()]));
@@ -110,7 +110,7 @@ fn a_queue_that_nobody_reads_overflows() {
             file(&vfs, ROOT, &i.to_string()).await;
         }
         assert_eq!(watch.next().await, Changes { overflowed: true, ..Changes::default() });
-        // From here on it is told again.
+        // From here on changes are reported again.
         vfs.remove(ROOT, b"1").await.unwrap();
         assert_eq!(shown(watch.next().await), ["-1"]);
     });
@@ -130,7 +130,7 @@ fn who_watches_a_directory_learns_that_it_goes() {
     });
 }
 
-/// Takes what there is whenever it is woken, as a request on another core may.
+/// Takes available changes whenever it is woken, like a request on another core.
 struct Eager {
     watch: Watch,
     taken: Mutex<Vec<Vec<String>>>,
@@ -188,7 +188,7 @@ fn what_nobody_reads_takes_a_bounded_amount_of_memory() {
         };
         let other = vfs.watch(ROOT, false, What::FILE_NAME, charge(Source::Local)).await.unwrap();
         let name = "n".repeat(200);
-        // More than twice what may wait.
+        // More than twice as many as may be queued.
         let files = 2 * part / (200 * watches);
         for n in 0..files {
             file(&vfs, ROOT, &format!("{name}{n}")).await;
@@ -196,10 +196,10 @@ fn what_nobody_reads_takes_a_bounded_amount_of_memory() {
         let waits: usize =
             unread.iter().map(|watch| watch.take()).map(|changes| changes.changes.len() * 200).sum();
         assert!(waits > 0 && waits <= part, "{waits}");
-        // What another keeps is his.
+        // Another account's queue is unaffected.
         assert_eq!(shown(other.take()).len(), files);
         assert_eq!(budget.used_bytes(), 0);
-        // Once it is read there is room again, and nothing is lost.
+        // After reading there is room again, and nothing is lost.
         file(&vfs, ROOT, "last").await;
         assert!(unread.iter().all(|watch| shown(watch.take()) == ["+last"]));
     })

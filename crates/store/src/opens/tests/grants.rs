@@ -1,11 +1,11 @@
-//! Caching rights: what is granted next to what, what breaks what, and who waits for whom.
+//! Caching rights: which are granted together, which accesses break them, and which accesses wait.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
 
 use super::*;
 
-/// A client that is told of recalls.
+/// A client that is notified of recalls.
 #[derive(Default)]
 struct Client {
     told: Mutex<Vec<(Caching, Caching, bool)>>,
@@ -63,7 +63,7 @@ fn what_is_granted_next_to_what() {
             "{form:?} {first:?}, {other_form:?} {second:?}"
         );
     }
-    // Whoever is alone gets all; with byte-range locks nobody gets a shared right.
+    // A sole opener gets everything; with byte-range locks there are no shared rights.
     let t = table();
     let (a, _, granted) = cached(&t, Form::Lease, C::RWH);
     assert_eq!(granted, C::RWH);
@@ -71,7 +71,7 @@ fn what_is_granted_next_to_what() {
     assert_eq!(t.recall(NODE, None, Access::Write), Err(Refused::Recalling));
     t.acknowledge(NODE, a.key(), C::NONE).unwrap();
     assert_eq!(cached(&t, Form::Lease, C::RH).2, C::NONE);
-    // What is to be deleted is not kept open.
+    // A file to be deleted is not kept open.
     let t = table();
     let a = open(&t, Rights::ALL, Rights::ALL).unwrap();
     a.set_delete_pending(true);
@@ -110,7 +110,7 @@ fn what_an_access_breaks() {
     use Access as A;
     use Caching as C;
     use Form::{Delegation, Lease, Oplock};
-    // What remains, and whether the access waits.
+    // The remaining rights, and whether the access waits.
     let cases = [
         (Oplock, C::RWH, A::Open, C::R, true),
         (Oplock, C::RW, A::Read, C::R, true),
@@ -146,7 +146,7 @@ fn what_an_access_breaks() {
         }
         let acknowledge = has != C::R;
         assert_eq!(told, [(has, left, acknowledge)], "{form:?} {has:?} {access:?}");
-        // Asked once; its own accesses are nobody's business.
+        // Asked once; its own accesses do not matter.
         assert_eq!(t.recall(NODE, None, access).is_err(), waits);
         assert!(form == Oplock && has == C::R || t.recall(NODE, Some(a.key()), access).is_ok());
         assert!(client.told().is_empty());
@@ -193,7 +193,7 @@ fn a_handle_that_nobody_uses_is_closed_rather_than_in_the_way() {
     let wish = Opening::new(Rights::READ, Rights::ALL, t.key());
     assert_eq!(t.try_open(NODE, &wish).unwrap_err(), Refused::Recalling);
     assert_eq!(client.told(), [(Caching::RH, Caching::R, true)]);
-    // It stays open: then it is a violation. It is closed: then it was in nobody's way.
+    // If it stays open, it is a violation; if it is closed, it was no conflict.
     t.acknowledge(NODE, a.key(), Caching::R).unwrap();
     assert_eq!(t.try_open(NODE, &wish).unwrap_err(), Refused::Sharing);
     a.close();
@@ -289,7 +289,7 @@ fn attributes_are_nobodys_business() {
         t.try_open(NODE, &Opening { reach: Reach::Security, ..look }).unwrap_err(),
         Refused::Recalling
     );
-    // Nor do they keep anybody from being alone.
+    // Nor do they prevent another opener from being alone.
     let t = table();
     let _look = t.try_open(NODE, &look).unwrap();
     assert_eq!(cached(&t, Form::Lease, Caching::RWH).2, Caching::RWH);
@@ -349,7 +349,7 @@ fn delegations_keep_writers_out_and_are_granted_whole() {
     let holder = Arc::new(Client::default());
     let one = t.try_open(NODE, &reading(Rights::READ)).unwrap();
     let two = t.try_open(NODE, &reading(Rights::READ)).unwrap();
-    // Somebody else reads: not a write delegation, and not half of one.
+    // Another client reads: no write delegation, and not half of one.
     assert_eq!(one.request(Form::Delegation, Caching::RWH, holder.clone()).0, Caching::NONE);
     for open in [&one, &two] {
         assert_eq!(open.request(Form::Delegation, Caching::RH, holder.clone()).0, Caching::RH);
@@ -358,7 +358,7 @@ fn delegations_keep_writers_out_and_are_granted_whole() {
     let three = t.try_open(NODE, &reading(Rights::READ)).unwrap();
     assert_eq!(three.request(Form::Lease, Caching::RWH, holder.clone()).0, Caching::RH);
     drop(three);
-    // What a share mode forbids takes no delegation back.
+    // An open refused by share modes recalls no delegation.
     let exclusive = Opening::new(Rights::READ, Rights::NONE, t.key());
     assert_eq!(t.try_open(NODE, &exclusive).unwrap_err(), Refused::Sharing);
     assert!(holder.told().is_empty());
@@ -383,7 +383,7 @@ fn who_deletes_on_close_asks_for_handles_that_are_only_cached() {
     assert!(client.told().is_empty(), "b may still be asked not to");
     assert!(b.close().is_none());
     assert_eq!(client.told(), [(Caching::RH, Caching::R, true)]);
-    // Whoever does not let go holds the deletion up, and carries it out.
+    // A holder that does not close delays the deletion, and carries it out.
     assert!(t.delete_pending(NODE));
     assert!(a.close().is_some());
 }
@@ -423,7 +423,7 @@ fn an_open_looks_at_no_right_that_it_takes_nothing_from() {
         assert!(one.close().is_none());
     }
     assert_eq!(LOOKS.get() - before, 0);
-    // A write takes all that they have to read. Once that is gone, there is nothing to be looked at.
+    // A write breaks all rights to read. Without them there is nothing to examine.
     let one = open(&t, Rights::ALL, Rights::ALL).unwrap();
     assert!(one.may_write(0, 1).is_ok());
     assert!(cached.iter().all(|(_, client, _)| client.told() == [(Caching::RH, Caching::NONE, true)]));

@@ -1,4 +1,4 @@
-//! Byte-range locks of SMB and of POSIX, apart and together.
+//! Byte-range locks of SMB and POSIX, separately and together.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -13,7 +13,7 @@ fn locks_conflict_as_the_specification_says() {
     let b = open(&t, Rights::ALL, Rights::ALL).unwrap();
     assert!(a.may_write(0, u64::MAX).is_ok());
     a.try_lock(range(10, 10), true).unwrap();
-    // Exclusive: nobody else reads, writes or locks; the owner reads and writes but locks no second time.
+    // Exclusive: nobody else reads, writes or locks; the owner reads and writes but cannot lock again.
     assert_eq!(b.may_read(0, 11), Err(Refused::Locked));
     assert_eq!(b.may_write(19, 1), Err(Refused::Locked));
     assert!(b.may_read(0, 10).is_ok());
@@ -29,12 +29,12 @@ fn locks_conflict_as_the_specification_says() {
     assert_eq!(a.may_write(100, 1), Err(Refused::Locked));
     assert_eq!(b.may_write(100, 1), Err(Refused::Locked));
     assert_eq!(a.try_lock(range(100, 1), true), Err(Refused::Locked));
-    // Back in the order of the specification, each by its exact range and its owner.
+    // Unlocked in the order of the specification, each by its exact range and owner.
     assert_eq!(b.unlock(range(10, 10)), Err(Refused::NotLocked));
     assert_eq!(a.unlock(range(10, 9)), Err(Refused::NotLocked));
     a.unlock(range(10, 10)).unwrap();
     assert_eq!(a.unlock(range(10, 10)), Err(Refused::NotLocked));
-    // A close takes all of its locks along.
+    // A close releases all of its locks.
     drop(a);
     b.unlock(range(100, 10)).unwrap();
     assert!(b.may_write(0, u64::MAX).is_ok());
@@ -87,7 +87,7 @@ fn a_waiting_lock_is_granted_when_the_way_is_free() {
     c.close();
     assert_eq!(woken.0.load(Ordering::SeqCst), 3);
     assert_eq!(lock.as_mut().poll(&mut cx), Poll::Ready(Err(Refused::NotLocked)));
-    // A closed open takes no locks that nobody would give back.
+    // A closed open takes no locks, because nobody would release them.
     assert_eq!(b.try_lock(range(50, 1), true), Err(Refused::NotLocked));
 }
 
@@ -152,7 +152,7 @@ fn whoever_takes_all_locks_of_a_file_keeps_nobody_from_giving_back_his_own() {
     let far = |n: usize| range(100 + 2 * n as u64, 1);
     let taken = (0..MAX_LOCKS).take_while(|n| t.try_set_range(NODE, greedy, far(*n), true).is_ok()).count();
     assert_eq!(taken, MAX_LOCKS - 2);
-    // One piece more fits, and then none; whatever leaves none can be given back.
+    // One more piece fits, and then none; unlocks that add no piece still succeed.
     t.clear_range(NODE, honest, range(3, 1)).unwrap();
     assert!(matches!(t.clear_range(NODE, honest, range(6, 1)), Err(Refused::Limit(_))));
     t.clear_range(NODE, honest, range(0, 10)).unwrap();
@@ -168,7 +168,7 @@ fn owners_and_opens_keep_each_other_out() {
     let in_the_way = Conflict { range: range(0, 10), exclusive: true, owner: Some(a) };
     assert_eq!(t.try_set_range(NODE, b, range(9, 1), false), Err(SetFailed::Conflict(in_the_way)));
     assert_eq!(smb.try_lock(range(5, 1), false), Err(Refused::Locked));
-    // SMB knows mandatory locks alone, NFS advisory ones among its own.
+    // SMB knows only mandatory locks; NFS's locks are advisory among NFS clients.
     assert_eq!(smb.may_read(0, 1), Err(Refused::Locked));
     assert!(t.may_transfer(NODE, range(0, 1), true).is_ok());
     smb.try_lock(range(20, 10), true).unwrap();
@@ -235,7 +235,7 @@ fn waiting_tasks_are_bounded() {
         }
         tasks.push((lock, waker));
     }
-    // Who gives up makes room for another.
+    // A task that gives up makes room for another.
     drop(tasks.remove(0));
     let mut lock = pin!(a.lock(range(0, 1), true));
     assert!(lock.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -271,11 +271,11 @@ fn only_those_look_again_who_wait_for_what_was_freed() {
     a.unlock(range(2 * 7, 1)).unwrap();
     assert_eq!(count(), 1);
     assert!(waits[7].as_mut().poll(&mut cx).is_ready());
-    // Who may go on beside a shared lock hears that it is no longer exclusive.
+    // A task that may continue beside a shared lock is notified when it is no longer exclusive.
     t.try_set_range(NODE, four, range(5005, 5), false).unwrap();
     assert_eq!(count(), 2);
     assert_eq!(posix.as_mut().poll(&mut cx), Poll::Ready(Ok(())));
-    // What is closed frees all that it has locked, and ends what waits by it.
+    // A close releases all of its locks, and ends waits through it.
     drop(a);
     assert_eq!(count(), 2 + MANY as usize - 1);
     assert!(waits[8].as_mut().poll(&mut cx).is_ready());

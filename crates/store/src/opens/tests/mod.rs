@@ -1,4 +1,4 @@
-//! The table of opens as stories: share modes, locks of both kinds, and caching rights with their recalls.
+//! The table of opens: share modes, locks of both kinds, and caching rights with their recalls.
 
 mod grants;
 mod locks;

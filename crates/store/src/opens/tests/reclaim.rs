@@ -1,4 +1,4 @@
-//! The grace period, as the table keeps it.
+//! The grace period in the table of opens.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -27,10 +27,10 @@ fn what_could_be_in_the_way_of_who_reclaims_waits_for_him() {
         let overwrites = Opening { overwrites: true, ..Opening::new(Rights::READ, Rights::ALL, t.key()) };
         assert_eq!(t.try_open(NODE, &overwrites).unwrap_err(), Refused::Recalling);
         assert_eq!(t.may_replace(), Err(Refused::Sharing));
-        // Who shares everything with whoever comes, and who looks at attributes.
+        // An open that shares everything, and one for attributes only.
         assert_eq!(try_open(Rights::READ, READ_WRITE), Ok(()));
         assert_eq!(try_open(Rights::NONE, Rights::NONE), Ok(()));
-        // Who reclaims, or has just made the file.
+        // An open that reclaims, or whose file was just created.
         let own = Opening { past_grace: true, ..Opening::new(Rights::ALL, Rights::NONE, t.key()) };
         let mine = t.try_open(NODE, &own).unwrap();
         mine.try_lock(range(0, 10), true).unwrap();
@@ -50,7 +50,7 @@ fn what_could_be_in_the_way_of_who_reclaims_waits_for_him() {
             assert!(removes.as_mut().poll(&mut cx).is_pending());
             let mut reads = pin!(t.pass(NodeId(9), Access::Read, Rights::READ));
             assert!(reads.as_mut().poll(&mut cx).is_ready());
-            // The last client has said that it is done.
+            // The last client has finished.
             drop(reserved);
             assert!(woken.0.load(Ordering::SeqCst) > 0);
             assert!(matches!(waits.as_mut().poll(&mut cx), Poll::Ready(Ok(_))));

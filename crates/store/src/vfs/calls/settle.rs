@@ -1,22 +1,22 @@
-//! Changes of names and attributes that are durable when they are answered, for protocols that promise that (NFS: RFC 1813 1.4 and 4.8,
-//! RFC 8881 4.2.3.1 and 18.36). SMB promises it with FLUSH alone.
+//! Makes changes of names and attributes durable before they are answered, for protocols that guarantee that (NFS:
+//! RFC 1813 1.4 and 4.8, RFC 8881 4.2.3.1 and 18.36). SMB guarantees it only for FLUSH.
 //!
-//! What: every call of [`Vfs`] that changes something gets [`Unsettled`] beside its outcome, and ends with it, behind everything that others
-//! are told of the change. Does not: settle what is written to a file; the caller decides that ([`OpenFile::sync`]).
+//! Every call of [`Vfs`] that changes something gets an [`Unsettled`] with its outcome, and settles it last, after
+//! all notifications. File writes are not settled here; the caller decides about them ([`OpenFile::sync`]).
 //!
 //! | changed | flushed |
 //! |---|---|
-//! | attributes, extended ones, a file's streams | the file or directory |
-//! | a new name | the directory, and what was made |
-//! | a further name | the file and the directory |
-//! | a name that went | the directory |
-//! | a name that moved | both directories |
-//! | what cannot be opened for that (links, devices, what the server may not read) | its file system |
+//! | attributes, extended attributes, a file's streams | the file or directory |
+//! | a new name | the directory, and the new object |
+//! | another name of a file | the file and the directory |
+//! | a removed name | the directory |
+//! | a moved name | both directories |
+//! | an object that cannot be opened for flushing (links, devices, what the server may not read) | its file system |
 
 use super::{Kind, Make, NodeId, Op, Outcome, SetAttr, Streams, Vfs};
 use crate::vfs::{Error, OpenFile};
 
-/// What is to be flushed before a change is answered.
+/// The nodes to flush before a change is answered.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use = "a change is settled before it is answered"]
 pub struct Unsettled([Option<NodeId>; 2]);
@@ -49,12 +49,12 @@ impl Unsettled {
         })
     }
 
-    /// Of a file's streams.
+    /// For a change of a file's streams.
     pub(super) fn streams(of: NodeId) -> Unsettled {
         Unsettled([Some(of), None])
     }
 
-    /// With what was made. A link or device that has nothing of its own is there when its name is.
+    /// Adds the new object. A link or device without data of its own is durable with its name.
     fn and_made(self, made: NodeId, whole: bool) -> Unsettled {
         let Unsettled([_, dir]) = self;
         Unsettled([whole.then_some(made), dir])
@@ -62,15 +62,15 @@ impl Unsettled {
 }
 
 impl Vfs {
-    /// The same file system, whose changes of names and attributes, and of the ranges of a file that are reserved, freed or cloned, are
-    /// durable when they are answered. In memory nothing is.
+    /// The same file system, whose changes of names, attributes, and reserved, freed or cloned ranges are durable
+    /// when they are answered. In memory nothing is durable.
     #[must_use]
     pub fn settled(self) -> Vfs {
         let settles = self.backend.changes_on_the_host();
         Vfs { settles, ..self }
     }
 
-    /// Carries out what changes something.
+    /// Runs a changing operation.
     pub(super) async fn change(&self, op: Op) -> Result<(Outcome, Unsettled), Error> {
         if !self.settles {
             return Ok((self.backend.submit(op).await?, Unsettled::default()));
@@ -82,7 +82,8 @@ impl Vfs {
         };
         let outcome = self.backend.submit(op).await?;
         let unsettled = match &outcome {
-            // One that was there, too: the one who made it may have been told that it is not durable, and asks again.
+            // Also for an existing object: its creator may have been told that it is not durable, and repeats the
+            // request.
             Outcome::Created { attr, .. } => unsettled.and_made(attr.node, whole),
             _ => unsettled,
         };
@@ -93,7 +94,7 @@ impl Vfs {
     pub async fn settle(&self, Unsettled(nodes): Unsettled) -> Result<(), Error> {
         if self.settles {
             for node in nodes.into_iter().flatten() {
-                // In a box: calls of those who settle nothing do not carry its room about.
+                // Boxed, so that calls that settle nothing do not carry its size.
                 Box::pin(self.settle_node(node)).await?;
             }
         }
@@ -115,9 +116,9 @@ impl Vfs {
             }
         };
         match flushed.await {
-            // Gone meanwhile, and settled by whoever removed it.
+            // Removed meanwhile, and settled by the remover.
             Err(Error::Stale | Error::NotFound) => Ok(()),
-            // For want of descriptors, too: "ask again later" is no answer to what has been done.
+            // Also for lack of descriptors: the change has been made, so "try again later" would be wrong.
             Err(
                 Error::Access | Error::NotPermitted | Error::Invalid | Error::NotSupported | Error::Limit(_),
             ) => match self.backend.submit(Op::SyncAll { node }).await {

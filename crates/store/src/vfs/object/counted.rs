@@ -1,6 +1,6 @@
 //! An open file whose writes and flushes are counted.
 //!
-//! A write counts before it is answered, and also where it has failed: a part of it may have been written.
+//! A write is counted before it is answered, even if it has failed, because a part of it may have been written.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Each flush of `inner` that fails is added to `failures`.
+    /// Adds each failed flush of `inner` to `failures`.
     pub fn new(inner: Arc<dyn Object>, failures: &Failures) -> Counted {
         Counted { inner, flushes: Flushes::new(failures.clone()) }
     }
 
     async fn flush(&self, ended: Ended) -> Result<Done, Error> {
         let done = match self.inner.plain() {
-            // A flush of the kernel ends whether somebody waits or not, so others can wait for it.
+            // A flush by the kernel ends whether or not somebody waits, so others can wait for it.
             Some(_) => self.flushes.run(|ended| self.inner.submit(ObjectOp::Sync { ended })).await,
             None => self.flushes.run_alone(self.inner.submit(ObjectOp::sync())).await,
         };

@@ -1,7 +1,8 @@
-//! An open file of a share whose state is watched: a full or failing disk shows in what becomes of changes.
+//! An open file of a monitored share: a full or failing disk shows in the results of changes.
 //!
-//! Only plain files tell of a disk: a stream may lie where its disk has little space for it, and other objects have none.
-//! Anybody may ask for more space than a disk has, so a refused [`ObjectOp::Allocate`] says nothing.
+//! Only plain files reveal a disk's state: a stream may be stored where its disk has little space for it, and other
+//! objects have no disk. Clients may ask for more space than a disk has, so a refused [`ObjectOp::Allocate`] says
+//! nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,12 +22,13 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// `health` hears of what becomes of changes of `inner`.
+    /// Records the results of changes of `inner` in `health`.
     pub fn new(inner: Arc<dyn Object>, health: Arc<Health>) -> Heard {
         Heard { inner, health }
     }
 
-    /// What a file takes of its disk now. Asked for only while something is wrong: then it matters whether a change takes space.
+    /// The file's current disk usage. Read only while there is a problem: then it matters whether a change takes
+    /// space.
     fn footprint(&self, file: &File) -> Option<u64> {
         if !self.health.is_ill() {
             return None;

@@ -1,4 +1,4 @@
-//! An open file whose growth somebody has a say in (the size limit of a ram share).
+//! An open file with a limit on its growth (the size limit of a ram share).
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use super::{Done, Layer, Object, ObjectOp, Submission};
 
 /// Decides whether a write may grow a file.
 pub trait Quota: std::fmt::Debug + Send + Sync {
-    /// Called before bytes up to `end` are written to a file of size `len`; `NoSpace` where there is no room, `TooLarge` where no file
-    /// ends that far out.
+    /// Called before bytes up to `end` are written to a file of size `len`; `NoSpace` if there is no room, `TooLarge`
+    /// if `end` exceeds the longest file.
     fn grow(&self, len: u64, end: u64) -> Result<(), Error>;
 }
 
@@ -20,7 +20,7 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// `inner` grows as far as `quota` lets it.
+    /// Lets `inner` grow only as `quota` allows.
     pub fn new(inner: Arc<dyn Object>, quota: Arc<dyn Quota>) -> Limited {
         Limited { inner, quota }
     }
@@ -40,7 +40,7 @@ impl Layer for Limited {
                 });
                 return self.inner.submit(ObjectOp::Append { bytes, admit });
             }
-            // What shares blocks takes none.
+            // Shared blocks take no space.
             ObjectOp::Clone { .. } => return self.inner.submit(op),
             _ => op.grows_to(),
         };

@@ -1,7 +1,7 @@
 //! An open file of the host, or one in memory.
 //!
-//! Owns: a share of the descriptor. Buffers: a read is a range that the transport fetches late; a write takes slices of what
-//! was received, or lets a peer's memory fill the file where both are in reach of its transport.
+//! Buffers: a read is a range that the transport fetches late. A write takes slices of the received message, or lets the peer's
+//! memory fill the file, if the transport reaches both.
 
 use weft_machine::file::busy::{self, Unlocked};
 use weft_machine::{File, FileRange, Payload, PayloadSource, Pool, RemotePayload};
@@ -38,7 +38,7 @@ impl Plain {
         appended.map(|()| Done::Done)
     }
 
-    /// Carries out at once what needs no wait but for a worker that has the file.
+    /// Runs a call at once, unless a worker has claimed the file.
     fn unlocked<'a>(&'a self, call: impl FnOnce(Unlocked) -> Result<Done, Error> + 'a) -> Submission<'a> {
         match Unlocked::all() {
             Some(unlocked) => Submission::Now(call(unlocked)),
@@ -47,7 +47,7 @@ impl Plain {
     }
 }
 
-/// The bytes of `[offset, offset + len)` of a file of `size` bytes, unread as yet.
+/// The existing bytes of `[offset, offset + len)` of a file of `size` bytes, as a range to be read later.
 pub(crate) fn range(file: &File, size: u64, offset: u64, len: usize) -> Payload {
     let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
     Payload::File(FileRange { file: file.clone(), offset, len })
@@ -84,8 +84,8 @@ impl Object for Plain {
             }
             ObjectOp::Sync { ended } => Submission::later(async move {
                 let synced = file.clone();
-                // While a worker has the file for itself the call waits as a task: in the kernel it would keep a worker's place
-                // as long.
+                // While a worker has claimed the file, this waits as a task: waiting in the kernel would occupy a
+                // worker for as long.
                 let flush = busy::blocking_in(file, move || {
                     let done = rustix::fs::fsync(&synced).map_err(Error::from);
                     ended(&done);
@@ -132,11 +132,11 @@ impl Object for Plain {
     }
 
     fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
-        // One system call, where a range costs two (one for the size).
+        // One system call, whereas a range costs two (one for the size).
         let mut buf = pool.try_alloc(len)?;
         buf.set_len(len);
         let window = buf.into_window();
-        // What fails here fails again, with its reason, when the range is read.
+        // An error here occurs again, with its reason, when the range is read.
         let read = self.0.try_read_at(offset, &window)?.ok()?;
         let mut buf = window.try_into_buf().ok()?;
         buf.set_len(read);
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// In the kernel it would wait as well, and keep its worker's place from who reads other files.
+    /// In the kernel it would also wait, and take its worker from readers of other files.
     #[test]
     fn a_flush_begins_when_no_worker_has_the_file() {
         let file = tempfile::tempfile().unwrap();

@@ -1,6 +1,6 @@
 //! An open file whose changes other than writes are durable when they are answered.
 //!
-//! A client that was told of a write asks for a flush where it wants one. After other changes it asks for none.
+//! A client requests a flush after writes if it wants one, but not after other changes.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! An open file whose changes watches of directories hear of.
+//! An open file whose changes are reported to watches of directories.
 //!
-//! Cost: while nobody watches, one atomic load a change.
+//! Cost: while nobody watches, one atomic load per change.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::super::stream::Stream;
 use super::super::watch::{What, Witness};
 use super::{Done, Layer, Object, ObjectOp, Submission};
 
-/// What changes.
+/// The changing object.
 #[derive(Debug)]
 pub enum Told {
     /// A file.
     File(NodeId),
-    /// A stream of one.
+    /// A stream of a file.
     Stream(Arc<Stream>),
 }
 
@@ -29,12 +29,12 @@ pub struct Witnessed {
 }
 
 impl Witnessed {
-    /// `witness` hears of what is changed by `inner`.
+    /// Reports changes through `inner` to `witness`.
     pub fn new(inner: Arc<dyn Object>, told: Told, witness: Witness) -> Witnessed {
         Witnessed { inner, told, witness }
     }
 
-    /// Before a change: whoever sees it on the disk is to know that it is ours.
+    /// Before a change: marks it as our own for whoever sees it on the disk.
     fn mark(&self) {
         let own = self.witness.watches.own();
         if own.is_observed() {

@@ -1,4 +1,4 @@
-//! What every block promises, put to all of them. A new implementer is one line in `every_block`.
+//! The guarantees of every block, checked for all implementers. A new implementer is one line in `every_block`.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::Error;
 use crate::block::{Block, BlockOp, Extent, Medium, Outcome};
 use crate::volume::plain::{Direct, Plain};
 
-/// Room for a large page, where there are such, and for small ones behind it.
+/// Room for a huge page, if available, followed by small ones.
 const SIZE: u64 = 3 << 20;
 
 struct Bench {
@@ -23,8 +23,8 @@ struct Bench {
     _dir: tempfile::TempDir,
 }
 
-/// All implementers, each on bytes of its own. Where the file system has no direct transfers, that one is left out, and
-/// the suite says so.
+/// All implementers, each with bytes of its own. If the file system has no direct transfers, that one is left out,
+/// and the suite says so.
 fn every_block() -> Vec<Bench> {
     let mut benches = Vec::new();
     for name in ["ram", "taken", "file", "direct"] {
@@ -174,7 +174,7 @@ fn zeroes_are_zeros_whether_they_keep_their_space_or_not() {
                     }
                     other => panic!("{}: {other:?}", bench.name),
                 }
-                // And nothing beside it.
+                // And the bytes beside it are unchanged.
                 assert_eq!(bench.read(offset - 1, 1).await, [0xee]);
                 assert_eq!(bench.read(offset + len, 1).await, [0xee]);
             }
@@ -201,7 +201,7 @@ fn the_status_tells_holes_and_covers_the_range() {
         let extents = bench.status(0, SIZE, 100).await;
         assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), SIZE);
         assert!(extents.windows(2).all(|pair| pair[0].hole != pair[1].hole), "neighbours differ");
-        // Where the data is, there is no hole; a file system may call more data than that.
+        // There is no hole where data is; a file system may report more data than that.
         let mut at = 0;
         for extent in &extents {
             let data = (128 << 10)..(192 << 10);
@@ -256,7 +256,7 @@ fn a_long_story_agrees_with_a_plain_vector() {
         let mut chance = Chance(0x5eed);
         let mut model = vec![0_u8; SIZE as usize];
         for step in 0..600 {
-            // Half of all ranges are aligned, so that both ways of a direct volume meet.
+            // Half of all ranges are aligned, so that a direct volume uses both paths.
             let unit = [1, 4096][chance.below(2) as usize];
             let offset = chance.below(SIZE / unit) * unit;
             let len = ((1 + chance.below(65_536 / unit)) * unit).min(SIZE - offset);
@@ -293,7 +293,7 @@ fn reads_of_a_file_are_ranges_that_nobody_has_read() {
         let Outcome::Data(payload) = read else { panic!("{read:?}") };
         let is_range = matches!(payload, weft_machine::Payload::File(_));
         assert_eq!(is_range, bench.name != "direct", "{}", bench.name);
-        // Aligned writes past the page cache, and the other way, see each other.
+        // Aligned writes that bypass the page cache, and others, see each other.
         bench.write(4096, &[7; 4096]).await;
         assert_eq!(bench.read(4097, 4095).await, [7; 4095]);
         bench.write(4097, &[8; 2]).await;
@@ -301,7 +301,7 @@ fn reads_of_a_file_are_ranges_that_nobody_has_read() {
     });
 }
 
-/// A connection that ends drops the futures of its requests, while threads still carry them out.
+/// A closing connection drops the futures of its requests, while threads still carry them out.
 #[test]
 fn requests_that_follow_the_drop_of_a_change_wait_for_it() {
     const LEN: usize = 8192;
@@ -344,7 +344,7 @@ fn requests_that_follow_the_drop_of_a_change_wait_for_it() {
     }
 }
 
-/// fallocate keeps everybody else from the file until it ends, which takes minutes where a client has fragmented it.
+/// fallocate excludes everybody else from the file until it ends, which takes minutes if a client has fragmented it.
 #[test]
 fn who_writes_to_a_volume_while_a_range_of_it_is_freed_waits_as_a_task() {
     let (offset, len, durable) = (0, 8192, false);

@@ -1,4 +1,4 @@
-//! The folder of volumes: creating, finding again, locks, and what is left of a crash.
+//! The folder of volumes: creating, finding again, locks, and what a crash leaves behind.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -72,7 +72,7 @@ fn a_volume_is_created_found_again_and_forgotten() {
 
     home.volumes.remove("vol1", false).expect("it is forgotten");
     assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::NotFound(_))));
-    // Its file stayed, and can become a volume again, as it is.
+    // Its file stays, and can become a volume again as it is.
     let again = Create { size: None, ..on(Place::File(home.file()), 0) };
     assert_eq!(home.volumes.create("again", &again).expect("it is taken").size, 1 << 20);
     home.volumes.remove("again", true).expect("it is removed");
@@ -117,7 +117,7 @@ fn a_file_that_came_into_the_place_of_a_volumes_own_is_that_volumes() {
         let alias = home.volumes.create("alias", &Create { size: None, ..on(Place::File(path), 0) });
         assert!(matches!(alias, Err(Error::Taken { name, .. }) if name == "vol1"));
     }
-    // An earlier program gave it to two.
+    // An earlier program assigned it to two volumes.
     fs::copy(home.metadata("vol1"), home.metadata("early")).expect("it is copied");
     assert!(matches!(home.volumes.remove("early", true), Err(Error::Taken { name, .. }) if name == "vol1"));
     assert!(home.file().exists());
@@ -161,7 +161,7 @@ fn an_open_volume_grows_and_whoever_has_it_sees_that() {
         })
         .expect("a runtime");
         assert_eq!(home.volumes.info("vol1").expect("it is there").superblock, grown);
-        // Still nobody else's.
+        // Still exclusively open.
         drop(volume.block);
         assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::InUse(_))));
     }
@@ -176,13 +176,13 @@ fn a_torn_change_of_the_metadata_is_as_if_it_had_not_begun() {
     home.volumes.resize("vol1", 16384, false).expect("it grows");
     let whole = fs::read(&path).expect("metadata");
     assert_eq!(whole.len(), FILE_BYTES);
-    // Generation 3 lies in copy 1; some of it was written.
+    // Generation 3 is in copy 1, partially written.
     torn[COPY_BYTES..][..48].copy_from_slice(&whole[COPY_BYTES..][..48]);
     fs::write(&path, &torn).expect("it is damaged");
     assert_eq!(home.volumes.info("vol1").expect("the older copy counts").superblock, old);
-    // Its file is longer than it says, which a crash may leave behind: a volume is what the superblock promises.
+    // Its file is longer than the superblock says, which a crash may cause: the superblock decides.
     assert_eq!(home.volumes.open("vol1", &home.pool).expect("it opens").block.geometry().size, 8192);
-    // What was torn was written anew then, as generation 3.
+    // The torn copy was then rewritten as generation 3.
     assert_eq!(home.volumes.resize("vol1", 32768, false).expect("it grows").generation, 5);
     assert_eq!(home.volumes.info("vol1").expect("it is whole").superblock.size, 32768);
 }
@@ -207,14 +207,14 @@ fn a_file_that_has_shrunk_is_not_served() {
     fs::File::options().write(true).open(home.file()).and_then(|f| f.set_len(8191)).expect("it shrinks");
     let opened = home.volumes.open("vol1", &home.pool);
     assert!(matches!(opened, Err(Error::Shrunk { expected: 8192, actual: 8191, .. })), "{opened:?}");
-    // As long as it was, it is the same file, and its end is not what it was.
+    // Extended to its old length, it is the same file, but its end has other data.
     fs::File::options().write(true).open(home.file()).and_then(|f| f.set_len(8192)).expect("it grows");
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
     assert!(volume.growth.replaced().is_some_and(|why| why.contains("shorter")));
     volume.growth.accept().expect("it is accepted");
     assert_eq!(volume.growth.replaced(), None);
     drop(volume);
-    // A shorter one in its place leaves its own as good as it was.
+    // A shorter file in its place does not affect the original file.
     fs::rename(home.file(), home.file().with_extension("own")).expect("it moves");
     fs::write(home.file(), b"short").expect("another one comes");
     assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Shrunk { .. })));
@@ -224,10 +224,10 @@ fn a_file_that_has_shrunk_is_not_served() {
     assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Io { .. })));
 }
 
-/// Another file of the same name and size, as `rm` and `truncate` make it.
+/// Another file with the same name and size, as `rm` and `truncate` create it.
 fn replace(file: &Path) {
     let (old, size) = (file.with_extension("old"), fs::metadata(file).expect("it is there").len());
-    // It stays somewhere, so that its number is not given out again within one tick of the clock.
+    // The old file is kept, so that its number is not reused within one tick of the clock.
     fs::rename(file, old).expect("it goes");
     fs::File::create_new(file).and_then(|file| file.set_len(size)).expect("another one comes");
 }
@@ -238,7 +238,7 @@ fn another_file_in_place_of_a_volumes_own_is_noticed_until_it_is_accepted() {
     home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
     let replaced = || home.volumes.open("vol1", &home.pool).expect("it opens").growth.replaced();
     assert_eq!(replaced(), None);
-    // A change of size, and a move within the file system, leave the file what it is.
+    // A change of size, and a move within the file system, do not change the file's identity.
     home.volumes.resize("vol1", 16384, false).expect("it grows");
     fs::rename(home.file(), home.file().with_extension("moved")).expect("it moves");
     fs::rename(home.file().with_extension("moved"), home.file()).expect("it moves back");
@@ -246,7 +246,7 @@ fn another_file_in_place_of_a_volumes_own_is_noticed_until_it_is_accepted() {
     replace(&home.file());
     for _ in 0..2 {
         let why = replaced().expect("it is another one, however often it was opened");
-        assert!(why.contains("vol1.img is not the file that it was"), "{why}");
+        assert!(why.contains("vol1.img is not the original file"), "{why}");
     }
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
     volume.growth.accept().expect("it is accepted");
@@ -263,7 +263,7 @@ fn metadata_of_an_older_program_learn_which_file_it_is_when_the_volume_is_opened
     let older = crate::volume::superblock::Superblock { file: None, ..made };
     fs::write(home.metadata("vol1"), [older.emit(), older.emit()].concat()).expect("metadata");
     replace(&home.file());
-    // Nobody knows what it was.
+    // Its original identity is unknown.
     let opened = home.volumes.open("vol1", &home.pool).expect("it opens");
     assert_eq!((opened.growth.replaced(), opened.superblock.generation), (None, 4));
     drop(opened);
@@ -287,16 +287,16 @@ fn a_file_that_goes_while_it_is_open_is_told() {
     assert!(volume.growth.trouble().is_some_and(|why| why.contains("move it back")));
     fs::remove_file(&moved).expect("it goes");
     assert!(
-        volume.growth.trouble().is_some_and(|why| why.contains("not there any more") && why.contains("copy"))
+        volume.growth.trouble().is_some_and(|why| why.contains("no longer exists") && why.contains("copy"))
     );
     fs::write(home.file(), [0; 8192]).expect("another one");
-    assert!(volume.growth.trouble().is_some_and(|why| why.contains("another file now")));
-    // Of one in memory nothing can.
+    assert!(volume.growth.trouble().is_some_and(|why| why.contains("now another file")));
+    // A volume in memory has no file to lose.
     home.volumes.create("r", &on(Place::Ram, 4096)).expect("it is created");
     assert_eq!(home.volumes.open("r", &home.pool).expect("it opens").growth.trouble(), None);
 }
 
-/// Nothing told of it but the errors that its client had.
+/// Only its client's errors showed the failure.
 #[test]
 fn a_volume_that_cannot_be_flushed_any_more_is_told_for_as_long_as_it_is_open() {
     let home = home();
@@ -315,8 +315,8 @@ fn a_volume_that_cannot_be_flushed_any_more_is_told_for_as_long_as_it_is_open() 
         assert!(flushed.is_err());
         let why = told(&growth).expect("it is told");
         assert!(why.contains("vol1.img failed") && why.contains("restart the server"), "{why}");
-        // A pipe is not the volume's file: each trouble is told.
-        assert!(why.contains("is another file now"), "{why}");
+        // A pipe is not the volume's file: each problem is reported.
+        assert!(why.contains("is now another file"), "{why}");
     }
 }
 
@@ -325,7 +325,7 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
     let home = home();
     let group = || Some(Membership { group: "db".into(), partnership: [9; 16] });
     home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
-    // An earlier program gave a file to two.
+    // An earlier program assigned a file to two volumes.
     fs::copy(home.metadata("vol1"), home.metadata("early")).expect("it is copied");
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
     volume.growth.set_membership(group()).expect("it enters");
@@ -333,7 +333,7 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
     volume.growth.set_membership(group()).expect("it is in it");
     assert_eq!((entered.generation, volume.growth.superblock()), (4, entered.clone()));
     drop(volume);
-    // Nor is it written to by another name, past its group.
+    // Nor can it be written to under another name, bypassing its group.
     let of_group = |e: &Error| matches!(e, Error::InGroup { name, group } if name == "vol1" && group == "db");
     assert!(home.volumes.open("early", &home.pool).is_err_and(|e| of_group(&e)));
     assert!(home.volumes.resize("early", 4096, true).is_err_and(|e| of_group(&e)));
@@ -343,7 +343,7 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
     }
     assert!(home.volumes.resize("vol1", 4096, true).is_err_and(|e| of_group(&e)));
     assert_eq!(home.volumes.resize("vol1", 16384, true).expect("it may grow").membership, group());
-    // Of another group it does not know, and its file need not be there.
+    // For another group this does nothing, and its file need not exist.
     home.volumes.leave_group("vol1", "other").expect("nothing is done");
     assert_eq!(home.volumes.info("vol1").expect("it is there").superblock.membership, group());
     fs::remove_file(home.file()).expect("it goes");
@@ -372,7 +372,7 @@ fn what_cannot_be_created_leaves_nothing_behind() {
     assert!(matches!(home.volumes.create("v", &on(no_device, 512)), Err(Error::Path { .. })));
     assert!(!home.file().exists());
     assert!(home.volumes.list().expect("a list").is_empty());
-    // What was there before is not touched.
+    // Existing contents are not touched.
     fs::write(home.file(), vec![1; 1024]).expect("a file");
     assert!(matches!(home.volumes.create("v", &on(file(), 2048)), Err(Error::Size(_))));
     assert_eq!(fs::read(home.file()).expect("it is there"), vec![1; 1024]);
@@ -400,7 +400,7 @@ fn memory_is_taken_when_that_was_asked_for_and_no_more_than_there_is() {
     assert_eq!(volume.block.geometry().size, 5 << 20);
     home.volumes.create("large", &taken(1 << 60)).expect("nothing is taken before it opens");
     let refused = home.volumes.open("large", &home.pool).expect_err("there is not so much").to_string();
-    assert!(refused.contains("are to be taken"), "{refused}");
+    assert!(refused.contains("are needed, but only"), "{refused}");
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn a_damaged_copy_of_the_metadata_takes_nothing_back_and_is_written_anew() {
         let mut bytes = fs::read(home.metadata("vol1")).expect("it can be read");
         bytes[damaged * COPY_BYTES + 100] ^= 0x55;
         fs::write(home.metadata("vol1"), bytes).expect("it is damaged");
-        // Who only looks writes nothing.
+        // A query writes nothing.
         let known = home.volumes.info("vol1").expect("the other copy is good").superblock;
         assert_eq!((known.size, &known.membership), (32768, &membership));
         assert!(copies()[damaged].is_err());

@@ -226,7 +226,7 @@ mod tests {
             ("--ram a=1M --snapshots a=%F", "--snapshots a: a ramdisk has none", true),
             (
                 "./data --snapshots data=daily",
-                "--snapshots data=daily: one component of the path has the time",
+                "--snapshots data=daily: exactly one component of the path must contain the time",
                 true,
             ),
             (
@@ -236,11 +236,11 @@ mod tests {
             ),
             (
                 "--volume v --share-volumes --snapshots volumes=%F",
-                "--snapshots volumes: it is for folders",
+                "--snapshots volumes: this option is for folders",
                 true,
             ),
             ("--volume v --volume v --nbd", "--volume v is given twice", true),
-            ("--volume v --nbd --pcap x", "--pcap: nothing here goes over RDMA", true),
+            ("--volume v --nbd --pcap x", "--pcap: nothing is served over RDMA", true),
             (
                 "./data --nfs-port 0 --export data:xprtsec=tls",
                 "--export data:xprtsec=... needs a certificate: give --nfs-tls-cert and --nfs-tls-key",
@@ -274,7 +274,7 @@ mod tests {
             (asked(ram, |c| c.limits.cores = Some(0)), "limits.cores = 0: write a number from 1 to 1024"),
             (asked(ram, |c| c.limits.buffers_bytes = 1), "limits.buffers = 1: write a size from 64M to "),
             (asked(ram, |c| c.limits.spin *= 1 << 20), "limits.spin = "),
-            (asked(ram, |c| c.users.clear()), "users: one user"),
+            (asked(ram, |c| c.users.clear()), "users: configure exactly one user"),
             (asked(ram, |c| c.shares.clear()), "there is neither a share nor a volume"),
             (
                 asked(ram, |c| c.shares[0].snapshots = Some("%F".into())),

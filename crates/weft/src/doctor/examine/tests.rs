@@ -324,7 +324,7 @@ fn a_peer_that_refuses_crcs_is_told_from_one_that_refuses_us() {
     assert!(crc.remedy.as_ref().is_some_and(|remedy| remedy.contains("--no-crc")), "{crc:?}");
     assert_eq!(report.step("MPA").status, Status::Ok);
     // Eight Reads in each direction, without peer-to-peer.
-    assert!(report.step("IRD/ORD").found.contains("takes 8"));
+    assert!(report.step("IRD/ORD").found.contains("accepts 8"));
     assert_eq!(report.step("peer-to-peer").status, Status::Skipped);
     assert!(!report.verdict.rdma && report.verdict.because.contains("CRC"));
 }

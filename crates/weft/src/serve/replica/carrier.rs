@@ -4,9 +4,9 @@
 //! hello makes a new one if the old one was lost. Otherwise nothing is retried here: the source retries after a
 //! hello.
 //!
-//! Buffers: an append is gathered into one pool buffer (the only copy on this side; RDMA needs memory in one piece); blocks are
-//! read from the volume's file straight into one. Over RDMA the destination pulls from that buffer; over TCP it is
-//! sent from there.
+//! Buffers: an append is gathered into one pool buffer (the only copy on this side; RDMA needs memory in one piece);
+//! blocks are read from the volume's file straight into one. Over RDMA the destination pulls from that buffer; over
+//! TCP it is sent from there.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::cell::{Cell, RefCell};

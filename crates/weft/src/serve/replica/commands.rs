@@ -47,7 +47,9 @@ pub(super) async fn carry_out(
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
             source.suspend(n).await.map_err(|e| of_link(&group, &name, &e))?;
             let group = &group.name;
-            Ok(Reply::Done(format!("replication of {group} to {name} is suspended; to continue: weft replica resume {group}")))
+            Ok(Reply::Done(format!(
+                "replication of {group} to {name} is suspended; to continue: weft replica resume {group}"
+            )))
         }
         Command::Resume { group, to } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
@@ -187,7 +189,9 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         (None, None) => return Err("no volume is named".into()),
     };
     if wanted.volumes.len() != wanted.their_volumes.len() {
-        return Err("give as many volumes for the other host as for this one: VOL1,VOL2 HOST:VOL1,VOL2".into());
+        return Err(
+            "give as many volumes for the other host as for this one: VOL1,VOL2 HOST:VOL1,VOL2".into()
+        );
     }
     let mut sizes = Vec::new();
     for volume in &wanted.volumes {
@@ -230,7 +234,9 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         Some(group) => {
             if group.config().volumes != wanted.volumes {
                 let volumes = group.config().volumes.join(",");
-                return Err(format!("group {name:?} already exists, with {volumes}: choose another name with --group"));
+                return Err(format!(
+                    "group {name:?} already exists, with {volumes}: choose another name with --group"
+                ));
             }
             // Checked before the other server is asked to become a copy.
             match group.state() {
@@ -470,7 +476,9 @@ async fn switch(
             let others = group.tell_of_failover(replicas, list).await;
             let name = &group.name;
             let lost = match mode {
-                Some(Mode::Asynchronous) => format!("; writes that {host} had acknowledged but not sent yet are missing"),
+                Some(Mode::Asynchronous) => {
+                    format!("; writes that {host} had acknowledged but not sent yet are missing")
+                }
                 _ => String::new(),
             };
             Ok(Reply::Done(format!(
@@ -484,7 +492,9 @@ async fn switch(
              is lost, add --failover on this host",
             group.name, group.name
         )),
-        _ if failover => Err(format!("{} is the source on this host: --failover is for a destination", group.name)),
+        _ if failover => {
+            Err(format!("{} is the source on this host: --failover is for a destination", group.name))
+        }
         _ => {
             let (group, source, n, to) = destination(replicas, name, to)?;
             let_follow(&source, &to).await;
@@ -573,7 +583,8 @@ async fn remove(
         if !force {
             let log = match group.status().map(|status| status.last.saturating_sub(status.applied)) {
                 _ if stopped.cause == Cause::Over => "Its volumes stay as they are".to_owned(),
-                None => "Records in its log that are not yet in its volumes are lost when it is removed".to_owned(),
+                None => "Records in its log that are not yet in its volumes are lost when it is removed"
+                    .to_owned(),
                 Some(0) => "Its volumes contain everything in its log".to_owned(),
                 Some(n) => format!("{n} records of its log are applied to its volumes when it is removed"),
             };
@@ -680,15 +691,21 @@ async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Resul
     if end {
         let ended = held().take().is_some();
         return match ended {
-            true => Ok(Reply::Done(format!("the snapshot of {name} is removed, with everything written to it"))),
+            true => {
+                Ok(Reply::Done(format!("the snapshot of {name} is removed, with everything written to it")))
+            }
             false => Err(format!("there is no snapshot of {name}")),
         };
     }
     let State::Destination(copy) = group.state() else {
-        return Err(format!("{name} is not a destination on this host: run the test on the host of the copy"));
+        return Err(format!(
+            "{name} is not a destination on this host: run the test on the host of the copy"
+        ));
     };
     if held().is_some() {
-        return Err(format!("a snapshot of {name} already exists; to end it: weft replica test-failover {name} --end"));
+        return Err(format!(
+            "a snapshot of {name} already exists; to end it: weft replica test-failover {name} --end"
+        ));
     }
     let picture = picture::take(replicas, &group, &copy).await?;
     let uris = picture.uris.clone();

@@ -1,8 +1,9 @@
 //! The configuration of a server's groups: their volumes, their partners, and how to reach them.
 //!
-//! Layout: `STATE/replica/GROUP.json`, one file per group, closed to other users, because it contains passwords. Beside it are the
-//! journal, `GROUP.log`, and `GROUP.members`, a second list of the group's volumes: it keeps them closed if the first
-//! file cannot be read. A file is written under another name and renamed. The state of replication is in the journal.
+//! Layout: `STATE/replica/GROUP.json`, one file per group, closed to other users, because it contains passwords.
+//! Beside it are the journal, `GROUP.log`, and `GROUP.members`, a second list of the group's volumes: it keeps them
+//! closed if the first file cannot be read. A file is written under another name and renamed. The state of
+//! replication is in the journal.
 
 use std::collections::BTreeSet;
 use std::fs;

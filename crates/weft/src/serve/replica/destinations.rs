@@ -178,7 +178,11 @@ impl Group {
                 match told {
                     Ok(_) | Err(Untold::Older) => drop(has.insert(partner.name, count)),
                     Err(Untold::Because(why)) => {
-                        tracing::debug!("group {}: {} did not get the list of destinations: {why}", self.name, partner.name);
+                        tracing::debug!(
+                            "group {}: {} did not get the list of destinations: {why}",
+                            self.name,
+                            partner.name
+                        );
                     }
                 }
             }
@@ -485,7 +489,10 @@ mod tests {
             said_of("db", &seen(name, "localhost", None).partner, &told, &["b".to_owned().into()], "a")
         };
         let left_out = said("b", Ok(Vec::new()));
-        assert!(left_out.contains("does not become a copy of a: seen from there, localhost:445 leads"), "{left_out}");
+        assert!(
+            left_out.contains("does not become a copy of a: seen from there, localhost:445 leads"),
+            "{left_out}"
+        );
         assert!(!left_out.contains("also"), "{left_out}");
         assert_eq!(said("c", Ok(Vec::new())), "; c also becomes a copy of a");
         let untold = said("c", Err(Untold::Older));

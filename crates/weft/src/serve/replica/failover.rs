@@ -90,7 +90,9 @@ fn told(name: &str, host: &str, mode: Option<Mode>, objection: &Engines) -> (Obj
         Engines::Alive(_) => {
             let lost = match mode {
                 Some(Mode::Synchronous) => {
-                    format!("writes that {host} acknowledges before it learns about this side are refused there")
+                    format!(
+                        "writes that {host} acknowledges before it learns about this side are refused there"
+                    )
                 }
                 _ => format!("writes that {host} has acknowledged but not sent yet are lost"),
             };
@@ -141,7 +143,10 @@ mod tests {
         let told = |objection| told("db", "alpha", Some(Mode::Synchronous), &objection);
         let (alive, behind) = (Engines::Alive(Duration::from_millis(1500)), Engines::Behind(3));
         let one = refusal("db", &each_once(vec![told(behind)], Vec::new()));
-        assert!(one.ends_with("despite this objection: `weft replica switch db --failover --force=behind`"), "{one}");
+        assert!(
+            one.ends_with("despite this objection: `weft replica switch db --failover --force=behind`"),
+            "{one}"
+        );
         let more = (Objection::OtherHasMore, "this copy lacks records 4 to 9; gamma has them".to_owned());
         let own = vec![told(alive), told(behind), told(Engines::Inconsistent)];
         let answers = (Objection::Alive, "alpha could be asked".to_owned());

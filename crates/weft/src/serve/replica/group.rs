@@ -193,10 +193,7 @@ impl Host for Home {
             }
             // Adds what an older version has not recorded, and sizes that have grown.
             if let Err(why) = group.keep(&self.replicas) {
-                tracing::warn!(
-                    "group {}: a replaced volume may go unnoticed: {why}",
-                    group.name
-                );
+                tracing::warn!("group {}: a replaced volume may go unnoticed: {why}", group.name);
             }
             match lock(&group.journal).as_ref() {
                 Some(journal) => Ok(group.side(&self.replicas, journal)),
@@ -525,9 +522,7 @@ impl Group {
         change(&mut new);
         replicas.folder.save(&new).map_err(|e| {
             let (name, folder) = (&self.name, replicas.folder.path().display());
-            format!(
-                "cannot record group {name} in {folder}: {e}; fix that and repeat the command"
-            )
+            format!("cannot record group {name} in {folder}: {e}; fix that and repeat the command")
         })?;
         *config = new;
         Ok(())

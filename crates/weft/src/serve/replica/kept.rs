@@ -164,7 +164,7 @@ mod tests {
         assert!(why(made_anew).is_some_and(|why| why.contains("not the group's volume")));
         let on_another =
             Superblock { file: Some(FileIdentity { inode: 12, born_us: Some(6) }), ..superblock() };
-        assert!(why(on_another).is_some_and(|why| why.contains("vol1.img is not the file")));
+        assert!(why(on_another).is_some_and(|why| why.contains("vol1.img is not the group's file")));
         let in_memory = Superblock { file: None, medium: Medium::Ram, ..superblock() };
         assert!(why(in_memory).is_some());
         let smaller = Superblock { size: 8 << 20, ..superblock() };

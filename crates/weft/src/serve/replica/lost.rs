@@ -77,9 +77,7 @@ fn source_has(state: &State, peers: &[&PeerState]) -> String {
     let each: Vec<String> = peers.iter().map(each).collect();
     let unreplayed = match state.closed {
         true => "",
-        false => {
-            " (after a power failure perhaps only in the log: only the lost file can bring those back)"
-        }
+        false => " (after a power failure perhaps only in the log: only the lost file can bring those back)",
     };
     let partners = match each.is_empty() {
         true => "nobody has a copy".to_owned(),
@@ -180,12 +178,12 @@ mod tests {
         let mut copy = state(Role::Destination, &[]);
         copy.consistent = true;
         let said = ways_out("db", &["a".into(), "b".into()], Ok(&copy));
-        assert!(said.contains("this side is a copy: all acknowledged writes are on the other host"), "{said}");
-        assert!(said.contains("weft replica create a,b OTHERHOST:a,b"), "{said}");
-        let said = ways_out("db", &["a".into()], Err("it is gone".into()));
         assert!(
-            said.contains("does not say which side has what either (it is gone): first run"),
+            said.contains("this side is a copy: all acknowledged writes are on the other host"),
             "{said}"
         );
+        assert!(said.contains("weft replica create a,b OTHERHOST:a,b"), "{said}");
+        let said = ways_out("db", &["a".into()], Err("it is gone".into()));
+        assert!(said.contains("does not say which side has what either (it is gone): first run"), "{said}");
     }
 }

@@ -466,7 +466,9 @@ impl Replicas {
         self.enter(group.clone());
         // Once it has the answer, the source finds an open door.
         if let Err(why) = group.settled(|state| matches!(state, State::Destination(_))).await {
-            self.dissolve(&group, true).await.map_err(|e| format!("{why}; and the group could not be removed: {e}"))?;
+            self.dissolve(&group, true)
+                .await
+                .map_err(|e| format!("{why}; and the group could not be removed: {e}"))?;
             return Err(why);
         }
         tracing::info!("group {} is now a destination of {}", group.name, join.source);

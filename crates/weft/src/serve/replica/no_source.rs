@@ -43,7 +43,9 @@ fn none_is_source(name: &str, own: Standing, others: &[(String, Option<Holds>)])
     let hosts = hosts.join(" and ");
     let to_type = match own.cmp(best) {
         std::cmp::Ordering::Greater => format!("this side has the most: run `{failover}` here"),
-        std::cmp::Ordering::Equal => format!("this side has as much as {host}: run `{failover}` here or there"),
+        std::cmp::Ordering::Equal => {
+            format!("this side has as much as {host}: run `{failover}` here or there")
+        }
         std::cmp::Ordering::Less => format!("{host} has the most: run `{failover}` there"),
     };
     Some(format!(
@@ -151,7 +153,10 @@ mod tests {
         let here = says(standing(true, 2, 5), standing(true, 1, 9));
         assert!(here.contains("no side is the source") && here.contains("this side has the most"), "{here}");
         let there = says(standing(false, 2, 5), standing(true, 1, 9));
-        assert!(there.contains("beta has the most: run `weft replica switch db --failover` there"), "{there}");
+        assert!(
+            there.contains("beta has the most: run `weft replica switch db --failover` there"),
+            "{there}"
+        );
         assert!(says(standing(true, 1, 9), standing(true, 1, 9)).contains("here or there"));
         // A side that is something else, has an older version, or cannot be asked.
         assert_eq!(told(standing(true, 1, 9), Some(Holds::from(Part::Nothing))), None);

@@ -204,9 +204,9 @@ impl Most {
         let holder = &self.holder;
         match (self.epoch, self.last) {
             most if most <= (epoch, last) => None,
-            (later, _) if later > epoch => Some(format!(
-                "this copy is of epoch {epoch}; {holder} has later writes, of epoch {later}"
-            )),
+            (later, _) if later > epoch => {
+                Some(format!("this copy is of epoch {epoch}; {holder} has later writes, of epoch {later}"))
+            }
             (_, most) => Some(format!(
                 "this copy lacks records {} to {most}; {holder} has them",
                 last.saturating_add(1)

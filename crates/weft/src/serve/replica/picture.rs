@@ -55,14 +55,14 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
     let blocks = copy.snapshot(stores).await.map_err(|e| e.to_string())?;
     let exports = group.members.iter().zip(blocks).map(|(member, block)| Export {
         name: member.name.clone(),
-        description: "a picture of a copy, which goes with its test".into(),
+        description: "a snapshot of a copy, removed at the end of the test".into(),
         block,
         read_only: false,
     });
     let acceptor = replicas.acceptor.get().ok_or("the server does not listen yet")?;
     let server = nbd::server(exports.collect(), &replicas.pool, None);
-    let folder =
-        std::path::absolute(replicas.folder.path()).map_err(|e| format!("cannot find the path of the snapshot's socket: {e}"))?;
+    let folder = std::path::absolute(replicas.folder.path())
+        .map_err(|e| format!("cannot find the path of the snapshot's socket: {e}"))?;
     let path = socket_path(&folder, &group.name, &shm::runtime_dir())?;
     if !path.starts_with(&folder) {
         let of_user = shm::secure_dir(path.parent().unwrap_or(&folder));

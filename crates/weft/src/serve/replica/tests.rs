@@ -183,7 +183,7 @@ fn what_a_join_did_not_make_it_does_not_remove() {
     let busy = fs::File::create(folder.join("busy.log")).unwrap();
     rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let refused = host.join(|_| ()).unwrap_err();
-    assert!(refused.contains("remembered"), "{refused}");
+    assert!(refused.contains("already recorded"), "{refused}");
     let refused = host.join(|join| join["group"] = json!("busy")).unwrap_err();
     assert!(refused.contains("busy.log"), "{refused}");
     // Leftovers of a crash are no obstacle, except to an invalid message.
@@ -381,7 +381,7 @@ fn a_copy_that_was_told_of_its_sources_successor_is_no_source_unasked() {
     assert!(refused.contains("alive: ") && refused.contains("--force=alive,resync,switched`"), "{refused}");
     // The roles were not exchanged.
     host.know(2, json!([partner("third:db", 2, "y")]), "");
-    let unasked = "127.0.0.1 could not be asked, and may have more".to_owned();
+    let unasked = "127.0.0.1 could not be asked and may have more".to_owned();
     assert_eq!(is_behind(), Elsewhere { unasked, ..Elsewhere::default() });
     for odd in ["", "a\nb", &"x".repeat(129)] {
         assert!(matches!(host.know(3, json!([partner(odd, 99, "y")]), ""), Tell::Error(_)), "{odd}");

@@ -53,7 +53,7 @@ fn a_full_table_gives_up_what_nobody_needs() {
     let held = seen(&mut t, 3, NodeId::ROOT, "held");
     let hold = t.keep(held, fd());
     let idle = seen(&mut t, 4, NodeId::ROOT, "idle");
-    // Full. The next two take the places of those that are neither parents nor held.
+    // Full. The next two evict nodes that are neither parents nor held.
     seen(&mut t, 5, NodeId::ROOT, "e");
     seen(&mut t, 6, NodeId::ROOT, "f");
     assert!(t.kind(dir).is_ok() || t.kind(inside).is_err());
@@ -94,7 +94,7 @@ fn a_turn_sees_each_cached_descriptor_once_and_what_is_unlinked_no_more() {
     }
     assert_eq!(t.turn(usize::MAX).len(), 5);
     assert!(t.unlinked(NodeId::ROOT).is_none(), "the share's own folder");
-    // A node that gave its descriptor up and gets another is in the clock once.
+    // A node that lost its descriptor and gets another one is in the clock once.
     t.keep(ids[0], fd());
     assert_eq!((t.turn(usize::MAX).len(), t.cached.len()), (6, 10));
 }

@@ -62,7 +62,8 @@ impl Group {
         if role == Role::Destination {
             replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
             let place = (!config.in_memory).then_some(replicas.folder.path());
-            let free = free_bytes(place).map_err(|e| format!("cannot find out how much space is free: {e}"))?;
+            let free =
+                free_bytes(place).map_err(|e| format!("cannot find out how much space is free: {e}"))?;
             setup::leaves_enough("its journal", bytes, free)?;
         }
         // All checks have passed. From here on, files with this name are leftovers or made by this call.
@@ -124,7 +125,9 @@ impl Group {
             for volume in &others {
                 // Another server has the volume or its metadata open.
                 if let Err(e) = volumes.leave_group(volume, &name) {
-                    tracing::warn!("volume {volume}: {e}; its metadata may still say that it is in the group {name}");
+                    tracing::warn!(
+                        "volume {volume}: {e}; its metadata may still say that it is in the group {name}"
+                    );
                 }
             }
             erase(&folder, &name, &members)
