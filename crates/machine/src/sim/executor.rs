@@ -174,7 +174,8 @@ impl World {
     pub(crate) fn wall(&self) -> Duration {
         self.wall_origin.set(self.wall_origin.get() + 1);
         let nanos = self.wall_origin.get() + i128::from(self.now().as_nanos());
-        Duration::from_nanos_u128(u128::try_from(nanos).unwrap_or(0))
+        // 64 bits of nanoseconds reach the year 2554.
+        Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }
 
     pub(super) fn set_wall(&self, wall: Duration) {
