@@ -10,8 +10,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
 use std::task::Waker;
 
-use super::write::overlap;
 use super::{Active, Core, Source};
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
 
 /// The waits of one source.
 #[derive(Debug, Default)]

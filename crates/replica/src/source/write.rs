@@ -18,10 +18,6 @@ use crate::record::{Header, Kind, Record, sum_of};
 use crate::replay;
 use crate::status::Phase;
 
-pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
-}
-
 fn halted(core: &Core) -> Option<StoreError> {
     let why = match &core.halted {
         Some(halt) => halt.why.clone(),
