@@ -201,18 +201,18 @@ fn converse(stream: TcpStream, from: SocketAddr, token: &str, server: Option<mea
             break;
         }
     }
-    note!("{from}: has gone");
+    note!("{from}: closed the connection");
 }
 
 /// The clients of a conversation.
 struct Hands {
     crew: Option<Crew>,
     running: Option<Running>,
-    /// CPU time of this process when the counting began; afterwards, what was used while counting.
+    /// CPU time of this process when counting began; afterwards, the time used while counting.
     cpu: Duration,
-    /// The server that is observed.
+    /// The observed server.
     server: Option<measure::Server>,
-    /// This host, and the server's processor time, when that began.
+    /// This host's counters, and the server's processor time, when observation began.
     since: Option<(Counters, Duration)>,
 }
 
@@ -226,11 +226,11 @@ impl Drop for Hands {
 
 impl Hands {
     fn crew(&self) -> Result<&Crew, Failure> {
-        self.crew.as_ref().ok_or_else(|| "no threads were asked for".into())
+        self.crew.as_ref().ok_or_else(|| "no threads were requested".into())
     }
 
     fn running(&mut self) -> Result<&mut Running, Failure> {
-        self.running.as_mut().ok_or_else(|| "nothing runs".into())
+        self.running.as_mut().ok_or_else(|| "no client is running".into())
     }
 
     fn server(&self) -> Result<measure::Server, Failure> {
@@ -244,10 +244,10 @@ impl Hands {
             Ask::Threads { threads, waiting } if (1..=MANY).contains(&threads) => {
                 self.crew = None;
                 let cores = std::thread::available_parallelism()?.get();
-                // Whoever hired it hears of interrupts.
+                // The conductor handles interrupts.
                 self.crew = Some(Crew::start(threads as usize, cores, waiting, &Arc::default())?);
             }
-            Ask::Threads { threads, .. } => return Err(format!("{threads} threads cannot be had").into()),
+            Ask::Threads { threads, .. } => return Err(format!("cannot start {threads} threads").into()),
             Ask::Open { thread, key, way, files } => {
                 let way = way.way()?;
                 self.crew()?.open(thread as usize, key, &way, files)?;
@@ -273,7 +273,7 @@ impl Hands {
             }
             Ask::Stop => self.running()?.stop(),
             Ask::Counted => {
-                let running = self.running.take().ok_or("nothing runs")?;
+                let running = self.running.take().ok_or("no client is running")?;
                 return Ok(Answer::Counted { counted: Box::new(running.counted()?), cpu: self.cpu });
             }
             Ask::Close(key) => self.crew()?.close(key)?,
@@ -288,7 +288,7 @@ impl Hands {
                 let host = Counters::now()?.since(&host);
                 return Ok(Answer::Observed(Box::new(EndSample {
                     cpu: Some(spent),
-                    // By this host's clock: the other's may be another.
+                    // By this host's clock: the conductor's may differ.
                     cycles: Some((spent.as_secs_f64() * cpu::processor()?.1) as u64),
                     idle_percent: host.idle_percent,
                     interrupts: Some(host.interrupts),

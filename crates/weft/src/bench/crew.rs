@@ -1,8 +1,7 @@
 //! Clients: threads of this process, each with sessions and open files of its own.
 //!
-//! What: a [`Crew`] is told from one ordinary thread what its threads shall open and do. A client (of a transport) lives on its
-//! thread and never leaves it; it is known by a number.
-//! Owns: the threads, their connections and open files. Does not: decide what is measured, or when.
+//! A [`Crew`] receives the work for its threads from one ordinary thread. A client of a transport lives on its thread
+//! and never leaves it; it is identified by a number. The crew owns the threads, their connections and open files.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -35,16 +34,16 @@ use crate::signals::unless_stopped;
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
 
-/// Bytes of one WRITE while files are made, and how many are outstanding. The kernel keeps a file in pieces as long as the
-/// writes that made it, and ext4 walks through every block of a piece that is written to: 8 KiB cost 20 us in a file that
-/// was made by megabytes and 3 us in one that was made by 64 KiB, as cp and dd make them.
+/// Size of one WRITE while files are created. The kernel keeps a file in pieces as long as the writes that created
+/// it, and ext4 walks through every block of a piece that is written to: 8 KiB cost 20 us in a file created by writes
+/// of a megabyte, and 3 us in one created by writes of 64 KiB, as cp and dd make them.
 const FILL_BYTES: u64 = 64 << 10;
 const FILL_DEPTH: usize = 64;
-/// A server that does not let a client in sooner is not measured.
+/// A server that takes longer to admit a client is not measured.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The same after an interrupt, to remove what was made and to say goodbye.
+/// The same after an interrupt, for removing files and saying goodbye.
 const HASTE: Duration = Duration::from_millis(750);
-/// Memory of a thread's payload buffers at least.
+/// Minimum memory of a thread's payload buffers.
 const THREAD_BUFFERS: usize = 64 << 20;
 
 thread_local! {
@@ -52,7 +51,7 @@ thread_local! {
     static POOL: RefCell<Option<Pool>> = const { RefCell::new(None) };
 }
 
-/// How a client gets in.
+/// How a client connects.
 #[derive(Clone)]
 pub(crate) struct Way {
     /// Share or export, and the folder in it.

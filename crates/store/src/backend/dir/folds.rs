@@ -220,7 +220,7 @@ impl Default for Learned {
 }
 
 impl Learned {
-    /// Takes another name. Each is filed as it is read, so that to learn them takes no long step at the end.
+    /// Takes another name. Each is filed as it is read, so that storing them needs no long step at the end.
     pub(super) fn add(&mut self, name: Vec<u8>) {
         if let Spellings::Whole(whole) = &self.0
             && whole.is_full()
@@ -240,35 +240,35 @@ struct Names {
     spellings: Spellings,
 }
 
-/// The directories remembered.
+/// The cached directories.
 #[derive(Default)]
 pub(super) struct Folds {
     dirs: HashMap<NodeId, Names>,
-    /// Those that are being learned, and whether one of our operations has changed their entries since: what was read may lack that,
-    /// and their times need not tell.
+    /// Directories being read, and whether one of our operations has changed their entries meanwhile: the read may
+    /// lack the change, which their times need not show.
     reading: HashMap<NodeId, bool>,
 }
 
-/// What is known about a name.
+/// The knowledge about a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// No entry is called so in any case.
+    /// No entry has this name in any case.
     Absent,
-    /// One is, and spelled like this.
+    /// An entry has this name, with this spelling.
     Spelled(Vec<u8>),
-    /// One may be: read the directory until it is found; there is nothing to learn.
+    /// An entry may have this name: read the directory until it is found; its names are already stored.
     Perhaps,
-    /// Nothing: read the directory, and learn it.
+    /// Unknown: read the directory, and store its names.
     Nothing,
 }
 
 impl Folds {
-    /// Whether anything is remembered of `dir`, or will be: only then must changes be told.
+    /// Whether `dir` is cached or being read: only then must changes be reported.
     pub(super) fn remembers(&self, dir: NodeId) -> bool {
         self.dirs.contains_key(&dir) || self.reading.contains_key(&dir)
     }
 
-    /// `dir` is going to be read, by one reader at a time, until [`Folds::end`].
+    /// `dir` is about to be read, by one reader at a time, until [`Folds::end`].
     pub(super) fn begin(&mut self, dir: NodeId) {
         self.reading.insert(dir, false);
     }
@@ -278,7 +278,7 @@ impl Folds {
         self.reading.remove(&dir);
     }
 
-    /// What is known about a folded name in a directory whose times are `stamp`.
+    /// The knowledge about a folded name in a directory whose times are `stamp`.
     pub(super) fn ask(&mut self, dir: NodeId, stamp: Stamp, wanted: &[u8], now: Instant) -> Known {
         match self.dirs.get(&dir) {
             None => Known::Nothing,
@@ -290,7 +290,8 @@ impl Folds {
         }
     }
 
-    /// Remembers all names of a directory, whose times were `stamp` before they were read. Not where we have changed it meanwhile.
+    /// Stores all names of a directory, whose times were `stamp` before they were read; not if we have changed it
+    /// meanwhile.
     pub(super) fn learn(&mut self, dir: NodeId, stamp: Stamp, learned: Learned, now: Instant) {
         self.dirs.remove(&dir);
         if self.reading.get(&dir).is_some_and(|changed| *changed) {

@@ -251,10 +251,10 @@ fn a_stream_that_was_flushed_is_there_after_a_loss_of_power_while_it_grew() {
     }
 }
 
-/// What was flushed under a name is there, or what has replaced it.
+/// Flushed data exists under its name, or under the name that replaced it.
 #[test]
 fn a_rename_over_a_stream_that_was_flushed_loses_nothing_with_the_power() {
-    // At once, grown from something small, and empty at first.
+    // Made large at once, grown from something small, and empty at first.
     for (first, then) in [(None, true), (Some(&b"small"[..]), true), (None, false)] {
         served(async |_, folder| {
             let watched = Watched::open(&folder, false);
@@ -268,7 +268,7 @@ fn a_rename_over_a_stream_that_was_flushed_loses_nothing_with_the_power() {
             }
             vfs.rename_stream(a, b"b", true).await.unwrap();
             if !then {
-                // The name was promised, so that it is there at least.
+                // The name was guaranteed, so it exists at least.
                 put(&vfs, a, 0, &pattern(MIB)).await.unwrap();
             }
             watched.lose_power(&folder).await;
@@ -287,7 +287,7 @@ fn a_stream_that_moves_out_again_makes_its_new_names_durable() {
         let f = file(&vfs, ROOT, "f").await.node;
         let s = make(&vfs, f, "s", &pattern(MIB)).await;
         vfs.open(s, true).await.unwrap().sync().await.unwrap();
-        // A program puts other bytes into its attribute.
+        // Another program puts other bytes into its attribute.
         let (path, attribute) = (folder.join("f"), "user.weft.stream.s");
         rustix::fs::setxattr(path, attribute, b"small", rustix::fs::XattrFlags::empty()).unwrap();
         let open = vfs.open(s, true).await.unwrap();
@@ -325,7 +325,7 @@ fn no_flush_is_answered_before_the_move_that_it_finds() {
                 Poll::Ready(())
             })
             .await;
-            // Who does not wait for the move is through after as much as this.
+            // A task that does not wait for the move is finished within this many polls.
             other.sync().await.unwrap();
         }
         watched.0.waits.store(false, Ordering::SeqCst);
@@ -340,7 +340,7 @@ fn no_flush_is_answered_before_the_move_that_it_finds() {
     });
 }
 
-/// Others read while it is taken back.
+/// Others read while the change is undone.
 #[test]
 fn a_change_that_is_taken_back_never_leaves_a_stream_empty() {
     served(async |_, folder| {
@@ -387,7 +387,7 @@ fn a_directory_that_cannot_be_synced_fails_the_flush_until_it_can() {
     });
 }
 
-/// The folder of the first attempt is gone, and that of the second is another.
+/// The folder of the first attempt is removed, and the second one is different.
 #[test]
 fn a_move_that_failed_makes_nothing_durable_for_the_next() {
     served(async |_, folder| {
@@ -416,7 +416,7 @@ fn a_name_that_is_used_again_gets_another_file() {
         let f = file(&vfs, ROOT, "f").await.node;
         let s = make(&vfs, f, "s", &pattern(MIB)).await;
         let (open, first) = (vfs.open(s, true).await.unwrap(), depot(&folder));
-        // The name goes, and its file stays: so a crash leaves it, too.
+        // The name is removed, and its file stays, as after a crash.
         watched.fail(|op| matches!(op, Op::Remove { .. }));
         vfs.remove_stream(f, b"s").await.unwrap();
         watched.mend();
@@ -426,14 +426,14 @@ fn a_name_that_is_used_again_gets_another_file() {
         assert_eq!(read(&open, 0, MIB).await, pattern(MIB));
         open.write(0, &[Bytes::from_static(b"the old one's")]).await.unwrap();
         assert_eq!(found(&vfs, f, "s").await, pattern(100_000));
-        // Renamed, it leaves its name to another.
+        // After a rename, another stream takes its old name.
         let s = vfs.stream(f, b"s", false).await.unwrap().0.node;
         vfs.rename_stream(s, b"t", false).await.unwrap();
         make(&vfs, f, "s", &pattern(70_000)).await;
         assert_eq!(found(&vfs, f, "t").await, pattern(100_000));
         vfs.remove_stream(f, b"t").await.unwrap();
         assert_eq!(found(&vfs, f, "s").await, pattern(70_000));
-        // What nothing leads to goes after two looks, while its file is known and while it is not.
+        // Files without a reference are removed after two checks, whether or not their file is cached.
         let now = Instant::now();
         vfs.sweep(now);
         vfs.sweep(now + Duration::from_secs(3599));
@@ -452,7 +452,7 @@ fn a_name_that_is_used_again_gets_another_file() {
     });
 }
 
-/// A file on the host with the streams of `of` among its attributes, as a copy has them.
+/// A file on the host that has the stream attributes of `of`, like a copy.
 fn copied(of: &Path, to: &Path) {
     let mut value = [0; 16];
     assert_eq!(rustix::fs::getxattr(of, "user.weft.stream.s", &mut value[..]).unwrap(), value.len());
@@ -472,7 +472,8 @@ fn another_file_with_the_inode_of_a_deleted_one_sees_none_of_its_streams() {
         rustix::fs::getxattr(at("f"), "user.weft.stream.s", &mut value[..]).unwrap();
         drop(vfs);
         fs::remove_file(at("f")).unwrap();
-        // Born in another tick of the clock, with the very attribute of the old one. Not every file system uses an inode again.
+        // Created in another tick of the clock, with the very attribute of the old one. Not every file system reuses
+        // inodes.
         let again = (0..100_000).find(|_| {
             let _ = fs::remove_file(at("g"));
             fs::write(at("g"), b"").unwrap();
