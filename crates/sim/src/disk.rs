@@ -5,7 +5,8 @@
 //! | changed | durable after |
 //! |---|---|
 //! | bytes and size of a file | [`ObjectOp::Sync`] of it; until then each sector is old or new |
-//! | names | [`Op::SyncDir`], [`Op::SyncAll`]; until then a beginning of the changes, in their order, is there |
+//! | a file's creation, and all changes of names before it | also by [`ObjectOp::Sync`] of it, as the journals of Linux' file systems have it |
+//! | other names | [`Op::SyncDir`], [`Op::SyncAll`]; until then the first of the changes, in their order, are there |
 //! | attributes | with a name, or with a flush of the file |
 //!
 //! A flush that fails has lost what it was to write, as Linux has it: later flushes succeed and do not write it, and every open of the
@@ -179,6 +180,12 @@ impl State {
         }
         let last = self.history.len() - 1;
         &mut self.history[last]
+    }
+
+    /// A flush of a file makes its creation durable.
+    fn commit_creation(&mut self, node: NodeId) {
+        let created = self.history.iter().position(|tree| tree.contains_key(&node)).unwrap_or_default();
+        self.history.drain(..created);
     }
 
     fn commit_names(&mut self) {
@@ -818,6 +825,7 @@ impl Open {
             } else if number > content.synced_by {
                 (content.synced, content.synced_by) = (bytes, number);
                 state.commit_attributes(node);
+                state.commit_creation(node);
             }
             drop(state);
             let result = if told { Err(eio()) } else { Ok(()) };
@@ -872,7 +880,7 @@ impl Open {
             ObjectOp::Extents { offset, len, .. } => {
                 let size = self.state()?.content(node).now.len() as u64;
                 let end = offset.saturating_add(len).min(size);
-                let ranges = if offset < end { vec![offset..end] } else { Vec::new() };
+                let ranges = (offset < end).then_some(offset..end).into_iter().collect();
                 Done::Extents(ranges, true)
             }
             ObjectOp::Len => Done::Len(self.state()?.content(node).now.len() as u64),

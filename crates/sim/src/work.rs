@@ -67,7 +67,7 @@ enum Session {
 
 enum File {
     Smb(smb::File),
-    Nfs(nfs::File),
+    Nfs(Box<nfs::File>),
 }
 
 /// Why a call failed, and what was said.
@@ -256,8 +256,12 @@ impl Worker {
             Some(Session::Smb(_, tree)) => {
                 ends("CREATE", tree.open(&name, smb::OpenOptions::create())).await.map(File::Smb)
             }
-            Some(Session::Nfs3(mount)) => ends("CREATE", mount.create(&name, set)).await.map(File::Nfs),
-            Some(Session::Nfs4(mount)) => ends("OPEN", mount.create(&name, set)).await.map(File::Nfs),
+            Some(Session::Nfs3(mount)) => {
+                ends("CREATE", mount.create(&name, set)).await.map(|file| File::Nfs(Box::new(file)))
+            }
+            Some(Session::Nfs4(mount)) => {
+                ends("OPEN", mount.create(&name, set)).await.map(|file| File::Nfs(Box::new(file)))
+            }
             None => panic!("{self} cannot connect to a server that runs"),
         };
         self.told(world, format_args!("opens {name}"), &opened);
@@ -331,7 +335,7 @@ impl Worker {
             }
             Some(Session::Nfs4(mount)) => {
                 let set = nfs::SetAttributes::default();
-                ends("OPEN", mount.create_alone(ALONE, set)).await.map(File::Nfs)
+                ends("OPEN", mount.create_alone(ALONE, set)).await.map(|file| File::Nfs(Box::new(file)))
             }
             Some(Session::Nfs3(_)) | None => return,
         };

@@ -251,7 +251,7 @@ mod tests {
             assert_eq!(text.parse::<Network>(), Err(NotANetwork::Shape), "{text}");
         }
         let error = "192.0.2.7/24".parse::<Network>().unwrap_err();
-        assert_eq!(error.to_string(), "the address has bits behind the prefix: write 192.0.2.0/24");
+        assert_eq!(error.to_string(), "the address has bits after the prefix: write 192.0.2.0/24");
     }
 
     #[test]

@@ -248,7 +248,7 @@ fn a_web_server_is_recognised_as_something_else() {
         examined(async |_: &std::path::Path| answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, |_| {});
     let mpa = report.step("MPA");
     assert_eq!(mpa.status, Status::Failed);
-    assert!(mpa.found.contains("something else") && mpa.found.contains("HTTP/1.1 400"), "{mpa:?}");
+    assert!(mpa.found.contains("a protocol other than MPA") && mpa.found.contains("HTTP/1.1 400"), "{mpa:?}");
     assert!(mpa.found.is_ascii() && !mpa.found.contains('\r'));
 }
 
