@@ -185,7 +185,7 @@ class JobFiles(unittest.TestCase):
     def test_an_unknown_flag_is_refused_by_its_name(self):
         self.assertIn("diskspd's -X is not supported", bench("diskspd", "-b8K", "-X", "//local/bench/file", status=2))
         self.assertIn("sqlio's -x", bench("sqlio", "-kR", "-x", "//local/bench/file", status=2))
-        self.assertIn("a path of this host", bench("diskspd", "-b8K", "/tmp/file", status=2))
+        self.assertIn("is a local path", bench("diskspd", "-b8K", "/tmp/file", status=2))
         self.assertIn("--folder", bench("iozone", "-i", "1", "-t", "2", status=2))
 
     def test_a_file_of_the_users_is_read_and_never_written(self):

@@ -322,7 +322,7 @@ class Output(unittest.TestCase):
             with socket.create_server(("127.0.0.1", 0)) as taken:
                 port = taken.getsockname()[1]
                 said = self.fails("rdma", "ping", "--server", "--port", port)
-                self.assertIn("choose another by --port N", said)
+                self.assertIn("choose another with --port N", said)
             for ram in ["data=5M", "a/b=5M"]:
                 said = self.fails("serve", server.folder, "--ram", ram, "--smb-port", 0, "--smbd-port", 0)
                 self.assertIn("--ram", said)

@@ -456,7 +456,7 @@ class Greed(unittest.TestCase):
             target = pathlib.Path(work) / "f"
             done = weft.run(weft.WEFT, "cp", "-q", server.url("f"), target, check=False)
             self.assertNotEqual(done.returncode, 0)
-            self.assertIn("somebody else", done.stderr)
+            self.assertIn("another user has created this file", done.stderr)
             self.assertFalse(target.exists())
             self.assertEqual(draft.read_text(), "")
 

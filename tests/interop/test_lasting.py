@@ -222,7 +222,7 @@ class Lasting(unittest.TestCase):
             cutter.close()
             self.assertEqual(failed.returncode, 1)
             self.assertIn("reconnecting, for 1 s at most", failed.stderr)
-            self.assertIn("could not be made again for 1s", failed.stderr)
+            self.assertIn("could not be re-established within 1s", failed.stderr)
             self.assertEqual(os.listdir(self.work), ["large"])
 
 

@@ -94,7 +94,7 @@ class Folder(unittest.TestCase):
             folder.rename(moved)
             self.assertIn(f"was moved to {moved}", warning())
             folder.mkdir()
-            self.assertIn(f"{folder} is another folder now", warning())
+            self.assertIn(f"{folder} is now another folder", warning())
             folder.rmdir()
             moved.rename(folder)
             self.assertIsNone(warning())
@@ -136,7 +136,7 @@ class Neighbours(unittest.TestCase):
             inside = served(work / "data" / "inside", "third-state")
             self.assertEqual((first.faults(), alone.faults()), ([], []))
             folder, state = sorted(again.faults(), key=lambda line: "state directory" in line)
-            self.assertIn(f"share data: {work}/data is served already", folder)
+            self.assertIn(f"share data: another Weft already serves {work}/data", folder)
             self.assertIn(f"that of process {first.ready['pid']}", state)
             self.assertIn("another Weft serves", "".join(inside.faults()))
 

@@ -252,7 +252,7 @@ class Reach(unittest.TestCase):
                 said = self.said("cat", url, "--transport", "shm")
                 self.assertIn("another server answers there", said)
         said = self.said("cat", "nfs://192.0.2.1/data/x?rdmaport=20049", "--transport", "shm")
-        self.assertIn("shared memory leads to servers of this host alone, and 192.0.2.1 is another", said)
+        self.assertIn("shared memory reaches only servers on this host, and 192.0.2.1 is another host", said)
 
     def test_before_anything_connects(self):
         for arguments, says in [

@@ -40,7 +40,7 @@ class Three(Hosts):
         writer.after(100)
         writer.stop()
         said = source.replica("switch", "vol1", "--to", "localhost:vol1").stdout
-        self.assertIn("127.0.0.1:vol1 becomes a copy of localhost:vol1, too", said)
+        self.assertIn("127.0.0.1:vol1 also becomes a copy of localhost:vol1", said)
         second.wait_until_following(peers=2)
         self.follows(source, "localhost:vol1")
         self.follows(first, "localhost:vol1")
@@ -138,7 +138,7 @@ class Three(Hosts):
         disk.flush()
         source.crash()
         said = first.replica("switch", "vol1", "--failover").stdout
-        self.assertIn("localhost:vol1 becomes a copy of this side, too", said)
+        self.assertIn("localhost:vol1 also becomes a copy of this side", said)
         self.follows(second, "127.0.0.1:vol1")
         first.disk("vol1").write(4096, b"b" * 4096)
         source.start()
@@ -201,7 +201,7 @@ class Three(Hosts):
 
         # Forced. Even a source that gives up its own changes does not follow a side that lacks these records.
         said = second.take_over("vol1", past="alive,behind,other-has-more")
-        self.assertIn("127.0.0.1 has records that this side lacks, and stays as it is", said)
+        self.assertIn("127.0.0.1 has records that this side lacks and is left unchanged", said)
         source.replica("resolve", "vol1", "--keep", "there")
         second.wait_for("refused", lambda groups: "lacks records up to" in (groups[0]["engine"]["peers"][0]["last_error"] or ""))
         self.assertIn("which 127.0.0.1:vol1 has", source.replica("resolve", "vol1", "--keep", "there", check=False).stderr)
