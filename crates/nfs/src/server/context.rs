@@ -141,14 +141,15 @@ impl<'a> Context<'a> {
         payload.fetch().await.map_err(Error::Payload)
     }
 
-    /// Writes the data of a WRITE into a file, as [`OpenFile::write_from`].
+    /// Writes the data of a WRITE into a file, as [`OpenFile::write_from`]. Returns the file that was written: `again` opens it
+    /// anew if the payload had to travel, and what that open counts as unflushed must be what a COMMIT flushes.
     pub async fn write_data<E: From<Error>>(
         &self,
-        file: &OpenFile,
+        file: OpenFile,
         offset: u64,
         data: Data,
-        admit: impl AsyncFnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
+        again: impl AsyncFnOnce() -> Result<OpenFile, E>,
+    ) -> Result<OpenFile, E> {
         let here;
         let source = match data {
             Data::Here(bytes) => {
@@ -160,7 +161,8 @@ impl<'a> Context<'a> {
                 PayloadSource::Remote { payload, len }
             }
         };
-        file.write_from(offset, source, admit).await
+        let reopened = file.write_from(offset, source, async || again().await.map(Some)).await?;
+        Ok(reopened.unwrap_or(file))
     }
 
     /// Largest READ and WRITE on this connection.

@@ -142,9 +142,7 @@ impl Source {
     /// Forgets a destination. It keeps what it has.
     pub async fn remove_peer(&self, n: usize) -> Result<(), Error> {
         self.core().peer(n)?;
-        self.persist(|state| take(&mut state.peers, n)).await?;
-        self.handle(|core| take(&mut core.peers, n));
-        Ok(())
+        self.forget_peers(&[n]).await
     }
 
     /// Forgets all other destinations, in one write, and returns their names.
@@ -155,9 +153,25 @@ impl Source {
         if numbers.is_empty() {
             return Ok(names);
         }
-        self.persist(|state| numbers.iter().for_each(|n| take(&mut state.peers, *n))).await?;
-        self.handle(|core| numbers.iter().for_each(|n| take(&mut core.peers, *n)));
+        self.forget_peers(&numbers).await?;
         Ok(names)
+    }
+
+    /// Forgets destinations on disk, and then in one event: until then writes are answered only if they have them, and after it
+    /// nothing of the log is kept for them.
+    async fn forget_peers(&self, numbers: &[usize]) -> Result<(), Error> {
+        let _turn = self.journal.gate.enter().await;
+        let mut state = self.core().state.clone();
+        numbers.iter().for_each(|n| take(&mut state.peers, *n));
+        self.write_state(state).await?;
+        self.handle(|core| {
+            for n in numbers {
+                take(&mut core.state.peers, *n);
+                take(&mut core.peers, *n);
+            }
+            core.make_way();
+        });
+        Ok(())
     }
 
     /// Sends nothing until [`Source::resume`]; the source remembers what is written meanwhile.

@@ -3,6 +3,7 @@
 //! The order of the steps is the contract of `journal`: bitmaps, then the state with the new tail, then the space.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use weft_machine::rt;
@@ -16,14 +17,18 @@ use crate::state::State;
 use crate::status::Phase;
 
 impl Source {
-    /// Starts to make room, unless that is under way.
+    /// Starts to make room. If that is under way, it is done once more afterwards: what has asked for it may have changed since it
+    /// was looked at.
     pub(super) fn make_room(self: &Arc<Self>) {
+        self.room_wanted.store(true, Ordering::SeqCst);
         // This only tests the gate: the task enters it.
         let free = self.checkpoints.try_enter().is_some();
         if free && self.core().halted.is_none() {
             let source = self.clone();
             rt::spawn(async move {
-                if let Some(_turn) = source.checkpoints.try_enter() {
+                while source.room_wanted.load(Ordering::SeqCst) {
+                    let Some(_turn) = source.checkpoints.try_enter() else { return };
+                    source.room_wanted.store(false, Ordering::SeqCst);
                     source.reclaim(false).await;
                 }
             })
@@ -113,6 +118,11 @@ impl Source {
             change(&mut core.state);
             core.state.clone()
         });
+        self.write_state(state).await
+    }
+
+    /// Makes a state durable. The caller is in the journal's gate.
+    pub(super) async fn write_state(&self, state: State) -> Result<(), Error> {
         let written = self.journal.write_state(state).await;
         if let Err(e) = &written {
             self.halt(Phase::Failed, format!("the journal has failed: {e}"), None);

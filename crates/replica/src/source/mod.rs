@@ -27,6 +27,7 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
@@ -129,6 +130,8 @@ pub struct Source {
     changed: Signal,
     /// One checkpoint at a time.
     checkpoints: Gate,
+    /// Room in the log was asked for since it was last looked for.
+    room_wanted: AtomicBool,
     space: Space,
     /// The longest payload of one record.
     longest: usize,
@@ -447,6 +450,7 @@ impl Source {
             owner: Owner::new(core),
             changed: Signal::default(),
             checkpoints: Gate::default(),
+            room_wanted: AtomicBool::default(),
             space,
             longest,
         }))

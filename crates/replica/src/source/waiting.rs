@@ -77,8 +77,11 @@ impl Core {
     /// Whether a write of this range has to wait, whatever room the log has: the roles are being exchanged, its range
     /// is being copied, or too much payload is on its way.
     pub(super) fn holds_back(&self, member: u16, range: &Range<u64>, bytes: usize) -> bool {
-        let locked = || self.locks.iter().any(|lock| lock.member == member && overlap(&lock.range, range));
-        self.quiet || self.is_crowded(bytes) || locked()
+        self.quiet || self.is_crowded(bytes) || self.is_locked(member, range)
+    }
+
+    fn is_locked(&self, member: u16, range: &Range<u64>) -> bool {
+        self.locks.iter().any(|lock| lock.member == member && overlap(&lock.range, range))
     }
 
     fn is_crowded(&self, bytes: usize) -> bool {
@@ -215,6 +218,12 @@ pub(super) struct Ticket<'a> {
 impl<'a> Ticket<'a> {
     pub fn new(source: &'a Source) -> Ticket<'a> {
         Ticket { source, number: None }
+    }
+
+    /// Whether it is new, and another write waits that no lock holds back: new writes do not take the room that others wait for.
+    pub fn is_behind(&self, core: &Core) -> bool {
+        let waits = |write: &Unplaced| !core.is_locked(write.member, &write.range);
+        self.number.is_none() && core.waiting.unplaced.iter().any(waits)
     }
 
     /// Waits, from now on or still.

@@ -129,8 +129,10 @@ impl Source {
                     kind,
                 };
                 let range = offset..offset.saturating_add(header.range_len());
-                if core.holds_back(member, &range, bytes) {
+                if core.holds_back(member, &range, bytes) || ticket.is_behind(core) {
                     ticket.wait(core, member, &range, bytes, cx.waker());
+                    // The event that has woken it, if any, may let another one pass.
+                    core.make_way();
                     return (Poll::Pending, false);
                 }
                 let Some(sequence) = self.log.place(Record { header, payload: payload.clone() }) else {

@@ -10,8 +10,8 @@ use weft_machine::rt;
 use weft_store::block::BlockOp;
 
 use super::stories::{pair, start, tell};
-use super::world::World;
-use crate::source::First;
+use super::world::{Start, World};
+use crate::source::{Config, First, OnFull};
 use crate::status::Mode;
 
 /// Writes at once.
@@ -96,5 +96,36 @@ fn a_write_that_nobody_waits_for_any_more_keeps_no_other_back() {
         }
         world.until_follows(0).await;
         world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
+fn writes_that_a_removed_destination_has_kept_waiting_go_on_at_once() {
+    tell(async {
+        let config = Config { on_full: OnFull::Slow, ..start(Mode::Asynchronous).config };
+        let mut start = Start { config, ..start(Mode::Asynchronous) };
+        // No answer of the destination comes within this story.
+        start.slow_cable = Duration::from_millis(100);
+        start.log_bytes = vec![64 * 1024, 512 * 1024];
+        let world = pair(start, First::Copy).await;
+        let source = world.source(0);
+        let writing = async {
+            polls(&world, 4096).await;
+            rt::now()
+        };
+        let removing = async {
+            rt::sleep(Duration::from_millis(20)).await;
+            let used = source.status().log_used;
+            assert!(used > 48 * 1024, "{used} bytes of the log are used: nobody waits for room");
+            source.remove_peer(0).await.expect("it is removed");
+            rt::now()
+        };
+        let (written, removed) = futures_util::future::join(writing, removing).await;
+        let after = written.since(removed);
+        assert!(
+            written > removed && after < Duration::from_millis(20),
+            "written {after:?} after the removal"
+        );
+        world.stop.set(true);
     });
 }

@@ -147,21 +147,22 @@ impl OpenFile {
     }
 
     /// Writes all of `source` at `offset`. If the file lies in memory and the source reaches it, the source fills it. Otherwise
-    /// the bytes are fetched first, and `admit` then checks again what may have changed meanwhile (locks, opens).
+    /// the bytes are fetched first, and `admit` then checks again what may have changed meanwhile (locks, opens). A file that
+    /// `admit` has opened for that is written instead of this one, and returned.
     pub async fn write_from<E: From<Error>>(
         &self,
         offset: u64,
         source: PayloadSource<'_>,
-        admit: impl AsyncFnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
+        admit: impl AsyncFnOnce() -> Result<Option<OpenFile>, E>,
+    ) -> Result<Option<OpenFile>, E> {
         let (payload, len) = match source {
-            PayloadSource::Memory(chain) => return Ok(self.write(offset, chain).await?),
+            PayloadSource::Memory(chain) => return Ok(self.write(offset, chain).await.map(|()| None)?),
             PayloadSource::Remote { payload, len } => (payload, len),
         };
         require_range(offset, source.len())?;
         match self.object.submit(ObjectOp::Write { offset, source }).await? {
             Done::NeedsMemory => {}
-            Done::Done => return Ok(()),
+            Done::Done => return Ok(None),
             other => unreachable!("the object answered {other:?}"),
         }
         let mut bytes = payload.fetch().await.map_err(Error::Payload)?;
@@ -169,8 +170,9 @@ impl OpenFile {
             return Err(Error::Invalid.into());
         }
         bytes.truncate(len);
-        admit().await?;
-        Ok(self.write(offset, &[bytes]).await?)
+        let again = admit().await?;
+        again.as_ref().unwrap_or(self).write(offset, &[bytes]).await?;
+        Ok(again)
     }
 
     /// Appends all of `bytes`, after concurrent appends: two appends never overlap. `admit` gets the offset before

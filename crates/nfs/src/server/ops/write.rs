@@ -50,9 +50,9 @@ async fn store(
             node.open(cx, before, true, (head.offset, head.count)).await
         };
         let file = open().await?;
-        // Locks and opens may come while it travels.
-        let admit = async || Box::pin(open()).await.map(drop);
-        cx.write_data::<Error>(&file, head.offset, data, admit).await?;
+        // Locks and opens may be added while the payload travels.
+        let again = async || Box::pin(open()).await;
+        let file = cx.write_data::<Error>(file, head.offset, data, again).await?;
         node.vfs().content_changed(node.id).await;
         match head.stable {
             Stable::Unstable => Ok(unflushed.unstable()),

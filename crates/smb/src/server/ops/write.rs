@@ -85,13 +85,15 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
                 None => PayloadSource::Memory(std::slice::from_ref(&data)),
             };
             // Locks may come while the data travels.
-            file.write_from::<Failure>(offset, source, async || Ok(admit()?)).await?;
+            file.write_from::<Failure>(offset, source, async || Ok(admit().map(|()| None)?)).await?;
         }
         Target::End => {
             file.append::<Failure>(&data, |end| Ok(open.claim.may_write(end, u64::from(len))?)).await?;
         }
     }
     open.written();
+    // No buffer of the pool waits for the disk.
+    drop((data, remote));
     if is_through(&open, request.flags) {
         file.sync().await?;
     }

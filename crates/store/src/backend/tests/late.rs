@@ -192,7 +192,7 @@ fn what_a_peer_keeps_fills_a_file_in_memory_and_is_fetched_for_all_others() {
             let admit = async || {
                 assert!(kept.fetched.get(), "it is admitted when the bytes are there");
                 admitted.set(true);
-                Ok(())
+                Ok(None)
             };
             file.write_from::<Error>(10, source, admit).await.unwrap();
             let fills = reaches_files && late.what == "ram";
@@ -209,7 +209,7 @@ fn what_a_peer_keeps_fills_a_file_in_memory_and_is_fetched_for_all_others() {
         refused!(file.write_from(10, source, async || Err(Error::Sharing)).await, Error::Sharing);
         let lost = Kept::new(piece(4), false, true);
         let source = PayloadSource::Remote { payload: &lost, len: PIECE };
-        refused!(file.write_from(10, source, async || Ok(())).await, Error::Payload(_));
+        refused!(file.write_from(10, source, async || Ok(None)).await, Error::Payload(_));
         assert!(read(&file, 10, PIECE - 1).await == piece(2)[1..], "what is refused changes nothing");
     });
 }

@@ -41,7 +41,9 @@ impl Layer for Counted {
         match op {
             ObjectOp::Sync { ended } => Submission::later(self.flush(ended)),
             op if op.changes() => self.inner.submit(op).then(|done| {
-                self.flushes.wrote();
+                if !matches!(done, Ok(Done::NeedsMemory)) {
+                    self.flushes.wrote();
+                }
                 Submission::Now(done)
             }),
             op => self.inner.submit(op),

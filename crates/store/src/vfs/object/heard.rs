@@ -67,7 +67,10 @@ impl Layer for Heard {
         let Some(file) = self.inner.plain().filter(|_| tells) else { return self.inner.submit(op) };
         let before = if matches!(op, ObjectOp::Sync { .. }) { None } else { self.footprint(file) };
         self.inner.submit(op).then(move |done| {
-            self.heard(file, before, &done);
+            // A write that needs its bytes in memory has not touched the disk.
+            if !matches!(done, Ok(Done::NeedsMemory)) {
+                self.heard(file, before, &done);
+            }
             Submission::Now(done)
         })
     }

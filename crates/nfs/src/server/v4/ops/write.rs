@@ -18,8 +18,8 @@ pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
     let file = open().await?;
     offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
     // Locks may be added while the payload travels.
-    let admit = async || Box::pin(open()).await.map(drop).map_err(Refused);
-    c.cx.write_data(&file, offset, data, admit).await.map_err(|Refused(status)| status)?;
+    let again = async || Box::pin(open()).await.map_err(Refused);
+    let file = c.cx.write_data(file, offset, data, again).await.map_err(|Refused(status)| status)?;
     node.share.vfs.content_changed(node.id).await;
     let (committed, verifier) = match stable {
         Stable::Unstable => (Stable::Unstable, unflushed.unstable()),
