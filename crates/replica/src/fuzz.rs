@@ -703,6 +703,7 @@ fn side(journal: &Disk, members: &[Disk], pool: &Pool) -> Side {
         journal: journal.open(),
         members: members.iter().map(Disk::open).collect(),
         pool: pool.clone(),
+        log_memory: Default::default(),
         wall: Wall::new(1_790_000_000_000),
         names: Names::new("db", []),
         draw: 1,

@@ -26,6 +26,7 @@ use weft_wire::repl::record::{MAX_MEMBERS, SECTOR};
 
 use crate::bitmap::{self, Bitmap, PAGE_BYTES};
 use crate::error::Error;
+pub use crate::log::LogMemory;
 use crate::signal::Gate;
 use crate::state::{COPY_BYTES, Damaged, Layout, MAX_PEERS, Member, State, Tail};
 use crate::status::Role;
@@ -65,6 +66,8 @@ pub struct Side {
     pub members: Vec<Arc<dyn Block>>,
     /// The pool for reads.
     pub pool: Pool,
+    /// What the logs of all groups that share the pool keep of it.
+    pub log_memory: LogMemory,
     /// The clock.
     pub wall: Wall,
     /// Its names in messages.

@@ -17,6 +17,7 @@
 //! A log that has failed to write stays failed, because the content of the ring is unknown then.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -34,6 +35,31 @@ use crate::state::{Layout, State, Tail};
 /// The most records in one log; their index takes some 30 MB.
 pub const MAX_RECORDS: usize = 1 << 18;
 
+/// The part of the pool that written records of all groups may keep: a record that is on the medium is read from there, so
+/// it keeps no buffer that a receiver waits for.
+const KEPT_PART: usize = 32;
+
+/// The least that a record keeps of the pool.
+const LEAST_KEPT: usize = 4096;
+
+/// Bytes of the pool that the logs of all groups of a server keep in written records.
+#[derive(Clone, Debug, Default)]
+pub struct LogMemory(Arc<AtomicUsize>);
+
+fn kept_bytes(record: &Record) -> usize {
+    match record.payload.is_empty() {
+        true => 0,
+        false => record.header.record_len().max(LEAST_KEPT),
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let kept = self.ring().kept_bytes;
+        self.memory.0.fetch_sub(kept, Ordering::Relaxed);
+    }
+}
+
 /// A log, open for writing.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -44,6 +70,7 @@ pub(crate) struct Log {
     log: u64,
     /// The most bytes of written records that are kept in memory.
     recent_limit: usize,
+    memory: LogMemory,
     ring: Mutex<Ring>,
     /// A record became durable or may be sent, records were freed, or the log has failed.
     pub changed: Signal,
@@ -67,6 +94,8 @@ struct Ring {
     /// The youngest records, with their payload.
     recent: VecDeque<Record>,
     recent_bytes: usize,
+    /// What they count in [`LogMemory`].
+    kept_bytes: usize,
     writing: bool,
     failed: Option<String>,
 }
@@ -129,6 +158,7 @@ impl Log {
             queue: VecDeque::new(),
             recent: VecDeque::new(),
             recent_bytes: 0,
+            kept_bytes: 0,
             writing: false,
             failed: None,
         };
@@ -173,6 +203,7 @@ impl Log {
             layout: state.layout,
             log: state.log,
             recent_limit,
+            memory: side.log_memory.clone(),
             ring: Mutex::new(ring),
             changed: Signal::default(),
         };
@@ -210,14 +241,38 @@ impl Log {
         ring.used = used;
         ring.head = self.layout.place(position.saturating_add(bytes));
         ring.next = sequence.saturating_add(1);
-        ring.recent_bytes = ring.recent_bytes.saturating_add(record.header.record_len());
-        ring.recent.push_back(record.clone());
-        while ring.recent_bytes > self.recent_limit {
-            let Some(oldest) = ring.recent.pop_front() else { break };
-            ring.recent_bytes = ring.recent_bytes.saturating_sub(oldest.header.record_len());
-        }
+        self.keep(&mut ring, record.clone());
+        while ring.recent_bytes > self.recent_limit && self.forget_oldest(&mut ring) {}
+        self.make_way(&mut ring);
         ring.queue.push_back(record);
         Some(sequence)
+    }
+
+    fn keep(&self, ring: &mut Ring, record: Record) {
+        let kept = kept_bytes(&record);
+        self.memory.0.fetch_add(kept, Ordering::Relaxed);
+        ring.kept_bytes = ring.kept_bytes.saturating_add(kept);
+        ring.recent_bytes = ring.recent_bytes.saturating_add(record.header.record_len());
+        ring.recent.push_back(record);
+    }
+
+    fn forget_oldest(&self, ring: &mut Ring) -> bool {
+        let Some(oldest) = ring.recent.pop_front() else { return false };
+        let kept = kept_bytes(&oldest);
+        self.memory.0.fetch_sub(kept, Ordering::Relaxed);
+        ring.kept_bytes = ring.kept_bytes.saturating_sub(kept);
+        ring.recent_bytes = ring.recent_bytes.saturating_sub(oldest.header.record_len());
+        true
+    }
+
+    /// Gives back buffers of records that are on the medium while all groups together keep more than their part of the pool.
+    fn make_way(&self, ring: &mut Ring) {
+        let limit = self.pool.limit_bytes() / KEPT_PART;
+        while self.memory.0.load(Ordering::Relaxed) > limit
+            && ring.recent.front().is_some_and(|oldest| oldest.header.sequence <= ring.durable)
+        {
+            self.forget_oldest(ring);
+        }
     }
 
     /// Whether the caller becomes the writer, because records are placed and there is no writer. It calls
@@ -257,6 +312,7 @@ impl Log {
         match written {
             Ok(()) => {
                 ring.durable = batch.last().map_or(ring.durable, |last| last.header.sequence);
+                self.make_way(&mut ring);
                 drop(ring);
                 self.changed.notify();
                 Some(batch.into_iter().filter(|record| record.header.kind != Kind::Pad).collect())
@@ -499,9 +555,7 @@ impl Log {
                 ring.entries.pop_front();
             }
             while ring.recent.front().is_some_and(|record| record.header.sequence <= sequence) {
-                if let Some(oldest) = ring.recent.pop_front() {
-                    ring.recent_bytes = ring.recent_bytes.saturating_sub(oldest.header.record_len());
-                }
+                self.forget_oldest(&mut ring);
             }
         }
         self.changed.notify();
@@ -513,8 +567,7 @@ impl Log {
         {
             let mut ring = self.ring();
             ring.entries.clear();
-            ring.recent.clear();
-            ring.recent_bytes = 0;
+            while self.forget_oldest(&mut ring) {}
             ring.used = 0;
             ring.next = base.saturating_add(1);
             ring.durable = base;

@@ -302,7 +302,13 @@ impl Connections {
                     let left = patience.lost(Time::ZERO);
                     tracing::debug!("the server cannot be reached: {e}");
                     self.tell(patience, format_args!("the server cannot be reached ({e}); trying"));
-                    last = Some(Error::Channel(Arc::new(e)));
+                    let e = Error::Channel(Arc::new(e));
+                    // A dial that fails at once is never found late.
+                    if left.is_zero() {
+                        self.give_up(answers);
+                        return Err(e);
+                    }
+                    last = Some(e);
                     rt::sleep(pause.min(left)).await;
                     pause = pause.saturating_mul(2).min(PAUSES.1);
                 }

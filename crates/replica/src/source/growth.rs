@@ -193,6 +193,7 @@ mod tests {
                     journal: dying.clone(),
                     members: vec![Arc::new(Vast)],
                     pool: Pool::new(1 << 20),
+                    log_memory: Default::default(),
                     wall: Wall::new(0),
                     names: Names::new("db", []),
                     draw: 1,

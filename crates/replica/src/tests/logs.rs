@@ -66,6 +66,7 @@ impl Ring {
             journal: self.block.clone(),
             members: Vec::new(),
             pool: self.pool.clone(),
+            log_memory: Default::default(),
             wall: Wall::new(0),
             names: Names::new("db", []),
             draw: 1,

@@ -910,6 +910,7 @@ fn volumes_of_real_memory_replicate_on_a_real_loop() {
                 journal,
                 members: vec![ram(8 << 20)],
                 pool: pool.clone(),
+                log_memory: Default::default(),
                 wall: Wall::new(1),
                 names: Names::new("db", []),
                 draw: 1,

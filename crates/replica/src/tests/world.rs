@@ -261,6 +261,7 @@ impl World {
             journal: node.journal.open(),
             members: node.members.iter().map(Disk::open).collect(),
             pool: self.pool.clone(),
+            log_memory: Default::default(),
             wall: Wall::new(1_790_000_000_000 + rt::now().as_nanos() / 1_000_000),
             names: Names::new(&self.config.group, (0..node.members.len()).map(|n| format!("vol{n}"))),
             draw: with_rng(|rng| rng.within(0..=u64::MAX)),

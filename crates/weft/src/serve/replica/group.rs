@@ -455,6 +455,7 @@ impl Group {
             journal: journal.block.clone(),
             members: self.members.iter().map(|member| member.bare.clone()).collect(),
             pool: replicas.pool.clone(),
+            log_memory: replicas.log_memory.clone(),
             wall: Wall::new(now.as_millis() as u64),
             names: Names::new(
                 &self.name,

@@ -37,6 +37,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 use weft_machine::Pool;
 use weft_machine::rt::{Cores, uncancelled};
 use weft_replica::front::Front;
+use weft_replica::journal::LogMemory;
 use weft_store::Vfs;
 use weft_store::backend::Shelf;
 use weft_store::block::Medium;
@@ -61,6 +62,8 @@ use crate::serve::error::Unserved;
 pub(super) struct Replicas {
     cores: Arc<Cores>,
     pool: Pool,
+    /// What the logs of all groups keep of the pool.
+    log_memory: LogMemory,
     folder: Folder,
     /// The records of all volumes, including those that are not served.
     volumes: Volumes,
@@ -175,6 +178,7 @@ impl Replicas {
         let replicas = Arc::new(Replicas {
             cores: cores.clone(),
             pool: pool.clone(),
+            log_memory: LogMemory::default(),
             folder: Folder::of(state),
             volumes: Volumes::at(state.join("volumes")),
             doors,

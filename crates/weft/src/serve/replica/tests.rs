@@ -55,6 +55,7 @@ impl Host {
         let replicas = Arc::new(Replicas {
             cores,
             pool,
+            log_memory: Default::default(),
             folder: Folder::of(&state),
             volumes: Volumes::at(state.join("volumes")),
             doors: Doors::new(setup),

@@ -53,6 +53,7 @@ async fn doors() -> (Doors, Arc<Destination>) {
         journal,
         members: vec![ram(SIZE)],
         pool: Pool::new(16 << 20),
+        log_memory: Default::default(),
         wall: Wall::new(1),
         names: Names::new("db", []),
         draw: 1,
