@@ -59,7 +59,9 @@ pub(super) struct Group {
     unusable: Option<String>,
     /// Whether its volumes in memory are empty although its journal is from an earlier run.
     memory_is_new: AtomicBool,
-    config: Mutex<config::Group>,
+    pub(super) config: Mutex<config::Group>,
+    /// Its records are being removed: nothing writes them again. Set under the lock of `config`.
+    pub(super) is_forgotten: AtomicBool,
     engine: engine::Group,
     /// Only one command at a time may change the group.
     busy: Mutex<Option<String>>,
@@ -350,6 +352,7 @@ impl Group {
             engine: engine::Group::new(&config.name, fronts),
             busy: Mutex::default(),
             config: Mutex::new(config),
+            is_forgotten: AtomicBool::new(false),
             journal: Mutex::new(journal),
             links_known: Mutex::default(),
             picture: Mutex::default(),
@@ -516,9 +519,13 @@ impl Group {
         lock(&self.config).clone()
     }
 
-    /// Records a change. If that fails, the previous record stays in force.
+    /// Records a change, unless the group has ended: a list or an epoch that arrives late must not bring its file back. If that
+    /// fails, the previous record stays in force.
     pub fn change(&self, replicas: &Replicas, change: impl FnOnce(&mut config::Group)) -> Result<(), String> {
         let mut config = lock(&self.config);
+        if self.is_forgotten.load(Ordering::Acquire) {
+            return Err(format!("group {} has ended here", self.name));
+        }
         let mut new = config.clone();
         change(&mut new);
         replicas.folder.save(&new).map_err(|e| {

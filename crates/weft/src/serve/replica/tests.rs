@@ -572,6 +572,18 @@ fn looks() -> impl Iterator<Item = usize> {
 }
 
 #[test]
+fn a_change_that_arrives_after_the_end_of_a_group_does_not_bring_its_file_back() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let group = host.replicas.group("db").unwrap();
+    group.change(&host.replicas, |config| config.epoch = 98).unwrap();
+    host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP})).unwrap();
+    // A list of its source, for example.
+    group.change(&host.replicas, |config| config.epoch = 99).unwrap_err();
+    assert!(host.files().is_empty(), "{:?}", host.files());
+}
+
+#[test]
 fn a_join_whose_connection_is_lost_is_carried_out_and_the_leave_that_follows_waits_for_it() {
     for looks in looks() {
         let host = Host::new();
