@@ -37,10 +37,10 @@ pub const MAX_RECORDS: usize = 1 << 18;
 
 /// The part of the pool that written records of all groups may keep: a record that is on the medium is read from there, so
 /// it keeps no buffer that a receiver waits for.
-const KEPT_PART: usize = 32;
+pub(crate) const KEPT_PART: usize = 32;
 
 /// The least that a record keeps of the pool.
-const LEAST_KEPT: usize = 4096;
+pub(crate) const LEAST_KEPT: usize = 4096;
 
 /// Bytes of the pool that the logs of all groups of a server keep in written records.
 #[derive(Clone, Debug, Default)]
@@ -71,6 +71,8 @@ pub(crate) struct Log {
     /// The most bytes of written records that are kept in memory.
     recent_limit: usize,
     memory: LogMemory,
+    /// What the written records of all groups may keep.
+    kept_limit: usize,
     ring: Mutex<Ring>,
     /// A record became durable or may be sent, records were freed, or the log has failed.
     pub changed: Signal,
@@ -204,6 +206,7 @@ impl Log {
             log: state.log,
             recent_limit,
             memory: side.log_memory.clone(),
+            kept_limit: side.pool.limit_bytes() / KEPT_PART,
             ring: Mutex::new(ring),
             changed: Signal::default(),
         };
@@ -267,8 +270,7 @@ impl Log {
 
     /// Gives back buffers of records that are on the medium while all groups together keep more than their part of the pool.
     fn make_way(&self, ring: &mut Ring) {
-        let limit = self.pool.limit_bytes() / KEPT_PART;
-        while self.memory.0.load(Ordering::Relaxed) > limit
+        while self.memory.0.load(Ordering::Relaxed) > self.kept_limit
             && ring.recent.front().is_some_and(|oldest| oldest.header.sequence <= ring.durable)
         {
             self.forget_oldest(ring);

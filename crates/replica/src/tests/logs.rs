@@ -11,7 +11,7 @@ use weft_wire::repl::control::Era;
 
 use crate::fuzz::disk::Disk;
 use crate::journal::{Names, Side, Wall};
-use crate::log::Log;
+use crate::log::{KEPT_PART, LEAST_KEPT, Log, LogMemory};
 use crate::record::{Header, Kind, Record, SECTOR, sum_of};
 use crate::scan::Damage;
 use crate::state::{Layout, Member, State, Tail};
@@ -53,12 +53,13 @@ struct Ring {
     disk: Disk,
     block: Arc<dyn Block>,
     pool: Pool,
+    log_memory: LogMemory,
 }
 
 impl Ring {
     fn new() -> Ring {
         let disk = Disk::new(vec![0xee; RING as usize], Duration::ZERO);
-        Ring { block: disk.open(), disk, pool: Pool::new(0) }
+        Ring { block: disk.open(), disk, pool: Pool::new(0), log_memory: LogMemory::default() }
     }
 
     fn side(&self) -> Side {
@@ -66,7 +67,7 @@ impl Ring {
             journal: self.block.clone(),
             members: Vec::new(),
             pool: self.pool.clone(),
-            log_memory: Default::default(),
+            log_memory: self.log_memory.clone(),
             wall: Wall::new(0),
             names: Names::new("db", []),
             draw: 1,
@@ -354,5 +355,36 @@ fn a_log_of_another_life_is_not_read() {
         let side = ring.side();
         let opened = Log::open(&side, &other, 2, 4096, async |_| panic!("it is another's"));
         assert_eq!(opened.await.expect("it opens").0.fill().last, 0);
+    });
+}
+
+#[test]
+fn written_records_of_all_logs_together_keep_a_bounded_part_of_the_pool() {
+    Sim::new(1).run(async {
+        let (pool, log_memory) = (Pool::new(1 << 20), LogMemory::default());
+        // Each of them keeps four records, and one more would exceed the part.
+        let full = pool.limit_bytes() / KEPT_PART / LEAST_KEPT / 4;
+        let mut logs = Vec::new();
+        for _ in 0..=full {
+            let mut ring = Ring::new();
+            (ring.pool, ring.log_memory) = (pool.clone(), log_memory.clone());
+            let (log, _) = ring.open(START, 1).await;
+            append_together(&log, &[1; 6]).await;
+            logs.push(log);
+        }
+        let kept = |log: &Log| (1..=7).filter(|sequence| log.recent(*sequence).is_some()).count();
+        let last = logs.pop().expect("there is one more");
+        assert!(logs.iter().all(|log| kept(log) == 4));
+        assert_eq!(kept(&last), 0);
+        // What is not in memory is read.
+        assert!(last.record(6).await.expect("it is in the log").is_whole());
+        // What is not written yet stays, whatever others keep.
+        last.place(record(2, 1)).expect("there is room");
+        assert_eq!(kept(&last), 1);
+        // A log that is closed keeps nothing.
+        logs.pop();
+        assert!(last.claim_writer());
+        while last.write_next().await.is_some() {}
+        assert_eq!(kept(&last), 1);
     });
 }
