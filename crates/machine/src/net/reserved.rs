@@ -67,7 +67,7 @@ pub(super) async fn connect(addr: SocketAddr, congestion: Option<&str>) -> io::R
         }
     }
     tracing::warn!(
-        "no reserved port ({} to {}) is free for a connection to {addr}: an NFS export that requires one will refuse it; ports of connections  \
+        "no reserved port ({} to {}) is free for a connection to {addr}: an NFS export that requires one will refuse it; ports of connections \
          that have ended are free again after a minute",
         PORTS.0,
         PORTS.1

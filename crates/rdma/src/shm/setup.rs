@@ -268,7 +268,7 @@ async fn open(config: &Config, addr: SocketAddr) -> Result<Socket, ConnectError>
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 let path = path.display();
                 return Err(ConnectError::Unavailable(format!(
-                    "no server listens at {path}; it must run on this host, as this user,  \
+                    "no server listens at {path}; it must run on this host, as this user, \
                      with the same XDG_RUNTIME_DIR"
                 )));
             }
