@@ -37,6 +37,13 @@ pub struct Segment {
     pub len: u32,
 }
 
+impl Segment {
+    /// Bytes of all of them.
+    pub fn total(segments: &[Segment]) -> u64 {
+        segments.iter().map(|segment| u64::from(segment.len)).sum()
+    }
+}
+
 /// What the peer may do with a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {

@@ -340,7 +340,7 @@ struct OutOfReach {
 
 impl RemotePayload for OutOfReach {
     fn len(&self) -> usize {
-        self.from.iter().map(|segment| segment.len as usize).sum()
+        Segment::total(&self.from) as usize
     }
     fn fill(&self, _file: &File, _offset: u64, _len: usize) -> Option<io::Result<()>> {
         None

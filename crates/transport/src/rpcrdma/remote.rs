@@ -39,7 +39,7 @@ impl fmt::Debug for There {
 
 impl RemotePayload for There {
     fn len(&self) -> usize {
-        self.payload.iter().map(|segment| segment.len as usize).sum()
+        Segment::total(&self.payload) as usize
     }
 
     fn fill(&self, file: &File, offset: u64, len: usize) -> Option<io::Result<()>> {

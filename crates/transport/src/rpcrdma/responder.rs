@@ -138,7 +138,7 @@ impl Gather {
     }
 
     fn len(&self) -> usize {
-        self.segments.iter().map(|s| s.len as usize).sum()
+        Segment::total(&self.segments) as usize
     }
 
     /// Buffers that it needs: one for each Read, after one for the whole if there are several.
@@ -381,14 +381,13 @@ impl Responder {
 
     /// RFC 8166 4.5.2 and our own limits.
     fn check(&self, xid: u32, reads: &Reads, stream: Option<&Bytes>) -> Result<(), &'static str> {
-        let total = |chunk: &[Segment]| chunk.iter().map(|s| u64::from(s.len)).sum::<u64>();
         let stream_len = match stream {
             Some(_) if !reads.stream.is_empty() => return Err("position-zero chunk beside a message"),
             Some(stream) if stream.get(..4) != Some(&xid.to_be_bytes()) => {
                 return Err("RFC 8166 4.2.1: xid of header and message differ");
             }
             Some(stream) => stream.len() as u64,
-            None => total(&reads.stream),
+            None => Segment::total(&reads.stream),
         };
         if stream_len == 0 {
             return Err("RFC 8166 4.5.2: RDMA_NOMSG without a position-zero chunk");
@@ -400,7 +399,7 @@ impl Responder {
             return Err("position behind the end of the stream");
         }
         // The padding may be part of the chunk (RFC 8166 3.4.5.2).
-        if total(&reads.payload) > (self.terms.max_payload as u64).saturating_add(MAX_FILL) {
+        if Segment::total(&reads.payload) > (self.terms.max_payload as u64).saturating_add(MAX_FILL) {
             return Err("payload chunk above the limit");
         }
         // Checked before anything is allocated: a call that can never be pulled must not wait.

@@ -74,7 +74,7 @@ impl Core {
     }
 
     async fn fetch(self: Rc<Core>, from: Vec<Segment>) -> Result<Bytes, Error> {
-        let len: u64 = from.iter().map(|segment| u64::from(segment.len)).sum();
+        let len = Segment::total(&from);
         if len > self.state.borrow().engine.max_read_write() as u64 {
             return Err(Error::Misuse("fetch longer than MaxReadWriteSize"));
         }
@@ -121,7 +121,7 @@ impl fmt::Debug for Remote {
 
 impl RemotePayload for Remote {
     fn len(&self) -> usize {
-        self.from.iter().fold(0, |len: usize, segment| len.saturating_add(segment.len as usize))
+        Segment::total(&self.from) as usize
     }
 
     fn fill(&self, file: &File, offset: u64, len: usize) -> Option<io::Result<()>> {

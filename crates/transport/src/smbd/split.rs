@@ -13,8 +13,7 @@ pub(super) fn check(len: usize, segments: &[Segment], max_read_write: usize) -> 
     if len > max_read_write {
         return Err(Error::Misuse("payload longer than MaxReadWriteSize"));
     }
-    let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
-    if (len as u64) > room {
+    if (len as u64) > Segment::total(segments) {
         return Err(Error::Misuse("payload longer than the peer's segments"));
     }
     Ok(())

@@ -193,7 +193,7 @@ impl std::fmt::Debug for Exposure {
 
 impl RemotePayload for Exposure {
     fn len(&self) -> usize {
-        self.from.iter().map(|segment| segment.len as usize).sum()
+        Segment::total(&self.from) as usize
     }
     fn fill(&self, _: &File, _: u64, _: usize) -> Option<std::io::Result<()>> {
         None

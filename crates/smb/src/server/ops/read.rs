@@ -83,7 +83,7 @@ impl Checked {
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
         if let Some(segments) = &route.segments {
-            let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+            let room = Segment::total(segments);
             if request.length == 0 || room < u64::from(request.length) {
                 return Err(NtStatus::INVALID_PARAMETER.into());
             }

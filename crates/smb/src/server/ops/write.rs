@@ -43,7 +43,7 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
     let len = match &route.segments {
         None => u32::try_from(request.data.len()).map_err(|_| NtStatus::INVALID_PARAMETER)?,
         Some(segments) => {
-            let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+            let room = weft_transport::Segment::total(segments);
             let empty = segments.first().is_none_or(|segment| segment.len == 0);
             if !request.data.is_empty() || empty || room < u64::from(request.remaining_bytes) {
                 return Err(NtStatus::INVALID_PARAMETER.into());
