@@ -828,7 +828,7 @@ impl Group {
     /// Ends the task. Before that, the log is applied if the volumes lack its records; an error leaves everything as it
     /// was.
     async fn settle(&self, bare: &[Arc<dyn Block>], give_up: bool) -> Result<Settled, String> {
-        if self.is_settled.load(Ordering::Acquire) {
+        if self.is_settled() {
             return Ok(Settled(()));
         }
         let copy = match self.state() {
@@ -880,6 +880,11 @@ impl Group {
         }
         self.is_settled.store(true, Ordering::Release);
         Ok(Settled(()))
+    }
+
+    /// Whether [`Group::end`] has settled its volumes: from then on its records are removed, and none is written.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
     }
 
     /// Ends the task, with everything durable.

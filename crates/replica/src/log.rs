@@ -55,8 +55,8 @@ fn kept_bytes(record: &Record) -> usize {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        let kept = self.ring().kept_bytes;
-        self.memory.0.fetch_sub(kept, Ordering::Relaxed);
+        let mut ring = self.ring();
+        while self.forget_oldest(&mut ring) {}
     }
 }
 
@@ -96,8 +96,6 @@ struct Ring {
     /// The youngest records, with their payload.
     recent: VecDeque<Record>,
     recent_bytes: usize,
-    /// What they count in [`LogMemory`].
-    kept_bytes: usize,
     writing: bool,
     failed: Option<String>,
 }
@@ -160,7 +158,6 @@ impl Log {
             queue: VecDeque::new(),
             recent: VecDeque::new(),
             recent_bytes: 0,
-            kept_bytes: 0,
             writing: false,
             failed: None,
         };
@@ -246,30 +243,26 @@ impl Log {
         ring.next = sequence.saturating_add(1);
         self.keep(&mut ring, record.clone());
         while ring.recent_bytes > self.recent_limit && self.forget_oldest(&mut ring) {}
-        self.make_way(&mut ring);
+        self.free_kept(&mut ring);
         ring.queue.push_back(record);
         Some(sequence)
     }
 
     fn keep(&self, ring: &mut Ring, record: Record) {
-        let kept = kept_bytes(&record);
-        self.memory.0.fetch_add(kept, Ordering::Relaxed);
-        ring.kept_bytes = ring.kept_bytes.saturating_add(kept);
+        self.memory.0.fetch_add(kept_bytes(&record), Ordering::Relaxed);
         ring.recent_bytes = ring.recent_bytes.saturating_add(record.header.record_len());
         ring.recent.push_back(record);
     }
 
     fn forget_oldest(&self, ring: &mut Ring) -> bool {
         let Some(oldest) = ring.recent.pop_front() else { return false };
-        let kept = kept_bytes(&oldest);
-        self.memory.0.fetch_sub(kept, Ordering::Relaxed);
-        ring.kept_bytes = ring.kept_bytes.saturating_sub(kept);
+        self.memory.0.fetch_sub(kept_bytes(&oldest), Ordering::Relaxed);
         ring.recent_bytes = ring.recent_bytes.saturating_sub(oldest.header.record_len());
         true
     }
 
     /// Gives back buffers of records that are on the medium while all groups together keep more than their part of the pool.
-    fn make_way(&self, ring: &mut Ring) {
+    fn free_kept(&self, ring: &mut Ring) {
         while self.memory.0.load(Ordering::Relaxed) > self.kept_limit
             && ring.recent.front().is_some_and(|oldest| oldest.header.sequence <= ring.durable)
         {
@@ -314,7 +307,7 @@ impl Log {
         match written {
             Ok(()) => {
                 ring.durable = batch.last().map_or(ring.durable, |last| last.header.sequence);
-                self.make_way(&mut ring);
+                self.free_kept(&mut ring);
                 drop(ring);
                 self.changed.notify();
                 Some(batch.into_iter().filter(|record| record.header.kind != Kind::Pad).collect())

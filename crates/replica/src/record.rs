@@ -3,6 +3,8 @@
 //! The layout is in `wire::repl::record`. Emitting and parsing do not touch the payload, whose buffers are the writer's
 //! own; sums are checked only by `Record::is_whole`.
 
+use std::ops::Range;
+
 use bytes::{Buf, Bytes};
 use weft_store::block::BlockOp;
 pub use weft_wire::repl::record::{Header, Kind, MAX_MEMBERS, MAX_PAYLOAD, SECTOR};
@@ -74,6 +76,11 @@ impl Record {
 /// Zeros that pad the payload to a sector.
 fn padding(header: &Header) -> usize {
     header.record_len().saturating_sub(SECTOR).saturating_sub(header.payload_len())
+}
+
+/// Whether two ranges of one volume share a byte.
+pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
 /// CRC32C over a chain.

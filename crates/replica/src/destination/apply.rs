@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use super::Destination;
 use crate::error::Error;
 use crate::peer::AHEAD_BYTES;
-use crate::record::Record;
+use crate::record::{Record, overlap};
 use crate::replay;
 use crate::scan::Damage;
 use crate::state::State;
@@ -71,8 +71,7 @@ impl Destination {
             let record = self.log.record(sequence).await?;
             let (member, offset) = (record.header.member, record.header.offset);
             let range = offset..offset.saturating_add(record.header.range_len());
-            let overlaps =
-                ranges.iter().any(|(m, r)| *m == member && r.start < range.end && range.start < r.end);
+            let overlaps = ranges.iter().any(|(m, r)| *m == member && overlap(r, &range));
             if overlaps || bytes > self.config.memory_bytes / 4 {
                 break;
             }

@@ -11,10 +11,7 @@ use std::ops::{Bound, Range};
 use std::task::Waker;
 
 use super::{Active, Core, Source};
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
-}
+use crate::record::overlap;
 
 /// The waits of one source.
 #[derive(Debug, Default)]
@@ -262,66 +259,40 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// A write that waits for its answer, until it has got it or is dropped.
-pub(super) struct Unanswered<'a> {
+/// A wait by a record's sequence, until it is over or dropped.
+pub(super) struct RecordWait<'a> {
     source: &'a Source,
+    /// Which of the core's waits it is.
+    kind: fn(&mut Waiting) -> &mut BTreeMap<u64, Waker>,
     sequence: Option<u64>,
 }
 
-impl<'a> Unanswered<'a> {
-    pub fn new(source: &'a Source) -> Unanswered<'a> {
-        Unanswered { source, sequence: None }
+impl<'a> RecordWait<'a> {
+    /// A write waits until its record is applied and acknowledged.
+    pub fn for_answer(source: &'a Source) -> RecordWait<'a> {
+        RecordWait { source, kind: |waiting| &mut waiting.answers, sequence: None }
     }
 
-    /// Waits until the record of this sequence is applied and acknowledged, which it is not.
+    /// A record waits until no earlier record of its range is left.
+    pub fn for_earlier(source: &'a Source) -> RecordWait<'a> {
+        RecordWait { source, kind: |waiting| &mut waiting.blocked, sequence: None }
+    }
+
+    /// Waits. The condition does not hold yet.
     pub fn wait(&mut self, core: &mut Core, sequence: u64, waker: &Waker) {
-        core.waiting.answers.insert(sequence, waker.clone());
+        (self.kind)(&mut core.waiting).insert(sequence, waker.clone());
         self.sequence = Some(sequence);
     }
 
     /// Waits no more.
     pub fn leave(&mut self, core: &mut Core) {
         if let Some(sequence) = self.sequence.take() {
-            core.waiting.answers.remove(&sequence);
+            (self.kind)(&mut core.waiting).remove(&sequence);
         }
     }
 }
 
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if self.sequence.is_some() {
-            let source = self.source;
-            source.handle(|core| self.leave(core));
-        }
-    }
-}
-
-/// A record that waits for an earlier one, until it may be applied or is dropped.
-pub(super) struct Blocked<'a> {
-    source: &'a Source,
-    sequence: Option<u64>,
-}
-
-impl<'a> Blocked<'a> {
-    pub fn new(source: &'a Source) -> Blocked<'a> {
-        Blocked { source, sequence: None }
-    }
-
-    /// Waits until no earlier record of its range is left.
-    pub fn wait(&mut self, core: &mut Core, sequence: u64, waker: &Waker) {
-        core.waiting.blocked.insert(sequence, waker.clone());
-        self.sequence = Some(sequence);
-    }
-
-    /// Waits no more.
-    pub fn leave(&mut self, core: &mut Core) {
-        if let Some(sequence) = self.sequence.take() {
-            core.waiting.blocked.remove(&sequence);
-        }
-    }
-}
-
-impl Drop for Blocked<'_> {
+impl Drop for RecordWait<'_> {
     fn drop(&mut self) {
         if self.sequence.is_some() {
             let source = self.source;

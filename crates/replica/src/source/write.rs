@@ -12,7 +12,7 @@ use weft_store::Error as StoreError;
 use weft_store::block::{BlockOp, Medium, Outcome};
 
 use super::exchange::GIVEN_UP;
-use super::waiting::{Blocked, Ticket, Unanswered};
+use super::waiting::{RecordWait, Ticket};
 use super::{Active, Core, Lock, Source};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::replay;
@@ -74,7 +74,7 @@ impl Source {
 
     /// Waits until the records of one write are applied, and all of them acknowledged, and answers it.
     async fn answer(&self, placed: &[u64], last: u64) -> Result<Outcome, StoreError> {
-        let mut unanswered = Unanswered::new(self);
+        let mut unanswered = RecordWait::for_answer(self);
         poll_fn(|cx| {
             self.handle(|core| {
                 unanswered.leave(core);
@@ -196,7 +196,7 @@ impl Source {
 
     async fn apply_one(&self, record: Record) {
         let sequence = record.header.sequence;
-        let mut blocked = Blocked::new(self);
+        let mut blocked = RecordWait::for_earlier(self);
         poll_fn(|cx| {
             self.handle(|core| {
                 blocked.leave(core);

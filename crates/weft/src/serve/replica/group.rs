@@ -60,8 +60,6 @@ pub(super) struct Group {
     /// Whether its volumes in memory are empty although its journal is from an earlier run.
     memory_is_new: AtomicBool,
     pub(super) config: Mutex<config::Group>,
-    /// Its records are being removed: nothing writes them again. Set under the lock of `config`.
-    pub(super) is_forgotten: AtomicBool,
     engine: engine::Group,
     /// Only one command at a time may change the group.
     busy: Mutex<Option<String>>,
@@ -352,7 +350,6 @@ impl Group {
             engine: engine::Group::new(&config.name, fronts),
             busy: Mutex::default(),
             config: Mutex::new(config),
-            is_forgotten: AtomicBool::new(false),
             journal: Mutex::new(journal),
             links_known: Mutex::default(),
             picture: Mutex::default(),
@@ -523,7 +520,7 @@ impl Group {
     /// fails, the previous record stays in force.
     pub fn change(&self, replicas: &Replicas, change: impl FnOnce(&mut config::Group)) -> Result<(), String> {
         let mut config = lock(&self.config);
-        if self.is_forgotten.load(Ordering::Acquire) {
+        if self.engine.is_settled() {
             return Err(format!("group {} has ended here", self.name));
         }
         let mut new = config.clone();

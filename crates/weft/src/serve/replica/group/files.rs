@@ -6,7 +6,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
@@ -110,11 +109,8 @@ impl Group {
     /// Removes its records. Until that is durable, the volumes must not be written to outside of the group, because
     /// after a crash they would belong to it.
     pub(super) async fn forget(&self, replicas: &Replicas, settled: &Settled) -> Result<(), String> {
-        {
-            // A change that has begun is recorded before, and removed with the rest.
-            let _config = lock(&self.config);
-            self.is_forgotten.store(true, Ordering::Release);
-        }
+        // A change that has begun is recorded before, and removed with the rest; later ones are refused.
+        drop(lock(&self.config));
         lock(&self.picture).take();
         self.give_back().await;
         let (name, members) = (self.name.clone(), self.members.clone());
