@@ -25,7 +25,7 @@ pub struct Keytab {
 }
 
 // SAFETY: RFC 2744 allows one credential to establish several contexts, and MIT's library guards credentials with its
-// own locks; whoever drops the last reference releases it.
+// own locks. The last reference to be dropped releases it.
 unsafe impl Send for Keytab {}
 // SAFETY: as above; it is only read.
 unsafe impl Sync for Keytab {}

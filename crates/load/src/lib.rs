@@ -2,8 +2,8 @@
 //!
 //! A [`workload`] is what to do, [`run`] does it against a [`target`], [`result`] holds the measurements, and `print`
 //! shows them. RDMA and TCP are always measured with the same work in the same run, interleaved. [`verbs`] are
-//! workloads on bare queue pairs. Histograms have a fixed size. This crate knows no storage protocol; whoever has a
-//! client makes it a [`target`].
+//! workloads on bare queue pairs. Histograms have a fixed size. This crate knows no storage protocol; other
+//! crates make their clients a [`target`].
 #![forbid(unsafe_code)]
 
 pub mod compare;

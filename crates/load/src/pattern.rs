@@ -1,5 +1,5 @@
-//! The content of measured files: bytes computed from the file and the offset, so that every read can be verified,
-//! whoever wrote last.
+//! The content of measured files: bytes computed from the file and the offset, so that every read can be verified
+//! whichever writer was last.
 //!
 //! It is incompressible (no two words are equal). It does not protect against a malicious server.
 
