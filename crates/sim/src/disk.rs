@@ -11,8 +11,7 @@
 //!
 //! A flush that fails has lost what it was to write, as Linux has it: later flushes succeed and do not write it, and every open of the
 //! file is told once. A crash of the process loses nothing: the page cache is the kernel's.
-//!
-//! Does not: keep hard links or large extended attributes.
+//! There are no hard links and no large extended attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,13 +1,13 @@
-//! One world for tests: servers, clients, disks, network and clocks in one simulation that unfolds from a seed.
+//! One world for tests: servers, clients, a disk, network and clocks in one simulation, determined by a seed.
 //!
-//! [`run`] starts a server of SMB and one of NFS over one file system on a simulated disk, lets clients of both work on the same files,
-//! and breaks things: links are cut, the process or the host crashes, the disk fails, the clock is set. What clients see is held against a
-//! [`model`]. A run that fails panics, and prints its last events; the seed repeats it.
+//! [`run`] starts an SMB and an NFS server over one file system on a simulated disk. Clients of both work on the same files while links
+//! are cut, the process or the host crashes, the disk fails, and the clock is set. A [`model`] says what clients may see. A failing run
+//! panics and prints its last events; its seed repeats it.
 //!
-//! What is checked: a write that was answered is read, by both protocols; what was flushed survives every crash; a file that is open for
-//! one alone is open for no other; every call ends; nothing is left open and no buffer is lost when all clients have gone.
+//! Checks: both protocols read an answered write; flushed data survives every crash; an exclusively opened file is open to no other
+//! client; every call ends; after all clients have gone, nothing is open and every buffer is returned.
 //!
-//! Does not: know the insides of a server; it sees what clients see.
+//! The checks use only what clients see, not the servers' internal state.
 #![forbid(unsafe_code)]
 
 pub mod disk;

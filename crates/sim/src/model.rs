@@ -1,10 +1,10 @@
 //! What clients may see: for each sector of each file, the writes whose content a read may return and a crash may leave.
 //!
-//! A sector is a register that many write: a read may return what was written last before it began, or anything that was being written
-//! while it went on. A write that was not answered, or was refused, may have happened or not. A crash of the host may bring back
-//! whatever no durable write has replaced.
+//! A sector is a register with many writers. A read may return the last write before it began, or any write in progress during the read.
+//! An unanswered or refused write may have happened or not. A crash of the host may bring back any content that no durable write has
+//! replaced.
 //!
-//! Does not: know how anything is carried; whoever drives it tells when calls begin and end.
+//! The workers report when calls begin and end; the model does not know the protocols.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,9 +1,7 @@
-//! What is known of names and of opens that keep others out.
+//! The expected state of names and of exclusive opens.
 //!
-//! Each name belongs to one worker, who alone makes and removes it, so that every answer has one meaning. What NFS has answered is durable
-//! (RFC 1813 4.8, RFC 8881 4.2.3.1); what SMB has answered may go, or come back, when the host crashes.
-//!
-//! Does not: know contents (see [`crate::model`]).
+//! Only one worker creates and removes a name, so every answer has one meaning. Changes that NFS has answered are durable
+//! (RFC 1813 4.8, RFC 8881 4.2.3.1); changes that SMB has answered may be undone when the host crashes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,22 +10,22 @@ use crate::model::Protocol;
 
 /// All names of a world.
 #[derive(Default)]
-pub struct Names(RefCell<BTreeMap<String, Known>>);
+pub struct Names(RefCell<BTreeMap<String, NameState>>);
 
 /// Whether there is such a name; `None`: nobody can know.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct NameState {
     now: Option<bool>,
     durable: Option<bool>,
 }
 
-impl Known {
-    const NEVER_MADE: Known = Known { now: Some(false), durable: Some(false) };
+impl NameState {
+    const NEVER_MADE: NameState = NameState { now: Some(false), durable: Some(false) };
 }
 
 impl Names {
-    fn known(&self, name: &str) -> Known {
-        self.0.borrow().get(name).copied().unwrap_or(Known::NEVER_MADE)
+    fn known(&self, name: &str) -> NameState {
+        self.0.borrow().get(name).copied().unwrap_or(NameState::NEVER_MADE)
     }
 
     /// Whether it is there, as far as that is known.
@@ -37,13 +35,13 @@ impl Names {
 
     /// It is about to change.
     pub fn changes(&self, name: &str) {
-        self.0.borrow_mut().insert(name.to_owned(), Known::default());
+        self.0.borrow_mut().insert(name.to_owned(), NameState::default());
     }
 
     /// It was made or removed, and that was answered.
     pub fn changed(&self, name: &str, there: bool, by: Protocol) {
         let durable = (by == Protocol::Nfs).then_some(there);
-        self.0.borrow_mut().insert(name.to_owned(), Known { now: Some(there), durable });
+        self.0.borrow_mut().insert(name.to_owned(), NameState { now: Some(there), durable });
     }
 
     /// The host has crashed.

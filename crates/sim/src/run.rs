@@ -3,7 +3,8 @@
 //! ```text
 //! clients of SMB, clients of NFS -- simulated TCP -- SMB server, NFS server -- one Vfs -- Disk
 //! ```
-//! Owns: the process of the server, and its end. Does not: decide what clients do (see `work`).
+//!
+//! `work` decides what clients do.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

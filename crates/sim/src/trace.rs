@@ -1,6 +1,4 @@
-//! What happened in a run: its last events as text, and a digest of all.
-//!
-//! Owns: a bounded list of lines.
+//! The events of a run: the last ones as text, and a digest of all.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

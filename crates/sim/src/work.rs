@@ -1,10 +1,8 @@
-//! What clients do: a worker holds a file open by one protocol, and writes, reads and flushes it in an order that the seed decides.
+//! The clients: a worker holds a file open by one protocol, and writes, reads and flushes it in an order that the seed decides.
 //!
-//! Each worker writes sectors that no other writes, because a client of NFS writes again what a server has lost, and says that nobody else
-//! may write there meanwhile. It writes none twice between two flushes, because what is written again comes in its old order. All of them
-//! read everything.
-//!
-//! Owns: connections and open files. Does not: judge what it sees (see [`crate::model`]).
+//! Each worker writes its own sectors, because an NFS client repeats writes that a server has lost, and relies on nobody else writing
+//! there meanwhile. It writes no sector twice between two flushes, because repeated writes arrive in their old order. All workers read
+//! everything. [`crate::model`] judges what they see.
 
 use std::collections::BTreeSet;
 use std::fmt;

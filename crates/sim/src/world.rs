@@ -1,6 +1,6 @@
-//! What everybody in a world shares: its disk, what may be seen of it, and what has happened.
+//! The shared state of a simulated world: its disk, the models of what clients may see, and the trace.
 //!
-//! Owns: the models and the trace. Does not: run a server (see `run`), or decide what clients do (see `work`).
+//! `run` runs the server, `work` the clients.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
