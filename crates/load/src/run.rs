@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::try_join;
 use serde::{Deserialize, Serialize};
 use weft_machine::{Time, buf, rt};
 
@@ -210,14 +211,37 @@ pub async fn run(
     server_pid: Option<u32>,
 ) -> Result<Measured, RunError> {
     let watch = Arc::new(Watch::default());
-    let (workload, theirs) = (*workload, watch.clone());
-    let driving = rt::spawn(async move { drive(&Files::one(target), &workload, &theirs).await });
-    rt::sleep(workload.warm_up).await;
+    let (theirs, counted) = (*workload, watch.clone());
+    let driving = rt::spawn(async move { drive(&Files::one(target), &theirs, &counted).await });
+    // An operation that fails ends the run at once.
+    let (counted, timed) = try_join(driving, keep_time(workload, server_pid, &watch)).await?;
+    Ok(Measured {
+        counted,
+        elapsed: timed.elapsed,
+        client_cpu: timed.client_cpu,
+        server_cpu: timed.server_cpu,
+    })
+}
+
+/// The counted time of one run.
+struct Timed {
+    elapsed: Duration,
+    client_cpu: Duration,
+    server_cpu: Option<Duration>,
+}
+
+/// Opens and closes the counted time, then stops `watch`.
+async fn keep_time(
+    workload: &Workload,
+    server_pid: Option<u32>,
+    watch: &Watch,
+) -> Result<Timed, RunError> {
     let cpu_now = || -> Result<(Duration, Option<Duration>), RunError> {
         let client = cpu::time_of(std::process::id()).map_err(RunError::Cpu)?;
         let server = server_pid.map(cpu::time_of).transpose().map_err(RunError::Cpu)?;
         Ok((client, server))
     };
+    rt::sleep(workload.warm_up).await;
     let before = cpu_now()?;
     let from = rt::now();
     watch.count(Some(from), None);
@@ -232,8 +256,7 @@ pub async fn run(
     let after = cpu_now()?;
     rt::sleep(workload.cool_down).await;
     watch.stop();
-    Ok(Measured {
-        counted: driving.await?,
+    Ok(Timed {
         elapsed: until.since(from),
         client_cpu: after.0.saturating_sub(before.0),
         server_cpu: after.1.zip(before.1).map(|(a, b)| a.saturating_sub(b)),

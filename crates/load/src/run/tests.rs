@@ -48,6 +48,11 @@ fn workload(mix: Mix) -> Workload {
     }
 }
 
+/// A workload that only a failure ends.
+fn endless(mix: Mix) -> Workload {
+    Workload { duration: Duration::from_secs(24 * 3600), ..workload(mix) }
+}
+
 fn measure_as(len: u64, damaged: Option<u64>, workload: Workload) -> (Rc<Slow>, Result<Measured, RunError>) {
     let target = Rc::new(Slow { len, most: Cell::new(0), now: Cell::new(0), damaged });
     let outcome = rt::block_on(run(target.clone(), &workload, Some(std::process::id()))).unwrap();
@@ -74,13 +79,13 @@ fn a_run_keeps_its_queue_full_and_counts_after_the_warm_up() {
 
 #[test]
 fn a_short_read_is_an_error_that_names_the_span() {
-    let (_, outcome) = measure(4096 * 2, Mix::Read);
+    let (_, outcome) = measure_as(4096 * 2, None, endless(Mix::Read));
     assert!(matches!(outcome, Err(RunError::Short { .. })));
 }
 
 #[test]
 fn a_failing_operation_ends_the_run() {
-    let (_, outcome) = measure(1 << 20, Mix::Write);
+    let (_, outcome) = measure_as(1 << 20, None, endless(Mix::Write));
     assert_eq!(outcome.unwrap_err().to_string(), "read-only");
 }
 
@@ -88,7 +93,7 @@ fn a_failing_operation_ends_the_run() {
 fn a_wrong_byte_is_found_when_reads_are_verified() {
     let verified = Workload { verify: true, ..workload(Mix::Read) };
     assert!(measure_as(1 << 20, None, verified).1.is_ok());
-    let (_, outcome) = measure_as(1 << 20, Some(5000), verified);
+    let (_, outcome) = measure_as(1 << 20, Some(5000), Workload { verify: true, ..endless(Mix::Read) });
     assert!(matches!(outcome, Err(RunError::Corrupt { file: 0, offset: 5000 })), "{outcome:?}");
 }
 
