@@ -55,12 +55,13 @@ fmt-check:
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# Includes simulated pairs of iWARP queue pairs: about a minute of one core. Failures are reproducible: property tests
-# begin at this seed, while plain cargo test takes a new one each time. Lint has built the examples, and no
-# documentation contains code that runs.
+# Includes simulated pairs of iWARP queue pairs and simulated replicas: a minute of one core; WEFT_SEEDS=10000 runs more.
+# Failures are reproducible: property tests begin at this seed, while plain cargo test takes a new one each time. Lint has
+# built the examples, and no documentation contains code that runs.
 unit: SEED ?= 20261122
+unit: WEFT_SEEDS ?= 4000
 unit:
-	WEFT_SEEDS=10000 PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --lib --bins --tests --locked
+	WEFT_SEEDS=$(WEFT_SEEDS) PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --lib --bins --tests --locked
 
 # The first 200 seeds are part of `unit`. A seed that fails prints its last events, and repeats them.
 sim: SEED ?=

@@ -11,7 +11,7 @@ import pytest
 import weft
 
 # The longest tests start first, so that no worker is left with one of them at the end.
-FIRST = ("test_replica.py", "test_reach.py", "test_clients.py::Large", "test_nfs.py::Deaths", "test_deadlines.py", "test_manners.py::Waits",
+FIRST = ("test_blocking.py", "test_replica", "test_reach.py", "test_clients.py::Large", "test_nfs.py::Deaths", "test_deadlines.py", "test_manners.py::Waits",
          "test_tshark.py", "test_lasting.py")
 
 

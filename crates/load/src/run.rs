@@ -231,11 +231,7 @@ struct Timed {
 }
 
 /// Opens and closes the counted time, then stops `watch`.
-async fn keep_time(
-    workload: &Workload,
-    server_pid: Option<u32>,
-    watch: &Watch,
-) -> Result<Timed, RunError> {
+async fn keep_time(workload: &Workload, server_pid: Option<u32>, watch: &Watch) -> Result<Timed, RunError> {
     let cpu_now = || -> Result<(Duration, Option<Duration>), RunError> {
         let client = cpu::time_of(std::process::id()).map_err(RunError::Cpu)?;
         let server = server_pid.map(cpu::time_of).transpose().map_err(RunError::Cpu)?;

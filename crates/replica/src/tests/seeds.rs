@@ -21,7 +21,7 @@ use crate::source::{Config, First, OnFull, OnLoss, Source};
 use crate::status::{Mode, Phase, Role};
 
 /// How many seeds are run: an eighth of a second of one core each in the test profile. `WEFT_REPLICA_SEEDS` says
-/// otherwise; of what `WEFT_SEEDS` says to all simulations (CI: 10,000) a twentieth is run here.
+/// otherwise; of what `WEFT_SEEDS` says to all simulations (CI: 4,000) a twentieth is run here.
 const SEEDS: u64 = 200;
 const SHARE: u64 = 20;
 

@@ -5,7 +5,7 @@
 use super::*;
 use crate::verbs::{Disconnect, WorkError};
 
-/// Seeds to run: 5 ms of one core each in the test profile. `WEFT_SEEDS` overrides it; CI sets 10,000 and runs a
+/// Seeds to run: 5 ms of one core each in the test profile. `WEFT_SEEDS` overrides it; CI sets 4,000 and runs a
 /// quarter of them here, because `simulated` runs them all.
 const SEEDS: u64 = 1000;
 /// Long enough for an FPDU with two markers.

@@ -13,7 +13,7 @@ use super::*;
 use crate::iwarp::{Config, Provider};
 use crate::verbs::{ConnectError, ConnectParams, Disconnect, Provider as _, QueuePair, Stag, WorkError};
 
-/// Seeds to run: 3 ms of one core each in the test profile. `WEFT_SEEDS` overrides it; CI runs 10,000.
+/// Seeds to run: 3 ms of one core each in the test profile. `WEFT_SEEDS` overrides it; CI runs 4,000.
 const SEEDS: u64 = 1000;
 const REGION: usize = 900;
 const RECVS: u64 = 14;
