@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use weft_machine::sim::Sim;
 use weft_store::backend::Ram;
 use weft_store::vfs::{Share, Vfs};
+use weft_wire::smb2::negotiate::CipherId;
 use weft_wire::smb2::{Command, Dialect};
 
 use super::super::*;
@@ -35,55 +36,51 @@ fn check(between: &Between) {
 /// Control codes, CANCEL, the CLOSE of a dropped file, breaks and further connections were the paths to doubt.
 #[test]
 fn every_request_in_an_encrypted_share_is_encrypted() {
-    for (dialect, cipher) in CIPHERS {
-        for signing in [Wish::IfRequired, Wish::Required] {
-            Sim::new(71).run(async move {
-                let own = own();
-                let options = || Options {
-                    dialects: dialect..=dialect,
-                    ciphers: vec![cipher],
-                    signing,
-                    ..own.options()
-                };
-                let first = own.tcp().await;
-                let faulty = FaultyChannel::new(first.clone());
-                let session = Session::connect(faulty.clone(), options()).await.unwrap();
-                let tree = session.tree("data").await.unwrap();
-                assert_eq!(session.interfaces().await.unwrap().len(), 1);
-                assert_eq!(session.endpoints().await.unwrap().len(), 3);
-                assert_eq!(session.referral("data", "a").await.unwrap(), None);
-                let second = own.tcp().await;
-                session.add(second.clone()).await.unwrap();
-                story::tell(&session, "data").await.unwrap();
+    let cases = CIPHERS.map(|(dialect, cipher)| (dialect, cipher, Wish::IfRequired));
+    let signed = (Dialect::V3_1_1, CipherId::AES_128_GCM, Wish::Required);
+    for (dialect, cipher, signing) in cases.into_iter().chain([signed]) {
+        Sim::new(71).run(async move {
+            let own = own();
+            let options =
+                || Options { dialects: dialect..=dialect, ciphers: vec![cipher], signing, ..own.options() };
+            let first = own.tcp().await;
+            let faulty = FaultyChannel::new(first.clone());
+            let session = Session::connect(faulty.clone(), options()).await.unwrap();
+            let tree = session.tree("data").await.unwrap();
+            assert_eq!(session.interfaces().await.unwrap().len(), 1);
+            assert_eq!(session.endpoints().await.unwrap().len(), 3);
+            assert_eq!(session.referral("data", "a").await.unwrap(), None);
+            let second = own.tcp().await;
+            session.add(second.clone()).await.unwrap();
+            story::tell(&session, "data").await.unwrap();
 
-                let file = tree.open_kept("f", OpenOptions::create()).await.unwrap();
-                file.write(0, Bytes::from_static(b"hello, world")).await.unwrap();
-                assert!(file.read(0, 12).now_or_never().is_none(), "dropped before its answer: CANCEL");
-                drop(tree.open("f", OpenOptions::read()).await.unwrap());
-                let third = own.tcp().await;
-                let other = Session::connect(third.clone(), options()).await.unwrap();
-                let theirs = other.tree("data").await.unwrap();
-                // Breaks the lease of the first session, which acknowledges that.
-                theirs.open("f", OpenOptions::truncate()).await.unwrap().close().await.unwrap();
-                drop(theirs);
-                other.echo().await.unwrap();
+            let file = tree.open_kept("f", OpenOptions::create()).await.unwrap();
+            file.write(0, Bytes::from_static(b"hello, world")).await.unwrap();
+            assert!(file.read(0, 12).now_or_never().is_none(), "dropped before its answer: CANCEL");
+            drop(tree.open("f", OpenOptions::read()).await.unwrap());
+            let third = own.tcp().await;
+            let other = Session::connect(third.clone(), options()).await.unwrap();
+            let theirs = other.tree("data").await.unwrap();
+            // Breaks the lease of the first session, which acknowledges that.
+            theirs.open("f", OpenOptions::truncate()).await.unwrap().close().await.unwrap();
+            drop(theirs);
+            other.echo().await.unwrap();
 
-                // The session goes on by the second connection, and then by a new session.
-                faulty.cut();
-                assert!(file.read(0, 12).await.unwrap().is_empty());
-                let fourth = own.tcp().await;
-                let session = session.again(fourth.clone()).await.unwrap();
-                let tree = session.tree("data").await.unwrap();
-                session.interfaces().await.unwrap();
-                story::tell(&session, "data").await.unwrap();
-                drop((tree, file));
-                session.logoff().await.unwrap();
-                for between in [first, second, third, fourth] {
-                    check(&between);
-                    assert!(!between.saw(b"hello, world"), "{dialect} {cipher:?}: plaintext on the wire");
-                }
-            });
-        }
+            // The session goes on by the second connection, and then by a new session.
+            faulty.cut();
+            assert!(file.read(0, 12).await.unwrap().is_empty());
+            let fourth = own.tcp().await;
+            let session = session.again(fourth.clone()).await.unwrap();
+            let tree = session.tree("data").await.unwrap();
+            session.interfaces().await.unwrap();
+            assert_eq!(tree.stat("f").await.unwrap().len, 0);
+            drop((tree, file));
+            session.logoff().await.unwrap();
+            for between in [first, second, third, fourth] {
+                check(&between);
+                assert!(!between.saw(b"hello, world"), "{dialect} {cipher:?}: plaintext on the wire");
+            }
+        });
     }
 }
 
