@@ -37,6 +37,12 @@ SMB_CONF = """
   path = {data}
   read only = no
   force user = root
+[sealed]
+  path = {data}
+  read only = no
+  force user = root
+  browseable = no
+  smb encrypt = required
 """
 
 
@@ -229,6 +235,30 @@ class Commands(unittest.TestCase):
                 shutil.rmtree(path)
                 path.mkdir()
             make_tree(self.source)
+
+    def sealed_round(self, url, *options):
+        """A copy to a share that requires encryption and one back: what they report, and that no request is refused
+        for not being encrypted."""
+        for source, target in [(self.source / "large", url), (url, self.work / "back")]:
+            said = weft.run(weft.WEFT, "-v", "cp", source, target, *options).stderr
+            self.assertIn(", encrypted for the share (AES", said)
+            self.assertNotIn("neither signed nor encrypted", said)
+            self.assertNotIn("the server's interfaces:", said)
+        self.assertTrue(weft.same(self.source / "large", self.work / "back"))
+
+    def test_an_encrypted_share(self):
+        for transport in ["tcp", "iwarp", "shm"]:
+            with self.subTest(transport=transport), weft.serving("--encrypt-share", "data") as server:
+                self.sealed_round(server.url("large"), "--transport", transport, "--channels", "2")
+                self.assertNotIn("refused: an unencrypted request", server.log_text())
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/usr/sbin/smbd"), "smbd wants to be root, and to be")
+    def test_an_encrypted_share_of_smbd(self):
+        server = Smbd(self.work)
+        self.addCleanup(server.stop)
+        self.sealed_round(server.url("large", share="sealed"), "--transport", "tcp", "--channels", "2")
+        said = weft.run(weft.WEFT, "cp", self.source / "large", server.url("plain"), "--transport", "tcp").stderr
+        self.assertIn("neither signed nor encrypted", said)
 
     def test_compressed(self):
         text = self.work / "text"

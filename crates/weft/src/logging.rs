@@ -1,5 +1,5 @@
 //! Logs go to standard error; standard output belongs to results. `WEFT_LOG` (in the syntax of `tracing` filters)
-//! overrides `-v`.
+//! overrides `-v`; one that is not understood is refused, because nobody would notice the missing lines.
 //!
 //! Clients can trigger warnings as often as they like, for example by unencrypted requests to an encrypted share, or
 //! by exceeding a limit. So each place in the code logs warnings at a bounded rate, and skipped lines are counted.
@@ -17,8 +17,11 @@ use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::fault::Misuse;
 
 /// Warnings and errors that one place may log in a burst.
 const BURST: u32 = 100;
@@ -29,15 +32,24 @@ const MOST_LINES: usize = 64;
 /// After a burst, one line per this interval.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The environment variable.
+const VARIABLE: &str = "WEFT_LOG";
+
 /// Starts logging at the level that `-v` asks for; a server also logs what it does, a client only problems.
-pub(crate) fn start(verbose: u8, server: bool) {
+///
+/// # Errors
+/// `WEFT_LOG` is not a filter.
+pub(crate) fn start(verbose: u8, server: bool) -> Result<(), Misuse> {
     let level = match verbose {
         0 if server => "info",
         0 => "warn",
         1 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let filter = match std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) {
+        None => EnvFilter::new(level),
+        Some(text) => filter(&text.to_string_lossy())?,
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -49,6 +61,27 @@ pub(crate) fn start(verbose: u8, server: bool) {
         .finish()
         .with(Floods::default())
         .init();
+    Ok(())
+}
+
+/// The filter that this value of `WEFT_LOG` describes.
+fn filter(text: &str) -> Result<EnvFilter, Misuse> {
+    for directive in text.split(',').filter(|directive| !directive.is_empty()) {
+        let wrong = |why: &str| {
+            Misuse::new(format!(
+                "{VARIABLE}: {directive:?} {why}; write for example {VARIABLE}=debug or {VARIABLE}=info,weft_smb=trace"
+            ))
+        };
+        // A filter takes any word for a module, even a misspelt level.
+        let is_word = !directive.contains(['=', '[']) && directive.parse::<LevelFilter>().is_err();
+        if is_word && !directive.starts_with("weft") {
+            return Err(wrong(
+                "is neither a level (error, warn, info, debug, trace, off) nor a module of Weft",
+            ));
+        }
+        directive.parse::<Directive>().map_err(|e| wrong(&format!("is not a directive ({e})")))?;
+    }
+    EnvFilter::builder().parse(text).map_err(|e| Misuse::new(format!("{VARIABLE}: {e}")))
 }
 
 /// What each place in the code has logged recently, bounded by the number of places that log.
@@ -199,6 +232,29 @@ mod tests {
             "None closed: a",
         ];
         assert_eq!(*told, expected);
+    }
+
+    /// Such a value was ignored, and so was a misspelt level.
+    #[test]
+    fn a_filter_that_is_not_understood_is_refused_with_an_example() {
+        for text in
+            ["debug", "INFO", "off", "info,weft_smb=trace", "weft_nfs", "rustls=warn,", "weft[a{b}]=trace"]
+        {
+            assert!(filter(text).is_ok(), "{text}");
+        }
+        assert_eq!(filter("info,weft_smb=trace").unwrap().to_string(), "weft_smb=trace,info");
+        for (text, directive) in [
+            ("debgu", "debgu"),
+            ("info,weft_smb=loud", "weft_smb=loud"),
+            ("weft_smb==debug,info", "weft_smb==debug"),
+            ("info, weft_smb=debug", " weft_smb=debug"),
+            ("weft_smb=debug\u{fffd}", "weft_smb=debug\u{fffd}"),
+        ] {
+            let refused = filter(text).err().unwrap_or_else(|| panic!("{text} is accepted")).to_string();
+            assert!(refused.starts_with(&format!("WEFT_LOG: {directive:?} ")), "{refused}");
+            assert!(refused.contains("WEFT_LOG=debug"), "{refused}");
+            assert_eq!(crate::fault::status_of(&filter(text).unwrap_err()), 2);
+        }
     }
 
     #[test]

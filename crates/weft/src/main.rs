@@ -63,7 +63,10 @@ fn main() -> ExitCode {
         }
         error.exit()
     });
-    logging::start(args.verbose, args.command.serves());
+    if let Err(e) = logging::start(args.verbose, args.command.serves()) {
+        note!("weft: {e}");
+        return ExitCode::from(fault::status_of(&e));
+    }
     if args.end_with_reader {
         child::end_with_reader();
     }

@@ -14,7 +14,8 @@ use weft_store::volume::{Create, Error, Known, Listed, Place, Volumes};
 
 use crate::Failure;
 use crate::admin::{self, Request, Unanswered};
-use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize};
+use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize, within_memory};
+use crate::fault::Misuse;
 use crate::out::ShellCommand;
 use crate::serve::replica::config::{self, InGroup};
 
@@ -71,6 +72,10 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
 
 fn resize(volumes: &Volumes, args: &VolumeResize) -> Result<(), Failure> {
     let mut out = crate::out::Stdout;
+    // A missing volume is the error of the resize itself.
+    if volumes.info(&args.name).is_ok_and(|known| known.superblock.medium == Medium::Ram) {
+        fits_memory("SIZE", args.size)?;
+    }
     match volumes.resize(&args.name, args.size, args.shrink) {
         Err(Error::InUse(path)) => {
             let size = grow(volumes, args).map_err(|why| match why.is::<Unanswered>() {
@@ -164,12 +169,23 @@ fn default_state_dir(xdg: Option<std::ffi::OsString>, home: Option<std::ffi::OsS
     Some(state.join("weft"))
 }
 
+/// Refuses a size that a volume in memory cannot have on this host.
+fn fits_memory(what: &str, size: u64) -> Result<(), Misuse> {
+    match within_memory(size) {
+        Ok(_) => Ok(()),
+        Err(why) => Err(Misuse::new(format!("{what} {} of a volume in memory: {why}", human(size)))),
+    }
+}
+
 fn wanted(args: &VolumeCreate) -> Result<Create, Failure> {
     let id = random::bytes()?;
     let place = match (&args.file, &args.device) {
         (Some(path), _) => Place::File(path.clone()),
         (_, Some(path)) => Place::Device(path.clone()),
-        _ => Place::Ram,
+        _ => {
+            args.size.map_or(Ok(()), |size| fits_memory("--size", size))?;
+            Place::Ram
+        }
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     Ok(Create { place, size: args.size, allocate: args.allocate, direct: args.direct, id, created })
@@ -310,6 +326,24 @@ mod tests {
         weft(&["remove", "v", "--delete-file"]).unwrap();
         assert!(!Path::new(file).exists());
         assert!(weft(&["info", "v"]).unwrap_err().contains("no volume"));
+    }
+
+    /// `weft serve --ram` refused it, and this command did not.
+    #[test]
+    fn a_volume_in_memory_is_no_larger_than_the_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, file) = (dir.path().join("state"), dir.path().join("v.img"));
+        let (state, file) = (state.to_str().unwrap(), file.to_str().unwrap());
+        let most = crate::args::rounded(crate::args::memory());
+        let range = format!("of a volume in memory: write a size from 1 to {most}");
+        let refused = command(state, &["create", "v", "--size", "100T", "--ram"]).unwrap_err();
+        assert_eq!(refused, format!("--size 100 TiB {range}"));
+        command(state, &["create", "v", "--size", "1M", "--ram"]).unwrap();
+        let refused = command(state, &["resize", "v", "100T"]).unwrap_err();
+        assert_eq!(refused, format!("SIZE 100 TiB {range}"));
+        command(state, &["resize", "v", "2M"]).unwrap();
+        // A sparse file may be larger.
+        command(state, &["create", "w", "--size", "1T", "--file", file]).unwrap();
     }
 
     #[test]

@@ -303,7 +303,7 @@ impl File {
 
     /// Writes all of `data` at `offset` without copying it, and returns the buffer. On an error the buffer is lost.
     ///
-    /// A buffer that is longer than one WRITE (see [`super::Session::io_sizes`]) is split as in [`File::write`]. On an
+    /// A buffer that is longer than one WRITE (see [`Tree::io_sizes`]) is split as in [`File::write`]. On an
     /// encrypted session the server reads an encrypted copy.
     pub async fn write_buf(&self, offset: u64, mut data: Buf) -> Result<Buf, Error> {
         check_end(offset, data.len())?;
@@ -559,7 +559,7 @@ impl File {
             max_output_response: max_output.min(tree.core.negotiated.max_transact),
             flags: ioctl::Flags::IS_FSCTL,
         };
-        tree.core.ioctl(tree.id, tree.protection(), &request).await
+        tree.core.ioctl(tree.connect, &request).await
     }
 
     pub(super) async fn set_info(

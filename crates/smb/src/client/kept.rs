@@ -139,7 +139,7 @@ impl Tree {
         };
         let call = self.call(Command::Create, |out| request.emit(out));
         // Entered before the request is sent, because a break may overtake the answer.
-        kept.leases.enter(kept.lease, call.tree, call.protection);
+        kept.leases.enter(kept.lease, self.connect());
         let message = self.core().call(call).await?.success()?;
         Ok(create::Response::parse(&message)?)
     }

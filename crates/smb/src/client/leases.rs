@@ -10,21 +10,28 @@ use bytes::Bytes;
 use weft_wire::smb2::oplock_break::{ACK_REQUIRED, Notification, Request};
 use weft_wire::smb2::{Command, Guid};
 
-use super::link::{Call, Protection};
+use super::link::{Call, Policy, TreeConnect};
 
-/// The lease keys, each with the tree of its file and the protection of requests in that tree.
-#[derive(Default)]
-pub(super) struct Leases(RefCell<HashMap<Guid, (u32, Protection)>>);
+/// The lease keys, each with the tree of its file.
+pub(super) struct Leases {
+    policy: Policy,
+    trees: RefCell<HashMap<Guid, TreeConnect>>,
+}
 
 impl Leases {
+    /// None yet, in a session with this policy.
+    pub fn new(policy: Policy) -> Leases {
+        Leases { policy, trees: RefCell::default() }
+    }
+
     /// Registers a key that is about to be requested.
-    pub fn enter(&self, key: Guid, tree: u32, protection: Protection) {
-        self.0.borrow_mut().insert(key, (tree, protection));
+    pub fn enter(&self, key: Guid, tree: TreeConnect) {
+        self.trees.borrow_mut().insert(key, tree);
     }
 
     /// Removes a key.
     pub fn leave(&self, key: &Guid) {
-        self.0.borrow_mut().remove(key);
+        self.trees.borrow_mut().remove(key);
     }
 
     /// The acknowledgement of a break, if the lease is ours and the break requires one. Breaks are unsigned (3.3.4.7);
@@ -36,8 +43,8 @@ impl Leases {
         if flags & ACK_REQUIRED == 0 {
             return None;
         }
-        let (tree, protection) = *self.0.borrow().get(&key)?;
+        let tree = *self.trees.borrow().get(&key)?;
         let request = Request::Lease { key, state: new };
-        Some(Call::new(Command::OplockBreak, tree, protection, |out| request.emit(out)))
+        Some(Call::new(Command::OplockBreak, tree, self.policy, |out| request.emit(out)))
     }
 }

@@ -29,7 +29,7 @@ use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, cancel, compound, echo};
 
-pub(super) use protect::{Protection, Security};
+pub(super) use protect::{Policy, Protection, Security, TreeConnect};
 
 use super::credits::{Credits, WaiterId};
 use super::error::Error;
@@ -41,11 +41,11 @@ use crate::ids::IdMap;
 /// A request without its message id and credits.
 #[derive(Clone)]
 pub(super) struct Call {
-    pub command: Command,
-    pub tree: u32,
-    pub protection: Protection,
+    command: Command,
+    tree: u32,
+    protection: Protection,
     /// [`HEADER_LEN`] bytes to be filled in, then the body.
-    pub message: Vec<u8>,
+    message: Vec<u8>,
     /// The bytes that follow the body: the data of a WRITE.
     pub payload: Bytes,
     /// The request was sent before, over a connection that is lost.
@@ -55,8 +55,26 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call whose body `emit` appends.
-    pub fn new(command: Command, tree: u32, protection: Protection, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
+    /// A request of an established session, whose body `emit` appends.
+    pub fn new(command: Command, tree: TreeConnect, policy: Policy, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
+        Call::with(command, tree.id, policy.of(tree), emit)
+    }
+
+    /// NEGOTIATE or SESSION_SETUP, which are never encrypted (3.2.4.1.8).
+    pub fn before_session(command: Command, protection: Protection, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
+        debug_assert!(matches!(command, Command::Negotiate | Command::SessionSetup));
+        Call::with(command, 0, protection, emit)
+    }
+
+    /// The same request, signed unless it is encrypted.
+    pub fn at_least_signed(mut self) -> Call {
+        if self.protection == Protection::None {
+            self.protection = Protection::Signed;
+        }
+        self
+    }
+
+    fn with(command: Command, tree: u32, protection: Protection, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
         // Header, the largest body on the hot path, channel information and a few descriptors.
         const ROOM: usize = 192;
         let mut message = Vec::with_capacity(ROOM);
@@ -219,7 +237,7 @@ impl Link {
     }
 
     /// Shortens the time until the server is given up, because there are other connections, and probes it before that.
-    pub fn set_patience(&self, limit: Duration, probe: Protection) {
+    pub fn set_patience(&self, limit: Duration, probe: Policy) {
         *self.watchdog.borrow_mut() = rt::spawn(watch(self.shared.clone(), limit, Some(probe)));
     }
 
@@ -592,8 +610,8 @@ async fn overdue(shared: Rc<Shared>, command: Command, limit: Duration) {
 /// Ends the connection if the server owes an answer and is silent. Costs nothing per request. Requests that the server
 /// has answered "pending" have limits of their own, see [`work_limit`].
 ///
-/// With a `probe`, an ECHO with this protection asks the server for a sign of life before it is given up.
-async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
+/// With a `probe`, an ECHO under this policy asks the server for a sign of life before it is given up.
+async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Policy>) {
     let step = limit.checked_div(WATCH_STEPS).unwrap_or(limit);
     // How many steps ago the server fell silent, and the message count at that time.
     let mut silent: Option<(u32, u64)> = None;
@@ -609,9 +627,9 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
             Some((n, before)) if before == received => Some((n.saturating_add(1), received)),
             _ => {
                 // The outstanding requests may take long; an ECHO does not.
-                if let Some(protection) = probe {
-                    let call = Call::new(Command::Echo, 0, protection, |out| echo::Request.emit(out));
-                    send_and_forget(&shared, call);
+                if let Some(policy) = probe {
+                    let emit = |out: &mut Vec<u8>| echo::Request.emit(out);
+                    send_and_forget(&shared, Call::new(Command::Echo, TreeConnect::NONE, policy, emit));
                 }
                 Some((0, received))
             }
@@ -699,7 +717,7 @@ impl Future for Pending {
 }
 
 impl Drop for Pending {
-    /// Dropping an unanswered request cancels it: CANCEL (3.2.4.24).
+    /// Dropping an unanswered request cancels it: CANCEL (3.2.4.24), which has the request's protection.
     fn drop(&mut self) {
         let shared = self.shared.clone();
         let (protection, tree, async_id, security) = {

@@ -157,7 +157,7 @@ pub(super) async fn negotiate(
     guid: Option<Guid>,
 ) -> Result<Negotiated, Error> {
     let request = request(options, link.channel().limits().max_rdma.is_some(), guid)?;
-    let call = Call::new(Command::Negotiate, 0, Protection::None, |out| request.emit(out));
+    let call = Call::before_session(Command::Negotiate, Protection::None, |out| request.emit(out));
     let permit = link.permit(1).await?;
     let (pending, sent) = link.send_recorded(permit, call, 0)?;
     let reply = pending.await?;

@@ -22,7 +22,7 @@ use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, echo, logoff};
 use super::connections::{Connection, Connections};
 use super::error::{Denial, Error};
 use super::leases::Leases;
-use super::link::{Call, Link, Protection, Reply, Security};
+use super::link::{Call, Link, Policy, Protection, Reply, Security, TreeConnect};
 use super::negotiate::{Negotiated, negotiate};
 use super::options::{Options, Wish};
 use super::setup::{authenticate, bind};
@@ -45,14 +45,12 @@ pub(super) struct Core {
     pub options: Options,
     /// The session's keys, needed to bind further connections.
     security: Rc<Security>,
-    /// Whether everything is encrypted, because we or the server require it.
-    pub sealed: bool,
-    /// Whether everything is signed.
-    pub signed: bool,
+    /// What we or the server require of every request.
+    pub policy: Policy,
     /// Number of bindings attempted.
     bindings: Cell<u32>,
-    /// A tree for IOCTLs that need no particular one; 0 for none yet.
-    any_tree: Cell<u32>,
+    /// A tree for IOCTLs that need no particular one; see [`Session::any_tree`].
+    any_tree: Cell<Option<TreeConnect>>,
     /// The leases of its durable handles.
     pub leases: Rc<Leases>,
     validated: Cell<bool>,
@@ -61,12 +59,15 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// The protection of requests in a tree, which may itself require encryption.
-    pub fn protection(&self, sealed_tree: bool) -> Protection {
-        match () {
-            () if self.sealed || sealed_tree => Protection::Sealed,
-            () if self.signed => Protection::Signed,
-            () => Protection::None,
+    /// A request that names no tree.
+    fn request(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
+        Call::new(command, TreeConnect::NONE, self.policy, emit)
+    }
+
+    /// This tree ends.
+    pub fn left(&self, tree: TreeConnect) {
+        if self.any_tree.get() == Some(tree) {
+            self.any_tree.set(None);
         }
     }
 
@@ -74,14 +75,6 @@ impl Core {
     pub fn let_go(&self, call: Call) {
         if !self.ended.get() {
             self.connections.any().link.send_and_forget(call);
-        }
-    }
-
-    /// Like [`Core::protection`], for requests that are always signed.
-    fn at_least_signed(&self) -> Protection {
-        match self.protection(false) {
-            Protection::None => Protection::Signed,
-            protection => protection,
         }
     }
 
@@ -105,8 +98,8 @@ impl Core {
     }
 
     /// The connection for payload: one with RDMA if there is one.
-    pub fn pick(&self, sealed_tree: bool) -> Rc<Connection> {
-        self.connections.pick(|connection| u32::from(self.rdma_by(connection, sealed_tree)))
+    pub fn pick(&self, tree: TreeConnect) -> Rc<Connection> {
+        self.connections.pick(|connection| u32::from(self.rdma_by(connection, tree)))
     }
 
     /// Sends one request without payload; repeats it over another connection if its own is lost.
@@ -127,13 +120,8 @@ impl Core {
     }
 
     /// One IOCTL.
-    pub async fn ioctl(
-        &self,
-        tree: u32,
-        protection: Protection,
-        request: &ioctl::Request,
-    ) -> Result<Bytes, Error> {
-        let mut call = Call::new(Command::Ioctl, tree, protection, |out| request.emit(out));
+    pub async fn ioctl(&self, tree: TreeConnect, request: &ioctl::Request) -> Result<Bytes, Error> {
+        let mut call = Call::new(Command::Ioctl, tree, self.policy, |out| request.emit(out));
         // 3.2.4.1.5: a request may cost several credits only if that was negotiated.
         let bytes = request.input.len().max(request.max_output_response as usize);
         if self.connections.any().negotiated.multi_credit {
@@ -145,7 +133,7 @@ impl Core {
 
     /// 3.2.5.5: nothing else protects NEGOTIATE in 3.0 and 3.0.2, so the server repeats its NEGOTIATE response in a
     /// signed message.
-    async fn validate(&self, tree: u32) -> Result<(), Error> {
+    async fn validate(&self, tree: TreeConnect) -> Result<(), Error> {
         if !self.validated.get() {
             self.validate_on(&self.connections.any(), tree).await?;
             self.validated.set(true);
@@ -153,7 +141,7 @@ impl Core {
         Ok(())
     }
 
-    async fn validate_on(&self, connection: &Connection, tree: u32) -> Result<(), Error> {
+    async fn validate_on(&self, connection: &Connection, tree: TreeConnect) -> Result<(), Error> {
         let dialect = self.negotiated.profile.dialect;
         if dialect < Dialect::V3_0 || dialect >= Dialect::V3_1_1 {
             return Ok(());
@@ -166,7 +154,7 @@ impl Core {
             max_output_response: 24,
             flags: ioctl::Flags::IS_FSCTL,
         };
-        let call = Call::new(Command::Ioctl, tree, self.at_least_signed(), |out| request.emit(out));
+        let call = Call::new(Command::Ioctl, tree, self.policy, |out| request.emit(out)).at_least_signed();
         let reply = connection.link.call(call).await?;
         let output = match reply.success() {
             Ok(message) => ioctl::Response::parse(&message)?.output,
@@ -244,18 +232,18 @@ impl Session {
         }
         let security = Rc::new(security);
         link.set_security(security.clone());
-        let leases = Rc::<Leases>::default();
+        let policy = Policy { sealed, signed: negotiated.signing_required() };
+        let leases = Rc::new(Leases::new(policy));
         link.set_leases(leases.clone());
         Ok(Session(Rc::new(Core {
             leases,
-            signed: negotiated.signing_required(),
+            policy,
             connections: Connections::new(Connection::new(link, negotiated.clone())),
             negotiated,
             options,
             security,
-            sealed,
             bindings: Cell::new(0),
-            any_tree: Cell::new(0),
+            any_tree: Cell::new(None),
             validated: Cell::new(false),
             ended: Cell::new(false),
         })))
@@ -296,11 +284,11 @@ impl Session {
         link.set_leases(core.leases.clone());
         let connection = Connection::new(link, Rc::new(negotiated));
         if core.validated.get() {
-            core.validate_on(&connection, core.any_tree.get()).await?;
+            core.validate_on(&connection, self.any_tree().await?).await?;
         }
         core.connections.add(connection);
         for connection in core.connections.live() {
-            connection.link.set_patience(options.failover.min(options.timeout), core.protection(false));
+            connection.link.set_patience(options.failover.min(options.timeout), core.policy);
         }
         Ok(())
     }
@@ -313,7 +301,6 @@ impl Session {
                 peer: channel.peer().to_string(),
                 transport: channel.kind(),
                 medium: channel.medium(),
-                rdma: self.0.rdma_by(&connection, false),
                 traffic: channel.traffic(),
             }
         };
@@ -335,23 +322,37 @@ impl Session {
             flags: RequestFlags::NONE,
             path: format!(r"\\{}\{share}", core.options.host),
         };
+        let mut call = core.request(Command::TreeConnect, |out| request.emit(out));
         // 3.2.4.1.1: in 3.1.1 this request is signed even if others are not.
-        let protection = match core.negotiated.profile.dialect >= Dialect::V3_1_1 {
-            true => core.at_least_signed(),
-            false => core.protection(false),
-        };
-        let call = Call::new(Command::TreeConnect, 0, protection, |out| request.emit(out));
+        if core.negotiated.profile.dialect >= Dialect::V3_1_1 {
+            call = call.at_least_signed();
+        }
         let reply = core.call(call).await?;
         let id = reply.header.tree_id().ok_or(Error::Violation("TREE_CONNECT: no TreeId"))?;
         let response = tree_connect::Response::parse(&reply.success()?)?;
-        core.validate(id).await?;
-        if core.any_tree.get() == 0 {
-            core.any_tree.set(id);
-        }
-        if response.flags.contains(ShareFlags::ENCRYPT_DATA) && core.negotiated.profile.cipher.is_none() {
+        let tree = TreeConnect { id, sealed: response.flags.contains(ShareFlags::ENCRYPT_DATA) };
+        if tree.sealed && core.security.keys.sealer.is_none() {
             return Err(Denial::Encryption.into());
         }
-        Ok(Tree::new(core.clone(), id, &response))
+        core.validate(tree).await?;
+        if core.any_tree.get().is_none() {
+            core.any_tree.set(Some(tree));
+        }
+        Ok(Tree::new(core.clone(), tree, &response))
+    }
+
+    /// A tree for requests that need no particular one: the first that is still connected, or that of `IPC$`. Its share
+    /// may require encryption.
+    async fn any_tree(&self) -> Result<TreeConnect, Error> {
+        match self.0.any_tree.get() {
+            Some(tree) => Ok(tree),
+            None => {
+                // Kept for the session's lifetime: only its id is needed.
+                let tree = self.tree("IPC$").await?.keep();
+                self.0.any_tree.set(Some(tree));
+                Ok(tree)
+            }
+        }
     }
 
     /// The server's name as the user gave it.
@@ -361,15 +362,7 @@ impl Session {
 
     /// Sends a control code that concerns no file. Connects to `IPC$` if no share was connected yet.
     pub async fn ioctl(&self, code: CtlCode, input: Bytes) -> Result<Bytes, Error> {
-        let core = &self.0;
-        let tree = match core.any_tree.get() {
-            0 => {
-                // Kept for the session's lifetime: only its id is needed.
-                let tree = self.tree("IPC$").await?;
-                tree.keep()
-            }
-            tree => tree,
-        };
+        let tree = self.any_tree().await?;
         let request = ioctl::Request {
             code,
             file: FileId::RELATED,
@@ -378,7 +371,7 @@ impl Session {
             max_output_response: IOCTL_OUTPUT,
             flags: ioctl::Flags::IS_FSCTL,
         };
-        core.ioctl(tree, core.protection(false), &request).await
+        self.0.ioctl(tree, &request).await
     }
 
     /// The server's interfaces, to choose further connections from.
@@ -397,7 +390,7 @@ impl Session {
 
     /// Makes one empty round trip.
     pub async fn echo(&self) -> Result<(), Error> {
-        let call = Call::new(Command::Echo, 0, self.0.protection(false), |out| echo::Request.emit(out));
+        let call = self.0.request(Command::Echo, |out| echo::Request.emit(out));
         let message = self.0.call(call).await?.success()?;
         echo::Response::parse(&message)?;
         Ok(())
@@ -405,30 +398,17 @@ impl Session {
 
     /// Ends the session; the server closes its open files.
     pub async fn logoff(&self) -> Result<(), Error> {
-        let call = Call::new(Command::Logoff, 0, self.0.protection(false), |out| logoff::Request.emit(out));
+        let call = self.0.request(Command::Logoff, |out| logoff::Request.emit(out));
         let message = self.0.connections.any().link.call(call).await?.success()?;
         logoff::Response::parse(&message)?;
         self.0.ended.set(true);
         Ok(())
     }
 
-    /// What was negotiated.
+    /// What was negotiated, and what protects requests outside of shares. A share may require more: see
+    /// [`Tree::describe`].
     pub fn describe(&self) -> Description {
-        let core = &self.0;
-        let connection = core.pick(false);
-        let channel = connection.link.channel();
-        let profile = &connection.negotiated.profile;
-        Description {
-            peer: channel.peer().to_string(),
-            transport: channel.kind(),
-            medium: channel.medium(),
-            dialect: profile.dialect,
-            signing: (core.signed && !core.sealed).then_some(profile.signing),
-            cipher: profile.cipher.filter(|_| core.sealed),
-            rdma: core.rdma_by(&connection, false),
-            server_guid: core.negotiated.server_guid,
-            connections: core.connections.len(),
-        }
+        self.0.describe(TreeConnect::NONE)
     }
 
     /// Traffic so far, by RDMA and in messages, over all connections.
@@ -440,23 +420,13 @@ impl Session {
     pub fn credits_starved(&self) -> u64 {
         self.0.connections.live().iter().map(|connection| connection.link.starved()).sum()
     }
-
-    /// Sizes of the largest READ and WRITE that go out as one request, in bytes. Longer ones are split.
-    pub fn io_sizes(&self) -> (usize, usize) {
-        let (core, connection) = (&self.0, self.0.pick(false));
-        let (negotiated, rdma) = (&connection.negotiated, core.rdma_by(&connection, false));
-        (
-            core.io_bytes(&connection, negotiated.max_read, rdma),
-            core.io_bytes(&connection, negotiated.max_write, rdma),
-        )
-    }
 }
 
 impl Core {
     /// Whether payload may move by RDMA on this connection. If messages are signed or encrypted, the payload must be
     /// too, which requires a negotiated RDMA transform.
-    pub fn rdma_by(&self, connection: &Connection, sealed_tree: bool) -> bool {
-        let protected = match self.transform(sealed_tree) {
+    pub fn rdma_by(&self, connection: &Connection, tree: TreeConnect) -> bool {
+        let protected = match self.transform(tree) {
             Some(kind) => connection.negotiated.transforms.contains(&kind),
             None => true,
         };
@@ -465,9 +435,29 @@ impl Core {
             && connection.link.channel().limits().max_rdma.is_some()
     }
 
+    /// See [`Tree::describe`].
+    pub fn describe(&self, tree: TreeConnect) -> Description {
+        let connection = self.pick(tree);
+        let channel = connection.link.channel();
+        let profile = &connection.negotiated.profile;
+        let protection = self.policy.of(tree);
+        Description {
+            peer: channel.peer().to_string(),
+            transport: channel.kind(),
+            medium: channel.medium(),
+            dialect: profile.dialect,
+            signing: (protection == Protection::Signed).then_some(profile.signing),
+            cipher: profile.cipher.filter(|_| protection == Protection::Sealed),
+            by_share: tree.sealed && !self.policy.sealed,
+            rdma: self.rdma_by(&connection, tree),
+            server_guid: self.negotiated.server_guid,
+            connections: self.connections.len(),
+        }
+    }
+
     /// The transform to apply to RDMA payload.
-    pub fn transform(&self, sealed_tree: bool) -> Option<RdmaTransformId> {
-        match self.protection(sealed_tree) {
+    pub fn transform(&self, tree: TreeConnect) -> Option<RdmaTransformId> {
+        match self.policy.of(tree) {
             Protection::None => None,
             Protection::Signed => Some(RdmaTransformId::SIGNING),
             Protection::Sealed => Some(RdmaTransformId::ENCRYPTION),
@@ -508,8 +498,6 @@ pub struct Carrier {
     pub transport: Kind,
     /// "tcp", "iwarp", "shm", "rnic".
     pub medium: &'static str,
-    /// Whether payload can go by RDMA.
-    pub rdma: bool,
     /// Its traffic so far.
     pub traffic: Traffic,
 }
@@ -530,7 +518,7 @@ impl Endpoint {
     }
 }
 
-/// The properties of a session; its `Display` is one line for a user.
+/// The properties of a session, or of a share in it; its `Display` is one line for a user.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// The server.
@@ -545,6 +533,8 @@ pub struct Description {
     pub signing: Option<SigningId>,
     /// How messages are encrypted, if they are.
     pub cipher: Option<CipherId>,
+    /// Whether it is the share that requires encryption; the session does not.
+    pub by_share: bool,
     /// Whether large READs and WRITEs move by RDMA.
     pub rdma: bool,
     /// The server's identity.
@@ -561,6 +551,7 @@ impl fmt::Display for Description {
         };
         write!(f, "SMB {} to {} by {transport}{}", self.dialect, self.peer, self.medium)?;
         match (self.cipher, self.signing) {
+            (Some(cipher), _) if self.by_share => write!(f, ", encrypted for the share ({cipher:?})")?,
             (Some(cipher), _) => write!(f, ", encrypted ({cipher:?})")?,
             (None, Some(signing)) => write!(f, ", signed ({signing:?})")?,
             (None, None) => f.write_str(", neither signed nor encrypted")?,

@@ -68,7 +68,7 @@ async fn legs(
             previous_session_id,
             token: token.into(),
         };
-        let call = Call::new(Command::SessionSetup, 0, protection, |out| request.emit(out));
+        let call = Call::before_session(Command::SessionSetup, protection, |out| request.emit(out));
         let permit = link.permit(1).await?;
         let (pending, sent) = link.send_recorded(permit, call, session_id)?;
         preauth.update(&sent);

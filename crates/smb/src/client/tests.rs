@@ -2,6 +2,7 @@
 
 mod compressed;
 mod direct;
+mod encrypted_share;
 mod foreign;
 mod kept;
 mod multichannel;
@@ -17,8 +18,8 @@ use weft_machine::Buf;
 use weft_transport::{
     Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Traffic,
 };
-use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::CipherId;
+use weft_wire::smb2::{Dialect, Header};
 
 /// Each cipher, with a dialect that supports it.
 const CIPHERS: [(Dialect, CipherId); 6] = [
@@ -39,6 +40,8 @@ struct Between {
     change: RefCell<Option<Change>>,
     changed: Cell<u32>,
     seen: RefCell<Vec<u8>>,
+    /// The headers of what the client sent unencrypted.
+    plain: RefCell<Vec<Header>>,
     exposed: Cell<u32>,
 }
 
@@ -49,6 +52,7 @@ impl Between {
             change: RefCell::new(None),
             changed: Cell::new(0),
             seen: RefCell::new(Vec::new()),
+            plain: RefCell::default(),
             exposed: Cell::new(0),
         })
     }
@@ -93,6 +97,9 @@ impl Channel for Between {
         self.inner.try_recv().map(|m| self.pass(m))
     }
     fn send(&self, message: Outgoing) -> Sending {
+        if let Some(Part::Bytes(bytes)) = message.parts.first() {
+            self.plain.borrow_mut().extend(Header::parse(bytes).ok());
+        }
         for part in &message.parts {
             match part {
                 Part::Bytes(bytes) => self.seen.borrow_mut().extend_from_slice(bytes),

@@ -17,15 +17,15 @@ use weft_wire::smb2::fscc::{self, FileClass, FsClass, directory};
 use weft_wire::smb2::ioctl::CtlCode;
 use weft_wire::smb2::query_info::InfoType;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
-use weft_wire::smb2::tree_connect::{self, ShareCapabilities, ShareFlags, ShareType};
+use weft_wire::smb2::tree_connect::{self, ShareCapabilities, ShareType};
 use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, reparse, tree_disconnect};
 
 use super::connections::Connection;
 use super::error::Error;
 use super::file::{self, File};
 use super::kept::Kept;
-use super::link::{Call, Protection};
-use super::session::Core;
+use super::link::{Call, TreeConnect};
+use super::session::{Core, Description};
 
 /// Most entries of one directory that we keep: about 1 GiB of memory besides their names.
 const MAX_LISTING: usize = 4 << 20;
@@ -45,9 +45,7 @@ const NO_TARGET: [NtStatus; 4] = [
 /// A tree connect, shared by its clones and files.
 pub(super) struct TreeCore {
     pub core: Rc<Core>,
-    pub id: u32,
-    /// The share requires encryption.
-    sealed: bool,
+    pub connect: TreeConnect,
     disk: bool,
     /// Part of a DFS namespace.
     dfs: bool,
@@ -60,30 +58,27 @@ pub(super) struct TreeCore {
 }
 
 impl TreeCore {
-    pub fn protection(&self) -> Protection {
-        self.core.protection(self.sealed)
-    }
-
     /// The connection for payload, and whether the payload moves by RDMA.
     pub fn pick(&self) -> (Rc<Connection>, bool) {
-        let connection = self.core.pick(self.sealed);
-        let rdma = self.core.rdma_by(&connection, self.sealed);
+        let connection = self.core.pick(self.connect);
+        let rdma = self.core.rdma_by(&connection, self.connect);
         (connection, rdma)
     }
 
     /// See [`Core::transform`].
     pub fn transform(&self) -> Option<RdmaTransformId> {
-        self.core.transform(self.sealed)
+        self.core.transform(self.connect)
     }
 
     pub fn call(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
-        Call::new(command, self.id, self.protection(), emit)
+        Call::new(command, self.connect, self.core.policy, emit)
     }
 }
 
 impl Drop for TreeCore {
     fn drop(&mut self) {
         if !self.kept.get() {
+            self.core.left(self.connect);
             let call = self.call(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out));
             self.core.let_go(call);
         }
@@ -271,15 +266,13 @@ pub struct Space {
 pub struct Tree(Rc<TreeCore>);
 
 impl Tree {
-    pub(super) fn new(core: Rc<Core>, id: u32, share: &tree_connect::Response) -> Tree {
-        let sealed = share.flags.contains(ShareFlags::ENCRYPT_DATA);
+    pub(super) fn new(core: Rc<Core>, connect: TreeConnect, share: &tree_connect::Response) -> Tree {
         let disk = share.share_type == ShareType::Disk;
         let dfs = share.capabilities.contains(ShareCapabilities::DFS);
         let available = share.capabilities.contains(ShareCapabilities::CONTINUOUS_AVAILABILITY);
         Tree(Rc::new(TreeCore {
             core,
-            id,
-            sealed,
+            connect,
             disk,
             dfs,
             available,
@@ -288,10 +281,10 @@ impl Tree {
         }))
     }
 
-    /// Its id, which from now on is valid until the session ends.
-    pub(super) fn keep(&self) -> u32 {
+    /// Its tree connect, which from now on is valid until the session ends.
+    pub(super) fn keep(&self) -> TreeConnect {
         self.0.kept.set(true);
-        self.0.id
+        self.0.connect
     }
 
     /// Whether it may contain DFS links: see [`super::Session::referral`].
@@ -302,6 +295,21 @@ impl Tree {
     /// Whether its handles survive a restart of the server (3.2.5.5).
     pub fn is_continuously_available(&self) -> bool {
         self.0.available
+    }
+
+    /// What was negotiated, and how the share's messages are protected.
+    pub fn describe(&self) -> Description {
+        self.0.core.describe(self.0.connect)
+    }
+
+    /// Sizes of the largest READ and WRITE that go out as one request, in bytes. Longer ones are split.
+    pub fn io_sizes(&self) -> (usize, usize) {
+        let (core, (connection, rdma)) = (&self.0.core, self.0.pick());
+        let negotiated = &connection.negotiated;
+        (
+            core.io_bytes(&connection, negotiated.max_read, rdma),
+            core.io_bytes(&connection, negotiated.max_write, rdma),
+        )
     }
 
     /// Whether it holds files (not a pipe or printer share).
@@ -326,6 +334,10 @@ impl Tree {
     /// The tree that shares this core.
     pub(super) fn of(core: Rc<TreeCore>) -> Tree {
         Tree(core)
+    }
+
+    pub(super) fn connect(&self) -> TreeConnect {
+        self.0.connect
     }
 
     pub(super) fn core(&self) -> &Rc<Core> {

@@ -8,7 +8,7 @@ use clap::{ArgGroup, ValueEnum};
 
 use super::{
     ProviderKind, default_user, memory, number, parse_bytes, parse_congestion, parse_dialect, parse_size,
-    parse_within,
+    within_memory,
 };
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::config::{MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, SMB_DIRECT_PORT, SMB_PORT};
@@ -226,7 +226,7 @@ pub(crate) enum Crc {
 
 fn parse_ram(text: &str) -> Result<(String, u64), String> {
     let (name, size) = text.split_once('=').ok_or("write NAME=SIZE, for example scratch=512M")?;
-    Ok((name.to_owned(), parse_within(size, 1, memory())?))
+    Ok((name.to_owned(), within_memory(parse_bytes(size)?)?))
 }
 
 fn parse_snapshots(text: &str) -> Result<(String, String), String> {

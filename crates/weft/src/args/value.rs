@@ -55,6 +55,14 @@ pub(super) fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, Str
     }
 }
 
+/// A size that is to be held in this host's memory.
+pub(crate) fn within_memory(size: u64) -> Result<u64, String> {
+    match (1..=memory()).contains(&size) {
+        true => Ok(size),
+        false => Err(format!("write a size from 1 to {}", rounded(memory()))),
+    }
+}
+
 /// A size as users write it.
 pub(crate) fn rounded(bytes: u64) -> String {
     match bytes {

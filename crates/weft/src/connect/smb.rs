@@ -364,15 +364,15 @@ impl RemoteFolder for SmbShare {
     }
 
     fn describe(&self) -> String {
-        format!("{}{}", self.share.life().session.describe(), self.path)
+        format!("{}{}", self.share.life().tree.describe(), self.path)
     }
 
     fn agreed(&self) -> LocalBoxFuture<'_, Agreed> {
         async move {
-            let session = &self.share.life().session;
-            let agreed = session.describe();
+            let life = self.share.life();
+            let agreed = life.tree.describe();
             Agreed {
-                software: software(session).await,
+                software: software(&life.session).await,
                 dialect: format!("SMB {}", agreed.dialect),
                 signing: agreed.signing.map(|algorithm| format!("{algorithm:?}")),
                 encryption: agreed.cipher.map(|cipher| format!("{cipher:?}")),

@@ -24,6 +24,40 @@ pub(in crate::client) enum Protection {
     Sealed,
 }
 
+/// The tree connect that a request names (3.2.1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) struct TreeConnect {
+    pub id: u32,
+    /// Whether the share requires encryption (TreeConnect.EncryptData).
+    pub sealed: bool,
+}
+
+impl TreeConnect {
+    /// For requests that name no tree.
+    pub const NONE: TreeConnect = TreeConnect { id: 0, sealed: false };
+}
+
+/// What a session requires of all its requests (3.2.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) struct Policy {
+    /// Session.EncryptData, or our own wish.
+    pub sealed: bool,
+    /// Session.SigningRequired.
+    pub signed: bool,
+}
+
+impl Policy {
+    /// The protection of a request in this tree, and of its payload by RDMA (3.2.4.1.1, 3.2.4.1.8). Every request of an
+    /// established session passes here, because [`super::Call::new`] takes no protection.
+    pub fn of(self, tree: TreeConnect) -> Protection {
+        match () {
+            () if self.sealed || tree.sealed => Protection::Sealed,
+            () if self.signed => Protection::Signed,
+            () => Protection::None,
+        }
+    }
+}
+
 /// The keys of the connection's session.
 pub(in crate::client) struct Security {
     pub session_id: u64,

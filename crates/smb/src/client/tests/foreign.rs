@@ -98,12 +98,20 @@ fn the_story_in_every_dialect_and_protection() {
 #[ignore = "needs a foreign server"]
 fn a_share_that_insists_on_encryption_gets_it() {
     run(|foreign| async move {
-        let between = foreign.channel().await;
-        let session = Session::connect(between.clone(), foreign.options()).await.unwrap();
-        story::tell(&session, &foreign.sealed).await.unwrap();
-        assert!(!between.saw(b"hello, world"), "plaintext on the wire");
-        story::tell(&session, &foreign.share).await.unwrap();
-        assert!(between.saw(b"hello, world"), "the other share is plain");
+        for (dialect, cipher) in super::CIPHERS {
+            let between = foreign.channel().await;
+            let options = Options { dialects: dialect..=dialect, ciphers: vec![cipher], ..foreign.options() };
+            let session = Session::connect(between.clone(), options).await.unwrap();
+            let tree = session.tree(&foreign.sealed).await.unwrap();
+            println!("{}", tree.describe());
+            assert_eq!(tree.describe().cipher, Some(cipher));
+            // Names the tree of that share.
+            session.interfaces().await.unwrap();
+            story::tell(&session, &foreign.sealed).await.unwrap();
+            assert!(!between.saw(b"hello, world"), "plaintext on the wire");
+            story::tell(&session, &foreign.share).await.unwrap();
+            assert!(between.saw(b"hello, world"), "the other share is plain");
+        }
     });
 }
 

@@ -119,7 +119,7 @@ impl Carrier {
     /// Writes the report.
     fn tell(&self, link: &Link) {
         let traffic = link.joined.session.traffic().into();
-        let description = link.joined.session.describe().to_string();
+        let description = link.joined.tree.describe().to_string();
         let report =
             Report { transport: link.joined.transport, reason: link.joined.reason, description, traffic };
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
@@ -220,7 +220,7 @@ impl Peer for Carrier {
     fn append(&self, session: u64, records: Vec<Record>) -> LocalBoxFuture<'_, Result<(), peer::Error>> {
         Box::pin(async move {
             let link = self.link()?;
-            let (_, most) = link.joined.session.io_sizes();
+            let (_, most) = link.joined.tree.io_sizes();
             let mut rest = &records[..];
             while !rest.is_empty() {
                 // As many records as fit into one WRITE; the engine's appends fit as they are, except those of slow

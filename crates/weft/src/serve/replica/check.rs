@@ -154,7 +154,7 @@ pub(crate) async fn measure(address: &Address, pool: &Pool, state: &Path) -> Res
     let rdma_bytes = after.served.0 - before.served.0 + after.written.0 - before.written.0;
     let measured = Measured {
         transport: joined.transport,
-        description: joined.session.describe().to_string(),
+        description: joined.tree.describe().to_string(),
         round_trip_ms: trips[TRIPS / 2],
         round_trip_worst_ms: trips[TRIPS - 1],
         bytes_per_second: moved as f64 / elapsed,
