@@ -33,7 +33,10 @@ impl FromStr for Host {
         }
         let (name, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
             Some(Some((name, ""))) => (name, None),
-            Some(Some((name, rest))) => (name, port(rest.strip_prefix(':').ok_or(example)?)?),
+            Some(Some((name, rest))) => match rest.strip_prefix(':') {
+                Some(number) => (name, port(number)?),
+                None => return Err(format!("text other than a port follows the bracket: {example}")),
+            },
             Some(None) => return Err(format!("a bracket is not closed: {example}")),
             None if text.parse::<Ipv6Addr>().is_ok() => (text, None),
             None => match text.split_once(':') {
