@@ -84,9 +84,10 @@ WEFT_PASSWORD=... weft doctor server:5445 --user alice --smb-port 4450\n\n\
 Exit status: 0 if RDMA is used or can be used, 1 if not, 2 for a wrong command line."
 )]
 pub(crate) struct Doctor {
-    /// The server: HOST, or HOST:PORT with the RDMA port
+    /// The server: HOST, or HOST:PORT with the RDMA port [default port: the service's own: smb 5445, nfs 20049, ping
+    /// 7174; without --service, those of smb and nfs]
     pub host: Host,
-    /// Service on that port [default: by its number: 20049 nfs, 7174 ping, else smb]
+    /// Service to test [default: by the port: 20049 nfs, 7174 ping, else smb]
     #[arg(long, value_enum)]
     pub service: Option<Service>,
     /// Log on as NAME, to see what the server announces and which transport a session uses; the password comes from
