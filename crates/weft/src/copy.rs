@@ -30,7 +30,7 @@ use crate::url::Url;
 pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
     let direction = Direction::of(&args.from, &args.to)?;
     if args.recursive && [&args.from, &args.to].contains(&&STANDARD.to_owned()) {
-        return Err("-r copies folders, and - is not a folder: omit one of the two".into());
+        return Err(Misuse::new("-r copies folders, and - is not a folder: omit one of the two").into());
     }
     if args.recursive {
         let to = sync::Into::FolderOfThatName;

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::local::{STANDARD, is_standard_output};
+use crate::fault::Misuse;
 
 /// The reader of standard output is gone.
 static CLOSED: AtomicBool = AtomicBool::new(false);
@@ -120,7 +121,10 @@ impl Console {
         match files.into_iter().filter(|path| is_standard_output(path)).count() {
             0 => Ok(Console::Stdout),
             1 => Ok(Console::Stderr),
-            _ => Err("standard output (`-`) takes only one format; write the others to files".into()),
+            _ => {
+                let several = "standard output (`-`) takes only one format; write the others to files";
+                Err(Misuse::new(several).into())
+            }
         }
     }
 
