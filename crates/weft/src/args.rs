@@ -10,7 +10,7 @@ mod value;
 mod volume;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -117,6 +117,20 @@ pub(crate) struct Man {
 
 impl Command {
     /// Whether the command stays and serves, so that its log reports what it does.
+    /// The state directory that the command line or the environment names.
+    pub(crate) fn state_dir(&self) -> Option<&Path> {
+        match self {
+            Command::Serve(args) => args.state_dir.as_deref(),
+            Command::Volume(args) => args.state_dir.as_deref(),
+            Command::Replica(args) => args.state_dir.as_deref(),
+            Command::Status(args) => args.state_dir.as_deref(),
+            Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
+            Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
+            Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
+            Command::Doctor(_) | Command::Rdma(_) | Command::Man(_) => None,
+        }
+    }
+
     pub(crate) fn serves(&self) -> bool {
         match self {
             Command::Serve(_)

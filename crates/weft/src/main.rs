@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         error.exit()
     });
     logging::start(args.verbose, args.command.serves());
+    out::remember_state_dir(args.command.state_dir());
     if args.end_with_reader {
         child::end_with_reader();
     }
@@ -102,6 +103,9 @@ fn main() -> ExitCode {
                 }
                 said = because;
                 cause = inner.source();
+            }
+            if let Some(advice) = out::state_dir_advice(&error.to_string()) {
+                note!("  {advice}");
             }
             ExitCode::from(fault::status_of(&*error))
         }

@@ -56,7 +56,12 @@ pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
         }
     };
     match ask(&one(state, pid)?, command, PATIENCE)? {
-        Reply::Done(said) => say!("{said}")?,
+        Reply::Done(said) => {
+            say!("{said}")?;
+            if let Some(advice) = out::state_dir_advice(&said) {
+                say!("{advice}")?;
+            }
+        }
         other => return Err(format!("unexpected answer of the server: {other:?}").into()),
     }
     Ok(ExitCode::SUCCESS)
@@ -82,17 +87,17 @@ fn ask(server: &Server, command: Command, patience: Duration) -> Result<Reply, F
 fn wanted(args: ReplicaCreate) -> Result<Create, Failure> {
     let (host, theirs) = parse_to(&args.to)?;
     let their_volumes = theirs.unwrap_or_else(|| args.volumes.clone());
-    Ok(Create {
-        address: Address { compress: args.compress, ..address(&host, &args.other)? },
-        volumes: args.volumes,
-        their_volumes,
-        group: args.group,
     if args.volumes.len() != their_volumes.len() {
         return Err(Misuse::new(UNPAIRED).into());
     }
     for volumes in [&args.volumes, &their_volumes] {
         few_and_distinct(volumes).map_err(Misuse::new)?;
     }
+    Ok(Create {
+        address: Address { compress: args.compress, ..address(&host, &args.other)? },
+        volumes: args.volumes,
+        their_volumes,
+        group: args.group,
         synchronous: args.mode == ReplicaMode::Sync,
         seeded: args.seeded,
         overwrite: args.overwrite,
@@ -167,7 +172,7 @@ pub(crate) fn address(host: &str, other: &Other) -> Result<Address, Failure> {
 }
 
 fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode, Failure> {
-    let mut out = crate::out::Stdout;
+    let mut stdout = out::Stdout;
     loop {
         let mut groups: Vec<Group> = Vec::new();
         for server in status::chosen(state, pid)? {
@@ -179,15 +184,20 @@ fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode
             }
         }
         if args.watch && std::io::stdout().is_terminal() && !args.json {
-            crate::out::print(format_args!("\x1b[H\x1b[J"))?;
+            out::print(format_args!("\x1b[H\x1b[J"))?;
         }
         if args.json {
-            serde_json::to_writer(&mut out, &json!({ "groups": groups }))?;
-            writeln!(out)?;
+            serde_json::to_writer(&mut stdout, &json!({ "groups": groups }))?;
+            writeln!(stdout)?;
         } else {
-            print::groups(&mut out, &groups)?;
+            let mut text = Vec::new();
+            print::groups(&mut text, &groups)?;
+            stdout.write_all(&text)?;
+            if let Some(advice) = out::state_dir_advice(&String::from_utf8_lossy(&text)) {
+                writeln!(stdout, "{advice}")?;
+            }
         }
-        out.flush()?;
+        stdout.flush()?;
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
