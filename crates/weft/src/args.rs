@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Volume(Volume),
     /// Replicate volumes to other hosts
     Replica(Box<Replica>),
-    /// Show what a running server serves, to whom, and whether RDMA carries the payload
+    /// Show what the servers of a state directory serve, to whom, and whether RDMA carries the payload
     Status(Status),
     /// Copy a file or folder to or from a server, and verify the copy
     Cp(Cp),
@@ -151,9 +151,10 @@ impl Command {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  weft status\n  weft status --watch\n  \
 weft status --json | jq '.servers[].connections[] | [.peer, .transport, .provider, .traffic.rdma_written_bytes]'\n\n\
-It asks this user's servers on this host, through a socket in their state directory.")]
+It shows the servers on this host that use this state directory. To see a server that was started with another one:\n  \
+weft status --state-dir DIR")]
 pub(crate) struct Status {
-    /// The server's state directory [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
+    /// The state directory whose servers are shown [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
     /// Only the server with this process number

@@ -320,7 +320,8 @@ pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Fail
     let servers = admin::servers(state)?;
     let none = || {
         format!(
-            "no server runs with the state directory {}: start one (weft serve --help), or give its --state-dir DIR",
+            "no server runs with the state directory {}: start one (weft serve --help); a server that was started with another one is \
+             shown by weft status --state-dir DIR",
             state.display()
         )
     };

@@ -86,7 +86,7 @@ pub enum Error {
         group: String,
     },
     /// Another process has it open.
-    #[error("{} is in use by another process; only one process can use it, and `weft status` shows this user's servers", .0.display())]
+    #[error("{} is in use by another process; only one process can use it, and `weft status` shows the servers of a state directory", .0.display())]
     InUse(PathBuf),
     /// Its metadata is unusable.
     #[error("the metadata of the volume, {}, is unusable: {why}", .path.display())]
