@@ -28,7 +28,8 @@ pub(crate) use self::volume::*;
 #[derive(Parser, Debug)]
 #[command(name = "weft", version, about, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Log more: -v what happens to connections, -vv each protocol step
+    /// Log more to standard error: -v also what happens to connections (debug), -vv also single protocol steps (trace).
+    /// WEFT_LOG=LEVEL, if set, is used instead
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// End when no process can read standard output any more: for a process that another weft starts
@@ -116,7 +117,6 @@ pub(crate) struct Man {
 }
 
 impl Command {
-    /// Whether the command stays and serves, so that its log reports what it does.
     /// The state directory that the command line or the environment names.
     pub(crate) fn state_dir(&self) -> Option<&Path> {
         match self {
@@ -131,6 +131,7 @@ impl Command {
         }
     }
 
+    /// Whether the command stays and serves, so that its log reports what it does.
     pub(crate) fn serves(&self) -> bool {
         match self {
             Command::Serve(_)
