@@ -109,7 +109,7 @@ fn folder(state: &Path) -> PathBuf {
 /// Creates the folder with access for its owner only, or checks that an existing one is such a folder.
 fn make_folder(state: &Path) -> io::Result<PathBuf> {
     if state.exists() && !state.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::NotADirectory, "that is a file; name a folder"));
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "that is a file; name a directory"));
     }
     private::folder(state)?;
     let folder = folder(state);

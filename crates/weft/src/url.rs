@@ -405,7 +405,7 @@ fn host_and_port(text: &str) -> Result<(&str, Option<&str>), &'static str> {
 }
 
 /// Whether the text is an IPv6 address, perhaps with a zone: `fe80::1%eth0`.
-fn is_ipv6(text: &str) -> bool {
+pub(crate) fn is_ipv6(text: &str) -> bool {
     match text.split_once('%') {
         Some((address, zone)) => !zone.is_empty() && address.parse::<Ipv6Addr>().is_ok(),
         None => text.parse::<Ipv6Addr>().is_ok(),

@@ -167,9 +167,10 @@ pub(crate) struct Listen {
 /// `weft rdma ping`.
 #[derive(clap::Args, Debug)]
 #[command(
-    // Options of one side do nothing on the other, so they are refused there.
-    mut_arg("listen", |listen| listen.requires("server").help("With --server: address to listen on; before you listen on anything but loopback, consider who can reach it")),
-    mut_arg("port", |port| port.requires("server").help("With --server: port to listen on; 0 picks a free one. To ping another port, write HOST:PORT")),
+    // Options of one side do nothing on the other, so they are refused there. Clap drops `requires = "server"` where a
+    // host is given, because the two exclude each other.
+    mut_arg("listen", |listen| listen.conflicts_with("host").help("With --server: address to listen on; before you listen on anything but loopback, consider who can reach it")),
+    mut_arg("port", |port| port.conflicts_with("host").help("With --server: port to listen on; 0 picks a free one. To ping another port, write HOST:PORT")),
     after_help = "Examples:\n  weft rdma ping server            the server runs: weft rdma ping --server --listen ADDR\n  \
 weft rdma ping server:7174 -c 1000 -s 4096 --quiet\n\n\
 It speaks the protocol of rdma-core's rping: `rping -s` answers `weft rdma ping`, and `weft rdma ping --server` answers \
@@ -380,7 +381,7 @@ mod tests {
         };
         for option in ["--port 5000", "--listen 127.0.0.1"] {
             let refused = line(&format!("server {option}")).unwrap_err();
-            assert!(refused.contains("--server"), "{option}: {refused}");
+            assert!(refused.contains("cannot be used with '[HOST]'"), "{option}: {refused}");
             assert!(line(&format!("--server {option}")).is_ok(), "{option}");
         }
         for option in ["--count 3", "--size 4096", "--quiet"] {
@@ -388,7 +389,7 @@ mod tests {
             assert!(refused.contains("cannot be used with"), "{option}: {refused}");
             assert!(line(&format!("server:5000 {option}")).is_ok(), "{option}");
         }
-        assert!(line("server --size 2M").unwrap_err().contains("from 1 to 1024K"));
+        assert!(line("server --size 2M").unwrap_err().contains("from 1 to 1M"));
     }
 
     #[test]
