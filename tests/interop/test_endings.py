@@ -76,6 +76,8 @@ class Options(unittest.TestCase):
             (["cp", "-r", "-", "smb://a@h/s/x"], "-r copies folders"),
             (["cp", "smb://a@h/s", "."], "`weft cp -r smb://a@h/s .`"),
             (["cp", "-", "smb://a@h/s/x/"], "name the file in it"),
+            (["sync", "-", "smb://a@h/s/x"], "sync copies folders"),
+            (["doctor", "h", "--smb-port", "4450"], "--user"),
             (["ls", "smb://a@[::1/x"], "smb://a@[::1/x has brackets"),
             (["demo", "--only", "none", "--out", "/dev/null"], "--only"),
             (["demo", "--out", "-", "--json", "-"], "only one format"),
