@@ -67,6 +67,55 @@ class Options(unittest.TestCase):
                     self.assertIn(f"{option} is for SMB; ", done.stderr)
             self.assertEqual(os.listdir(server.folder), [])
 
+    def test_a_command_line_that_is_wrong_ends_as_those_that_clap_refuses(self):
+        """Eight of these ended with 1, as a command that fails while it runs."""
+        work = tempfile.TemporaryDirectory()
+        self.addCleanup(work.cleanup)
+        state = ["--state-dir", f"{work.name}/state"]
+        for line, said in [
+            (["cp", "-r", "-", "smb://a@h/s/x"], "-r copies folders"),
+            (["cp", "smb://a@h/s", "."], "`weft cp -r smb://a@h/s .`"),
+            (["cp", "-", "smb://a@h/s/x/"], "name the file in it"),
+            (["sync", "-", "smb://a@h/s/x"], "sync copies folders"),
+            (["doctor", "h", "--smb-port", "4450"], "--user"),
+            (["ls", "smb://a@[::1/x"], "smb://a@[::1/x has brackets"),
+            (["demo", "--only", "none", "--out", "/dev/null"], "--only"),
+            (["demo", "--out", "-", "--json", "-"], "only one format"),
+            (["rdma", "bench", "--only", "none"], "--only"),
+            (["rdma", "ping", "h", "--provider", "iwarp,shm"], "one provider"),
+            (["rdma", "ping", "h", "--port", "1"], "cannot be used with"),
+            (["rdma", "ping", "h", "--size", "2M"], "from 1 to 1M"),
+            (["rdma", "perf", "client", "h", "-b", "--op", "send"], "in both directions"),
+            (["rdma", "perf", "client", "h", "-b", "--only", "latency"], "--bidirectional"),
+            (["rdma", "perf", "client", "h", "--cpu", "4000"], "--cpu 4000"),
+            (["replica", "check", "[::1"], "not closed"),
+            (["replica", "create", "a,b", "h:a"], "as many volumes"),
+            (["volume", "create", "v", "--size", "1000", "--ram", *state], "1000 bytes"),
+            (["volume", "create", "v", "--ram", *state], "needs a size"),
+            (["volume", "create", "a/b", "--size", "1M", "--ram", *state], "cannot name a volume"),
+            (["bench", "nfs", "a b"], "write HOST"),
+            (["bench", "smb", "h", "--nfs", "smb://a@h/s"], "--nfs takes a URL of NFS"),
+        ]:
+            with self.subTest(line=line):
+                done = weft.run(weft.WEFT, *line, check=False, stdin=subprocess.DEVNULL)
+                self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+                self.assertIn(said, done.stderr)
+
+    def test_a_command_to_type_repeats_the_state_directory(self):
+        with tempfile.TemporaryDirectory() as state:
+            def volume(*command, **environment):
+                with unittest.mock.patch.dict(os.environ, environment):
+                    done = weft.run(weft.WEFT, "volume", *command, check=False)
+                return done.stdout + done.stderr
+
+            option = ["--state-dir", state]
+            self.assertIn(f"PATH --state-dir {state}\n", volume("list", *option))
+            self.assertIn("PATH\n", volume("list", WEFT_STATE_DIR=state))
+            made = volume("create", "v", "--size", "1M", "--ram", *option)
+            self.assertIn(f"weft serve --volume v --nbd --state-dir {state}\n", made)
+            self.assertIn(f"add --state-dir {state} to these commands", volume("info", "none", *option))
+            self.assertNotIn("to these commands", volume("info", "none", WEFT_STATE_DIR=state))
+
     def test_a_question_mark_is_no_end_of_a_name(self):
         """`put what?` used to replace `what`."""
         with weft.serving() as server:
@@ -315,7 +364,12 @@ class Output(unittest.TestCase):
             said = weft.run(*full, check=False).stderr
             self.assertIn("standard output: ", said)
             self.assertNotIn("df -h", said)
-            self.assertIn("is a folder: copy it with -r", self.fails("cp", ".", server.url("")))
+            self.assertIn("is a folder: copy it with -r: `weft cp -r . ", self.fails("cp", ".", server.url("")))
+            (server.folder / "photos").mkdir()
+            for url in [server.url("photos"), server.nfs_url("photos")]:
+                said = self.fails("cp", url, work)
+                self.assertIn("is a folder: copy it with -r: `weft cp -r ", said)
+                self.assertIn("`weft sync ", said)
             place = ["--state-dir", f"{work}/state", "--size", "1M", "--file", "/no/such/folder/file"]
             said = self.fails("volume", "create", "v", *place)
             self.assertNotIn("because", said)

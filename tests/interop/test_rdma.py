@@ -136,7 +136,7 @@ class Perf(unittest.TestCase):
                 weft.WEFT, "rdma", "perf", "client", f"127.0.0.1:{ready['port']}", "--bidirectional", "--op", "send",
                 check=False,
             )
-            self.assertEqual(refused.returncode, 1)
+            self.assertEqual(refused.returncode, 2)
             self.assertIn("--op write,read", refused.stderr)
 
     def test_a_sweep_prints_a_line_for_each_size(self):

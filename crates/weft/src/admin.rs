@@ -20,6 +20,7 @@ use weft_machine::file::private;
 
 use crate::Failure;
 use crate::listen::unix;
+use crate::out::ShellCommand;
 
 /// Longest request in bytes.
 const MAX_REQUEST: usize = 64 << 10;
@@ -52,10 +53,12 @@ impl Request {
     /// The command that shows whether the request was done; `None` for requests that change nothing.
     fn shown_by(&self) -> Option<String> {
         match self {
-            Request::Grow { volume, .. } => Some(format!("weft volume info {volume}")),
+            Request::Grow { volume, .. } => {
+                Some(ShellCommand::new("weft volume info").operand(volume).here().to_string())
+            }
             Request::Status
             | Request::Replica(replica::Command::Status | replica::Command::Verify { .. }) => None,
-            Request::Replica(_) => Some("weft replica status".into()),
+            Request::Replica(_) => Some(ShellCommand::new("weft replica status").here().to_string()),
         }
     }
 
@@ -106,7 +109,7 @@ fn folder(state: &Path) -> PathBuf {
 /// Creates the folder with access for its owner only, or checks that an existing one is such a folder.
 fn make_folder(state: &Path) -> io::Result<PathBuf> {
     if state.exists() && !state.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::NotADirectory, "that is a file; name a folder"));
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "that is a file; name a directory"));
     }
     private::folder(state)?;
     let folder = folder(state);

@@ -10,7 +10,7 @@ mod value;
 mod volume;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -28,7 +28,8 @@ pub(crate) use self::volume::*;
 #[derive(Parser, Debug)]
 #[command(name = "weft", version, about, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Log more: -v what happens to connections, -vv each protocol step
+    /// Log more to standard error: -v also what happens to connections (debug), -vv also single protocol steps (trace).
+    /// WEFT_LOG=LEVEL, if set, is used instead
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// End when no process can read standard output any more: for a process that another weft starts
@@ -79,7 +80,7 @@ pub(crate) enum Command {
     Volume(Volume),
     /// Replicate volumes to other hosts
     Replica(Box<Replica>),
-    /// Show what a running server serves, to whom, and whether RDMA carries the payload
+    /// Show what the servers of a state directory serve, to whom, and whether RDMA carries the payload
     Status(Status),
     /// Copy a file or folder to or from a server, and verify the copy
     Cp(Cp),
@@ -116,6 +117,20 @@ pub(crate) struct Man {
 }
 
 impl Command {
+    /// The state directory that the command line or the environment names.
+    pub(crate) fn state_dir(&self) -> Option<&Path> {
+        match self {
+            Command::Serve(args) => args.state_dir.as_deref(),
+            Command::Volume(args) => args.state_dir.as_deref(),
+            Command::Replica(args) => args.state_dir.as_deref(),
+            Command::Status(args) => args.state_dir.as_deref(),
+            Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
+            Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
+            Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
+            Command::Doctor(_) | Command::Rdma(_) | Command::Man(_) => None,
+        }
+    }
+
     /// Whether the command stays and serves, so that its log reports what it does.
     pub(crate) fn serves(&self) -> bool {
         match self {
@@ -137,9 +152,10 @@ impl Command {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  weft status\n  weft status --watch\n  \
 weft status --json | jq '.servers[].connections[] | [.peer, .transport, .provider, .traffic.rdma_written_bytes]'\n\n\
-It asks this user's servers on this host, through a socket in their state directory.")]
+It shows the servers on this host that use this state directory. To see a server that was started with another one:\n  \
+weft status --state-dir DIR")]
 pub(crate) struct Status {
-    /// The server's state directory [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
+    /// The state directory whose servers are shown [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
     /// Only the server with this process number

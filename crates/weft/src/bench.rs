@@ -263,8 +263,10 @@ pub(crate) fn session(
     if report.points().next().is_none() {
         let reasons: Vec<&str> =
             report.sections.iter().flat_map(|s| s.refusals.iter().map(|r| r.reason.as_str())).collect();
-        let reason = if reasons.is_empty() { "no point has such a name" } else { &reasons.join("; ") };
-        return Err(format!("nothing was measured: {reason}").into());
+        return Err(match reasons.is_empty() {
+            true => Misuse::new(format!("--only {only:?}: no point has this text in its name")).into(),
+            false => format!("nothing was measured: {}", reasons.join("; ")).into(),
+        });
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@
 //! [`crate::transfer`] copies files, [`crate::sync`] walks folders. Nothing here depends on the protocol or
 //! transport.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::cat;
 use crate::connect::{Remote, password_for};
 use crate::fault::{Fault, Misuse};
 use crate::local::{Destination, STANDARD, Source};
-use crate::out::ShellCommand;
+use crate::out::{ShellCommand, path_name};
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::sync;
 use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, store};
@@ -30,7 +31,7 @@ use crate::url::Url;
 pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
     let direction = Direction::of(&args.from, &args.to)?;
     if args.recursive && [&args.from, &args.to].contains(&&STANDARD.to_owned()) {
-        return Err("-r copies folders, and - is not a folder: omit one of the two".into());
+        return Err(Misuse::new("-r copies folders, and - is not a folder: omit one of the two").into());
     }
     if args.recursive {
         let to = sync::Into::FolderOfThatName;
@@ -44,15 +45,36 @@ pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
         };
         return sync::run_as(args, sync::Which::All, to);
     }
-    if let Direction::Up(from, _) = &direction
-        && from.is_dir()
-    {
-        return Err(format!("{} is a folder: copy it with -r", from.display()).into());
+    match &direction {
+        // The share's own folder, which the URL alone shows.
+        Direction::Down(from, _) if from.path.is_empty() => {
+            return Err(Misuse::new(is_folder(from, &args)).into());
+        }
+        Direction::Up(from, to) if from == Path::new(STANDARD) && (to.path.is_empty() || to.folder) => {
+            return Err(Misuse::new(no_name(to)).into());
+        }
+        Direction::Up(from, _) if from.is_dir() => return Err(is_folder(path_name(from), &args).into()),
+        Direction::Up(..) | Direction::Down(..) => {}
     }
     let password = password_for(direction.url(), &args.transfer.connect)?;
     let stopped = stop_on_signals()?;
     rt::block_on(until_stopped(&stopped, copy(&args, direction, &password, stopped.clone())))??;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a source that is a folder: the message shows the commands for folders.
+fn is_folder(from: impl Display, args: &Cp) -> String {
+    let typed = |words| ShellCommand::new(words).operand(&args.from).operand(&args.to);
+    format!(
+        "{from} is a folder: copy it with -r: `{}`; `{}` makes the destination itself equal to it, copying only what differs",
+        typed("weft cp -r"),
+        typed("weft sync")
+    )
+}
+
+/// Refuses to write standard input to a folder.
+fn no_name(to: &Url) -> String {
+    format!("{to} is a folder: name the file in it, {}", to.join("NAME"))
 }
 
 /// Which end is on the server.
@@ -134,9 +156,6 @@ async fn carry(
         Done { bytes: 0, name: String::new(), verified: !args.transfer.no_verify, to_stdout: false };
     match &direction {
         Direction::Down(from, to) => {
-            if from.path.is_empty() {
-                return Err(format!("{from} is a folder: copy it with -r").into());
-            }
             let target = if to.is_dir() { to.join(from.file_name()) } else { to.clone() };
             let copied = match Destination::of(&target)? {
                 Destination::File(file) => {
@@ -157,15 +176,20 @@ async fn carry(
                     printed.unwrap_or_else(|e| Err(Fault::Between(e)))
                 }
             };
+            // Asked only now, so that a copy of a file costs no request more. If this fails too, the copy's own error
+            // says why.
+            if copied.is_err() && matches!(remote.is_folder(&from.path).await, Ok(true)) {
+                return Err(is_folder(from, args).into());
+            }
             done.bytes = copied.map_err(|e| e.told(from))?;
         }
         Direction::Up(from, to) => {
-            let is_folder = async || remote.is_folder(&to.path).await.map_err(|e| format!("{to}: {e}"));
-            let into_folder = to.path.is_empty() || to.folder || is_folder().await?;
+            let named = async || remote.is_folder(&to.path).await.map_err(|e| format!("{to}: {e}"));
+            let into_folder = to.path.is_empty() || to.folder || named().await?;
             let piped = from == Path::new(STANDARD);
             let target = match into_folder {
                 true if piped => {
-                    return Err(format!("{to} is a folder: name the file in it, {}", to.join("NAME")).into());
+                    return Err(no_name(to).into());
                 }
                 true => to.join(name_of(from)?),
                 false => to.clone(),

@@ -21,6 +21,7 @@ use crate::args::{Connect, Demo, Transport};
 use crate::bench::Measured;
 use crate::child::Service;
 use crate::connect::Remote;
+use crate::fault::Misuse;
 use crate::out::Console;
 use crate::rdma::pin;
 use crate::signals::{stop_on_signals, unless_stopped};
@@ -45,7 +46,8 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
         crate::show::check_place(file)?;
     }
     if chosen(&args).is_empty() {
-        return Err(format!("nothing was measured: no point has {:?} in its name", args.only).into());
+        let none = format!("--only {:?}: no point has this text in its name", args.only);
+        return Err(Misuse::new(none).into());
     }
     let stopped = stop_on_signals()?;
     let server = ServerProcess::start()?;
@@ -293,7 +295,9 @@ mod tests {
             run(args).unwrap_err().to_string()
         };
         let out = out.to_str().unwrap();
-        assert!(says(&["--only", "nothing", "--out", out]).contains("no point has \"nothing\" in its name"));
+        assert!(
+            says(&["--only", "nothing", "--out", out]).contains("--only \"nothing\": no point has this text")
+        );
         let nowhere = folder.path().join("none/report.html");
         assert!(says(&["--out", nowhere.to_str().unwrap()]).contains("there is no folder"));
         assert!(says(&["--out", folder.path().to_str().unwrap()]).contains("is a folder"));

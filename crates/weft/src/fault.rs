@@ -10,6 +10,7 @@ use std::path::Path;
 
 use weft_load::job::JobError;
 use weft_load::loaders::LoaderError;
+use weft_store::volume::Error as VolumeError;
 
 use crate::Failure;
 use crate::config::ConfigError;
@@ -30,8 +31,10 @@ impl Misuse {
 /// The exit status of a command that failed.
 pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
     let of_loads = failure.is::<JobError>() || failure.is::<LoaderError>();
+    let of_volumes = failure.downcast_ref::<VolumeError>();
+    let is_of_volumes = matches!(of_volumes, Some(VolumeError::Name(_) | VolumeError::ImpossibleSize(_)));
     let is_of_config = failure.downcast_ref::<ConfigError>().is_some_and(ConfigError::is_misuse);
-    match of_loads || failure.is::<Misuse>() || failure.is::<UrlError>() || is_of_config {
+    match of_loads || is_of_volumes || failure.is::<Misuse>() || failure.is::<UrlError>() || is_of_config {
         true => 2,
         false => 1,
     }
@@ -117,6 +120,10 @@ mod tests {
             let refused = crate::copy::Direction::of(from, to).err().unwrap();
             assert_eq!(status_of(&*refused), 2, "{refused}");
         }
+        for refused in [VolumeError::Name("a/b".into()), VolumeError::ImpossibleSize("1000 bytes".into())] {
+            assert_eq!(status_of(&refused), 2, "{refused}");
+        }
+        assert_eq!(status_of(&VolumeError::NotFound("vol1".into())), 1);
         assert_eq!(status_of(&*Failure::from("the disk is full")), 1);
     }
 

@@ -2,13 +2,14 @@
 //! Other text is an error that shows how to write a host.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use weft_machine::rt;
 
 use crate::Failure;
 use crate::connect::reach;
+use crate::url::is_ipv6;
 
 /// A host and an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,10 +33,16 @@ impl FromStr for Host {
             return Err(format!("this takes a host, not a URL: {example}"));
         }
         let (name, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+            Some(Some((name, _))) if !is_ipv6(name) => {
+                return Err(format!("brackets enclose an IPv6 address: {example}"));
+            }
             Some(Some((name, ""))) => (name, None),
-            Some(Some((name, rest))) => (name, port(rest.strip_prefix(':').ok_or(example)?)?),
+            Some(Some((name, rest))) => match rest.strip_prefix(':') {
+                Some(number) => (name, port(number)?),
+                None => return Err(format!("text other than a port follows the bracket: {example}")),
+            },
             Some(None) => return Err(format!("a bracket is not closed: {example}")),
-            None if text.parse::<Ipv6Addr>().is_ok() => (text, None),
+            None if is_ipv6(text) => (text, None),
             None => match text.split_once(':') {
                 Some((name, number)) => (name, port(number)?),
                 None => (text, None),
@@ -63,8 +70,7 @@ impl Host {
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bracketed = matches!(self.name.parse(), Ok(IpAddr::V6(_)));
-        match (bracketed, self.port) {
+        match (is_ipv6(&self.name), self.port) {
             (true, Some(port)) => write!(f, "[{}]:{port}", self.name),
             (false, Some(port)) => write!(f, "{}:{port}", self.name),
             (_, None) => f.write_str(&self.name),
@@ -85,16 +91,27 @@ mod tests {
         assert_eq!(parsed("::1"), Ok(("::1".into(), None)));
         assert_eq!(parsed("[::1]"), Ok(("::1".into(), None)));
         assert_eq!(parsed("[fe80::2]:7174"), Ok(("fe80::2".into(), Some(7174))));
-        for host in ["server", "server:5445", "::1", "[::1]:7174"] {
+        for host in ["server", "server:5445", "::1", "[::1]:7174", "fe80::1%eth0", "[fe80::1%eth0]:7174"] {
             assert_eq!(host.parse::<Host>().unwrap().to_string(), host);
         }
     }
 
     #[test]
     fn what_is_no_host_says_how_to_write_one() {
-        for text in
-            ["", ":5445", "server:", "server:0", "server:70000", "[::1", "[::1]x", "smb://server", "a b"]
-        {
+        for text in [
+            "",
+            ":5445",
+            "server:",
+            "server:0",
+            "server:70000",
+            "[::1",
+            "[::1]x",
+            "[host]:1",
+            "[]",
+            "::1]",
+            "smb://server",
+            "a b",
+        ] {
             assert!(text.parse::<Host>().is_err(), "{text:?} was taken");
         }
     }

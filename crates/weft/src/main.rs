@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         note!("weft: {e}");
         return ExitCode::from(fault::status_of(&e));
     }
+    out::remember_state_dir(args.command.state_dir());
     if args.end_with_reader {
         child::end_with_reader();
     }
@@ -105,6 +106,9 @@ fn main() -> ExitCode {
                 }
                 said = because;
                 cause = inner.source();
+            }
+            if let Some(advice) = out::state_dir_advice(&error.to_string()) {
+                note!("  {advice}");
             }
             ExitCode::from(fault::status_of(&*error))
         }

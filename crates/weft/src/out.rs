@@ -10,13 +10,41 @@ use std::ffi::OsStr;
 use std::fmt::{self, Arguments};
 use std::io::{self, Write};
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
+use crate::fault::Misuse;
 use crate::local::{STANDARD, is_standard_output};
+
+/// The state directory that the command line names.
+static STATE_DIR: OnceLock<PathBuf> = OnceLock::new();
+
+/// Remembers the option `--state-dir`, which commands that the user is told to type must repeat. A directory of the
+/// environment is not repeated: those commands run in the same environment.
+pub(crate) fn remember_state_dir(dir: Option<&Path>) {
+    let of_environment = std::env::var_os("WEFT_STATE_DIR");
+    if let Some(dir) = dir.filter(|dir| of_environment.as_deref() != Some(dir.as_os_str())) {
+        STATE_DIR.get_or_init(|| dir.to_owned());
+    }
+}
+
+/// What to add to the commands in `text` that act on this host's servers and volumes. The text comes from a server or a
+/// room below, and some of its commands are for another host, whose state directory is unknown here.
+pub(crate) fn state_dir_advice(text: &str) -> Option<String> {
+    advice_for(text, STATE_DIR.get()?)
+}
+
+fn advice_for(text: &str, dir: &Path) -> Option<String> {
+    let names_command =
+        ["weft replica ", "weft volume ", "weft status"].iter().any(|words| text.contains(words));
+    let repeated = text.contains("--state-dir");
+    (names_command && !repeated)
+        .then(|| format!("on this host, add --state-dir {} to these commands", shell_word(dir)))
+}
 
 /// The reader of standard output is gone.
 static CLOSED: AtomicBool = AtomicBool::new(false);
@@ -120,7 +148,10 @@ impl Console {
         match files.into_iter().filter(|path| is_standard_output(path)).count() {
             0 => Ok(Console::Stdout),
             1 => Ok(Console::Stderr),
-            _ => Err("standard output (`-`) takes only one format; write the others to files".into()),
+            _ => {
+                let several = "standard output (`-`) takes only one format; write the others to files";
+                Err(Misuse::new(several).into())
+            }
         }
     }
 
@@ -256,6 +287,18 @@ impl ShellCommand {
     pub(crate) fn words(mut self, words: &'static str) -> ShellCommand {
         self.words.push(Word::Other(words.to_owned()));
         self
+    }
+
+    /// Appends `--state-dir` if the user gave that option: the command then acts on the same servers and volumes.
+    pub(crate) fn here(self) -> ShellCommand {
+        self.at(STATE_DIR.get().map(PathBuf::as_path))
+    }
+
+    fn at(self, state_dir: Option<&Path>) -> ShellCommand {
+        match state_dir {
+            Some(dir) => self.option("--state-dir", dir),
+            None => self,
+        }
     }
 
     /// Appends a file, URL, host or name.
@@ -425,6 +468,19 @@ mod tests {
             ShellCommand::new("weft ls").operand("nfs://h?mountport=1").to_string(),
             "weft ls 'nfs://h?mountport=1'"
         );
+    }
+
+    #[test]
+    fn a_command_that_is_printed_acts_on_the_same_state_directory() {
+        let end = |dir| ShellCommand::new("weft replica remove").operand("db").at(dir).to_string();
+        assert_eq!(end(None), "weft replica remove db");
+        assert_eq!(end(Some(Path::new("/tmp/a b"))), "weft replica remove db --state-dir '/tmp/a b'");
+        let advice = |text| advice_for(text, Path::new("/tmp/s"));
+        let added = Some("on this host, add --state-dir /tmp/s to these commands".to_owned());
+        assert_eq!(advice("db is stopped: `weft replica remove db --force` ends replication"), added);
+        assert_eq!(advice("`weft volume list` lists the volumes"), added);
+        assert_eq!(advice("`weft volume list --state-dir /tmp/s` lists the volumes"), None);
+        assert_eq!(advice("the disk is full"), None);
     }
 
     #[test]

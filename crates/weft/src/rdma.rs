@@ -14,6 +14,7 @@ use weft_machine::rt;
 
 use crate::Failure;
 use crate::args::{Core, Perf, Rdma};
+use crate::fault::Misuse;
 
 /// Runs the command.
 pub(crate) fn run(args: Rdma) -> Result<ExitCode, Failure> {
@@ -29,23 +30,29 @@ pub(crate) fn run(args: Rdma) -> Result<ExitCode, Failure> {
 /// Binds this process to a processor if one was named, and returns the options of its loop.
 fn settle(core: &Core) -> Result<rt::Options, Failure> {
     if let Some(cpu) = core.cpu {
-        pin(cpu)?;
+        pin(cpu).map_err(|e| match e.is::<NoProcessor>() {
+            true => Misuse::new(format!("--cpu {cpu}: {e}")).into(),
+            false => e,
+        })?;
     }
     Ok(rt::Options { spin_max: Duration::from_micros(core.spin_us), ..rt::Options::default() })
 }
 
+/// This process may not use the processor.
+#[derive(Debug, thiserror::Error)]
+#[error("this process has no processor {0}: `taskset -p $$` and nproc show the available ones")]
+struct NoProcessor(usize);
+
 /// Binds this thread, and threads it starts later, to a processor.
 pub(crate) fn pin(cpu: usize) -> Result<(), Failure> {
-    let none =
-        || format!("this process has no processor {cpu}: `taskset -p $$` and nproc show the available ones");
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(none().into());
+        return Err(NoProcessor(cpu).into());
     }
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     // Not compared with the current mask: a child of a bound process may bind itself elsewhere.
     rustix::thread::sched_setaffinity(None, &set).map_err(|e| match e {
-        rustix::io::Errno::INVAL => Failure::from(none()),
+        rustix::io::Errno::INVAL => NoProcessor(cpu).into(),
         e => e.into(),
     })
 }

@@ -18,8 +18,10 @@ use crate::admin::replica::{Command, Create, Group, Reply};
 use crate::admin::{Request, Server};
 use crate::args::{Keep, Other, Replica, ReplicaCommand, ReplicaCreate, ReplicaMode, ReplicaStatus};
 use crate::fault::Misuse;
+use crate::out;
 use crate::password;
 use crate::serve::replica::config::{Address, Password};
+use crate::serve::replica::{UNPAIRED, few_and_distinct};
 use crate::status;
 
 /// Time limit for a command that waits for the other side.
@@ -54,7 +56,12 @@ pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
         }
     };
     match ask(&one(state, pid)?, command, PATIENCE)? {
-        Reply::Done(said) => say!("{said}")?,
+        Reply::Done(said) => {
+            say!("{said}")?;
+            if let Some(advice) = out::state_dir_advice(&said) {
+                say!("{advice}")?;
+            }
+        }
         other => return Err(format!("unexpected answer of the server: {other:?}").into()),
     }
     Ok(ExitCode::SUCCESS)
@@ -80,6 +87,12 @@ fn ask(server: &Server, command: Command, patience: Duration) -> Result<Reply, F
 fn wanted(args: ReplicaCreate) -> Result<Create, Failure> {
     let (host, theirs) = parse_to(&args.to)?;
     let their_volumes = theirs.unwrap_or_else(|| args.volumes.clone());
+    if args.volumes.len() != their_volumes.len() {
+        return Err(Misuse::new(UNPAIRED).into());
+    }
+    for volumes in [&args.volumes, &their_volumes] {
+        few_and_distinct(volumes).map_err(Misuse::new)?;
+    }
     Ok(Create {
         address: Address { compress: args.compress, ..address(&host, &args.other)? },
         volumes: args.volumes,
@@ -96,23 +109,37 @@ fn wanted(args: ReplicaCreate) -> Result<Create, Failure> {
 }
 
 /// Parses `HOST` or `HOST:VOLUME,...`; an IPv6 address is in brackets.
-fn parse_to(text: &str) -> Result<(String, Option<Vec<String>>), Failure> {
-    let example = "write HOST or HOST:VOLUME, for example other:vol1 or [fd00::2]:vol1";
+fn parse_to(text: &str) -> Result<(String, Option<Vec<String>>), Misuse> {
+    let wrong = |why: &str| {
+        Misuse::new(format!(
+            "{text:?} {why}: write HOST or HOST:VOLUME, for example other:vol1 or [fd00::2]:vol1"
+        ))
+    };
     if text.contains("://") {
-        return Err(Misuse::new(format!("{text} is a URL, and this takes a host: {example}")).into());
+        return Err(wrong("is a URL, and this takes a host"));
     }
     let (host, rest) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (host, rest) = rest.split_once(']').ok_or(example)?;
-            (host, rest.strip_prefix(':'))
+            let (host, rest) =
+                rest.split_once(']').ok_or_else(|| wrong("has a bracket that is not closed"))?;
+            match rest.strip_prefix(':') {
+                None if !rest.is_empty() => return Err(wrong("has text between ] and the colon")),
+                volumes => (host, volumes),
+            }
         }
         None => match text.split_once(':') {
             Some((host, rest)) => (host, Some(rest)),
             None => (text, None),
         },
     };
-    if host.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.contains(':')) {
-        return Err(example.into());
+    if host.is_empty() {
+        return Err(wrong("names no host"));
+    }
+    if rest.is_some_and(str::is_empty) {
+        return Err(wrong("names no volume after the colon"));
+    }
+    if rest.is_some_and(|rest| rest.contains(':')) {
+        return Err(wrong("has several colons, and an IPv6 address takes brackets"));
     }
     let volumes = rest.map(|rest| rest.split(',').map(str::to_owned).collect());
     Ok((host.to_owned(), volumes))
@@ -145,7 +172,7 @@ pub(crate) fn address(host: &str, other: &Other) -> Result<Address, Failure> {
 }
 
 fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode, Failure> {
-    let mut out = crate::out::Stdout;
+    let mut stdout = out::Stdout;
     loop {
         let mut groups: Vec<Group> = Vec::new();
         for server in status::chosen(state, pid)? {
@@ -157,15 +184,20 @@ fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode
             }
         }
         if args.watch && std::io::stdout().is_terminal() && !args.json {
-            crate::out::print(format_args!("\x1b[H\x1b[J"))?;
+            out::print(format_args!("\x1b[H\x1b[J"))?;
         }
         if args.json {
-            serde_json::to_writer(&mut out, &json!({ "groups": groups }))?;
-            writeln!(out)?;
+            serde_json::to_writer(&mut stdout, &json!({ "groups": groups }))?;
+            writeln!(stdout)?;
         } else {
-            print::groups(&mut out, &groups)?;
+            let mut text = Vec::new();
+            print::groups(&mut text, &groups)?;
+            stdout.write_all(&text)?;
+            if let Some(advice) = out::state_dir_advice(&String::from_utf8_lossy(&text)) {
+                writeln!(stdout, "{advice}")?;
+            }
         }
-        out.flush()?;
+        stdout.flush()?;
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
@@ -184,9 +216,17 @@ mod tests {
         assert_eq!(parsed("other:a,b"), Ok(("other".into(), Some(vec!["a".into(), "b".into()]))));
         assert_eq!(parsed("[fd00::2]:a"), Ok(("fd00::2".into(), Some(vec!["a".into()]))));
         assert_eq!(parsed("[fd00::2]"), Ok(("fd00::2".into(), None)));
-        assert!(parsed("smb://h/v").unwrap_err().starts_with("smb://h/v is a URL, and this takes a host"));
-        for wrong in ["", ":a", "other:", "fd00::2", "[fd00::2"] {
-            assert!(parsed(wrong).is_err(), "{wrong}");
+        for (wrong, why) in [
+            ("smb://h/v", "is a URL, and this takes a host"),
+            ("", "names no host"),
+            (":a", "names no host"),
+            ("other:", "names no volume"),
+            ("fd00::2", "takes brackets"),
+            ("[fd00::2", "not closed"),
+            ("[fd00::2]x", "between ] and the colon"),
+        ] {
+            let said = parsed(wrong).unwrap_err();
+            assert!(said.starts_with(&format!("{wrong:?} ")) && said.contains(why), "{said}");
         }
     }
 }

@@ -312,7 +312,7 @@ pub(crate) fn state_dir(named: Option<&Path>) -> Result<PathBuf, Failure> {
 pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Failure> {
     if state.is_file() {
         return Err(Misuse::new(format!(
-            "--state-dir {}: that is a file; give the server's folder",
+            "--state-dir {}: that is a file; give the server's state directory",
             path_name(state)
         ))
         .into());
@@ -320,7 +320,8 @@ pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Fail
     let servers = admin::servers(state)?;
     let none = || {
         format!(
-            "no server runs with the state directory {}: start one (weft serve --help), or give its --state-dir DIR",
+            "no server runs with the state directory {}: start one (weft serve --help), or name that of a running server with \
+             --state-dir DIR",
             state.display()
         )
     };

@@ -26,8 +26,8 @@ use crate::Failure;
 use crate::args::Sync;
 use crate::connect::{Remote, password_for};
 use crate::copy::{Direction, name_of};
-use crate::fault::Fault;
-use crate::local::{Folder, Source, Target, remove_unfinished};
+use crate::fault::{Fault, Misuse};
+use crate::local::{Folder, STANDARD, Source, Target, remove_unfinished};
 use crate::out::name;
 use crate::partial::is_partial;
 use crate::signals::{stop_on_signals, until_stopped};
@@ -70,6 +70,11 @@ pub(crate) enum Into {
 
 /// Runs `weft sync`.
 pub(crate) fn run(args: Sync) -> Result<ExitCode, Failure> {
+    if [&*args.from, &*args.to].contains(&STANDARD) {
+        return Err(
+            Misuse::new("sync copies folders, and - is not a folder: name a folder, or use weft cp").into()
+        );
+    }
     run_as(args, Which::Changed, Into::ThatFolder)
 }
 

@@ -63,8 +63,12 @@ pub(crate) enum UrlError {
     NoNfsExport(Box<Url>),
     #[error("{0} has an IPv6 address without brackets: write {typed}", typed = shell_word(.1))]
     Brackets(String, String),
+    #[error("{0} has brackets that enclose no IPv6 address ({1}): write {2}://[::1]/..., or [::1]:PORT")]
+    Bracket(String, &'static str, &'static str),
     #[error("{0:?} is not a port: a number from 1 to 65535")]
     Port(String),
+    #[error("{0}: {1:?} is not a port: write a number from 1 to 65535, or omit the colon")]
+    HostPort(String, String),
     #[error(
         "{0:?} is not a URL option: the options are mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1; write a question mark in a name as %3F"
     )]
@@ -174,16 +178,17 @@ impl Url {
         if let Some(bracketed) = bracketed(host) {
             return Err(UrlError::Brackets(text.to_owned(), text.replacen(host, &bracketed, 1)));
         }
-        // [::1]:445 keeps its colons.
-        let (host, port_named, port) = match host.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, true, port_of(port)?),
-            _ => (host, false, default_port),
-        };
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = if scheme == Scheme::Smb { "smb" } else { "nfs" };
+        let (host, port) =
+            host_and_port(host).map_err(|why| UrlError::Bracket(text.to_owned(), why, name))?;
         if host.is_empty() {
-            let name = if scheme == Scheme::Smb { "smb" } else { "nfs" };
             return Err(UrlError::NoHost(text.to_owned(), name));
         }
+        let wrong_port = |port: &str| UrlError::HostPort(text.to_owned(), port.to_owned());
+        let (port_named, port) = match port {
+            Some(port) => (true, port_of(port).map_err(|_| wrong_port(port))?),
+            None => (false, default_port),
+        };
         let mut components = path.split('/').filter(|c| !c.is_empty());
         let share = components.next().unwrap_or("");
         let (mut mount_port, mut rdma_port, mut version) = (None, None, None);
@@ -379,20 +384,47 @@ fn no_url(text: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
+/// Splits `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`; an error says what is wrong with the brackets.
+fn host_and_port(text: &str) -> Result<(&str, Option<&str>), &'static str> {
+    let Some(rest) = text.strip_prefix('[') else {
+        return match text.contains(['[', ']']) {
+            true => Err("they do not begin where the host begins"),
+            // Names and IPv4 addresses have no colons.
+            false => Ok(text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port)))),
+        };
+    };
+    let (address, after) = rest.split_once(']').ok_or("the bracket is not closed")?;
+    if !is_ipv6(address) {
+        return Err("the text in them is not an IPv6 address");
+    }
+    match after.strip_prefix(':') {
+        Some(port) => Ok((address, Some(port))),
+        None if after.is_empty() => Ok((address, None)),
+        None => Err("text other than a port follows them"),
+    }
+}
+
+/// Whether the text is an IPv6 address, perhaps with a zone: `fe80::1%eth0`.
+pub(crate) fn is_ipv6(text: &str) -> bool {
+    match text.split_once('%') {
+        Some((address, zone)) => !zone.is_empty() && address.parse::<Ipv6Addr>().is_ok(),
+        None => text.parse::<Ipv6Addr>().is_ok(),
+    }
+}
+
 /// Adds brackets to an IPv6 address without them. A decimal number after several colons that equals a port of weft or
 /// of the protocols is treated as a port, because it is unlikely as part of an address.
 fn bracketed(host: &str) -> Option<String> {
     const PORTS: [&str; 5] = ["445", "2049", "4450", "5445", "20049"];
-    let is_address = |text: &str| text.split('%').next().unwrap_or(text).parse::<Ipv6Addr>().is_ok();
     match host.rsplit_once(':') {
         Some((address, port))
-            if is_address(address)
+            if is_ipv6(address)
                 && port.parse::<u16>().is_ok_and(|n| n > 0)
-                && (PORTS.contains(&port) || !is_address(host)) =>
+                && (PORTS.contains(&port) || !is_ipv6(host)) =>
         {
             Some(format!("[{address}]:{port}"))
         }
-        _ => is_address(host).then(|| format!("[{host}]")),
+        _ => is_ipv6(host).then(|| format!("[{host}]")),
     }
 }
 
@@ -509,13 +541,18 @@ mod tests {
         assert!(says("smb://a@host/s/who?me").contains("%3F"));
         assert!(says("smb:a@host/s").contains("write smb://a@host/s"));
         assert!(says("smb:/a@host/s").contains("write smb://a@host/s"));
-        assert!(matches!(Url::parse("smb://h:99999/s"), Err(UrlError::Port(_))));
+        for (text, port) in
+            [("smb://h:99999/s", "99999"), ("smb://h:0/s", "0"), ("smb://a@[::1]:/s", ""), ("nfs://h:/s", "")]
+        {
+            let told = says(text);
+            assert!(told.starts_with(&format!("{text}: {port:?} is not a port")), "{told}");
+        }
         assert!(matches!(Url::parse("smb://u:p@h/s"), Err(UrlError::Password)));
         assert!(matches!(Url::parse("nfs://h/s?x=1"), Err(UrlError::Option(_))));
         assert!(matches!(Url::parse("nfs://h/s?vers=2"), Err(UrlError::Version(_))));
         assert!(matches!(Url::parse("smb://h/s?vers=3"), Err(UrlError::Option(_))));
         assert!(matches!(Url::parse("smb://h/s/%zz"), Err(UrlError::Escape(_))));
-        assert!(matches!(Url::parse("smb://h:0/s"), Err(UrlError::Port(_))));
+        assert!(matches!(Url::parse("nfs://h/s?rdmaport=0"), Err(UrlError::Port(_))));
         assert!(matches!(Url::parse("smb:///s"), Err(UrlError::NoHost(..))));
         assert!(says("cifs://a@h/s").contains("write smb://a@h/s"));
         assert!(says("http://h/s").contains("is not supported"));
@@ -525,6 +562,28 @@ mod tests {
         assert!(says("smb://a@1:2:3:4:5:6:7:8:9/s").contains("write 'smb://a@[1:2:3:4:5:6:7:8]:9/s'"));
         assert_eq!(Url::parse("SMB://a@h/s"), Url::parse("smb://a@h/s"));
         assert_eq!(Url::parse("Nfs://h/s"), Url::parse("nfs://h/s"));
+    }
+
+    /// `smb://a@[::1/x` was taken for `smb://a@[::1]/x`.
+    #[test]
+    fn brackets_that_enclose_no_address_are_refused_with_the_url() {
+        for (text, why) in [
+            ("smb://a@[::1/x", "not closed"),
+            ("smb://a@[::1:445/x", "not closed"),
+            ("smb://a@[::1]x/s", "text other than a port"),
+            ("smb://a@[::1]445/s", "text other than a port"),
+            ("smb://a@::1]/s", "do not begin"),
+            ("nfs://ho[st]/s", "do not begin"),
+            ("nfs://[host]/s", "not an IPv6 address"),
+            ("nfs://[]/s", "not an IPv6 address"),
+            ("nfs://[fe80::1%]/s", "not an IPv6 address"),
+            ("nfs://[[::1]]/s", "not an IPv6 address"),
+        ] {
+            let told = Url::parse_server(text).expect_err(text).to_string();
+            assert!(told.starts_with(text) && told.contains(why), "{told}");
+        }
+        let zone = Url::parse("nfs://[fe80::1%eth0]:2050/s").unwrap().unwrap();
+        assert_eq!((&*zone.host, zone.port), ("fe80::1%eth0", 2050));
     }
 
     /// `what?` was truncated to `what`, another file, which was overwritten.

@@ -28,7 +28,7 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
             refuse_lost(&volumes, &args.name)?;
             let made = volumes.create(&args.name, &wanted(&args)?)?;
             writeln!(out, "created {}: {}, {}", args.name, human(made.size), place(&made))?;
-            let serve = ShellCommand::new("weft serve").option("--volume", &args.name).words("--nbd");
+            let serve = ShellCommand::new("weft serve").option("--volume", &args.name).words("--nbd").here();
             writeln!(out, "serve it: {serve}")?;
         }
         VolumeCommand::List(args) => {
@@ -194,7 +194,8 @@ fn wanted(args: &VolumeCreate) -> Result<Create, Failure> {
 fn print_list(out: &mut impl Write, volumes: &Volumes, list: &[Listed]) -> std::io::Result<()> {
     if list.is_empty() {
         writeln!(out, "no volumes in {}", volumes.dir().display())?;
-        return writeln!(out, "create one: weft volume create NAME --size 10G --file PATH");
+        let create = ShellCommand::new("weft volume create NAME --size 10G --file PATH").here();
+        return writeln!(out, "create one: {create}");
     }
     let width = list.iter().map(|line| line.name.len()).max().unwrap_or(0).max("NAME".len());
     writeln!(out, "{:<width$}  {:>9}  {:>9}  {:<6}  PLACE", "NAME", "SIZE", "USED", "STATE")?;

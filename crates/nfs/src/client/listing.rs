@@ -41,10 +41,10 @@ impl Listed {
         self.names = self.names.saturating_add(1);
         self.bytes = self.bytes.saturating_add(name.len());
         if self.names > MAX_LISTING {
-            return Err(Malformed("a directory of more than 4 million names").into());
+            return Err(Malformed("a folder of more than 4 million names").into());
         }
         if self.bytes > MAX_NAMES_BYTES {
-            return Err(Malformed("a directory whose names exceed 512 MiB").into());
+            return Err(Malformed("a folder whose names exceed 512 MiB").into());
         }
         Ok(Bytes::copy_from_slice(name))
     }

@@ -171,24 +171,29 @@ fn advice(command: Command, status: NtStatus) -> String {
         NtStatus::PASSWORD_EXPIRED | NtStatus::PASSWORD_MUST_CHANGE => {
             "the password has expired; change it on the server"
         }
-        NtStatus::ACCOUNT_DISABLED | NtStatus::ACCOUNT_LOCKED_OUT | NtStatus::ACCOUNT_RESTRICTION => {
-            "the account is disabled, locked or restricted on the server"
+        NtStatus::ACCOUNT_LOCKED_OUT => {
+            "the server refuses log-ons for now, after too many wrong passwords: wait a minute, then log on with the right one. \
+             Weft delays only the address that they came from; another server may have locked the account, which its \
+             administrator can unlock"
+        }
+        NtStatus::ACCOUNT_DISABLED | NtStatus::ACCOUNT_RESTRICTION => {
+            "the account is disabled or restricted on the server"
         }
         NtStatus::ACCESS_DENIED => {
             "access denied; the user may not do this, or the server requires signing or encryption"
         }
         NtStatus::BAD_NETWORK_NAME => "no share with that name; `weft ls smb://USER@HOST` lists the shares",
-        NtStatus::OBJECT_NAME_NOT_FOUND | NtStatus::NO_SUCH_FILE => "no such file or directory",
-        NtStatus::OBJECT_PATH_NOT_FOUND => "a directory in the path does not exist",
+        NtStatus::OBJECT_NAME_NOT_FOUND | NtStatus::NO_SUCH_FILE => "no such file or folder",
+        NtStatus::OBJECT_PATH_NOT_FOUND => "a folder in the path does not exist",
         NtStatus::OBJECT_NAME_COLLISION => "the name exists already",
         NtStatus::OBJECT_NAME_INVALID | NtStatus::OBJECT_PATH_SYNTAX_BAD => {
             "not a valid name on this server: too long (255 characters at most), or with one of \" * / : < > ? \\ |"
         }
         NtStatus::SHARING_VIOLATION => "the file is in use by another client",
         NtStatus::DELETE_PENDING => "the file is about to be deleted",
-        NtStatus::DIRECTORY_NOT_EMPTY => "the directory is not empty",
-        NtStatus::FILE_IS_A_DIRECTORY => "it is a directory",
-        NtStatus::NOT_A_DIRECTORY => "it is not a directory",
+        NtStatus::DIRECTORY_NOT_EMPTY => "the folder is not empty",
+        NtStatus::FILE_IS_A_DIRECTORY => "it is a folder",
+        NtStatus::NOT_A_DIRECTORY => "it is not a folder",
         NtStatus::DISK_FULL => "no space left on the server",
         NtStatus::MEDIA_WRITE_PROTECTED => "the share is read-only",
         NtStatus::FILE_LOCK_CONFLICT | NtStatus::LOCK_NOT_GRANTED => "the range is locked by another client",
@@ -217,6 +222,20 @@ fn advice(command: Command, status: NtStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Weft's messages call a directory a folder, whichever protocol they come from.
+    #[test]
+    fn a_status_says_what_it_means_and_what_to_do() {
+        let said = |status| Error::Status { command: Command::SessionSetup, status }.to_string();
+        let locked = said(NtStatus::ACCOUNT_LOCKED_OUT);
+        assert!(locked.contains("too many wrong passwords: wait a minute"), "{locked}");
+        let of_folders =
+            [NtStatus::OBJECT_PATH_NOT_FOUND, NtStatus::DIRECTORY_NOT_EMPTY, NtStatus::FILE_IS_A_DIRECTORY];
+        for status in of_folders {
+            let said = said(status);
+            assert!(said.contains("folder") && !said.contains("directory"), "{said}");
+        }
+    }
 
     #[test]
     fn what_failed_comes_first_then_why_then_what_to_type() {

@@ -440,10 +440,10 @@ impl Tree {
                 entries.extend(checked(entry)?);
             }
             if names_bytes > MAX_NAMES_BYTES {
-                return Err(Error::Misuse("the names in the directory have more than 512 MiB"));
+                return Err(Error::Misuse("the names in the folder have more than 512 MiB"));
             }
             if listed > MAX_LISTING {
-                return Err(Error::Misuse("the directory has more than 4 million entries"));
+                return Err(Error::Misuse("the folder has more than 4 million entries"));
             }
         }
         dir.close().await?;

@@ -37,7 +37,8 @@ pub(super) struct Prepared {
 pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
     match &create.place {
         Place::Ram => {
-            let size = create.size.ok_or_else(|| Error::Size("a volume in memory needs a size".into()))?;
+            let size =
+                create.size.ok_or_else(|| Error::ImpossibleSize("a volume in memory needs a size".into()))?;
             valid_size(size)?;
             if create.direct {
                 let why = "a volume in memory has no page cache to bypass";

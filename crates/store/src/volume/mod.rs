@@ -86,7 +86,7 @@ pub enum Error {
         group: String,
     },
     /// Another process has it open.
-    #[error("{} is in use by another process; only one process can use it, and `weft status` shows this user's servers", .0.display())]
+    #[error("{} is in use by another process; only one process can use it, and `weft status` shows the servers of a state directory", .0.display())]
     InUse(PathBuf),
     /// Its metadata is unusable.
     #[error("the metadata of the volume, {}, is unusable: {why}", .path.display())]
@@ -106,7 +106,10 @@ pub enum Error {
         /// Bytes of the file.
         actual: u64,
     },
-    /// An invalid size, and why.
+    /// A size that no volume can have, and why.
+    #[error("{0}")]
+    ImpossibleSize(String),
+    /// A size that this volume cannot have, and why.
     #[error("{0}")]
     Size(String),
     /// A path that cannot hold a volume, and why.
@@ -423,10 +426,10 @@ impl Volumes {
     /// Resizes a volume that nobody has open. Truncated data is lost; added space reads as zeros. A volume in a group
     /// cannot shrink: its group would take the zeros that follow for its content.
     pub fn resize(&self, name: &str, size: u64, may_shrink: bool) -> Result<Superblock, Error> {
+        valid_size(size)?;
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let old = metadata.mend()?;
-        valid_size(size)?;
         self.has_no_other_in_a_group(name, &old, Look::AtEach)?;
         if size < old.size && !may_shrink {
             return Err(Error::Size(format!(
@@ -581,7 +584,7 @@ fn in_no_group(name: &str, superblock: &Superblock) -> Result<(), Error> {
 
 fn valid_size(size: u64) -> Result<(), Error> {
     if size == 0 || size > MAX_SIZE || !size.is_multiple_of(SIZE_UNIT) {
-        return Err(Error::Size(format!(
+        return Err(Error::ImpossibleSize(format!(
             "a volume cannot have {size} bytes: use a multiple of {SIZE_UNIT} up to {MAX_SIZE}"
         )));
     }

@@ -212,7 +212,7 @@ mod tests {
     fn a_state_directory_that_is_a_file_is_called_so() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let e = Endpoint::bind(file.path()).err().unwrap();
-        assert_eq!(e.to_string(), "that is a file; name a folder");
+        assert_eq!(e.to_string(), "that is a file; name a directory");
     }
 
     #[test]

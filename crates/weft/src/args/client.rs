@@ -133,7 +133,7 @@ pub(crate) struct Transfer {
     /// Seconds to keep reconnecting when all connections to an SMB server are lost; 0 fails at once
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = number::<u32>(0..=86400))]
     pub patience: u32,
-    /// Show no progress bar
+    /// Print only errors: no transport, progress bar or summary; --json still prints its object
     #[arg(short, long)]
     pub quiet: bool,
     /// Print the result as a JSON object

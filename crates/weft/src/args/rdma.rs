@@ -7,7 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use weft_load::verbs::perf::{MAX_DEPTH, MAX_SIZE, Op};
 use weft_load::verbs::ping;
 
-use super::{Crc, parse_size};
+use super::{Crc, parse_size, parse_within};
 use crate::host::Host;
 
 /// `weft rdma`.
@@ -84,9 +84,10 @@ WEFT_PASSWORD=... weft doctor server:5445 --user alice --smb-port 4450\n\n\
 Exit status: 0 if RDMA is used or can be used, 1 if not, 2 for a wrong command line."
 )]
 pub(crate) struct Doctor {
-    /// The server: HOST, or HOST:PORT with the RDMA port
+    /// The server: HOST, or HOST:PORT with the RDMA port [default port: the service's own: smb 5445, nfs 20049, ping
+    /// 7174; without --service, those of smb and nfs]
     pub host: Host,
-    /// Service on that port [default: by its number: 20049 nfs, 7174 ping, else smb]
+    /// Service to test [default: by the port: 20049 nfs, 7174 ping, else smb]
     #[arg(long, value_enum)]
     pub service: Option<Service>,
     /// Log on as NAME, to see what the server announces and which transport a session uses; the password comes from
@@ -94,7 +95,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Port of SMB over TCP, for --user [default: 445; on loopback also 4450]
-    #[arg(long, value_name = "N", value_parser = super::number::<u16>(1..))]
+    #[arg(long, value_name = "N", requires = "user", value_parser = super::number::<u16>(1..))]
     pub smb_port: Option<u16>,
     /// When to use a CRC on iWARP
     #[arg(long, value_enum, default_value_t = Crc::Always)]
@@ -166,6 +167,10 @@ pub(crate) struct Listen {
 /// `weft rdma ping`.
 #[derive(clap::Args, Debug)]
 #[command(
+    // Options of one side do nothing on the other, so they are refused there. Clap drops `requires = "server"` where a
+    // host is given, because the two exclude each other.
+    mut_arg("listen", |listen| listen.conflicts_with("host").help("With --server: address to listen on; before you listen on anything but loopback, consider who can reach it")),
+    mut_arg("port", |port| port.conflicts_with("host").help("With --server: port to listen on; 0 picks a free one. To ping another port, write HOST:PORT")),
     after_help = "Examples:\n  weft rdma ping server            the server runs: weft rdma ping --server --listen ADDR\n  \
 weft rdma ping server:7174 -c 1000 -s 4096 --quiet\n\n\
 It speaks the protocol of rdma-core's rping: `rping -s` answers `weft rdma ping`, and `weft rdma ping --server` answers \
@@ -186,13 +191,13 @@ pub(crate) struct Ping {
     #[command(flatten)]
     pub iwarp: Iwarp,
     /// Rounds
-    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = super::number::<u64>(1..))]
+    #[arg(short, long, value_name = "N", default_value_t = 10, conflicts_with = "server", value_parser = super::number::<u64>(1..))]
     pub count: u64,
     /// Bytes per round, up to 1M
-    #[arg(short, long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
-    pub size: u64,
-    /// Print only the summary
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "SIZE", default_value = "64", conflicts_with = "server", value_parser = parse_round)]
+    pub size: u32,
+    /// Print only the summary, no line per round
+    #[arg(short, long, conflicts_with = "server")]
     pub quiet: bool,
     /// Print the result (for a server: the ready line) as a JSON object
     #[arg(long)]
@@ -336,6 +341,12 @@ impl Sweep {
     }
 }
 
+/// Bytes of a round of `weft rdma ping`.
+fn parse_round(text: &str) -> Result<u32, String> {
+    let size = parse_within(text, 1, ping::MAX_SIZE.into())?;
+    u32::try_from(size).map_err(|e| e.to_string())
+}
+
 /// Seconds, possibly with a fraction.
 pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -359,6 +370,26 @@ mod tests {
         for wrong in ["", "0", "16..2", "1..", "..4", "2M", "x", "1,,2"] {
             assert!(sweep(wrong).is_err(), "{wrong:?} was taken");
         }
+    }
+
+    /// `weft rdma ping HOST --port 5000` pinged port 7174.
+    #[test]
+    fn an_option_of_the_other_side_of_a_ping_is_refused() {
+        let line = |words: &str| {
+            let line = format!("weft rdma ping {words}");
+            crate::args::Args::of_line(line.split(' ')).map_err(|e| e.to_string())
+        };
+        for option in ["--port 5000", "--listen 127.0.0.1"] {
+            let refused = line(&format!("server {option}")).unwrap_err();
+            assert!(refused.contains("cannot be used with"), "{option}: {refused}");
+            assert!(line(&format!("--server {option}")).is_ok(), "{option}");
+        }
+        for option in ["--count 3", "--size 4096", "--quiet"] {
+            let refused = line(&format!("--server {option}")).unwrap_err();
+            assert!(refused.contains("cannot be used with"), "{option}: {refused}");
+            assert!(line(&format!("server:5000 {option}")).is_ok(), "{option}");
+        }
+        assert!(line("server --size 2M").unwrap_err().contains("from 1 to 1M"));
     }
 
     #[test]

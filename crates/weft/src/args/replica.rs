@@ -12,13 +12,13 @@ use crate::serve::replica::names::GroupName;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
 weft serve --volume vol1 --nbd --replica --listen 0.0.0.0 --user alice        (on both hosts)\n  \
-weft replica check other\n  \
-weft replica create vol1 other:vol1 --mode sync\n  \
+weft replica check other --user alice\n  \
+weft replica create vol1 other:vol1 --mode sync --user alice\n  \
 weft replica status --watch\n  \
 weft replica switch vol1                    (exchanges the roles)\n  \
 weft replica switch vol1 --failover         (on the destination, when the source is lost)\n\n\
-These commands talk to this host's server that uses the same state directory. The password of the other server's\n\
-user comes from WEFT_PASSWORD or is asked for.")]
+These commands talk to this host's server that uses the same state directory. --user is the user of the other host's weft\n\
+serve, by default this user's name; the password comes from WEFT_PASSWORD or is asked for.")]
 pub(crate) struct Replica {
     /// The server's state directory [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true, global = true)]

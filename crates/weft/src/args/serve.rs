@@ -121,8 +121,9 @@ pub(crate) struct Serve {
     /// xprtsec=none|tls|mtls (repeatable)
     #[arg(long, value_name = "NAME:OPTION,...", requires = "nfs", value_parser = crate::exports::parse)]
     pub export: Vec<crate::exports::ExportOption>,
-    /// RDMA providers to serve with
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [ProviderKind::Iwarp, ProviderKind::Shm])]
+    /// RDMA providers to serve with, separated by commas: iwarp serves clients on any host, over TCP; shm serves this
+    /// user's clients on this host; rnic serves clients of this host's RDMA devices. TCP is served as well
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = "iwarp,shm")]
     pub rdma: Vec<ProviderKind>,
     /// Write the RDMA traffic to this file, for Wireshark; shared-memory traffic is shown as equivalent iWARP. The
     /// file contains payload, encrypted or not as it was sent; slow
@@ -250,7 +251,7 @@ fn parse_buffers(text: &str) -> Result<u64, String> {
 mod tests {
     use clap::Parser;
 
-    use crate::args::{Args, Command};
+    use crate::args::{Args, Command, ProviderKind};
 
     /// SMB Direct listens at iWARP's port 5445 ([MS-SMBD] 1.9), not at InfiniBand's 445; Linux's cifs tries no other.
     #[test]
@@ -258,6 +259,7 @@ mod tests {
         let args = Args::parse_from(["weft", "serve", "data"]);
         let Command::Serve(serve) = args.command else { panic!("serve") };
         assert_eq!(serve.smbd_port, 5445);
+        assert_eq!(serve.rdma, [ProviderKind::Iwarp, ProviderKind::Shm]);
     }
 
     #[test]

@@ -185,10 +185,12 @@ impl Server {
                 parse(&format!("nfs://127.0.0.1:{nfs}/{SHARE}?vers=3&mountport={mountd}&rdmaport={rdma}"))?
             }
             (Kind::Named { smb, host, .. }, Scheme::Smb) => smb.clone().ok_or_else(|| {
-                format!("{host} is an NFS server: for SMB give HOST or smb://USER@HOST/SHARE")
+                Misuse::new(format!("{host} is an NFS server: for SMB give HOST or smb://USER@HOST/SHARE"))
             })?,
             (Kind::Named { nfs, host, .. }, Scheme::Nfs) => nfs.clone().ok_or_else(|| {
-                format!("the NFS export of {host} is unknown: give nfs://HOST/EXPORT?mountport=20048 (for `all`: --nfs URL)")
+                Misuse::new(format!(
+                    "the NFS export of {host} is unknown: give nfs://HOST/EXPORT?mountport=20048 (for `all`: --nfs URL)"
+                ))
             })?,
         };
         let password = match (&self.password, scheme) {
@@ -204,7 +206,7 @@ impl Server {
             return Ok((url, password));
         }
         if scheme == Scheme::Nfs {
-            return Err("no export is given: use --share, or nfs://HOST/EXPORT".into());
+            return Err(Misuse::new("no export is given: use --share, or nfs://HOST/EXPORT").into());
         }
         let share = only_share(&url, &password)?;
         if let Kind::Named { smb: Some(smb), .. } = &mut self.kind {
@@ -224,7 +226,7 @@ impl Server {
 
 fn parse(text: &str) -> Result<Url, Failure> {
     Ok(Url::parse_server(text)?
-        .ok_or_else(|| format!("{text:?} is not a URL: put smb:// or nfs:// before it"))?)
+        .ok_or_else(|| Misuse::new(format!("{text:?} is not a URL: put smb:// or nfs:// before it")))?)
 }
 
 /// Refuses options that do not apply, so that a report always shows what was asked for.
@@ -253,7 +255,7 @@ fn named(host: &str, options: &ServerOf) -> Result<Kind, Failure> {
     let share = options.share.clone().unwrap_or_default();
     let mut nfs = options.nfs.as_deref().map(parse).transpose()?;
     if nfs.as_ref().is_some_and(|url| url.scheme != Scheme::Nfs) {
-        return Err("--nfs takes a URL of NFS: nfs://HOST:PORT/EXPORT?mountport=N".into());
+        return Err(Misuse::new("--nfs takes a URL of NFS: nfs://HOST:PORT/EXPORT?mountport=N").into());
     }
     let user = options.user.clone().unwrap_or_else(crate::args::default_user);
     if host.contains("://") {
@@ -270,7 +272,7 @@ fn named(host: &str, options: &ServerOf) -> Result<Kind, Failure> {
         }
         return Ok(Kind::Named { smb: Some(url), nfs, host: named });
     }
-    let parsed: Host = host.parse()?;
+    let parsed: Host = host.parse().map_err(|why| Misuse::new(format!("{host:?}: {why}")))?;
     let bracketed = match parsed.name.contains(':') {
         true => format!("[{}]", parsed.name),
         false => parsed.name.clone(),

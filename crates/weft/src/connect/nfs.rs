@@ -30,6 +30,7 @@ use super::{
     RemoteFile, RemoteFolder, RemoteStat, UNDER_WAY, let_in, note_shown,
 };
 use crate::Failure;
+use crate::fault::Misuse;
 use crate::partial::partial_name;
 use crate::providers;
 use crate::transfer::join;
@@ -178,7 +179,7 @@ fn lasting(dial: &Dial<'_>) -> Result<Option<usize>, Failure> {
     }
     let connections = dial.options.channels.unwrap_or(1) as usize;
     if connections > MAX_LINES {
-        return Err(format!("--channels {connections}: at most {MAX_LINES}").into());
+        return Err(Misuse::new(format!("--channels {connections}: at most {MAX_LINES}")).into());
     }
     Ok(Some(connections))
 }

@@ -13,6 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_machine::{Time, rt};
 
 use crate::Failure;
+use crate::fault::Misuse;
 
 /// How long an attempt runs alone before the next address is tried as well (RFC 8305 section 8).
 pub(crate) const STAGGER: Duration = Duration::from_millis(250);
@@ -29,9 +30,9 @@ pub(crate) async fn resolve(host: &str) -> Result<Vec<IpAddr>, Failure> {
     if let Some((address, zone)) = host.split_once('%')
         && address.parse::<Ipv6Addr>().is_ok()
     {
-        return Err(format!(
+        return Err(Misuse::new(format!(
             "{host} is a link-local address ({zone}), which weft does not connect to: use the host's name or another address"
-        )
+        ))
         .into());
     }
     let name = host.to_owned();

@@ -24,8 +24,9 @@ use crate::connect::{WEFT_SMB_PORT, reach};
 use crate::host::Host;
 use crate::providers;
 
-/// Ports examined if none is named, with their service and its name.
-const PORTS: &[(u16, Service)] = &[(smbd::IWARP_PORT, Service::Smb), (NFS_RDMA, Service::Nfs)];
+/// Ports examined if neither port nor service is named, with their service.
+const PORTS: &[(u16, Service)] =
+    &[(default_port(Service::Smb), Service::Smb), (default_port(Service::Nfs), Service::Nfs)];
 /// NFS over RDMA (RFC 8267 section 6).
 const NFS_RDMA: u16 = 20049;
 /// SMB over TCP.
@@ -34,6 +35,23 @@ const SMB: u16 = 445;
 const DEPTH: u16 = 64;
 /// With a smaller MTU than Ethernet's, the number of packets grows noticeably.
 const ETHERNET_MTU: u32 = 1500;
+
+/// The RDMA port where a service listens unless told otherwise.
+const fn default_port(service: Service) -> u16 {
+    match service {
+        Service::Smb => smbd::IWARP_PORT,
+        Service::Nfs => NFS_RDMA,
+        Service::Ping => weft_load::verbs::ping::PORT,
+    }
+}
+
+/// The ports to examine on a host if none is named.
+fn usual_ports(service: Option<Service>) -> Vec<(u16, Service)> {
+    match service {
+        Some(service) => vec![(default_port(service), service)],
+        None => PORTS.to_vec(),
+    }
+}
 
 /// The subject of an examination.
 pub(crate) struct Question {
@@ -104,7 +122,10 @@ impl Examination {
                 (addr.port(), service)
             }
             (None, Some(port)) => (port, self.service_of(port)),
-            (None, None) => (smbd::IWARP_PORT, Service::Smb),
+            (None, None) => {
+                let service = self.question.service.unwrap_or(Service::Smb);
+                (default_port(service), service)
+            }
         };
         self.shm(local, port, service).await;
         self.announced(&addresses, port).await;
@@ -169,11 +190,9 @@ impl Examination {
                 }
             };
         }
-        let wanted = |service| self.question.service.is_none_or(|only| only == service);
-        let ports: Vec<_> = PORTS.iter().filter(|(_, service)| wanted(*service)).copied().collect();
         let mut open = None;
         let mut closed = Vec::new();
-        for (port, service) in ports {
+        for (port, service) in usual_ports(self.question.service) {
             let what = meaning(port, service);
             match self.reach(addresses, port).await {
                 Ok(addr) => {

@@ -18,6 +18,7 @@ use super::{server, settle};
 use crate::Failure;
 use crate::args::{Crc, Figure, Operation, PerfClient, PerfServer, ProviderKind};
 use crate::connect::reach;
+use crate::fault::Misuse;
 use crate::providers;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 
@@ -33,15 +34,14 @@ pub(crate) fn serve(args: PerfServer) -> Result<ExitCode, Failure> {
 
 /// Runs `weft rdma perf client`.
 pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
-    let core = settle(&args.core)?;
     if args.bidirectional && args.op.contains(&Operation::Send) {
-        return Err(
-            "Sends cannot be measured in both directions: use --op write,read with --bidirectional".into()
-        );
+        let apart = "Sends cannot be measured in both directions: use --op write,read with --bidirectional";
+        return Err(Misuse::new(apart).into());
     }
     if args.bidirectional && args.only == Some(Figure::Latency) {
-        return Err("--bidirectional measures bandwidth: omit --only latency".into());
+        return Err(Misuse::new("--bidirectional measures bandwidth: omit --only latency").into());
     }
+    let core = settle(&args.core)?;
     let addresses = args.host.resolve(ping::PORT)?;
     let stopped = stop_on_signals()?;
     let length = match args.count {

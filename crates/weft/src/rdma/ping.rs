@@ -19,6 +19,7 @@ use super::server;
 use crate::Failure;
 use crate::args::{Ping, ProviderKind};
 use crate::connect::reach;
+use crate::fault::Misuse;
 use crate::providers;
 use crate::signals::{raised, stop_on_signals, unless_stopped};
 
@@ -44,10 +45,9 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
     let kind = match args.provider[..] {
         [] => ProviderKind::Iwarp,
         [kind] => kind,
-        _ => return Err("a ping uses one provider: give one --provider".into()),
+        _ => return Err(Misuse::new("a ping uses one provider: give one --provider").into()),
     };
-    let size = u32::try_from(args.size).ok().filter(|size| *size <= ping::MAX_SIZE);
-    let size = size.ok_or("--size is at most 1M")?;
+    let size = args.size;
     let stopped = stop_on_signals()?;
     rt::block_on(async {
         let pool = Pool::new(BUFFERS);

@@ -14,7 +14,8 @@ use crate::volume::human;
 pub(super) fn groups(out: &mut impl Write, groups: &[Group]) -> io::Result<()> {
     if groups.is_empty() {
         writeln!(out, "no volume is replicated on this host")?;
-        return writeln!(out, "to start: weft replica create VOLUME HOST:VOLUME");
+        let create = ShellCommand::new("weft replica create VOLUME HOST:VOLUME").here();
+        return writeln!(out, "to start: {create}");
     }
     groups.iter().try_for_each(|group| self::group(out, group))
 }
@@ -39,7 +40,8 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         writeln!(out, "  nobody    {why}")?;
     }
     if !group.test_failover.is_empty() {
-        let (uris, end) = (group.test_failover.join(" "), format!("weft replica test-failover {name} --end"));
+        let uris = group.test_failover.join(" ");
+        let end = ShellCommand::new("weft replica test-failover").operand(name).words("--end").here();
         match engine["picture_ended"].as_str() {
             Some(why) => writeln!(out, "  test      {why}; end the test to free its space: {end}")?,
             None => writeln!(out, "  test      a test failover is open at {uris}; to end it: {end}")?,

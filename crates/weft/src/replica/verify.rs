@@ -60,7 +60,7 @@ impl Found {
         }
         let (amount, all) = (human(*different), human(*bytes));
         let typed = |words| {
-            let command = ShellCommand::new(words).operand(group);
+            let command = ShellCommand::new(words).operand(group).here();
             to.iter().fold(command, |command, to| command.option("--to", to))
         };
         let verify = typed("weft replica verify");

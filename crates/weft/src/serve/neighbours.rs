@@ -106,7 +106,7 @@ pub(super) fn sharing_state(dir: &Path, named: bool) {
     if named { tracing::warn!("{text}") } else { tracing::info!("{text}") }
 }
 
-const OTHER_SERVER: &str = "their clients' locks and caches are not coordinated, and writes can be lost; stop one of the two (`weft status` lists them)";
+const OTHER_SERVER: &str = "their clients' locks and caches are not coordinated, and writes can be lost; stop one of the two (`weft status --state-dir DIR` lists those of a state directory)";
 const OTHER_SHARE: &str =
     "their clients' locks and caches are not coordinated, and writes can be lost; serve only one of the two";
 

@@ -88,6 +88,7 @@ impl Absent {
             | Error::InGroup { .. }
             | Error::Taken { .. }
             | Error::InUse(_)
+            | Error::ImpossibleSize(_)
             | Error::Size(_) => false,
         };
         let remake = superblock.as_ref().and_then(remake);

@@ -130,7 +130,7 @@ fn a_size_changes_only_when_nothing_is_lost_or_that_is_said() {
     let grown = home.volumes.resize("vol1", 16384, false).expect("it grows");
     assert_eq!((grown.size, grown.generation), (16384, 4));
     assert!(matches!(home.volumes.resize("vol1", 4096, false), Err(Error::Size(_))));
-    assert!(matches!(home.volumes.resize("vol1", 1000, true), Err(Error::Size(_))));
+    assert!(matches!(home.volumes.resize("vol1", 1000, true), Err(Error::ImpossibleSize(_))));
     let shrunk = home.volumes.resize("vol1", 4096, true).expect("it shrinks");
     assert_eq!((shrunk.size, shrunk.generation), (4096, 6));
     assert_eq!(fs::metadata(home.file()).expect("there is a file").len(), 4096);
@@ -146,7 +146,7 @@ fn an_open_volume_grows_and_whoever_has_it_sees_that() {
         home.volumes.create("vol1", &create).expect("it is created");
         let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
         assert!(matches!(volume.growth.grow(4096), Err(Error::Size(_))));
-        assert!(matches!(volume.growth.grow(8200), Err(Error::Size(_))));
+        assert!(matches!(volume.growth.grow(8200), Err(Error::ImpossibleSize(_))));
         let grown = volume.growth.grow(16384).expect("it grows");
         assert_eq!((grown.size, grown.generation), (16384, 4));
         assert_eq!(volume.growth.grow(16384).expect("it has grown").generation, 4);
@@ -360,7 +360,10 @@ fn what_cannot_be_created_leaves_nothing_behind() {
         assert!(matches!(home.volumes.create(name, &on(Place::Ram, 512)), Err(Error::Name(_))), "{name:?}");
     }
     for size in [0, 511, 1 << 63] {
-        assert!(matches!(home.volumes.create("v", &on(file(), size)), Err(Error::Size(_))), "{size}");
+        assert!(
+            matches!(home.volumes.create("v", &on(file(), size)), Err(Error::ImpossibleSize(_))),
+            "{size}"
+        );
     }
     let sizeless = Create { size: None, ..on(file(), 0) };
     assert!(matches!(home.volumes.create("v", &sizeless), Err(Error::Size(_))));

@@ -242,6 +242,16 @@ fn a_closed_port_says_how_to_start_the_server() {
     assert!(!report.steps.iter().any(|step| step.name == "MPA"));
 }
 
+/// `--service nfs` and `--service ping` without a port tested that of SMB Direct.
+#[test]
+fn a_service_is_sought_at_its_own_port() {
+    let ports = |service| super::usual_ports(service).into_iter().map(|(port, _)| port).collect::<Vec<_>>();
+    assert_eq!(ports(Some(Service::Smb)), [5445]);
+    assert_eq!(ports(Some(Service::Nfs)), [20049]);
+    assert_eq!(ports(Some(Service::Ping)), [7174]);
+    assert_eq!(ports(None), [5445, 20049]);
+}
+
 #[test]
 fn a_web_server_is_recognised_as_something_else() {
     let report =

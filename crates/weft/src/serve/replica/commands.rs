@@ -15,7 +15,7 @@ use super::config::{self, Address, Partner, Policy};
 use super::destinations::{same_copy, who_is_at};
 use super::group::{self, Group, State};
 use super::names::GroupName;
-use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
+use super::setup::{Ask, Join, LOG_UNIT, Tell, UNPAIRED, Wished};
 use super::{Replicas, carrier, failover, picture, random};
 use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::args::replica::Objection;
@@ -189,9 +189,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         (None, None) => return Err("no volume is named".into()),
     };
     if wanted.volumes.len() != wanted.their_volumes.len() {
-        return Err(
-            "give as many volumes for the other host as for this one: VOL1,VOL2 HOST:VOL1,VOL2".into()
-        );
+        return Err(UNPAIRED.into());
     }
     let mut sizes = Vec::new();
     for volume in &wanted.volumes {

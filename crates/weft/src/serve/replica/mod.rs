@@ -51,6 +51,7 @@ use self::group::{Group, Home, State};
 use self::names::GroupName;
 use self::partners::Part;
 use self::setup::{Ask, Found, Join, Tell, UNREADABLE};
+pub(crate) use self::setup::{UNPAIRED, few_and_distinct};
 use self::stopped::Reason;
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;

@@ -178,8 +178,12 @@ impl Deref for Join {
     }
 }
 
+/// Refuses a command that names more volumes on one host than on the other.
+pub(crate) const UNPAIRED: &str =
+    "give as many volumes for the other host as for this one: VOL1,VOL2 HOST:VOL1,VOL2";
+
 /// Whether these names can be the volumes of one group.
-pub(super) fn few_and_distinct(volumes: &[String]) -> Result<(), String> {
+pub(crate) fn few_and_distinct(volumes: &[String]) -> Result<(), String> {
     if volumes.len() > MAX_MEMBERS {
         return Err(format!("a group has at most {MAX_MEMBERS} volumes, not {}", volumes.len()));
     }
