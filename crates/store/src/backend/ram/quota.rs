@@ -3,7 +3,8 @@
 //! A file's bytes are released when the last open of a removed file is closed.
 //! Accounting: whatever may enlarge a file reserves the space first and releases the reservation when it has ended,
 //! well or not. Under one lock, a file is charged the largest of its length, the space that was allocated past its end,
-//! and its reservations, in whole pages, holes included.
+//! and its reservations, in whole pages, holes included. An allocation past the end that ends during a truncation stays
+//! charged until the next truncation, because nothing tells which of the two came first.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
