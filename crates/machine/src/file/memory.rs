@@ -234,7 +234,8 @@ impl Memory {
         let before = self.len.swap(len, Ordering::AcqRel);
         if len < before && len < size {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let punched = rustix::fs::fallocate(fd, hole, len, size - len);
+            // Space that was reserved past the end is freed too, as by any truncation.
+            let punched = rustix::fs::fallocate(fd, hole, len, i64::MAX as u64 - len);
             self.lost(len..size);
             punched?;
         }

@@ -175,15 +175,19 @@ impl File {
             let (to, src) = (self.clone(), source.clone());
             let copied = busy::ranged_between(self, source, false, move || {
                 let (mut from, mut at) = (from + done, at + done);
-                rustix::fs::copy_file_range(&src, Some(&mut from), &to, Some(&mut at), piece as usize)
+                let start = at;
+                let copied =
+                    rustix::fs::copy_file_range(&src, Some(&mut from), &to, Some(&mut at), piece as usize)?;
+                // Here, because the caller may not wait until the end of the call.
+                if copied > 0 {
+                    to.grown(start + copied as u64);
+                }
+                Ok(copied)
             });
             match copied.await? {
                 // The source shrank.
                 Ok(0) => return Ok(done),
-                Ok(n) => {
-                    done += n as u64;
-                    self.grown(at + done);
-                }
+                Ok(n) => done += n as u64,
                 Err(Errno::INTR) => {}
                 // Not supported between these file systems, or not at all.
                 Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => break,
@@ -196,9 +200,7 @@ impl File {
             let shift = if backwards { len - done - piece } else { done };
             let (to, src) = (self.clone(), source.clone());
             let by_hand = move || copy(&to, at + shift, &src, from + shift, piece, backwards);
-            let copied = busy::ranged_between(self, source, false, by_hand).await?;
-            self.grown(at + shift + copied.as_ref().unwrap_or(&0));
-            let copied = copied?;
+            let copied = busy::ranged_between(self, source, false, by_hand).await??;
             done += copied;
             // The source shrank.
             if copied < piece {
@@ -274,6 +276,7 @@ fn copy(to: &File, at: u64, source: &File, from: u64, len: u64, backwards: bool)
         let mut written = 0;
         while written < read {
             written += write(to, at + shift + written, &buffer[written as usize..read as usize])?;
+            to.grown(at + shift + written);
         }
         done += read;
         // The source was truncated meanwhile.

@@ -493,6 +493,41 @@ fn a_reservation_that_nobody_waits_for_makes_the_file_as_long_as_it_is() {
     });
 }
 
+/// Otherwise a file that grows later would show what it has copied behind its end.
+#[test]
+fn a_copy_that_nobody_waits_for_makes_the_file_as_long_as_it_is() {
+    let [source, _] = files_of(&numbers(1 << 20));
+    // By the kernel, and by hand within one file.
+    for is_same in [false, true] {
+        let target = if is_same { source.clone() } else { File::in_memory("copy").expect("memfd") };
+        let at = if is_same { 1 << 19 } else { 0 };
+        run(async {
+            let mut copying = Box::pin(target.copy_from(at, &source, 0, 1 << 20));
+            let before = rt::tests::BLOCKING_CALLS.get();
+            while rt::tests::BLOCKING_CALLS.get() == before {
+                let polled = poll_fn(|cx| Poll::Ready(copying.as_mut().poll(cx).is_ready())).await;
+                assert!(!polled, "it runs elsewhere");
+                rt::yield_now().await;
+            }
+            drop(copying);
+            drop(busy::shared_of(&target).await.expect("the worker ends"));
+            assert_eq!(target.len().expect("length"), at + (1 << 20));
+        });
+    }
+}
+
+#[test]
+fn a_truncation_frees_what_was_reserved_past_the_end() {
+    for file in files_of(b"abc") {
+        run(async {
+            file.allocate(0, 1 << 20, true).await.expect("room");
+            file.set_len(1).expect("shorter");
+            let (_, allocated) = file.links_and_allocated().expect("it is there");
+            assert!(allocated <= 64 << 10, "{allocated}");
+        });
+    }
+}
+
 /// lseek passes one extent after the other, and a short file has few.
 #[test]
 fn holes_of_a_file_that_may_be_fragmented_are_sought_on_a_worker() {

@@ -255,6 +255,25 @@ pub(super) async fn replies_in_parts(
     replies.collect()
 }
 
+/// The reply to a message whose payload is still with the client.
+pub(super) fn reply_to_distant(
+    server: &Server,
+    message: Bytes,
+    payload: Rc<dyn RemotePayload>,
+) -> (Reply, Decoder) {
+    let detached = Some(Detached::There(payload));
+    let call = Message { body: message, detached, ticket: Ticket::default() };
+    let script = Rc::new(Script {
+        peer: tcp(PEER),
+        security: None,
+        calls: RefCell::new([call].into()),
+        replies: RefCell::default(),
+    });
+    rt::block_on(server.serve(script.clone())).unwrap().unwrap();
+    let mut d = Decoder::new(stream(script.replies.borrow_mut().pop().expect("a reply")));
+    (Reply::parse(&mut d).unwrap().1, d)
+}
+
 fn results<T: Xdr>(server: &Server, message: Bytes) -> T {
     let (reply, mut d) = reply_to(server, message);
     assert_eq!(reply, Reply::Success);
@@ -550,18 +569,8 @@ fn the_clients_memory_fills_a_file_or_else_is_fetched() {
     let server = server();
     let file = make(&server, b"f");
     let ask = |message: Bytes, afar: Afar| {
-        let detached = Some(Detached::There(Rc::new(afar)));
-        let call = Message { body: message, detached, ticket: Ticket::default() };
-        let script = Script {
-            peer: tcp(PEER),
-            security: None,
-            calls: RefCell::new([call].into()),
-            replies: RefCell::default(),
-        };
-        let script = Rc::new(script);
-        rt::block_on(server.serve(script.clone())).unwrap().unwrap();
-        let mut d = Decoder::new(stream(script.replies.borrow_mut().pop().expect("a reply")));
-        assert_eq!(Reply::parse(&mut d).unwrap(), (7, Reply::Success));
+        let (reply, mut d) = reply_to_distant(&server, message, Rc::new(afar));
+        assert_eq!(reply, Reply::Success);
         Status(d.u32().unwrap())
     };
     let write = |count: u32, offset: u64| {

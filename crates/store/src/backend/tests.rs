@@ -12,6 +12,7 @@ use crate::vfs::*;
 
 mod appends;
 mod beside;
+mod charges;
 mod claimed;
 mod descriptors;
 mod far;

@@ -34,6 +34,8 @@ pub(super) struct Compound<'a> {
     pub stateid: Option<Stateid>,
     pub saved_stateid: Option<Stateid>,
     pub turn: Option<SlotTurn>,
+    /// The payload of the running operation was lost with its connection.
+    pub payload_lost: bool,
     /// Bytes of the whole request.
     pub request_bytes: usize,
     /// Operations that the client announced.

@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 use weft_machine::{Buf, rt};
+use weft_store::Error;
 use weft_transport::SHORT_ANSWER;
 use weft_wire::nfs4::{Bitmap, CompoundHead, MINOR_VERSION, NoOp, Op, ReplyHead, Status, UpTo, Xdr, opnum};
 use weft_wire::rpc::{Call, Reply};
@@ -78,6 +79,7 @@ pub(in crate::server) async fn compound(
         stateid: None,
         saved_stateid: None,
         turn: None,
+        payload_lost: false,
         request_bytes: d.total(),
         announced: head.count,
         index: 0,
@@ -88,6 +90,7 @@ pub(in crate::server) async fn compound(
         next: opnum::ILLEGAL,
         asked,
         was_short: true,
+        has_changed: false,
         room: None,
         limit: cx.limits.max_message.min((cx.max_payload() as usize).saturating_add(SMALL * 64)),
     };
@@ -106,7 +109,7 @@ pub(in crate::server) async fn compound(
             Next::Replayed(kept) => return Ok(run.c.reply.replayed(start, &kept)),
         }
     };
-    let Run { c: Compound { mut reply, turn, index, .. }, asked, room, .. } = run;
+    let Run { c: Compound { mut reply, turn, index, payload_lost, .. }, asked, room, has_changed, .. } = run;
     let first = reply.head();
     first.patch_u32(start, status.0);
     first.patch_u32(count_at, index);
@@ -115,6 +118,9 @@ pub(in crate::server) async fn compound(
         let whole = reply.is_one_buffer();
         let short = reply.tail.len().saturating_sub(start) <= MAX_UNASKED;
         let kept = match () {
+            // The client repeats the request (RFC 8881 2.10.6.1), and its payload with it. What the compound has changed
+            // before must not be repeated.
+            () if payload_lost && !has_changed => Kept::NotExecuted,
             () if (keep || index == 1 && short) && whole => Kept::Reply(reply.tail.copy_from(start)),
             () => Kept::Lost,
         };
@@ -138,6 +144,8 @@ struct Run<'a> {
     asked: Option<Asked>,
     /// The last operation cost next to nothing, whatever its arguments.
     was_short: bool,
+    /// An operation that may change something was carried out.
+    has_changed: bool,
     /// A buffer for a reply that becomes long.
     room: Option<Box<Buf>>,
     /// Longest reply.
@@ -149,6 +157,32 @@ fn changes(op: &Op) -> bool {
     matches!(op, Op::Create(_) | Op::Link(_) | Op::Remove(_) | Op::Rename(_) | Op::Setattr(_))
 }
 
+/// Whether the operation has the same effect, none, each time it is carried out.
+fn only_looks(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Sequence(_)
+            | Op::Putfh(_)
+            | Op::Putrootfh
+            | Op::Putpubfh
+            | Op::Savefh
+            | Op::Restorefh
+            | Op::Getfh
+            | Op::Getattr(_)
+            | Op::Access(_)
+            | Op::Lookup(_)
+            | Op::Lookupp
+            | Op::Verify(_)
+            | Op::Nverify(_)
+            | Op::Read(_)
+            | Op::Readdir(_)
+            | Op::Readlink
+            | Op::Secinfo(_)
+            | Op::SecinfoNoName(_)
+            | Op::TestStateid(_)
+    )
+}
+
 impl Run<'_> {
     /// Runs the next operation.
     async fn step(&mut self, d: &mut Decoder) -> Next {
@@ -156,7 +190,10 @@ impl Run<'_> {
         if d.is_distant() && self.peek_op(d) == opnum::CREATE {
             match self.c.cx.fetch().await {
                 Ok(content) => d.arrived(content),
-                Err(e) => return self.failed(opnum::CREATE, status(&e)),
+                Err(e) => {
+                    self.c.payload_lost = matches!(e, Error::Payload(_));
+                    return self.failed(opnum::CREATE, status(&e));
+                }
             }
         }
         let op = match Op::parse(d, self.c.minor) {
@@ -193,6 +230,7 @@ impl Run<'_> {
                 | Op::Getfh
                 | Op::Read(_)
         );
+        let may_change = !only_looks(&op);
         let begins = self.c.reply.mark();
         self.next = self.peek_op(d);
         let status = match op {
@@ -214,6 +252,7 @@ impl Run<'_> {
                 _ => self.run(number, op).await,
             },
         };
+        self.has_changed |= may_change && !self.c.payload_lost;
         if let Some(status) = self.overflow() {
             // A result that became too long is a listing or data; results of operations that change something are
             // short.
@@ -298,7 +337,8 @@ impl Run<'_> {
             }
             Op::Write(args) => {
                 let result = ops::write::write(c, args).await;
-                c.put(n, result)
+                c.payload_lost = result.as_ref().is_err_and(|e| e.payload_lost);
+                c.put(n, result.map_err(|e| e.status))
             }
             Op::Getattr(wanted) => {
                 let result = ops::getattr::getattr(c, wanted).await;

@@ -114,10 +114,11 @@ pub(super) fn status(e: &Error) -> Status {
         Error::NotSupported => Status::NOTSUPP,
         Error::NoXattr => Status::NOXATTR,
         Error::XattrTooBig => Status::XATTR2BIG,
-        // The connection ends over this; the answer is for the log of whoever still hears it.
+        // The connection ends over this. Whoever still gets the answer, or gets it from a cache, repeats the operation,
+        // which was not carried out.
         Error::Payload(_) => {
             tracing::debug!("a WRITE: {e}");
-            Status::IO
+            Status::DELAY
         }
         Error::Io(e) => {
             tracing::warn!("file system error: {e}");

@@ -87,7 +87,7 @@ impl Content {
         };
         match Arc::try_unwrap(data) {
             Ok(Data { charge, .. }) => {
-                *self = Content::Parked(bytes.into(), charge);
+                *self = Content::Parked(bytes.into(), charge.moved(len));
                 Ok(true)
             }
             Err(data) => {

@@ -1,12 +1,13 @@
 //! The space limit of a memory disk, and the data of one file.
 //!
 //! A file's bytes are released when the last open of a removed file is closed.
-//! Accounting: a file is charged its length in whole pages, holes included, before it grows. A truncation that races
-//! with a write may leave a file undercharged until its next write, but the limit is never exceeded permanently. with
-//! a write may leave a file charged too little until its next write; never a limit that is passed for good.
+//! Accounting: whatever may enlarge a file reserves the space first and releases the reservation when it has ended,
+//! well or not. Under one lock, a file is charged the largest of its length, the space that was allocated past its end,
+//! and its reservations, in whole pages, holes included. An allocation past the end that ends during a truncation stays
+//! charged until the next truncation, because nothing tells which of the two came first.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_machine::File;
 
@@ -68,25 +69,80 @@ impl Usage {
 /// The space that a file is charged; released on drop.
 #[derive(Debug)]
 pub(super) struct Charge {
-    bytes: AtomicU64,
+    counts: Mutex<Counts>,
     usage: Arc<Usage>,
+}
+
+/// In bytes of whole pages.
+/// Invariant: `charged` is at least the file's length, `allocated`, and each of `reserved`.
+#[derive(Debug, Default)]
+struct Counts {
+    charged: u64,
+    /// The end of the space that was allocated past the end of the file.
+    allocated: u64,
+    /// The ends of the operations under way.
+    reserved: Vec<u64>,
+}
+
+impl Counts {
+    fn reserve(&mut self, pages: u64, usage: &Usage) -> Result<(), Error> {
+        let more = pages.saturating_sub(self.charged);
+        if more > 0 {
+            usage.take(more)?;
+            self.charged = pages;
+        }
+        self.reserved.push(pages);
+        Ok(())
+    }
+
+    fn release(&mut self, pages: u64) {
+        if let Some(at) = self.reserved.iter().position(|reserved| *reserved == pages) {
+            self.reserved.swap_remove(at);
+        }
+    }
+
+    /// Gives back what a file of this length does not occupy.
+    fn settle(&mut self, len: u64, usage: &Usage) {
+        let occupied = self.reserved.iter().copied().fold(whole_pages(len).max(self.allocated), u64::max);
+        if occupied < self.charged {
+            usage.give(self.charged - occupied);
+            self.charged = occupied;
+        }
+    }
+}
+
+fn whole_pages(len: u64) -> u64 {
+    len.div_ceil(PAGE).saturating_mul(PAGE)
 }
 
 impl Charge {
     /// An empty charge.
     pub(super) fn none(usage: Arc<Usage>) -> Charge {
-        Charge { bytes: AtomicU64::new(0), usage }
+        Charge { counts: Mutex::default(), usage }
     }
 
     /// The charged bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.counts().charged
+    }
+
+    /// The charge of `len` bytes that have left their file.
+    pub(super) fn moved(mut self, len: u64) -> Charge {
+        let counts = self.counts.get_mut().unwrap_or_else(PoisonError::into_inner);
+        *counts = Counts { charged: counts.charged, ..Counts::default() };
+        counts.settle(len, &self.usage);
+        self
+    }
+
+    // Nothing panics between two changes of the counts.
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.usage.give(*self.bytes.get_mut());
+        self.usage.give(self.bytes());
     }
 }
 
@@ -140,43 +196,50 @@ impl Data {
         Ok(Data { file, charge, _descriptor: descriptor })
     }
 
-    /// Truncates or extends.
+    /// Truncates or extends. A truncation frees the space that was allocated past the end of the file.
     pub(super) fn set_len(&self, len: u64) -> Result<(), Error> {
-        let now = self.file.len()?;
-        self.grow(now, len)?;
-        self.file.set_len(len)?;
-        if len < now {
-            let pages = len.div_ceil(PAGE).saturating_mul(PAGE);
-            let Charge { bytes, usage } = &self.charge;
-            let before = bytes.swap(pages, Ordering::Relaxed);
-            match before.checked_sub(pages) {
-                Some(freed) => usage.give(freed),
-                // Another truncation went further in between; the next write charges what is missing.
-                None => bytes.store(before, Ordering::Relaxed),
+        let pages = pages_up_to(len)?;
+        let truncates = len < self.file.len()?;
+        let (reserved, allocated) = {
+            let mut counts = self.charge.counts();
+            // It stays reserved until it is free. What another task allocates meanwhile is counted anew.
+            let allocated = if truncates { counts.allocated } else { 0 };
+            counts.reserve(pages.max(allocated), &self.charge.usage)?;
+            if truncates {
+                counts.allocated = 0;
             }
+            (pages.max(allocated), allocated)
+        };
+        let done = self.file.set_len(len);
+        self.released(reserved, if done.is_err() { allocated } else { 0 });
+        Ok(done?)
+    }
+
+    /// Ends a reservation; the file occupies space up to `allocated`, whatever its length.
+    fn released(&self, pages: u64, allocated: u64) {
+        let mut counts = self.charge.counts();
+        counts.release(pages);
+        counts.allocated = counts.allocated.max(allocated);
+        // The length is read under the lock: whoever may enlarge the file meanwhile has a reservation.
+        match self.file.len() {
+            Ok(len) => counts.settle(len, &self.charge.usage),
+            // It stays charged until the next operation.
+            Err(e) => tracing::warn!("the length of a file in memory is unknown: {e}"),
         }
-        Ok(())
     }
 }
 
+fn pages_up_to(end: u64) -> Result<u64, Error> {
+    if end > MAX_FILE_BYTES { Err(Error::TooLarge) } else { Ok(whole_pages(end)) }
+}
+
 impl Quota for Data {
-    fn grow(&self, len: u64, end: u64) -> Result<(), Error> {
-        if end > MAX_FILE_BYTES {
-            return Err(Error::TooLarge);
-        }
-        let pages = len.max(end).div_ceil(PAGE).checked_mul(PAGE).ok_or(Error::NoSpace)?;
-        let Charge { bytes, usage } = &self.charge;
-        let mut charged = bytes.load(Ordering::Relaxed);
-        while let Some(more) = pages.checked_sub(charged).filter(|&more| more > 0) {
-            usage.take(more)?;
-            match bytes.compare_exchange(charged, pages, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => {
-                    usage.give(more);
-                    charged = now;
-                }
-            }
-        }
-        Ok(())
+    fn reserve(&self, end: u64) -> Result<(), Error> {
+        self.charge.counts().reserve(pages_up_to(end)?, &self.charge.usage)
+    }
+
+    fn release(&self, end: u64, allocated: bool) {
+        let pages = whole_pages(end);
+        self.released(pages, if allocated { pages } else { 0 });
     }
 }

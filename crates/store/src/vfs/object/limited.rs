@@ -1,15 +1,28 @@
 //! An open file with a limit on its growth (the size limit of a ram share).
+//!
+//! Space is reserved before an operation and released after it, whatever becomes of it: an error, fewer bytes than
+//! announced, payload that must be fetched first, or a caller that no longer waits. A worker finishes a call that it
+//! has begun; the reservation lasts as long.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use super::super::Error;
-use super::{Done, Layer, Object, ObjectOp, Submission};
+use weft_machine::file::busy;
+use weft_machine::rt;
 
-/// Decides whether a write may grow a file.
+use super::super::Error;
+use super::{Admit, Layer, Object, ObjectOp, Submission};
+
+/// Decides whether a file may grow, and counts what it occupies.
 pub trait Quota: std::fmt::Debug + Send + Sync {
-    /// Called before bytes up to `end` are written to a file of size `len`; `NoSpace` if there is no room, `TooLarge`
-    /// if `end` exceeds the longest file.
-    fn grow(&self, len: u64, end: u64) -> Result<(), Error>;
+    /// Reserves space for bytes up to `end`; `NoSpace` if there is none, `TooLarge` if `end` exceeds the longest file.
+    /// A reservation counts until its [`Quota::release`].
+    fn reserve(&self, end: u64) -> Result<(), Error>;
+
+    /// Ends a reservation: from now on the file counts what it occupies, and its other reservations. With `allocated`
+    /// it occupies all of the reservation, whatever its length.
+    fn release(&self, end: u64, allocated: bool);
 }
 
 /// See the module.
@@ -24,6 +37,89 @@ impl Limited {
     pub fn new(inner: Arc<dyn Object>, quota: Arc<dyn Quota>) -> Limited {
         Limited { inner, quota }
     }
+
+    fn reserve(&self, end: u64) -> Result<Reservation, Error> {
+        self.quota.reserve(end)?;
+        Ok(Reservation { quota: self.quota.clone(), end, allocated: false })
+    }
+
+    fn append<'a>(&'a self, bytes: &'a bytes::Bytes, admit: Admit<'a>) -> Submission<'a> {
+        let reserved = Rc::new(Cell::new(None));
+        let reserves = reserved.clone();
+        let admit = Box::new(move |end: u64| {
+            let all = end.saturating_add(bytes.len() as u64);
+            reserves.set(Some(UnderWay { object: self, reservation: Some(self.reserve(all)?) }));
+            admit(end)
+        });
+        self.inner.submit(ObjectOp::Append { bytes, admit }).then(move |done| {
+            if let Some(under_way) = reserved.take() {
+                under_way.end();
+            }
+            Submission::Now(done)
+        })
+    }
+
+    /// A task of its own: only the result tells whether the space past the end of the file is occupied.
+    fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Submission<'_> {
+        Submission::later(async move {
+            let reservation = self.reserve(offset.saturating_add(len))?;
+            let inner = self.inner.clone();
+            rt::uncancelled(async move {
+                let done = inner.submit(ObjectOp::Allocate { offset, len, keep_size }).await;
+                reservation.end(keep_size && len > 0 && done.is_ok());
+                done
+            })
+            .await
+        })
+    }
+}
+
+/// Reserved space, released on drop.
+struct Reservation {
+    quota: Arc<dyn Quota>,
+    end: u64,
+    allocated: bool,
+}
+
+impl Reservation {
+    /// The operation has ended; see [`Quota::release`].
+    fn end(mut self, allocated: bool) {
+        self.allocated = allocated;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.quota.release(self.end, self.allocated);
+    }
+}
+
+/// The reservation of an operation, which may be cancelled.
+struct UnderWay<'a> {
+    object: &'a Limited,
+    reservation: Option<Reservation>,
+}
+
+impl UnderWay<'_> {
+    /// The operation has ended.
+    fn end(mut self) {
+        drop(self.reservation.take());
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Some(reservation) = self.reservation.take() else { return };
+        let Some(file) = self.object.inner.plain().filter(|file| busy::is_locked(file)) else { return };
+        let file = file.clone();
+        rt::spawn(async move {
+            if let Err(e) = busy::shared_of(&file).await {
+                tracing::warn!("cannot wait for the end of a call on a file in memory: {e}");
+            }
+            drop(reservation);
+        })
+        .detach();
+    }
 }
 
 impl Layer for Limited {
@@ -32,25 +128,22 @@ impl Layer for Limited {
     }
 
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
-        let end = match op {
-            ObjectOp::Append { bytes, admit } => {
-                let admit = Box::new(move |end: u64| {
-                    self.quota.grow(end, end.saturating_add(bytes.len() as u64))?;
-                    admit(end)
-                });
-                return self.inner.submit(ObjectOp::Append { bytes, admit });
-            }
+        let op = match op {
+            ObjectOp::Append { bytes, admit } => return self.append(bytes, admit),
+            ObjectOp::Allocate { offset, len, keep_size } => return self.allocate(offset, len, keep_size),
             // Shared blocks take no space.
             ObjectOp::Clone { .. } => return self.inner.submit(op),
-            _ => op.grows_to(),
+            op => op,
         };
-        let Some(end) = end else { return self.inner.submit(op) };
-        self.inner.submit(ObjectOp::Len).then(move |len| match len {
-            Ok(Done::Len(len)) => match self.quota.grow(len, end) {
-                Ok(()) => self.inner.submit(op),
-                Err(e) => Submission::Now(Err(e)),
-            },
-            other => Submission::Now(other),
+        let Some(end) = op.grows_to() else { return self.inner.submit(op) };
+        let reservation = match self.reserve(end) {
+            Ok(reservation) => Some(reservation),
+            Err(e) => return Submission::Now(Err(e)),
+        };
+        let under_way = UnderWay { object: self, reservation };
+        self.inner.submit(op).then(move |done| {
+            under_way.end();
+            Submission::Now(done)
         })
     }
 }

@@ -9,7 +9,7 @@ use super::super::io::{self, Intent};
 use super::super::names::status;
 use crate::server::attributes::MAX_FILE_SIZE;
 
-pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
+pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, NotWritten> {
     let node = c.node()?;
     let Write { stateid, offset, stable, data } = args;
     let len = data.len() as u64;
@@ -18,8 +18,8 @@ pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
     let file = open().await?;
     offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
     // Locks may be added while the payload travels.
-    let again = async || Box::pin(open()).await.map_err(Refused);
-    let file = c.cx.write_data(file, offset, data, again).await.map_err(|Refused(status)| status)?;
+    let again = async || Box::pin(open()).await.map_err(NotWritten::from);
+    let file = c.cx.write_data(file, offset, data, again).await?;
     node.share.vfs.content_changed(node.id).await;
     let (committed, verifier) = match stable {
         Stable::Unstable => (Stable::Unstable, unflushed.unstable()),
@@ -29,11 +29,21 @@ pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
 }
 
 /// Why data is not written.
-struct Refused(Status);
+pub struct NotWritten {
+    pub status: Status,
+    /// The payload was lost with its connection.
+    pub payload_lost: bool,
+}
 
-impl From<Error> for Refused {
-    fn from(e: Error) -> Refused {
-        Refused(status(&e))
+impl From<Status> for NotWritten {
+    fn from(status: Status) -> NotWritten {
+        NotWritten { status, payload_lost: false }
+    }
+}
+
+impl From<Error> for NotWritten {
+    fn from(e: Error) -> NotWritten {
+        NotWritten { status: status(&e), payload_lost: matches!(e, Error::Payload(_)) }
     }
 }
 

@@ -87,11 +87,13 @@ pub enum Kept {
     Reply(Bytes),
     /// The reply was not cached.
     Lost,
+    /// The request was not carried out, because its payload was lost on the way.
+    NotExecuted,
 }
 
 /// How a request relates to its slot's last one.
 pub enum Begun {
-    /// A new request: carry it out, then call [`Session::finish`].
+    /// A new request, or one that was not carried out the first time: carry it out, then call [`Session::finish`].
     Go,
     /// A repetition.
     Again(Kept),
@@ -141,11 +143,20 @@ impl Session {
         if question != slot.question {
             return Err(Status::SEQ_FALSE_RETRY);
         }
+        if matches!(slot.kept, Kept::NotExecuted) {
+            *slot = Slot { sequence, busy: true, question, kept: Kept::Nothing };
+            return Ok(Begun::Go);
+        }
         Ok(Begun::Again(slot.kept.clone()))
     }
 
     /// A slot's request has been answered.
     pub fn finish(&self, slot: u32, kept: Kept) {
+        if matches!(kept, Kept::NotExecuted) {
+            // The next request in this slot may be a repetition, from a client that has not read the target.
+            let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
+            size.told = size.told.filter(|(by, _)| *by != slot);
+        }
         if let Ok(mut slot) = self.slot(slot) {
             slot.busy = false;
             slot.kept = kept;
@@ -221,7 +232,7 @@ impl Session {
     pub fn kept_bytes(&self) -> usize {
         let kept = |slot: &Mutex<Slot>| match &slot.lock().unwrap_or_else(PoisonError::into_inner).kept {
             Kept::Reply(reply) => reply.len(),
-            Kept::Nothing | Kept::Lost => 0,
+            Kept::Nothing | Kept::Lost | Kept::NotExecuted => 0,
         };
         self.slots.iter().map(kept).sum()
     }

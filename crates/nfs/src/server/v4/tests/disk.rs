@@ -59,7 +59,7 @@ impl Disk {
     }
 
     /// A server on this disk.
-    fn serve(&self, limits: Limits) -> Arc<Server> {
+    pub fn serve(&self, limits: Limits) -> Arc<Server> {
         self.serve_as(limits, false)
     }
 
@@ -90,7 +90,8 @@ impl Disk {
         std::mem::take(&mut self.0.flushes.lock().unwrap().0)
     }
 
-    fn fail(&self, fails: bool) {
+    /// From now on flushes fail, or no longer.
+    pub fn fail(&self, fails: bool) {
         self.0.flushes.lock().unwrap().1 = fails;
     }
 }

@@ -11,6 +11,7 @@ mod locks;
 mod named;
 mod names;
 mod opens;
+mod payloads;
 mod ranges;
 mod restarts;
 mod sessions;
