@@ -85,9 +85,16 @@ impl Disk {
         self.block.geometry().size
     }
 
-    fn read(&self, offset: u64, len: usize) -> Result<Done, Error> {
-        self.block.readable()?;
-        Ok(Done::Data(range(&self.content, self.len(), offset, len)))
+    fn read(&self, offset: u64, len: usize) -> Submission<'_> {
+        let read = move || Done::Data(range(&self.content, self.len(), offset, len));
+        match self.block.readable() {
+            Ok(()) => Submission::Now(Ok(read())),
+            // It may be so in a moment.
+            Err(_) => Submission::later(async move {
+                self.block.until_readable().await?;
+                Ok(read())
+            }),
+        }
     }
 
     async fn change(&self, op: BlockOp) -> Result<Done, Error> {
@@ -99,7 +106,7 @@ impl Disk {
 impl Object for Disk {
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         Submission::Now(match op {
-            ObjectOp::Read { offset, len, .. } => self.read(offset, len),
+            ObjectOp::Read { offset, len, .. } => return self.read(offset, len),
             ObjectOp::Len => Ok(Done::Len(self.len())),
             // A file would grow; a disk is full.
             ObjectOp::Write { .. } if op.grows_to().is_none_or(|end| end > self.len()) => Err(Error::NoSpace),
