@@ -981,6 +981,36 @@ class Replica(Hosts):
         self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
         self.assertIn("group vol1: replication stops, and so do writes: the roles were exchanged", here.log_text())
 
+    def test_no_write_fails_while_replication_is_removed(self):
+        here, there = self.replicated()
+        writer = Writer(here.disk("vol1"), blocks=2048)
+        writer.start()
+        writer.after(200)
+        here.replica("remove", "vol1")
+        writer.after(200)
+        writer.stop()
+        self.assertEqual((here.status(), there.status()), ([], []))
+        here.crash()
+        here.start()
+        self.assertEqual(writer.lost(here.disk("vol1")), [])
+
+    def test_a_removal_that_cannot_be_written_down_changes_nothing(self):
+        here, there = self.replicated()
+        # Nothing can be written in its place, as on a full disk.
+        draft = here.state / "replica" / ".vol1.new"
+        draft.mkdir()
+        refused = here.replica("remove", "vol1", check=False)
+        self.assertNotEqual(refused.returncode, 0, refused.stdout)
+        self.assertIn("nothing was changed", refused.stderr)
+        self.assertIn(str(here.state / "replica"), refused.stderr)
+        self.assertEqual([group["role"] for host in [here, there] for group in host.status()], ["source", "destination"])
+        here.wait_until_following()
+        here.disk("vol1").write(0, b"a" * 4096)
+        self.assert_equal_sides(here)
+        draft.rmdir()
+        here.replica("remove", "vol1")
+        self.assertEqual((here.status(), there.status()), ([], []))
+
     def test_a_source_that_comes_back_is_told_that_its_copy_was_removed(self):
         here, there = self.replicated()
         here.crash()

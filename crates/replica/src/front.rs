@@ -76,11 +76,21 @@ impl Front {
         self.change(Behind::Block(block)).await;
     }
 
-    /// Puts this block behind the front, unless there has been one already.
+    /// Puts this block behind the front if requests wait, and does not wait for earlier requests: they were for this
+    /// block, or there were none.
     pub fn begin(&self, block: Arc<dyn Block>) {
+        self.end_wait(Behind::Block(block));
+    }
+
+    /// Refuses the requests that wait, and all later ones, for this reason; does nothing if none wait.
+    pub(crate) fn refuse(&self, why: &str) {
+        self.end_wait(Behind::Closed(why.into()));
+    }
+
+    fn end_wait(&self, next: Behind) {
         let mut behind = self.behind.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(*behind, Behind::Nothing(_)) {
-            *behind = Behind::Block(block);
+            *behind = next;
         }
         drop(behind);
         self.changed.notify();
@@ -127,6 +137,20 @@ impl Front {
             Behind::Closed(why) => Some(Err(refused(io::ErrorKind::Other, &why))),
         }
     }
+
+    /// Does the same, but waits while there is none.
+    async fn entered(&self) -> Result<Entered<'_>, Error> {
+        if let Some(entered) = self.enter() {
+            return entered;
+        }
+        match rt::timeout(WAITS_AT_MOST, self.changed.until(|| self.enter())).await {
+            Ok(entered) => entered,
+            Err(_) => {
+                self.readable()?;
+                Err(refused(io::ErrorKind::TimedOut, "the volume was not opened in time"))
+            }
+        }
+    }
 }
 
 struct Entered<'a> {
@@ -163,18 +187,13 @@ impl Block for Front {
         }
     }
 
+    fn until_readable(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { self.entered().await.map(drop) })
+    }
+
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
-            let entered = match self.enter() {
-                Some(entered) => entered?,
-                None => match rt::timeout(WAITS_AT_MOST, self.changed.until(|| self.enter())).await {
-                    Ok(entered) => entered?,
-                    Err(_) => {
-                        self.readable()?;
-                        return Err(refused(io::ErrorKind::TimedOut, "the volume was not opened in time"));
-                    }
-                },
-            };
+            let entered = self.entered().await?;
             entered.block.submit(op).await
         })
     }

@@ -42,6 +42,10 @@ pub trait Block: std::fmt::Debug + Send + Sync {
     fn readable(&self) -> Result<(), Error> {
         Ok(())
     }
+    /// Waits as long as `submit` would until [`Block::readable`] is true, or returns why it is not.
+    fn until_readable(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { self.readable() })
+    }
     /// Carries out one operation.
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
 }

@@ -85,9 +85,16 @@ impl Disk {
         self.block.geometry().size
     }
 
-    fn read(&self, offset: u64, len: usize) -> Result<Done, Error> {
-        self.block.readable()?;
-        Ok(Done::Data(range(&self.content, self.len(), offset, len)))
+    fn read(&self, offset: u64, len: usize) -> Submission<'_> {
+        let read = move || Done::Data(range(&self.content, self.len(), offset, len));
+        match self.block.readable() {
+            Ok(()) => Submission::Now(Ok(read())),
+            // It may be so in a moment.
+            Err(_) => Submission::later(async move {
+                self.block.until_readable().await?;
+                Ok(read())
+            }),
+        }
     }
 
     async fn change(&self, op: BlockOp) -> Result<Done, Error> {
@@ -99,7 +106,7 @@ impl Disk {
 impl Object for Disk {
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         Submission::Now(match op {
-            ObjectOp::Read { offset, len, .. } => self.read(offset, len),
+            ObjectOp::Read { offset, len, .. } => return self.read(offset, len),
             ObjectOp::Len => Ok(Done::Len(self.len())),
             // A file would grow; a disk is full.
             ObjectOp::Write { .. } if op.grows_to().is_none_or(|end| end > self.len()) => Err(Error::NoSpace),
@@ -147,9 +154,11 @@ impl Object for Disk {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use futures_util::future::LocalBoxFuture;
     use weft_machine::{Payload, Pool, rt};
 
     use super::*;
+    use crate::block::{Geometry, Outcome};
     use crate::vfs::{Exists, Make, SetAttr, Vfs};
     use crate::volume::{Create, Place, Volumes as Known};
 
@@ -216,6 +225,52 @@ mod tests {
             // A reader's open counts, too.
             let reader = vfs.open(node, false).await.unwrap();
             assert!(matches!(reader.write(0, &[Bytes::from_static(b"x")]).await, Err(Error::Access)));
+        });
+    }
+    /// A block that is not readable at present, and is so in a moment or stays refused.
+    #[derive(Debug)]
+    struct Held {
+        block: Arc<dyn Block>,
+        opens: bool,
+    }
+
+    impl Block for Held {
+        fn geometry(&self) -> Geometry {
+            self.block.geometry()
+        }
+
+        fn readable(&self) -> Result<(), Error> {
+            Err(Error::Io(std::io::Error::other("held")))
+        }
+
+        fn until_readable(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
+            Box::pin(async {
+                rt::yield_now().await;
+                if self.opens { Ok(()) } else { self.readable() }
+            })
+        }
+
+        fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+            self.block.submit(op)
+        }
+    }
+
+    #[test]
+    fn a_read_waits_while_its_block_is_held() {
+        run(async |vfs, block| {
+            let node = vfs.lookup(NodeId::ROOT, b"vol1", false).await.unwrap().node;
+            let file = vfs.open(node, true).await.unwrap();
+            file.write(0, &[Bytes::from_static(b"warp")]).await.unwrap();
+            let content = block.memory().expect("it lies in memory").clone();
+            for opens in [true, false] {
+                let held = Arc::new(Held { block: block.clone(), opens });
+                let disk = Disk { block: held, content: content.clone() };
+                let file = OpenFile::new(node, Arc::new(disk));
+                match file.read(0, 4).data().await {
+                    Ok(read) => assert!(opens && bytes(read).await == b"warp"),
+                    Err(e) => assert!(!opens && e.to_string().contains("held"), "{e}"),
+                }
+            }
         });
     }
 }

@@ -535,6 +535,9 @@ async fn remove(
                 group.name, group.name
             ));
         }
+        // A copy that has been told is gone, so first make sure that what follows can be recorded here.
+        let is_recorded = group.engine().has_room().and_then(|()| group.change(replicas, |_| ()));
+        is_recorded.map_err(|why| format!("nothing was changed: {why}"))?;
         let (mut unheard, mut notes) = (Vec::new(), String::new());
         for partner in &partners {
             match same_copy(replicas, partner, &kept).await {
@@ -565,7 +568,10 @@ async fn remove(
         }
         let left = group.config().partners.len();
         if left == 0 {
-            replicas.dissolve(&group, force).await?;
+            let ended = replicas.dissolve(&group, force).await;
+            ended.map_err(|why| {
+                format!("{why}. Its destinations are removed; to end it here, repeat the command")
+            })?;
         }
         let name = &group.name;
         let there = match unheard.is_empty() {
