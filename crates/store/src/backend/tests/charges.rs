@@ -204,7 +204,7 @@ fn a_file_is_truncated_or_removed_while_a_write_travels() {
 /// Writers, truncations and lost payload on several threads: neither a charge too much nor one too little is left.
 #[test]
 fn whatever_happens_at_once_the_charge_is_the_length_in_the_end() {
-    for round in 0..20 {
+    for round in 0..6 {
         let vfs = Vfs::from(Ram::new(LIMIT));
         let node = rt::block_on(file(&vfs, ROOT, "f")).unwrap().node;
         let disk = || Disk { vfs: vfs.clone(), node };
