@@ -204,7 +204,7 @@ class Commands(unittest.TestCase):
         # Failures name their cause.
         for command, reason in [
             (("stat", url("no/thing")), "no such file or folder"),
-            (("cat", url("a/b")), "directory"),
+            (("cat", url("a/b")), "folder"),
             (("cp", url("a/b"), self.work / "x"), "-r"),
             (("ls", url("", share="none")), "share"),
         ]:

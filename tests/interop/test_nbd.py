@@ -466,8 +466,13 @@ class Crashes(unittest.TestCase):
             qemu_io(uri, "read -P 0 0 16M", "write -P 5 3M 5M", "read -P 5 3M 5M", "read -P 0 8M 8M")
             server.weft("volume", "resize", "taken", "24M")
             qemu_io(uri, "write -P 6 20M 4M", "read -P 0 8M 12M", "read -P 6 20M 4M")
-            # More memory than any machine has; the volumes keep theirs.
-            server.weft("volume", "create", "vast", *ram("1024T"))
+            # More memory than any machine has.
+            refused = server.weft("volume", "create", "vast", *ram("1024T"), check=False)
+            self.assertEqual(refused.returncode, 2, refused.stderr)
+            self.assertIn("write a size from 1 to", refused.stderr)
+            # All that this machine has; the volumes keep theirs.
+            whole = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') >> 20}M"
+            server.weft("volume", "create", "vast", *ram(whole))
             refused = weft.run(
                 weft.WEFT, "serve", "--volume", "vast", "--nbd-port", "0", "--state-dir", server.state, check=False,
             )

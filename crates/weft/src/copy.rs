@@ -178,8 +178,11 @@ async fn carry(
             };
             // Asked only now, so that a copy of a file costs no request more. If this fails too, the copy's own error
             // says why.
-            if copied.is_err() && matches!(remote.is_folder(&from.path).await, Ok(true)) {
-                return Err(is_folder(from, args).into());
+            if matches!(copied, Err(Fault::There(_))) {
+                let asking = async { Ok(remote.is_folder(&from.path).await) };
+                if let Ok(true) = unless_stopped(&stopped, asking).await? {
+                    return Err(is_folder(from, args).into());
+                }
             }
             done.bytes = copied.map_err(|e| e.told(from))?;
         }

@@ -110,6 +110,12 @@ impl Disk {
         platter.seen.clone()
     }
 
+    /// What was flushed.
+    #[cfg(test)]
+    pub fn durable(&self) -> Vec<u8> {
+        self.platter().durable.clone()
+    }
+
     /// The host dies: of what was not flushed, each write is there, is not, or is there in part.
     pub fn die(&self, rng: &mut Rng) {
         let mut platter = self.platter();

@@ -28,6 +28,9 @@ struct HeldFronts<'a> {
 impl Drop for HeldFronts<'_> {
     fn drop(&mut self) {
         let Some(source) = self.source.take() else {
+            if !self.group.is_ending() {
+                self.group.holds_fronts.store(false, Ordering::Release);
+            }
             return self.group.fronts.iter().for_each(|front| front.refuse(&self.why));
         };
         // In this order: a source that stops after this look has its fronts closed by the task.
@@ -51,7 +54,7 @@ impl Group {
     /// Requests wait meanwhile: the source carries out those that it has begun, and the volumes carry out the rest. Nobody is
     /// refused because of this, unless it fails.
     ///
-    /// After an error the group is as it was, or closed until this is called again; a copy whose log could not be
+    /// After an error the group is as it was, or closed until this is called again; a side whose log could not be
     /// applied is closed until the server starts again. `give_up` gives up the records that a copy cannot apply.
     pub async fn end(
         &self,
@@ -102,8 +105,10 @@ impl Group {
             })?;
         }
         let flushed = match self.state() {
-            State::Stopped(stopped) if stopped.source.is_some() => flush(bare).await,
-            // A running source or copy is flushed when it is closed; for others it is unknown what is missing.
+            State::Stopped(stopped) if stopped.source.is_some() => flush(bare).await.map_err(Error::from),
+            // It is flushed when it is closed; if most is done before, requests do not wait for it.
+            State::Source(source) if !self.is_ending() => source.checkpoint().await,
+            // A copy is flushed when it is closed; for others it is unknown what is missing.
             _ => Ok(()),
         };
         flushed.map_err(|e| format!("{}: its volumes cannot be flushed, so its log stays: {e}", self.name))
@@ -157,16 +162,25 @@ impl Group {
         if self.is_settled() {
             return Ok(Settled(()));
         }
-        let was_source = source.is_some() || matches!(self.state(), State::Source(_));
-        let counts = was_source || self.copy_that_counts(give_up).is_some();
+        // Also after an attempt that failed: whether the volumes have everything depends on how this source ended.
+        let source = source.or_else(|| match self.state() {
+            State::Source(source) => Some(source),
+            _ => None,
+        });
+        if source.is_none() && matches!(self.state(), State::Starting) && self.is_opening_a_source() {
+            return Err(format!("{} is being opened: try again in a moment", self.name));
+        }
+        let counts = source.is_some() || self.copy_that_counts(give_up).is_some();
         let closed = self.finish().await;
         if !self.has_ended() {
             return Err(format!("{} is still being opened: try again in a moment", self.name));
         }
-        // It may have stopped just before, for another reason.
         let closed = match source.and_then(|source| source.halted()) {
-            Some((phase, why)) if phase != Phase::Suspended => Err(Error::Halted(why)),
-            _ => closed,
+            // It was closed, now or by an earlier attempt. Otherwise that ends in another phase.
+            Some((Phase::Suspended, _)) => Ok(()),
+            // It may have stopped just before, for another reason.
+            Some((_, why)) => Err(Error::Halted(why)),
+            None => closed,
         };
         match closed {
             // A later write may be only in the log.

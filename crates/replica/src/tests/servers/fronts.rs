@@ -196,3 +196,45 @@ fn a_source_whose_writes_wait_goes_on_when_replication_cannot_be_removed() {
         });
     }
 }
+
+#[test]
+fn a_log_that_is_not_in_the_volumes_is_not_removed_however_often_that_is_tried() {
+    let (mut failed, mut removed) = (0, 0);
+    for ms in 0..40 {
+        let (refused, is_removed) = Sim::new(ms).time_limit(Duration::from_secs(3600)).run(async move {
+            let (servers, running) = without_destination().await;
+            let (front, bare) = (&running.fronts[0], servers.world.side(0).members);
+            let disk = &servers.world.nodes[0].members[0];
+            write(front, 0).await.expect("the source has written it");
+            disk.slow_down(Duration::from_millis(10));
+            let removed = Cell::new(false);
+            let forget = async |_: &Settled| {
+                removed.set(true);
+                Ok(())
+            };
+            let breaks = async {
+                rt::sleep(Duration::from_millis(ms)).await;
+                disk.break_down(true);
+            };
+            let (first, ()) = join(running.group.end(&bare, false, forget), breaks).await;
+            let mut refused = u32::from(first.is_err());
+            for works in [false, false, true] {
+                rt::sleep(Duration::from_secs(1)).await;
+                // Of a source that has stopped, records may be given up: the user is told.
+                if !removed.get() && matches!(running.group.state(), State::Source(_)) {
+                    disk.break_down(!works);
+                    refused += u32::from(running.group.end(&bare, false, forget).await.is_err());
+                }
+            }
+            // The power fails.
+            disk.forget();
+            let durable = disk.durable();
+            let is_there = durable[..SLOT].iter().all(|byte| *byte == 7);
+            assert!(is_there || !removed.get(), "{ms} ms: an answered write is nowhere");
+            (refused, removed.get())
+        });
+        failed += u64::from(refused > 0);
+        removed += u64::from(is_removed);
+    }
+    assert!(failed > 0 && removed > 0, "{failed} attempts failed, and {removed} logs were removed");
+}

@@ -199,9 +199,9 @@ impl Data {
     /// Truncates or extends. A truncation frees the space that was allocated past the end of the file.
     pub(super) fn set_len(&self, len: u64) -> Result<(), Error> {
         let pages = pages_up_to(len)?;
-        let truncates = len < self.file.len()?;
         let (reserved, allocated) = {
             let mut counts = self.charge.counts();
+            let truncates = len < self.file.len()?;
             // It stays reserved until it is free. What another task allocates meanwhile is counted anew.
             let allocated = if truncates { counts.allocated } else { 0 };
             counts.reserve(pages.max(allocated), &self.charge.usage)?;

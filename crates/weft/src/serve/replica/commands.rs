@@ -570,7 +570,10 @@ async fn remove(
         if left == 0 {
             let ended = replicas.dissolve(&group, force).await;
             ended.map_err(|why| {
-                format!("{why}. Its destinations are removed; to end it here, repeat the command")
+                format!(
+                    "{why}. Its destinations are removed: `weft replica remove {}` ends it here, after that",
+                    group.name
+                )
             })?;
         }
         let name = &group.name;

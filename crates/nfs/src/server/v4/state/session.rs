@@ -140,12 +140,13 @@ impl Session {
             // The reply is on its way (RFC 8881 2.10.6.2).
             return Err(Status::DELAY);
         }
-        if question != slot.question {
-            return Err(Status::SEQ_FALSE_RETRY);
-        }
+        // The payload may be in the message itself this time, so the request may look different.
         if matches!(slot.kept, Kept::NotExecuted) {
             *slot = Slot { sequence, busy: true, question, kept: Kept::Nothing };
             return Ok(Begun::Go);
+        }
+        if question != slot.question {
+            return Err(Status::SEQ_FALSE_RETRY);
         }
         Ok(Begun::Again(slot.kept.clone()))
     }
