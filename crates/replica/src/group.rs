@@ -825,11 +825,6 @@ impl Group {
         self.is_settled.load(Ordering::Acquire)
     }
 
-    /// Whether a source is being opened, or runs: its log may have records that its volumes lack.
-    fn is_opening_a_source(&self) -> bool {
-        lock(&self.running).is_some()
-    }
-
     /// Ends the task, with everything durable.
     pub async fn close(&self) {
         self.ending.store(true, Ordering::Release);

@@ -34,7 +34,7 @@ use self::sweep::Sweep;
 use self::team::Observer;
 use crate::Failure;
 use crate::args::{BenchCommand, Measuring, PictureOf, ServerOf};
-use crate::fault::Misuse;
+use crate::fault::{Misuse, none_has};
 use crate::out::{Console, ShellCommand};
 use crate::url::Scheme;
 use crate::when::When;
@@ -264,7 +264,7 @@ pub(crate) fn session(
         let reasons: Vec<&str> =
             report.sections.iter().flat_map(|s| s.refusals.iter().map(|r| r.reason.as_str())).collect();
         return Err(match reasons.is_empty() {
-            true => Misuse::new(format!("--only {only:?}: no point has this text in its name")).into(),
+            true => none_has(only, "point").into(),
             false => format!("nothing was measured: {}", reasons.join("; ")).into(),
         });
     }

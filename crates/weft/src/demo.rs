@@ -21,7 +21,7 @@ use crate::args::{Connect, Demo, Transport};
 use crate::bench::Measured;
 use crate::child::Service;
 use crate::connect::Remote;
-use crate::fault::Misuse;
+use crate::fault::none_has;
 use crate::out::Console;
 use crate::rdma::pin;
 use crate::signals::{stop_on_signals, unless_stopped};
@@ -46,8 +46,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
         crate::show::check_place(file)?;
     }
     if chosen(&args).is_empty() {
-        let none = format!("--only {:?}: no point has this text in its name", args.only);
-        return Err(Misuse::new(none).into());
+        return Err(none_has(&args.only, "point").into());
     }
     let stopped = stop_on_signals()?;
     let server = ServerProcess::start()?;

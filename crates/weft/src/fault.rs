@@ -28,6 +28,11 @@ impl Misuse {
     }
 }
 
+/// Refuses `--only TEXT`: `what` (a point, a line) has no such text in its name.
+pub(crate) fn none_has(only: &str, what: &str) -> Misuse {
+    Misuse::new(format!("--only {only:?}: no {what} has this text in its name"))
+}
+
 /// The exit status of a command that failed.
 pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
     let of_loads = failure.is::<JobError>() || failure.is::<LoaderError>();

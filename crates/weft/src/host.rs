@@ -2,14 +2,13 @@
 //! Other text is an error that shows how to write a host.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use weft_machine::rt;
 
 use crate::Failure;
 use crate::connect::reach;
-use crate::url::is_ipv6;
 
 /// A host and an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,26 +31,43 @@ impl FromStr for Host {
         if text.contains("://") {
             return Err(format!("this takes a host, not a URL: {example}"));
         }
-        let (name, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
-            Some(Some((name, _))) if !is_ipv6(name) => {
-                return Err(format!("brackets enclose an IPv6 address: {example}"));
-            }
-            Some(Some((name, ""))) => (name, None),
-            Some(Some((name, rest))) => match rest.strip_prefix(':') {
-                Some(number) => (name, port(number)?),
-                None => return Err(format!("text other than a port follows the bracket: {example}")),
-            },
-            Some(None) => return Err(format!("a bracket is not closed: {example}")),
+        let (name, number) = match in_brackets(text).map_err(|why| format!("{why}: {example}"))? {
+            Some(split) => split,
             None if is_ipv6(text) => (text, None),
-            None => match text.split_once(':') {
-                Some((name, number)) => (name, port(number)?),
-                None => (text, None),
-            },
+            None => text.split_once(':').map_or((text, None), |(name, number)| (name, Some(number))),
         };
-        if name.is_empty() || name.contains(['/', '[', ']', ' ']) {
+        let port = number.map_or(Ok(None), port)?;
+        if name.is_empty() || name.contains(['/', ' ']) {
             return Err(example.into());
         }
         Ok(Host { name: name.to_owned(), port })
+    }
+}
+
+/// Splits `[ADDRESS]` or `[ADDRESS]:PORT`; `None` for text without brackets. An error says what is wrong with them.
+pub(crate) fn in_brackets(text: &str) -> Result<Option<(&str, Option<&str>)>, &'static str> {
+    let Some(rest) = text.strip_prefix('[') else {
+        return match text.contains(['[', ']']) {
+            true => Err("the brackets do not begin where the host begins"),
+            false => Ok(None),
+        };
+    };
+    let (address, after) = rest.split_once(']').ok_or("the bracket is not closed")?;
+    if !is_ipv6(address) {
+        return Err("the text in the brackets is not an IPv6 address");
+    }
+    match after.strip_prefix(':') {
+        Some(port) => Ok(Some((address, Some(port)))),
+        None if after.is_empty() => Ok(Some((address, None))),
+        None => Err("text other than a port follows the brackets"),
+    }
+}
+
+/// Whether the text is an IPv6 address, perhaps with a zone: `fe80::1%eth0`.
+pub(crate) fn is_ipv6(text: &str) -> bool {
+    match text.split_once('%') {
+        Some((address, zone)) => !zone.is_empty() && address.parse::<Ipv6Addr>().is_ok(),
+        None => text.parse::<Ipv6Addr>().is_ok(),
     }
 }
 

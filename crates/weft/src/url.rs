@@ -2,11 +2,11 @@
 //! `nfs://HOST:PORT/EXPORT/PATH?vers=4.1&mountport=N&rdmaport=N`. Parsing neither resolves names nor connects.
 
 use std::fmt;
-use std::net::Ipv6Addr;
 use std::path::Path;
 
 use crate::args::default_user;
 use crate::fault::Misuse;
+use crate::host::{in_brackets, is_ipv6};
 use crate::out::{ShellCommand, shell_word};
 
 /// The protocol of a URL.
@@ -179,8 +179,11 @@ impl Url {
             return Err(UrlError::Brackets(text.to_owned(), text.replacen(host, &bracketed, 1)));
         }
         let name = if scheme == Scheme::Smb { "smb" } else { "nfs" };
-        let (host, port) =
-            host_and_port(host).map_err(|why| UrlError::Bracket(text.to_owned(), why, name))?;
+        let bracketed = in_brackets(host).map_err(|why| UrlError::Bracket(text.to_owned(), why, name))?;
+        // Names and IPv4 addresses have no colons.
+        let (host, port) = bracketed
+            .or_else(|| host.rsplit_once(':').map(|(host, port)| (host, Some(port))))
+            .unwrap_or((host, None));
         if host.is_empty() {
             return Err(UrlError::NoHost(text.to_owned(), name));
         }
@@ -382,34 +385,6 @@ fn no_url(text: &str) -> Result<(), UrlError> {
         return Err(UrlError::Export(text.to_owned(), format!("{host}/{}", path.trim_start_matches('/'))));
     }
     Ok(())
-}
-
-/// Splits `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`; an error says what is wrong with the brackets.
-fn host_and_port(text: &str) -> Result<(&str, Option<&str>), &'static str> {
-    let Some(rest) = text.strip_prefix('[') else {
-        return match text.contains(['[', ']']) {
-            true => Err("they do not begin where the host begins"),
-            // Names and IPv4 addresses have no colons.
-            false => Ok(text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port)))),
-        };
-    };
-    let (address, after) = rest.split_once(']').ok_or("the bracket is not closed")?;
-    if !is_ipv6(address) {
-        return Err("the text in them is not an IPv6 address");
-    }
-    match after.strip_prefix(':') {
-        Some(port) => Ok((address, Some(port))),
-        None if after.is_empty() => Ok((address, None)),
-        None => Err("text other than a port follows them"),
-    }
-}
-
-/// Whether the text is an IPv6 address, perhaps with a zone: `fe80::1%eth0`.
-pub(crate) fn is_ipv6(text: &str) -> bool {
-    match text.split_once('%') {
-        Some((address, zone)) => !zone.is_empty() && address.parse::<Ipv6Addr>().is_ok(),
-        None => text.parse::<Ipv6Addr>().is_ok(),
-    }
 }
 
 /// Adds brackets to an IPv6 address without them. A decimal number after several colons that equals a port of weft or

@@ -470,7 +470,7 @@ fn space_is_looked_for_and_reserved_in_one_trip_to_a_worker() {
     }
 }
 
-/// The length that a file in memory reports is the file's, whoever waits for it.
+/// The length that a file in memory reports is the file's, even if a caller no longer waits.
 #[test]
 fn a_reservation_that_nobody_waits_for_makes_the_file_as_long_as_it_is() {
     let file = File::in_memory("allocate").expect("memfd");

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use weft_store::block::{Block, BlockOp};
 
-use super::{Cause, Group, LINKS_END_WITHIN, State};
+use super::{Cause, Group, LINKS_END_WITHIN, State, lock};
 use crate::error::Error;
 use crate::source::Source;
 use crate::status::{Phase, Status};
@@ -51,8 +51,8 @@ impl Group {
     /// of the log, durably, before that is removed; and nobody writes to them directly while a crash could bring the
     /// group back.
     ///
-    /// Requests wait meanwhile: the source carries out those that it has begun, and the volumes carry out the rest. Nobody is
-    /// refused because of this, unless it fails.
+    /// Requests wait meanwhile: the source carries out those that it has begun, and the volumes carry out the rest. No
+    /// request is refused because of this, unless it fails.
     ///
     /// After an error the group is as it was, or closed until this is called again; a side whose log could not be
     /// applied is closed until the server starts again. `give_up` gives up the records that a copy cannot apply.
@@ -167,7 +167,8 @@ impl Group {
             State::Source(source) => Some(source),
             _ => None,
         });
-        if source.is_none() && matches!(self.state(), State::Starting) && self.is_opening_a_source() {
+        // Its log may have records that its volumes lack.
+        if source.is_none() && matches!(self.state(), State::Starting) && lock(&self.running).is_some() {
             return Err(format!("{} is being opened: try again in a moment", self.name));
         }
         let counts = source.is_some() || self.copy_that_counts(give_up).is_some();

@@ -227,6 +227,7 @@ mod tests {
             assert!(matches!(reader.write(0, &[Bytes::from_static(b"x")]).await, Err(Error::Access)));
         });
     }
+
     /// A block that is not readable at present, and is so in a moment or stays refused.
     #[derive(Debug)]
     struct Held {

@@ -48,7 +48,10 @@ pub(crate) fn number<T: TryFrom<u64>>(
 
 /// A size in a range.
 pub(super) fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, String> {
-    let size = parse_bytes(text)?;
+    within(parse_bytes(text)?, least, most)
+}
+
+fn within(size: u64, least: u64, most: u64) -> Result<u64, String> {
     match (least..=most).contains(&size) {
         true => Ok(size),
         false => Err(format!("write a size from {} to {}", rounded(least), rounded(most))),
@@ -57,10 +60,7 @@ pub(super) fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, Str
 
 /// A size that is to be held in this host's memory.
 pub(crate) fn within_memory(size: u64) -> Result<u64, String> {
-    match (1..=memory()).contains(&size) {
-        true => Ok(size),
-        false => Err(format!("write a size from 1 to {}", rounded(memory()))),
-    }
+    within(size, 1, memory())
 }
 
 /// A size as users write it.

@@ -28,7 +28,7 @@ use super::pin;
 use crate::Failure;
 use crate::args::Bench;
 use crate::child::Service;
-use crate::fault::Misuse;
+use crate::fault::none_has;
 use crate::out::Console;
 
 /// TCP congestion control on both sides: bbr, the usual default of cloud machines, paces loopback.
@@ -141,8 +141,7 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode, Failure> {
     let mut idle = idle_lines();
     idle.retain(|line| line.subject.contains(&args.only));
     if groups.is_empty() && idle.is_empty() {
-        let none = format!("--only {:?}: no line has this text in its name", args.only);
-        return Err(Misuse::new(none).into());
+        return Err(none_has(&args.only, "line").into());
     }
     let environment = Environment::here("", CONGESTION)?;
     let processors = std::thread::available_parallelism()?.get();

@@ -220,7 +220,7 @@ impl Data {
         let mut counts = self.charge.counts();
         counts.release(pages);
         counts.allocated = counts.allocated.max(allocated);
-        // The length is read under the lock: whoever may enlarge the file meanwhile has a reservation.
+        // The length is read under the lock. Each operation that may enlarge the file meanwhile has a reservation.
         match self.file.len() {
             Ok(len) => counts.settle(len, &self.charge.usage),
             // It stays charged until the next operation.

@@ -275,7 +275,7 @@ fn a_copy_is_charged_what_it_has_copied() {
     });
 }
 
-/// A worker finishes what it has begun, whoever waits for it.
+/// A worker finishes what it has begun, even if its caller no longer waits.
 #[test]
 fn copies_and_allocations_that_nobody_waits_for_are_charged_what_they_have_taken() {
     for turns in [0, 1, 100] {
