@@ -1011,6 +1011,24 @@ class Replica(Hosts):
         here.replica("remove", "vol1")
         self.assertEqual((here.status(), there.status()), ([], []))
 
+    def test_a_removal_that_failed_at_its_end_can_be_repeated(self):
+        here, there = self.replicated()
+        here.disk("vol1").write(0, b"a" * 4096)
+        # Exists, as for a change of the group, but is not removed like a file.
+        members = here.state / "replica" / "vol1.members"
+        members.unlink()
+        members.mkdir()
+        for _ in range(2):
+            refused = here.replica("remove", "vol1", check=False)
+            self.assertNotEqual(refused.returncode, 0, refused.stdout)
+            self.assertIn("cannot remove the record of group vol1", refused.stderr)
+        self.assertEqual(there.status(), [])
+        members.rmdir()
+        here.replica("remove", "vol1")
+        self.assertEqual(here.status(), [])
+        self.assertEqual(here.disk("vol1").read(0, 4096), b"a" * 4096)
+        here.disk("vol1").write(0, b"b" * 4096)
+
     def test_a_source_that_comes_back_is_told_that_its_copy_was_removed(self):
         here, there = self.replicated()
         here.crash()

@@ -535,9 +535,12 @@ async fn remove(
                 group.name, group.name
             ));
         }
-        // A copy that has been told is gone, so first make sure that what follows can be recorded here.
-        let is_recorded = group.engine().has_room().and_then(|()| group.change(replicas, |_| ()));
-        is_recorded.map_err(|why| format!("nothing was changed: {why}"))?;
+        // A copy that has been told is gone, so first make sure that what follows can be recorded here. After an attempt that
+        // failed at its end no copy is left, and only the removal of the records.
+        if !group.engine().is_settled() {
+            let is_recorded = group.engine().has_room().and_then(|()| group.change(replicas, |_| ()));
+            is_recorded.map_err(|why| format!("nothing was changed: {why}"))?;
+        }
         let (mut unheard, mut notes) = (Vec::new(), String::new());
         for partner in &partners {
             match same_copy(replicas, partner, &kept).await {
