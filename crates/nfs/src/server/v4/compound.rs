@@ -132,13 +132,18 @@ impl<'a> Compound<'a> {
     /// The same, without changing the state id.
     pub fn stand(&mut self, object: FsObject<'a>) {
         self.current = Some(object);
+        self.cx = self.view(object);
+    }
+
+    /// The context for the share of this object.
+    pub fn view(&self, object: FsObject<'a>) -> &'a Context<'a> {
         let (views, plain) = self.views;
-        self.cx = match object {
+        match object {
             FsObject::Node(node) | FsObject::Attributes(node) => {
                 views.iter().find(|(share, _)| *share == node.share.id).map_or(plain, |(_, view)| view)
             }
             FsObject::Root => plain,
-        };
+        }
     }
 
     /// A file with its share.

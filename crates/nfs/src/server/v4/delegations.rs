@@ -23,7 +23,9 @@ use super::compound::Compound;
 use super::fs_object::FsObject;
 use super::names::status;
 use super::state::{Client, Delegation, Held, Kind, Speaker, State};
+use crate::server::caller::READ;
 use crate::server::context::Node;
+use crate::server::guard;
 
 /// How long the writer of a file may take to report its attributes before the delegation is recalled.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,6 +55,10 @@ pub(super) async fn grant(
     if node.is_attribute() {
         return refused(why::NOT_SUPP_FTYPE);
     }
+    // A delegation permits reading, whatever its open permits.
+    if wishes & share::READ == 0 && may_read(c, node).await.is_err() {
+        return refused(why::RESOURCE);
+    }
     let states = &c.cx.server.states;
     if !client.back().is_some_and(|back| back.is_up()) || states.grace.lasts(c.now) {
         return refused(why::RESOURCE);
@@ -81,6 +87,13 @@ pub(super) async fn grant(
             refused(why::CONTENTION)
         }
     }
+}
+
+/// Whether the caller may read the file.
+async fn may_read(c: &Compound<'_>, node: &Node<'_>) -> Result<(), Status> {
+    let attr = node.attr().await?;
+    c.cx.caller.check_open(&attr, READ).map_err(|e| status(&e))?;
+    node.admit(c.cx, &attr, guard::data(READ)).await.map_err(|e| status(&e))
 }
 
 fn write_of(state: &State) -> bool {

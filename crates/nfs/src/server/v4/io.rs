@@ -14,7 +14,7 @@ use super::fs_object::no_file;
 use super::names::status;
 use super::state::State;
 use crate::server::caller::{READ, WRITE};
-use crate::server::context::Node;
+use crate::server::context::{Context, Node};
 use crate::server::guard;
 
 /// The intended operation.
@@ -71,14 +71,27 @@ pub(super) async fn file(
     stateid: &Stateid,
     intent: Intent,
 ) -> Result<OpenFile, Status> {
-    let Some(state) = state(c, node, stateid)? else { return without_open(c, node, stateid, intent).await };
+    file_in(c, c.cx, node, stateid, intent).await
+}
+
+/// The same for a node whose share may not be that of the current file handle; `cx` is the context for its share.
+pub(super) async fn file_in(
+    c: &Compound<'_>,
+    cx: &Context<'_>,
+    node: &Node<'_>,
+    stateid: &Stateid,
+    intent: Intent,
+) -> Result<OpenFile, Status> {
+    let Some(state) = state(c, node, stateid)? else {
+        return without_open(c, cx, node, stateid, intent).await;
+    };
     let (file, opener) = opened(&state, intent)?;
-    if opener != c.cx.caller.uid() {
+    if opener != cx.caller.uid() {
         // A state id is not a secret: another caller that sends it has only the rights of the mode bits.
         let wanted = if intent.writes() { WRITE } else { READ };
         let attr = node.attr().await?;
-        c.cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
-        node.admit(c.cx, &attr, guard::data(wanted)).await.map_err(|e| status(&e))?;
+        cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
+        node.admit(cx, &attr, guard::data(wanted)).await.map_err(|e| status(&e))?;
     }
     Ok(file)
 }
@@ -103,6 +116,7 @@ fn opened(state: &State, intent: Intent) -> Result<(OpenFile, u32), Status> {
 /// RFC 7530 9.1.4.3: without a state, other clients' share modes and SMB's locks decide.
 async fn without_open(
     c: &Compound<'_>,
+    cx: &Context<'_>,
     node: &Node<'_>,
     stateid: &Stateid,
     intent: Intent,
@@ -112,8 +126,8 @@ async fn without_open(
         return Err(no_file(attr.kind, c.minor));
     }
     let wanted = if intent.writes() { WRITE } else { READ };
-    c.cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
-    if c.cx.server.states.grace.lasts(c.now) {
+    cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
+    if cx.server.states.grace.lasts(c.now) {
         return Err(Status::GRACE);
     }
     let opens = node.share.vfs.opens();
@@ -133,8 +147,8 @@ async fn without_open(
             opens.may_transfer(node.id, range, intent.writes()).map_err(locked)?;
         }
     }
-    let files = &c.cx.server.files;
-    let opened = files.open_as(&node.share.vfs, node.share.id, &attr, intent.writes(), &c.cx.caller).await;
+    let files = &cx.server.files;
+    let opened = files.open_as(&node.share.vfs, node.share.id, &attr, intent.writes(), &cx.caller).await;
     opened.map_err(|e| status(&e))
 }
 

@@ -50,7 +50,10 @@ async fn ends(
         return Err(Status::XDEV);
     }
     let from_stateid = saved(c, from_stateid);
-    let from = io::file(c, &from_node, &from_stateid, Intent::Read(from_offset, count)).await?;
+    // The source's export may treat the caller differently.
+    let from_cx = c.view(FsObject::Node(from_node));
+    let reads = Intent::Read(from_offset, count);
+    let from = io::file_in(c, from_cx, &from_node, &from_stateid, reads).await?;
     let to = io::file(c, &to_node, to_stateid, Intent::Write(to_offset, count)).await?;
     let size = from.len().await.map_err(|e| status(&e))?;
     let end = from_offset.checked_add(count).ok_or(Status::INVAL)?;

@@ -577,6 +577,12 @@ fn refused(refused: Refused) -> Status {
 impl Compound<'_> {
     /// The reply to the owner's last request.
     pub fn again(&mut self, n: u32, answered: Answered) -> Status {
+        // Whoever repeats the request may be another caller, whom the file's export refuses.
+        if let Some(node) = answered.current.and_then(|file| self.node_of(file))
+            && let Err(status) = FsObject::Node(node).admit(self.cx, false)
+        {
+            return self.put::<()>(n, Err(status));
+        }
         let tail = &mut self.reply.tail;
         tail.u32(n);
         tail.u32(answered.status.0);

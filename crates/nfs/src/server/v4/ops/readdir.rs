@@ -23,6 +23,9 @@ const OWN_COOKIES: u64 = 2;
 /// What a caller with read but no execute permission learns about the entries of a directory: as much as readdir(3)
 /// returns.
 const OF_NAMES: Bitmap = Bitmap::of(&[attr::TYPE, attr::RDATTR_ERROR, attr::FILEID, attr::MOUNTED_ON_FILEID]);
+/// What a caller whose flavour or port an export refuses learns about its root: the name must stay listed, so that
+/// the caller can ask for the flavours (RFC 8881 2.6.3).
+const OF_REFUSED: Bitmap = Bitmap::of(&[attr::TYPE, attr::FSID, attr::RDATTR_ERROR, attr::MOUNTED_ON_FILEID]);
 /// Entries requested from the store at a time.
 const BATCH: usize = 256;
 /// Verifier, the end of the list, eof.
@@ -133,7 +136,16 @@ async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Resul
         let attr = root.attr().await?;
         let cookie = (number as u64).saturating_add(1 + OWN_COOKIES);
         let name = share.name.as_bytes().to_vec();
-        if !page.add(found(c, &root, args, name, cookie, &attr).await?) {
+        let entry = match FsObject::Node(root).admit(c.cx, false) {
+            Ok(()) => found(c, &root, args, name, cookie, &attr).await?,
+            Err(refused) => {
+                let wanted = args.attributes.and(OF_REFUSED);
+                let mut values = attributes::of_node(c, &root, &attr, wanted).await?;
+                values.rdattr_error = values.rdattr_error.map(|_| refused.0);
+                Entry { cookie, name: shown(&name), attributes: values.fattr() }
+            }
+        };
+        if !page.add(entry) {
             return Ok(false);
         }
     }

@@ -21,8 +21,11 @@ fn flavors(c: &Compound<'_>, object: FsObject<'_>) -> Result<SecinfoOk, Status> 
     Ok(UpTo(export::flavors(export).into_iter().map(Secinfo::Flavor).collect()))
 }
 
+/// Also without sessions, a handle that PUTFH accepted only for this question must not stay usable: later operations do
+/// not check the flavour again.
 fn consume(c: &mut Compound<'_>) {
-    if c.minor > 0 {
+    let refused = c.current.is_some_and(|object| object.admit(c.cx, false).is_err());
+    if c.minor > 0 || refused {
         c.current = None;
         c.stateid = None;
     }

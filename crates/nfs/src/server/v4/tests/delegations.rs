@@ -116,6 +116,35 @@ fn nobody_gets_one_who_cannot_be_called_or_does_not_want_it() {
 }
 
 #[test]
+fn who_may_only_write_is_not_delegated_a_file() {
+    use weft_store::{Exists, Make, SetAttr};
+
+    story(async {
+        let server = server_of(Limits::default(), Policy { decides: true, squash_root: true });
+        let vfs = &server.shares[0].vfs;
+        let open = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        vfs.setattr(NodeId::ROOT, open).await.unwrap();
+        for (name, mode) in [("drop", 0o622), ("drop2", 0o622), ("open", 0o666)] {
+            let set = SetAttr { mode: Some(mode), uid: Some(0), gid: Some(0), ..SetAttr::default() };
+            let made = vfs.make(NodeId::ROOT, name.as_bytes(), Make::File, Exists::Fail, set).await;
+            vfs.settle(made.unwrap().2).await.unwrap();
+        }
+        let a = Live::new(&server, "a").await;
+        for (name, want) in [("drop", 0), ("drop2", share::WANT_READ_DELEG)] {
+            let (file, opened) = a.open(&server, name, share::WRITE | want).await;
+            if let Delegation::Read(stateid, ..) | Delegation::Write(stateid, ..) = opened.delegation {
+                let read = a.at(file, read_op(stateid, 0, 10)).await.status;
+                panic!("granted a delegation; a READ by it returns {read:?}");
+            }
+            assert_eq!(a.at(file, read_op(opened.stateid, 0, 10)).await.status, Status::OPENMODE);
+            assert_eq!(a.at(file, read_op(Stateid::ANONYMOUS, 0, 10)).await.status, Status::ACCESS);
+        }
+        let (_, opened) = a.open(&server, "open", share::WRITE).await;
+        write_of(&opened.delegation);
+    });
+}
+
+#[test]
 fn who_does_not_give_back_in_time_loses_it_and_is_told() {
     story(async {
         let server = server();

@@ -88,8 +88,12 @@ pub fn call(minor: u32, uid: u32, ops: &[Op]) -> Bytes {
 }
 
 pub fn numbered_call(xid: u32, minor: u32, uid: u32, ops: &[Op]) -> Bytes {
-    let mut e = Encoder::default();
     let credential = Credential::Sys(AuthSys::new(Bytes::from_static(b"host"), uid, uid));
+    call_as(xid, minor, credential, ops)
+}
+
+pub fn call_as(xid: u32, minor: u32, credential: Credential, ops: &[Op]) -> Bytes {
+    let mut e = Encoder::default();
     Call { xid, program: PROGRAM, version: VERSION, procedure: COMPOUND, credential }.emit(&mut e);
     CompoundHead { tag: Text::known("story"), minor, count: ops.len() as u32 }.emit(&mut e);
     ops.iter().for_each(|op| op.emit(&mut e));
