@@ -178,7 +178,8 @@ impl Caller {
         !self.decides || self.uid == 0
     }
 
-    /// Checks a change of attributes (POSIX chmod, chown, utimensat).
+    /// Checks a change of attributes (POSIX chmod, chown, utimensat). Only an owner may set the owner or group, even to
+    /// the present one: chown(2) as root then clears set-user-id, set-group-id and file capabilities.
     pub fn check_set(&self, attr: &Attr, set: &SetAttr) -> Result<(), Error> {
         self.check_writable(WRITE)?;
         if !self.decides || self.uid == 0 {
@@ -186,10 +187,11 @@ impl Caller {
         }
         let owns = attr.uid == self.uid;
         let gives_away = set.uid.is_some_and(|uid| uid != attr.uid);
-        let foreign_group = set.gid.is_some_and(|gid| gid != attr.gid && !(owns && self.in_group(gid)));
+        let foreign_group = set.gid.is_some_and(|gid| gid != attr.gid && !self.in_group(gid));
         let to = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));
         let touches = set.atime.is_some() || set.mtime.is_some();
-        let as_owner = set.mode.is_some() || to(set.atime) || to(set.mtime);
+        let assigns = set.uid.is_some() || set.gid.is_some();
+        let as_owner = assigns || set.mode.is_some() || to(set.atime) || to(set.mtime);
         if gives_away || foreign_group || (as_owner && !owns) {
             return Err(Error::NotPermitted);
         }
@@ -305,6 +307,13 @@ mod tests {
         assert!(
             ok(10, 1, SetAttr { gid: Some(1), ..set() }) && !ok(10, 1, SetAttr { gid: Some(2), ..set() })
         );
+        // Nobody else sets the present owner or group, which would cost the file its set-user-id bit; its owner does.
+        for (uid, gid) in [(Some(10), None), (None, Some(20)), (Some(10), Some(20))] {
+            let same = SetAttr { uid, gid, ..set() };
+            assert!(ok(10, 1, same.clone()) && !ok(11, 20, same), "{uid:?} {gid:?}");
+        }
+        let whole = SetAttr { mode: Some(0o600), uid: Some(10), gid: Some(1), size: Some(0), ..set() };
+        assert!(ok(10, 1, whole.clone()) && !ok(11, 1, whole));
         let now = SetAttr { mtime: Some(SetTime::Now), ..set() };
         let then = SetAttr { mtime: Some(SetTime::To(weft_store::Timestamp::default())), ..set() };
         assert!(ok(11, 1, now.clone()) && !ok(11, 1, then.clone()) && ok(10, 1, then));

@@ -28,6 +28,7 @@ use super::file_id::FileId;
 use super::*;
 use crate::memory::without_rdma;
 
+mod create;
 mod unread;
 
 /// A peer that has sent some messages and disconnected.

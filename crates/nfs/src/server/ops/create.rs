@@ -1,12 +1,12 @@
 //! CREATE (RFC 1813 3.3.8).
 
 use weft_store::opens::{Access, Rights};
-use weft_store::{Attr, Error, Exists, Make, SetAttr};
+use weft_store::{Attr, Error, Exists, Kind, Make, SetAttr, Unsettled};
 use weft_wire::nfs3::{CreateArgs, CreateHow, CreateOk, Outcome, WccOnly};
 
 use super::{begin, created, failed, make_in};
 use crate::server::attributes::changes;
-use crate::server::caller::WRITE;
+use crate::server::caller::{EXECUTE, WRITE};
 use crate::server::context::{Context, Node};
 use crate::server::guard;
 
@@ -35,16 +35,60 @@ async fn make(
     exists: Exists,
     set: SetAttr,
 ) -> Result<Attr, Error> {
-    let known = match exists {
-        Exists::Reuse => dir.vfs().lookup(dir.id, name, false).await.ok(),
-        Exists::Fail | Exists::Verifier(_) => None,
-    };
-    let Some(known) = known else { return make_in(cx, dir, name, Make::File, exists, set).await };
-    // Truncating an existing file: its other opens may deny that, and so may its mode.
-    if set.size.is_some() {
-        cx.caller.check_data(&known, WRITE)?;
-        dir.admit(cx, &known, guard::data(WRITE)).await?;
-        Node { id: known.node, ..*dir }.pass(Access::Overwrite, Rights::WRITE).await?;
+    match exists {
+        Exists::Reuse => find_or_make(cx, dir, name, set).await,
+        Exists::Fail | Exists::Verifier(_) => make_in(cx, dir, name, Make::File, exists, set).await,
     }
-    dir.vfs().create(dir.id, name, Make::File, exists, set).await.map(|(attr, _)| attr)
+}
+
+/// How often others may remove or create the name between its lookup and its use.
+const ATTEMPTS: usize = 4;
+
+/// UNCHECKED: the existing file, or a new one. A lookup decides which. The checks of the two differ, so a file that
+/// others remove after the lookup is not created without the checks of a new file, and one that others create is not
+/// truncated without those of an existing file.
+async fn find_or_make(cx: &Context<'_>, dir: &Node<'_>, name: &[u8], set: SetAttr) -> Result<Attr, Error> {
+    let above = dir.getattr().await?;
+    if above.kind == Kind::Dir {
+        cx.caller.check(&above, EXECUTE)?;
+    }
+    let names_entry = !matches!(name, b"." | b"..");
+    for _ in 0..ATTEMPTS {
+        let known = dir.vfs().lookup(dir.id, name, false).await.ok().filter(|_| names_entry);
+        match known {
+            Some(known) => match reuse(cx, dir, &known, set.size).await {
+                Err(Error::Stale) => {}
+                reused => return reused,
+            },
+            None => match make_in(cx, dir, name, Make::File, Exists::Fail, set.clone()).await {
+                Err(Error::Exists) => {}
+                made => return made,
+            },
+        }
+    }
+    // The client repeats the request by itself.
+    Err(Error::Sharing)
+}
+
+/// An existing file, with its size set. No other attribute is set.
+async fn reuse(cx: &Context<'_>, dir: &Node<'_>, known: &Attr, size: Option<u64>) -> Result<Attr, Error> {
+    match known.kind {
+        Kind::File => {}
+        Kind::Dir => return Err(Error::IsDir),
+        Kind::Symlink | Kind::Special(_) => return Err(Error::Exists),
+    }
+    let file = Node { id: known.node, ..*dir };
+    let unsettled = if size.is_some() {
+        // Truncating an existing file: its other opens may deny that, and so may its mode.
+        cx.caller.check_data(known, WRITE)?;
+        file.admit(cx, known, guard::data(WRITE)).await?;
+        file.pass(Access::Overwrite, Rights::WRITE).await?;
+        file.vfs().setattr(file.id, SetAttr { size, ..SetAttr::default() }).await?;
+        Unsettled::existing(None, dir.id)
+    } else {
+        Unsettled::existing(Some(file.id), dir.id)
+    };
+    let attr = file.getattr().await?;
+    file.vfs().settle(unsettled).await?;
+    Ok(attr)
 }

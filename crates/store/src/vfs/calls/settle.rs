@@ -54,6 +54,12 @@ impl Unsettled {
         Unsettled([Some(of), None])
     }
 
+    /// For a request to create an existing file: its creator may have been told that it is not durable, and repeats
+    /// the request. `file` is `None` if it has been flushed since.
+    pub fn existing(file: Option<NodeId>, dir: NodeId) -> Unsettled {
+        Unsettled([file, Some(dir)])
+    }
+
     /// Adds the new object. A link or device without data of its own is durable with its name.
     fn and_made(self, made: NodeId, whole: bool) -> Unsettled {
         let Unsettled([_, dir]) = self;
