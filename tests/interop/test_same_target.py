@@ -54,12 +54,19 @@ class SameTarget(unittest.TestCase):
 
     def begin_long(self, *command):
         """A `weft cp` that is stopped (SIGSTOP) while it copies."""
-        large = weft.random_file(self.folder.parent / (self.folder.name + "-large"), 16 << 20)
+        large = weft.random_file(self.folder.parent / (self.folder.name + "-large"), 64 << 20)
         self.addCleanup(lambda: os.unlink(large))
         small_steps = ["--transport", "tcp", "--queue-depth", "1", "--block", "4K"]
         process = self.begin(["cp", "-q", *command, *small_steps, large, self.nfs["4.1"]])
+        [partial] = self.names()
+        # The server creates a file and then opens it; only what was written shows that it is open.
+        end = time.monotonic() + 30
+        while not (self.folder / partial).stat().st_size:
+            self.assertLess(time.monotonic(), end, "nothing is written")
+            time.sleep(0.001)
         process.send_signal(signal.SIGSTOP)
-        self.assertIsNone(process.poll())
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self.assertEqual(self.names(), [partial], "the copy ended before it was stopped")
         return process, large
 
     def cp(self, *words):

@@ -586,7 +586,8 @@ impl Export {
     async fn tagged(&self, path: String) -> Result<Option<(String, File)>, Failure> {
         match self.new_partial(&path).await {
             Err(e) if e.status() == Some(Status::EXIST) => {}
-            made => return Ok(Some((path, made?))),
+            // A server creates a file and then opens it, so another command may have opened it first.
+            made => return Ok(Some((path, made.map_err(in_use)?))),
         }
         let left = match &self.mount {
             Mounted::V3(mount) => mount.open(&path).await,
