@@ -11,6 +11,7 @@ use super::*;
 use crate::vfs::*;
 
 mod appends;
+mod below;
 mod beside;
 mod charges;
 mod claimed;

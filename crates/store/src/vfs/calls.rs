@@ -5,10 +5,11 @@
 
 mod settle;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use weft_machine::Charge;
+use weft_machine::{Charge, rt};
 
 pub use self::settle::Unsettled;
 use super::depot;
@@ -30,6 +31,8 @@ use crate::opens::{Access, Key, Opens, Refused};
 
 /// Maximum depth at which nodes below a directory are found.
 const MAX_DEPTH: usize = 1024;
+/// Maximum number of directories that [`Vfs::open_below`] remembers.
+const MAX_JUDGED: usize = 16_384;
 
 /// A share's file system, with a typed call for each operation, the table of its opens, and its watches. Clones share
 /// all three. It may act for a client, which then keeps its caching rights on directories that it changes.
@@ -617,23 +620,43 @@ impl Vfs {
         self.streams.of(base).into_iter().try_for_each(|stream| self.opens.may_remove(stream))
     }
 
-    /// The open nodes below `dir`, at any depth, in the order of their numbers.
+    /// The open nodes below `dir`, at any depth, in the order of their numbers. Open nodes mostly have the same
+    /// directories above them, so each of those is asked for its place once.
     pub async fn open_below(&self, dir: NodeId) -> Vec<NodeId> {
-        let mut below = Vec::new();
+        let (mut below, mut judged) = (Vec::new(), HashMap::new());
         for node in self.opens.open_nodes() {
-            let mut at = node;
-            for _ in 0..MAX_DEPTH {
-                // A node without a name is in no directory.
-                let Ok(DirName { dir: parent, .. }) = self.place(at).await else { break };
-                if parent == dir && node != dir {
-                    below.push(node);
-                    break;
-                }
-                at = parent;
+            if node != dir && self.is_below(node, dir, &mut judged).await {
+                below.push(node);
             }
         }
         below.sort_unstable();
         below
+    }
+
+    /// Whether `node` is below `dir`, at any depth. `judged` keeps the answers for the directories on the way.
+    async fn is_below(&self, node: NodeId, dir: NodeId, judged: &mut HashMap<NodeId, bool>) -> bool {
+        let (mut at, mut way, mut found) = (node, Vec::new(), None);
+        for _ in 0..MAX_DEPTH {
+            rt::yield_if_due().await;
+            // A node without a name is in no directory.
+            found = match self.place(at).await {
+                Ok(place) if place.dir == dir => Some(true),
+                Ok(place) => {
+                    at = place.dir;
+                    judged.get(&at).copied()
+                }
+                Err(_) => Some(false),
+            };
+            if found.is_some() {
+                break;
+            }
+            way.push(at);
+        }
+        // A name that is too deep says nothing about the directories on the way.
+        let Some(found) = found else { return false };
+        let room = MAX_JUDGED.saturating_sub(judged.len());
+        judged.extend(way.into_iter().take(room).map(|at| (at, found)));
+        found
     }
 
     /// The file or directory of a number: a stream's file, or the node itself.

@@ -4,14 +4,25 @@
 //! (FSCTL_DELETE_, GET_ and SET_REPARSE_POINT). Other reparse points are unknown here, and SMB users may not create
 //! devices.
 //!
-//! In the store the reparse point is another file than the opened one that is converted. The handle moves to the new
+//! In the store the reparse point is another file than the opened one that is converted. The new file is prepared under
+//! a name of its own, with its owner, its descriptor and its open, and then takes the old one's name. So a failure
+//! leaves the old file as it was; a crash can leave one of the two as `.weft-reparse-*`. The handle moves to the new
 //! file: later requests, even in the same compound, concern what the name is by then.
+//!
+//! On NTFS a reparse point keeps the security descriptor of its file. Linux cannot store one with a link, a pipe or a
+//! socket, so only a user who may remove the descriptor (WRITE_DAC) may convert a file that has one. A link that
+//! becomes a file or directory inherits like any new one, and its user must be allowed to add it. Owner and group stay
+//! if the server may set them, and permissions if both files have some.
 
 use std::sync::Arc;
 
-use weft_machine::Charge;
-use weft_store::opens::{Opening, Reach, Rights};
-use weft_store::vfs::{Attr, DirName, Exists, Kind, Make, NodeId, SetAttr, Special};
+use weft_machine::{Charge, random, rt};
+use weft_store::access;
+use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
+use weft_store::vfs::{
+    Attr, DirName, Error, Exists, Hold, Kind, Make, NodeId, OpenFile, SetAttr, Special, Vfs,
+};
+use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::reparse::{MAX_DATA, NFS, NFS_LINK, SYMLINK};
@@ -23,7 +34,7 @@ use super::create::{DATA, WRITE_DATA, rights_of_access};
 use super::ioctl::Output;
 use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
-use super::{status, symlink};
+use super::{security, status, symlink};
 use crate::server::context::{Failure, OpContext};
 use crate::server::held::{DESCRIPTORS_OF_OPEN, OPEN_BYTES};
 
@@ -153,34 +164,167 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
         Kind::Symlink => symlink::is_to_directory(vfs, open.node).await?,
         kind => kind == Kind::Dir,
     };
+    security::may_lose_descriptor(cx, open, &attr).await?;
     let place = open.place().await?;
-    let (make, birth) = match wish {
+    let new = match wish {
         Wish::Link(target) => {
             let target = symlink::to_store(vfs, &target, place.dir, to_directory).await?;
-            (Make::Symlink(target), SetAttr::default())
+            New { make: Make::Symlink(target), mode: None, descriptor: None }
         }
         Wish::Special(special) => {
-            (Make::Special(special), SetAttr { mode: Some(attr.mode), ..SetAttr::default() })
+            New { make: Make::Special(special), mode: Some(attr.mode), descriptor: None }
         }
     };
-    match attr.kind {
-        Kind::Dir => vfs.rmdir(place.dir, &place.name).await?,
-        _ => vfs.remove(place.dir, &place.name).await?,
+    replace(cx, open, place, attr, new).await
+}
+
+/// The file that shall take another one's place.
+struct New {
+    make: Make,
+    /// Its permissions; `None` for the default ones.
+    mode: Option<u32>,
+    descriptor: Option<SecurityDescriptor>,
+}
+
+/// A prepared file, with what the handle needs on it.
+struct Successor {
+    attr: Attr,
+    claim: Claim,
+    hold: Hold,
+    file: Option<OpenFile>,
+}
+
+/// Replaces the opened file by a new one and moves the handle to it.
+async fn replace(
+    cx: &OpContext,
+    open: &Arc<Open>,
+    place: DirName,
+    before: Attr,
+    new: New,
+) -> Result<Output, Failure> {
+    // A lost connection drops the request, but must not leave the new file under its first name.
+    let successor = rt::uncancelled(succeed(open.clone(), place.clone(), before, new)).await?;
+    go_over(cx, open, successor, place).await
+}
+
+async fn succeed(
+    open: Arc<Open>,
+    place: DirName,
+    before: Attr,
+    New { make, mode, descriptor }: New,
+) -> Result<Successor, Failure> {
+    let vfs = &open.vfs;
+    let number = u64::from_ne_bytes(random::bytes()?);
+    let first = DirName { dir: place.dir, name: format!(".weft-reparse-{number:016x}").into_bytes() };
+    let mode = match &descriptor {
+        // The descriptor brings the permissions of group and others.
+        Some(_) => {
+            let all = if make == Make::Dir { 0o700 } else { 0o600 };
+            Some(mode.unwrap_or(all) & !0o077)
+        }
+        None => mode,
+    };
+    let birth = SetAttr { mode, ..SetAttr::default() };
+    let (made, _) = vfs.create(first.dir, &first.name, make, Exists::Fail, birth).await?;
+    let done = match prepare(&open, &before, &made, descriptor.as_ref()).await {
+        Ok(successor) => {
+            let exchanged = exchange(vfs, (&first, made.kind), (&place, before.kind)).await;
+            exchanged.map(|()| successor).map_err(Failure::from)
+        }
+        Err(failure) => Err(failure),
+    };
+    if done.is_err()
+        && let Err(e) = unlink(vfs, &first, made.kind).await
+    {
+        tracing::warn!("{} stays, after a failure to convert a file: {e}", first.name.escape_ascii());
     }
-    match vfs.create(place.dir, &place.name, make, Exists::Fail, birth).await {
-        Ok((made, _)) => go_over(cx, open, &made, place).await,
-        Err(e) => {
-            // The file system has no links: recreates the empty file or directory.
-            let make = if attr.kind == Kind::Dir { Make::Dir } else { Make::File };
-            match vfs.create(place.dir, &place.name, make, Exists::Fail, SetAttr::default()).await {
-                Ok((again, _)) => go_over(cx, open, &again, place).await.and(Err(e.into())),
-                Err(lost) => {
-                    tracing::warn!("lost an empty file that should have become a reparse point: {lost}");
-                    Err(e.into())
-                }
-            }
+    done
+}
+
+/// Everything that can fail before the new file takes the name.
+async fn prepare(
+    open: &Open,
+    before: &Attr,
+    made: &Attr,
+    descriptor: Option<&SecurityDescriptor>,
+) -> Result<Successor, Failure> {
+    let vfs = &open.vfs;
+    keep_owner(vfs, before, made).await?;
+    if let Some(descriptor) = descriptor {
+        access::keep(vfs, made.node, descriptor).await?;
+    }
+    let attr = vfs.getattr(made.node).await?;
+    let has_data = matches!(attr.kind, Kind::File | Kind::Dir);
+    let rights = if has_data { rights_of_access(open.access) } else { Rights::NONE };
+    let reach = if has_data { Reach::Data } else { Reach::Attributes };
+    let opening = Opening { reach, past_grace: true, ..Opening::new(rights, Rights::ALL, vfs.opens().key()) };
+    let claim = vfs.opens().open(attr.node, &opening).await?;
+    let hold = vfs.hold(attr.node).await?;
+    let file = match attr.kind {
+        Kind::File if open.access.intersects(DATA) => {
+            Some(vfs.open(attr.node, open.access.intersects(WRITE_DATA)).await?)
+        }
+        _ => None,
+    };
+    Ok(Successor { attr, claim, hold, file })
+}
+
+/// Gives `new` the name of `old` and removes the latter. If this fails, both have the names that they had.
+async fn exchange(
+    vfs: &Vfs,
+    (new, kind): (&DirName, Kind),
+    (old, old_kind): (&DirName, Kind),
+) -> Result<(), Error> {
+    if kind != Kind::Dir && old_kind != Kind::Dir {
+        return vfs.rename(new.borrow(), old.borrow(), true).await;
+    }
+    // rename(2) replaces a directory only by a directory.
+    let aside = DirName { dir: old.dir, name: [&new.name[..], b"-old"].concat() };
+    vfs.rename(old.borrow(), aside.borrow(), false).await?;
+    let Err(failed) = put_and_remove(vfs, new, old, (&aside, old_kind)).await else { return Ok(()) };
+    if let Err(e) = vfs.rename(aside.borrow(), old.borrow(), false).await {
+        let (name, aside) = (old.name.escape_ascii(), aside.name.escape_ascii());
+        tracing::warn!("{name} is now {aside}, after a failure to convert it: {e}");
+    }
+    Err(failed)
+}
+
+/// Renames `new` to `name` and removes what was set aside; undoes the former if the latter fails.
+async fn put_and_remove(
+    vfs: &Vfs,
+    new: &DirName,
+    name: &DirName,
+    (aside, kind): (&DirName, Kind),
+) -> Result<(), Error> {
+    vfs.rename(new.borrow(), name.borrow(), false).await?;
+    // Somebody may have added a file to a directory since it was found empty.
+    let Err(failed) = unlink(vfs, aside, kind).await else { return Ok(()) };
+    if let Err(e) = vfs.rename(name.borrow(), new.borrow(), false).await {
+        tracing::warn!("{} stays converted, after a failure: {e}", name.name.escape_ascii());
+    }
+    Err(failed)
+}
+
+async fn unlink(vfs: &Vfs, at: &DirName, kind: Kind) -> Result<(), Error> {
+    match kind {
+        Kind::Dir => vfs.rmdir(at.dir, &at.name).await,
+        _ => vfs.remove(at.dir, &at.name).await,
+    }
+}
+
+/// Gives the new file the owner and group of the old one. A server that may not do this owns the file, as it owns
+/// whatever else clients create.
+async fn keep_owner(vfs: &Vfs, before: &Attr, made: &Attr) -> Result<(), Error> {
+    // One at a time: a server that may not give files away may still change the group.
+    let owner = SetAttr { uid: Some(before.uid).filter(|uid| *uid != made.uid), ..SetAttr::default() };
+    let group = SetAttr { gid: Some(before.gid).filter(|gid| *gid != made.gid), ..SetAttr::default() };
+    for set in [group, owner].into_iter().filter(|set| *set != SetAttr::default()) {
+        match vfs.setattr(made.node, set).await {
+            Ok(_) | Err(Error::Access | Error::NotPermitted) => {}
+            Err(e) => return Err(e),
         }
     }
+    Ok(())
 }
 
 /// FSCTL_DELETE_REPARSE_POINT ([MS-FSA] 2.1.5.10.3): a link becomes an empty file or directory, anything else a file.
@@ -200,32 +344,26 @@ pub(super) async fn delete(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Re
     }
     let vfs = &open.vfs;
     let to_directory = open.kind == Kind::Symlink && symlink::is_to_directory(vfs, open.node).await?;
+    let attr = vfs.getattr(open.node).await?;
     let place = open.place().await?;
-    vfs.remove(place.dir, &place.name).await?;
+    let descriptor = security::birth(cx, vfs, place.dir, None, to_directory).await?;
     let make = if to_directory { Make::Dir } else { Make::File };
-    let (made, _) = vfs.create(place.dir, &place.name, make, Exists::Fail, SetAttr::default()).await?;
-    go_over(cx, open, &made, place).await
+    // The permissions of a link mean nothing.
+    let mode = Some(attr.mode).filter(|_| attr.kind != Kind::Symlink);
+    replace(cx, open, place, attr, New { make, mode, descriptor }).await
 }
 
-/// Moves the handle to `made`. It has no caching rights there; the old ones are gone.
-async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) -> Result<Output, Failure> {
-    let vfs = &open.vfs;
-    let has_data = matches!(made.kind, Kind::File | Kind::Dir);
-    let rights = if has_data { rights_of_access(open.access) } else { Rights::NONE };
-    let reach = if has_data { Reach::Data } else { Reach::Attributes };
-    let opening = Opening { reach, past_grace: true, ..Opening::new(rights, Rights::ALL, vfs.opens().key()) };
-    let claim = vfs.opens().open(made.node, &opening).await?;
+/// Moves the handle to `successor`. It has no caching rights there; the old ones are gone.
+async fn go_over(
+    cx: &OpContext,
+    open: &Arc<Open>,
+    Successor { attr, claim, hold, file }: Successor,
+    place: DirName,
+) -> Result<Output, Failure> {
     if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
         claim.set_delete_on_close();
     }
     claim.set_delete_pending(open.claim.delete_pending());
-    let hold = vfs.hold(made.node).await?;
-    let file = match made.kind {
-        Kind::File if open.access.intersects(DATA) => {
-            Some(vfs.open(made.node, open.access.intersects(WRITE_DATA)).await?)
-        }
-        _ => None,
-    };
     // It replaces an open that goes away, so there is room.
     let again = |charge: &Charge, of| charge.budget().restore(charge.holder().clone(), of);
     let (held, descriptors) =
@@ -233,9 +371,9 @@ async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) 
     let new = Open::new(opens::New {
         id: open.persistent,
         sequence: ChannelSequence::starting(cx.header()),
-        vfs: vfs.clone(),
-        node: made.node,
-        kind: made.kind,
+        vfs: open.vfs.clone(),
+        node: attr.node,
+        kind: attr.kind,
         place,
         access: open.access,
         options: open.options,

@@ -161,6 +161,16 @@ pub(super) async fn may_move_to(
     Ok(may_add(&guard, token_of(cx), container)?)
 }
 
+/// Whether an opened file may be replaced by one that cannot have its descriptor, if it has one: requires WRITE_DAC,
+/// whether or not CREATE asked for it.
+pub(super) async fn may_lose_descriptor(cx: &OpContext, open: &Open, attr: &Attr) -> Result<(), Failure> {
+    let guard = access::look(&open.vfs, attr, token_of(cx)).await?;
+    if guard.stored && !(open.access | guard.grants(token_of(cx))).contains(AccessMask::WRITE_DAC) {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    Ok(())
+}
+
 /// Whether the target of a rename may be replaced.
 pub(super) async fn may_delete(
     cx: &OpContext,

@@ -16,6 +16,7 @@ mod offload;
 mod payload;
 mod pipes;
 mod preserved;
+mod reparse;
 mod security;
 mod short;
 mod streams;

@@ -20,13 +20,15 @@ pub struct Far {
     /// Whether every operation on a file's bytes fails.
     pub fails: Arc<AtomicBool>,
     calls: Arc<AtomicUsize>,
+    /// How often it was asked where a node is.
+    pub places: Arc<AtomicUsize>,
 }
 
 impl Far {
     /// Files without descriptors.
     pub fn new(inner: impl Backend + 'static) -> Far {
-        let (fails, calls) = Default::default();
-        Far { inner: Arc::new(inner), descriptors: false, pool: Pool::new(32 << 20), fails, calls }
+        let (fails, calls, places) = Default::default();
+        Far { inner: Arc::new(inner), descriptors: false, pool: Pool::new(32 << 20), fails, calls, places }
     }
 
     /// Files with the descriptors that those of `inner` have.
@@ -53,6 +55,9 @@ impl Backend for Far {
     }
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async {
+            if matches!(op, Op::Place { .. }) {
+                self.places.fetch_add(1, Ordering::SeqCst);
+            }
             Ok(match self.inner.submit(op).await? {
                 Outcome::File(file) => {
                     Outcome::File(OpenFile::new(file.node, Arc::new(FarFile { file, far: self.clone() })))

@@ -7,7 +7,7 @@ use weft_wire::smb2::ioctl::{
 
 use super::*;
 
-fn request(code: CtlCode, file: FileId, input: Vec<u8>) -> Request {
+pub(super) fn request(code: CtlCode, file: FileId, input: Vec<u8>) -> Request {
     Request {
         code,
         file,
@@ -18,7 +18,7 @@ fn request(code: CtlCode, file: FileId, input: Vec<u8>) -> Request {
     }
 }
 
-async fn control(b: &Bench, request: &Request) -> Result<Bytes, NtStatus> {
+pub(super) async fn control(b: &Bench, request: &Request) -> Result<Bytes, NtStatus> {
     let message = b.ask(Command::Ioctl, |out| request.emit(out)).await?;
     let response = Response::parse(&message).unwrap();
     assert_eq!((response.code, response.file), (request.code, request.file));
@@ -134,7 +134,7 @@ fn relative_links_can_be_read() {
 }
 
 /// REPARSE_DATA_BUFFER of a link ([MS-FSCC] 2.1.2.4).
-fn link_to(target: &str, flags: u32) -> Vec<u8> {
+pub(super) fn link_to(target: &str, flags: u32) -> Vec<u8> {
     let mut path = Vec::new();
     weft_wire::smb2::utf16::encode(target, &mut path);
     let len = path.len() as u16;

@@ -221,3 +221,64 @@ fn a_share_that_hides_lists_what_its_user_may_read() {
         assert!(!hiding.may("f", AccessMask::FILE_READ_DATA).await);
     });
 }
+
+/// A reparse point that Linux can store only in place of the file, which loses its descriptor.
+#[test]
+fn only_who_may_change_a_descriptor_makes_its_file_a_link() {
+    use super::control::{control, link_to, request};
+    use weft_wire::smb2::ioctl::CtlCode;
+    run(async |alice| {
+        let bob = alice.as_user("bob");
+        let code = CtlCode::SET_REPARSE_POINT;
+        let back = [&0xA000_000Cu32.to_le_bytes()[..], &[0; 4]].concat();
+        // Bob may only add files to the folder, and write to the file.
+        alice.mkdir("d").await;
+        alice.protect(&Wish::dir("d"), "D:P(A;;FA;;;ME)(A;;0x100002;;;WD)").await;
+        alice.put("f", b"").await;
+        alice.protect(&Wish::file("f"), "D:P(A;;FA;;;ME)(A;;0x100002;;;WD)").await;
+        for wish in [Wish::dir("d"), Wish::file("f")] {
+            let path = wish.path;
+            let file = bob.open(&Wish { access: AccessMask::FILE_WRITE_DATA, ..wish }).await.unwrap();
+            let made = control(&bob, &request(code, file, link_to("x", 1))).await;
+            assert_eq!(status(made), NtStatus::ACCESS_DENIED, "{path}");
+            bob.close(file).await.unwrap();
+            assert!(!bob.may(path, AccessMask::FILE_READ_DATA).await, "{path}");
+        }
+        // The owner may, also without asking for WRITE_DAC.
+        let file = alice.open(&Wish { access: AccessMask::FILE_WRITE_DATA, ..Wish::dir("d") }).await.unwrap();
+        control(&alice, &request(code, file, link_to("x", 1))).await.unwrap();
+        control(&alice, &request(CtlCode::DELETE_REPARSE_POINT, file, back.clone())).await.unwrap();
+        alice.close(file).await.unwrap();
+    });
+}
+
+#[test]
+fn what_was_a_link_inherits_again() {
+    use super::control::{control, link_to, request};
+    use weft_wire::smb2::ioctl::CtlCode;
+    run(async |alice| {
+        let bob = alice.as_user("bob");
+        let back = [&0xA000_000Cu32.to_le_bytes()[..], &[0; 4]].concat();
+        alice.mkdir("d").await;
+        alice.protect(&Wish::dir("d"), "D:P(A;OICI;FA;;;ME)(A;OICI;0x1200a9;;;WD)").await;
+        for wish in [Wish::file("d\\f"), Wish::dir("d\\e")] {
+            let path = wish.path;
+            let make = Wish { disposition: CreateDisposition::Create, ..wish };
+            let file = alice.open(&make).await.unwrap();
+            let before = alice.shown(file).await.unwrap();
+            control(&alice, &request(CtlCode::SET_REPARSE_POINT, file, link_to("x", 1))).await.unwrap();
+            // Somebody who may add nothing to the directory makes no file in it.
+            let options = CreateOptions::OPEN_REPARSE_POINT;
+            let access = AccessMask::FILE_WRITE_ATTRIBUTES;
+            let link = bob.open(&Wish { options, access, ..Wish::file(path) }).await.unwrap();
+            let refused = control(&bob, &request(CtlCode::DELETE_REPARSE_POINT, link, back.clone())).await;
+            assert_eq!(status(refused), NtStatus::ACCESS_DENIED, "{path}");
+            bob.close(link).await.unwrap();
+            control(&alice, &request(CtlCode::DELETE_REPARSE_POINT, file, back.clone())).await.unwrap();
+            assert_eq!(alice.shown(file).await.unwrap(), before, "{path}");
+            alice.close(file).await.unwrap();
+            assert!(bob.may(path, AccessMask::FILE_READ_DATA).await, "{path}");
+            assert!(!bob.may(path, AccessMask::FILE_WRITE_DATA).await, "{path}");
+        }
+    });
+}
