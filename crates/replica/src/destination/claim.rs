@@ -15,6 +15,7 @@ use crate::error::{Error, Objection};
 use crate::history::{self, Fork, fork, same};
 use crate::journal::Journal;
 use crate::peer::AHEAD_BYTES;
+use crate::replay;
 use crate::state::{State, Tail};
 use crate::status::{Mode, Phase, Role};
 
@@ -24,6 +25,9 @@ pub(crate) const MAX_EPOCHS_AHEAD: u64 = 1 << 32;
 
 /// How often a side that prepares for an exchange of roles checks for a full disk and the end of its session.
 const PREPARE_LOOK: Duration = Duration::from_millis(100);
+
+/// Why a copy on a full disk is not promoted.
+const FULL: &str = "a disk is full here, and what has arrived waits for it, so this copy does not become the source: make room first, and try again";
 
 /// Session numbers per opening, so that those of two openings do not meet.
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
@@ -412,12 +416,15 @@ impl Destination {
 
     /// Makes this side the source, under an era of this random tag, with every record of its log. It has to be opened
     /// again as a [`Source`](crate::source::Source). Fails if there is an objection at that moment which `force` does
-    /// not override: the old source may still answer writes, or a resync is under way.
+    /// not override: the old source may still answer writes, or a resync is under way. Fails at once if a disk here is full.
     pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
         let epoch = {
             let mut core = self.core();
             if let Some(why) = &core.failed {
                 return Err(Error::Halted(why.clone()));
+            }
+            if self.space.is_wanted() {
+                return Err(Error::State(FULL));
             }
             let objections = self.objections_of(&core);
             if objections.iter().any(|objection| !force.passes(*objection)) {
@@ -434,11 +441,34 @@ impl Destination {
         self.become_source(epoch, tag, None).await
     }
 
+    /// Carries out a step as long as no disk here is full.
+    async fn with_room<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let mut step = pin!(step);
+        loop {
+            if let Ok(done) = rt::timeout(PREPARE_LOOK, step.as_mut()).await {
+                return done;
+            }
+            if self.space.is_wanted() {
+                return Err(Error::State(FULL));
+            }
+        }
+    }
+
     /// If `after` is given, this side must have exactly the records through it.
     async fn become_source(&self, epoch: u64, tag: u64, after: Option<u64>) -> Result<Era, Error> {
         let was_consistent = self.core().state.consistent;
-        self.drain().await?;
-        let _turn = self.volumes.enter().await;
+        let asked = after.is_none();
+        let applied = async {
+            self.drain().await?;
+            let turn = self.volumes.enter().await;
+            replay::flush(&self.side).await?;
+            Ok(turn)
+        };
+        let _turn = match asked {
+            true => self.with_room(applied).await?,
+            // The source has given up already, so this waits for room.
+            false => applied.await?,
+        };
         let last = self.log.fill().last;
         {
             // A resync may have begun before this entered the gate.
@@ -451,7 +481,10 @@ impl Destination {
             return Err(Error::State("the records of the destination differ from those of its source"));
         }
         let era = Era { epoch, tag, after: last };
-        self.settle(AHEAD_BYTES, |state| {
+        // Nothing else writes to a disk here: the log is applied, and nothing is placed in it.
+        let _impatient = asked.then(|| Impatient::new(self));
+        let before = self.journal.generation();
+        let settled = self.settle(AHEAD_BYTES, |state| {
             state.role = Role::Source;
             state.consistent = true;
             state.unfinished = false;
@@ -465,8 +498,18 @@ impl Destination {
             state.push_era(era);
             // Destinations of its earlier time as a source are not known to follow it now.
             state.peers.clear();
-        })
-        .await?;
+        });
+        match settled.await {
+            Err(e) if asked => {
+                let is_untouched = e.is_full() && self.journal.generation() == before;
+                // A page of the journal may say that this side is a source, and the asker is told that it is none.
+                if !is_untouched && let Err(e) = self.persist(|_| ()).await {
+                    self.fail(format!("the journal has failed: {e}"));
+                }
+                return Err(if e.is_full() { Error::State(FULL) } else { e });
+            }
+            settled => settled?,
+        }
         {
             let mut core = self.core();
             core.retired = true;
@@ -475,6 +518,26 @@ impl Destination {
         self.changed.notify();
         self.log.changed.notify();
         Ok(era)
+    }
+}
+
+/// Lets a full disk be an error, and not waited for, until it is dropped.
+struct Impatient<'a>(&'a Destination);
+
+impl<'a> Impatient<'a> {
+    fn new(destination: &'a Destination) -> Impatient<'a> {
+        destination.space.be_patient(false);
+        Impatient(destination)
+    }
+}
+
+impl Drop for Impatient<'_> {
+    fn drop(&mut self) {
+        let core = self.0.core();
+        // A side that ends or is opened again stays impatient.
+        if !core.ends && !core.retired && core.failed.is_none() {
+            self.0.space.be_patient(true);
+        }
     }
 }
 

@@ -648,7 +648,7 @@ fn a_promotion_that_is_given_up_leaves_nothing_behind() {
         let (source, copy) = (world.source(0), world.destination(1));
         world.nodes[1].journal.fill(true);
         let promoted = rt::timeout(Duration::from_secs(5), copy.promote(99, ALIVE)).await;
-        assert!(promoted.is_err(), "the journal is full: {promoted:?}");
+        assert!(matches!(promoted, Ok(Err(Error::State(_)))), "the journal is full: {promoted:?}");
         world.nodes[1].journal.fill(false);
         // Its source comes again, which is written down there.
         let written = copy.status().generation;
@@ -661,6 +661,40 @@ fn a_promotion_that_is_given_up_leaves_nothing_behind() {
         let era = copy.promote(100, ALIVE).await.expect("there is space");
         assert_eq!((world.role(1).await, era.epoch), (Role::Source, 2));
     });
+}
+
+#[test]
+fn a_copy_whose_disk_is_full_is_not_promoted_when_there_is_space_again() {
+    // What it cannot apply was there before it is asked for, or is only found then.
+    for waits in [true, false] {
+        tell(async {
+            let world = pair(start(Mode::Asynchronous), First::Copy).await;
+            let (block, copy) = (world.source(0).block(0), world.destination(1));
+            let disk = &world.nodes[1].members[0];
+            disk.fill(waits);
+            if !waits {
+                disk.slow_down(Duration::from_secs(2));
+            }
+            for i in 0..8 {
+                write(&block, 0, 4096, i).await;
+            }
+            rt::sleep(Duration::from_secs(1)).await;
+            assert_eq!(copy.status().full, waits);
+            disk.fill(true);
+            let began = rt::now();
+            let promoted = rt::timeout(Duration::from_secs(30), copy.promote(99, ALIVE)).await;
+            let promoted = promoted.expect("it is refused");
+            let why = promoted.expect_err("it cannot apply its log").to_string();
+            assert!(why.contains("a disk is full here"), "{why}");
+            assert!(!waits || rt::now().since(began) < Duration::from_millis(1), "that is known at once");
+            disk.slow_down(Duration::from_micros(50));
+            disk.fill(false);
+            world.until_follows(0).await;
+            world.check_equal(0, 1).await;
+            assert_eq!((world.role(1).await, copy.status().role), (Role::Destination, Role::Destination));
+            copy.promote(100, ALIVE).await.expect("there is space");
+        });
+    }
 }
 
 #[test]
