@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use weft_store::block::{Block, BlockOp};
 
-use super::{Cause, Group, LINKS_END_WITHIN, State, lock};
+use super::{Cause, Group, LINKS_END_WITHIN, State};
 use crate::error::Error;
 use crate::source::Source;
 use crate::status::{Phase, Status};
@@ -120,9 +120,10 @@ impl Group {
     /// yet.
     fn is_open(&self) -> Result<(), String> {
         match self.state() {
-            State::Starting if self.has_ended() => {
-                Err(format!("{} was interrupted while it was being opened: start the server again", self.name))
-            }
+            State::Starting if self.has_ended() => Err(format!(
+                "{} was interrupted while it was being opened: start the server again",
+                self.name
+            )),
             State::Starting => Err(format!("{} is being opened: try again in a moment", self.name)),
             _ => Ok(()),
         }

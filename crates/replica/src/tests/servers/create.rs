@@ -1,6 +1,7 @@
 //! What `weft replica create` and `weft replica remove` do on two servers, at any moment: the steps are those of the
 //! server, in its order, and so are its refusals.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
