@@ -42,13 +42,42 @@ fn is_unnamed(state: &State, eras: &[Era]) -> bool {
 }
 
 impl Destination {
+    /// Answers a source that claims this side. A full disk is reported at once.
     pub(super) async fn hello(&self, hello: Hello) -> Result<Welcome, Refusal> {
+        let mut welcomed = pin!(self.welcome(&hello));
+        loop {
+            if let Ok(welcomed) = rt::timeout(PREPARE_LOOK, welcomed.as_mut()).await {
+                return welcomed;
+            }
+            if self.space.is_wanted() {
+                return Err(self.turn_away(&hello));
+            }
+        }
+    }
+
+    /// The refusal of a source whose claim waits for a full disk. Its source counts as heard from.
+    fn turn_away(&self, hello: &Hello) -> Refusal {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        if let Err(refusal) = self.judge_source(&core, hello) {
+            return refusal;
+        }
+        (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
+        // What its source has now cannot arrive yet.
+        core.told = core.told.max(hello.last.min(MAX_SEQUENCE));
+        if core.phase == Phase::WaitingForSource && core.state.consistent {
+            (core.phase, core.since_ms) = (Phase::ReplayingLog, now);
+        }
+        Refusal::NoSpace
+    }
+
+    async fn welcome(&self, hello: &Hello) -> Result<Welcome, Refusal> {
         let Some(era) = hello.eras.last().copied() else { return Err(Refusal::Invalid) };
         // Requests of an earlier claim that still wait end now.
         let claimed = {
             // Wait for the begin or end of a resync, or a promotion, that is under way.
             let _turn = self.volumes.enter().await;
-            self.claim(&hello, era)
+            self.claim(hello, era)
         };
         if !matches!(claimed, Err(Refusal::Session)) {
             self.core().disputed = matches!(claimed, Err(Refusal::SplitBrain(_)));
@@ -103,9 +132,8 @@ impl Destination {
         Ok(welcome)
     }
 
-    fn claim(&self, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
-        let now = self.side.wall.now_ms();
-        let mut core = self.core();
+    /// Refuses a source that this side does not follow, whatever else it is doing.
+    fn judge_source(&self, core: &super::Core, hello: &Hello) -> Result<(), Refusal> {
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
@@ -113,18 +141,18 @@ impl Destination {
             return Err(Refusal::Session);
         }
         let state = &core.state;
+        let Some(era) = hello.eras.last().copied() else { return Err(Refusal::Invalid) };
         if state.partnership != hello.partnership {
             return Err(Refusal::Partnership);
         }
         if core.retired {
             return Err(Refusal::Fenced(state.era()));
         }
-        let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
         // The size of the volume counts, not that of its replicated part, which grows with the resync.
         let there = self.side.members.iter().map(|block| block.geometry().size);
-        let fits = sizes.len() == hello.sizes.len() && there.zip(&hello.sizes).all(|(a, b)| a >= *b);
+        let fits = state.members.len() == hello.sizes.len() && there.zip(&hello.sizes).all(|(a, b)| a >= *b);
         if !fits {
-            return Err(Refusal::Sizes(sizes.len() as u16));
+            return Err(Refusal::Sizes(state.members.len() as u16));
         }
         if era.epoch < state.promised.epoch {
             return Err(Refusal::Fenced(history::parted(state.promised, &state.eras, &hello.eras)));
@@ -134,13 +162,24 @@ impl Destination {
         }
         // Every placed record becomes durable, so it counts.
         let fill = self.log.fill();
-        let fresh = !state.holds;
-        if !fresh
+        if state.holds
             && !state.gave_up
             && let Some(both) = history::set_back(&state.eras, fill.last, core.claimed, &hello.eras)
         {
             return Err(Refusal::SetBack { both, copy: fill.last });
         }
+        Ok(())
+    }
+
+    fn claim(&self, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        self.judge_source(&core, hello)?;
+        let state = &core.state;
+        // Every placed record becomes durable, so it counts.
+        let fill = self.log.fill();
+        let fresh = !state.holds;
+        let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
         if let Some(floor) = state.floor().filter(|floor| history::end_of_epoch(state.era(), hello) < *floor)
         {
             core.lacks = Some(era.epoch);
@@ -458,16 +497,22 @@ impl Destination {
     async fn become_source(&self, epoch: u64, tag: u64, after: Option<u64>) -> Result<Era, Error> {
         let was_consistent = self.core().state.consistent;
         let asked = after.is_none();
-        let applied = async {
-            self.drain().await?;
-            let turn = self.volumes.enter().await;
-            replay::flush(&self.side).await?;
-            Ok(turn)
-        };
         let _turn = match asked {
-            true => self.with_room(applied).await?,
+            true => {
+                let durable = async {
+                    self.drain().await?;
+                    let turn = self.volumes.enter().await;
+                    // What is slow or finds no room comes before the step that cannot be taken back.
+                    replay::flush(&self.side).await?;
+                    Ok(turn)
+                };
+                self.with_room(durable).await?
+            }
             // The source has given up already, so this waits for room.
-            false => applied.await?,
+            false => {
+                self.drain().await?;
+                self.volumes.enter().await
+            }
         };
         let last = self.log.fill().last;
         {

@@ -464,6 +464,45 @@ fn what_is_to_be_written_to_a_full_disk_waits_for_space_and_that_is_said() {
 }
 
 #[test]
+fn a_copy_whose_disk_is_full_is_heard_of_and_hears_of_its_source() {
+    // Its volume, which it cannot apply to while a source says hello, and its journal, which is to name the source.
+    for journal in [false, true] {
+        tell(async {
+            let world = pair(start(Mode::Asynchronous), First::Copy).await;
+            let (source, copy) = (world.source(0), world.destination(1));
+            let disk = match journal {
+                true => world.nodes[1].journal.clone(),
+                false => world.nodes[1].members[0].clone(),
+            };
+            disk.fill(true);
+            write(&source.block(0), 0, 4096, 1).await;
+            world.until("its disk is full", || copy.status().full).await;
+            world.cut();
+            rt::sleep(Duration::from_secs(30)).await;
+            assert!(copy.is_source_silent());
+            write(&source.block(0), 4096, 4096, 2).await;
+            world.heal();
+            rt::sleep(Duration::from_secs(5)).await;
+            let (here, there) = (source.status().peers.remove(0), copy.status());
+            let said = here.last_error.expect("it says why");
+            assert!(said.contains("its disk is full"), "{said}");
+            let now = world.side(0).wall.now_ms();
+            assert!(now - here.heard_ms < 2000, "{} ms ago", now - here.heard_ms);
+            assert!(there.full && !copy.is_source_silent());
+            assert_ne!(there.peers[0].phase, Phase::WaitingForSource, "{there:?}");
+            assert!(
+                matches!(copy.objections()[..], [Objection::Alive(_), Objection::Behind(_)]),
+                "{:?}",
+                copy.objections()
+            );
+            disk.fill(false);
+            world.until_follows(0).await;
+            world.check_equal(0, 1).await;
+        });
+    }
+}
+
+#[test]
 fn a_slow_destination_slows_writes_or_is_given_up_for_now() {
     for on_full in [OnFull::Slow, OnFull::Resync] {
         tell(async {
@@ -762,18 +801,18 @@ fn a_claim_that_is_given_up_ends_its_own_session_alone() {
             copy.control(Request::Hello(hello))
         };
         world.nodes[1].journal.fill(true);
-        // The second comes while the first one is being written down, and the first one leaves.
-        let first = rt::timeout(Duration::from_secs(2), hello(10));
+        // The second comes while the first one is being written down, and the first one is turned away.
+        let first = hello(10);
         let second = async {
-            rt::sleep(Duration::from_secs(1)).await;
+            rt::sleep(Duration::from_millis(50)).await;
             rt::timeout(Duration::from_secs(30), hello(11)).await
         };
         let there_is_space = async {
-            rt::sleep(Duration::from_secs(3)).await;
+            rt::sleep(Duration::from_millis(80)).await;
             world.nodes[1].journal.fill(false);
         };
         let (first, second, ()) = futures_util::future::join3(first, second, there_is_space).await;
-        assert!(first.is_err(), "the journal is full: {first:?}");
+        assert!(matches!(first, Response::Refused(Refusal::NoSpace)), "the journal is full: {first:?}");
         assert!(matches!(second, Ok(Response::Welcome(_))), "{second:?}");
     });
 }
