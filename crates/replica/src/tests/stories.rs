@@ -101,6 +101,23 @@ fn the_first_copy_skips_what_is_empty() {
 }
 
 #[test]
+fn a_first_copy_ends_though_the_destination_takes_long_to_make_it_durable() {
+    tell(async {
+        let world = World::new(start(Mode::Synchronous)).await;
+        let source = world.start_source(0).await;
+        world.add_peer(&source, "copy", First::Copy).await;
+        world.start_destination(1).await;
+        // Many times as long as the source waits for an answer.
+        let disks = &world.nodes[1].members;
+        disks.iter().for_each(|disk| disk.slow_flushes_down(Duration::from_micros(20)));
+        world.ship(0, 0, 1);
+        world.until_follows(0).await;
+        disks.iter().for_each(|disk| disk.slow_flushes_down(Duration::ZERO));
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
 fn a_seeded_copy_sends_what_differs() {
     tell(async {
         let world = World::new(Start { same: true, ..start(Mode::Synchronous) }).await;
