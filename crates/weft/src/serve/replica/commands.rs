@@ -650,6 +650,8 @@ async fn resolve(
     force: bool,
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
+    // A new journal must not appear while the group ends, nor a role change while another is under way.
+    let _turn = group.take_turn(format!("`weft replica resolve {name}`"))?;
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
     let home = replicas.home(&group);
