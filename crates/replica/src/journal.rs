@@ -163,6 +163,17 @@ pub fn bytes(format: &Format) -> Result<u64, Error> {
 
 /// Formats a journal; its previous content is lost.
 pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, Error> {
+    let state = erase(journal, format).await?;
+    let older = State { generation: 1, ..state.clone() };
+    for state in [&older, &state] {
+        write_state(journal, state).await?;
+    }
+    Ok(state)
+}
+
+/// Erases a journal, durably, and returns the state that a new one begins with. The journal is of no use until a state
+/// is written to it.
+pub(crate) async fn erase(journal: &Arc<dyn Block>, format: &Format) -> Result<State, Error> {
     let (layout, members) = layout(format)?;
     let needed = layout.end();
     if journal.geometry().size < needed {
@@ -202,10 +213,6 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
     let zero =
         BlockOp::WriteZeroes { offset: 0, len: layout.log_at, durable: true, keep_space: false, fast: false };
     journal.submit(zero).await?;
-    let older = State { generation: 1, ..state.clone() };
-    for state in [&older, &state] {
-        write_state(journal, state).await?;
-    }
     Ok(state)
 }
 

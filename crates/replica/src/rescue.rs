@@ -8,7 +8,7 @@ use crate::bitmap::Bitmap;
 use crate::destination::MAX_EPOCHS_AHEAD;
 use crate::error::Error;
 use crate::group::Partner;
-use crate::journal::{Format, Journal, Side, format, look};
+use crate::journal::{Format, Journal, Side, erase, look};
 use crate::replay::{self, Opened};
 use crate::state::{MAX_PEERS, PeerState, State, Tail};
 use crate::status::{Mode, Role};
@@ -59,6 +59,8 @@ pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
 /// Formats a new journal in place of a lost one. If this side counts, it is a source of what its volumes hold: its era
 /// is later than `known`, and than any other is likely to be, and its destinations are compared as a whole. Else it is
 /// a destination, and is compared as a whole.
+///
+/// The journal is of no use before its final state, which is written last, so an interrupted call can be repeated.
 pub async fn renew(
     side: &Side,
     new: &Format,
@@ -67,7 +69,7 @@ pub async fn renew(
     known: u64,
 ) -> Result<(), Error> {
     let role = if keep_here { Role::Source } else { Role::Destination };
-    let mut state = format(&side.journal, &Format { role, ..new.clone() }).await?;
+    let mut state = erase(&side.journal, &Format { role, ..new.clone() }).await?;
     let journal = Journal::new(side, &state);
     if !keep_here {
         (state.holds, state.gave_up, state.damaged) = (true, true, true);

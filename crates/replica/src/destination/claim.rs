@@ -15,6 +15,7 @@ use crate::error::{Error, Objection};
 use crate::history::{self, Fork, fork, same};
 use crate::journal::Journal;
 use crate::peer::AHEAD_BYTES;
+use crate::replay;
 use crate::state::{State, Tail};
 use crate::status::{Mode, Phase, Role};
 
@@ -24,6 +25,9 @@ pub(crate) const MAX_EPOCHS_AHEAD: u64 = 1 << 32;
 
 /// How often a side that prepares for an exchange of roles checks for a full disk and the end of its session.
 const PREPARE_LOOK: Duration = Duration::from_millis(100);
+
+/// Why a copy on a full disk is not promoted.
+const FULL: &str = "a disk is full here, and what has arrived waits for it, so this copy does not become the source: make room first, and try again";
 
 /// Session numbers per opening, so that those of two openings do not meet.
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
@@ -38,13 +42,42 @@ fn is_unnamed(state: &State, eras: &[Era]) -> bool {
 }
 
 impl Destination {
+    /// Answers a source that claims this side. A full disk is reported at once.
     pub(super) async fn hello(&self, hello: Hello) -> Result<Welcome, Refusal> {
+        let mut welcomed = pin!(self.welcome(&hello));
+        loop {
+            if let Ok(welcomed) = rt::timeout(PREPARE_LOOK, welcomed.as_mut()).await {
+                return welcomed;
+            }
+            if self.space.is_wanted() {
+                return Err(self.turn_away(&hello));
+            }
+        }
+    }
+
+    /// The refusal of a source whose claim waits for a full disk. Its source counts as heard from.
+    fn turn_away(&self, hello: &Hello) -> Refusal {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        if let Err(refusal) = self.judge_source(&core, hello) {
+            return refusal;
+        }
+        (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
+        // What its source has now cannot arrive yet.
+        core.told = core.told.max(hello.last.min(MAX_SEQUENCE));
+        if core.phase == Phase::WaitingForSource && core.state.consistent {
+            (core.phase, core.since_ms) = (Phase::ReplayingLog, now);
+        }
+        Refusal::NoSpace
+    }
+
+    async fn welcome(&self, hello: &Hello) -> Result<Welcome, Refusal> {
         let Some(era) = hello.eras.last().copied() else { return Err(Refusal::Invalid) };
         // Requests of an earlier claim that still wait end now.
         let claimed = {
             // Wait for the begin or end of a resync, or a promotion, that is under way.
             let _turn = self.volumes.enter().await;
-            self.claim(&hello, era)
+            self.claim(hello, era)
         };
         if !matches!(claimed, Err(Refusal::Session)) {
             self.core().disputed = matches!(claimed, Err(Refusal::SplitBrain(_)));
@@ -99,9 +132,8 @@ impl Destination {
         Ok(welcome)
     }
 
-    fn claim(&self, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
-        let now = self.side.wall.now_ms();
-        let mut core = self.core();
+    /// Refuses a source that this side does not follow, whatever else it is doing.
+    fn judge_source(&self, core: &super::Core, hello: &Hello) -> Result<(), Refusal> {
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
@@ -109,18 +141,18 @@ impl Destination {
             return Err(Refusal::Session);
         }
         let state = &core.state;
+        let Some(era) = hello.eras.last().copied() else { return Err(Refusal::Invalid) };
         if state.partnership != hello.partnership {
             return Err(Refusal::Partnership);
         }
         if core.retired {
             return Err(Refusal::Fenced(state.era()));
         }
-        let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
         // The size of the volume counts, not that of its replicated part, which grows with the resync.
         let there = self.side.members.iter().map(|block| block.geometry().size);
-        let fits = sizes.len() == hello.sizes.len() && there.zip(&hello.sizes).all(|(a, b)| a >= *b);
+        let fits = state.members.len() == hello.sizes.len() && there.zip(&hello.sizes).all(|(a, b)| a >= *b);
         if !fits {
-            return Err(Refusal::Sizes(sizes.len() as u16));
+            return Err(Refusal::Sizes(state.members.len() as u16));
         }
         if era.epoch < state.promised.epoch {
             return Err(Refusal::Fenced(history::parted(state.promised, &state.eras, &hello.eras)));
@@ -130,13 +162,24 @@ impl Destination {
         }
         // Every placed record becomes durable, so it counts.
         let fill = self.log.fill();
-        let fresh = !state.holds;
-        if !fresh
+        if state.holds
             && !state.gave_up
             && let Some(both) = history::set_back(&state.eras, fill.last, core.claimed, &hello.eras)
         {
             return Err(Refusal::SetBack { both, copy: fill.last });
         }
+        Ok(())
+    }
+
+    fn claim(&self, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        self.judge_source(&core, hello)?;
+        let state = &core.state;
+        // Every placed record becomes durable, so it counts.
+        let fill = self.log.fill();
+        let fresh = !state.holds;
+        let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
         if let Some(floor) = state.floor().filter(|floor| history::end_of_epoch(state.era(), hello) < *floor)
         {
             core.lacks = Some(era.epoch);
@@ -412,12 +455,15 @@ impl Destination {
 
     /// Makes this side the source, under an era of this random tag, with every record of its log. It has to be opened
     /// again as a [`Source`](crate::source::Source). Fails if there is an objection at that moment which `force` does
-    /// not override: the old source may still answer writes, or a resync is under way.
+    /// not override: the old source may still answer writes, or a resync is under way. Fails at once if a disk here is full.
     pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
         let epoch = {
             let mut core = self.core();
             if let Some(why) = &core.failed {
                 return Err(Error::Halted(why.clone()));
+            }
+            if self.space.is_wanted() {
+                return Err(Error::State(FULL));
             }
             let objections = self.objections_of(&core);
             if objections.iter().any(|objection| !force.passes(*objection)) {
@@ -434,11 +480,40 @@ impl Destination {
         self.become_source(epoch, tag, None).await
     }
 
+    /// Carries out a step as long as no disk here is full.
+    async fn with_room<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let mut step = pin!(step);
+        loop {
+            if let Ok(done) = rt::timeout(PREPARE_LOOK, step.as_mut()).await {
+                return done;
+            }
+            if self.space.is_wanted() {
+                return Err(Error::State(FULL));
+            }
+        }
+    }
+
     /// If `after` is given, this side must have exactly the records through it.
     async fn become_source(&self, epoch: u64, tag: u64, after: Option<u64>) -> Result<Era, Error> {
         let was_consistent = self.core().state.consistent;
-        self.drain().await?;
-        let _turn = self.volumes.enter().await;
+        let asked = after.is_none();
+        let _turn = match asked {
+            true => {
+                let durable = async {
+                    self.drain().await?;
+                    let turn = self.volumes.enter().await;
+                    // What is slow or finds no room comes before the step that cannot be taken back.
+                    replay::flush(&self.side).await?;
+                    Ok(turn)
+                };
+                self.with_room(durable).await?
+            }
+            // The source has given up already, so this waits for room.
+            false => {
+                self.drain().await?;
+                self.volumes.enter().await
+            }
+        };
         let last = self.log.fill().last;
         {
             // A resync may have begun before this entered the gate.
@@ -451,7 +526,10 @@ impl Destination {
             return Err(Error::State("the records of the destination differ from those of its source"));
         }
         let era = Era { epoch, tag, after: last };
-        self.settle(AHEAD_BYTES, |state| {
+        // Nothing else writes to a disk here: the log is applied, and nothing is placed in it.
+        let _impatient = asked.then(|| Impatient::new(self));
+        let before = self.journal.generation();
+        let settled = self.settle(AHEAD_BYTES, |state| {
             state.role = Role::Source;
             state.consistent = true;
             state.unfinished = false;
@@ -465,8 +543,18 @@ impl Destination {
             state.push_era(era);
             // Destinations of its earlier time as a source are not known to follow it now.
             state.peers.clear();
-        })
-        .await?;
+        });
+        match settled.await {
+            Err(e) if asked => {
+                let is_untouched = e.is_full() && self.journal.generation() == before;
+                // A page of the journal may say that this side is a source, and the asker is told that it is none.
+                if !is_untouched && let Err(e) = self.persist(|_| ()).await {
+                    self.fail(format!("the journal has failed: {e}"));
+                }
+                return Err(if e.is_full() { Error::State(FULL) } else { e });
+            }
+            settled => settled?,
+        }
         {
             let mut core = self.core();
             core.retired = true;
@@ -475,6 +563,26 @@ impl Destination {
         self.changed.notify();
         self.log.changed.notify();
         Ok(era)
+    }
+}
+
+/// Lets a full disk be an error, and not waited for, until it is dropped.
+struct Impatient<'a>(&'a Destination);
+
+impl<'a> Impatient<'a> {
+    fn new(destination: &'a Destination) -> Impatient<'a> {
+        destination.space.be_patient(false);
+        Impatient(destination)
+    }
+}
+
+impl Drop for Impatient<'_> {
+    fn drop(&mut self) {
+        let core = self.0.core();
+        // A side that ends or is opened again stays impatient.
+        if !core.ends && !core.retired && core.failed.is_none() {
+            self.0.space.be_patient(true);
+        }
     }
 }
 

@@ -37,6 +37,8 @@ struct Platter {
     broken: bool,
     /// Nanoseconds that an operation takes at most.
     slowest: u64,
+    /// Nanoseconds that a flush takes for each byte that was written since the last one.
+    flush_per_byte: u64,
     /// Changes whose futures were dropped, and when they land: later requests wait for that, as `store::block`
     /// promises.
     abandoned: Vec<(Time, usize, Vec<u8>)>,
@@ -174,6 +176,12 @@ impl Disk {
         self.platter().slowest = slowest.as_nanos() as u64;
     }
 
+    /// A flush takes so long for each byte from now on.
+    #[cfg(test)]
+    pub fn slow_flushes_down(&self, per_byte: Duration) {
+        self.platter().flush_per_byte = per_byte.as_nanos() as u64;
+    }
+
     /// There is no space any more, or there is again.
     pub fn fill(&self, full: bool) {
         self.platter().full = full;
@@ -245,8 +253,16 @@ impl Handle {
     }
 
     async fn flush(&self) {
-        let until = self.disk.platter().next;
+        let (until, nanos) = {
+            let platter = self.disk.platter();
+            let bytes: usize = platter.pending.iter().map(|(_, _, data)| data.len()).sum();
+            (platter.next, platter.flush_per_byte.saturating_mul(bytes as u64))
+        };
         self.pause().await;
+        if nanos > 0 {
+            rt::sleep(Duration::from_nanos(nanos)).await;
+            self.alive().await;
+        }
         let mut platter = self.disk.platter();
         let Platter { durable, pending, .. } = &mut *platter;
         pending.retain(|(number, at, data)| {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use weft_store::block::{Block, BlockOp};
 
-use super::{Cause, Group, LINKS_END_WITHIN, State, lock};
+use super::{Cause, Group, LINKS_END_WITHIN, State};
 use crate::error::Error;
 use crate::source::Source;
 use crate::status::{Phase, Status};
@@ -63,6 +63,8 @@ impl Group {
         forget: impl AsyncFnOnce(&Settled) -> Result<(), String>,
     ) -> Result<(), String> {
         if !self.is_settled() {
+            // Before its fronts are touched: their requests wait for it to be opened.
+            self.is_open()?;
             self.prepare_end(bare, give_up).await?;
         }
         let mut held = self.hold_to_end(give_up).await?;
@@ -112,6 +114,19 @@ impl Group {
             _ => Ok(()),
         };
         flushed.map_err(|e| format!("{}: its volumes cannot be flushed, so its log stays: {e}", self.name))
+    }
+
+    /// Refuses to end a group that is being opened: its log may have records that its volumes lack, and its role is not known
+    /// yet.
+    fn is_open(&self) -> Result<(), String> {
+        match self.state() {
+            State::Starting if self.has_ended() => Err(format!(
+                "{} was interrupted while it was being opened: start the server again",
+                self.name
+            )),
+            State::Starting => Err(format!("{} is being opened: try again in a moment", self.name)),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses to end a source whose writes wait for a full disk: they would fail, and its volumes would lack what its
@@ -167,9 +182,8 @@ impl Group {
             State::Source(source) => Some(source),
             _ => None,
         });
-        // Its log may have records that its volumes lack.
-        if source.is_none() && matches!(self.state(), State::Starting) && lock(&self.running).is_some() {
-            return Err(format!("{} is being opened: try again in a moment", self.name));
+        if source.is_none() {
+            self.is_open()?;
         }
         let counts = source.is_some() || self.copy_that_counts(give_up).is_some();
         let closed = self.finish().await;

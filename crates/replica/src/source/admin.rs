@@ -18,6 +18,7 @@ use crate::answer::{Answer, question};
 use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::peer::Link;
+use crate::replay;
 use crate::state::{MAX_NAME, MAX_PEERS, PeerState};
 use crate::status::{Mode, Phase, Role, Verified};
 
@@ -437,7 +438,10 @@ impl Source {
         idle.await;
         let mut last = self.checkpoint().await;
         let fill = self.log.fill();
-        if last.is_ok() && fill.first > fill.last {
+        if last.is_ok() && fill.first <= fill.last {
+            // A destination lacks the records that stay. If the group ends, the log goes, and the volumes have them alone.
+            last = replay::flush(&self.side).await;
+        } else if last.is_ok() {
             // Every record that was sent is durable.
             last = self.persist(|state| (state.closed, state.ahead) = (true, false)).await;
         }

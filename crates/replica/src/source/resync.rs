@@ -64,7 +64,9 @@ impl Source {
             let mut seen = VecDeque::new();
             while let Some((stretch, pieces)) = self.stretch(n, &mut seen).await? {
                 self.copy(n, link, pieces, compare).await?;
-                self.in_time(link.barrier()).await?;
+                // Flushing may take a slow disk longer than the answer to anything else. The beats of this session find out
+                // whether the destination is still there.
+                link.barrier().await?;
                 self.on_peer(n, |partner, _| {
                     for (member, range) in stretch {
                         if let Some(map) = partner.maps.get_mut(member) {

@@ -101,6 +101,9 @@ impl Source {
                 // That session was useful. One that is accepted and ends at once is as good as a refusal.
                 turned_away = None;
             }
+            if let End::Peer(peer::Error::Refused(_)) = &end {
+                self.on_peer(n, |partner, _| partner.heard_ms = self.side.wall.now_ms());
+            }
             let ask = match &end {
                 // It can be reached, and has ended the session: it was reopened, or is becoming a source.
                 End::Peer(peer::Error::Refused(Refusal::Session)) => true,

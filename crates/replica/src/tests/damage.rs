@@ -7,9 +7,10 @@ use weft_machine::rt;
 use weft_store::block::BlockOp;
 
 use super::stories::{K, pair, start, tell, write};
-use super::world::{ALIVE, Start, World};
+use super::world::{ALIVE, PARTNERSHIP, Start, World};
 use crate::error::Error;
-use crate::journal;
+use crate::group::Partner;
+use crate::journal::{self, Format};
 use crate::rescue;
 use crate::source::{Config, First, OnFull, Source};
 use crate::state::{COPY_BYTES, Damaged, State};
@@ -207,6 +208,54 @@ fn a_record_that_rots_while_its_destination_is_away_is_gone_round() {
         // It does not lie in the way of the next start.
         world.kill(0);
         world.start_source(0).await;
+    });
+}
+
+#[test]
+fn a_journal_whose_renewal_is_interrupted_is_of_no_use_or_is_what_it_was_to_become() {
+    tell(async {
+        let format = Format {
+            partnership: PARTNERSHIP,
+            role: Role::Source,
+            tag: 5,
+            sizes: vec![512 * K, 256 * K],
+            log_bytes: 512 * K,
+        };
+        let partners = [Partner { name: "copy".into(), mode: Mode::Synchronous }];
+        for keep_here in [true, false] {
+            let (mut lost, mut renewed) = (0, 0);
+            for after in 0..120 {
+                let world =
+                    World::new(Start { slow_disk: Duration::from_micros(20), ..start(Mode::Synchronous) })
+                        .await;
+                world.nodes[0].journal.replace(vec![0xee; world.nodes[0].journal.content().len()]);
+                let side = world.side(0);
+                let renewing = rescue::renew(&side, &format, &partners, keep_here, 77);
+                let done = rt::timeout(Duration::from_micros(after * 5), renewing)
+                    .await
+                    .map(|done| done.expect("there is room"));
+                world.kill(0);
+                let side = world.side(0);
+                match journal::look(&side.journal, &side.pool).await {
+                    // Somebody decides once more.
+                    Err(e) => {
+                        assert!(matches!(e, Error::Damaged(_)) && done.is_err(), "{e}, {done:?}");
+                        lost += 1;
+                    }
+                    Ok(state) if keep_here => {
+                        assert_eq!(state.role, Role::Source);
+                        assert!(state.era().epoch > 77 && state.peers.len() == 1, "{after}: {state:?}");
+                        renewed += 1;
+                    }
+                    Ok(state) => {
+                        assert_eq!(state.role, Role::Destination);
+                        assert!(state.holds && state.gave_up && state.damaged, "{after}: {state:?}");
+                        renewed += 1;
+                    }
+                }
+            }
+            assert!(lost > 0 && renewed > 0, "{lost} of no use, {renewed} renewed");
+        }
     });
 }
 

@@ -101,6 +101,23 @@ fn the_first_copy_skips_what_is_empty() {
 }
 
 #[test]
+fn a_first_copy_ends_though_the_destination_takes_long_to_make_it_durable() {
+    tell(async {
+        let world = World::new(start(Mode::Synchronous)).await;
+        let source = world.start_source(0).await;
+        world.add_peer(&source, "copy", First::Copy).await;
+        world.start_destination(1).await;
+        // Many times as long as the source waits for an answer.
+        let disks = &world.nodes[1].members;
+        disks.iter().for_each(|disk| disk.slow_flushes_down(Duration::from_micros(20)));
+        world.ship(0, 0, 1);
+        world.until_follows(0).await;
+        disks.iter().for_each(|disk| disk.slow_flushes_down(Duration::ZERO));
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
 fn a_seeded_copy_sends_what_differs() {
     tell(async {
         let world = World::new(Start { same: true, ..start(Mode::Synchronous) }).await;
@@ -464,6 +481,45 @@ fn what_is_to_be_written_to_a_full_disk_waits_for_space_and_that_is_said() {
 }
 
 #[test]
+fn a_copy_whose_disk_is_full_is_heard_of_and_hears_of_its_source() {
+    // Its volume, which it cannot apply to while a source says hello, and its journal, which is to name the source.
+    for journal in [false, true] {
+        tell(async {
+            let world = pair(start(Mode::Asynchronous), First::Copy).await;
+            let (source, copy) = (world.source(0), world.destination(1));
+            let disk = match journal {
+                true => world.nodes[1].journal.clone(),
+                false => world.nodes[1].members[0].clone(),
+            };
+            disk.fill(true);
+            write(&source.block(0), 0, 4096, 1).await;
+            world.until("its disk is full", || copy.status().full).await;
+            world.cut();
+            rt::sleep(Duration::from_secs(30)).await;
+            assert!(copy.is_source_silent());
+            write(&source.block(0), 4096, 4096, 2).await;
+            world.heal();
+            rt::sleep(Duration::from_secs(5)).await;
+            let (here, there) = (source.status().peers.remove(0), copy.status());
+            let said = here.last_error.expect("it says why");
+            assert!(said.contains("its disk is full"), "{said}");
+            let now = world.side(0).wall.now_ms();
+            assert!(now - here.heard_ms < 2000, "{} ms ago", now - here.heard_ms);
+            assert!(there.full && !copy.is_source_silent());
+            assert_ne!(there.peers[0].phase, Phase::WaitingForSource, "{there:?}");
+            assert!(
+                matches!(copy.objections()[..], [Objection::Alive(_), Objection::Behind(_)]),
+                "{:?}",
+                copy.objections()
+            );
+            disk.fill(false);
+            world.until_follows(0).await;
+            world.check_equal(0, 1).await;
+        });
+    }
+}
+
+#[test]
 fn a_slow_destination_slows_writes_or_is_given_up_for_now() {
     for on_full in [OnFull::Slow, OnFull::Resync] {
         tell(async {
@@ -648,7 +704,7 @@ fn a_promotion_that_is_given_up_leaves_nothing_behind() {
         let (source, copy) = (world.source(0), world.destination(1));
         world.nodes[1].journal.fill(true);
         let promoted = rt::timeout(Duration::from_secs(5), copy.promote(99, ALIVE)).await;
-        assert!(promoted.is_err(), "the journal is full: {promoted:?}");
+        assert!(matches!(promoted, Ok(Err(Error::State(_)))), "the journal is full: {promoted:?}");
         world.nodes[1].journal.fill(false);
         // Its source comes again, which is written down there.
         let written = copy.status().generation;
@@ -661,6 +717,40 @@ fn a_promotion_that_is_given_up_leaves_nothing_behind() {
         let era = copy.promote(100, ALIVE).await.expect("there is space");
         assert_eq!((world.role(1).await, era.epoch), (Role::Source, 2));
     });
+}
+
+#[test]
+fn a_copy_whose_disk_is_full_is_not_promoted_when_there_is_space_again() {
+    // What it cannot apply was there before it is asked for, or is only found then.
+    for waits in [true, false] {
+        tell(async {
+            let world = pair(start(Mode::Asynchronous), First::Copy).await;
+            let (block, copy) = (world.source(0).block(0), world.destination(1));
+            let disk = &world.nodes[1].members[0];
+            disk.fill(waits);
+            if !waits {
+                disk.slow_down(Duration::from_secs(2));
+            }
+            for i in 0..8 {
+                write(&block, 0, 4096, i).await;
+            }
+            rt::sleep(Duration::from_secs(1)).await;
+            assert_eq!(copy.status().full, waits);
+            disk.fill(true);
+            let began = rt::now();
+            let promoted = rt::timeout(Duration::from_secs(30), copy.promote(99, ALIVE)).await;
+            let promoted = promoted.expect("it is refused");
+            let why = promoted.expect_err("it cannot apply its log").to_string();
+            assert!(why.contains("a disk is full here"), "{why}");
+            assert!(!waits || rt::now().since(began) < Duration::from_millis(1), "that is known at once");
+            disk.slow_down(Duration::from_micros(50));
+            disk.fill(false);
+            world.until_follows(0).await;
+            world.check_equal(0, 1).await;
+            assert_eq!((world.role(1).await, copy.status().role), (Role::Destination, Role::Destination));
+            copy.promote(100, ALIVE).await.expect("there is space");
+        });
+    }
 }
 
 #[test]
@@ -728,18 +818,18 @@ fn a_claim_that_is_given_up_ends_its_own_session_alone() {
             copy.control(Request::Hello(hello))
         };
         world.nodes[1].journal.fill(true);
-        // The second comes while the first one is being written down, and the first one leaves.
-        let first = rt::timeout(Duration::from_secs(2), hello(10));
+        // The second comes while the first one is being written down, and the first one is turned away.
+        let first = hello(10);
         let second = async {
-            rt::sleep(Duration::from_secs(1)).await;
+            rt::sleep(Duration::from_millis(50)).await;
             rt::timeout(Duration::from_secs(30), hello(11)).await
         };
         let there_is_space = async {
-            rt::sleep(Duration::from_secs(3)).await;
+            rt::sleep(Duration::from_millis(80)).await;
             world.nodes[1].journal.fill(false);
         };
         let (first, second, ()) = futures_util::future::join3(first, second, there_is_space).await;
-        assert!(first.is_err(), "the journal is full: {first:?}");
+        assert!(matches!(first, Response::Refused(Refusal::NoSpace)), "the journal is full: {first:?}");
         assert!(matches!(second, Ok(Response::Welcome(_))), "{second:?}");
     });
 }

@@ -1,6 +1,7 @@
 //! What `weft replica create` and `weft replica remove` do on two servers, at any moment: the steps are those of the
 //! server, in its order, and so are its refusals.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -536,6 +537,58 @@ fn a_log_is_forgotten_when_the_volumes_have_all_of_it_durably() {
         running.group.end(&bare, false, forget).await.expect("it ends");
         assert!(holds(0xaa), "what was answered is lost with the log");
     });
+}
+
+/// A group is removed at any moment of its opening, when its log alone has what was answered.
+#[test]
+fn a_log_that_is_being_opened_is_not_removed_before_the_volumes_have_it() {
+    let (mut refused, mut removed) = (0, 0);
+    for step in 0..40 {
+        // Of this seed, a source goes on alone.
+        let is_removed = Sim::new(6).time_limit(Duration::from_secs(600)).run(async move {
+            let servers = Servers::new(false).await;
+            (0..2).for_each(|n| servers.start(n));
+            assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+            servers.kill(1);
+            let data = vec![Bytes::from(vec![0xaa; SLOT])];
+            let write = BlockOp::Write { offset: 0, data, durable: true };
+            let front = servers.running(0).expect("it runs").fronts[0].clone();
+            let answered = rt::timeout(CONVERGES_WITHIN, front.submit(write)).await.expect("it is answered");
+            answered.expect("it is written");
+            let volume = &servers.world.nodes[0].members[0];
+            volume.forget();
+            servers.kill(0);
+            let holds = || volume.durable()[..SLOT].iter().all(|byte| *byte == 0xaa);
+            assert!(!holds(), "the log alone has it");
+
+            servers.world.nodes[0].journal.slow_down(Duration::from_millis(1));
+            servers.start(0);
+            rt::sleep(Duration::from_micros(step * 500)).await;
+            let running = servers.running(0).expect("it runs");
+            let bare = servers.world.side(0).members;
+            let removed = Cell::new(false);
+            let forget = async |_: &Settled| {
+                assert!(holds(), "{step}: what was answered is lost with the log");
+                removed.set(true);
+                Ok(())
+            };
+            let ended = rt::timeout(CONVERGES_WITHIN, running.group.end(&bare, false, forget)).await;
+            if let Err(why) = ended.expect("it ends, or is refused") {
+                assert!(why.contains("is being opened: try again"), "{why}");
+                assert!(!removed.get(), "it was removed");
+                // It is opened nevertheless, and then it ends.
+                running.group.settled(|state| matches!(state, State::Source(_))).await.expect("it is opened");
+                running.group.end(&bare, false, forget).await.expect("it ends");
+                return false;
+            }
+            removed.get()
+        });
+        match is_removed {
+            true => removed += 1,
+            false => refused += 1,
+        }
+    }
+    assert!(refused > 0, "{removed} were removed at once");
 }
 
 /// A copy whose disk is full has what its source has answered in its log alone: it goes when that is said, and no

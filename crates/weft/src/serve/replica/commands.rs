@@ -438,6 +438,9 @@ async fn wait_for_silence(replicas: &Arc<Replicas>, name: &str, hung_up: &Stop) 
     let _opened = hung_up.or(let_open(&group)).await;
     // In other states, the command itself reports the problem.
     let State::Destination(copy) = group.state() else { return Ok(()) };
+    if waits_for_space(&group) {
+        return Ok(());
+    }
     let over = group.engine().until(|state| !group.is_this_copy(state, &copy));
     let silent = group.engine().let_fall_silent(&copy);
     if hung_up.or(select(std::pin::pin!(silent), std::pin::pin!(over))).await.is_none() {
@@ -467,6 +470,10 @@ async fn switch(
     }
     match group.state() {
         State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
+        State::Destination(_) if failover && waits_for_space(&group) => Err(format!(
+            "{} stays a copy: a disk is full here, and what has arrived waits for it: make room first, and try again",
+            group.name
+        )),
         State::Destination(copy) if failover => {
             let mode = copy.status().peers.first().and_then(|peer| peer.mode);
             let list = group.config().list;
@@ -643,6 +650,8 @@ async fn resolve(
     force: bool,
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
+    // A new journal must not appear while the group ends, nor a role change while another is under way.
+    let _turn = group.take_turn(format!("`weft replica resolve {name}`"))?;
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
     let home = replicas.home(&group);

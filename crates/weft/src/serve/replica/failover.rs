@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
 use weft_replica::error::Objection as Engines;
-use weft_replica::status::Mode;
+use weft_replica::status::{Mode, Role};
 use weft_wire::repl::control::Era;
 
 use super::Replicas;
@@ -53,14 +53,17 @@ pub(super) async fn promote(
             match group.engine().take_over(copy, tag, force).await {
                 Ok(era) if others.unasked.is_empty() => return Ok((era, parted)),
                 Ok(era) => return Ok((era, format!("{parted}; {}", others.unasked))),
-                Err(Error::Objections(own)) => {
+                Err(e) if copy.status().role == Role::Source => return Err(format!("{e}{parted}")),
+                Err(e) => {
                     if !parted.is_empty() {
                         // It is still a copy.
                         group.change(replicas, |config| config.partners = before)?;
                     }
-                    own
+                    match e {
+                        Error::Objections(own) => own,
+                        other => return Err(format!("{} stays a copy: {other}", group.name)),
+                    }
                 }
-                Err(e) => return Err(format!("{e}{parted}")),
             }
         }
     };

@@ -796,6 +796,9 @@ fn a_group_whose_command_takes_long_keeps_no_other_group_from_its_failover() {
     let refused = failover("db").unwrap_err();
     assert!(refused.starts_with("`weft replica resize db` is running"), "{refused}");
     assert!(host.is_destination("db"));
+    let resolve = Command::Resolve { group: "db".into(), keep_here: true, force: true };
+    let refused = rt::block_on(host.replicas.command(resolve, &Stop::default())).unwrap().unwrap_err();
+    assert!(refused.starts_with("`weft replica resize db` is running"), "{refused}");
     let done = failover("other").unwrap();
     assert!(matches!(done, Reply::Done(_)), "{done:?}");
     assert!(!host.is_destination("other"));
