@@ -356,10 +356,10 @@ impl Destination {
                 map.mark(header.offset, header.range_len());
             }
         }
-        if is_unnamed(&core.state, &core.offered)
-            || (fill.first > fork.saturating_add(1) && fill.last > fork && !core.state.gave_up)
+        let has_more = fill.last > fork;
+        if is_unnamed(&core.state, &core.offered) || (has_more && core.state.names_behind(fill.first) > fork)
         {
-            // Its history differs, and its log no longer names all of its records.
+            // Its history differs, and nothing names all of its records any more.
             core.own.iter_mut().for_each(Bitmap::mark_all);
         }
         let own = core.own.get(usize::from(member)).ok_or(Refusal::Invalid)?;

@@ -460,9 +460,7 @@ impl Destination {
     /// Gives up the records that only this side has: the source that was refused because of them counts.
     pub async fn give_up(&self) -> Result<(), Error> {
         self.persist(|state| {
-            // During a resync no bitmap of this side names what it lacks.
-            state.damaged |= !state.consistent && !state.gave_up;
-            state.gave_up = true;
+            state.give_up_as_copy();
         })
         .await
     }

@@ -19,7 +19,7 @@ use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::peer::Link;
 use crate::replay;
-use crate::state::{MAX_NAME, MAX_PEERS, PeerState};
+use crate::state::{MAX_NAME, MAX_PEERS, PeerState, State};
 use crate::status::{Mode, Phase, Role, Verified};
 
 /// Why a command to a destination is not carried out.
@@ -187,7 +187,7 @@ impl Source {
 
     async fn set_suspended(&self, n: usize, suspended: bool) -> Result<(), Error> {
         self.core().peer(n)?;
-        let change = |state: &mut crate::state::State| {
+        let change = |state: &mut State| {
             if let Some(Some(peer)) = state.peers.get_mut(n) {
                 peer.suspended = suspended;
                 // Writes do not wait for a suspended destination.
@@ -362,18 +362,27 @@ impl Source {
         })?;
         let _turn = self.journal.gate.enter().await;
         self.write_bitmaps().await?;
-        let state = self.handle(|core| {
-            core.state.role = Role::Destination;
-            core.state.gave_up = true;
-            core.state.consistent = false;
+        self.decide(|state| {
+            state.role = Role::Destination;
+            state.gave_up = true;
+            state.consistent = false;
             if of_any || !set_back {
-                core.state.forget_set_back();
+                state.forget_set_back();
             }
             // The volumes may be older or newer than the journal, so the bitmaps may not name every change.
-            core.state.damaged |= set_back;
-            core.state.clone()
-        });
-        self.journal.write_state(state).await
+            state.damaged |= set_back;
+        })
+        .await
+    }
+
+    /// Makes a decision durable, and then known: one that could not be written is none. The caller is in the journal's
+    /// gate.
+    async fn decide(&self, change: impl Fn(&mut State)) -> Result<(), Error> {
+        let mut state = self.core().state.clone();
+        change(&mut state);
+        self.write_state(state).await?;
+        self.handle(|core| change(&mut core.state));
+        Ok(())
     }
 
     /// Gives up in favour of the other side: a source that goes on, though a destination refuses it because both sides
@@ -407,14 +416,15 @@ impl Source {
         if let Some(why) = self.log.failure() {
             return Err(Error::Halted(why));
         }
-        let begin = |state: &mut crate::state::State| {
+        let begin = |state: &mut State| {
             let epoch = by.epoch.max(state.era().epoch).saturating_add(1);
             let era = Era { epoch, tag, after };
             state.push_era(era);
             state.promised = era;
             state.forget_set_back();
         };
-        self.persist(begin).await?;
+        let _turn = self.journal.gate.enter().await;
+        self.decide(begin).await?;
         self.handle(|core| core.halted = None);
         Ok(())
     }

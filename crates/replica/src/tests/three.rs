@@ -186,41 +186,141 @@ fn a_copy_in_the_middle_of_a_resync_is_made_whole_by_another_source() {
     }
 }
 
-#[test]
-fn a_copy_that_gives_up_in_the_middle_of_a_resync_is_made_whole_by_the_source_that_counts() {
-    tell(async {
-        let world = three().await;
+/// What host 2 has when it gives up what the promoted host 1 wrote.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Had {
+    /// The middle of a resync.
+    Part,
+    /// Everything, in its log as well.
+    All,
+    /// Everything; most of it has left its log.
+    Volumes,
+    /// Everything; it was closed, with an empty log.
+    Closed,
+}
+
+async fn gives_up(had: Had) {
+    let world = three().await;
+    if had == Had::Part {
         world.kill(2);
         write(&world.source(0).block(0), 0, 4096, 2).await;
-        world.kill(0);
-        world.destination(1).promote(77, ALIVE).await.expect("it has everything");
-        let second = opened(&world, 1, &[0, 2]).await;
-        let block = second.block(0);
-        for n in 0..120 {
-            write(&block, (n % 60) * 8192, 8192, n as u8).await;
+    }
+    world.kill(0);
+    world.destination(1).promote(77, ALIVE).await.expect("it has everything");
+    let second = opened(&world, 1, &[2]).await;
+    let block = second.block(0);
+    let writes = if had == Had::All { 3 } else { 120 };
+    for n in 0..writes {
+        write(&block, (n % 60) * 8192, 8192, n as u8).await;
+    }
+    let disk = &world.nodes[2].members[0];
+    let copy = match had {
+        Had::Part => {
+            second.checkpoint().await.expect("the log is let go");
+            disk.slow_down(Duration::from_millis(200));
+            let copy = world.start_destination(2).await;
+            world.until("a resync begins", || !copy.status().consistent).await;
+            copy
         }
-        second.checkpoint().await.expect("the log is let go");
-        let disk = &world.nodes[2].members[0];
-        disk.slow_down(Duration::from_millis(200));
-        let copy = world.start_destination(2).await;
-        world.until("a resync begins", || !copy.status().consistent).await;
+        Had::All | Had::Volumes | Had::Closed => {
+            world.until_follows(1).await;
+            world.destination(2)
+        }
+    };
+    world.kill(1);
+    disk.slow_down(Duration::from_micros(50));
+    let copy = match had {
+        Had::Closed => {
+            copy.close().await.expect("its log is emptied");
+            world.kill(2);
+            world.start_destination(2).await
+        }
+        _ => copy,
+    };
+    // The first source comes back, and is said to count.
+    let first = world.open_source(0).await;
+    world.ship(0, 1, 2);
+    let (phase, _) = first.until_halted().await;
+    assert!(matches!(phase, Phase::Superseded | Phase::SplitBrain), "{phase:?}");
+    first.until_links_ended().await;
+    first.overrule(78).await.expect("it counts");
+    world.kill(0);
+    let first = world.open_source(0).await;
+    first.remove_peer(0).await.expect("it is away");
+    world.ship(0, 1, 2);
+    world.until("both sides were written to", || copy.is_disputed()).await;
+    copy.give_up().await.expect("what it has may go");
+    world.until_follows(0).await;
+    let (own, its) = (world.volumes(0), world.volumes(2));
+    assert!(own == its, "the copy has something else: {had:?}");
+}
+
+#[test]
+fn a_copy_that_gives_up_is_made_whole_by_the_source_that_counts() {
+    for had in [Had::Part, Had::All, Had::Volumes, Had::Closed] {
+        tell(gives_up(had));
+    }
+}
+
+#[test]
+fn a_source_that_gives_up_for_a_copy_from_before_its_own_promotion_is_compared_as_a_whole() {
+    tell(async {
+        let world = three().await;
         world.kill(1);
-        disk.slow_down(Duration::from_micros(50));
-        // The first source comes back, and is said to count.
-        let first = world.open_source(0).await;
-        world.ship(0, 1, 2);
-        let (phase, _) = first.until_halted().await;
-        assert!(matches!(phase, Phase::Superseded | Phase::SplitBrain), "{phase:?}");
-        first.until_links_ended().await;
-        first.overrule(78).await.expect("it counts");
+        // Host 2 has these as a copy, and neither its log nor its bitmaps name them later.
+        let source = world.source(0);
+        write(&source.block(1), 0, 4096, 9).await;
+        let busy = async |source: &Arc<Source>| {
+            for n in 0..120 {
+                write(&source.block(0), (n % 60) * 8192, 8192, n as u8).await;
+            }
+        };
+        busy(&source).await;
         world.kill(0);
-        let first = world.open_source(0).await;
-        first.remove_peer(0).await.expect("it is away");
-        world.ship(0, 1, 2);
-        world.until("both sides were written to", || copy.is_disputed()).await;
-        copy.give_up().await.expect("what it has may go");
-        world.until_follows(0).await;
-        let (own, its) = (world.volumes(0), world.volumes(2));
-        assert!(own == its, "the copy has something else");
+        world.destination(2).promote(77, ALIVE).await.expect("it has everything");
+        let second = opened(&world, 2, &[0]).await;
+        busy(&second).await;
+        second.checkpoint().await.expect("the log is let go");
+        world.kill(2);
+        // Host 1 knows nothing of all that, and is said to count.
+        let copy = world.start_destination(1).await;
+        copy.promote(78, ALIVE).await.expect("it was told of nothing that it lacks");
+        opened(&world, 1, &[2]).await;
+        let second = world.open_source(2).await;
+        let peer = world.add_peer(&second, "host1:copy", First::Partner).await;
+        world.ship(2, peer, 1);
+        let (phase, _) = second.until_halted().await;
+        assert_eq!(phase, Phase::SplitBrain);
+        second.until_links_ended().await;
+        second.demote().await.expect("what it has may go");
+        world.kill(2);
+        world.start_destination(2).await;
+        world.until_follows(1).await;
+        assert!(world.volumes(1) == world.volumes(2), "what only that side had is still there");
+    });
+}
+
+#[test]
+fn a_decision_that_cannot_be_written_is_none() {
+    tell(async {
+        let world = three().await;
+        switched(&world, &[0]).await;
+        world.destination(1).promote(78, ALIVE).await.expect("it is promoted");
+        let second = opened(&world, 1, &[0]).await;
+        second.greeted().await;
+        let before = second.status();
+        let journal = &world.nodes[1].journal;
+        for _ in 0..2 {
+            journal.break_down(true);
+            second.overrule(79).await.expect_err("the disk is broken");
+            second.demote().await.expect_err("the disk is broken");
+            journal.break_down(false);
+            let (phase, _) = second.halted().expect("nothing is decided");
+            assert_eq!(phase, Phase::SplitBrain);
+            assert_eq!((second.status().role, second.status().epoch), (Role::Source, before.epoch));
+        }
+        second.demote().await.expect("the disk works again");
+        world.kill(1);
+        assert_eq!(world.role(1).await, Role::Destination);
     });
 }
