@@ -34,16 +34,12 @@ demo: build
 	$(WEFT) demo --out report.html --json report.json
 
 # The steps run one after another, even with -j, and each is timed. Documentation reuses what lint has checked. The
-# release build runs in parallel with the checks: it uses another folder of target, and neither keeps two cores busy all
-# the time.
+# interoperability tests run the binary that the unit tests have built: it is not optimised, and checks all arithmetic.
 test:
 	@start=$$(date +%s); told=; \
-	step() { began=$$(date +%s); $(MAKE) --no-print-directory $$1 || exit; told="$$told $$1 $$(($$(date +%s) - began))"; }; \
-	step deps; step fmt-check; \
-	$(MAKE) --no-print-directory build & build=$$!; trap "kill $$build 2>/dev/null" EXIT; \
-	step lint; step docs; step unit; \
-	wait $$build || exit; trap - EXIT; \
-	step interop; \
+	step() { began=$$(date +%s); $(MAKE) --no-print-directory $$@ || exit; told="$$told $$1 $$(($$(date +%s) - began))"; }; \
+	step deps; step fmt-check; step lint; step docs; step unit; \
+	step interop WEFT_BINARY=$(CURDIR)/target/debug/weft; \
 	echo "all of make test passed in $$(($$(date +%s) - start)) s:$$told"
 
 deps:
@@ -72,9 +68,10 @@ sim:
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-# Several tests at a time, then the tests that measure one by one; both halves run even if one fails. JOBS=8 runs eight
-# tests at a time.
-interop: build
+# Several tests at a time, then the tests that measure one by one; both halves run even if one fails. WEFT_BINARY=FILE
+# tests another binary than the release build; JOBS=8 runs eight tests at a time.
+interop: $(if $(WEFT_BINARY),,build)
+	export WEFT_BINARY=$(WEFT_BINARY); \
 	/usr/bin/python3 -m pytest tests/interop -n auto -m "not alone"; first=$$?; \
 	/usr/bin/python3 -m pytest tests/interop -m alone && exit $$first
 

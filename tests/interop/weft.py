@@ -1,4 +1,4 @@
-"""Starts the release binary for a test and talks to it. Ports are chosen freely unless the test names one; every
+"""Starts the binary for a test and talks to it. Ports are chosen freely unless the test names one; every
 file is temporary."""
 
 import contextlib
@@ -15,7 +15,7 @@ import tempfile
 import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WEFT = pathlib.Path(os.environ.get("WEFT_BINARY", ROOT / "target" / "release" / "weft"))
+WEFT = pathlib.Path(os.environ.get("WEFT_BINARY") or ROOT / "target" / "release" / "weft")
 USER, PASSWORD = "tester", "secret-of-the-test"
 
 # Child processes would inherit a signal that is ignored here (by nohup, or in the background of a script).
