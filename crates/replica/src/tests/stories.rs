@@ -829,7 +829,7 @@ fn a_claim_that_is_given_up_ends_its_own_session_alone() {
             world.nodes[1].journal.fill(false);
         };
         let (first, second, ()) = futures_util::future::join3(first, second, there_is_space).await;
-        assert!(matches!(first, Response::Refused(Refusal::NoSpace)), "the journal is full: {first:?}");
+        assert!(matches!(first, Response::Refused(_)), "the journal is full: {first:?}");
         assert!(matches!(second, Ok(Response::Welcome(_))), "{second:?}");
     });
 }
