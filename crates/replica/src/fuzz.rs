@@ -594,6 +594,10 @@ impl Room {
     /// When nothing is under way but what waits for its source, the volumes are what they are to be.
     async fn compare(&mut self) {
         self.fill(false);
+        if self.copy.status().full {
+            // Taking over goes on though its request is dropped, and is tried again once a second.
+            rt::sleep(Duration::from_secs(2)).await;
+        }
         let began = rt::now();
         let mut is_idle = false;
         while !is_idle && rt::now().since(began) < PATIENCE {

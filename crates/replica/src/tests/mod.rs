@@ -3,6 +3,7 @@
 mod damage;
 mod exchange;
 mod found;
+mod full;
 mod link;
 mod logs;
 mod messages;
