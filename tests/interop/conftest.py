@@ -22,7 +22,7 @@ def rank(item):
 
 def pytest_xdist_auto_num_workers(config):
     """`-n auto`. A network namespace needs root: without it the ports are shared, and one test runs at a time."""
-    return int(os.environ.get("JOBS", 4)) if os.geteuid() == 0 else 1
+    return int(os.environ.get("JOBS", 6)) if os.geteuid() == 0 else 1
 
 
 def pytest_configure(config):

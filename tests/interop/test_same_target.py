@@ -54,7 +54,7 @@ class SameTarget(unittest.TestCase):
 
     def begin_long(self, *command):
         """A `weft cp` that is stopped (SIGSTOP) while it copies."""
-        large = weft.random_file(self.folder.parent / (self.folder.name + "-large"), 64 << 20)
+        large = weft.random_file(self.folder.parent / (self.folder.name + "-large"), 32 << 20)
         self.addCleanup(lambda: os.unlink(large))
         small_steps = ["--transport", "tcp", "--queue-depth", "1", "--block", "4K"]
         process = self.begin(["cp", "-q", *command, *small_steps, large, self.nfs["4.1"]])
