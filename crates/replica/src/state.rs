@@ -297,22 +297,13 @@ impl State {
         (self.set_back, self.set_back_by) = (None, None);
     }
 
-    /// Gives up, as a destination, what only it has. Bitmaps name what a side has written as a source; what it has
-    /// received since then is named by its log alone, and during a resync by nothing.
-    pub fn give_up_as_copy(&mut self) {
-        if self.gave_up {
-            return;
-        }
-        self.gave_up = true;
-        self.damaged |= !self.consistent;
-        self.peers.iter_mut().flatten().for_each(|peer| peer.covered = u64::MAX);
-    }
-
     /// The sequence behind which a side whose log begins with record `first` can name every range that its records
-    /// have changed: by its log, and if it has given up as a source, by the bitmaps of its destinations as well.
+    /// have changed: by its log, and if it has given up as a source, by the bitmaps of its destinations as well. They do
+    /// not name what a side has received as a destination; one that gives up as such stays consistent.
     pub fn names_behind(&self, first: u64) -> u64 {
-        let bitmaps = self.peers.iter().flatten().map(|peer| peer.covered).filter(|_| self.gave_up);
-        bitmaps.fold(first.saturating_sub(1), u64::min)
+        let bitmaps = self.gave_up && !self.consistent;
+        let covered = self.peers.iter().flatten().map(|peer| peer.covered).filter(|_| bitmaps);
+        covered.fold(first.saturating_sub(1), u64::min)
     }
 
     /// The last record that a source must have before this side follows it: this side was set back, and a copy has that

@@ -33,33 +33,48 @@ const FULL: &str = "a disk is full here, and what has arrived waits for it, so t
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
 
 /// Whether neither the log nor the bitmap of a source of this history names what this side lacks. That is so if this
-/// side has lost records and follows another history, or is in the middle of a resync by another source, whose bitmap
+/// side has lost records and follows another history, shares none with the source, or is in the middle of a resync by another source, whose bitmap
 /// alone names the missing blocks. Records of its own history are named by the source's log or bitmap.
 fn is_unnamed(state: &State, eras: &[Era]) -> bool {
     let (own, Some(latest)) = (state.era(), eras.last()) else { return true };
     let is_its_source = latest.epoch == own.epoch && eras.iter().any(|era| same(era, &own));
-    (state.damaged && !same(&own, latest)) || (!state.consistent && !state.gave_up && !is_its_source)
+    let are_strangers = fork(&state.eras, 0, eras).is_none();
+    are_strangers
+        || (state.damaged && !same(&own, latest))
+        || (!state.consistent && !state.gave_up && !is_its_source)
 }
 
 impl Destination {
     /// Answers a source that claims this side. A full disk is reported at once.
     pub(super) async fn hello(&self, hello: Hello) -> Result<Welcome, Refusal> {
-        let mut welcomed = pin!(self.welcome(&hello));
+        let welcomed = match self.unless_full(self.welcome(&hello)).await {
+            Some(welcomed) => welcomed,
+            None => Err(self.turn_away(&hello)),
+        };
+        if let Err(Refusal::Lacks { .. }) = welcomed {
+            self.changed.notify();
+        }
+        welcomed
+    }
+
+    /// Carries out a step; `None` if it waits for a full disk.
+    pub(super) async fn unless_full<T>(&self, step: impl Future<Output = T>) -> Option<T> {
+        let mut step = pin!(step);
         loop {
-            if let Ok(welcomed) = rt::timeout(PREPARE_LOOK, welcomed.as_mut()).await {
-                return welcomed;
+            if let Ok(done) = rt::timeout(PREPARE_LOOK, step.as_mut()).await {
+                return Some(done);
             }
             if self.space.is_wanted() {
-                return Err(self.turn_away(&hello));
+                return None;
             }
         }
     }
 
-    /// The refusal of a source whose claim waits for a full disk. Its source counts as heard from.
+    /// The refusal of a source whose claim waits for a full disk. A source that this side follows counts as heard from.
     fn turn_away(&self, hello: &Hello) -> Refusal {
         let now = self.side.wall.now_ms();
         let mut core = self.core();
-        if let Err(refusal) = self.judge_source(&core, hello) {
+        if let Err(refusal) = self.judge_hello(&mut core, hello) {
             return refusal;
         }
         (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
@@ -79,9 +94,6 @@ impl Destination {
             let _turn = self.volumes.enter().await;
             self.claim(hello, era)
         };
-        if !matches!(claimed, Err(Refusal::Session)) {
-            self.core().disputed = matches!(claimed, Err(Refusal::SplitBrain(_)));
-        }
         let (welcome, adopt) = claimed?;
         self.changed.notify();
         self.log.changed.notify();
@@ -132,8 +144,20 @@ impl Destination {
         Ok(welcome)
     }
 
-    /// Refuses a source that this side does not follow, whatever else it is doing.
-    fn judge_source(&self, core: &super::Core, hello: &Hello) -> Result<(), Refusal> {
+    /// Refuses a source that this side does not follow, whatever else it is doing, and notes why. Returns where the
+    /// histories part.
+    fn judge_hello(&self, core: &mut super::Core, hello: &Hello) -> Result<Fork, Refusal> {
+        let judged = self.judged(core, hello);
+        if !matches!(judged, Err(Refusal::Session)) {
+            core.disputed = matches!(judged, Err(Refusal::SplitBrain(_)));
+        }
+        if let Err(Refusal::Lacks { .. }) = judged {
+            core.lacks = hello.eras.last().map(|era| era.epoch);
+        }
+        judged
+    }
+
+    fn judged(&self, core: &super::Core, hello: &Hello) -> Result<Fork, Refusal> {
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
@@ -162,29 +186,15 @@ impl Destination {
         }
         // Every placed record becomes durable, so it counts.
         let fill = self.log.fill();
-        if state.holds
+        let fresh = !state.holds;
+        if !fresh
             && !state.gave_up
             && let Some(both) = history::set_back(&state.eras, fill.last, core.claimed, &hello.eras)
         {
             return Err(Refusal::SetBack { both, copy: fill.last });
         }
-        Ok(())
-    }
-
-    fn claim(&self, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
-        let now = self.side.wall.now_ms();
-        let mut core = self.core();
-        self.judge_source(&core, hello)?;
-        let state = &core.state;
-        // Every placed record becomes durable, so it counts.
-        let fill = self.log.fill();
-        let fresh = !state.holds;
-        let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
         if let Some(floor) = state.floor().filter(|floor| history::end_of_epoch(state.era(), hello) < *floor)
         {
-            core.lacks = Some(era.epoch);
-            drop(core);
-            self.changed.notify();
             return Err(Refusal::Lacks { copy: floor });
         }
         let goes_on = hello.eras.iter().any(|known| same(known, &state.promised))
@@ -197,14 +207,24 @@ impl Destination {
             // destination of it by now, and would call it consistent although records are missing.
             return Err(Refusal::Partnership);
         }
-        let fork = match fresh {
-            true => Fork { at: 0, own_era: false },
-            false => match fork(&state.eras, fill.last, &hello.eras) {
-                Some(fork) if !fork.own_era || state.gave_up || hello.adopt => fork,
-                None if state.gave_up || hello.adopt => Fork { at: 0, own_era: true },
-                _ => return Err(Refusal::SplitBrain(state.era())),
-            },
-        };
+        if fresh {
+            return Ok(Fork { at: 0, own_era: false });
+        }
+        match fork(&state.eras, fill.last, &hello.eras) {
+            Some(fork) if !fork.own_era || state.gave_up || hello.adopt => Ok(fork),
+            None if state.gave_up || hello.adopt => Ok(Fork { at: 0, own_era: true }),
+            _ => Err(Refusal::SplitBrain(state.era())),
+        }
+    }
+
+    fn claim(&self, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        let fork = self.judge_hello(&mut core, hello)?;
+        let state = &core.state;
+        let fill = self.log.fill();
+        let fresh = !state.holds;
+        let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
         let diverged = !fresh
             && (fill.last > fork.at
                 || core.own.iter().any(|map| !map.is_clean())
@@ -480,19 +500,6 @@ impl Destination {
         self.become_source(epoch, tag, None).await
     }
 
-    /// Carries out a step as long as no disk here is full.
-    async fn with_room<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let mut step = pin!(step);
-        loop {
-            if let Ok(done) = rt::timeout(PREPARE_LOOK, step.as_mut()).await {
-                return done;
-            }
-            if self.space.is_wanted() {
-                return Err(Error::State(FULL));
-            }
-        }
-    }
-
     /// If `after` is given, this side must have exactly the records through it.
     async fn become_source(&self, epoch: u64, tag: u64, after: Option<u64>) -> Result<Era, Error> {
         let was_consistent = self.core().state.consistent;
@@ -504,9 +511,9 @@ impl Destination {
                     let turn = self.volumes.enter().await;
                     // What is slow or finds no room comes before the step that cannot be taken back.
                     replay::flush(&self.side).await?;
-                    Ok(turn)
+                    Ok::<_, Error>(turn)
                 };
-                self.with_room(durable).await?
+                self.unless_full(durable).await.ok_or(Error::State(FULL))??
             }
             // The source has given up already, so this waits for room.
             false => {

@@ -46,7 +46,7 @@ impl Destination {
     /// Follows any source from now on, even if it lacks records of a copy.
     pub async fn follow_any(&self) -> Result<(), Error> {
         self.core().lacks = None;
-        self.persist(State::forget_set_back).await
+        self.decide(State::forget_set_back).await
     }
 
     /// The missing records and who has them, as the reason why this side follows no source without them.

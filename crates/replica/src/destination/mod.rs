@@ -459,10 +459,18 @@ impl Destination {
 
     /// Gives up the records that only this side has: the source that was refused because of them counts.
     pub async fn give_up(&self) -> Result<(), Error> {
-        self.persist(|state| {
-            state.give_up_as_copy();
+        self.decide(|state| {
+            // During a resync nothing of this side names what it lacks.
+            state.damaged |= !state.consistent && !state.gave_up;
+            state.gave_up = true;
         })
         .await
+    }
+
+    /// Makes a decision of an administrator durable, who is told of a full disk.
+    async fn decide(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
+        const FULL: &str = "a disk is full here: make room first, and try again";
+        self.unless_full(self.persist(change)).await.ok_or(Error::State(FULL))?
     }
 
     /// Appends records of consecutive sequences to the log. Answered when they are durable. Records that the log
@@ -675,7 +683,8 @@ impl Destination {
 
     async fn barrier(&self, session: u64) -> Result<(), Refusal> {
         self.check(session)?;
-        replay::flush(&self.side).await.map_err(|e| self.medium(&e))
+        let flushed = self.unless_full(replay::flush(&self.side)).await.ok_or(Refusal::NoSpace)?;
+        flushed.map_err(|e| self.medium(&e))
     }
 
     async fn checksums(

@@ -341,6 +341,8 @@ impl Source {
                 "no other source has taken over: `weft replica switch` exchanges the roles",
             ));
         }
+        // Nothing is written to it any more, and whoever decides is told of a full disk.
+        self.space.be_patient(false);
         self.handle(|core| {
             // From now on the bitmaps name the ranges that only this side may have changed, whatever leaves its log.
             let fill = self.log.fill();
@@ -375,8 +377,8 @@ impl Source {
         .await
     }
 
-    /// Makes a decision durable, and then known: one that could not be written is none. The caller is in the journal's
-    /// gate.
+    /// Makes a decision durable, and then known: one that could not be written can be repeated, or replaced by the other.
+    /// Which page was written then, the next opening shows. The caller is in the journal's gate.
     async fn decide(&self, change: impl Fn(&mut State)) -> Result<(), Error> {
         let mut state = self.core().state.clone();
         change(&mut state);
@@ -409,6 +411,7 @@ impl Source {
             }) => *by,
             _ => return Err(Error::State("there is no other source to overrule")),
         };
+        self.space.be_patient(false);
         // The era has to begin behind the last record that is there after a crash as well.
         let after = self.log.fill().last;
         self.log.durable_through(after, || self.log.failure()).await.map_err(Error::Halted)?;
@@ -455,7 +458,10 @@ impl Source {
             // Every record that was sent is durable.
             last = self.persist(|state| (state.closed, state.ahead) = (true, false)).await;
         }
-        self.halt(Phase::Suspended, "it was closed".into(), None);
+        match &last {
+            Ok(()) => self.halt(Phase::Suspended, "it was closed".into(), None),
+            Err(e) => self.halt(Phase::Failed, format!("it could not be closed: {e}"), None),
+        }
         last
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use weft_machine::rt;
 
 use super::stories::{K, pair, start, tell, write};
+use super::three::{following, opened};
 use super::world::{ALIVE, Start};
 use crate::error::Objection;
 use crate::source::{Config, First, OnLoss};
@@ -83,6 +84,52 @@ fn a_copy_whose_disk_is_full_is_heard_of_and_hears_of_its_source() {
             world.check_equal(0, 1).await;
         });
     }
+}
+
+#[test]
+fn a_copy_whose_disk_is_full_refuses_the_other_source_of_a_split_for_what_it_is() {
+    tell(async {
+        let world = following().await;
+        write(&world.source(0).block(0), 0, 4096, 1).await;
+        world.kill(0);
+        world.kill(2);
+        // Two promotions, of which host 2 follows the first one.
+        world.destination(1).promote(77, ALIVE).await.expect("it has everything");
+        world.start_destination(2).await;
+        let block = opened(&world, 1, &[2]).await.block(0);
+        let copy = world.destination(2);
+        write(&block, 0, 4096, 2).await;
+        world.until_follows(1).await;
+        world.nodes[2].members[0].fill(true);
+        write(&block, 4096, 4096, 3).await;
+        world.until("its disk is full", || copy.status().full).await;
+        world.kill(1);
+        let first = world.open_source(0).await;
+        world.ship(0, 1, 2);
+        let (phase, _) = first.until_halted().await;
+        assert!(matches!(phase, Phase::Superseded | Phase::SplitBrain), "{phase:?}");
+        first.until_links_ended().await;
+        first.overrule(78).await.expect("it counts");
+        world.kill(0);
+        let first = world.open_source(0).await;
+        first.remove_peer(0).await.expect("it is away");
+        let told = copy.objections();
+        world.ship(0, 1, 2);
+        world.until("both sides were written to", || copy.is_disputed()).await;
+        assert!(
+            !copy.objections().iter().any(|o| matches!(o, Objection::Behind(_))),
+            "{told:?} {:?}",
+            copy.objections()
+        );
+        // Whoever decides is told at once that this waits for space, or it is decided.
+        if copy.give_up().await.is_err() {
+            world.nodes[2].members[0].fill(false);
+            copy.give_up().await.expect("there is space");
+        }
+        world.nodes[2].members[0].fill(false);
+        world.until_follows(0).await;
+        assert!(world.volumes(0) == world.volumes(2), "the copy has something else");
+    });
 }
 
 #[test]

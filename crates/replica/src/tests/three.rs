@@ -32,7 +32,7 @@ async fn three() -> World {
 }
 
 /// A host that has become the source is opened as one, with these others as its destinations.
-async fn opened(world: &World, n: usize, others: &[usize]) -> Arc<Source> {
+pub(super) async fn opened(world: &World, n: usize, others: &[usize]) -> Arc<Source> {
     world.kill(n);
     let source = world.open_source(n).await;
     for other in others {

@@ -591,6 +591,37 @@ fn a_log_that_is_being_opened_is_not_removed_before_the_volumes_have_it() {
     assert!(refused > 0, "{removed} were removed at once");
 }
 
+/// Its destination is away, so records stay in the log of a source that ends.
+#[test]
+fn a_log_stays_if_the_volumes_cannot_be_flushed() {
+    // Of this seed, a source goes on alone.
+    Sim::new(6).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+        servers.kill(1);
+        let running = servers.running(0).expect("it runs");
+        let data = vec![Bytes::from(vec![0xaa; SLOT])];
+        let write = running.fronts[0].submit(BlockOp::Write { offset: 0, data, durable: true });
+        rt::timeout(CONVERGES_WITHIN, write).await.expect("it is answered").expect("it is written");
+        let bare = servers.world.side(0).members;
+        let removed = Cell::new(false);
+        let forget = async |_: &Settled| {
+            removed.set(true);
+            Ok(())
+        };
+        let disks = &servers.world.nodes[0].members;
+        disks.iter().for_each(|disk| disk.break_down(true));
+        for _ in 0..2 {
+            let why =
+                running.group.end(&bare, true, forget).await.expect_err("the volumes may lack the write");
+            assert!(why.contains("may lack what its log has"), "{why}");
+        }
+        disks.iter().for_each(|disk| disk.break_down(false));
+        assert!(!removed.get(), "the log alone has what was answered");
+    });
+}
+
 /// A copy whose disk is full has what its source has answered in its log alone: it goes when that is said, and no
 /// sooner.
 #[test]
