@@ -42,7 +42,7 @@ pub use self::grants::{Access, AckFailed, BREAK_TIMEOUT, Caching, Form, Holder, 
 use self::holders::{Entry, Holders};
 use self::locks::Locks;
 pub use self::locks::{Conflict, LockOwner, MAX_LOCKS, MAX_WAITING, Range, SetFailed};
-pub use self::open::{Open, Removal};
+pub use self::open::{Alone, Open, Removal};
 use self::reclaim::Reclaims;
 pub use self::reclaim::Reservation;
 pub use self::waiting::Waiters;
@@ -171,6 +171,8 @@ struct Node {
     deleted_by: Option<Key>,
     /// Set from the last close until the name is removed.
     removing: bool,
+    /// Set while an [`Alone`] exists.
+    alone: bool,
     locks: Locks,
     grants: Grants,
 }
@@ -181,11 +183,15 @@ impl Node {
         if self.delete_pending || self.removing {
             return Err(Refused::DeletePending);
         }
-        if self.holders.clashes(access, share) { Err(Refused::Sharing) } else { Ok(()) }
+        if self.alone || self.holders.clashes(access, share) { Err(Refused::Sharing) } else { Ok(()) }
     }
 
     fn is_unused(&self) -> bool {
-        self.holders.is_empty() && !self.removing && self.locks.is_empty() && self.grants.is_empty()
+        self.holders.is_empty()
+            && !self.removing
+            && !self.alone
+            && self.locks.is_empty()
+            && self.grants.is_empty()
     }
 }
 

@@ -232,6 +232,20 @@ impl Open {
         .unwrap_or((Caching::NONE, false))
     }
 
+    /// Keeps others from opening the node, if nobody has it open besides this: opens wait, and operations without an
+    /// open are refused, until the result is dropped.
+    pub fn alone(&self) -> Result<Alone, Refused> {
+        let alone = self.with(|known, _| {
+            let alone = known.holders.len() == 1 && !known.alone && !known.removing;
+            known.alone |= alone;
+            alone
+        });
+        match alone {
+            Some(true) => Ok(Alone { table: self.table.clone(), node: self.node }),
+            Some(false) | None => Err(Refused::Sharing),
+        }
+    }
+
     /// Closes, and tells whether the node's name must be removed now. Then the caller removes it and drops the
     /// [`Removal`]; until then the node cannot be opened. A second close does nothing.
     pub fn close(&self) -> Option<Removal> {
@@ -278,6 +292,28 @@ impl Drop for Open {
             tracing::warn!("{:?} was to be deleted on close, but its last open was dropped", self.node);
             drop(removal);
         }
+    }
+}
+
+/// While this exists, nobody else opens its node: see [`Open::alone`].
+#[derive(Debug)]
+#[must_use = "others can open the node once this is dropped"]
+pub struct Alone {
+    table: Arc<Opens>,
+    node: NodeId,
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let mut shard = self.table.shard(self.node);
+        let mut waiting = Vec::new();
+        if let Some(known) = shard.get_mut(&self.node) {
+            known.alone = false;
+            waiting = known.grants.changed();
+        }
+        self.table.forget_if_unused(&mut shard, self.node);
+        drop(shard);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -17,7 +17,7 @@ use super::grants::Event;
 use super::{Access, AckFailed, Caching, Key, Node, Open, Opening, Opens, Reach, Refused, Rights};
 use crate::vfs::NodeId;
 
-/// After this time, an open of a node whose name is being removed checks again even without an event.
+/// After this time, an open of a node whose name is being removed or given away checks again even without an event.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Tasks that waited for something a holder has given back. They are woken when this is dropped.
@@ -75,8 +75,8 @@ impl Node {
     /// [MS-FSA] 2.1.5.1.2: batch oplocks break first; then share modes decide, where handles that need not be open
     /// are asked to be closed; remaining caching rights break last.
     fn make_way(&mut self, node: NodeId, opening: &Opening, events: &mut Vec<Event>) -> Result<(), Blocked> {
-        if self.removing {
-            // Its name is being removed right now. After that there is another node, or none.
+        if self.removing || self.alone {
+            // Its name is being removed or given to another node right now. After that there is another node, or none.
             return Err(Blocked::Recalling(Pause {
                 deadline: rt::now() + REMOVAL_TIMEOUT,
                 generation: self.grants.generation,

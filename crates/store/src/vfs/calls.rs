@@ -622,22 +622,31 @@ impl Vfs {
 
     /// The open nodes below `dir`, at any depth, in the order of their numbers. Open nodes mostly have the same
     /// directories above them, so each of those is asked for its place once.
-    pub async fn open_below(&self, dir: NodeId) -> Vec<NodeId> {
+    pub async fn open_below(&self, dir: NodeId) -> Result<Vec<NodeId>, Error> {
         let (mut below, mut judged) = (Vec::new(), HashMap::new());
         for node in self.opens.open_nodes() {
-            if node != dir && self.is_below(node, dir, &mut judged).await {
+            if node != dir && self.is_below(node, dir, &mut judged).await? {
                 below.push(node);
             }
         }
         below.sort_unstable();
-        below
+        Ok(below)
     }
 
     /// Whether `node` is below `dir`, at any depth. `judged` keeps the answers for the directories on the way.
-    async fn is_below(&self, node: NodeId, dir: NodeId, judged: &mut HashMap<NodeId, bool>) -> bool {
+    async fn is_below(
+        &self,
+        node: NodeId,
+        dir: NodeId,
+        judged: &mut HashMap<NodeId, bool>,
+    ) -> Result<bool, Error> {
         let (mut at, mut way, mut found) = (node, Vec::new(), None);
         for _ in 0..MAX_DEPTH {
             rt::yield_if_due().await;
+            if at == NodeId::ROOT {
+                found = Some(false);
+                break;
+            }
             // A node without a name is in no directory.
             found = match self.place(at).await {
                 Ok(place) if place.dir == dir => Some(true),
@@ -645,7 +654,8 @@ impl Vfs {
                     at = place.dir;
                     judged.get(&at).copied()
                 }
-                Err(_) => Some(false),
+                Err(Error::NotFound | Error::Stale) => Some(false),
+                Err(e) => return Err(e),
             };
             if found.is_some() {
                 break;
@@ -653,10 +663,10 @@ impl Vfs {
             way.push(at);
         }
         // A name that is too deep says nothing about the directories on the way.
-        let Some(found) = found else { return false };
+        let Some(found) = found else { return Ok(false) };
         let room = MAX_JUDGED.saturating_sub(judged.len());
         judged.extend(way.into_iter().take(room).map(|at| (at, found)));
-        found
+        Ok(found)
     }
 
     /// The file or directory of a number: a stream's file, or the node itself.

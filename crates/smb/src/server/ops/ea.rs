@@ -18,6 +18,16 @@ async fn names(vfs: &Vfs, node: NodeId) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(names)
 }
 
+/// Whether a file or directory has any.
+pub(super) async fn has_any(vfs: &Vfs, node: NodeId) -> Result<bool, Failure> {
+    match vfs.list_xattrs(node).await {
+        Ok(names) => Ok(names.iter().any(|name| !name.starts_with(OWN_XATTRS))),
+        // A file system without them.
+        Err(Error::NotSupported) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// Lists a file's attributes: all, or those that `asked` names; missing ones have no value.
 pub(super) async fn list(vfs: &Vfs, node: NodeId, asked: &[u8]) -> Result<Vec<FullEa>, Failure> {
     let asked = parse_names(asked).map_err(|_| NtStatus::EA_LIST_INCONSISTENT)?;

@@ -9,16 +9,23 @@
 //! leaves the old file as it was; a crash can leave one of the two as `.weft-reparse-*`. The handle moves to the new
 //! file: later requests, even in the same compound, concern what the name is by then.
 //!
+//! Other handles of the file, or of one of its streams, would stay with a file without a name. NTFS, which converts the
+//! file itself, has no such rule: here they are a sharing violation, after handles that are only kept for caching were
+//! recalled, and nobody opens either file until the exchange is done. For the same reason a file with streams is not
+//! converted ([MS-FSA] would let it keep them), nor one with extended attributes: those share a field with the reparse
+//! tag on NTFS (STATUS_EAS_NOT_SUPPORTED).
+//!
 //! On NTFS a reparse point keeps the security descriptor of its file. Linux cannot store one with a link, a pipe or a
 //! socket, so only a user who may remove the descriptor (WRITE_DAC) may convert a file that has one. A link that
-//! becomes a file or directory inherits like any new one, and its user must be allowed to add it. Owner and group stay
+//! becomes a file or directory inherits like any new one. What it is, and what it leads to, is changed only by a user
+//! who may add a file or directory of this kind, because nothing else says who may write to it. Owner and group stay
 //! if the server may set them, and permissions if both files have some.
 
 use std::sync::Arc;
 
 use weft_machine::{Charge, random, rt};
 use weft_store::access;
-use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
+use weft_store::opens::{Access, Alone, Open as Claim, Opening, Reach, Rights};
 use weft_store::vfs::{
     Attr, DirName, Error, Exists, Hold, Kind, Make, NodeId, OpenFile, SetAttr, Special, Vfs,
 };
@@ -28,13 +35,13 @@ use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::reparse::{MAX_DATA, NFS, NFS_LINK, SYMLINK};
 use weft_wire::smb2::{NtStatus, utf16};
 
-use super::caching::Caching;
+use super::caching::{self, Caching, Interim};
 use super::channel_sequence::ChannelSequence;
 use super::create::{DATA, WRITE_DATA, rights_of_access};
 use super::ioctl::Output;
 use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
-use super::{security, status, symlink};
+use super::{ea, security, status, symlink};
 use crate::server::context::{Failure, OpContext};
 use crate::server::held::{DESCRIPTORS_OF_OPEN, OPEN_BYTES};
 
@@ -147,14 +154,12 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     let wish = Wish::parse(input)?;
+    recall(cx, open).await?;
     let attr = vfs.getattr(open.node).await?;
+    may_be_lost(vfs, open.node).await?;
     match attr.kind {
-        Kind::Dir if !vfs.readdir(open.node, 0, 1).await?.0.is_empty() => {
-            return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
-        }
         // A pipe cannot be a directory.
         Kind::Dir if matches!(wish, Wish::Special(_)) => return Err(NtStatus::FILE_IS_A_DIRECTORY.into()),
-        Kind::File if attr.size > 0 => return Err(status::IO_REPARSE_DATA_INVALID.into()),
         kind if tag(kind).is_some_and(|tag| tag != wish.tag()) => {
             return Err(status::IO_REPARSE_TAG_MISMATCH.into());
         }
@@ -166,6 +171,9 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
     };
     security::may_lose_descriptor(cx, open, &attr).await?;
     let place = open.place().await?;
+    if tag(attr.kind).is_some() {
+        security::may_move_to(cx, vfs, place.dir, to_directory).await?;
+    }
     let new = match wish {
         Wish::Link(target) => {
             let target = symlink::to_store(vfs, &target, place.dir, to_directory).await?;
@@ -178,10 +186,39 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
     replace(cx, open, place, attr, new).await
 }
 
+/// Recalls what others cache of the file, and handles that they keep only for that.
+async fn recall(cx: &OpContext, open: &Open) -> Result<(), Failure> {
+    let opens = open.vfs.opens();
+    let cleared = opens.clear(open.node, Some(open.claim.key()), Access::Rename);
+    caching::wait(cx, Interim::Silent, cleared).await?;
+    // A client that had it open before a restart may still reclaim it.
+    Ok(opens.may_replace()?)
+}
+
+/// Whether the file or directory has nothing that a reparse point of this host cannot keep.
+async fn may_be_lost(vfs: &Vfs, node: NodeId) -> Result<(), Failure> {
+    let attr = vfs.getattr(node).await?;
+    match attr.kind {
+        Kind::Symlink | Kind::Special(_) => return Ok(()),
+        Kind::File if attr.size > 0 => return Err(status::IO_REPARSE_DATA_INVALID.into()),
+        Kind::Dir if !vfs.readdir(node, 0, 1).await?.0.is_empty() => {
+            return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
+        }
+        Kind::File | Kind::Dir => {}
+    }
+    if vfs.has_streams(node).await? {
+        return Err(NtStatus::NOT_SUPPORTED.into());
+    }
+    if ea::has_any(vfs, node).await? {
+        return Err(NtStatus::EAS_NOT_SUPPORTED.into());
+    }
+    Ok(())
+}
+
 /// The file that shall take another one's place.
 struct New {
     make: Make,
-    /// Its permissions; `None` for the default ones.
+    /// Its permissions; a link has none.
     mode: Option<u32>,
     descriptor: Option<SecurityDescriptor>,
 }
@@ -192,6 +229,8 @@ struct Successor {
     claim: Claim,
     hold: Hold,
     file: Option<OpenFile>,
+    /// Keeps others from opening it under its first name.
+    alone: Alone,
 }
 
 /// Replaces the opened file by a new one and moves the handle to it.
@@ -214,27 +253,22 @@ async fn succeed(
     New { make, mode, descriptor }: New,
 ) -> Result<Successor, Failure> {
     let vfs = &open.vfs;
+    let _alone = open.claim.alone()?;
     let number = u64::from_ne_bytes(random::bytes()?);
     let first = DirName { dir: place.dir, name: format!(".weft-reparse-{number:016x}").into_bytes() };
-    let mode = match &descriptor {
-        // The descriptor brings the permissions of group and others.
-        Some(_) => {
-            let all = if make == Make::Dir { 0o700 } else { 0o600 };
-            Some(mode.unwrap_or(all) & !0o077)
-        }
-        None => mode,
-    };
+    // The descriptor brings the permissions of group and others.
+    let mode = mode.map(|mode| if descriptor.is_some() { mode & !0o077 } else { mode });
     let birth = SetAttr { mode, ..SetAttr::default() };
     let (made, _) = vfs.create(first.dir, &first.name, make, Exists::Fail, birth).await?;
     let done = match prepare(&open, &before, &made, descriptor.as_ref()).await {
         Ok(successor) => {
-            let exchanged = exchange(vfs, (&first, made.kind), (&place, before.kind)).await;
-            exchanged.map(|()| successor).map_err(Failure::from)
+            let (new, old) = (Named { at: &first, attr: &made }, Named { at: &place, attr: &before });
+            exchange(vfs, new, old).await.map(|()| successor)
         }
         Err(failure) => Err(failure),
     };
     if done.is_err()
-        && let Err(e) = unlink(vfs, &first, made.kind).await
+        && let Err(e) = discard(vfs, Named { at: &first, attr: &made }).await
     {
         tracing::warn!("{} stays, after a failure to convert a file: {e}", first.name.escape_ascii());
     }
@@ -249,16 +283,18 @@ async fn prepare(
     descriptor: Option<&SecurityDescriptor>,
 ) -> Result<Successor, Failure> {
     let vfs = &open.vfs;
+    let has_data = matches!(made.kind, Kind::File | Kind::Dir);
+    let rights = if has_data { rights_of_access(open.access) } else { Rights::NONE };
+    let reach = if has_data { Reach::Data } else { Reach::Attributes };
+    let opening = Opening { reach, past_grace: true, ..Opening::new(rights, Rights::ALL, vfs.opens().key()) };
+    let claim = vfs.opens().open(made.node, &opening).await?;
+    // Before its owner and descriptor say who may open it.
+    let alone = claim.alone()?;
     keep_owner(vfs, before, made).await?;
     if let Some(descriptor) = descriptor {
         access::keep(vfs, made.node, descriptor).await?;
     }
     let attr = vfs.getattr(made.node).await?;
-    let has_data = matches!(attr.kind, Kind::File | Kind::Dir);
-    let rights = if has_data { rights_of_access(open.access) } else { Rights::NONE };
-    let reach = if has_data { Reach::Data } else { Reach::Attributes };
-    let opening = Opening { reach, past_grace: true, ..Opening::new(rights, Rights::ALL, vfs.opens().key()) };
-    let claim = vfs.opens().open(attr.node, &opening).await?;
     let hold = vfs.hold(attr.node).await?;
     let file = match attr.kind {
         Kind::File if open.access.intersects(DATA) => {
@@ -266,49 +302,70 @@ async fn prepare(
         }
         _ => None,
     };
-    Ok(Successor { attr, claim, hold, file })
+    Ok(Successor { attr, claim, hold, file, alone })
+}
+
+/// A file and one of its names.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    at: &'a DirName,
+    attr: &'a Attr,
+}
+
+impl Named<'_> {
+    /// Fails if somebody has given the name to another file.
+    async fn verify(self, vfs: &Vfs) -> Result<(), Failure> {
+        let found = vfs.lookup(self.at.dir, &self.at.name, false).await?;
+        if found.node == self.attr.node { Ok(()) } else { Err(NtStatus::SHARING_VIOLATION.into()) }
+    }
 }
 
 /// Gives `new` the name of `old` and removes the latter. If this fails, both have the names that they had.
-async fn exchange(
-    vfs: &Vfs,
-    (new, kind): (&DirName, Kind),
-    (old, old_kind): (&DirName, Kind),
-) -> Result<(), Error> {
-    if kind != Kind::Dir && old_kind != Kind::Dir {
-        return vfs.rename(new.borrow(), old.borrow(), true).await;
+async fn exchange(vfs: &Vfs, new: Named<'_>, old: Named<'_>) -> Result<(), Failure> {
+    // Protocols without opens, and other programs, may have written to it or renamed it meanwhile.
+    may_be_lost(vfs, old.attr.node).await?;
+    new.verify(vfs).await?;
+    old.verify(vfs).await?;
+    if new.attr.kind != Kind::Dir && old.attr.kind != Kind::Dir {
+        return Ok(vfs.rename(new.at.borrow(), old.at.borrow(), true).await?);
     }
     // rename(2) replaces a directory only by a directory.
-    let aside = DirName { dir: old.dir, name: [&new.name[..], b"-old"].concat() };
-    vfs.rename(old.borrow(), aside.borrow(), false).await?;
-    let Err(failed) = put_and_remove(vfs, new, old, (&aside, old_kind)).await else { return Ok(()) };
-    if let Err(e) = vfs.rename(aside.borrow(), old.borrow(), false).await {
-        let (name, aside) = (old.name.escape_ascii(), aside.name.escape_ascii());
+    let name = [&new.at.name[..], b"-old"].concat();
+    let aside = Named { at: &DirName { dir: old.at.dir, name }, attr: old.attr };
+    vfs.rename(old.at.borrow(), aside.at.borrow(), false).await?;
+    let Err(failed) = put_and_remove(vfs, new, old.at, aside).await else { return Ok(()) };
+    if let Err(e) = vfs.rename(aside.at.borrow(), old.at.borrow(), false).await {
+        let (name, aside) = (old.at.name.escape_ascii(), aside.at.name.escape_ascii());
         tracing::warn!("{name} is now {aside}, after a failure to convert it: {e}");
     }
     Err(failed)
 }
 
 /// Renames `new` to `name` and removes what was set aside; undoes the former if the latter fails.
-async fn put_and_remove(
-    vfs: &Vfs,
-    new: &DirName,
-    name: &DirName,
-    (aside, kind): (&DirName, Kind),
-) -> Result<(), Error> {
-    vfs.rename(new.borrow(), name.borrow(), false).await?;
+async fn put_and_remove(vfs: &Vfs, new: Named<'_>, name: &DirName, aside: Named<'_>) -> Result<(), Failure> {
+    aside.verify(vfs).await?;
+    vfs.rename(new.at.borrow(), name.borrow(), false).await?;
     // Somebody may have added a file to a directory since it was found empty.
-    let Err(failed) = unlink(vfs, aside, kind).await else { return Ok(()) };
-    if let Err(e) = vfs.rename(name.borrow(), new.borrow(), false).await {
+    let Err(failed) = unlink(vfs, aside).await else { return Ok(()) };
+    if let Err(e) = vfs.rename(name.borrow(), new.at.borrow(), false).await {
         tracing::warn!("{} stays converted, after a failure: {e}", name.name.escape_ascii());
     }
-    Err(failed)
+    Err(failed.into())
 }
 
-async fn unlink(vfs: &Vfs, at: &DirName, kind: Kind) -> Result<(), Error> {
-    match kind {
+async fn unlink(vfs: &Vfs, Named { at, attr }: Named<'_>) -> Result<(), Error> {
+    match attr.kind {
         Kind::Dir => vfs.rmdir(at.dir, &at.name).await,
         _ => vfs.remove(at.dir, &at.name).await,
+    }
+}
+
+/// Removes a file that is not needed any more, unless its name is another one's by now.
+async fn discard(vfs: &Vfs, file: Named<'_>) -> Result<(), Error> {
+    match vfs.lookup(file.at.dir, &file.at.name, false).await {
+        Ok(found) if found.node == file.attr.node => unlink(vfs, file).await,
+        Ok(_) | Err(Error::NotFound) => Ok(()),
+        Err(e) => Err(e),
     }
 }
 
@@ -343,23 +400,29 @@ pub(super) async fn delete(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Re
         return Err(status::IO_REPARSE_TAG_MISMATCH.into());
     }
     let vfs = &open.vfs;
+    recall(cx, open).await?;
     let to_directory = open.kind == Kind::Symlink && symlink::is_to_directory(vfs, open.node).await?;
     let attr = vfs.getattr(open.node).await?;
     let place = open.place().await?;
     let descriptor = security::birth(cx, vfs, place.dir, None, to_directory).await?;
     let make = if to_directory { Make::Dir } else { Make::File };
-    // The permissions of a link mean nothing.
-    let mode = Some(attr.mode).filter(|_| attr.kind != Kind::Symlink);
-    replace(cx, open, place, attr, New { make, mode, descriptor }).await
+    let mode = match attr.kind {
+        // The permissions of a link mean nothing, and what it was before it became one is unknown.
+        Kind::Symlink if to_directory => 0o700,
+        Kind::Symlink => 0o600,
+        _ => attr.mode,
+    };
+    replace(cx, open, place, attr, New { make, mode: Some(mode), descriptor }).await
 }
 
 /// Moves the handle to `successor`. It has no caching rights there; the old ones are gone.
 async fn go_over(
     cx: &OpContext,
     open: &Arc<Open>,
-    Successor { attr, claim, hold, file }: Successor,
+    Successor { attr, claim, hold, file, alone }: Successor,
     place: DirName,
 ) -> Result<Output, Failure> {
+    drop(alone);
     if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
         claim.set_delete_on_close();
     }

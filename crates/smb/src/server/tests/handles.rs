@@ -11,6 +11,7 @@ use weft_machine::budget::Holder;
 use weft_machine::{Source, rt};
 use weft_store::NodeId;
 use weft_store::opens::Access;
+use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{self, CreateAction, CreateDisposition, CreateOptions, OplockLevel};
 use weft_wire::smb2::create_context::{
     DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext, ResponseContext,
@@ -20,7 +21,9 @@ use weft_wire::smb2::fscc::file::Rename;
 use weft_wire::smb2::lock;
 use weft_wire::smb2::oplock_break::{ACK_REQUIRED, Acknowledgment, Notification};
 use weft_wire::smb2::query_info::InfoType;
-use weft_wire::smb2::{Command, FileId, Guid, Header, Id, NtStatus, logoff, set_info, tree_disconnect};
+use weft_wire::smb2::{
+    Command, FileId, Guid, Header, Id, NtStatus, ioctl, logoff, set_info, tree_disconnect,
+};
 
 use super::harness::*;
 
@@ -656,6 +659,50 @@ fn a_directory_moves_when_handles_below_it_are_kept_for_caches_alone() {
         assert_eq!(renamed(&mut alice).await, NtStatus::ACCESS_DENIED);
         assert_eq!(bob.close(one).await, NtStatus::SUCCESS);
         assert!(bob.is_served().await, "no break came before this answer");
+    });
+}
+
+#[test]
+fn a_file_becomes_a_link_once_handles_that_are_kept_for_caches_are_closed() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let name = |disposition| create::Request { disposition, ..by_lease("new", 1, RWH) };
+        let cached = create(&mut bob, &name(CreateDisposition::Create)).await.unwrap().file;
+        let attributes = create::Request {
+            desired_access: AccessMask::FILE_WRITE_ATTRIBUTES,
+            ..create_request("new", CreateOptions::NONE)
+        };
+        let file = create(&mut alice, &attributes).await.unwrap().file;
+        let mut data = 0xA000_000Cu32.to_le_bytes().to_vec();
+        for field in [14u16, 0, 0, 2, 0, 2, 1, 0, u16::from(b'x')] {
+            data.extend(field.to_le_bytes());
+        }
+        let set = ioctl::Request {
+            code: ioctl::CtlCode::SET_REPARSE_POINT,
+            file,
+            input: data.into(),
+            max_input_response: 0,
+            max_output_response: 4096,
+            flags: ioctl::Flags::IS_FSCTL,
+        };
+        let begin = |alice: &mut Client| {
+            let message = alice.request(Command::Ioctl, |out| set.emit(out));
+            alice.send(message);
+        };
+        // A client that keeps its handle keeps the file.
+        begin(&mut alice);
+        let left = told_of(&mut bob, 1).await;
+        assert_eq!(left, LeaseState::READ_CACHING | LeaseState::WRITE_CACHING);
+        let agreed = Acknowledgment::Lease { key: [1; 16], state: left };
+        assert_eq!(acknowledge(&mut bob, agreed).await, NtStatus::SUCCESS);
+        assert_eq!(alice.recv().await.unwrap().0.status, NtStatus::SHARING_VIOLATION);
+        assert_eq!(bob.close(cached).await, NtStatus::SUCCESS);
+        let cached = create(&mut bob, &name(CreateDisposition::Open)).await.unwrap().file;
+        begin(&mut alice);
+        told_of(&mut bob, 1).await;
+        assert_eq!(bob.close(cached).await, NtStatus::SUCCESS);
+        assert_eq!(alice.recv().await.unwrap().0.status, NtStatus::SUCCESS);
     });
 }
 

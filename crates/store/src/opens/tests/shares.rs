@@ -1,5 +1,7 @@
 //! Share modes and deletion.
 
+use weft_machine::rt;
+
 use super::*;
 
 #[test]
@@ -147,4 +149,32 @@ fn a_stream_shares_the_deletion_of_its_file() {
     assert_eq!(t.may_open_stream(NODE, Rights::READ, Rights::ALL), Ok(()));
     assert_eq!(t.may_open_stream(NODE, Rights::NONE, whole), Ok(()), "attributes are nobody's business");
     drop(reads);
+}
+
+#[test]
+fn nobody_opens_what_one_open_has_alone() {
+    rt::block_on(async {
+        let t = table();
+        let one = open(&t, Rights::NONE, Rights::ALL).unwrap();
+        let other = open(&t, Rights::NONE, Rights::ALL).unwrap();
+        assert_eq!(one.alone().unwrap_err(), Refused::Sharing);
+        drop(other);
+        let alone = one.alone().unwrap();
+        assert_eq!(one.alone().unwrap_err(), Refused::Sharing);
+        assert_eq!(open(&t, Rights::NONE, Rights::ALL).unwrap_err(), Refused::Recalling);
+        assert_eq!(t.may(NODE, Rights::WRITE), Err(Refused::Sharing));
+        let opening = Opening::new(Rights::READ, Rights::ALL, t.key());
+        let mut waits = std::pin::pin!(t.open(NODE, &opening));
+        assert!(futures_util::poll!(&mut waits).is_pending());
+        drop(alone);
+        let late = waits.await.unwrap();
+        assert_eq!(one.alone().unwrap_err(), Refused::Sharing);
+        drop(late);
+        // The node is forgotten once its open is closed and nobody keeps others away.
+        let alone = one.alone().unwrap();
+        drop(one);
+        drop(alone);
+        assert_eq!(t.known_nodes.load(Ordering::Relaxed), 0);
+    })
+    .unwrap();
 }

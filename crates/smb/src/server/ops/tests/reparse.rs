@@ -1,11 +1,15 @@
 //! Files become links and pipes, and the reverse: what stays of them, also if the disk fails or the client is lost.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::poll;
 use weft_store::access;
 use weft_store::backend::Dir;
-use weft_store::vfs::{Attr, Backend, Error, Kind as FileKind, NodeId, Op, Outcome, SetAttr, Special, Vfs};
+use weft_store::vfs::{
+    Attr, Backend, DirName, Error, Exists, Kind as FileKind, Make, NodeId, Op, Outcome, SetAttr, SetXattr,
+    Special, Vfs,
+};
 use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::ioctl::CtlCode;
 
@@ -225,4 +229,181 @@ fn a_folder_on_the_host_has_links_too() {
         assert_eq!(names, ["d", "f"]);
     })
     .unwrap();
+}
+
+/// A disk on which somebody else acts once the replacement of a file was made: `meddle` is given its name.
+struct Meddled {
+    disk: Ram,
+    meddle: Mutex<Option<Meddle>>,
+}
+
+type Meddle = Box<dyn FnOnce(DirName) -> Vec<Op> + Send>;
+
+impl Backend for Meddled {
+    fn kind(&self) -> &'static str {
+        self.disk.kind()
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        Box::pin(async move {
+            let made = match &op {
+                Op::Create { dir, name, .. } if name.starts_with(b".weft-reparse-") => {
+                    Some(DirName { dir: *dir, name: name.clone() })
+                }
+                _ => None,
+            };
+            let outcome = self.disk.submit(op).await;
+            if let Some(made) = made {
+                let meddle = self.meddle.lock().unwrap().take();
+                for op in meddle.into_iter().flat_map(|meddle| meddle(made.clone())) {
+                    self.disk.submit(op).await.unwrap();
+                }
+            }
+            outcome
+        })
+    }
+}
+
+fn make(name: &[u8], kind: Make) -> Op {
+    let name = name.to_vec();
+    Op::Create { dir: NodeId::ROOT, name, make: kind, exists: Exists::Fail, set: SetAttr::default() }
+}
+
+fn rename(from: &[u8], to: &[u8]) -> Op {
+    let at = |name: &[u8]| DirName { dir: NodeId::ROOT, name: name.to_vec() };
+    Op::Rename { from: at(from), to: at(to), replace: true }
+}
+
+/// Converts an empty file or directory while `meddle` happens; returns the answer, and the names in the root with their
+/// kinds.
+fn meddled(
+    wish: &Wish<'_>,
+    meddle: impl FnOnce(NodeId, DirName) -> Vec<Op> + Send + 'static,
+) -> (NtStatus, Vec<(String, FileKind)>) {
+    rt::block_on(async {
+        let disk = Arc::new(Meddled { disk: Ram::new(DISK), meddle: Mutex::default() });
+        let b = Bench::with(Vfs::new(Shared(disk.clone())), Dialect::V3_1_1, true);
+        let file = b.open(&Wish { disposition: CreateDisposition::Create, ..wish.clone() }).await.unwrap();
+        let node = b.vfs.lookup(NodeId::ROOT, wish.path.as_bytes(), false).await.unwrap().node;
+        *disk.meddle.lock().unwrap() = Some(Box::new(move |made| meddle(node, made)));
+        let answer = control(&b, &request(CtlCode::SET_REPARSE_POINT, file, link_to("x", 1))).await;
+        let (entries, _) = b.vfs.readdir(NodeId::ROOT, 0, 10).await.unwrap();
+        let mut names = Vec::new();
+        for entry in entries {
+            let kind = b.vfs.lookup(NodeId::ROOT, &entry.name, false).await.unwrap().kind;
+            names.push((String::from_utf8(entry.name).unwrap(), kind));
+        }
+        names.sort_by(|one, other| one.0.cmp(&other.0));
+        b.close(file).await.unwrap();
+        (answer.map_or_else(|status| status, |_| NtStatus::SUCCESS), names)
+    })
+    .unwrap()
+}
+
+struct Shared(Arc<Meddled>);
+
+impl Backend for Shared {
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        self.0.submit(op)
+    }
+}
+
+#[test]
+fn what_was_written_meanwhile_is_not_lost() {
+    let (status, names) = meddled(&Wish::file("f"), |node, _| {
+        vec![Op::Setattr { node, set: SetAttr { size: Some(1), ..SetAttr::default() } }]
+    });
+    assert_eq!(status, NtStatus(0xC000_0278));
+    assert_eq!(names, [("f".to_owned(), FileKind::File)]);
+}
+
+#[test]
+fn another_file_that_has_the_name_by_now_is_not_replaced() {
+    for wish in [Wish::file("f"), Wish::dir("f")] {
+        let kind = if wish.options.contains(CreateOptions::DIRECTORY_FILE) { Make::Dir } else { Make::File };
+        let (status, names) = meddled(&wish, move |_, _| vec![rename(b"f", b"g"), make(b"f", kind)]);
+        assert_eq!(status, NtStatus::SHARING_VIOLATION);
+        let names: Vec<_> =
+            names.iter().map(|(name, kind)| (&name[..], *kind == FileKind::Symlink)).collect();
+        assert_eq!(names, [("f", false), ("g", false)]);
+    }
+}
+
+#[test]
+fn only_the_file_that_was_made_for_it_takes_the_name() {
+    for wish in [Wish::file("f"), Wish::dir("f")] {
+        let (status, names) = meddled(&wish, |_, made| {
+            vec![rename(&made.name, b"taken"), make(&made.name, Make::Symlink(b"evil".to_vec()))]
+        });
+        assert_eq!(status, NtStatus::SHARING_VIOLATION);
+        // What has the temporary name by now is not ours to remove.
+        assert_eq!(names.len(), 3, "{names:?}");
+        let f = names.iter().find(|(name, _)| name == "f").unwrap();
+        assert_ne!(f.1, FileKind::Symlink);
+    }
+}
+
+#[test]
+fn a_file_that_others_have_open_stays() {
+    run(async |b| {
+        for wish in [Wish::file("f"), Wish::dir("d")] {
+            let make = Wish { disposition: CreateDisposition::Create, ..wish.clone() };
+            let attributes = AccessMask::FILE_WRITE_ATTRIBUTES;
+            let other = b.open(&make).await.unwrap();
+            let file = b.open(&Wish { access: attributes, ..wish.clone() }).await.unwrap();
+            let set = || request(CtlCode::SET_REPARSE_POINT, file, link_to("x", 1));
+            assert_eq!(status(control(&b, &set()).await), NtStatus::SHARING_VIOLATION);
+            b.close(other).await.unwrap();
+            control(&b, &set()).await.unwrap();
+            let options = CreateOptions::OPEN_REPARSE_POINT;
+            let other = b.open(&Wish { access: attributes, options, ..wish.clone() }).await.unwrap();
+            let delete = || request(CtlCode::DELETE_REPARSE_POINT, file, deletion());
+            assert_eq!(status(control(&b, &set()).await), NtStatus::SHARING_VIOLATION);
+            assert_eq!(status(control(&b, &delete()).await), NtStatus::SHARING_VIOLATION);
+            b.close(other).await.unwrap();
+            control(&b, &delete()).await.unwrap();
+            b.close(file).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn streams_and_extended_attributes_are_not_lost() {
+    run(async |b| {
+        b.put("f", b"").await;
+        b.put("f:s", b"content").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let set = request(CtlCode::SET_REPARSE_POINT, file, link_to("x", 1));
+        assert_eq!(status(control(&b, &set).await), NtStatus::NOT_SUPPORTED);
+        let node = b.vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().node;
+        // An open stream is an open of its file.
+        let stream = b.open(&Wish::file("f:s")).await.unwrap();
+        b.vfs.remove_stream(node, b"s").await.unwrap();
+        assert_eq!(status(control(&b, &set).await), NtStatus::SHARING_VIOLATION);
+        b.close(stream).await.unwrap();
+        b.vfs.set_xattr(node, b"A", b"1", SetXattr::Either).await.unwrap();
+        assert_eq!(status(control(&b, &set).await), NtStatus::EAS_NOT_SUPPORTED);
+        b.vfs.remove_xattr(node, b"A").await.unwrap();
+        control(&b, &set).await.unwrap();
+        b.close(file).await.unwrap();
+    });
+}
+
+#[test]
+fn what_a_link_was_before_is_open_to_nobody_else() {
+    run(async |b| {
+        for (wish, mode) in [(Wish::file("f"), 0o600), (Wish::dir("d"), 0o700)] {
+            let path = wish.path.as_bytes();
+            let file =
+                b.open(&Wish { disposition: CreateDisposition::Create, ..wish.clone() }).await.unwrap();
+            control(&b, &request(CtlCode::SET_REPARSE_POINT, file, link_to("x", 1))).await.unwrap();
+            control(&b, &request(CtlCode::DELETE_REPARSE_POINT, file, deletion())).await.unwrap();
+            assert_eq!(b.vfs.lookup(NodeId::ROOT, path, false).await.unwrap().mode & 0o777, mode);
+            b.close(file).await.unwrap();
+        }
+    });
 }

@@ -267,13 +267,18 @@ fn what_was_a_link_inherits_again() {
             let file = alice.open(&make).await.unwrap();
             let before = alice.shown(file).await.unwrap();
             control(&alice, &request(CtlCode::SET_REPARSE_POINT, file, link_to("x", 1))).await.unwrap();
-            // Somebody who may add nothing to the directory makes no file in it.
+            alice.close(file).await.unwrap();
+            // Somebody who may add nothing to the directory makes no file in it, and leads the link nowhere else.
             let options = CreateOptions::OPEN_REPARSE_POINT;
             let access = AccessMask::FILE_WRITE_ATTRIBUTES;
             let link = bob.open(&Wish { options, access, ..Wish::file(path) }).await.unwrap();
             let refused = control(&bob, &request(CtlCode::DELETE_REPARSE_POINT, link, back.clone())).await;
             assert_eq!(status(refused), NtStatus::ACCESS_DENIED, "{path}");
+            let refused = control(&bob, &request(CtlCode::SET_REPARSE_POINT, link, link_to("y", 1))).await;
+            assert_eq!(status(refused), NtStatus::ACCESS_DENIED, "{path}");
             bob.close(link).await.unwrap();
+            let file = alice.open(&Wish { options, ..Wish::file(path) }).await.unwrap();
+            control(&alice, &request(CtlCode::SET_REPARSE_POINT, file, link_to("y", 1))).await.unwrap();
             control(&alice, &request(CtlCode::DELETE_REPARSE_POINT, file, back.clone())).await.unwrap();
             assert_eq!(alice.shown(file).await.unwrap(), before, "{path}");
             alice.close(file).await.unwrap();
