@@ -621,26 +621,26 @@ impl Vfs {
     }
 
     /// The open nodes below `dir`, at any depth, in the order of their numbers. Open nodes mostly have the same
-    /// directories above them, so each of those is asked for its place once.
-    pub async fn open_below(&self, dir: NodeId) -> Result<Vec<NodeId>, Error> {
+    /// directories above them, so each of those is asked for its place once. An open file whose place cannot be found
+    /// out is left out: an open is of a file, not of its name, so it keeps its data wherever that is.
+    pub async fn open_below(&self, dir: NodeId) -> Vec<NodeId> {
         let (mut below, mut judged) = (Vec::new(), HashMap::new());
         for node in self.opens.open_nodes() {
-            if node != dir && self.is_below(node, dir, &mut judged).await? {
+            if self.is_below(node, dir, &mut judged).await {
                 below.push(node);
             }
         }
         below.sort_unstable();
-        Ok(below)
+        below
     }
 
     /// Whether `node` is below `dir`, at any depth. `judged` keeps the answers for the directories on the way.
-    async fn is_below(
-        &self,
-        node: NodeId,
-        dir: NodeId,
-        judged: &mut HashMap<NodeId, bool>,
-    ) -> Result<bool, Error> {
-        let (mut at, mut way, mut found) = (node, Vec::new(), None);
+    async fn is_below(&self, node: NodeId, dir: NodeId, judged: &mut HashMap<NodeId, bool>) -> bool {
+        // A stream is where its file is; one of the root is nowhere else.
+        let (mut at, mut way, mut found) = (self.base(node), Vec::new(), None);
+        if at == dir {
+            return false;
+        }
         for _ in 0..MAX_DEPTH {
             rt::yield_if_due().await;
             if at == NodeId::ROOT {
@@ -655,7 +655,12 @@ impl Vfs {
                     judged.get(&at).copied()
                 }
                 Err(Error::NotFound | Error::Stale) => Some(false),
-                Err(e) => return Err(e),
+                Err(e) => {
+                    tracing::debug!(
+                        "the place of {at:?}, which is open or above an open file, is not known: {e}"
+                    );
+                    return false;
+                }
             };
             if found.is_some() {
                 break;
@@ -663,10 +668,10 @@ impl Vfs {
             way.push(at);
         }
         // A name that is too deep says nothing about the directories on the way.
-        let Some(found) = found else { return Ok(false) };
+        let Some(found) = found else { return false };
         let room = MAX_JUDGED.saturating_sub(judged.len());
         judged.extend(way.into_iter().take(room).map(|at| (at, found)));
-        Ok(found)
+        found
     }
 
     /// The file or directory of a number: a stream's file, or the node itself.

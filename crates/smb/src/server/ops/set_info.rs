@@ -389,7 +389,7 @@ async fn vacate(cx: &OpContext, open: &Open) -> Result<bool, Failure> {
     let opens = open.vfs.opens();
     let mut asked = HashSet::new();
     loop {
-        let below = open.vfs.open_below(open.node).await?;
+        let below = open.vfs.open_below(open.node).await;
         // A handle that was reopened after its close, or was not closed, is in use (2.1.5.15.12, note 186).
         if below.iter().any(|node| asked.contains(node) || !opens.only_cached(*node)) {
             return Err(NtStatus::ACCESS_DENIED.into());

@@ -1,6 +1,7 @@
 //! What is open below a directory.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use futures_util::future::LocalBoxFuture;
 
@@ -38,44 +39,67 @@ fn each_directory_above_open_files_is_asked_once() {
         wanted.push(last);
         wanted.sort_unstable();
         places.store(0, Ordering::SeqCst);
-        assert_eq!(vfs.open_below(first).await.unwrap(), wanted);
+        assert_eq!(vfs.open_below(first).await, wanted);
         // Once for each open node, and for each directory of both chains and the root.
         let asked = places.load(Ordering::SeqCst);
         assert!(asked <= 2 * (FILES + DEPTH + 3) + 1, "{asked}");
         // An open file without a name is below nothing.
         vfs.remove(last, b"f0").await.unwrap();
-        assert_eq!(vfs.open_below(first).await.unwrap().len(), FILES);
+        assert_eq!(vfs.open_below(first).await.len(), FILES);
         drop(claims);
     })
     .unwrap();
 }
 
-/// A disk that does not tell where anything is.
-struct Lost(Ram);
+/// A backend that does not tell where a node is, once, and has no place for its root.
+struct Lost {
+    ram: Ram,
+    lost: Arc<Mutex<Option<NodeId>>>,
+}
 
 impl Backend for Lost {
     fn kind(&self) -> &'static str {
-        self.0.kind()
+        self.ram.kind()
     }
 
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match op {
-            Op::Place { .. } => Box::pin(async { Err(Error::Io(std::io::Error::from_raw_os_error(5))) }),
-            op => self.0.submit(op),
+            Op::Place { node } if node == ROOT => Box::pin(async { Err(Error::Invalid) }),
+            Op::Place { node } if self.lost.lock().unwrap().take_if(|lost| *lost == node).is_some() => {
+                Box::pin(async { Err(Error::Io(std::io::Error::from_raw_os_error(5))) })
+            }
+            op => self.ram.submit(op),
         }
     }
 }
 
 #[test]
-fn an_error_does_not_count_as_an_answer() {
-    let vfs = Vfs::new(Lost(Ram::new(LIMIT)));
+fn a_place_that_is_not_known_says_nothing_about_others_and_streams_are_where_their_file_is() {
+    let lost = Arc::new(Mutex::new(None));
+    let vfs = Vfs::new(Lost { ram: Ram::new(LIMIT), lost: lost.clone() });
     rt::block_on(async {
         let top = dir(&vfs, ROOT, "d").await.node;
-        let node = file(&vfs, top, "f").await.node;
-        let opening = Opening::new(Rights::READ, Rights::ALL, vfs.opens().key());
-        let claim = vfs.opens().open(node, &opening).await.unwrap();
-        assert!(matches!(vfs.open_below(top).await, Err(Error::Io(_))));
-        drop(claim);
+        let last = dir(&vfs, top, "d").await.node;
+        let mut nodes = Vec::new();
+        for name in ["f", "g"] {
+            nodes.push(file(&vfs, last, name).await.node);
+        }
+        let mut streams = Vec::new();
+        for base in [ROOT, top, last] {
+            streams.push(vfs.stream(base, b"s", true).await.unwrap().0.node);
+        }
+        let opening = || Opening::new(Rights::READ, Rights::ALL, vfs.opens().key());
+        let mut claims = Vec::new();
+        for node in nodes.iter().chain(&streams) {
+            claims.push(vfs.opens().open(*node, &opening()).await.unwrap());
+        }
+        let mut all = vec![nodes[0], nodes[1], streams[2]];
+        all.sort_unstable();
+        assert_eq!(vfs.open_below(top).await, all);
+        // Whoever is asked first is left out, and nobody else.
+        *lost.lock().unwrap() = Some(last);
+        assert_eq!(vfs.open_below(top).await.len(), all.len() - 1);
+        drop(claims);
     })
     .unwrap();
 }
