@@ -750,10 +750,18 @@ impl Group {
                             stopped.why
                         ));
                     }
-                    (Cause::Split | Cause::SetBack, Some(source)) if keep_here => source.overrule(tag).await,
-                    (Cause::Split | Cause::SetBack, Some(source)) if force => source.demote_for_any().await,
-                    (Cause::Split | Cause::SetBack, Some(source)) => source.demote().await,
-                    (Cause::Over, Some(source)) if keep_here => source.go_on_without().await,
+                    (Cause::Split | Cause::SetBack, Some(source)) if keep_here => {
+                        source.unless_full(source.overrule(tag)).await
+                    }
+                    (Cause::Split | Cause::SetBack, Some(source)) if force => {
+                        source.unless_full(source.demote_for_any()).await
+                    }
+                    (Cause::Split | Cause::SetBack, Some(source)) => {
+                        source.unless_full(source.demote()).await
+                    }
+                    (Cause::Over, Some(source)) if keep_here => {
+                        source.unless_full(source.go_on_without()).await
+                    }
                     (Cause::Log, _) => {
                         let side = host.side().await.map_err(|unusable| unusable.why)?;
                         let decided = match keep_here {
@@ -775,7 +783,7 @@ impl Group {
             // It counts already, and the other side learns so whenever it says hello.
             State::Source(source) if keep_here && source.is_disputed() => return Ok(()),
             State::Source(source) if !keep_here && source.is_disputed() => {
-                source.give_up().await.map_err(|e| e.to_string())?;
+                source.unless_full(source.give_up()).await.map_err(|e| e.to_string())?;
             }
             State::Destination(copy) if !keep_here && copy.is_disputed() => {
                 return copy.give_up().await.map_err(|e| e.to_string());

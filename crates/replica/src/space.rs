@@ -2,6 +2,7 @@
 //!
 //! While a side is opened or closed they do not wait: a full disk is an error then.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,6 +13,12 @@ use weft_store::Error;
 use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 
 use crate::journal::Side;
+
+/// Why a decision of an administrator is not carried out.
+pub(crate) const FULL: &str = "a disk is full here: make room first, and try again";
+
+/// How often somebody who does not wait for space looks whether there is any.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// How often a write that waits for space is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -50,6 +57,19 @@ impl Space {
     /// Whether something waits for space.
     pub fn is_wanted(&self) -> bool {
         self.0.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Carries out a step, unless it takes longer than a moment while something waits for space.
+    pub async fn unless_full<T>(&self, step: impl Future<Output = T>) -> Option<T> {
+        let mut step = pin!(step);
+        loop {
+            if let Ok(done) = rt::timeout(LOOK, step.as_mut()).await {
+                return Some(done);
+            }
+            if self.is_wanted() {
+                return None;
+            }
+        }
     }
 }
 

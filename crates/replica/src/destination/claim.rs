@@ -3,7 +3,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use weft_machine::rt::{self, uncancelled};
 use weft_wire::repl::MAX_SEQUENCE;
@@ -16,15 +15,13 @@ use crate::history::{self, Fork, fork, same};
 use crate::journal::Journal;
 use crate::peer::AHEAD_BYTES;
 use crate::replay;
+use crate::space;
 use crate::state::{State, Tail};
 use crate::status::{Mode, Phase, Role};
 
 /// How many epochs a source may be ahead of the destination that it claims. A higher epoch was not reached by counting
 /// promotions, and would leave no numbers for later sources.
 pub(crate) const MAX_EPOCHS_AHEAD: u64 = 1 << 32;
-
-/// How often a side that prepares for an exchange of roles checks for a full disk and the end of its session.
-const PREPARE_LOOK: Duration = Duration::from_millis(100);
 
 /// Why a copy on a full disk is not promoted.
 const FULL: &str = "a disk is full here, and what has arrived waits for it, so this copy does not become the source: make room first, and try again";
@@ -47,7 +44,7 @@ fn is_unnamed(state: &State, eras: &[Era]) -> bool {
 impl Destination {
     /// Answers a source that claims this side. A full disk is reported at once.
     pub(super) async fn hello(&self, hello: Hello) -> Result<Welcome, Refusal> {
-        let welcomed = match self.unless_full(self.welcome(&hello)).await {
+        let welcomed = match self.space.unless_full(self.welcome(&hello)).await {
             Some(welcomed) => welcomed,
             None => Err(self.turn_away(&hello)),
         };
@@ -57,24 +54,15 @@ impl Destination {
         welcomed
     }
 
-    /// Carries out a step; `None` if it waits for a full disk.
-    pub(super) async fn unless_full<T>(&self, step: impl Future<Output = T>) -> Option<T> {
-        let mut step = pin!(step);
-        loop {
-            if let Ok(done) = rt::timeout(PREPARE_LOOK, step.as_mut()).await {
-                return Some(done);
-            }
-            if self.space.is_wanted() {
-                return None;
-            }
-        }
-    }
-
     /// The refusal of a source whose claim waits for a full disk. A source that this side follows counts as heard from.
     fn turn_away(&self, hello: &Hello) -> Refusal {
         let now = self.side.wall.now_ms();
         let mut core = self.core();
-        if let Err(refusal) = self.judge_hello(&mut core, hello) {
+        // Its own source, which says hello again and again, does not settle what another one disputes.
+        let was_disputed = core.disputed;
+        let judged = self.judge_hello(&mut core, hello);
+        core.disputed |= was_disputed;
+        if let Err(refusal) = judged {
             return refusal;
         }
         (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
@@ -395,7 +383,7 @@ impl Destination {
         }
         let mut prepared = pin!(self.make_durable());
         while !self.space.is_wanted() {
-            match rt::timeout(PREPARE_LOOK, prepared.as_mut()).await {
+            match rt::timeout(space::LOOK, prepared.as_mut()).await {
                 Ok(done) => {
                     done.map_err(|e| self.medium(&e))?;
                     return self.check(session);
@@ -513,7 +501,7 @@ impl Destination {
                     replay::flush(&self.side).await?;
                     Ok::<_, Error>(turn)
                 };
-                self.unless_full(durable).await.ok_or(Error::State(FULL))??
+                self.space.unless_full(durable).await.ok_or(Error::State(FULL))??
             }
             // The source has given up already, so this waits for room.
             false => {

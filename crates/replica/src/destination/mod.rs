@@ -38,7 +38,7 @@ use crate::record::{Header, Kind, Record};
 use crate::replay::{self, Opened};
 use crate::scan::Damage;
 use crate::signal::{Gate, Signal};
-use crate::space::Space;
+use crate::space::{self, Space};
 use crate::state::State;
 use crate::status::{Mode, PeerStatus, Phase, Role, Status};
 
@@ -469,8 +469,7 @@ impl Destination {
 
     /// Makes a decision of an administrator durable, who is told of a full disk.
     async fn decide(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
-        const FULL: &str = "a disk is full here: make room first, and try again";
-        self.unless_full(self.persist(change)).await.ok_or(Error::State(FULL))?
+        self.space.unless_full(self.persist(change)).await.ok_or(Error::State(space::FULL))?
     }
 
     /// Appends records of consecutive sequences to the log. Answered when they are durable. Records that the log
@@ -683,7 +682,7 @@ impl Destination {
 
     async fn barrier(&self, session: u64) -> Result<(), Refusal> {
         self.check(session)?;
-        let flushed = self.unless_full(replay::flush(&self.side)).await.ok_or(Refusal::NoSpace)?;
+        let flushed = self.space.unless_full(replay::flush(&self.side)).await.ok_or(Refusal::NoSpace)?;
         flushed.map_err(|e| self.medium(&e))
     }
 

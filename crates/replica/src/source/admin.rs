@@ -19,6 +19,7 @@ use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::peer::Link;
 use crate::replay;
+use crate::space;
 use crate::state::{MAX_NAME, MAX_PEERS, PeerState, State};
 use crate::status::{Mode, Phase, Role, Verified};
 
@@ -318,6 +319,11 @@ impl Source {
         }
     }
 
+    /// Carries out a decision of an administrator, who is told of a full disk. Nobody else waits for such a decision.
+    pub async fn unless_full(&self, decision: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        self.space.unless_full(decision).await.ok_or(Error::State(space::FULL))?
+    }
+
     /// Makes a source that was superseded, or that does not count after a split, a destination: records that only it
     /// has will be overwritten. It has to be opened again as a [`Destination`](crate::destination::Destination). If it
     /// was set back, it then refuses sources that lack the records of its copy.
@@ -341,8 +347,6 @@ impl Source {
                 "no other source has taken over: `weft replica switch` exchanges the roles",
             ));
         }
-        // Nothing is written to it any more, and whoever decides is told of a full disk.
-        self.space.be_patient(false);
         self.handle(|core| {
             // From now on the bitmaps name the ranges that only this side may have changed, whatever leaves its log.
             let fill = self.log.fill();
@@ -411,7 +415,6 @@ impl Source {
             }) => *by,
             _ => return Err(Error::State("there is no other source to overrule")),
         };
-        self.space.be_patient(false);
         // The era has to begin behind the last record that is there after a crash as well.
         let after = self.log.fill().last;
         self.log.durable_through(after, || self.log.failure()).await.map_err(Error::Halted)?;

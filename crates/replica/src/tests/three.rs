@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join3};
+use weft_machine::rt;
 
 use super::stories::{K, start, tell, write};
 use super::world::{ALIVE, Start, World};
@@ -322,5 +323,32 @@ fn a_decision_that_cannot_be_written_is_none() {
         second.demote().await.expect("the disk works again");
         world.kill(1);
         assert_eq!(world.role(1).await, Role::Destination);
+    });
+}
+
+#[test]
+fn a_decision_on_a_full_disk_is_refused_and_can_be_made_when_there_is_room() {
+    tell(async {
+        for keep_here in [true, false] {
+            let world = three().await;
+            switched(&world, &[0]).await;
+            world.destination(1).promote(78, ALIVE).await.expect("it is promoted");
+            let second = opened(&world, 1, &[0]).await;
+            second.greeted().await;
+            let journal = &world.nodes[1].journal;
+            let decide = async || match keep_here {
+                true => second.unless_full(second.overrule(79)).await,
+                false => second.unless_full(second.demote()).await,
+            };
+            journal.fill(true);
+            for _ in 0..2 {
+                let why = decide().await.expect_err("its disk is full").to_string();
+                assert!(why.contains("make room first"), "{why}");
+            }
+            journal.fill(false);
+            // What waits is tried again every second.
+            rt::sleep(Duration::from_secs(2)).await;
+            decide().await.expect("there is room");
+        }
     });
 }
