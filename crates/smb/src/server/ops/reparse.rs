@@ -154,7 +154,6 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     let wish = Wish::parse(input)?;
-    recall(cx, open).await?;
     let attr = vfs.getattr(open.node).await?;
     may_be_lost(vfs, open.node).await?;
     match attr.kind {
@@ -183,6 +182,11 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
             New { make: Make::Special(special), mode: Some(attr.mode), descriptor: None }
         }
     };
+    // Others are disturbed by those only who may do all this. What they write back, and who may then lose its
+    // descriptor, is another question.
+    recall(cx, open).await?;
+    let attr = vfs.getattr(open.node).await?;
+    security::may_lose_descriptor(cx, open, &attr).await?;
     replace(cx, open, place, attr, new).await
 }
 
@@ -287,7 +291,8 @@ async fn prepare(
     let rights = if has_data { rights_of_access(open.access) } else { Rights::NONE };
     let reach = if has_data { Reach::Data } else { Reach::Attributes };
     let opening = Opening { reach, past_grace: true, ..Opening::new(rights, Rights::ALL, vfs.opens().key()) };
-    let claim = vfs.opens().open(made.node, &opening).await?;
+    // Nobody keeps the old file from others by opening the new one first.
+    let claim = vfs.opens().try_open(made.node, &opening)?;
     // Before its owner and descriptor say who may open it.
     let alone = claim.alone()?;
     keep_owner(vfs, before, made).await?;
@@ -400,11 +405,11 @@ pub(super) async fn delete(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Re
         return Err(status::IO_REPARSE_TAG_MISMATCH.into());
     }
     let vfs = &open.vfs;
-    recall(cx, open).await?;
     let to_directory = open.kind == Kind::Symlink && symlink::is_to_directory(vfs, open.node).await?;
-    let attr = vfs.getattr(open.node).await?;
     let place = open.place().await?;
     let descriptor = security::birth(cx, vfs, place.dir, None, to_directory).await?;
+    recall(cx, open).await?;
+    let attr = vfs.getattr(open.node).await?;
     let make = if to_directory { Make::Dir } else { Make::File };
     let mode = match attr.kind {
         // The permissions of a link mean nothing, and what it was before it became one is unknown.

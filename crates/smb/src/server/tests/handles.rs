@@ -690,6 +690,12 @@ fn a_file_becomes_a_link_once_handles_that_are_kept_for_caches_are_closed() {
             let message = alice.request(Command::Ioctl, |out| set.emit(out));
             alice.send(message);
         };
+        // Who is refused for another reason disturbs nobody.
+        assert_eq!(bob.write(cached, b"x").await, NtStatus::SUCCESS);
+        begin(&mut alice);
+        assert_ne!(alice.recv().await.unwrap().0.status, NtStatus::SUCCESS);
+        assert_eq!(bob.close(cached).await, NtStatus::SUCCESS);
+        let cached = create(&mut bob, &name(CreateDisposition::Overwrite)).await.unwrap().file;
         // A client that keeps its handle keeps the file.
         begin(&mut alice);
         let left = told_of(&mut bob, 1).await;
