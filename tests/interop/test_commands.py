@@ -78,6 +78,13 @@ class Smbd:
             if self.process.poll() is not None:
                 raise RuntimeError((state / "log").read_text())
             time.sleep(0.05)
+        # It listens before it is ready: once, on a busy machine, it answered the first log-on with NO_MEMORY.
+        ask = ["smbclient", "//127.0.0.1/data", "-p", str(self.port), "-U", f"{self.user}%{weft.PASSWORD}", "-c", "ls"]
+        end = time.monotonic() + 30
+        while (said := subprocess.run(ask, capture_output=True, text=True)).returncode:
+            if time.monotonic() > end:
+                raise RuntimeError(said.stdout + said.stderr)
+            time.sleep(0.2)
 
     def url(self, path="", share="data"):
         return f"smb://{self.user}@127.0.0.1:{self.port}/{share}/{path}"
