@@ -190,7 +190,8 @@ async fn enter_share(session: &Session, dial: &Dial<'_>) -> Result<Tree, Failure
         Some(NtStatus::ACCESS_DENIED) => {
             format!("share {share} on {host}: {user} may not use it, or it requires --encrypt").into()
         }
-        _ => Failure::from(e),
+        Some(_) => format!("share {share} on {host}: {e}").into(),
+        None => Failure::from(e),
     })
 }
 
