@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_machine::rt;
 
 use super::stories::{K, pair, start, tell, write};
-use super::three::{following, opened};
+use super::three::{comes_back, following, opened};
 use super::world::{ALIVE, Start};
 use crate::error::Objection;
 use crate::source::{Config, First, OnLoss};
@@ -104,15 +104,7 @@ fn a_copy_whose_disk_is_full_refuses_the_other_source_of_a_split_for_what_it_is(
         write(&block, 4096, 4096, 3).await;
         world.until("its disk is full", || copy.status().full).await;
         world.kill(1);
-        let first = world.open_source(0).await;
-        world.ship(0, 1, 2);
-        let (phase, _) = first.until_halted().await;
-        assert!(matches!(phase, Phase::Superseded | Phase::SplitBrain), "{phase:?}");
-        first.until_links_ended().await;
-        first.overrule(78).await.expect("it counts");
-        world.kill(0);
-        let first = world.open_source(0).await;
-        first.remove_peer(0).await.expect("it is away");
+        comes_back(&world).await;
         let told = copy.objections();
         world.ship(0, 1, 2);
         world.until("both sides were written to", || copy.is_disputed()).await;

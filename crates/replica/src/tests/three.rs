@@ -53,15 +53,35 @@ async fn switched(world: &World, others: &[usize]) -> Arc<Source> {
     source
 }
 
+/// Host 2 is the source, as host 1 hears only after its promotion.
+async fn promoted_beside_a_source(world: &World) -> Arc<Source> {
+    switched(world, &[0]).await;
+    // Nobody has told host 1, and its operator takes the source for lost.
+    world.destination(1).promote(78, ALIVE).await.expect("it is promoted");
+    let second = opened(world, 1, &[0]).await;
+    second.greeted().await;
+    second
+}
+
+/// Host 0, which was the source before host 1 was promoted, is opened again without it, and is said to count; host 2,
+/// which follows host 1, has refused it.
+pub(super) async fn comes_back(world: &World) {
+    let first = world.open_source(0).await;
+    world.ship(0, 1, 2);
+    let (phase, _) = first.until_halted().await;
+    assert!(matches!(phase, Phase::Superseded | Phase::SplitBrain), "{phase:?}");
+    first.until_links_ended().await;
+    first.overrule(78).await.expect("it counts");
+    world.kill(0);
+    let first = world.open_source(0).await;
+    first.remove_peer(0).await.expect("it is away");
+}
+
 #[test]
 fn a_promoted_copy_hears_of_another_source_before_anything_is_answered() {
     tell(async {
         let world = three().await;
-        switched(&world, &[0]).await;
-        // Nobody has told host 1, and its operator takes the source for lost.
-        world.destination(1).promote(78, ALIVE).await.expect("it is promoted");
-        let second = opened(&world, 1, &[0]).await;
-        second.greeted().await;
+        let second = promoted_beside_a_source(&world).await;
         let halted = second.halted().map(|(phase, _)| phase);
         assert_eq!(halted, Some(Phase::SplitBrain), "its fronts would be opened");
     });
@@ -238,16 +258,7 @@ async fn gives_up(had: Had) {
         }
         _ => copy,
     };
-    // The first source comes back, and is said to count.
-    let first = world.open_source(0).await;
-    world.ship(0, 1, 2);
-    let (phase, _) = first.until_halted().await;
-    assert!(matches!(phase, Phase::Superseded | Phase::SplitBrain), "{phase:?}");
-    first.until_links_ended().await;
-    first.overrule(78).await.expect("it counts");
-    world.kill(0);
-    let first = world.open_source(0).await;
-    first.remove_peer(0).await.expect("it is away");
+    comes_back(&world).await;
     world.ship(0, 1, 2);
     world.until("both sides were written to", || copy.is_disputed()).await;
     copy.give_up().await.expect("what it has may go");
@@ -305,10 +316,7 @@ fn a_source_that_gives_up_for_a_copy_from_before_its_own_promotion_is_compared_a
 fn a_decision_that_cannot_be_written_is_none() {
     tell(async {
         let world = three().await;
-        switched(&world, &[0]).await;
-        world.destination(1).promote(78, ALIVE).await.expect("it is promoted");
-        let second = opened(&world, 1, &[0]).await;
-        second.greeted().await;
+        let second = promoted_beside_a_source(&world).await;
         let before = second.status();
         let journal = &world.nodes[1].journal;
         for _ in 0..2 {
@@ -331,10 +339,7 @@ fn a_decision_on_a_full_disk_is_refused_and_can_be_made_when_there_is_room() {
     tell(async {
         for keep_here in [true, false] {
             let world = three().await;
-            switched(&world, &[0]).await;
-            world.destination(1).promote(78, ALIVE).await.expect("it is promoted");
-            let second = opened(&world, 1, &[0]).await;
-            second.greeted().await;
+            let second = promoted_beside_a_source(&world).await;
             let journal = &world.nodes[1].journal;
             let decide = async || match keep_here {
                 true => second.unless_full(second.overrule(79)).await,
