@@ -30,8 +30,9 @@ const FULL: &str = "a disk is full here, and what has arrived waits for it, so t
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
 
 /// Whether neither the log nor the bitmap of a source of this history names what this side lacks. That is so if this
-/// side has lost records and follows another history, shares none with the source, or is in the middle of a resync by another source, whose bitmap
-/// alone names the missing blocks. Records of its own history are named by the source's log or bitmap.
+/// side has lost records and follows another history, shares none with the source, or is in the middle of a resync by
+/// another source, whose bitmap alone names the missing blocks. Records of its own history are named by the source's
+/// log or bitmap.
 fn is_unnamed(state: &State, eras: &[Era]) -> bool {
     let (own, Some(latest)) = (state.era(), eras.last()) else { return true };
     let is_its_source = latest.epoch == own.epoch && eras.iter().any(|era| same(era, &own));
@@ -463,7 +464,8 @@ impl Destination {
 
     /// Makes this side the source, under an era of this random tag, with every record of its log. It has to be opened
     /// again as a [`Source`](crate::source::Source). Fails if there is an objection at that moment which `force` does
-    /// not override: the old source may still answer writes, or a resync is under way. Fails at once if a disk here is full.
+    /// not override: the old source may still answer writes, or a resync is under way. Fails at once if a disk here is
+    /// full.
     pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
         let epoch = {
             let mut core = self.core();

@@ -452,20 +452,25 @@ impl Source {
             (core.halted.is_some() || core.active.is_empty()).then_some(())
         });
         idle.await;
-        let mut last = self.checkpoint().await;
-        let fill = self.log.fill();
-        if last.is_ok() && fill.first <= fill.last {
-            // A destination lacks the records that stay. If the group ends, the log goes, and the volumes have them alone.
-            last = replay::flush(&self.side).await;
-        } else if last.is_ok() {
-            // Every record that was sent is durable.
-            last = self.persist(|state| (state.closed, state.ahead) = (true, false)).await;
-        }
-        match &last {
+        let closed = self.put_away_log().await;
+        match &closed {
             Ok(()) => self.halt(Phase::Suspended, "it was closed".into(), None),
             Err(e) => self.halt(Phase::Failed, format!("it could not be closed: {e}"), None),
         }
-        last
+        closed
+    }
+
+    /// Empties the log as far as possible; the volumes have the rest of it, durably.
+    async fn put_away_log(&self) -> Result<(), Error> {
+        self.checkpoint().await?;
+        let fill = self.log.fill();
+        if fill.first <= fill.last {
+            // A destination lacks the records that stay. If the group ends, the log goes, and the volumes have them
+            // alone.
+            return replay::flush(&self.side).await;
+        }
+        // Every record that was sent is durable.
+        self.persist(|state| (state.closed, state.ahead) = (true, false)).await
     }
 }
 

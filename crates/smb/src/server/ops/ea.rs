@@ -10,18 +10,25 @@ use weft_wire::smb2::fscc::ea::{FullEa, parse_names};
 
 use crate::server::context::Failure;
 
+/// All names but those of weft's own attributes.
+async fn foreign(vfs: &Vfs, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
+    let mut names = vfs.list_xattrs(node).await?;
+    names.retain(|name| !name.starts_with(OWN_XATTRS));
+    Ok(names)
+}
+
 /// The visible names, as the store spells them.
 async fn names(vfs: &Vfs, node: NodeId) -> Result<Vec<Vec<u8>>, Failure> {
-    let mut names = vfs.list_xattrs(node).await?;
-    names.retain(|name| !name.starts_with(OWN_XATTRS) && name.is_ascii());
+    let mut names = foreign(vfs, node).await?;
+    names.retain(|name| name.is_ascii());
     names.sort_unstable();
     Ok(names)
 }
 
 /// Whether a file or directory has any.
 pub(super) async fn has_any(vfs: &Vfs, node: NodeId) -> Result<bool, Failure> {
-    match vfs.list_xattrs(node).await {
-        Ok(names) => Ok(names.iter().any(|name| !name.starts_with(OWN_XATTRS))),
+    match foreign(vfs, node).await {
+        Ok(names) => Ok(!names.is_empty()),
         // A file system without them.
         Err(Error::NotSupported) => Ok(false),
         Err(e) => Err(e.into()),

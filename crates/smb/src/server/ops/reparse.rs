@@ -155,7 +155,7 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
     }
     let wish = Wish::parse(input)?;
     let attr = vfs.getattr(open.node).await?;
-    may_be_lost(vfs, open.node).await?;
+    may_be_lost(vfs, &attr).await?;
     match attr.kind {
         // A pipe cannot be a directory.
         Kind::Dir if matches!(wish, Wish::Special(_)) => return Err(NtStatus::FILE_IS_A_DIRECTORY.into()),
@@ -200,8 +200,8 @@ async fn recall(cx: &OpContext, open: &Open) -> Result<(), Failure> {
 }
 
 /// Whether the file or directory has nothing that a reparse point of this host cannot keep.
-async fn may_be_lost(vfs: &Vfs, node: NodeId) -> Result<(), Failure> {
-    let attr = vfs.getattr(node).await?;
+async fn may_be_lost(vfs: &Vfs, attr: &Attr) -> Result<(), Failure> {
+    let node = attr.node;
     match attr.kind {
         Kind::Symlink | Kind::Special(_) => return Ok(()),
         Kind::File if attr.size > 0 => return Err(status::IO_REPARSE_DATA_INVALID.into()),
@@ -328,7 +328,7 @@ impl Named<'_> {
 /// Gives `new` the name of `old` and removes the latter. If this fails, both have the names that they had.
 async fn exchange(vfs: &Vfs, new: Named<'_>, old: Named<'_>) -> Result<(), Failure> {
     // Protocols without opens, and other programs, may have written to it or renamed it meanwhile.
-    may_be_lost(vfs, old.attr.node).await?;
+    may_be_lost(vfs, &vfs.getattr(old.attr.node).await?).await?;
     new.verify(vfs).await?;
     old.verify(vfs).await?;
     if new.attr.kind != Kind::Dir && old.attr.kind != Kind::Dir {
