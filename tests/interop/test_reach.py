@@ -225,6 +225,9 @@ class Reach(unittest.TestCase):
             said = self.said("ls", f"smb://{weft.USER}@127.0.0.1:445/data")
             self.assertIn("127.0.0.1:445: Connection refused", said)
             self.assertNotIn("4450", said)
+            # So does doctor.
+            done = weft.run(weft.WEFT, "doctor", "127.0.0.1", "--user", weft.USER, check=False)
+            self.assertIn("nothing listens at 445; 4450, the default of weft serve, answers and is used", done.stdout)
 
     def test_shared_memory_leads_to_the_server_that_was_named(self):
         """Two servers with the same RDMA port, each with sockets of its own, like two containers on one host: the

@@ -31,6 +31,21 @@ class Descriptors(unittest.TestCase):
             self.assertIn("ACL:Everyone:DENIED/0x0/W", shown)
             self.assertNotIn("Authenticated Users", shown)
 
+    def test_a_copy_by_nfs_keeps_them(self):
+        with weft.serving(ports={"smb": 445}) as server:
+            file, new = server.folder / "file", server.folder.parent / "new"
+            file.write_text("old")
+            new.write_text("new")
+            url = f"nfs://127.0.0.1:{server.ready['nfs_port']}/data/file?vers=4.1"
+            said = weft.run(weft.WEFT, "cp", new, url).stderr
+            self.assertNotIn("in place", said)
+            self.cacls(server, "file", "--set", f"ACL:{weft.USER}:ALLOWED/0/FULL,ACL:Everyone:ALLOWED/0/FULL")
+            before = self.cacls(server, "file")
+            new.write_text("newer")
+            said = weft.run(weft.WEFT, "cp", new, url).stderr
+            self.assertIn("is written in place: it has an ACL or named attributes", said)
+            self.assertEqual((file.read_text(), self.cacls(server, "file")), ("newer", before))
+
     def test_they_hold(self):
         with weft.serving(ports={"smb": 445}) as server:
             (server.folder / "file").write_text("mine")

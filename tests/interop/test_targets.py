@@ -247,6 +247,16 @@ class Targets(unittest.TestCase):
             done = self.cp(large, url(link.name))
             self.assertTrue(weft.same(large, there) and weft.same(large, other), done.stderr)
             self.assertTrue(link.is_symlink())
+            if version == "vers=4.1":
+                os.unlink(other)
+                weft.smbclient(self.server, f"put /etc/hostname {there.name}:stream")
+                kept = {name: os.getxattr(there, name) for name in os.listxattr(there)}
+                inode = os.stat(there).st_ino
+                done = self.cp(self.work / "new", url(there.name))
+                self.assertIn("is written in place: it has an ACL or named attributes", done.stderr)
+                self.assertEqual((there.read_bytes(), os.stat(there).st_ino), (CONTENT, inode))
+                self.assertIn("user.weft.stream.stream", kept)
+                self.assertEqual({name: os.getxattr(there, name) for name in os.listxattr(there)}, kept)
         self.assertEqual([name for name in os.listdir(self.there) if "partial" in name], [])
 
 

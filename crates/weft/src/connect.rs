@@ -30,6 +30,7 @@ use zeroize::Zeroizing;
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::connect::probe::Spoken;
+use crate::default_port;
 use crate::fault::Misuse;
 use crate::out::{ShellCommand, shell_word};
 use crate::partial::mixed_text;
@@ -38,12 +39,6 @@ use crate::providers;
 use crate::url::{Scheme, Url, escaped};
 use crate::when::When;
 
-/// Default port of SMB Direct on iWARP ([MS-SMBD] 1.9).
-const SMB_DIRECT_PORT: u16 = 5445;
-/// Default port of NFS over RDMA (RFC 8267 section 6).
-const NFS_RDMA_PORT: u16 = 20049;
-/// Default SMB port of `weft serve`; listening on it needs no privilege.
-pub(crate) const WEFT_SMB_PORT: u16 = 4450;
 /// How long a port on loopback may take to answer.
 const LOOPBACK_LIMIT: Duration = Duration::from_secs(1);
 /// Time limit for setting up RDMA with one address, including the protocol's negotiation. A provider's own set-up
@@ -585,12 +580,13 @@ async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
         let all: Vec<_> = ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
         reach::first(&all, async |addr| Stream::connect_within(addr, LOOPBACK_LIMIT).await).await.is_ok()
     };
-    if loopback && !open(url.port).await && open(WEFT_SMB_PORT).await {
+    if loopback && !open(url.port).await && open(default_port::WEFT_SMB).await {
         note!(
-            "weft: nothing listens on {}; port {WEFT_SMB_PORT}, the default of weft serve, answers and is used",
-            reach::authority(&url.host, url.port)
+            "weft: nothing listens on {}; port {}, the default of weft serve, answers and is used",
+            reach::authority(&url.host, url.port),
+            default_port::WEFT_SMB
         );
-        return Ok(Url { port: WEFT_SMB_PORT, ..url.clone() });
+        return Ok(Url { port: default_port::WEFT_SMB, ..url.clone() });
     }
     Ok(url.clone())
 }

@@ -16,6 +16,7 @@ mod compare;
 mod config;
 mod connect;
 mod copy;
+mod default_port;
 mod demo;
 mod doctor;
 mod exports;

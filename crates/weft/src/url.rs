@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use crate::args::default_user;
+use crate::default_port;
 use crate::fault::Misuse;
 use crate::host::{in_brackets, is_ipv6};
 use crate::out::{ShellCommand, shell_word};
@@ -145,8 +146,8 @@ impl Url {
         let split = text.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
         let split = split.as_ref().map(|(scheme, rest)| (scheme.as_str(), *rest));
         let (scheme, rest, default_port) = match split {
-            Some(("smb", rest)) => (Scheme::Smb, rest, 445),
-            Some(("nfs", rest)) => (Scheme::Nfs, rest, 2049),
+            Some(("smb", rest)) => (Scheme::Smb, rest, default_port::SMB),
+            Some(("nfs", rest)) => (Scheme::Nfs, rest, default_port::NFS),
             Some(("cifs", rest)) => {
                 let meant = Url::parse_server(&format!("smb://{rest}"))?;
                 return Err(UrlError::Cifs(meant.map_or(text.to_owned(), |url| url.with_user().to_string())));

@@ -4,6 +4,8 @@
 //! Arguments and results follow [`Call`] and [`Reply`] in the stream. Callers match replies to calls and decide who may
 //! call.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::xdr::{Decoder, Encoder, Malformed};
@@ -115,6 +117,23 @@ impl AuthStat {
     pub const BADCRED: AuthStat = AuthStat(1);
     /// Rejected for security reasons.
     pub const TOOWEAK: AuthStat = AuthStat(5);
+}
+
+impl fmt::Display for AuthStat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (words, name) = match self.0 {
+            1 => ("it cannot read the credential", "AUTH_BADCRED"),
+            2 => ("it has dropped the credential", "AUTH_REJECTEDCRED"),
+            3 => ("it cannot read the verifier", "AUTH_BADVERF"),
+            4 => ("the verifier has expired or was used before", "AUTH_REJECTEDVERF"),
+            5 => ("it wants stronger authentication", "AUTH_TOOWEAK"),
+            6 => ("it sent a wrong verifier", "AUTH_INVALIDRESP"),
+            13 => ("it wants Kerberos", "RPCSEC_GSS_CREDPROBLEM"),
+            14 => ("the Kerberos context is invalid", "RPCSEC_GSS_CTXPROBLEM"),
+            other => return write!(f, "auth_stat {other}"),
+        };
+        write!(f, "{words} ({name})")
+    }
 }
 
 /// The header of a call; the arguments follow.
@@ -244,6 +263,29 @@ pub enum Reply {
     },
     /// The credential is refused.
     AuthError(AuthStat),
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reply::Success => f.write_str("the server carried the call out"),
+            Reply::ProgramUnavailable => {
+                f.write_str("the server does not have this RPC program (PROG_UNAVAIL)")
+            }
+            Reply::ProgramMismatch { low, high } => {
+                write!(f, "the server has only versions {low} to {high} of this RPC program (PROG_MISMATCH)")
+            }
+            Reply::ProcedureUnavailable => {
+                f.write_str("the server does not have this procedure (PROC_UNAVAIL)")
+            }
+            Reply::GarbageArgs => f.write_str("the server cannot read the arguments (GARBAGE_ARGS)"),
+            Reply::SystemError => f.write_str("the server failed (SYSTEM_ERR)"),
+            Reply::RpcMismatch { low, high } => {
+                write!(f, "the server has only versions {low} to {high} of RPC (RPC_MISMATCH)")
+            }
+            Reply::AuthError(stat) => write!(f, "the server refuses who is calling: {stat}"),
+        }
+    }
 }
 
 impl Reply {

@@ -50,7 +50,7 @@ pub enum Error {
     #[error("mount refused: {0}")]
     Mount(MountStatus),
     /// The server did not carry the call out.
-    #[error("call refused: {0:?}")]
+    #[error("{0}")]
     Rpc(Reply),
     /// The reply does not parse.
     #[error("{0}")]

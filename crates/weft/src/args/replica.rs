@@ -6,6 +6,7 @@ use clap::{Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{Transport, default_user, parse_size};
+use crate::default_port;
 use crate::serve::replica::names::GroupName;
 
 /// `weft replica`.
@@ -66,7 +67,7 @@ pub(crate) struct Other {
     #[arg(long, default_value_t = default_user(), value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub user: String,
     /// TCP port of SMB on the other host
-    #[arg(long, value_name = "N", default_value_t = 4450, value_parser = super::number::<u16>(1..))]
+    #[arg(long, value_name = "N", default_value_t = default_port::WEFT_SMB, value_parser = super::number::<u16>(1..))]
     pub smb_port: u16,
     /// Transport to use
     #[arg(long, value_enum, default_value_t = Transport::Auto)]

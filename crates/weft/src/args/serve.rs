@@ -11,7 +11,8 @@ use super::{
     within_memory,
 };
 use crate::addresses::{Addresses, LOCALHOST};
-use crate::config::{MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, SMB_DIRECT_PORT, SMB_PORT};
+use crate::config::{MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
+use crate::default_port;
 
 /// `weft serve`.
 #[derive(clap::Args, Debug)]
@@ -78,10 +79,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR", default_value = LOCALHOST)]
     pub listen: Vec<Addresses>,
     /// TCP port of SMB; 0 picks a free one
-    #[arg(long, value_name = "N", default_value_t = SMB_PORT, value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", default_value_t = default_port::WEFT_SMB, value_parser = number::<u16>(..))]
     pub smb_port: u16,
     /// Port of SMB Direct, for every provider; 0 picks a free one
-    #[arg(long, value_name = "N", default_value_t = SMB_DIRECT_PORT, value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", default_value_t = default_port::SMB_DIRECT, value_parser = number::<u16>(..))]
     pub smbd_port: u16,
     /// TCP port of NFS; 0 picks a free one
     #[arg(long, value_name = "N", group = "nfs", value_parser = number::<u16>(..))]

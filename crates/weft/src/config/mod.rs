@@ -22,13 +22,8 @@ pub(crate) use self::key::{Key, Origin};
 pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
+use crate::default_port;
 
-/// The default port of SMB, usable without root: 445 is reserved.
-pub(crate) const SMB_PORT: u16 = 4450;
-/// Where clients look for SMB Direct on iWARP ([MS-SMBD] 2.1); Linux's cifs tries no other port.
-pub(crate) const SMB_DIRECT_PORT: u16 = 5445;
-/// The port that NBD clients assume.
-pub(crate) const NBD_PORT: u16 = 10809;
 /// The default of [`Limits::buffers_bytes`].
 pub(crate) const BUFFERS_BYTES: u64 = 1 << 30;
 /// The default of [`CaptureConfig::limit_bytes`].
@@ -99,8 +94,8 @@ impl Default for Listeners {
     fn default() -> Listeners {
         Listeners {
             addresses: vec![Addresses::default()],
-            smb_port: SMB_PORT,
-            smb_direct_port: SMB_DIRECT_PORT,
+            smb_port: default_port::WEFT_SMB,
+            smb_direct_port: default_port::SMB_DIRECT,
             nfs_port: None,
             nfs_rdma_port: None,
             mountd_port: None,

@@ -14,12 +14,11 @@ use weft_smb::client::{Referral, Target};
 use super::Dial;
 use super::smb::{Entered, enter};
 use crate::Failure;
+use crate::default_port;
 use crate::url::Url;
 
 /// Maximum number of links in a row: more are probably a loop.
 const MOST_LINKS: usize = 8;
-/// SMB port of a link's target, unless it is a server that we already know by another port.
-const SMB_PORT: u16 = 445;
 
 /// Maps the user's paths to the paths at the links' targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,7 +116,8 @@ fn behind(from: &Url, target: &Target, rest: &str) -> Url {
     let same = target.host.eq_ignore_ascii_case(&from.host);
     Url {
         host: target.host.clone(),
-        port: if same { from.port } else { SMB_PORT },
+        // A server that we already know may have another port.
+        port: if same { from.port } else { default_port::SMB },
         share: target.share.clone(),
         path: join(&target.path, rest),
         rdma_port: from.rdma_port.filter(|_| same),

@@ -26,10 +26,11 @@ use weft_wire::mount::MountStatus;
 
 use super::reach;
 use super::{
-    Agreed, Answer, Behind, Dial, FILE_MODE, Medium, NFS_RDMA_PORT, Partial, RemoteDraft, RemoteEntry,
-    RemoteFile, RemoteFolder, RemoteStat, UNDER_WAY, let_in, note_shown,
+    Agreed, Answer, Behind, Dial, FILE_MODE, Medium, Partial, RemoteDraft, RemoteEntry, RemoteFile,
+    RemoteFolder, RemoteStat, UNDER_WAY, let_in, note_shown,
 };
 use crate::Failure;
+use crate::default_port;
 use crate::fault::Misuse;
 use crate::partial::partial_name;
 use crate::providers;
@@ -194,7 +195,7 @@ async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn 
     let connect = async |addr| {
         rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), dial.pool.clone()).await
     };
-    let port = dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT);
+    let port = dial.url.rdma_port.unwrap_or(default_port::NFS_RDMA);
     let connected = dial.rdma(&format!("NFS over RDMA by {}", medium.name()), port, connect).await;
     let (addr, channel) = connected.map_err(|e| match dial.url.rdma_port {
         Some(_) => e,
@@ -218,7 +219,7 @@ fn again(dial: &Dial<'_>, medium: Medium) -> weft_nfs::client::Dial {
     let congestion = dial.congestion.map(str::to_owned);
     let port = match medium {
         Medium::Tcp => dial.url.port,
-        _ => dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT),
+        _ => dial.url.rdma_port.unwrap_or(default_port::NFS_RDMA),
     };
     let addresses = dial.addresses(port);
     Rc::new(move || {
@@ -654,18 +655,43 @@ impl Export {
     /// Moves `from` over `to`, keeping the mode and owner of `to`; a new file gets `mode`.
     async fn replace(&self, from: &str, to: &str, mode: u32) -> Result<(), Failure> {
         match either!(&self.mount, mount => mount.stat(to).await) {
-            // Its hard links must see the new content, and the owner that we cannot set must keep it.
-            Ok(there) if there.nlink > 1 || !self.take_attributes(from, &there).await? => {
-                note!(
-                    "weft: {to} is written in place: it has hard links, or an owner or mode that cannot be kept"
-                );
-                return self.overwrite_alone(from, to).await;
+            Ok(there) => {
+                if let Some(why) = self.why_in_place(from, to, &there).await? {
+                    note!("weft: {to} is written in place: it has {why}");
+                    return self.overwrite_alone(from, to).await;
+                }
             }
             Err(e) if e.status() == Some(Status::NOENT) => self.give_mode(from, mode).await?,
             Err(e) => return Err(e.into()),
-            Ok(_) => {}
         }
         Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
+    }
+
+    /// What the target `to` has that `from` would lack in its place, although it gets mode and owner. Version 3 shows
+    /// neither ACLs nor extended attributes.
+    async fn why_in_place(
+        &self,
+        from: &str,
+        to: &str,
+        there: &Attributes,
+    ) -> Result<Option<&'static str>, Failure> {
+        if there.nlink > 1 {
+            return Ok(Some("hard links"));
+        }
+        if !self.take_attributes(from, there).await? {
+            return Ok(Some("an owner or mode that cannot be kept"));
+        }
+        let Mounted::V4(mount) = &self.mount else { return Ok(None) };
+        let more = match mount.extras(to).await {
+            // Longer than we read: what cannot be compared is not replaced.
+            Err(Error::Malformed(_)) => true,
+            extras => extras? != mount.extras(from).await?,
+        };
+        if more {
+            // It is still read by its owner, whom the target's mode may shut out.
+            self.set(from, SetAttributes { mode: Some(PRIVATE_MODE), ..SetAttributes::default() }).await?;
+        }
+        Ok(more.then_some("an ACL or named attributes"))
     }
 
     /// Gives a partial file the mode of a new one, unless the server ignores modes.

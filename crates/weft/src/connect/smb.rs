@@ -29,10 +29,11 @@ use super::links::{self, Through};
 use super::reach::authority;
 use super::{
     Agreed, Answer, Behind, Dial, Medium, Partial, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
-    RemoteShare, RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in, note_shown,
+    RemoteShare, RemoteStat, UNDER_WAY, let_in, note_shown,
 };
 use crate::Failure;
 use crate::args::Transport;
+use crate::default_port;
 use crate::partial::partial_name;
 use crate::transfer::join;
 use crate::url::Url;
@@ -94,7 +95,7 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
     };
     let mut last: Option<Failure> = None;
     for (medium, reason) in dial.choices(worth_trying) {
-        let port = port_of(medium).unwrap_or(SMB_DIRECT_PORT);
+        let port = port_of(medium).unwrap_or(default_port::SMB_DIRECT);
         // A shared-memory socket is named by a port alone, so the server's identity must be checked.
         let server = asked.filter(|_| medium == Medium::Shm);
         match log_on(dial, (medium, port), server, password).await {
@@ -182,17 +183,24 @@ fn named_for(dial: &Dial<'_>, failure: Failure) -> Failure {
 
 /// Connects to the share of the URL.
 async fn enter_share(session: &Session, dial: &Dial<'_>) -> Result<Tree, Failure> {
-    let Url { host, user, share, .. } = dial.url;
-    session.tree(share).await.map_err(|e| match e.status() {
-        Some(NtStatus::BAD_NETWORK_NAME) => {
-            format!("no share {share} on {host}; `{}` lists the shares", dial.url.server().listing()).into()
-        }
-        Some(NtStatus::ACCESS_DENIED) => {
-            format!("share {share} on {host}: {user} may not use it, or it requires --encrypt").into()
-        }
-        Some(_) => format!("share {share} on {host}: {e}").into(),
+    session.tree(&dial.url.share).await.map_err(|e| match e.status() {
+        Some(status) => share_refused(dial.url, status, &e).into(),
         None => Failure::from(e),
     })
+}
+
+/// Why the server lets a user who has logged on not into the share of the URL.
+fn share_refused(url: &Url, status: NtStatus, e: &Error) -> String {
+    let Url { host, user, share, .. } = url;
+    match status {
+        NtStatus::BAD_NETWORK_NAME => {
+            format!("no share {share} on {host}; `{}` lists the shares", url.server().listing())
+        }
+        NtStatus::ACCESS_DENIED => {
+            format!("share {share} on {host}: {user} may not use it, or it requires --encrypt")
+        }
+        _ => format!("share {share} on {host}: {e}"),
+    }
 }
 
 /// A share of which the user's paths are mapped through DFS links.

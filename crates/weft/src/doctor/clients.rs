@@ -7,9 +7,7 @@
 
 use super::report::Report;
 use crate::args::Service;
-
-/// Port of SMB Direct on iWARP, where other clients look for it.
-const SMB_DIRECT: u16 = weft_transport::smbd::IWARP_PORT;
+use crate::default_port::SMB_DIRECT;
 
 /// The findings of the examination.
 #[derive(Clone, Debug, Default)]

@@ -20,17 +20,14 @@ use super::report::{Report, Verdict};
 use super::service::{readable, try_out};
 use crate::Failure;
 use crate::args::Service;
-use crate::connect::{WEFT_SMB_PORT, reach};
+use crate::connect::reach;
+use crate::default_port::{self, NFS_RDMA, SMB};
 use crate::host::Host;
 use crate::providers;
 
 /// Ports examined if neither port nor service is named, with their service.
 const PORTS: &[(u16, Service)] =
     &[(default_port(Service::Smb), Service::Smb), (default_port(Service::Nfs), Service::Nfs)];
-/// NFS over RDMA (RFC 8267 section 6).
-const NFS_RDMA: u16 = 20049;
-/// SMB over TCP.
-const SMB: u16 = 445;
 /// RDMA Reads outstanding that the probe asks for: the provider's default.
 const DEPTH: u16 = 64;
 /// With a smaller MTU than Ethernet's, the number of packets grows noticeably.
@@ -39,7 +36,7 @@ const ETHERNET_MTU: u32 = 1500;
 /// The RDMA port where a service listens unless told otherwise.
 const fn default_port(service: Service) -> u16 {
     match service {
-        Service::Smb => smbd::IWARP_PORT,
+        Service::Smb => default_port::SMB_DIRECT,
         Service::Nfs => NFS_RDMA,
         Service::Ping => weft_load::verbs::ping::PORT,
     }
@@ -148,7 +145,7 @@ impl Examination {
     async fn name(&mut self) -> Option<Vec<SocketAddr>> {
         let host = self.question.host.clone();
         // Without a named port, this number is replaced below.
-        match host.addresses(smbd::IWARP_PORT).await {
+        match host.addresses(default_port::SMB_DIRECT).await {
             Ok(addresses) => {
                 let list: Vec<String> = addresses.iter().map(|addr| addr.ip().to_string()).collect();
                 self.report.ok("name", format!("{} is {}", self.question.host.name, list.join(", ")));
@@ -471,9 +468,16 @@ impl Examination {
             && self.question.logon.as_ref().is_some_and(|logon| logon.smb_port.is_none())
         {
             // As for URLs without a port.
-            let other = self.reach(addresses, WEFT_SMB_PORT).await;
+            let other = self.reach(addresses, default_port::WEFT_SMB).await;
             if other.is_ok() {
-                (reached, smb_port) = (other, WEFT_SMB_PORT);
+                self.report.ok(
+                    "SMB port",
+                    format!(
+                        "nothing listens at {smb_port}; {}, the default of weft serve, answers and is used",
+                        default_port::WEFT_SMB
+                    ),
+                );
+                (reached, smb_port) = (other, default_port::WEFT_SMB);
             }
         }
         let addr = match reached {

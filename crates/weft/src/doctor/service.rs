@@ -54,7 +54,7 @@ async fn null_call(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Re
     channel.close();
     match outcome {
         Ok(()) => Ok("RPC over RDMA: NFSv3 answers".into()),
-        Err(nfs::Error::Rpc(reply)) => Ok(format!("RPC over RDMA answers, though not to NFSv3: {reply:?}")),
+        Err(nfs::Error::Rpc(reply)) => Ok(format!("RPC over RDMA answers, though not to NFSv3: {reply}")),
         Err(e) => Err(e.to_string()),
     }
 }

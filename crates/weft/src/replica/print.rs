@@ -427,6 +427,7 @@ fn progress(peer: &Value) -> String {
 /// Why a link uses TCP, and what to type.
 fn no_rdma(link: &Link) -> Option<(String, String)> {
     let host = link.address.rsplit_once(':').map_or(&*link.address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
     (link.transport == "tcp").then(|| {
         let remedy = match link.reason.contains("requested") {
             true => "weft replica remove, then create without --transport tcp".to_owned(),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use weft_machine::net::Interface;
 use weft_smb::server as smb;
 
-use crate::config;
+use crate::default_port;
 use crate::ready::Ready;
 
 /// The announced speed if the system knows none (loopback, virtual machines): 10 Gbit/s.
@@ -22,7 +22,7 @@ pub(super) fn endpoints(ready: &Ready) -> String {
 /// SMB Direct is announced only if it uses the port where other clients look for it.
 pub(super) fn interfaces(ready: &Ready) -> smb::Interfaces {
     let listen = ready.addresses.clone();
-    let rdma = ready.smbd_port == Some(config::SMB_DIRECT_PORT)
+    let rdma = ready.smbd_port == Some(default_port::SMB_DIRECT)
         && ready.providers.iter().any(|provider| matches!(*provider, "iwarp" | "rnic"));
     smb::Interfaces::asked(move || match weft_machine::net::interfaces() {
         Ok(found) => served(&found, &listen, rdma),

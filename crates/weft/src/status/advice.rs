@@ -4,6 +4,7 @@
 //! advice is based only on what the server has seen of the client.
 
 use super::{Advice, Connection, Seen};
+use crate::default_port;
 use crate::out::ShellCommand;
 
 /// The RDMA services of a server.
@@ -18,9 +19,6 @@ pub(crate) struct Offer {
     /// RDMA providers.
     pub providers: Vec<String>,
 }
-
-/// The port where other clients look for SMB Direct on iWARP.
-const SMB_DIRECT_PORT: u16 = 5445;
 
 fn advice(reason: impl Into<String>, remedy: impl Into<String>) -> Option<Advice> {
     Some(Advice { reason: reason.into(), remedy: remedy.into() })
@@ -58,10 +56,11 @@ pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection])
             format!("on the client: {doctor} shows the step that fails"),
         );
     }
-    if seen.asked_interfaces && port != SMB_DIRECT_PORT {
+    let wanted = default_port::SMB_DIRECT;
+    if seen.asked_interfaces && port != wanted {
         return advice(
-            format!("the client looks for SMB Direct at port {SMB_DIRECT_PORT}, but it is served at {port}"),
-            format!("weft serve --smbd-port {SMB_DIRECT_PORT}"),
+            format!("the client looks for SMB Direct at port {wanted}, but it is served at {port}"),
+            format!("weft serve --smbd-port {wanted}"),
         );
     }
     if seen.asked_interfaces {

@@ -144,3 +144,15 @@ fn the_probe_of_tls_is_one_call_and_nothing_else() {
         assert_eq!(Probe::parse(&other), None, "byte {at}");
     }
 }
+
+#[test]
+fn refusals_are_told_in_words_with_the_names_of_the_specification() {
+    let stronger = Reply::AuthError(AuthStat::TOOWEAK).to_string();
+    assert_eq!(
+        stronger,
+        "the server refuses who is calling: it wants stronger authentication (AUTH_TOOWEAK)"
+    );
+    assert!(Reply::AuthError(AuthStat(77)).to_string().ends_with("auth_stat 77"));
+    let versions = Reply::ProgramMismatch { low: 3, high: 4 }.to_string();
+    assert_eq!(versions, "the server has only versions 3 to 4 of this RPC program (PROG_MISMATCH)");
+}

@@ -14,7 +14,7 @@ mod opened;
 mod session;
 mod slots;
 
-pub use mount::Mount;
+pub use mount::{Extras, Mount};
 pub(super) use opened::Opened;
 
 #[cfg(test)]

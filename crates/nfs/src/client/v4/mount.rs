@@ -10,7 +10,7 @@ use bytes::Bytes;
 use weft_machine::{random, rt};
 use weft_transport::{Channel, Traffic};
 use weft_wire::nfs4::{
-    Attributes as Values, Bitmap, Create, CreateHow, CreateType, Fattr, FileType, Handle, LinkText, Op,
+    Acl, Attributes as Values, Bitmap, Create, CreateHow, CreateType, Fattr, FileType, Handle, LinkText, Op,
     Readdir, ReaddirOk, Rename, Setattr, Stateid, Status, Text, Verifier, attr, opnum, share,
 };
 use weft_wire::xdr::Malformed;
@@ -36,6 +36,15 @@ const AROUND_BYTES: usize = 512;
 const MAX_TARGET: usize = 4096;
 /// The lease time assumed for a server that reports none; most use it.
 const LEASE: Duration = Duration::from_secs(60);
+
+/// What a file carries beside the attributes that a copy gives to another file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extras {
+    /// The ACL (RFC 8881 6.2.1), also where it says no more than the mode; `None` if the server shows none.
+    pub acl: Option<Acl>,
+    /// Whether the file has named attributes (RFC 8881 5.3).
+    pub named_attributes: bool,
+}
 
 /// A mounted export. Cloning shares the session.
 #[derive(Clone)]
@@ -155,6 +164,15 @@ impl Mount {
         let mut results = self.ask(&walk, &[Op::Getattr(WANTED)], Keep::No, Cargo::default()).await?;
         let fattr: Fattr = results.ok(opnum::GETATTR)?;
         Ok(shown(&fattr)?.ok_or(Malformed("attributes without a type"))?)
+    }
+
+    /// What a file carries beside its attributes.
+    pub async fn extras(&self, path: &str) -> Result<Extras, Error> {
+        let walk = self.walk(path).await?;
+        let wanted = Bitmap::of(&[attr::NAMED_ATTR, attr::ACL]);
+        let mut results = self.ask(&walk, &[Op::Getattr(wanted)], Keep::No, Cargo::default()).await?;
+        let values = Values::parse(&results.ok(opnum::GETATTR)?)?;
+        Ok(Extras { acl: values.acl, named_attributes: values.named_attr == Some(true) })
     }
 
     /// Changes the attributes of a path.

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::{Serve, SmbSigning};
 use crate::config::{
-    CAPTURE_BYTES, CaptureConfig, CertificateConfig, ConfigError, Key, Limits, Listeners, NBD_PORT,
-    NfsConfig, Origin, Problem, RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource,
-    SmbConfig, TlsConfig, UserConfig, VolumeConfig, key, share_of_folder,
+    CAPTURE_BYTES, CaptureConfig, CertificateConfig, ConfigError, Key, Limits, Listeners, NfsConfig, Origin,
+    Problem, RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource, SmbConfig, TlsConfig,
+    UserConfig, VolumeConfig, key, share_of_folder,
 };
+use crate::default_port;
 
 impl Serve {
     /// The configuration that these options ask for.
@@ -29,7 +30,7 @@ impl Serve {
                 mountd_port: self.mountd_port,
                 rpcbind_port: self.rpcbind_port,
                 nfs_udp: self.nfs_udp,
-                nbd_port: self.nbd_port.or(self.nbd.then_some(NBD_PORT)),
+                nbd_port: self.nbd_port.or(self.nbd.then_some(default_port::NBD)),
                 nbd_socket: self.nbd_socket,
             },
             limits: Limits {
@@ -181,7 +182,7 @@ mod tests {
         let state_dir = asked.state_dir.clone();
         assert_eq!(asked, ServeConfig { shares, users, state_dir, ..ServeConfig::default() });
         let nbd = config(folder.path(), "--volume v --nbd").unwrap();
-        assert_eq!(nbd.listeners.nbd_port, Some(NBD_PORT));
+        assert_eq!(nbd.listeners.nbd_port, Some(default_port::NBD));
     }
 
     #[test]

@@ -30,6 +30,7 @@ use super::door;
 use super::partners::{ANSWERS_WITHIN, Part};
 use super::setup::{self, Ask, Tell};
 use crate::args::Connect;
+use crate::connect::reach::authority;
 use crate::connect::{Joined, join};
 use crate::status::Traffic;
 
@@ -312,7 +313,7 @@ pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> 
 
 /// An error with the address at which it happened, added once.
 fn at(host: &str, port: u16, e: &str) -> String {
-    let address = format!("{host}:{port}");
+    let address = authority(host, port);
     match e.contains(&address) {
         true => e.to_owned(),
         false => format!("{address}: {e}"),
@@ -335,6 +336,7 @@ mod tests {
             "10.77.0.9:4450: No route to host"
         );
         assert_eq!(at("10.77.0.9", 4450, "it hung up"), "10.77.0.9:4450: it hung up");
+        assert_eq!(at("::1", 4450, "[::1]:4450: it hung up"), "[::1]:4450: it hung up");
         assert!(lacks_share("no share weft-replica$ on beta; `weft ls smb://alice@beta` lists the shares"));
         assert!(!lacks_share("the host offers no shared memory: another machine"));
     }

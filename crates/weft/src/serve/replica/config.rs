@@ -21,6 +21,7 @@ use super::kept::Kept;
 use super::names::GroupName;
 use crate::args::Transport;
 use crate::args::replica::{OnCongestion, OnLoss};
+use crate::connect::reach::authority;
 
 /// The version that this module writes.
 const VERSION: u32 = 1;
@@ -141,6 +142,11 @@ impl Address {
     /// The host and port.
     pub fn host_and_port(&self) -> (&str, u16) {
         (&self.host, self.port)
+    }
+
+    /// HOST:PORT as users write it.
+    pub fn authority(&self) -> String {
+        authority(&self.host, self.port)
     }
 }
 

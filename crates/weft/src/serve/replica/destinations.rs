@@ -401,9 +401,9 @@ fn said_of(
 ) -> String {
     let name = &other.name;
     if left_out.iter().any(|out| **out == **name) {
-        let (host, port) = other.address.host_and_port();
+        let at = other.address.authority();
         return format!(
-            "; {name} does not become a copy of {to}: seen from there, {host}:{port} leads to a side of {group} that it already has. `weft replica create` \
+            "; {name} does not become a copy of {to}: seen from there, {at} leads to a side of {group} that it already has. `weft replica create` \
              there adds it with another address"
         );
     }

@@ -30,7 +30,7 @@ fn told(group: &Group) -> Told {
         let report = group.report(&partner.name);
         Link {
             name: partner.name.clone(),
-            address: format!("{}:{}", partner.address.host, partner.address.port),
+            address: partner.address.authority(),
             transport: report.transport.to_owned(),
             reason: report.reason.to_owned(),
             description: report.description,
