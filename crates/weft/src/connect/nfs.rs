@@ -685,6 +685,10 @@ impl Export {
         let more = match mount.extras(to).await {
             // Longer than we read: what cannot be compared is not replaced.
             Err(Error::Malformed(_)) => true,
+            Err(e) if e.status().is_some() => {
+                tracing::debug!("the server does not show the ACL of {to}: {e}");
+                false
+            }
             extras => extras? != mount.extras(from).await?,
         };
         if more {
