@@ -17,6 +17,8 @@ const ROOT_SECONDS: u32 = 300;
 const MAX_TARGETS: usize = 16;
 /// Links per server.
 const MAX_LINKS: usize = 4096;
+/// How a link is written.
+const FORM: &str = "write ROOT/NAME=//HOST/SHARE, for example dfs/projects=//nas/projects";
 /// STATUS_FS_DRIVER_REQUIRED: the server has no DFS.
 const FS_DRIVER_REQUIRED: NtStatus = NtStatus(0xC000_019C);
 
@@ -34,17 +36,25 @@ pub struct Link {
 impl Link {
     /// Parses `ROOT/NAME=//HOST/SHARE[/PATH][,//HOST/SHARE]`. Errors say what to write.
     pub fn parse(text: &str) -> Result<Link, String> {
-        let form = "write ROOT/NAME=//HOST/SHARE, for example dfs/projects=//nas/projects";
-        let (from, to) = text.split_once('=').ok_or(form)?;
-        let mut names = from.split('/').map(str::to_owned);
-        let root = names.next().filter(|root| !root.is_empty()).ok_or(form)?;
-        let names: Vec<String> = names.collect();
+        let (from, to) = text.split_once('=').ok_or(FORM)?;
+        let (root, path) = from.split_once('/').ok_or(FORM)?;
+        Link::new(root, path, to.split(','))
+    }
+
+    /// A link at a path below a share. Errors say what to write.
+    pub fn new<'a>(
+        root: &str,
+        path: &str,
+        targets: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Link, String> {
+        let names: Vec<String> = path.split('/').map(str::to_owned).collect();
         let bad = |name: &String| name.is_empty() || name == "." || name == ".." || name.contains('\\');
-        if names.is_empty() || names.iter().any(bad) {
-            return Err(format!("{from:?} is not a path below a share: {form}"));
+        if root.is_empty() || names.iter().any(bad) {
+            let from = format!("{root}/{path}");
+            return Err(format!("{from:?} is not a path below a share, for example dfs/projects"));
         }
-        let targets: Vec<String> = to
-            .split(',')
+        let targets: Vec<String> = targets
+            .into_iter()
             .map(|target| {
                 let slashes = target.trim().replace('/', "\\");
                 let parts: Vec<&str> =
@@ -54,14 +64,27 @@ impl Link {
                     && parts.iter().all(|part| !part.is_empty())
                 {
                     true => Ok(format!("\\{}", parts.join("\\"))),
-                    false => Err(format!("{target:?} is not a valid link target: {form}")),
+                    false => Err(format!("{target:?} is not a valid link target: write //HOST/SHARE, for example //nas/projects")),
                 }
             })
             .collect::<Result<_, _>>()?;
-        if targets.len() > MAX_TARGETS {
-            return Err(format!("{from:?} has more than {MAX_TARGETS} targets"));
+        if targets.is_empty() {
+            return Err("the link has no target: write //HOST/SHARE".to_owned());
         }
-        Ok(Link { root, names, targets })
+        if targets.len() > MAX_TARGETS {
+            return Err(format!("{:?} has more than {MAX_TARGETS} targets", format!("{root}/{path}")));
+        }
+        Ok(Link { root: root.to_owned(), names, targets })
+    }
+
+    /// The path of the link in its share.
+    pub fn path(&self) -> String {
+        self.names.join("/")
+    }
+
+    /// The targets, as `//server/share/path`, best first.
+    pub fn targets(&self) -> impl Iterator<Item = String> {
+        self.targets.iter().map(|target| format!("/{}", target.replace('\\', "/")))
     }
 
     /// The share that the link makes a root.
@@ -238,6 +261,10 @@ mod tests {
         let link = Link::parse("dfs/a/b=//host/share/sub/").unwrap();
         assert_eq!(link.root(), "dfs");
         assert_eq!(link.targets, [r"\host\share\sub"]);
+        assert_eq!(
+            (link.path(), link.targets().collect()),
+            ("a/b".into(), vec!["//host/share/sub".to_owned()])
+        );
         for bad in [
             "",
             "dfs=//h/s",
@@ -249,7 +276,9 @@ mod tests {
             "dfs/a=//h",
             "dfs/../a=//h/s",
         ] {
-            assert!(Link::parse(bad).unwrap_err().contains("//HOST/SHARE"), "{bad}");
+            let refused = Link::parse(bad).unwrap_err();
+            let says = ["//HOST/SHARE", "is not a path below a share, for example dfs/projects"];
+            assert!(says.iter().any(|says| refused.contains(says)), "{bad}: {refused}");
         }
         let two = |a: &str, b: &str| Namespace::new(vec![Link::parse(a).unwrap(), Link::parse(b).unwrap()]);
         assert!(two("dfs/a=//h/s", "DFS/A/b=//h/s").unwrap_err().contains("dfs/a and DFS/A/b"));
