@@ -3,21 +3,25 @@
 mod bench;
 mod client;
 mod compare;
+mod config;
 mod rdma;
 pub(crate) mod replica;
 mod serve;
 mod value;
 mod volume;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use self::bench::*;
 pub(crate) use self::client::*;
 pub(crate) use self::compare::*;
+pub(crate) use self::config::*;
 pub(crate) use self::rdma::*;
 pub(crate) use self::replica::*;
 pub(crate) use self::serve::*;
@@ -55,8 +59,27 @@ impl Args {
             }
             error
         })?;
-        Args::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command.clone()))
+        let typed = typed(&found);
+        let mut args = Args::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command.clone()))?;
+        match &mut args.command {
+            Command::Serve(serve) => serve.typed = Some(typed),
+            Command::Config(Config { command: ConfigCommand::Show(serve) }) => serve.typed = Some(typed),
+            _ => {}
+        }
+        Ok(args)
     }
+}
+
+/// The arguments of the innermost command that the user has given, on the command line or in the environment.
+fn typed(found: &ArgMatches) -> BTreeSet<String> {
+    if let Some((_, inner)) = found.subcommand() {
+        return typed(inner);
+    }
+    let given = |id: &&clap::Id| {
+        let source = found.value_source(id.as_str());
+        source.is_some_and(|source| source != ValueSource::DefaultValue)
+    };
+    found.ids().filter(given).map(|id| id.as_str().to_owned()).collect()
 }
 
 fn with_negative_values(command: clap::Command) -> clap::Command {
@@ -104,6 +127,8 @@ pub(crate) enum Command {
     /// Use RDMA without storage: check data, measure, list providers
     #[command(subcommand)]
     Rdma(Rdma),
+    /// Write, check and show configuration files of weft serve
+    Config(Config),
     /// Write the manual pages into a folder
     Man(Man),
 }
@@ -127,7 +152,7 @@ impl Command {
             Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
             Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Man(_) => None,
+            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => None,
         }
     }
 
@@ -143,7 +168,7 @@ impl Command {
             | Command::Volume(_)
             | Command::Bench(_) => false,
             Command::Status(_) | Command::Replica(_) => false,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Man(_) => false,
+            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => false,
         }
     }
 }

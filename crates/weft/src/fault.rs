@@ -13,7 +13,7 @@ use weft_load::loaders::LoaderError;
 use weft_store::volume::Error as VolumeError;
 
 use crate::Failure;
-use crate::config::ConfigError;
+use crate::config::{BadFile, ConfigError};
 use crate::out::ShellCommand;
 use crate::url::UrlError;
 
@@ -38,7 +38,8 @@ pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
     let of_loads = failure.is::<JobError>() || failure.is::<LoaderError>();
     let of_volumes = failure.downcast_ref::<VolumeError>();
     let is_of_volumes = matches!(of_volumes, Some(VolumeError::Name(_) | VolumeError::ImpossibleSize(_)));
-    let is_of_config = failure.downcast_ref::<ConfigError>().is_some_and(ConfigError::is_misuse);
+    let is_of_config = failure.downcast_ref::<ConfigError>().is_some_and(ConfigError::is_misuse)
+        || failure.downcast_ref::<BadFile>().is_some_and(BadFile::is_misuse);
     match of_loads || is_of_volumes || failure.is::<Misuse>() || failure.is::<UrlError>() || is_of_config {
         true => 2,
         false => 1,

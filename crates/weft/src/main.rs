@@ -14,6 +14,7 @@ mod cat;
 mod child;
 mod compare;
 mod config;
+mod config_command;
 mod connect;
 mod copy;
 mod default_port;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Config(args) => config_command::run(args),
         Command::Man(args) => man::run(args),
         Command::Rdma(args) => rdma::run(args),
     };

@@ -34,7 +34,9 @@ use crate::Failure;
 use crate::addresses;
 use crate::args::Serve;
 use crate::config;
+use crate::config_command;
 use crate::listen::{self, Stop};
+use crate::out;
 use crate::password;
 use crate::shares;
 use crate::signals::Signals;
@@ -51,7 +53,13 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         tracing::warn!("`ulimit -f` limits files to {bytes} bytes: writes past that fail");
     }
     let json = args.json;
-    let plan = args.config()?.check()?;
+    let config = config_command::requested(args)?;
+    if let Some(file) = config.sources.file() {
+        tracing::info!("configuration: {}", out::path_name(file));
+        // Commands that the user is told to type must name it.
+        out::remember_state_dir(config.state_dir.as_deref());
+    }
+    let plan = config.check()?;
     let shares = shares::open(&plan.shares)?;
     // Until the process ends.
     let _marks = neighbours::mark(&shares);

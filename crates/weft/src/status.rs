@@ -42,6 +42,9 @@ pub(crate) struct Status {
     /// A problem with its state directory: full, read-only, or not writable.
     #[serde(default)]
     pub state_warning: Option<String>,
+    /// The file that its configuration was read from.
+    #[serde(default)]
+    pub config: Option<String>,
     /// Open files and folders, over all protocols.
     pub opens: usize,
     /// SMB sessions.

@@ -2,6 +2,7 @@
 
 mod config;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, ValueEnum};
@@ -17,35 +18,46 @@ use crate::default_port;
 /// `weft serve`.
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("door").multiple(true))]
-#[command(group = ArgGroup::new("served").multiple(true).required(true))]
+#[command(group = ArgGroup::new("volumes").multiple(true))]
 // Every option of NFS requires one of these: none is accepted without effect, and none serves NFS on its own.
 #[command(group = ArgGroup::new("nfs").multiple(true))]
+#[command(group = ArgGroup::new("nfs_tcp").multiple(true))]
 #[command(after_help = "Examples:\n  weft serve ./data --user alice\n  \
 WEFT_PASSWORD=secret weft serve ./data --ram scratch=1G --user alice --nfs-port 2049 --mountd-port 20048\n  \
-weft serve --volume vol1 --nbd\n\n\
+weft serve --volume vol1 --nbd\n  weft serve --config weft.toml\n\n\
 A share is named after its folder. The password comes from WEFT_PASSWORD, is asked for on a terminal, or is generated and printed.\n\
 NFS and NBD have no passwords: they are served only if --nfs-port, --nfs-rdma-port or an --nbd option is given.")]
 pub(crate) struct Serve {
+    /// Read the configuration from this file (weft config); other options override it. Without this option and
+    /// without DIR, --ram and --volume: $XDG_CONFIG_HOME/weft/weft.toml or ~/.config/weft/weft.toml, as root
+    /// /etc/weft/weft.toml, if it exists
+    // It is in each group that an option requires a member of: the file may have what the option requires, which
+    // `ServeConfig::check` knows.
+    #[arg(long, value_name = "FILE", groups = ["volumes", "door", "nfs", "nfs_tcp"])]
+    pub config: Option<PathBuf>,
+    /// What the user has given; `None` is everything. Only that overrides a file
+    #[arg(skip)]
+    pub typed: Option<BTreeSet<String>>,
     /// Folders to share, each under its own name
-    #[arg(value_name = "DIR", group = "served")]
+    #[arg(value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
     /// A share in memory, with its size limit: NAME=512M
-    #[arg(long, value_name = "NAME=SIZE", group = "served", value_parser = parse_ram)]
+    #[arg(long, value_name = "NAME=SIZE", value_parser = parse_ram)]
     pub ram: Vec<(String, u64)>,
     /// A volume to serve, by its name
-    #[arg(long, value_name = "NAME", group = "served", requires = "door")]
+    #[arg(long, value_name = "NAME", group = "volumes", requires = "door")]
     pub volume: Vec<String>,
     /// Serve the volumes over NBD at the standard port, 10809
-    #[arg(long, group = "door", requires = "volume")]
+    #[arg(long, group = "door", requires = "volumes")]
     pub nbd: bool,
     /// Serve the volumes over NBD at this TCP port; 0 picks a free one
-    #[arg(long, value_name = "N", group = "door", requires = "volume", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", group = "door", requires = "volumes", value_parser = number::<u16>(..))]
     pub nbd_port: Option<u16>,
     /// Serve the volumes over NBD at this Unix socket
-    #[arg(long, value_name = "PATH", group = "door", requires = "volume")]
+    #[arg(long, value_name = "PATH", group = "door", requires = "volumes")]
     pub nbd_socket: Option<PathBuf>,
     /// Certificate chain for NBD, in PEM; NBD then requires TLS
-    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_key", "volume"])]
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_key", "volumes"])]
     pub nbd_tls_cert: Option<PathBuf>,
     /// Private key of the NBD certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "nbd_tls_cert")]
@@ -54,14 +66,14 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "nbd_tls_cert")]
     pub nbd_tls_clients: Option<PathBuf>,
     /// Refuse writes to the volumes
-    #[arg(long, requires = "volume")]
+    #[arg(long, requires = "volumes")]
     pub nbd_read_only: bool,
     /// Serve the volumes as files of a share, over SMB (and NFS), called "volumes" or NAME
-    #[arg(long, value_name = "NAME", group = "door", requires = "volume", num_args = 0..=1, require_equals = true,
+    #[arg(long, value_name = "NAME", group = "door", requires = "volumes", num_args = 0..=1, require_equals = true,
         default_missing_value = "volumes")]
     pub share_volumes: Option<String>,
     /// Let volumes be replicated to and from other hosts (weft replica); serves SMB with a hidden share
-    #[arg(long, group = "door", requires = "volume")]
+    #[arg(long, group = "door", requires = "volumes")]
     pub replica: bool,
     /// State directory: the list of volumes, NFS state that survives a restart (the key of file handles, clients),
     /// and SMB's persistent handles [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft; not for NFS on port 0]
@@ -85,7 +97,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = default_port::SMB_DIRECT, value_parser = number::<u16>(..))]
     pub smbd_port: u16,
     /// TCP port of NFS; 0 picks a free one
-    #[arg(long, value_name = "N", group = "nfs", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", groups = ["nfs", "nfs_tcp"], value_parser = number::<u16>(..))]
     pub nfs_port: Option<u16>,
     /// Port of NFS over RDMA, for every provider; 0 picks a free one
     #[arg(long, value_name = "N", group = "nfs", value_parser = number::<u16>(..))]
@@ -98,7 +110,7 @@ pub(crate) struct Serve {
     pub rpcbind_port: Option<u16>,
     /// Also serve NFS (version 3), MOUNT and rpcbind over UDP at the same ports. An address that has made no TCP
     /// connection gets only short answers, and no file data
-    #[arg(long, requires = "nfs_port")]
+    #[arg(long, requires = "nfs_tcp")]
     pub nfs_udp: bool,
     /// Register with this host's rpcbind, and unregister at the end
     #[arg(long, requires = "nfs", conflicts_with = "rpcbind_port")]
@@ -289,7 +301,10 @@ mod tests {
                 Args::of_line(line.split(' ').filter(|word| !word.is_empty()))
             };
             let refused = line("").expect_err(option).to_string();
-            assert!(refused.contains("<--nfs-port <N>|--nfs-rdma-port <N>>"), "{option}: {refused}");
+            assert!(
+                refused.contains("<--config <FILE>|--nfs-port <N>|--nfs-rdma-port <N>>"),
+                "{option}: {refused}"
+            );
             assert!(line("--nfs-port 0").is_ok(), "{option}");
             assert!(line("--nfs-rdma-port 0").is_ok(), "{option}");
         }
@@ -298,8 +313,14 @@ mod tests {
     #[test]
     fn what_can_be_served_is_named_where_nothing_is() {
         for line in ["weft serve", "weft serve --user alice"] {
-            let refused = Args::of_line(line.split(' ')).expect_err(line).to_string();
-            assert!(refused.contains("<DIR|--ram <NAME=SIZE>|--volume <NAME>>"), "{line}: {refused}");
+            let Command::Serve(serve) = Args::of_line(line.split(' ')).unwrap().command else {
+                panic!("serve")
+            };
+            assert!(!serve.names_served());
+            let refused = serve.config_over(None).unwrap().check().err().unwrap();
+            assert!(refused.is_misuse());
+            let says = "nothing to serve: give a folder, --ram, --volume or --config FILE";
+            assert_eq!(refused.to_string(), says, "{line}");
         }
         let refused = Args::of_line("weft serve data --nbd".split(' ')).unwrap_err().to_string();
         assert!(refused.contains("--volume <NAME>") && !refused.contains("<DIR>..."), "{refused}");

@@ -94,47 +94,55 @@ impl ServeConfig {
     /// # Errors
     /// The first key that is wrong.
     pub(crate) fn check(self) -> Result<Plan, ConfigError> {
-        self.check_limits()?;
-        self.check_names()?;
+        match self.errors().into_iter().next() {
+            Some(error) => Err(error),
+            None => self.plan(),
+        }
+    }
+
+    /// Every rule that it breaks, in the order of the rules; `check` reports the first.
+    pub(crate) fn errors(&self) -> Vec<ConfigError> {
+        let rules = [
+            self.check_buffers(),
+            self.check_cores(),
+            self.check_spin(),
+            self.check_congestion(),
+            self.check_names(),
+        ];
+        let shares = self.shares.iter().map(|share| self.check_share(share).map(drop));
+        let behind = [
+            self.check_volumes(),
+            self.check_users(),
+            self.check_nfs(),
+            ports::check(self, self.serves_files()),
+            self.check_capture(),
+            self.check_state(),
+            self.dfs().map(drop),
+            self.keytab().map(drop),
+            self.nfs_tls().map(drop),
+            self.nbd_tls().map(drop),
+        ];
+        rules.into_iter().chain(shares).chain(behind).filter_map(Result::err).collect()
+    }
+
+    /// Makes the plan. Files are read once more; one that has changed meanwhile is reported.
+    fn plan(self) -> Result<Plan, ConfigError> {
         let shares = self.shares.iter().filter(|share| share.source != ShareSource::Volumes);
         let shares = shares.map(|share| self.check_share(share)).collect::<Result<_, _>>()?;
-        self.check_volumes()?;
-        self.check_users()?;
-        self.check_nfs()?;
-        ports::check(&self, self.serves_files())?;
-        if self.rdma.capture.is_some() && !self.serves_files() {
-            return Err(self.wrong(key::CAPTURE, Problem::NothingByRdma));
-        }
-        self.check_state()?;
-        let links = self.shares.iter().flat_map(|share| share.dfs_links.iter().cloned()).collect();
-        let dfs = Namespace::new(links).map_err(|e| self.wrong(key::DFS_LINKS, Problem::Links(e)))?;
-        let keytab = self.smb.keytab.as_ref().map(|path| self.open_keytab(path)).transpose()?;
-        let nfs = [key::NFS_CERTIFICATE, key::NFS_CERTIFICATE_KEY, key::NFS_CERTIFICATE_CLIENTS];
-        let nbd = [key::NBD_CERTIFICATE, key::NBD_CERTIFICATE_KEY, key::NBD_CERTIFICATE_CLIENTS];
         Ok(Plan {
             listen: Addresses::of_each(&self.listeners.addresses).present(),
             shares,
-            nfs_tls: self
-                .tls
-                .nfs
-                .as_ref()
-                .map(|files| self.read_tls(files, nfs, Tls::for_rpc))
-                .transpose()?,
-            nbd_tls: self
-                .tls
-                .nbd
-                .as_ref()
-                .map(|files| self.read_tls(files, nbd, Tls::from_pem))
-                .transpose()?,
-            keytab,
-            dfs,
+            nfs_tls: self.nfs_tls()?,
+            nbd_tls: self.nbd_tls()?,
+            keytab: self.keytab()?,
+            dfs: self.dfs()?,
             config: self,
         })
     }
 
     /// An error about this configuration.
     pub(crate) fn wrong(&self, key: Key, problem: Problem) -> ConfigError {
-        ConfigError::new(self.origin, key, problem)
+        ConfigError::new(self.sources.clone(), key, problem)
     }
 
     /// Whether there is something for users who log on.
@@ -147,24 +155,38 @@ impl ServeConfig {
         self.state_dir.clone().or_else(crate::volume::state_of_user)
     }
 
-    fn check_limits(&self) -> Result<(), ConfigError> {
-        let limits = &self.limits;
-        let memory = crate::args::memory();
-        if !(MIN_BUFFERS_BYTES..=memory).contains(&limits.buffers_bytes) {
-            let problem = Problem::Size { least: MIN_BUFFERS_BYTES, most: memory };
-            return Err(self.wrong(key::BUFFERS.with(limits.buffers_bytes), problem));
+    fn check_buffers(&self) -> Result<(), ConfigError> {
+        let (buffers, memory) = (self.limits.buffers_bytes, crate::args::memory());
+        match (MIN_BUFFERS_BYTES..=memory).contains(&buffers) {
+            true => Ok(()),
+            false => {
+                let problem = Problem::Size { least: MIN_BUFFERS_BYTES, most: memory };
+                Err(self.wrong(key::BUFFERS.with(buffers), problem))
+            }
         }
-        if let Some(cores) = limits.cores.filter(|cores| !(1..=MAX_CORES).contains(cores)) {
-            return Err(
-                self.wrong(key::CORES.with(cores), Problem::Range { least: 1, most: MAX_CORES as u128 })
-            );
+    }
+
+    fn check_cores(&self) -> Result<(), ConfigError> {
+        match self.limits.cores.filter(|cores| !(1..=MAX_CORES).contains(cores)) {
+            Some(cores) => {
+                let problem = Problem::Range { least: 1, most: MAX_CORES as u128 };
+                Err(self.wrong(key::CORES.with(cores), problem))
+            }
+            None => Ok(()),
         }
-        if limits.spin > MAX_SPIN {
-            let micros = |duration: Duration| duration.as_micros();
-            let problem = Problem::Range { least: 0, most: micros(MAX_SPIN) };
-            return Err(self.wrong(key::SPIN.with(micros(limits.spin)), problem));
+    }
+
+    fn check_spin(&self) -> Result<(), ConfigError> {
+        if self.limits.spin <= MAX_SPIN {
+            return Ok(());
         }
-        let Some(name) = &limits.congestion else { return Ok(()) };
+        let micros = |duration: Duration| duration.as_micros();
+        let problem = Problem::Range { least: 0, most: micros(MAX_SPIN) };
+        Err(self.wrong(key::SPIN.with(micros(self.limits.spin)), problem))
+    }
+
+    fn check_congestion(&self) -> Result<(), ConfigError> {
+        let Some(name) = &self.limits.congestion else { return Ok(()) };
         match crate::args::parse_congestion(name) {
             Ok(_) => Ok(()),
             Err(why) => Err(self.wrong(key::CONGESTION.with(name), Problem::Congestion(why))),
@@ -327,6 +349,17 @@ impl ServeConfig {
         }
     }
 
+    /// A capture needs a file, and RDMA.
+    fn check_capture(&self) -> Result<(), ConfigError> {
+        match &self.rdma.capture {
+            Some(capture) if capture.file.as_os_str().is_empty() => {
+                self.needs([key::CAPTURE_LIMIT], "a file", Give::All(vec![key::CAPTURE]))
+            }
+            Some(_) if !self.serves_files() => Err(self.wrong(key::CAPTURE, Problem::NothingByRdma)),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that persistent state has a directory, and that clients can find the server again.
     fn check_state(&self) -> Result<(), ConfigError> {
         let has_place = self.state_dir().is_some();
@@ -356,9 +389,25 @@ impl ServeConfig {
         }
     }
 
-    fn open_keytab(&self, path: &Path) -> Result<Arc<Keytab>, ConfigError> {
+    fn dfs(&self) -> Result<Namespace, ConfigError> {
+        let links = self.shares.iter().flat_map(|share| share.dfs_links.iter().cloned()).collect();
+        Namespace::new(links).map_err(|e| self.wrong(key::DFS_LINKS, Problem::Links(e)))
+    }
+
+    fn keytab(&self) -> Result<Option<Arc<Keytab>>, ConfigError> {
+        let Some(path) = &self.smb.keytab else { return Ok(None) };
         let key = || key::KEYTAB.with(path.display());
-        Keytab::open(path).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))
+        Keytab::open(path).map(Some).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))
+    }
+
+    fn nfs_tls(&self) -> Result<Option<Tls>, ConfigError> {
+        let keys = [key::NFS_CERTIFICATE, key::NFS_CERTIFICATE_KEY, key::NFS_CERTIFICATE_CLIENTS];
+        self.tls.nfs.as_ref().map(|files| self.read_tls(files, keys, Tls::for_rpc)).transpose()
+    }
+
+    fn nbd_tls(&self) -> Result<Option<Tls>, ConfigError> {
+        let keys = [key::NBD_CERTIFICATE, key::NBD_CERTIFICATE_KEY, key::NBD_CERTIFICATE_CLIENTS];
+        self.tls.nbd.as_ref().map(|files| self.read_tls(files, keys, Tls::from_pem)).transpose()
     }
 
     fn read_tls(
@@ -367,6 +416,16 @@ impl ServeConfig {
         [certificate, private, authorities]: [Key; 3],
         make: MakeTls,
     ) -> Result<Tls, ConfigError> {
+        // A file of the configuration may lack one of the two.
+        let (chain, private_key) = (&files.certificate, &files.key);
+        let lacks = |path: &Path| path.as_os_str().is_empty();
+        if lacks(private_key) && !lacks(chain) {
+            self.needs([certificate.clone()], "its private key", Give::All(vec![private.clone()]))?;
+        }
+        if lacks(chain) {
+            let given = if lacks(private_key) { &authorities } else { &private };
+            self.needs([given.clone()], "a certificate", Give::All(vec![certificate.clone()]))?;
+        }
         let read = |path: &PathBuf, key: Key| {
             let read = std::fs::read(path);
             read.map_err(|source| self.wrong(key, Problem::Unreadable { path: path.clone(), source }))

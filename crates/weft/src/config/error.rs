@@ -10,6 +10,7 @@ use weft_store::snapshots::BadPattern;
 
 use super::key::{self, Key, Origin};
 use super::share::MAX_NAME_CHARS;
+use super::sources::Sources;
 use crate::out::{ShellCommand, path_name};
 
 /// A configuration that cannot be served.
@@ -18,7 +19,7 @@ pub(crate) struct ConfigError(Box<Wrong>);
 
 #[derive(Debug)]
 struct Wrong {
-    origin: Origin,
+    sources: Sources,
     /// The key that is wrong.
     key: Key,
     problem: Problem,
@@ -100,8 +101,8 @@ pub(crate) enum FolderFault {
 }
 
 impl ConfigError {
-    pub(super) fn new(origin: Origin, key: Key, problem: Problem) -> ConfigError {
-        ConfigError(Box::new(Wrong { origin, key, problem }))
+    pub(super) fn new(sources: Sources, key: Key, problem: Problem) -> ConfigError {
+        ConfigError(Box::new(Wrong { sources, key, problem }))
     }
 
     /// Whether the configuration would be wrong on every host, whatever its files: then the exit status is that of
@@ -140,8 +141,14 @@ impl std::error::Error for ConfigError {}
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Wrong { origin, key, problem } = &*self.0;
-        let at = |key: &Key| key.at(*origin).to_owned();
+        let Wrong { sources, key, problem } = &*self.0;
+        let origin = sources.origin_of(key);
+        match sources.place_of(key) {
+            Some((file, Some(position))) => write!(f, "{}:{position}: ", path_name(file))?,
+            Some((file, None)) => write!(f, "{}: ", path_name(file))?,
+            None => {}
+        }
+        let at = |key: &Key| sources.named(key);
         let key = at(key);
         match problem {
             Problem::NoShare { there } if there.is_empty() => {
@@ -176,7 +183,7 @@ impl fmt::Display for ConfigError {
                 ),
             },
             Problem::Folder { path, fault } => {
-                if *origin == Origin::File {
+                if origin == Origin::File {
                     write!(f, "{key}: ")?;
                 }
                 fault.said(path, f)
@@ -196,10 +203,12 @@ impl fmt::Display for ConfigError {
                 "{} and {key} are both {port}: each service needs its own port; change one of them, or use 0 for any free port",
                 at(other)
             ),
-            Problem::Needs { what, give } => write!(f, "{key} needs {what}: give {}", give.at(*origin)),
+            Problem::Needs { what, give } => write!(f, "{key} needs {what}: give {}", give.at(sources)),
             Problem::Excludes(other) => write!(f, "{key} and {} exclude each other", at(other)),
             Problem::NothingServed => match origin {
-                Origin::Flags => f.write_str("nothing to serve: give a folder, --ram or --volume"),
+                Origin::Flags => {
+                    f.write_str("nothing to serve: give a folder, --ram, --volume or --config FILE")
+                }
                 Origin::File => f.write_str("nothing to serve: there is neither a share nor a volume"),
             },
             Problem::NotOneUser => write!(f, "{key}: configure exactly one user, with a name"),
@@ -241,7 +250,7 @@ impl fmt::Display for ConfigError {
 impl ConfigError {
     /// The way to name a share that is not a folder's.
     fn another(&self) -> &'static str {
-        match self.0.origin {
+        match self.0.sources.origin_of(&self.0.key) {
             Origin::Flags => "--ram NAME=SIZE",
             Origin::File => "[shares.NAME]",
         }
@@ -249,17 +258,17 @@ impl ConfigError {
 }
 
 impl Give {
-    fn at(&self, origin: Origin) -> String {
+    fn at(&self, sources: &Sources) -> String {
         let (keys, word) = match self {
             Give::All(keys) => (keys, "and"),
             Give::One(keys) => (keys, "or"),
         };
         match &keys[..] {
             [] => String::new(),
-            [one] => one.at(origin).to_owned(),
+            [one] => sources.named(one),
             [before @ .., last] => {
-                let before: Vec<&str> = before.iter().map(|key| key.at(origin)).collect();
-                format!("{} {word} {}", before.join(", "), last.at(origin))
+                let before: Vec<String> = before.iter().map(|key| sources.named(key)).collect();
+                format!("{} {word} {}", before.join(", "), sources.named(last))
             }
         }
     }

@@ -14,7 +14,6 @@ pub(crate) enum Origin {
     #[default]
     Flags,
     /// A file.
-    #[cfg_attr(not(test), allow(dead_code, reason = "files are not read yet"))]
     File,
 }
 
@@ -23,6 +22,8 @@ pub(crate) enum Origin {
 pub(crate) struct Key {
     flag: Cow<'static, str>,
     path: Cow<'static, str>,
+    /// Its value, if messages show it.
+    value: Option<String>,
 }
 
 pub(crate) const SHARES: Key = Key::new("DIR", "shares");
@@ -53,6 +54,7 @@ pub(crate) const NO_ROOT_SQUASH: Key = Key::new("--no-root-squash", "nfs.root_sq
 pub(crate) const REGISTER: Key = Key::new("--rpcbind", "nfs.register");
 pub(crate) const KEYTAB: Key = Key::new("--keytab", "smb.keytab");
 pub(crate) const CAPTURE: Key = Key::new("--pcap", "rdma.capture.file");
+pub(crate) const CAPTURE_LIMIT: Key = Key::new("--pcap-limit", "rdma.capture.limit");
 pub(crate) const DFS_LINKS: Key = Key::new("--dfs-link", "shares.*.dfs_links");
 
 /// A key of one share: the option, and the last part of the key.
@@ -71,61 +73,79 @@ pub(crate) const RAM: OfShare = OfShare("--ram", "ram");
 
 impl Key {
     const fn new(flag: &'static str, path: &'static str) -> Key {
-        Key { flag: Cow::Borrowed(flag), path: Cow::Borrowed(path) }
+        Key { flag: Cow::Borrowed(flag), path: Cow::Borrowed(path), value: None }
     }
 
     /// A key of the share with this name.
     pub(crate) fn of_share(name: &str, OfShare(flag, last): OfShare) -> Key {
-        Key { flag: format!("{flag} {name}").into(), path: format!("shares.{}.{last}", part(name)).into() }
+        Key::owned(format!("{flag} {name}"), format!("shares.{}.{last}", part(name)))
     }
 
     /// The value of `xprtsec` in an export.
     pub(crate) fn of_way(name: &str, value: &str) -> Key {
-        Key {
-            flag: format!("--export {name}:xprtsec={value}").into(),
-            path: format!("shares.{}.nfs.xprtsec", part(name)).into(),
-        }
+        let path = format!("shares.{}.nfs.xprtsec", part(name));
+        Key::owned(format!("--export {name}:xprtsec={value}"), path)
     }
 
     /// The folder of a share. On the command line it has no option name.
     pub(crate) fn of_folder(name: &str, folder: &Path) -> Key {
-        Key { flag: path_name(folder).into(), path: format!("shares.{}.folder", part(name)).into() }
+        Key::owned(path_name(folder), format!("shares.{}.folder", part(name)))
     }
 
     /// The share that contains the volumes, with this name.
     pub(crate) fn of_shared_volumes(name: &str) -> Key {
-        Key {
-            flag: format!("--share-volumes={name}").into(),
-            path: format!("shares.{}.volumes", part(name)).into(),
-        }
+        Key::owned(format!("--share-volumes={name}"), format!("shares.{}.volumes", part(name)))
     }
 
     /// A volume.
     pub(crate) fn of_volume(name: &str) -> Key {
-        Key { flag: format!("--volume {name}").into(), path: format!("volumes.{}", part(name)).into() }
+        Key::owned(format!("--volume {name}"), format!("volumes.{}", part(name)))
     }
 
     /// The key with its value.
     pub(crate) fn with(&self, value: impl fmt::Display) -> Key {
-        Key { flag: format!("{} {value}", self.flag).into(), path: format!("{} = {value}", self.path).into() }
+        Key { value: Some(value.to_string()), ..self.clone() }
+    }
+
+    fn owned(flag: String, path: String) -> Key {
+        Key { flag: flag.into(), path: path.into(), value: None }
+    }
+
+    /// The path in a file, without a value.
+    pub(super) fn path(&self) -> &str {
+        &self.path
     }
 
     /// The name as written in this origin.
-    pub(crate) fn at(&self, origin: Origin) -> &str {
-        match origin {
-            Origin::Flags => &self.flag,
-            Origin::File => &self.path,
+    pub(crate) fn at(&self, origin: Origin) -> Cow<'_, str> {
+        match (origin, &self.value) {
+            (Origin::Flags, None) => self.flag.as_ref().into(),
+            (Origin::File, None) => self.path.as_ref().into(),
+            (Origin::Flags, Some(value)) => format!("{} {value}", self.flag).into(),
+            (Origin::File, Some(value)) => format!("{} = {value}", self.path).into(),
         }
     }
 }
 
 /// A part of a dotted TOML key, quoted if necessary.
-fn part(name: &str) -> Cow<'_, str> {
+pub(super) fn part(name: &str) -> Cow<'_, str> {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     match !name.is_empty() && name.chars().all(is_bare) {
         true => name.into(),
-        false => format!("{name:?}").into(),
+        false => quoted(name).into(),
     }
+}
+
+/// A text as TOML writes it.
+pub(super) fn quoted(text: &str) -> String {
+    let escaped = text.chars().map(|c| match c {
+        '"' | '\\' => format!("\\{c}"),
+        '\n' => "\\n".into(),
+        '\t' => "\\t".into(),
+        c if c.is_control() => format!("\\u{:04X}", u32::from(c)),
+        c => c.to_string(),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
 }
 
 #[cfg(test)]
@@ -169,6 +189,7 @@ mod tests {
             REGISTER,
             KEYTAB,
             CAPTURE,
+            CAPTURE_LIMIT,
             DFS_LINKS,
         ];
         let of_share =
@@ -186,7 +207,7 @@ mod tests {
     fn a_key_is_written_as_its_origin_has_it() {
         let key = Key::of_share("data", READ_ONLY);
         assert_eq!(
-            (key.at(Origin::Flags), key.at(Origin::File)),
+            (&*key.at(Origin::Flags), &*key.at(Origin::File)),
             ("--read-only data", "shares.data.read_only")
         );
         let key = Key::of_share("my data", ENCRYPT);

@@ -7,9 +7,16 @@
 
 mod check;
 mod error;
+mod file;
+pub(crate) mod find;
 pub(crate) mod key;
+mod mistake;
 mod ports;
+pub(crate) mod reference;
 mod share;
+mod sources;
+mod table;
+mod types;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,8 +25,12 @@ use weft_smb::server::{Dialect, Signing};
 
 pub(crate) use self::check::{Plan, PlannedShare};
 pub(crate) use self::error::{ConfigError, Problem};
+pub(crate) use self::file::read;
 pub(crate) use self::key::{Key, Origin};
+pub(crate) use self::mistake::BadFile;
 pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
+pub(crate) use self::sources::Sources;
+pub(crate) use self::table::keys_of_option;
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
 use crate::default_port;
@@ -39,8 +50,8 @@ pub(crate) const MAX_SPIN: Duration = Duration::from_secs(1);
 /// The requested configuration of a server, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServeConfig {
-    /// Its origin: errors name keys as they are written there.
-    pub origin: Origin,
+    /// Where its values were written: errors name keys as they are written there.
+    pub sources: Sources,
     /// The directory of state that survives a restart; `None` is the user's default.
     pub state_dir: Option<PathBuf>,
     /// Addresses and ports.

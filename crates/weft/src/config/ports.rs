@@ -41,7 +41,7 @@ mod tests {
             let line = format!("weft serve {} {line}", folder.path().display());
             let args = Args::of_line(line.split(' ').filter(|word| !word.is_empty())).unwrap();
             let Command::Serve(args) = args.command else { panic!("serve") };
-            super::check(&args.config().unwrap(), true).map_err(|e| e.to_string())
+            super::check(&args.config_over(None).unwrap(), true).map_err(|e| e.to_string())
         };
         let refused = check("--smb-port 5000 --smbd-port 5000").unwrap_err();
         assert!(refused.starts_with("--smb-port and --smbd-port are both 5000"), "{refused}");

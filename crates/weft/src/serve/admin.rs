@@ -50,7 +50,7 @@ impl Admin {
                 Some(endpoint)
             }
             Err(fault) if is_named => {
-                let key = key::STATE_DIR.at(plan.config().origin).to_owned();
+                let key = plan.config().sources.named(&key::STATE_DIR);
                 return Err(StartError::Admin { key, fault });
             }
             Err(fault) => {

@@ -114,7 +114,7 @@ impl Choice {
     pub(crate) fn port(key: &Key, origin: Origin) -> Choice {
         match origin {
             Origin::Flags => Choice(format!("{} N", key.at(origin))),
-            Origin::File => Choice(key.at(origin).to_owned()),
+            Origin::File => Choice(key.at(origin).into_owned()),
         }
     }
 }

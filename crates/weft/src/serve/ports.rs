@@ -41,7 +41,7 @@ impl FilePorts {
         let rpcbind = rpc(Role::Rpcbind, key::RPCBIND_PORT, listeners.rpcbind_port).await?;
         let folders: Vec<_> = plan.folders().collect();
         let begin = |asked: &CaptureConfig| {
-            capture::begin(key::CAPTURE.at(config.origin), &asked.file, asked.limit_bytes, &folders)
+            capture::begin(&config.sources.named(&key::CAPTURE), &asked.file, asked.limit_bytes, &folders)
         };
         let capture = config.rdma.capture.as_ref().map(begin).transpose()?;
         let rdma = async |key, port| RdmaPort::bind(plan, pool, (key, port), capture.as_ref()).await;
@@ -91,7 +91,7 @@ impl FilePorts {
 /// The TCP listeners of one port.
 pub(super) async fn bind_tcp(plan: &Plan, (key, port): (Key, u16)) -> Result<Vec<Listener>, CannotListen> {
     let bound = bind_each(&plan.listen, port, async |addr| Listener::bind(addr), port_of).await;
-    let choice = || Choice::port(&key, plan.config().origin);
+    let choice = || Choice::port(&key, plan.config().sources.origin_of(&key));
     bound.map_err(|(addr, source)| CannotListen::At { addr, choice: choice(), source })
 }
 
@@ -150,7 +150,7 @@ impl RdmaPort {
                     return Err(CannotListen::Device { addr, source: e });
                 }
                 Err((addr, source)) => {
-                    let choice = Choice::port(&key, plan.config().origin);
+                    let choice = Choice::port(&key, plan.config().sources.origin_of(&key));
                     return Err(CannotListen::At { addr, choice, source });
                 }
             }

@@ -39,7 +39,7 @@ impl RpcPort {
         match bound {
             Ok(bound) => Ok(RpcPort { role, bound }),
             Err((addr, source)) => {
-                let choice = Choice::port(&key, plan.config().origin);
+                let choice = Choice::port(&key, plan.config().sources.origin_of(&key));
                 Err(match nfs_udp {
                     true => CannotListen::AtBoth { addr, choice, source },
                     false => CannotListen::At { addr, choice, source },

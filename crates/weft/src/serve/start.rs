@@ -84,6 +84,7 @@ impl Start {
         let smb = files.as_ref().map(|files| files.smb.clone());
         let growths = Growths::of(&opened.served);
         let subject = status::Subject::new(self.cores.clone(), &ready, smb, &shares, growths.clone());
+        let subject = subject.with_config(self.plan.config().sources.file());
         let admin = admin.open(subject, replicas.clone(), growths);
         let acceptor = self.acceptor(buffers)?;
         if let Some(replicas) = &replicas {
@@ -172,7 +173,7 @@ impl Start {
         let services = ports.services();
         let registration = match config.nfs.register {
             true => Some(Registration::new(listen, &services).map_err(|fault| {
-                let key = key::REGISTER.at(config.origin).to_owned();
+                let key = config.sources.named(&key::REGISTER);
                 StartError::Unregistered { key, fault }
             })?),
             false => None,

@@ -2,7 +2,7 @@
 //! its own counters.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -92,6 +92,16 @@ impl Subject {
     /// The same with its state in this directory.
     pub(super) fn with_state(self, state: Option<PathBuf>) -> Subject {
         Subject { state: state.map(StateDir::new), ..self }
+    }
+
+    /// The same with its configuration from this file.
+    pub(super) fn with_config(mut self, file: Option<&Path>) -> Subject {
+        let shown = |file: &Path| {
+            let whole = std::path::absolute(file);
+            whole.unwrap_or_else(|_| file.to_owned()).to_string_lossy().into_owned()
+        };
+        self.base.config = file.map(shown);
+        self
     }
 
     /// Logs only changes, because some users ask for a status every second.

@@ -16,6 +16,9 @@ pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     if !status.providers.is_empty() {
         writeln!(out, "  RDMA by   {}", status.providers.join(", "))?;
     }
+    if let Some(file) = &status.config {
+        writeln!(out, "  config    {}", crate::out::name(file))?;
+    }
     if let Some(why) = &status.state_warning {
         writeln!(out, "  state     ! {why}")?;
     }

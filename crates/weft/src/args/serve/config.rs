@@ -4,108 +4,213 @@ use std::time::Duration;
 
 use super::{Serve, SmbSigning};
 use crate::config::{
-    CAPTURE_BYTES, CaptureConfig, CertificateConfig, ConfigError, Key, Limits, Listeners, NfsConfig, Origin,
-    Problem, RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource, SmbConfig, TlsConfig,
-    UserConfig, VolumeConfig, key, share_of_folder,
+    CAPTURE_BYTES, CaptureConfig, CertificateConfig, ConfigError, Key, Limits, Listeners, Origin, Problem,
+    RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource, SmbConfig, TlsConfig, UserConfig,
+    VolumeConfig, key, keys_of_option, share_of_folder,
 };
 use crate::default_port;
+use crate::out::path_name;
 
 impl Serve {
-    /// The configuration that these options ask for.
+    /// Whether the options name something to serve.
+    pub(crate) fn names_served(&self) -> bool {
+        !self.dirs.is_empty() || !self.ram.is_empty() || !self.volume.is_empty()
+    }
+
+    /// The configuration that these options and a file ask for: an option that the user has given overrides the file,
+    /// and shares and volumes are added to those of the file.
     ///
     /// # Errors
     /// A folder has no name, or an option names no share.
-    pub(crate) fn config(self) -> Result<ServeConfig, ConfigError> {
-        let signing = self.smb_signing();
-        let limit_bytes = self.pcap_limit.unwrap_or(CAPTURE_BYTES);
-        let mut config = ServeConfig {
-            origin: Origin::Flags,
-            state_dir: self.state_dir,
-            listeners: Listeners {
-                addresses: self.listen,
-                smb_port: self.smb_port,
-                smb_direct_port: self.smbd_port,
-                nfs_port: self.nfs_port,
-                nfs_rdma_port: self.nfs_rdma_port,
-                mountd_port: self.mountd_port,
-                rpcbind_port: self.rpcbind_port,
-                nfs_udp: self.nfs_udp,
-                nbd_port: self.nbd_port.or(self.nbd.then_some(default_port::NBD)),
-                nbd_socket: self.nbd_socket,
-            },
-            limits: Limits {
-                buffers_bytes: self.buffers,
-                cores: self.cores,
-                pin: self.pin,
-                spin: Duration::from_micros(self.spin_us),
-                congestion: self.congestion,
-            },
-            users: vec![UserConfig { name: self.user }],
-            shares: Vec::new(),
-            volumes: self
-                .volume
-                .into_iter()
-                .map(|name| VolumeConfig { name, read_only: self.nbd_read_only })
-                .collect(),
-            replication: ReplicationConfig { enabled: self.replica },
-            tls: TlsConfig {
-                nfs: certificate(self.nfs_tls_cert, self.nfs_tls_key, self.nfs_tls_clients),
-                nbd: certificate(self.nbd_tls_cert, self.nbd_tls_key, self.nbd_tls_clients),
-            },
-            smb: SmbConfig {
-                signing,
-                min_dialect: self.min_dialect,
-                server_names: self.server_name,
-                require_encryption: self.require_encryption,
-                posix: self.posix,
-                compress: self.compress,
-                keytab: self.keytab,
-            },
-            nfs: NfsConfig { root_squash: !self.no_root_squash, register: self.rpcbind },
-            rdma: RdmaConfig {
-                providers: self.rdma,
-                crc: self.crc,
-                capture: self.pcap.map(|file| CaptureConfig { file, limit_bytes }),
-            },
-        };
-        for path in self.dirs {
+    pub(crate) fn config_over(mut self, file: Option<ServeConfig>) -> Result<ServeConfig, ConfigError> {
+        let typed = self.typed.take().filter(|_| file.is_some());
+        let given = |option: &str| typed.as_ref().is_none_or(|typed| typed.contains(option));
+        let mut config = file.unwrap_or_default();
+        for option in typed.iter().flatten() {
+            let option = format!("--{}", option.replace('_', "-"));
+            config.sources.overridden(&option, keys_of_option(&option));
+        }
+        if given("state_dir") {
+            config.state_dir = self.state_dir.take();
+        }
+        if given("user") {
+            config.users = vec![UserConfig { name: std::mem::take(&mut self.user) }];
+        }
+        self.listeners(&mut config.listeners, &given);
+        self.limits(&mut config.limits, &given);
+        self.smb(&mut config.smb, &given);
+        self.rdma(&mut config.rdma, &given);
+        if given("no_root_squash") {
+            config.nfs.root_squash = !self.no_root_squash;
+        }
+        if given("rpcbind") {
+            config.nfs.register = self.rpcbind;
+        }
+        self.certificates(&mut config.tls, &given);
+        if given("replica") {
+            config.replication = ReplicationConfig { enabled: self.replica };
+        }
+        let volumes = std::mem::take(&mut self.volume).into_iter();
+        config.volumes.extend(volumes.map(|name| VolumeConfig { name, read_only: false }));
+        for volume in config.volumes.iter_mut().filter(|_| self.nbd_read_only) {
+            volume.read_only = true;
+        }
+        self.shares(&mut config)?;
+        self.rules(&mut config)?;
+        Ok(config)
+    }
+
+    fn listeners(&mut self, listeners: &mut Listeners, given: &impl Fn(&str) -> bool) {
+        if given("listen") {
+            listeners.addresses = std::mem::take(&mut self.listen);
+        }
+        if given("smb_port") {
+            listeners.smb_port = self.smb_port;
+        }
+        if given("smbd_port") {
+            listeners.smb_direct_port = self.smbd_port;
+        }
+        if given("nfs_port") {
+            listeners.nfs_port = self.nfs_port;
+        }
+        if given("nfs_rdma_port") {
+            listeners.nfs_rdma_port = self.nfs_rdma_port;
+        }
+        if given("mountd_port") {
+            listeners.mountd_port = self.mountd_port;
+        }
+        if given("rpcbind_port") {
+            listeners.rpcbind_port = self.rpcbind_port;
+        }
+        if given("nfs_udp") {
+            listeners.nfs_udp = self.nfs_udp;
+        }
+        if given("nbd") || given("nbd_port") {
+            listeners.nbd_port = self.nbd_port.or(self.nbd.then_some(default_port::NBD));
+        }
+        if given("nbd_socket") {
+            listeners.nbd_socket = self.nbd_socket.take();
+        }
+    }
+
+    fn limits(&mut self, limits: &mut Limits, given: &impl Fn(&str) -> bool) {
+        if given("buffers") {
+            limits.buffers_bytes = self.buffers;
+        }
+        if given("cores") {
+            limits.cores = self.cores;
+        }
+        if given("pin") {
+            limits.pin = self.pin;
+        }
+        if given("spin_us") {
+            limits.spin = Duration::from_micros(self.spin_us);
+        }
+        if given("congestion") {
+            limits.congestion = self.congestion.take();
+        }
+    }
+
+    fn smb(&mut self, smb: &mut SmbConfig, given: &impl Fn(&str) -> bool) {
+        if given("signing") || given("require_signing") {
+            smb.signing = self.smb_signing();
+        }
+        if given("min_dialect") {
+            smb.min_dialect = self.min_dialect;
+        }
+        if given("server_name") {
+            smb.server_names = std::mem::take(&mut self.server_name);
+        }
+        if given("require_encryption") {
+            smb.require_encryption = self.require_encryption;
+        }
+        if given("posix") {
+            smb.posix = self.posix;
+        }
+        if given("compress") {
+            smb.compress = self.compress;
+        }
+        if given("keytab") {
+            smb.keytab = self.keytab.take();
+        }
+    }
+
+    fn rdma(&mut self, rdma: &mut RdmaConfig, given: &impl Fn(&str) -> bool) {
+        if given("rdma") {
+            rdma.providers = std::mem::take(&mut self.rdma);
+        }
+        if given("crc") {
+            rdma.crc = self.crc;
+        }
+        if given("pcap") {
+            let limit_bytes = self.pcap_limit.unwrap_or(CAPTURE_BYTES);
+            rdma.capture = self.pcap.take().map(|file| CaptureConfig { file, limit_bytes });
+        }
+    }
+
+    fn certificates(&mut self, tls: &mut TlsConfig, given: &impl Fn(&str) -> bool) {
+        if given("nfs_tls_cert") {
+            tls.nfs =
+                certificate(self.nfs_tls_cert.take(), self.nfs_tls_key.take(), self.nfs_tls_clients.take());
+        }
+        if given("nbd_tls_cert") {
+            tls.nbd =
+                certificate(self.nbd_tls_cert.take(), self.nbd_tls_key.take(), self.nbd_tls_clients.take());
+        }
+    }
+
+    /// Adds the shares.
+    fn shares(&mut self, config: &mut ServeConfig) -> Result<(), ConfigError> {
+        let mut shares = Vec::new();
+        for path in std::mem::take(&mut self.dirs) {
+            config.sources.overridden(&path_name(&path), []);
             let share = share_of_folder(&path);
-            let share = share.map_err(|fault| config.wrong(key::SHARES, Problem::Folder { path, fault }))?;
-            config.shares.push(share);
+            shares.push(share.map_err(|fault| config.wrong(key::SHARES, Problem::Folder { path, fault }))?);
         }
         let ram = |(name, size_bytes)| ShareConfig::new(name, ShareSource::Ram { size_bytes });
-        config.shares.extend(self.ram.into_iter().map(ram));
-        config.shares.extend(self.share_volumes.map(|name| ShareConfig::new(name, ShareSource::Volumes)));
+        shares.extend(std::mem::take(&mut self.ram).into_iter().map(ram));
+        shares.extend(self.share_volumes.take().map(|name| ShareConfig::new(name, ShareSource::Volumes)));
+        for share in shares {
+            config.sources.overridden(&share.key().at(Origin::Flags), []);
+            config.shares.push(share);
+        }
+        Ok(())
+    }
+
+    /// Adds the rules of shares.
+    fn rules(self, config: &mut ServeConfig) -> Result<(), ConfigError> {
+        let mut exported: Vec<String> = Vec::new();
         for export in self.export {
-            let share = share_of(&mut config, key::EXPORT, &export.name)?;
-            if share.nfs.replace(export.export).is_some() {
+            share_of(config, key::EXPORT, &export.name)?.nfs = Some(export.export);
+            if exported.iter().any(|name| name.eq_ignore_ascii_case(&export.name)) {
                 let key = Key::of_share(&export.name, key::EXPORT);
                 return Err(config.wrong(key, Problem::ExportTwice { name: export.name }));
             }
+            exported.push(export.name);
         }
         for name in &self.encrypt_share {
-            share_of(&mut config, key::ENCRYPT, name)?.encrypt = true;
+            share_of(config, key::ENCRYPT, name)?.encrypt = true;
         }
         for name in &self.hide_unreadable {
-            share_of(&mut config, key::HIDE_UNREADABLE, name)?.hide_unreadable = true;
+            share_of(config, key::HIDE_UNREADABLE, name)?.hide_unreadable = true;
         }
         for name in &self.read_only {
-            share_of(&mut config, key::READ_ONLY, name)?.read_only = true;
+            share_of(config, key::READ_ONLY, name)?.read_only = true;
         }
         for name in &self.continuous_availability {
-            share_of(&mut config, key::CONTINUOUS, name)?.continuous_availability = true;
+            share_of(config, key::CONTINUOUS, name)?.continuous_availability = true;
         }
         for name in &self.compress_share {
-            share_of(&mut config, key::COMPRESS, name)?.compress = true;
+            share_of(config, key::COMPRESS, name)?.compress = true;
         }
         for (name, pattern) in self.snapshots {
-            share_of(&mut config, key::SNAPSHOTS, &name)?.snapshots = Some(pattern);
+            share_of(config, key::SNAPSHOTS, &name)?.snapshots = Some(pattern);
         }
         for link in self.dfs_link {
             let name = link.root().to_owned();
-            share_of(&mut config, key::DFS_LINK, &name)?.dfs_links.push(link);
+            share_of(config, key::DFS_LINK, &name)?.dfs_links.push(link);
         }
-        Ok(config)
+        Ok(())
     }
 
     /// Combines the two options about signing.
@@ -136,7 +241,11 @@ fn share_of<'a>(
     name: &str,
 ) -> Result<&'a mut ShareConfig, ConfigError> {
     match config.shares.iter().position(|share| share.is_named(name)) {
-        Some(at) => Ok(&mut config.shares[at]),
+        Some(at) => {
+            let share = &mut config.shares[at];
+            config.sources.overridden_key(&Key::of_share(&share.name, option));
+            Ok(share)
+        }
         None => {
             let there = config.shares.iter().map(|share| share.name.clone()).collect();
             Err(config.wrong(Key::of_share(name, option), Problem::NoShare { there }))
@@ -150,6 +259,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Args, Command};
+    use crate::config::Sources;
 
     /// Parses a command line; `./data` and `./more` are folders in `within`.
     fn config(within: &Path, line: &str) -> Result<ServeConfig, ConfigError> {
@@ -163,7 +273,7 @@ mod tests {
         let words = line.split_whitespace().map(in_folder);
         let args = Args::of_line(["weft".to_owned(), "serve".to_owned()].into_iter().chain(words)).unwrap();
         let Command::Serve(serve) = args.command else { panic!("serve") };
-        serve.config()
+        serve.config_over(None)
     }
 
     fn refused(line: &str) -> ConfigError {
@@ -261,12 +371,76 @@ mod tests {
         }
     }
 
+    /// The configuration of a line in addition to a file.
+    fn over(file: &str, line: &str) -> Result<ServeConfig, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weft.toml");
+        std::fs::write(&path, file).unwrap();
+        let words = ["weft", "serve", "--config", "weft.toml"].into_iter().chain(line.split_whitespace());
+        let Command::Serve(serve) = Args::of_line(words).unwrap().command else { panic!("serve") };
+        serve.config_over(Some(crate::config::read(&path).unwrap()))
+    }
+
+    #[test]
+    fn an_option_that_is_typed_overrides_the_file_and_a_default_does_not() {
+        let file = "users = [\"bob\"]\n[listeners]\nsmb_port = 1\nnfs_port = 2\nsmb_direct_port = 3\n\
+                    [limits]\ncores = 3\npin = true\n[smb]\nsigning = \"required\"\n\
+                    [shares.a]\nram = \"1M\"\nnfs.async = true\n[volumes]\nv = {}\n";
+        let kept = over(file, "").unwrap();
+        assert_eq!(
+            (kept.listeners.smb_port, kept.listeners.nfs_port, kept.listeners.nbd_port),
+            (1, Some(2), None)
+        );
+        assert_eq!(kept.users, [UserConfig { name: "bob".into() }]);
+        assert!(kept.limits.pin && kept.smb.signing == weft_smb::server::Signing::Required);
+        let line =
+            "--smb-port 9 --cores 4 --mountd-port 0 --nbd --read-only A --export a:ro --ram b=2M --volume w";
+        let typed = over(file, line).unwrap();
+        assert_eq!((typed.listeners.smb_port, typed.listeners.nfs_port), (9, Some(2)));
+        assert_eq!(typed.listeners.mountd_port, Some(0));
+        assert_eq!((typed.limits.cores, typed.limits.pin), (Some(4), true));
+        assert_eq!(typed.listeners.nbd_port, Some(default_port::NBD));
+        let [a, b] = &typed.shares[..] else { panic!("two shares") };
+        assert!(a.read_only && !b.read_only && b.source == ShareSource::Ram { size_bytes: 2 << 20 });
+        // The export is that of the command line alone.
+        assert!(a.nfs.as_ref().is_some_and(|export| export.read_only && !export.asynchronous));
+        assert_eq!(typed.volumes.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["v", "w"]);
+    }
+
+    #[test]
+    fn an_error_names_a_key_as_the_user_has_written_it() {
+        let file = "[listeners]\nsmb_port = 1\n[shares.a]\nram = \"1M\"\n[limits]\ncores = 0\n";
+        let said = |line: &str| {
+            let checked = over(file, line).and_then(ServeConfig::check);
+            checked.err().unwrap_or_else(|| panic!("{line} is not refused")).to_string()
+        };
+        let of_file = said("");
+        assert!(
+            of_file.ends_with("weft.toml:6:1: limits.cores = 0: write a number from 1 to 1024"),
+            "{of_file}"
+        );
+        for (line, says) in [
+            ("--cores 2 --smbd-port 1", "listeners.smb_port and --smbd-port are both 1"),
+            ("--cores 2 --smb-port 5 --smbd-port 5", "--smb-port and --smbd-port are both 5"),
+            (
+                "--cores 2 --continuous-availability a",
+                "--continuous-availability a: a ramdisk does not survive",
+            ),
+            ("--cores 2 --read-only b", "--read-only b: there is no share of that name; the shares are a"),
+            ("--cores 2 --ram A=1M", "two shares are named \"A\""),
+            ("--cores 2 --volume v --nbd --volume v", "--volume v is given twice"),
+        ] {
+            let said = said(line);
+            assert!(said.starts_with(says), "{line}: {said}");
+        }
+    }
+
     #[test]
     fn an_error_of_a_file_names_its_key() {
         let folder = tempfile::tempdir().unwrap();
         let asked = |line: &str, change: fn(&mut ServeConfig)| {
             let mut asked = config(folder.path(), line).unwrap();
-            asked.origin = Origin::File;
+            asked.sources = Sources::of_file(Path::new("weft.toml"));
             change(&mut asked);
             asked.check().err().unwrap_or_else(|| panic!("{line} is not refused")).to_string()
         };

@@ -1,0 +1,237 @@
+//! Reads a configuration from a TOML file, with the place of each key. Every mistake in the file is reported, not only
+//! the first.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+use super::key::part;
+use super::mistake::{BadFile, Fault, Mistake};
+use super::sources::{Lines, Position, Sources};
+use super::table::{Field, ROWS, Row};
+use super::types::{Entry, Given};
+use super::{ServeConfig, ShareConfig, ShareSource, UserConfig, VolumeConfig};
+use crate::args::default_user;
+
+/// Larger files are refused.
+const MAX_BYTES: u64 = 1 << 20;
+/// How alike two keys are if one of them may be a misspelling of the other, from 0 to 1.
+const ALIKE: f64 = 0.8;
+
+/// Reads a file. The keys that it lacks have their defaults.
+///
+/// # Errors
+/// Everything that is wrong with the file by itself; [`ServeConfig::check`] knows the rules between keys.
+pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
+    let whole = |fault| BadFile::new(path, vec![Mistake { at: None, key: None, fault }]);
+    let mut bytes = Vec::new();
+    let opened = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    opened.map_err(|e| whole(Fault::Unreadable(e)))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(whole(Fault::TooLarge { most: MAX_BYTES }));
+    }
+    match str::from_utf8(&bytes) {
+        Ok(text) => parse(path, text),
+        Err(e) => {
+            let (before, _) = bytes.split_at(e.valid_up_to());
+            let at = Lines::of(&String::from_utf8_lossy(before)).position(before.len());
+            Err(BadFile::new(path, vec![Mistake { at: Some(at), key: None, fault: Fault::NotUtf8 }]))
+        }
+    }
+}
+
+/// Reads the text of a file.
+pub(super) fn parse(path: &Path, text: &str) -> Result<ServeConfig, BadFile> {
+    let lines = Lines::of(text);
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        let mistakes = errors.iter().map(|error| {
+            let span = error.span().unwrap_or_default();
+            let at = Some(lines.position(span.start));
+            match error.message() {
+                "duplicate key" => {
+                    Mistake { at, key: text.get(span).map(str::to_owned), fault: Fault::Twice }
+                }
+                message => Mistake { at, key: None, fault: Fault::Syntax(message.to_owned()) },
+            }
+        });
+        return Err(BadFile::new(path, mistakes.collect()));
+    }
+    let config = ServeConfig { sources: Sources::of_file(path), ..defaults() };
+    let mut reader = Reader { lines, config, mistakes: Vec::new() };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    // The document is a table, as those in it are.
+    let (span, table) = (table.span(), toml::de::DeValue::Table(table.into_inner()));
+    let value = toml::Spanned::new(span, table);
+    reader.table(&[], &Given { value: &value, folder });
+    match reader.mistakes.is_empty() {
+        true => Ok(reader.config),
+        false => Err(BadFile::new(path, reader.mistakes)),
+    }
+}
+
+/// The configuration of an empty file: as the command line, it names a user.
+pub(super) fn defaults() -> ServeConfig {
+    ServeConfig { users: vec![UserConfig { name: default_user() }], ..ServeConfig::default() }
+}
+
+struct Reader<'a> {
+    lines: Lines<'a>,
+    config: ServeConfig,
+    mistakes: Vec<Mistake>,
+}
+
+impl Reader<'_> {
+    /// Reads the keys of the table at this path.
+    fn table(&mut self, at: &[&str], table: &Given) {
+        let expected = || "a table".to_owned();
+        match table.entries(expected) {
+            Ok(entries) => entries.iter().for_each(|entry| self.entry(at, entry)),
+            Err(refused) => self.mistake(refused.span.start, at, refused.fault),
+        }
+    }
+
+    fn entry(&mut self, within: &[&str], entry: &Entry) {
+        let at = [within, &[entry.key]].concat();
+        let rows: Vec<&Row> = ROWS.iter().filter(|row| row.begins_with(&at)).collect();
+        let Some(first) = rows.first() else {
+            return self.mistake(entry.span.start, &at, unknown(within, entry.key));
+        };
+        self.config.sources.found(dotted(&at), self.lines.position(entry.span.start));
+        if let Some(row) = rows.iter().find(|row| row.segments().count() == at.len()) {
+            if let Err(refused) = self.set(row, &at, &entry.value) {
+                self.mistake(refused.span.start, &at, refused.fault);
+            }
+            return;
+        }
+        let value = entry.value.value;
+        if !value.get_ref().is_table() {
+            let (example, found) = (first.table_example(at.len()), value.get_ref().type_str());
+            return self.mistake(value.span().start, &at, Fault::NoTable { example, found });
+        }
+        match at[..] {
+            ["shares", name] => {
+                // Until the files of the share are known.
+                let source = ShareSource::Folder(Default::default());
+                self.config.shares.push(ShareConfig::new(name, source));
+                self.table(&at, &entry.value);
+                self.check_source(&at, entry.span.start);
+            }
+            ["volumes", name] => {
+                self.config.volumes.push(VolumeConfig { name: name.to_owned(), read_only: false });
+                self.table(&at, &entry.value);
+            }
+            _ => self.table(&at, &entry.value),
+        }
+    }
+
+    /// Sets a key; the share or volume that it belongs to is the last one.
+    fn set(&mut self, row: &Row, at: &[&str], given: &Given) -> Result<(), super::types::Refused> {
+        debug_assert!(row.begins_with(at), "{} is not {at:?}", row.path);
+        match row.field {
+            Field::Server { set, .. } => set(&mut self.config, given),
+            Field::Volume { set, .. } => {
+                self.config.volumes.last_mut().map_or(Ok(()), |volume| set(volume, given))
+            }
+            Field::Share { set, .. } => {
+                self.config.shares.last_mut().map_or(Ok(()), |share| set(share, given))
+            }
+        }
+    }
+
+    /// Checks that the share has its files in exactly one place.
+    fn check_source(&mut self, at: &[&str], offset: usize) {
+        let sources = &self.config.sources;
+        let mut given: Vec<(Position, &str)> = ["folder", "ram", "volumes"]
+            .into_iter()
+            .filter_map(|key| Some((sources.place(&dotted(&[at, &[key]].concat()))?, key)))
+            .collect();
+        given.sort();
+        match given[..] {
+            [] => self.mistake(offset, at, Fault::NoSource),
+            [_] => {}
+            [_, (position, key), ..] => {
+                let key = Some(dotted(&[at, &[key]].concat()));
+                self.mistakes.push(Mistake { at: Some(position), key, fault: Fault::SecondSource });
+            }
+        }
+    }
+
+    fn mistake(&mut self, offset: usize, at: &[&str], fault: Fault) {
+        let position = Some(self.lines.position(offset));
+        self.mistakes.push(Mistake { at: position, key: Some(dotted(at)), fault });
+    }
+}
+
+impl Row {
+    /// The parts of its path.
+    pub(super) fn segments(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('.')
+    }
+
+    /// Whether the path begins with these parts; a name that the user chooses stands for any.
+    fn begins_with(&self, at: &[&str]) -> bool {
+        let mut segments = self.segments();
+        at.iter().all(|part| segments.next().is_some_and(|segment| segment == "*" || segment == *part))
+    }
+
+    /// A table with this many parts in its path, as users write it.
+    fn table_example(&self, parts: usize) -> &'static str {
+        match (self.path.split('.').next(), parts) {
+            (Some("shares"), 1 | 2) => "[shares.NAME]",
+            (Some("shares"), _) => "[shares.NAME.nfs]",
+            (Some("volumes"), _) => "NAME = {} in [volumes]",
+            (Some("listeners"), _) => "[listeners]",
+            (Some("limits"), _) => "[limits]",
+            (Some("smb"), _) => "[smb]",
+            (Some("nfs"), _) => "[nfs]",
+            (Some("rdma"), 1) => "[rdma]",
+            (Some("rdma"), _) => "[rdma.capture]",
+            (Some("tls"), _) => "[tls.nfs]",
+            _ => "[replication]",
+        }
+    }
+}
+
+/// A path as TOML writes it.
+fn dotted(at: &[&str]) -> String {
+    at.iter().map(|name| part(name)).collect::<Vec<_>>().join(".")
+}
+
+/// What is wrong with a key that does not exist in the table at `within`.
+fn unknown(within: &[&str], key: &str) -> Fault {
+    let mut there: Vec<&str> = ROWS
+        .iter()
+        .filter(|row| row.begins_with(within))
+        .filter_map(|row| row.segments().nth(within.len()))
+        .collect();
+    there.dedup();
+    let key = key.to_lowercase().replace('-', "_");
+    let likeness = |other: &str| strsim::jaro_winkler(&key, other);
+    let best = |names: Vec<(&str, String)>| {
+        let alike = names.into_iter().map(|(name, path)| (likeness(name), path));
+        let alike = alike.filter(|(likeness, _)| *likeness >= ALIKE);
+        alike.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, path)| path)
+    };
+    // The name of an option.
+    let shown = |row: &Row| row.path.replace('*', "NAME");
+    let option = format!("--{}", key.replace('_', "-"));
+    if let Some(row) = ROWS.iter().find(|row| row.options.contains(&option.as_str())) {
+        return Fault::Misspelt(shown(row));
+    }
+    let here = there.iter().map(|name| (*name, dotted(&[within, &[*name]].concat()))).collect();
+    if let Some(near) = best(here) {
+        return Fault::Misspelt(near);
+    }
+    // A key that belongs to another table.
+    let last = |row: &'static Row| Some((row.segments().last()?, shown(row)));
+    match best(ROWS.iter().filter_map(last).collect()) {
+        Some(near) => Fault::Misspelt(near),
+        None => Fault::Unknown { there: there.into_iter().map(str::to_owned).collect() },
+    }
+}
+
+#[cfg(test)]
+mod tests;

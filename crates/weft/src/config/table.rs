@@ -1,0 +1,782 @@
+//! The keys of a configuration file: one row for each, with its type, default, option, meaning, and access to its
+//! value. The parser, the reference, the example and `weft config show` come from these rows.
+
+use std::path::PathBuf;
+
+use weft_smb::server::dfs::Link;
+use weft_smb::server::{Dialect, Signing};
+use weft_store::rules::{Export, Flavor, Ports, Squash, Way};
+
+use super::key::{part, quoted};
+use super::mistake::Fault;
+use super::share::{ShareConfig, ShareSource};
+use super::types::{
+    Clients, Count, File, Given, Id, Links, List, Listen, Maybe, Port, Refused, Size, Span, Switch, Text,
+    Type, Word,
+};
+use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, ServeConfig, UserConfig, VolumeConfig};
+use crate::args::{Crc, ProviderKind};
+
+/// A key.
+pub(super) struct Row {
+    /// Its path; `*` is a name that the user chooses.
+    pub path: &'static str,
+    /// What to write.
+    pub kind: fn() -> String,
+    /// The options of `weft serve` that set it.
+    pub options: &'static [&'static str],
+    /// The default, as a file has it, or in words.
+    pub default: &'static str,
+    /// A value for the example.
+    pub example: &'static str,
+    /// The meaning, in one line.
+    pub meaning: &'static str,
+    /// Access to the value.
+    pub field: Field,
+}
+
+/// Access to the value of a key. The getter returns it as a file has it, or `None` if no value stands for it.
+pub(super) enum Field {
+    /// Of the server.
+    Server {
+        set: fn(&mut ServeConfig, &Given) -> Result<(), Refused>,
+        get: fn(&ServeConfig) -> Option<String>,
+    },
+    /// Of one volume.
+    Volume {
+        set: fn(&mut VolumeConfig, &Given) -> Result<(), Refused>,
+        get: fn(&VolumeConfig) -> Option<String>,
+    },
+    /// Of one share.
+    Share {
+        set: fn(&mut ShareConfig, &Given) -> Result<(), Refused>,
+        get: fn(&ShareConfig) -> Option<String>,
+    },
+}
+
+/// The default of the keys that say where the files of a share are.
+pub(super) const ONE_OF_THREE: &str = "one of folder, ram and volumes is required";
+
+/// A row whose value is a field of the configuration.
+macro_rules! field {
+    ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
+     |$config:ident| $place:expr) => {
+        Row {
+            path: $path,
+            kind: <$type as Type>::name,
+            options: &$options,
+            default: $default,
+            example: $example,
+            meaning: $meaning,
+            field: Field::$of {
+                set: |$config, given| {
+                    $place = <$type>::read(given)?;
+                    Ok(())
+                },
+                get: |$config| <$type>::show(&$place),
+            },
+        }
+    };
+}
+
+/// A row whose value is stored in another form.
+macro_rules! other {
+    ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
+     set |$to:ident, $value:ident| $store:expr, get |$from:ident| $load:expr) => {
+        Row {
+            path: $path,
+            kind: <$type as Type>::name,
+            options: &$options,
+            default: $default,
+            example: $example,
+            meaning: $meaning,
+            field: Field::$of {
+                set: |$to, given| {
+                    let $value = <$type>::read(given)?;
+                    $store;
+                    Ok(())
+                },
+                get: |$from| <$type>::show(&$load),
+            },
+        }
+    };
+}
+
+/// The rows, in the order of the reference.
+pub(super) const ROWS: &[Row] = &[
+    field!(
+        Server,
+        "state_dir",
+        Maybe<File>,
+        ["--state-dir"],
+        "$XDG_STATE_HOME/weft, or ~/.local/state/weft; not for NFS on port 0",
+        "\"/var/lib/weft\"",
+        "Directory for what outlives the process: volumes, NFS state, persistent handles of SMB.",
+        |c| c.state_dir
+    ),
+    other!(
+        Server,
+        "users",
+        List<Text>,
+        ["--user"],
+        "[$USER]",
+        "[\"alice\"]",
+        "The user who may log on; exactly one for now. The password is not part of the configuration.",
+        set | c,
+        names | c.users = names.into_iter().map(|name| UserConfig { name }).collect(),
+        get | c | c.users.iter().map(|user| user.name.clone()).collect()
+    ),
+    field!(
+        Server,
+        "listeners.addresses",
+        List<Listen>,
+        ["--listen"],
+        "[\"localhost\"]",
+        "[\"0.0.0.0\"]",
+        "Addresses that every port listens on. Before you listen on anything but loopback, consider who can reach it.",
+        |c| c.listeners.addresses
+    ),
+    field!(Server, "listeners.smb_port", Port, ["--smb-port"], "4450", "445", "TCP port of SMB.", |c| c
+        .listeners
+        .smb_port),
+    field!(
+        Server,
+        "listeners.smb_direct_port",
+        Port,
+        ["--smbd-port"],
+        "5445",
+        "5445",
+        "Port of SMB Direct, for every RDMA provider.",
+        |c| c.listeners.smb_direct_port
+    ),
+    field!(
+        Server,
+        "listeners.nfs_port",
+        Maybe<Port>,
+        ["--nfs-port"],
+        "not served",
+        "2049",
+        "TCP port of NFS. NFS has no passwords: limit it with shares.NAME.nfs.net.",
+        |c| c.listeners.nfs_port
+    ),
+    field!(
+        Server,
+        "listeners.nfs_rdma_port",
+        Maybe<Port>,
+        ["--nfs-rdma-port"],
+        "not served",
+        "20049",
+        "Port of NFS over RDMA, for every RDMA provider.",
+        |c| c.listeners.nfs_rdma_port
+    ),
+    field!(
+        Server,
+        "listeners.mountd_port",
+        Maybe<Port>,
+        ["--mountd-port"],
+        "not served",
+        "20048",
+        "TCP port of the MOUNT protocol, which NFS version 3 needs.",
+        |c| c.listeners.mountd_port
+    ),
+    field!(
+        Server,
+        "listeners.rpcbind_port",
+        Maybe<Port>,
+        ["--rpcbind-port"],
+        "not served",
+        "111",
+        "Port of a built-in rpcbind, which tells NFS clients the other ports.",
+        |c| c.listeners.rpcbind_port
+    ),
+    field!(
+        Server,
+        "listeners.nfs_udp",
+        Switch,
+        ["--nfs-udp"],
+        "false",
+        "true",
+        "Whether NFS version 3, MOUNT and rpcbind are also served over UDP, at the same ports.",
+        |c| c.listeners.nfs_udp
+    ),
+    field!(
+        Server,
+        "listeners.nbd_port",
+        Maybe<Port>,
+        ["--nbd", "--nbd-port"],
+        "not served",
+        "10809",
+        "TCP port at which volumes are served over NBD.",
+        |c| c.listeners.nbd_port
+    ),
+    field!(
+        Server,
+        "listeners.nbd_socket",
+        Maybe<File>,
+        ["--nbd-socket"],
+        "not served",
+        "\"/run/weft/nbd\"",
+        "Unix socket at which volumes are served over NBD; only the server's user reaches it.",
+        |c| c.listeners.nbd_socket
+    ),
+    field!(
+        Server,
+        "limits.buffers",
+        Size,
+        ["--buffers"],
+        "\"1G\"",
+        "\"256M\"",
+        "Memory for payload and long answers: from 64M to the memory of this host.",
+        |c| c.limits.buffers_bytes
+    ),
+    field!(
+        Server,
+        "limits.cores",
+        Maybe<Count>,
+        ["--cores"],
+        "one per processor",
+        "2",
+        "Serving threads: from 1 to 1024.",
+        |c| c.limits.cores
+    ),
+    field!(
+        Server,
+        "limits.pin",
+        Switch,
+        ["--pin"],
+        "false",
+        "true",
+        "Whether serving thread i is bound to processor i.",
+        |c| c.limits.pin
+    ),
+    field!(
+        Server,
+        "limits.spin",
+        Span,
+        ["--spin-us"],
+        "\"100us\"",
+        "\"0us\"",
+        "Longest busy polling before a serving thread sleeps, at most 1s: trades processor time for latency.",
+        |c| c.limits.spin
+    ),
+    field!(
+        Server,
+        "limits.congestion",
+        Maybe<Text>,
+        ["--congestion"],
+        "the system's; reno on loopback ports",
+        "\"reno\"",
+        "TCP congestion control of connections; this kernel must offer it.",
+        |c| c.limits.congestion
+    ),
+    field!(
+        Server,
+        "smb.signing",
+        Word<Signing>,
+        ["--signing", "--require-signing"],
+        "\"auto\"",
+        "\"required\"",
+        "SMB sessions that must sign: auto is all but those of this host and of RDMA clients that cannot sign payload.",
+        |c| c.smb.signing
+    ),
+    field!(
+        Server,
+        "smb.min_dialect",
+        Word<Dialect>,
+        ["--min-dialect"],
+        "\"3.0\"",
+        "\"3.1.1\"",
+        "Oldest SMB dialect. Those below 3.0 neither encrypt nor detect a downgrade.",
+        |c| c.smb.min_dialect
+    ),
+    field!(
+        Server,
+        "smb.server_names",
+        List<Text>,
+        ["--server-name"],
+        "[]",
+        "[\"files.example.com\"]",
+        "Further names or addresses by which SMB clients reach this server: a DNS alias, the outside of a NAT.",
+        |c| c.smb.server_names
+    ),
+    field!(
+        Server,
+        "smb.require_encryption",
+        Switch,
+        ["--require-encryption"],
+        "false",
+        "true",
+        "Whether SMB sessions that are not encrypted are refused.",
+        |c| c.smb.require_encryption
+    ),
+    field!(
+        Server,
+        "smb.posix",
+        Switch,
+        ["--posix"],
+        "false",
+        "true",
+        "Whether the POSIX extensions of SMB 3.1.1 are offered.",
+        |c| c.smb.posix
+    ),
+    field!(
+        Server,
+        "smb.compress",
+        Switch,
+        ["--compress"],
+        "false",
+        "true",
+        "Whether messages are compressed for clients that ask for it.",
+        |c| c.smb.compress
+    ),
+    field!(
+        Server,
+        "smb.keytab",
+        Maybe<File>,
+        ["--keytab"],
+        "passwords only",
+        "\"/etc/weft/krb5.keytab\"",
+        "Keytab with a key of cifs/HOST, for log-ons with Kerberos tickets.",
+        |c| c.smb.keytab
+    ),
+    field!(
+        Server,
+        "nfs.root_squash",
+        Switch,
+        ["--no-root-squash"],
+        "true",
+        "true",
+        "Whether NFS clients' root is mapped to nobody, unless a share says otherwise.",
+        |c| c.nfs.root_squash
+    ),
+    field!(
+        Server,
+        "nfs.register",
+        Switch,
+        ["--rpcbind"],
+        "false",
+        "true",
+        "Whether the ports of NFS are registered with this host's rpcbind.",
+        |c| c.nfs.register
+    ),
+    field!(
+        Server,
+        "rdma.providers",
+        List<Word<ProviderKind>>,
+        ["--rdma"],
+        "[\"iwarp\", \"shm\"]",
+        "[\"iwarp\", \"shm\", \"rnic\"]",
+        "RDMA providers: iwarp serves any host over TCP, shm this user's clients on this host, rnic RDMA devices.",
+        |c| c.rdma.providers
+    ),
+    field!(
+        Server,
+        "rdma.crc",
+        Word<Crc>,
+        ["--crc"],
+        "\"always\"",
+        "\"asked\"",
+        "When iWARP connections carry a CRC32C.",
+        |c| c.rdma.crc
+    ),
+    other!(
+        Server,
+        "rdma.capture.file",
+        Maybe<File>,
+        ["--pcap"],
+        "no capture",
+        "\"/tmp/weft.pcapng\"",
+        "File for the RDMA traffic, for Wireshark. It contains payload; slow.",
+        set | c,
+        file | capture(c).file = file.unwrap_or_default(),
+        get | c | c.rdma.capture.as_ref().map(|capture| capture.file.clone())
+    ),
+    other!(
+        Server,
+        "rdma.capture.limit",
+        Size,
+        ["--pcap-limit"],
+        "\"1G\"",
+        "\"1G\"",
+        "Largest size of the capture.",
+        set | c,
+        bytes | capture(c).limit_bytes = bytes,
+        get | c | c.rdma.capture.as_ref().map_or(CAPTURE_BYTES, |capture| capture.limit_bytes)
+    ),
+    other!(
+        Server,
+        "tls.nfs.certificate",
+        Maybe<File>,
+        ["--nfs-tls-cert"],
+        "no TLS",
+        "\"/etc/weft/nfs.pem\"",
+        "Certificate chain for NFS, in PEM: clients may use TLS (RFC 9289).",
+        set | c,
+        file | certificate(&mut c.tls.nfs).certificate = file.unwrap_or_default(),
+        get | c | c.tls.nfs.as_ref().map(|files| files.certificate.clone())
+    ),
+    other!(
+        Server,
+        "tls.nfs.key",
+        Maybe<File>,
+        ["--nfs-tls-key"],
+        "no TLS",
+        "\"/etc/weft/nfs.key\"",
+        "Private key of the certificate for NFS, in PEM.",
+        set | c,
+        file | certificate(&mut c.tls.nfs).key = file.unwrap_or_default(),
+        get | c | c.tls.nfs.as_ref().map(|files| files.key.clone())
+    ),
+    other!(
+        Server,
+        "tls.nfs.clients",
+        Maybe<File>,
+        ["--nfs-tls-clients"],
+        "no client certificates",
+        "\"/etc/weft/clients.pem\"",
+        "Authorities that sign the certificates of NFS clients, in PEM.",
+        set | c,
+        file | certificate(&mut c.tls.nfs).clients = file,
+        get | c | c.tls.nfs.as_ref().and_then(|files| files.clients.clone())
+    ),
+    other!(
+        Server,
+        "tls.nbd.certificate",
+        Maybe<File>,
+        ["--nbd-tls-cert"],
+        "no TLS",
+        "\"/etc/weft/nbd.pem\"",
+        "Certificate chain for NBD, in PEM; NBD then requires TLS.",
+        set | c,
+        file | certificate(&mut c.tls.nbd).certificate = file.unwrap_or_default(),
+        get | c | c.tls.nbd.as_ref().map(|files| files.certificate.clone())
+    ),
+    other!(
+        Server,
+        "tls.nbd.key",
+        Maybe<File>,
+        ["--nbd-tls-key"],
+        "no TLS",
+        "\"/etc/weft/nbd.key\"",
+        "Private key of the certificate for NBD, in PEM.",
+        set | c,
+        file | certificate(&mut c.tls.nbd).key = file.unwrap_or_default(),
+        get | c | c.tls.nbd.as_ref().map(|files| files.key.clone())
+    ),
+    other!(
+        Server,
+        "tls.nbd.clients",
+        Maybe<File>,
+        ["--nbd-tls-clients"],
+        "everybody",
+        "\"/etc/weft/clients.pem\"",
+        "Authorities that sign the certificates of NBD clients, in PEM; others are refused.",
+        set | c,
+        file | certificate(&mut c.tls.nbd).clients = file,
+        get | c | c.tls.nbd.as_ref().and_then(|files| files.clients.clone())
+    ),
+    field!(
+        Server,
+        "replication.enabled",
+        Switch,
+        ["--replica"],
+        "false",
+        "true",
+        "Whether the volumes can be replicated to and from other hosts (weft replica).",
+        |c| c.replication.enabled
+    ),
+    field!(
+        Volume,
+        "volumes.*.read_only",
+        Switch,
+        ["--volume", "--nbd-read-only"],
+        "false",
+        "true",
+        "Whether writes to the volume are refused, over any protocol. `volumes.NAME = {}` serves a volume of `weft volume`.",
+        |v| v.read_only
+    ),
+    other!(
+        Share,
+        "shares.*.folder",
+        Maybe<File>,
+        ["DIR"],
+        ONE_OF_THREE,
+        "\"/srv/data\"",
+        "The folder that the share offers.",
+        set | s,
+        path | s.source = ShareSource::Folder(path.unwrap_or_default()),
+        get | s | folder_of(s)
+    ),
+    other!(
+        Share,
+        "shares.*.ram",
+        Maybe<Size>,
+        ["--ram"],
+        ONE_OF_THREE,
+        "\"1G\"",
+        "The size limit of a share in memory.",
+        set | s,
+        bytes | s.source = ShareSource::Ram { size_bytes: bytes.unwrap_or_default() },
+        get | s | ram_of(s)
+    ),
+    Row {
+        path: "shares.*.volumes",
+        kind: || "true".into(),
+        options: &["--share-volumes"],
+        default: ONE_OF_THREE,
+        example: "true",
+        meaning: "The share contains the volumes as files.",
+        field: Field::Share { set: set_volumes, get: get_volumes },
+    },
+    field!(
+        Share,
+        "shares.*.read_only",
+        Switch,
+        ["--read-only"],
+        "false",
+        "true",
+        "Whether every change is refused, over all protocols.",
+        |s| s.read_only
+    ),
+    field!(
+        Share,
+        "shares.*.encrypt",
+        Switch,
+        ["--encrypt-share"],
+        "false",
+        "true",
+        "Whether encryption is required; NFS then does not offer the share.",
+        |s| s.encrypt
+    ),
+    field!(
+        Share,
+        "shares.*.hide_unreadable",
+        Switch,
+        ["--hide-unreadable"],
+        "false",
+        "true",
+        "Whether listings over SMB hide what the user may not read.",
+        |s| s.hide_unreadable
+    ),
+    field!(
+        Share,
+        "shares.*.continuous_availability",
+        Switch,
+        ["--continuous-availability"],
+        "false",
+        "true",
+        "Whether open handles survive a restart of the server if clients ask for it; writes go through to the disk.",
+        |s| s.continuous_availability
+    ),
+    field!(
+        Share,
+        "shares.*.compress",
+        Switch,
+        ["--compress-share"],
+        "false",
+        "true",
+        "Whether SMB clients are told to ask for compression; implies smb.compress.",
+        |s| s.compress
+    ),
+    field!(
+        Share,
+        "shares.*.snapshots",
+        Maybe<Text>,
+        ["--snapshots"],
+        "none",
+        "\".zfs/snapshot/daily-%Y-%m-%d\"",
+        "Pattern of the snapshot folders, whose names contain the time in UTC; they are previous versions over SMB.",
+        |s| s.snapshots
+    ),
+    Row {
+        path: "shares.*.dfs_links",
+        kind: Links::name,
+        options: &["--dfs-link"],
+        default: "{}",
+        example: "{ projects = [\"//nas/projects\"] }",
+        meaning: "DFS referrals: clients that open the name in this share go to the first target that they reach.",
+        field: Field::Share { set: set_links, get: get_links },
+    },
+    other!(
+        Share,
+        "shares.*.nfs.read_only",
+        Switch,
+        ["--export"],
+        "false",
+        "true",
+        "Whether changes over NFS are refused (ro, rw).",
+        set | s,
+        value | export(s).read_only = value,
+        get | s | exported(s).read_only
+    ),
+    other!(
+        Share,
+        "shares.*.nfs.async",
+        Switch,
+        ["--export"],
+        "false",
+        "true",
+        "Whether changes of names and attributes are acknowledged before they are durable (async, sync).",
+        set | s,
+        value | export(s).asynchronous = value,
+        get | s | exported(s).asynchronous
+    ),
+    other!(
+        Share,
+        "shares.*.nfs.secure",
+        Maybe<Switch>,
+        ["--export"],
+        "true if this server runs as root",
+        "true",
+        "Whether clients must use a port below 1024 (secure, insecure).",
+        set | s,
+        value | export(s).ports = value.map(|secure| if secure { Ports::Reserved } else { Ports::Any }),
+        get | s | exported(s).ports.map(|ports| ports == Ports::Reserved)
+    ),
+    other!(
+        Share,
+        "shares.*.nfs.squash",
+        Maybe<Word<Squash>>,
+        ["--export"],
+        "as nfs.root_squash says",
+        "\"all_squash\"",
+        "Callers who become the anonymous user.",
+        set | s,
+        value | export(s).squash = value,
+        get | s | exported(s).squash
+    ),
+    other!(
+        Share,
+        "shares.*.nfs.anonuid",
+        Maybe<Id>,
+        ["--export"],
+        "65534",
+        "1000",
+        "User of the anonymous user.",
+        set | s,
+        value | export(s).anonymous.0 = value,
+        get | s | exported(s).anonymous.0
+    ),
+    other!(
+        Share,
+        "shares.*.nfs.anongid",
+        Maybe<Id>,
+        ["--export"],
+        "65534",
+        "100",
+        "Group of the anonymous user.",
+        set | s,
+        value | export(s).anonymous.1 = value,
+        get | s | exported(s).anonymous.1
+    ),
+    other!(
+        Share,
+        "shares.*.nfs.net",
+        List<Clients>,
+        ["--export"],
+        "[]",
+        "[\"192.0.2.0/24\"]",
+        "Networks whose clients may use the share over NFS; none is all.",
+        set | s,
+        value | export(s).networks = value,
+        get | s | exported(s).networks
+    ),
+    other!(
+        Share,
+        "shares.*.nfs.sec",
+        List<Word<Flavor>>,
+        ["--export"],
+        "[]",
+        "[\"sys\"]",
+        "How callers may identify themselves; none is all ways that the server supports.",
+        set | s,
+        value | export(s).flavors = value,
+        get | s | exported(s).flavors
+    ),
+    other!(
+        Share,
+        "shares.*.nfs.xprtsec",
+        Word<Way>,
+        ["--export"],
+        "\"none\"",
+        "\"tls\"",
+        "What must protect the connection: nothing, TLS, or TLS with a client certificate.",
+        set | s,
+        value | export(s).way = value,
+        get | s | exported(s).way
+    ),
+];
+
+/// The keys that an option of `weft serve` sets, if they are the server's.
+pub(crate) fn keys_of_option(option: &str) -> impl Iterator<Item = &'static str> {
+    let of_server = |row: &&Row| matches!(row.field, Field::Server { .. });
+    let sets = move |row: &&Row| row.options.contains(&option);
+    ROWS.iter().filter(of_server).filter(sets).map(|row| row.path)
+}
+
+/// The capture; a file without `rdma.capture.file` is refused when the configuration is checked.
+fn capture(config: &mut ServeConfig) -> &mut CaptureConfig {
+    let unnamed = || CaptureConfig { file: PathBuf::new(), limit_bytes: CAPTURE_BYTES };
+    config.rdma.capture.get_or_insert_with(unnamed)
+}
+
+/// The certificate; one without its chain or key is refused when the configuration is checked.
+fn certificate(files: &mut Option<CertificateConfig>) -> &mut CertificateConfig {
+    let unnamed = || CertificateConfig { certificate: PathBuf::new(), key: PathBuf::new(), clients: None };
+    files.get_or_insert_with(unnamed)
+}
+
+fn export(share: &mut ShareConfig) -> &mut Export {
+    share.nfs.get_or_insert_default()
+}
+
+fn exported(share: &ShareConfig) -> Export {
+    share.nfs.clone().unwrap_or_default()
+}
+
+fn folder_of(share: &ShareConfig) -> Option<PathBuf> {
+    match &share.source {
+        ShareSource::Folder(path) => Some(path.clone()),
+        ShareSource::Ram { .. } | ShareSource::Volumes => None,
+    }
+}
+
+fn ram_of(share: &ShareConfig) -> Option<u64> {
+    match share.source {
+        ShareSource::Ram { size_bytes } => Some(size_bytes),
+        ShareSource::Folder(_) | ShareSource::Volumes => None,
+    }
+}
+
+fn set_volumes(share: &mut ShareConfig, given: &Given) -> Result<(), Refused> {
+    if !Switch::read(given)? {
+        return Err(given.refuse(Fault::NotFalse));
+    }
+    share.source = ShareSource::Volumes;
+    Ok(())
+}
+
+fn get_volumes(share: &ShareConfig) -> Option<String> {
+    (share.source == ShareSource::Volumes).then(|| "true".into())
+}
+
+fn set_links(share: &mut ShareConfig, given: &Given) -> Result<(), Refused> {
+    for entry in given.entries(Links::name)? {
+        let targets = List::<Text>::read(&entry.value)?;
+        let link = Link::new(&share.name, entry.key, targets.iter().map(String::as_str));
+        let link = link.map_err(|e| {
+            entry.value.refuse(Fault::Value { text: entry.key.to_owned(), why: e.to_string() })
+        })?;
+        share.dfs_links.push(link);
+    }
+    Ok(())
+}
+
+fn get_links(share: &ShareConfig) -> Option<String> {
+    let link = |link: &Link| {
+        let targets: Vec<String> = link.targets().map(|target| quoted(&target)).collect();
+        format!("{} = [{}]", part(&link.path()), targets.join(", "))
+    };
+    let links: Vec<String> = share.dfs_links.iter().map(link).collect();
+    Some(if links.is_empty() { "{}".into() } else { format!("{{ {} }}", links.join(", ")) })
+}

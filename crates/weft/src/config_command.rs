@@ -1,0 +1,95 @@
+//! `weft config`: writes an example of a configuration file, checks one, and shows what is in effect.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::Failure;
+use crate::args::{Config, ConfigCommand, Serve};
+use crate::config::reference::{self, Effective};
+use crate::config::{self, ServeConfig, find};
+use crate::fault::{self, Misuse};
+use crate::out::path_name;
+
+/// Runs the command.
+pub(crate) fn run(args: Config) -> Result<ExitCode, Failure> {
+    match args.command {
+        ConfigCommand::Init(args) => init(args.file.as_deref()),
+        ConfigCommand::Check(args) => check(args.file.as_deref()),
+        ConfigCommand::Show(args) => show(*args),
+        ConfigCommand::Reference => {
+            crate::out::print(format_args!("{}", reference::markdown()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The configuration of these options, and of the file that they name or that is the default.
+pub(crate) fn requested(args: Serve) -> Result<ServeConfig, Failure> {
+    let base = find::read_for(args.config.as_deref(), args.names_served())?;
+    Ok(args.config_over(base)?)
+}
+
+fn init(file: Option<&Path>) -> Result<ExitCode, Failure> {
+    let Some(path) = file else {
+        crate::out::print(format_args!("{}", reference::example()))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    crate::local::create(path, reference::example().as_bytes())?;
+    say!("wrote {}; edit it, then: weft config check {0}", path_name(path))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
+    let default = find::default_file();
+    let no_file =
+        || Misuse::new("neither XDG_CONFIG_HOME nor HOME is set: name a file, weft config check FILE");
+    let path = file.or(default.as_deref()).ok_or_else(no_file)?;
+    let config = match config::read(path) {
+        Ok(config) => config,
+        Err(bad) => {
+            note!("{bad}");
+            return Ok(ExitCode::from(fault::status_of(&bad)));
+        }
+    };
+    let errors = config.errors();
+    for error in &errors {
+        note!("{error}");
+    }
+    match errors.first() {
+        Some(error) => Ok(ExitCode::from(fault::status_of(error))),
+        None => {
+            say!("{}: no errors", path_name(path))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn show(args: Serve) -> Result<ExitCode, Failure> {
+    let json = args.json;
+    let config = requested(args)?;
+    let all = reference::effective(&config);
+    if json {
+        let mut out = crate::out::Stdout;
+        serde_json::to_writer_pretty(&mut out, &all)?;
+        say!()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let lines: Vec<(String, &str)> = all.iter().map(|one| (line(one), one.origin.as_str())).collect();
+    let width =
+        lines.iter().map(|(line, _)| line.chars().count()).filter(|n| *n <= WIDEST).max().unwrap_or(0);
+    for (line, origin) in lines {
+        say!("{line:width$}  # {origin}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Longer lines do not move the column of the sources.
+const WIDEST: usize = 60;
+
+/// A value as a file has it.
+fn line(one: &Effective) -> String {
+    match &one.value {
+        Some(value) => format!("{} = {value}", one.key),
+        None => format!("# {}: {}", one.key, one.otherwise),
+    }
+}
