@@ -85,7 +85,9 @@ impl Admin {
                     }
                     Request::Replica(command) => {
                         let reply = match (replicas, command) {
-                            (Some(replicas), command) => replicas.command(command, &hung_up).await?,
+                            (Some(replicas), command) => {
+                                replicas.command(command, &hung_up).await.map_err(|e| e.to_string())?
+                            }
                             (None, Command::Status) => Reply::Status(Vec::new()),
                             (None, _) => return Err(NO_REPLICAS.into()),
                         };

@@ -9,6 +9,7 @@ use weft_store::volume::Error as VolumeError;
 
 use super::capture::CannotCapture;
 use super::registration::Unregistered;
+use super::replica::error::{Unlisted, Unremembered};
 use crate::config::{Key, Origin};
 use crate::out::path_name;
 
@@ -33,9 +34,9 @@ pub(crate) enum StartError {
     /// No volume can be served.
     #[error("nothing is left to serve: volume {volume}: {why}")]
     NothingLeft { volume: String, why: String },
-    /// Replication cannot start; a sentence from `serve::replica`.
-    #[error("{0}")]
-    Replication(String),
+    /// Replication cannot start.
+    #[error(transparent)]
+    Replication(#[from] Unremembered),
     /// The capture cannot be written.
     #[error(transparent)]
     Capture(#[from] CannotCapture),
@@ -78,9 +79,9 @@ pub(crate) enum Unserved {
     /// Its file has been replaced, and that cannot be recorded.
     #[error("volume {volume}: {source}")]
     Accept { volume: String, source: VolumeError },
-    /// The list of groups cannot be read; a sentence from `serve::replica`.
-    #[error("{0}")]
-    Groups(String),
+    /// The list of groups cannot be read.
+    #[error(transparent)]
+    Groups(#[from] Unlisted),
     /// There is no directory that records volumes.
     #[error("{0}")]
     Remembered(String),

@@ -122,8 +122,7 @@ impl Start {
         // A plan without a directory for it would not pass the check.
         let state = self.plan.state_dir().unwrap_or_default();
         let Opened { served, absent } = opened;
-        Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)
-            .map_err(StartError::Replication)
+        Ok(Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)?)
     }
 
     async fn bind(&self, pool: &Pool, opened: &Opened) -> Result<Bound, StartError> {

@@ -75,9 +75,7 @@ impl Absent {
     fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, Unserved> {
         let superblock = remembered.info(name).ok().map(|known| known.superblock);
         let state = remembered.dir().parent().unwrap_or(remembered.dir());
-        let in_group = replica::config::group_of(state, name)
-            .map_err(Unserved::Groups)?
-            .filter(|in_group| in_group.is_sure);
+        let in_group = replica::config::group_of(state, name)?.filter(|in_group| in_group.is_sure);
         let marked = superblock.as_ref().and_then(|superblock| superblock.membership.as_ref());
         let group = in_group.map(|in_group| in_group.group).or_else(|| marked.map(|of| of.group.clone()));
         let lost = match e {
@@ -240,7 +238,8 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
             if let Some(of) = volume.growth.superblock().membership {
                 return Err(Unserved::Replicated { volume: name.clone(), group: of.group });
             }
-            accept(name, &volume.growth)?;
+            let accepted = accept(name, &volume.growth);
+            accepted.map_err(|source| Unserved::Accept { volume: name.clone(), source })?;
             front.begin(volume.block.clone());
         }
         opened.served.push(Served { volume, front, read_only: asked.read_only });
@@ -250,10 +249,10 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
 
 /// Accepts a volume in no group as it is. If its file was replaced, that is logged: somebody may have restored a
 /// backup, or may not have intended it.
-pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), Unserved> {
+pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), Error> {
     let Some(why) = growth.replaced() else { return Ok(()) };
     tracing::warn!("volume {name}: {why}; it is served as it is now");
-    growth.accept().map_err(|source| Unserved::Accept { volume: name.to_owned(), source })
+    growth.accept()
 }
 
 /// The served volumes in the ready line.

@@ -11,6 +11,7 @@ use weft_store::block::Block;
 use weft_store::volume::Volumes;
 
 use super::Replicas;
+use super::error::NoState;
 use super::group::Group;
 use crate::out::ShellCommand;
 
@@ -26,15 +27,15 @@ impl Group {
         let told = match opened {
             Ok(journal) => journal::look(&(journal.block.clone() as Arc<dyn Block>), &replicas.pool)
                 .await
-                .map_err(|e| e.to_string()),
-            Err(e) => Err(e.to_string()),
+                .map_err(NoState::from),
+            Err(e) => Err(e.into()),
         };
-        ways_out(&self.name, &self.config().volumes, told.as_ref().map_err(Clone::clone))
+        ways_out(&self.name, &self.config().volumes, told.as_ref())
     }
 }
 
 /// What to do about a group of these volumes of which only the journal is left; `told` is the journal's state.
-fn ways_out(group: &str, volumes: &[String], told: Result<&State, String>) -> String {
+fn ways_out(group: &str, volumes: &[String], told: Result<&State, &NoState>) -> String {
     let volumes = volumes.join(",");
     let state = match told {
         Ok(state) => state,
@@ -183,7 +184,11 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("weft replica create a,b OTHERHOST:a,b"), "{said}");
-        let said = ways_out("db", &["a".into()], Err("it is gone".into()));
-        assert!(said.contains("does not say which side has what either (it is gone): first run"), "{said}");
+        let gone = NoState::from(weft_store::volume::Error::NotFound("db".into()));
+        let said = ways_out("db", &["a".into()], Err(&gone));
+        assert!(
+            said.contains(&format!("does not say which side has what either ({gone}): first run")),
+            "{said}"
+        );
     }
 }

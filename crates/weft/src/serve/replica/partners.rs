@@ -15,6 +15,7 @@ use weft_replica::status::Role;
 
 use super::config::Partner;
 use super::destinations::{MOST_NAME, MOST_PARTNERS};
+use super::error::Unrecorded;
 use super::group::{Group, State};
 use super::no_source::Standing;
 use super::setup::{Ask, Tell};
@@ -399,7 +400,7 @@ impl Group {
 
     /// Before this copy is promoted by force: removes other copies that have more (`ahead`) from its destinations,
     /// because it would overwrite data that only they have. Returns the sentences about them.
-    pub fn part_from(&self, replicas: &Replicas, ahead: &[String]) -> Result<String, String> {
+    pub fn part_from(&self, replicas: &Replicas, ahead: &[String]) -> Result<String, Unrecorded> {
         let is_ahead = |partner: &Partner| ahead.contains(&partner.name);
         let partners = self.config().partners.into_iter();
         let hosts: Vec<Said> = partners.filter(is_ahead).map(|partner| partner.address.host.into()).collect();
