@@ -156,8 +156,20 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(descriptors).unwrap_or(usize::MAX)
 }
 
-/// Raises the soft limit on descriptors to the hard limit; an error says why they are too few to serve.
-pub(crate) fn raise_descriptors() -> Result<(), String> {
+/// Too few descriptors are free to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this process may open {limit} files, but the server needs at least {needed}: raise the limit with \
+     `ulimit -n {advised}` (as root where the hard limit is lower), or LimitNOFILE={advised} in its systemd unit",
+    advised = .needed.next_power_of_two().max(ADVISED)
+)]
+pub(crate) struct FewDescriptors {
+    limit: usize,
+    needed: usize,
+}
+
+/// Raises the soft limit on descriptors to the hard limit.
+pub(crate) fn raise_descriptors() -> Result<(), FewDescriptors> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!("the limit on open files stays at {:?}: {e}", limit.current);
@@ -170,21 +182,14 @@ pub(crate) fn raise_descriptors() -> Result<(), String> {
 }
 
 /// Whether `limit` leaves [`LEAST_FREE`] besides those in use; `used` is `None` if none is free.
-fn suffices(limit: usize, used: Option<usize>) -> Result<(), String> {
+fn suffices(limit: usize, used: Option<usize>) -> Result<(), FewDescriptors> {
     let needed = used.unwrap_or(limit).saturating_add(LEAST_FREE);
-    if limit >= needed {
-        return Ok(());
-    }
-    let advised = needed.next_power_of_two().max(ADVISED);
-    Err(format!(
-        "this process may open {limit} files, but the server needs at least {needed}: raise the limit with \
-         `ulimit -n {advised}` (as root where the hard limit is lower), or LimitNOFILE={advised} in its systemd unit"
-    ))
+    if limit >= needed { Ok(()) } else { Err(FewDescriptors { limit, needed }) }
 }
 
 impl Quotas {
     /// The quotas of this process, once everything listens. Fails if too few descriptors are left to serve.
-    pub(crate) fn of_process() -> Result<Quotas, String> {
+    pub(crate) fn of_process() -> Result<Quotas, FewDescriptors> {
         raise_descriptors()?;
         Ok(Quotas::new(Quotas::connections(descriptors())))
     }
@@ -399,13 +404,13 @@ mod tests {
     fn too_few_descriptors_are_refused_with_what_is_needed() {
         assert_eq!(suffices(256, Some(34)), Ok(()));
         assert_eq!(suffices(30 + LEAST_FREE, Some(30)), Ok(()));
-        let refused = suffices(64, Some(30)).unwrap_err();
+        let refused = suffices(64, Some(30)).unwrap_err().to_string();
         for part in ["may open 64 files", "needs at least 158", "ulimit -n 1024", "LimitNOFILE=1024"] {
             assert!(refused.contains(part), "{part}: {refused}");
         }
         // A host with many cores needs more than a small one; there may be none left to count with.
-        assert!(suffices(1024, Some(1000)).unwrap_err().contains("ulimit -n 2048"));
-        assert!(suffices(24, None).unwrap_err().contains("needs at least 152"));
+        assert!(suffices(1024, Some(1000)).unwrap_err().to_string().contains("ulimit -n 2048"));
+        assert!(suffices(24, None).unwrap_err().to_string().contains("needs at least 152"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::capture::CannotCapture;
 use super::registration::Unregistered;
 use super::replica::error::{Unlisted, Unremembered};
 use crate::config::{Key, Origin};
+use crate::listen::quota::FewDescriptors;
 use crate::out::path_name;
 
 /// Why a server does not start although its configuration is valid.
@@ -55,9 +56,9 @@ pub(crate) enum StartError {
     /// The rpcbind of this host does not accept our registration.
     #[error("{key}: {fault}")]
     Unregistered { key: String, fault: Unregistered },
-    /// Too few descriptors; a sentence from `listen::quota`.
-    #[error("{0}")]
-    Descriptors(String),
+    /// Too few descriptors.
+    #[error(transparent)]
+    Descriptors(#[from] FewDescriptors),
 }
 
 /// A volume that is not served. Lost volumes are left out instead.

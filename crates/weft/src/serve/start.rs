@@ -188,7 +188,7 @@ impl Start {
             memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
             congestion: self.plan.config().limits.congestion.as_deref().map(Arc::from),
-            quotas: Quotas::of_process().map_err(StartError::Descriptors)?,
+            quotas: Quotas::of_process()?,
             connections: self.connections.clone(),
             stop: self.stop.clone(),
         })

@@ -107,7 +107,7 @@ impl Subject {
     }
 
     /// The current status.
-    pub(super) async fn status(&self) -> Result<Status, String> {
+    pub(super) async fn status(&self) -> Result<Status, watch::Silent> {
         let mut status = self.base.clone();
         status.connections = watch::everywhere(&self.cores).await?;
         if let Some(state) = &self.state {

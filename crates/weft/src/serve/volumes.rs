@@ -173,6 +173,20 @@ pub(super) struct Opened {
     pub absent: Vec<Absent>,
 }
 
+/// Why a volume does not grow.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GrowError {
+    /// Its copies would not grow with it.
+    #[error("{volume} is replicated: weft replica resize {volume} {size}, on the host of its source")]
+    Replicated { volume: String, size: u64 },
+    /// It is not on the command line, or could not be opened.
+    #[error("volume {0:?} is not served here")]
+    NotServed(String),
+    /// Its file cannot grow.
+    #[error(transparent)]
+    Volume(#[from] Error),
+}
+
 /// The served volumes, for growing them.
 #[derive(Clone, Default)]
 pub(super) struct Growths(Vec<(String, Growth)>);
@@ -198,12 +212,11 @@ impl Growths {
     }
 
     /// Grows a volume; returns its new size.
-    pub async fn grow(&self, volume: &str, size: u64) -> Result<u64, String> {
+    pub async fn grow(&self, volume: &str, size: u64) -> Result<u64, GrowError> {
         let found = self.0.iter().find(|(name, _)| name == volume);
         let growth = found.map(|(_, growth)| growth.clone());
-        let growth = growth.ok_or_else(|| format!("volume {volume:?} is not served here"))?;
-        let grown = rt::blocking(move || growth.grow(size)).await;
-        grown.map(|superblock| superblock.size).map_err(|e| e.to_string())
+        let growth = growth.ok_or_else(|| GrowError::NotServed(volume.to_owned()))?;
+        Ok(rt::blocking(move || growth.grow(size)).await?.size)
     }
 }
 
