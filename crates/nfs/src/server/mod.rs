@@ -255,7 +255,7 @@ impl Server {
     /// Tells version 3 clients that held locks in the last run to reclaim them. Periodically revokes the state of
     /// NFSv4 clients that have been silent for long, which clients of other protocols cannot do. Run it beside the
     /// connections; it never returns.
-    pub async fn tend(&self) {
+    pub async fn run_housekeeping(&self) {
         let sweep = async {
             loop {
                 rt::sleep(self.limits.lease).await;

@@ -202,8 +202,8 @@ impl Start {
         acceptor: &Acceptor,
     ) -> Option<Arc<weft_nbd::Server>> {
         if let (Some(ports), Some(servers)) = (bound.files, servers) {
-            let tended = servers.nfs.clone();
-            rt::spawn(async move { tended.tend().await }).detach();
+            let server = servers.nfs.clone();
+            rt::spawn(async move { server.run_housekeeping().await }).detach();
             rt::spawn(acceptor.memory.clone().watch()).detach();
             let (smb, nfs) = (servers.serve_smb(), servers.serve_nfs());
             ports.serve(acceptor, &self.plan, &smb, &nfs, &servers.nfs.reached());
