@@ -1,6 +1,6 @@
 //! `--export NAME:OPTIONS`: NFS options of a share, with the words of exports(5). The server enforces them.
 
-use weft_store::rules::{Export, Flavor, NOBODY, NotANetwork, Ports, Squash, Way};
+use weft_store::rules::{Export, Flavor, NOBODY, NotANetwork, Ports, Protection, Squash};
 
 /// One `--export`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,9 +62,9 @@ pub(crate) fn parse(text: &str) -> Result<ExportOption, ExportError> {
             ("sec", Some(flavors)) => {
                 export.flavors = flavors.split(':').map(flavor).collect::<Result<_, _>>()?
             }
-            ("xprtsec", Some("none")) => export.way = Way::Any,
-            ("xprtsec", Some("tls")) => export.way = Way::Tls,
-            ("xprtsec", Some("mtls")) => export.way = Way::Mutual,
+            ("xprtsec", Some("none")) => export.protection = Protection::None,
+            ("xprtsec", Some("tls")) => export.protection = Protection::Tls,
+            ("xprtsec", Some("mtls")) => export.protection = Protection::Mutual,
             _ => return Err(ExportError::Option(option.to_owned())),
         }
     }
@@ -100,7 +100,7 @@ mod tests {
             anonymous: (Some(1000), Some(100)),
             networks: vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()],
             flavors: vec![Flavor::Sys],
-            way: Way::Mutual,
+            protection: Protection::Mutual,
             ports: None,
             asynchronous: false,
         };

@@ -44,7 +44,7 @@ use std::time::Duration;
 
 use weft_machine::rt::{self, Drain};
 use weft_machine::{Pool, clock, random};
-use weft_store::rules::Way;
+use weft_store::rules::Protection;
 use weft_store::{Share, Timestamp};
 use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error, Peer};
@@ -277,9 +277,9 @@ impl Server {
     }
 
     /// The same for a connection with this protection.
-    fn lets_in_by(&self, peer: Peer, way: Way) -> bool {
+    fn lets_in_by(&self, peer: Peer, protection: Protection) -> bool {
         let ports = self.policy.ports();
-        self.shares.iter().map(|share| &share.rules.nfs).any(|export| export.lets_in(peer, ports, way))
+        self.shares.iter().map(|share| &share.rules.nfs).any(|export| export.lets_in(peer, ports, protection))
     }
 
     /// Whether each call of this peer must be checked against the rules of its share.
