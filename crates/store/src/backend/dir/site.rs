@@ -135,7 +135,7 @@ fn nodes(op: &Op) -> [Option<NodeId>; 2] {
         | Op::SetXattr { node, .. }
         | Op::ListXattrs { node }
         | Op::RemoveXattr { node, .. }
-        | Op::Beside { node } => [Some(*node), None],
+        | Op::XattrSummary { node } => [Some(*node), None],
         Op::Rename { from, to, .. } => [Some(from.dir), Some(to.dir)],
         Op::Link { node, dir, .. } => [Some(*node), Some(*dir)],
         Op::Statfs | Op::Find { .. } | Op::Stable { .. } => [None, None],
@@ -420,7 +420,7 @@ mod tests {
         let crossing = Crossing { way: vec![b"a".to_vec()], name: b"m".to_vec(), system: slow.clone() };
         folder.systems.known().crossings.push(crossing);
         let lookup = |dir, name: &[u8]| Op::Lookup { dir, name: name.to_vec(), fold_case: true };
-        let list = |dir| Op::Readdir { dir, cookie: 0, max: 10, beside: false };
+        let list = |dir| Op::Readdir { dir, cookie: 0, max: 10, xattrs: false };
         let rename = Op::Rename {
             from: DirName { dir: NodeId::ROOT, name: b"m".to_vec() },
             to: DirName { dir: a, name: b"m".to_vec() },
