@@ -30,7 +30,7 @@ pub use self::dos::{Dos, OWN_XATTRS, XattrSummary};
 pub use self::error::Error;
 pub use self::file::{OpenFile, Read};
 pub use self::object::{Done, Object, ObjectOp, Quota, Submission};
-pub use self::own::{Own, Turn};
+pub use self::own::{NameChange, Own};
 pub use self::share::{Share, ShareId};
 pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
 pub use self::streams::StreamEntry;

@@ -46,8 +46,8 @@ use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
-    Attr, Backend, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
-    Space, Turn, Vfs, Watches, XattrSummary,
+    Attr, Backend, DirName, Entry, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op, OpenFile,
+    Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
 };
 
 /// Maximum number of descriptors cached for the nodes of a share.
@@ -564,11 +564,16 @@ impl Folder {
         let now = clock::instant();
         let names = match &op {
             Op::Create { dir, name, .. } | Op::Link { dir, name, .. } => {
-                vec![(*dir, name.clone(), Turn::Comes)]
+                vec![(*dir, name.clone(), NameChange::Added)]
             }
-            Op::Remove { dir, name } | Op::Rmdir { dir, name } => vec![(*dir, name.clone(), Turn::Goes)],
+            Op::Remove { dir, name } | Op::Rmdir { dir, name } => {
+                vec![(*dir, name.clone(), NameChange::Removed)]
+            }
             Op::Rename { from, to, .. } => {
-                vec![(from.dir, from.name.clone(), Turn::Goes), (to.dir, to.name.clone(), Turn::Comes)]
+                vec![
+                    (from.dir, from.name.clone(), NameChange::Removed),
+                    (to.dir, to.name.clone(), NameChange::Added),
+                ]
             }
             _ => Vec::new(),
         };
@@ -579,16 +584,16 @@ impl Folder {
         {
             own.content(*node, now);
         }
-        names.iter().for_each(|(dir, name, turn)| own.name(*dir, name, *turn, now));
+        names.iter().for_each(|(dir, name, change)| own.name(*dir, name, *change, now));
         let done = self.act(op);
         match done.as_ref().map(|done| &done.outcome) {
             Ok(Outcome::Created { attr, created: false }) => {
-                names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn));
+                names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change));
                 own.content(attr.node, now);
             }
             Ok(Outcome::Created { attr, .. }) => own.content(attr.node, now),
             Ok(_) => {}
-            Err(_) => names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn)),
+            Err(_) => names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change)),
         }
         done
     }
