@@ -307,7 +307,7 @@ pub(super) fn share(plan: &Plan, volumes: &[Served]) -> Option<Described> {
 #[cfg(test)]
 mod tests {
     use rustix::io::Errno;
-    use weft_store::volume::{Create, Place};
+    use weft_store::volume::{Create, Storage};
 
     use super::*;
 
@@ -344,7 +344,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let volumes = Volumes::at(dir.path());
         let create = Create {
-            place: Place::File(folder.join("v")),
+            storage: Storage::File(folder.join("v")),
             size: Some(1 << 20),
             allocate: false,
             direct: false,
@@ -366,7 +366,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let volumes = Volumes::at(dir.path());
         let ram = Create {
-            place: Place::Ram,
+            storage: Storage::Ram,
             size: Some(1 << 20),
             allocate: false,
             direct: false,

@@ -539,7 +539,7 @@ mod tests {
         fs::remove_file(folder.journal(&name("half"))).unwrap();
         // A group in memory whose server was killed cannot lack anything.
         let wanted = weft_store::volume::Create {
-            place: weft_store::volume::Place::Ram,
+            storage: weft_store::volume::Storage::Ram,
             size: Some(1 << 20),
             allocate: false,
             direct: false,

@@ -113,7 +113,7 @@ fn begin_anew(group: &str, volumes: &str, peers: &[&PeerState], mode: &str) -> S
 mod tests {
     use weft_machine::{Pool, rt};
     use weft_replica::journal::Format;
-    use weft_store::volume::{Create, Place};
+    use weft_store::volume::{Create, Storage};
 
     use super::*;
 
@@ -123,7 +123,7 @@ mod tests {
         let size = Some(journal::bytes(&format).unwrap().next_multiple_of(4096));
         let (allocate, direct, id, created) = (false, false, [7; 16], 1);
         let volumes = Volumes::at(dir.path());
-        volumes.create("j", &Create { place: Place::Ram, size, allocate, direct, id, created }).unwrap();
+        volumes.create("j", &Create { storage: Storage::Ram, size, allocate, direct, id, created }).unwrap();
         let journal: Arc<dyn Block> = volumes.open("j", &pool).unwrap().block;
         let mut state = rt::block_on(async {
             journal::format(&journal, &format).await.unwrap();

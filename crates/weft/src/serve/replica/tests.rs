@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use weft_machine::rt;
 use weft_replica::destination::Destination;
 use weft_store::block::{Block, BlockOp};
-use weft_store::volume::{Create, Place, Volumes};
+use weft_store::volume::{Create, Storage, Volumes};
 use weft_wire::repl::control::{Era, Hello, Request, Response, Sync};
 
 use super::config::ListNumber;
@@ -32,9 +32,9 @@ impl Host {
         let (state, pool) = (dir.path().join("state"), Pool::new(64 << 20));
         let volumes = Volumes::at(state.join("volumes"));
         let member = |name: &str| {
-            let place = Place::File(dir.path().join(format!("{name}.img")));
+            let storage = Storage::File(dir.path().join(format!("{name}.img")));
             let create =
-                Create { place, size: Some(MIB), allocate: false, direct: false, id: [7; 16], created: 1 };
+                Create { storage, size: Some(MIB), allocate: false, direct: false, id: [7; 16], created: 1 };
             volumes.create(name, &create).unwrap();
             let volume = volumes.open(name, &pool).unwrap();
             let front = Front::new(volume.block.geometry());

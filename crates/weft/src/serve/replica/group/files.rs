@@ -15,7 +15,7 @@ use weft_replica::group::Settled;
 use weft_replica::journal::{self, Format};
 use weft_replica::status::Role;
 use weft_store::block::{Block, Medium};
-use weft_store::volume::{Create, Place, Volume, Volumes, free_bytes};
+use weft_store::volume::{Create, Storage, Volume, Volumes, free_bytes};
 
 use super::{Group, lock};
 use crate::serve::replica::config::{self, Folder, Partner};
@@ -156,14 +156,14 @@ pub(super) fn make_journal(
     bytes: u64,
 ) -> Result<Volume, Uncreated> {
     make_folder(folder)?;
-    let place = match config.in_memory {
-        true => Place::Ram,
-        false => Place::File(folder.journal(&config.name)),
+    let storage = match config.in_memory {
+        true => Storage::Ram,
+        false => Storage::File(folder.journal(&config.name)),
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let wanted = Create {
         allocate: !config.in_memory,
-        place,
+        storage,
         size: Some(bytes),
         direct: false,
         id: random::bytes()?,
