@@ -24,17 +24,17 @@ thread_local! {
 }
 
 /// A connection's entry in this core's list; removed on drop (on the same core).
-pub(crate) struct Place(u64);
+pub(crate) struct ConnectionEntry(u64);
 
 /// Adds a connection of this core.
-pub(crate) fn enter(look: impl Fn() -> Connection + 'static) -> Place {
+pub(crate) fn enter(look: impl Fn() -> Connection + 'static) -> ConnectionEntry {
     let n = ENTERED.get();
     ENTERED.set(n + 1);
     CONNECTIONS.with_borrow_mut(|connections| connections.insert(n, Box::new(look)));
-    Place(n)
+    ConnectionEntry(n)
 }
 
-impl Drop for Place {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         // When a thread ends, its list may have been dropped first. The closure is dropped after the borrow has
         // ended, because it may hold the last reference to the connection.

@@ -8,7 +8,8 @@
 //!   Plan           1 operation | 1 mode | 2 flags (1: check, 2: both ways) | 2 depth | 4 size
 //!   Welcome        nothing
 //!   Refusal        2 reason | 2 largest depth | 4 largest size
-//! message:         1 kind | 1 zero | 2 number of addresses | 8 a | 8 b | 8 c | addresses, each 4 STag | 8 tagged offset
+//! message:         1 kind | 1 zero | 2 number of addresses | 8 a | 8 b | 8 c | addresses
+//!   address        4 STag | 8 tagged offset
 //! ```
 //!
 //! One connection measures one plan, so receive buffers have one size from the start. The version comes first:

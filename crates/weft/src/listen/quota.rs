@@ -140,7 +140,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The quota slot of one connection, released on drop.
-pub(crate) struct Place {
+pub(crate) struct Slot {
     quotas: Quotas,
     service: Service,
     source: Source,
@@ -218,7 +218,7 @@ impl Quotas {
     }
 
     /// Reserves a slot for a connection from `peer`; if necessary, takes that of the oldest unidentified connection.
-    pub(crate) fn enter(&self, service: Service, peer: Peer) -> Result<Place, Full> {
+    pub(crate) fn enter(&self, service: Service, peer: Peer) -> Result<Slot, Full> {
         if !self.has_spare() {
             return Err(Full::Descriptors);
         }
@@ -247,7 +247,7 @@ impl Quotas {
             of.all += 1;
             of.strangers.insert(number);
         });
-        Ok(Place { quotas: self.clone(), service, source, number, notice, served: Cell::new(false) })
+        Ok(Slot { quotas: self.clone(), service, source, number, notice, served: Cell::new(false) })
     }
 
     /// Closes an unidentified connection, of the service with the most of them; false if there is none.
@@ -336,7 +336,7 @@ impl Counts {
     }
 }
 
-impl Place {
+impl Slot {
     /// Marks the connection as identified, so that it no longer makes room. False if it has been told to close
     /// meanwhile.
     pub(crate) fn admit(&self) -> bool {
@@ -365,7 +365,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut services = lock(&self.quotas.0.services);
         // The notice is given under this lock, and the connection leaves the counts then.
@@ -391,8 +391,8 @@ mod tests {
         Peer::Tcp(text.parse().unwrap())
     }
 
-    fn told(place: &Place) -> bool {
-        place.poll_notice(&Context::from_waker(Waker::noop())).is_ready()
+    fn told(slot: &Slot) -> bool {
+        slot.poll_notice(&Context::from_waker(Waker::noop())).is_ready()
     }
 
     /// A peer with its own address.
@@ -448,13 +448,13 @@ mod tests {
         let other = quotas.enter(Service::Smb, from("192.0.2.2:1")).unwrap();
         let flood: Vec<_> =
             (1..1000).map(|port| quotas.enter(Service::Smb, from(&format!("192.0.2.1:{port}")))).collect();
-        assert_eq!(flood.iter().filter(|place| !told(place.as_ref().unwrap())).count(), 150);
+        assert_eq!(flood.iter().filter(|slot| !told(slot.as_ref().unwrap())).count(), 150);
         assert!(!told(&other), "it is of another address");
         // For IPv6, a /64 counts as one address.
         let six: Vec<_> = (1..1000)
             .map(|n| quotas.enter(Service::Nfs, from(&format!("[2001:db8::{n:x}]:1"))).unwrap())
             .collect();
-        assert_eq!(six.iter().filter(|place| !told(place)).count(), 150);
+        assert_eq!(six.iter().filter(|slot| !told(slot)).count(), 150);
     }
 
     #[test]
@@ -463,7 +463,7 @@ mod tests {
         let honest = quotas.enter(Service::Smb, from("192.0.2.1:1")).unwrap();
         // Ten addresses send more connections than are admitted, for as long as the log-on takes.
         let flood: Vec<_> = (0..5000).map(|n| quotas.enter(Service::Smb, nth(n % 10)).unwrap()).collect();
-        assert_eq!(flood.iter().filter(|place| !told(place)).count(), 599);
+        assert_eq!(flood.iter().filter(|slot| !told(slot)).count(), 599);
         assert!(!told(&honest) && honest.admit());
         // Among sources with equally many, the oldest connection goes first.
         let quotas = Quotas::new(1600);
@@ -475,14 +475,14 @@ mod tests {
     fn known_connections_stay_and_then_new_ones_are_refused() {
         let quotas = Quotas::new(1600);
         let known: Vec<_> = (0..100).map(|n| quotas.enter(Service::Mount, nth(n)).unwrap()).collect();
-        assert!(known.iter().all(Place::admit));
+        assert!(known.iter().all(Slot::admit));
         assert_eq!(quotas.enter(Service::Mount, nth(100)).err(), Some(Full::Service(100)));
         assert!(!known.iter().any(told) && !quotas.evict());
         drop(known);
         assert!(quotas.enter(Service::Mount, nth(100)).is_ok());
         let peer = from("192.0.2.1:700");
         let known: Vec<_> = (0..64).map(|_| quotas.enter(Service::Mount, peer).unwrap()).collect();
-        known.iter().for_each(|place| assert!(place.admit()));
+        known.iter().for_each(|slot| assert!(slot.admit()));
         assert_eq!(quotas.enter(Service::Mount, peer).err(), Some(Full::Address(64)));
     }
 

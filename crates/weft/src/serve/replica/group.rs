@@ -36,7 +36,7 @@ use super::partners::Most;
 use super::picture::Picture;
 use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};
-use super::{Absent, Member, Replicas, Turn, door};
+use super::{Absent, CommandTurn, Member, Replicas, door};
 
 pub(super) use engine::State;
 pub(super) use files::undo_beginning;
@@ -593,8 +593,8 @@ impl Group {
     }
 
     /// The turn of a command that changes this group; other groups' commands do not wait for it.
-    pub fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, Busy> {
-        Turn::take(&self.busy, command.into())
+    pub fn take_turn(&self, command: impl Into<String>) -> Result<CommandTurn<'_>, Busy> {
+        CommandTurn::take(&self.busy, command.into())
     }
 
     /// The engine's status, if it runs.

@@ -345,8 +345,8 @@ impl Replicas {
     }
 
     /// Only one command at a time may add or remove a group. Others get its name.
-    fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, Busy> {
-        Turn::take(&self.busy, command.into())
+    fn take_turn(&self, command: impl Into<String>) -> Result<CommandTurn<'_>, Busy> {
+        CommandTurn::take(&self.busy, command.into())
     }
 
     /// Answers a source's server.
@@ -587,22 +587,22 @@ impl Replicas {
 
 /// A command's turn, until it is dropped. Commands never wait for a turn: waiting for a command of another host would
 /// prevent that host's request from being answered.
-struct Turn<'a>(&'a Mutex<Option<String>>);
+struct CommandTurn<'a>(&'a Mutex<Option<String>>);
 
-impl<'a> Turn<'a> {
-    fn take(busy: &'a Mutex<Option<String>>, command: String) -> Result<Turn<'a>, Busy> {
+impl<'a> CommandTurn<'a> {
+    fn take(busy: &'a Mutex<Option<String>>, command: String) -> Result<CommandTurn<'a>, Busy> {
         let mut now = busy.lock().unwrap_or_else(PoisonError::into_inner);
         match &*now {
             Some(other) => Err(Busy(other.clone())),
             None => {
                 *now = Some(command);
-                Ok(Turn(busy))
+                Ok(CommandTurn(busy))
             }
         }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for CommandTurn<'_> {
     fn drop(&mut self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
