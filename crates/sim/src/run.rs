@@ -249,7 +249,7 @@ impl Run {
                     drop(served.await);
                 }
             }),
-            rt::spawn(async move { tending.tend().await }),
+            rt::spawn(async move { tending.run_housekeeping().await }),
         ];
         tell!(self.world, "the server starts");
         self.process.replace(Some(Process { vfs, pool, tasks }));

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
 use weft_machine::rt;
-use weft_store::rules::Way;
+use weft_store::rules::Protection;
 use weft_transport::{Channel, Error, Message, Outgoing, Peer, Security, Sending};
 use weft_wire::rpc::Credential;
 
@@ -93,20 +93,20 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let caller = Caller::of(&Credential::None, server.policy);
     let line = Arc::new(CallbackLine::default());
     let kind = channel.kind();
-    let way = match channel.security() {
-        None => Way::Any,
-        Some(Security { holder: None }) => Way::Tls,
-        Some(Security { holder: Some(_) }) => Way::Mutual,
+    let protection = match channel.security() {
+        None => Protection::None,
+        Some(Security { holder: None }) => Protection::Tls,
+        Some(Security { holder: Some(_) }) => Protection::Mutual,
     };
     let answers = Answers::of(&*channel, &server.pool);
     let (admitted, mut told) = (Cell::new(false), false);
     let connection = context::Context {
         server,
         kind,
-        way,
+        protection,
         peer,
         origin: Origin::of(peer, channel.security()),
-        let_in: server.lets_in_by(peer, way),
+        let_in: server.lets_in_by(peer, protection),
         host: host.into(),
         limits,
         answers: &answers,

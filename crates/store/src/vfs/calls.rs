@@ -21,9 +21,9 @@ use super::streams::Streams;
 use super::unlinked::{self, Caches};
 use super::watch::{Event, Witness};
 use super::{
-    Action, Attr, Backend, Beside, Cache, DOS_XATTR, DirName, Dos, Entry, Error, Exists, Hold, Kind, Make,
-    NodeId, OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches,
-    What,
+    Action, Attr, Backend, Cache, DOS_XATTR, DirName, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId,
+    OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches, What,
+    XattrSummary,
 };
 use crate::backend::ReadOnly;
 use crate::health::{Health, Heard};
@@ -457,10 +457,10 @@ impl Vfs {
         &self,
         dir: NodeId,
         (mut cookie, max): (u64, usize),
-        beside: bool,
+        xattrs: bool,
     ) -> Result<(Vec<Entry>, bool), Error> {
         loop {
-            let op = Op::Readdir { dir, cookie, max, beside };
+            let op = Op::Readdir { dir, cookie, max, xattrs };
             let (mut entries, end) =
                 expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end));
             cookie = entries.last().map_or(cookie, |last| last.cookie);
@@ -473,7 +473,7 @@ impl Vfs {
     }
 
     /// Like [`Vfs::readdir`], with the summary of each file's extended attributes: one more system call per entry.
-    pub async fn readdir_beside(
+    pub async fn readdir_with_xattrs(
         &self,
         dir: NodeId,
         cookie: u64,
@@ -566,10 +566,12 @@ impl Vfs {
         self.settle(unsettled).await
     }
 
-    /// See [`Op::Beside`].
-    pub async fn beside(&self, node: NodeId) -> Result<Beside, Error> {
+    /// See [`Op::XattrSummary`].
+    pub async fn xattr_summary(&self, node: NodeId) -> Result<XattrSummary, Error> {
         let node = self.streams.base(node)?;
-        Ok(expect!(self.backend.submit(Op::Beside { node }).await?, Outcome::Beside(beside) => beside))
+        Ok(
+            expect!(self.backend.submit(Op::XattrSummary { node }).await?, Outcome::XattrSummary(summary) => summary),
+        )
     }
 
     /// Stores DOS attributes and birth of a file; `before` is the previous value, for detecting changes.

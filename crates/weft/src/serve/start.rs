@@ -122,8 +122,7 @@ impl Start {
         // A plan without a directory for it would not pass the check.
         let state = self.plan.state_dir().unwrap_or_default();
         let Opened { served, absent } = opened;
-        Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)
-            .map_err(StartError::Replication)
+        Ok(Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)?)
     }
 
     async fn bind(&self, pool: &Pool, opened: &Opened) -> Result<Bound, StartError> {
@@ -189,7 +188,7 @@ impl Start {
             memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
             congestion: self.plan.config().limits.congestion.as_deref().map(Arc::from),
-            quotas: Quotas::of_process().map_err(StartError::Descriptors)?,
+            quotas: Quotas::of_process()?,
             connections: self.connections.clone(),
             stop: self.stop.clone(),
         })
@@ -203,8 +202,8 @@ impl Start {
         acceptor: &Acceptor,
     ) -> Option<Arc<weft_nbd::Server>> {
         if let (Some(ports), Some(servers)) = (bound.files, servers) {
-            let tended = servers.nfs.clone();
-            rt::spawn(async move { tended.tend().await }).detach();
+            let server = servers.nfs.clone();
+            rt::spawn(async move { server.run_housekeeping().await }).detach();
             rt::spawn(acceptor.memory.clone().watch()).detach();
             let (smb, nfs) = (servers.serve_smb(), servers.serve_nfs());
             ports.serve(acceptor, &self.plan, &smb, &nfs, &servers.nfs.reached());

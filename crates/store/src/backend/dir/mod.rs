@@ -46,8 +46,8 @@ use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
-    Attr, Backend, Beside, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome,
-    SetAttr, Space, Turn, Vfs, Watches,
+    Attr, Backend, DirName, Entry, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op, OpenFile,
+    Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
 };
 
 /// Maximum number of descriptors cached for the nodes of a share.
@@ -481,7 +481,7 @@ impl Folder {
         dir: NodeId,
         cookie: u64,
         max: usize,
-        beside: bool,
+        xattrs: bool,
     ) -> Result<(Vec<Entry>, bool), Error> {
         let fd = self.dir_fd(dir)?;
         let open = sys::open_dir(fd.as_fd())?;
@@ -490,14 +490,14 @@ impl Folder {
             .into_iter()
             .filter_map(|raw| match sys::stat_at(fd.as_fd(), &raw.name) {
                 Ok(stat) => {
-                    let beside = beside.then(|| match stat.kind() {
-                        Kind::File | Kind::Dir => xattr::beside_entry(fd.as_fd(), &raw.name),
+                    let xattrs = xattrs.then(|| match stat.kind() {
+                        Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), &raw.name),
                         Kind::Symlink => rustix::fs::readlinkat(&*fd, &raw.name[..], Vec::new())
-                            .map(|target| Beside::of_link(target.as_bytes()))
+                            .map(|target| XattrSummary::of_link(target.as_bytes()))
                             .unwrap_or_default(),
-                        Kind::Special(_) => Beside::default(),
+                        Kind::Special(_) => XattrSummary::default(),
                     });
-                    Some(Ok((raw, stat, beside)))
+                    Some(Ok((raw, stat, xattrs)))
                 }
                 // Removed since it was listed.
                 Err(Errno::NOENT) => None,
@@ -505,10 +505,10 @@ impl Folder {
             })
             .collect::<Result<_, _>>()?;
         let mut table = self.table();
-        let entries = stats.into_iter().map(|(raw, stat, beside)| {
+        let entries = stats.into_iter().map(|(raw, stat, xattrs)| {
             self.saw_device_of(&stat);
             let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
-            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), beside })
+            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), xattrs })
         });
         Ok((entries.collect::<Result<_, Error>>()?, end))
     }
@@ -564,11 +564,16 @@ impl Folder {
         let now = clock::instant();
         let names = match &op {
             Op::Create { dir, name, .. } | Op::Link { dir, name, .. } => {
-                vec![(*dir, name.clone(), Turn::Comes)]
+                vec![(*dir, name.clone(), NameChange::Added)]
             }
-            Op::Remove { dir, name } | Op::Rmdir { dir, name } => vec![(*dir, name.clone(), Turn::Goes)],
+            Op::Remove { dir, name } | Op::Rmdir { dir, name } => {
+                vec![(*dir, name.clone(), NameChange::Removed)]
+            }
             Op::Rename { from, to, .. } => {
-                vec![(from.dir, from.name.clone(), Turn::Goes), (to.dir, to.name.clone(), Turn::Comes)]
+                vec![
+                    (from.dir, from.name.clone(), NameChange::Removed),
+                    (to.dir, to.name.clone(), NameChange::Added),
+                ]
             }
             _ => Vec::new(),
         };
@@ -579,16 +584,16 @@ impl Folder {
         {
             own.content(*node, now);
         }
-        names.iter().for_each(|(dir, name, turn)| own.name(*dir, name, *turn, now));
+        names.iter().for_each(|(dir, name, change)| own.name(*dir, name, *change, now));
         let done = self.act(op);
         match done.as_ref().map(|done| &done.outcome) {
             Ok(Outcome::Created { attr, created: false }) => {
-                names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn));
+                names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change));
                 own.content(attr.node, now);
             }
             Ok(Outcome::Created { attr, .. }) => own.content(attr.node, now),
             Ok(_) => {}
-            Err(_) => names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn)),
+            Err(_) => names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change)),
         }
         done
     }
@@ -617,8 +622,8 @@ impl Folder {
                 Outcome::Done
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
-            Op::Readdir { dir, cookie, max, beside } => {
-                let (entries, end) = self.readdir(dir, cookie, max, beside)?;
+            Op::Readdir { dir, cookie, max, xattrs } => {
+                let (entries, end) = self.readdir(dir, cookie, max, xattrs)?;
                 Outcome::Entries { entries, end }
             }
             Op::Place { node } => Outcome::Place(self.place(node)?),
@@ -642,12 +647,12 @@ impl Folder {
                 xattr::remove(fd.as_fd(), &name)?;
                 Outcome::Done
             }
-            Op::Beside { node } if self.table().kind(node)? == Kind::Symlink => {
-                Outcome::Beside(Beside::of_link(&self.readlink(node)?))
+            Op::XattrSummary { node } if self.table().kind(node)? == Kind::Symlink => {
+                Outcome::XattrSummary(XattrSummary::of_link(&self.readlink(node)?))
             }
-            Op::Beside { node } => {
+            Op::XattrSummary { node } => {
                 let fd = self.xattr_fd(node)?;
-                Outcome::Beside(fd.map(|fd| xattr::beside(fd.as_fd())).unwrap_or_default())
+                Outcome::XattrSummary(fd.map(|fd| xattr::summary(fd.as_fd())).unwrap_or_default())
             }
             Op::MayUnlink { dir, name } => {
                 names::check_entry(&name)?;

@@ -42,13 +42,13 @@ pub(super) struct Systems {
     home: Arc<FileSystem>,
     /// Whether there are others: then each operation is checked.
     are_several: AtomicBool,
-    /// The version of the mount table that `known` reflects.
+    /// The version of the mount table that `mounts` reflects.
     reading: AtomicU64,
-    known: Mutex<Known>,
+    mounts: Mutex<Mounts>,
 }
 
 #[derive(Default)]
-struct Known {
+struct Mounts {
     others: HashMap<Device, Arc<FileSystem>>,
     crossings: Vec<Crossing>,
 }
@@ -73,7 +73,7 @@ impl Systems {
             are_several: AtomicBool::new(false),
             // Differs from every real version.
             reading: AtomicU64::new(u64::MAX),
-            known: Mutex::default(),
+            mounts: Mutex::default(),
         }
     }
 
@@ -83,15 +83,15 @@ impl Systems {
     }
 
     // Each change under the lock is one step.
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn mounts(&self) -> MutexGuard<'_, Mounts> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A file system that may block, besides the root's.
     fn any_that_blocks(&self) -> Option<Arc<FileSystem>> {
-        let known = self.known();
-        let mounted = known.crossings.iter().map(|crossing| &crossing.system);
-        known.others.values().chain(mounted).find(|system| system.blocks()).cloned()
+        let mounts = self.mounts();
+        let mounted = mounts.crossings.iter().map(|crossing| &crossing.system);
+        mounts.others.values().chain(mounted).find(|system| system.blocks()).cloned()
     }
 
     /// A node on another device than the root's was seen.
@@ -101,15 +101,15 @@ impl Systems {
 
     /// The file system of another device.
     fn other(&self, device: Device) -> Arc<FileSystem> {
-        if let Some(system) = self.known().others.get(&device) {
+        if let Some(system) = self.mounts().others.get(&device) {
             return system.clone();
         }
         let system = FileSystem::of(device);
-        let mut known = self.known();
-        if known.others.len() >= MAX_OTHERS {
-            known.others.clear();
+        let mut mounts = self.mounts();
+        if mounts.others.len() >= MAX_OTHERS {
+            mounts.others.clear();
         }
-        known.others.insert(device, system.clone());
+        mounts.others.insert(device, system.clone());
         system
     }
 }
@@ -135,7 +135,7 @@ fn nodes(op: &Op) -> [Option<NodeId>; 2] {
         | Op::SetXattr { node, .. }
         | Op::ListXattrs { node }
         | Op::RemoveXattr { node, .. }
-        | Op::Beside { node } => [Some(*node), None],
+        | Op::XattrSummary { node } => [Some(*node), None],
         Op::Rename { from, to, .. } => [Some(from.dir), Some(to.dir)],
         Op::Link { node, dir, .. } => [Some(*node), Some(*dir)],
         Op::Statfs | Op::Find { .. } | Op::Stable { .. } => [None, None],
@@ -206,8 +206,8 @@ impl Folder {
             elsewhere = Some(system);
         }
         for (dir, name) in names_of(op).into_iter().flatten() {
-            let known = self.systems.known();
-            let crossings = known.crossings.iter().filter(|crossing| crossing.system.blocks());
+            let mounts = self.systems.mounts();
+            let crossings = mounts.crossings.iter().filter(|crossing| crossing.system.blocks());
             let mut leading = crossings
                 .filter(|crossing| name.is_none_or(|name| names::fold(name) == names::fold(&crossing.name)));
             if let Some(crossing) = leading.find(|crossing| self.table().is_at(dir, &crossing.way)) {
@@ -248,7 +248,7 @@ impl Folder {
         if !crossings.is_empty() {
             self.systems.saw_another();
         }
-        self.systems.known().crossings = crossings;
+        self.systems.mounts().crossings = crossings;
         self.systems.reading.store(reading, Ordering::Release);
     }
 
@@ -418,9 +418,9 @@ mod tests {
         let a = folder.exact(NodeId::ROOT, b"a").unwrap().node;
         let slow = FileSystem::fixed(true);
         let crossing = Crossing { way: vec![b"a".to_vec()], name: b"m".to_vec(), system: slow.clone() };
-        folder.systems.known().crossings.push(crossing);
+        folder.systems.mounts().crossings.push(crossing);
         let lookup = |dir, name: &[u8]| Op::Lookup { dir, name: name.to_vec(), fold_case: true };
-        let list = |dir| Op::Readdir { dir, cookie: 0, max: 10, beside: false };
+        let list = |dir| Op::Readdir { dir, cookie: 0, max: 10, xattrs: false };
         let rename = Op::Rename {
             from: DirName { dir: NodeId::ROOT, name: b"m".to_vec() },
             to: DirName { dir: a, name: b"m".to_vec() },
