@@ -12,7 +12,7 @@ use weft_smb::client as smb;
 
 use super::{Error, File, Kind, Session, Worker, below, ends, in_time};
 use crate::locks::Claim;
-use crate::model::{Failed, Protocol};
+use crate::model::Failed;
 use crate::world::{World, tell};
 
 /// The file whose ranges are locked.
