@@ -5,12 +5,14 @@
 //! panics and prints its last events; its seed repeats it.
 //!
 //! Checks: both protocols read an answered write; flushed data survives every crash; an exclusively opened file is open to no other
-//! client; every call ends; after all clients have gone, nothing is open and every buffer is returned.
+//! client; locks that exclude each other are not granted side by side, and one that nobody holds any more is granted again; every call
+//! ends; after all clients have gone, nothing is open and every buffer is returned.
 //!
 //! The checks use only what clients see, not the servers' internal state.
 #![forbid(unsafe_code)]
 
 pub mod disk;
+pub mod locks;
 pub mod model;
 pub mod names;
 mod run;

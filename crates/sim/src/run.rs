@@ -153,6 +153,12 @@ impl Run {
         for worker in &mut workers {
             worker.check(world).await;
         }
+        for worker in &mut workers {
+            worker.close_locks(world).await;
+        }
+        for worker in &mut workers {
+            worker.lock_whole(world).await;
+        }
         for worker in workers {
             worker.end(world).await;
         }
@@ -181,7 +187,7 @@ impl Run {
     fn cut(&self, how: CutHow) {
         tell!(self.world, "all links are cut: {how:?}");
         // Opens of SMB end with their connection. One of NFS outlives it, unless its client is silent for longer than its lease.
-        self.world.alone.lost((how != CutHow::Silent).then_some(Protocol::Smb));
+        self.world.grants_lost((how != CutHow::Silent).then_some(Protocol::Smb));
         sim::cut_all(how);
         if how == CutHow::Silent {
             let keepalive = async {
@@ -198,7 +204,7 @@ impl Run {
         self.world.crashes.set(self.world.crashes.get() + 1);
         let process = self.process.take();
         // What it has in memory goes with it, and what it has not done is not done.
-        self.world.alone.lost(None);
+        self.world.grants_lost(None);
         if host {
             self.world.disk.crash();
             self.world.model.host_crashed();

@@ -2,7 +2,9 @@
 //!
 //! Each worker writes its own sectors, because an NFS client repeats writes that a server has lost, and relies on nobody else writing
 //! there meanwhile. It writes no sector twice between two flushes, because repeated writes arrive in their old order. All workers read
-//! everything. [`crate::model`] judges what they see.
+//! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks.
+
+mod locking;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,6 +20,7 @@ use weft_nfs::client as nfs;
 use weft_smb::client as smb;
 use weft_transport::{Channel, nbss, record};
 
+use self::locking::LockFile;
 use crate::disk::SECTOR;
 use crate::model::{Failed, Protocol};
 use crate::world::{CALL_LIMIT, NFS, PASSWORD, SHARE, SMB, USER, World, tell};
@@ -48,6 +51,8 @@ pub(crate) struct Worker {
     dirty: BTreeSet<usize>,
     /// The file that it has open so that nobody else writes.
     alone: Option<File>,
+    /// The file that it has open to lock ranges of it.
+    locks: Option<LockFile>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +90,7 @@ impl From<smb::Error> for Error {
 
 impl From<nfs::Error> for Error {
     fn from(e: nfs::Error) -> Error {
-        let refused = matches!(e, nfs::Error::Status(_) | nfs::Error::Status4(_));
+        let refused = matches!(e, nfs::Error::Status(_) | nfs::Error::Status4(_) | nfs::Error::Locked(_));
         Error(if refused { Failed::Refused } else { Failed::Unknown }, e.to_string())
     }
 }
@@ -118,6 +123,7 @@ pub(crate) fn workers() -> Vec<Worker> {
         opens: 0,
         dirty: BTreeSet::new(),
         alone: None,
+        locks: None,
     };
     (0..WORKERS).map(worker).collect()
 }
@@ -128,8 +134,12 @@ fn below(n: usize) -> usize {
 
 /// A call ends, whatever happens.
 async fn ends<T, E: Into<Error>>(what: &str, call: impl Future<Output = Result<T, E>>) -> Result<T, Error> {
+    in_time(what, call).await.map_err(Into::into)
+}
+
+async fn in_time<T>(what: &str, call: impl Future<Output = T>) -> T {
     match rt::timeout(CALL_LIMIT, call).await {
-        Ok(done) => done.map_err(Into::into),
+        Ok(done) => done,
         Err(_) => panic!("{what} was never answered"),
     }
 }
@@ -150,7 +160,7 @@ impl Worker {
             let file = below(FILES);
             return self.open(world, file).await;
         }
-        match below(15) {
+        match below(20) {
             0..4 => self.write(world).await,
             4..7 => {
                 self.read(world, None).await;
@@ -158,6 +168,7 @@ impl Worker {
             7..9 => self.flush(world).await,
             9 => self.close(world).await,
             10..12 => self.be_alone(world).await,
+            12..17 => self.use_locks(world).await,
             _ => self.change_name(world).await,
         }
     }
@@ -181,6 +192,7 @@ impl Worker {
     /// Leaves the server as a client does that has done its work.
     pub async fn end(mut self, world: &World) {
         self.close(world).await;
+        self.close_locks(world).await;
         self.no_longer_alone(world).await;
         let ended = match self.session.take() {
             Some(Session::Smb(session, _)) => ends("LOGOFF", session.logoff()).await,
@@ -283,8 +295,9 @@ impl Worker {
     /// Nothing of its session is left.
     fn lose(&mut self, world: &World) {
         world.alone.released(self.number);
+        world.locks.released_all(self.number);
         self.forget(world);
-        (self.session, self.file, self.alone) = (None, None, None);
+        (self.session, self.file, self.alone, self.locks) = (None, None, None, None);
         self.dirty.clear();
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use weft_machine::sim::Sim;
 use weft_sim::disk::{Disk, Faults, SECTOR};
+use weft_sim::locks::{Claim, Locks};
 use weft_sim::model::{Failed, Model, Protocol};
 use weft_sim::names::{Alone, Names};
 use weft_store::{Attr, Exists, Make, NodeId, SetAttr, Vfs};
@@ -176,4 +177,65 @@ fn names_of_nfs_are_durable_and_nobody_is_alone_twice() {
     alone.released(2);
     alone.lost(Some(Protocol::Nfs));
     assert_eq!(alone.granted((1, Protocol::Nfs), 0), Ok(false), "it was granted before the loss");
+}
+
+fn claim(by: usize, range: std::ops::Range<u64>, exclusive: bool) -> Claim {
+    // Workers of even numbers speak SMB.
+    let protocol = if by % 2 == 0 { Protocol::Smb } else { Protocol::Nfs };
+    Claim { by, protocol, range, exclusive }
+}
+
+#[test]
+fn locks_that_exclude_each_other_are_not_granted_side_by_side() {
+    // Between and within protocols.
+    for other in [2, 3] {
+        for (held, wished) in [(true, true), (true, false), (false, true)] {
+            let locks = Locks::default();
+            assert_eq!(locks.granted(claim(1, 0..10, held), 0), Ok(true));
+            assert!(locks.granted(claim(other, 9..20, wished), 0).is_err(), "{held} {wished}");
+            assert_eq!(locks.granted(claim(other, 10..20, wished), 0), Ok(true), "they do not meet");
+        }
+        let locks = Locks::default();
+        assert_eq!(locks.granted(claim(1, 0..10, false), 0), Ok(true));
+        assert_eq!(locks.granted(claim(other, 0..10, false), 0), Ok(true), "shared locks");
+    }
+}
+
+#[test]
+fn an_owner_of_smb_stacks_locks_and_one_of_nfs_replaces_them() {
+    let locks = Locks::default();
+    let smb = |range, exclusive| locks.granted(claim(2, range, exclusive), 0);
+    assert_eq!((smb(0..10, true), smb(0..10, false)), (Ok(true), Ok(true)));
+    assert!(smb(5..6, true).is_err(), "even its own");
+    assert!(!locks.released(2, Protocol::Smb, &(0..5)), "a part is not what was locked");
+    assert!(locks.released(2, Protocol::Smb, &(0..10)));
+    assert!(locks.granted(claim(1, 0..1, true), 0).is_err(), "the shared one is left");
+    assert_eq!(locks.granted(claim(1, 0..1, false), 0), Ok(true));
+    assert!(locks.released(2, Protocol::Smb, &(0..10)) && !locks.has_claims(2));
+
+    let nfs = |range, exclusive| locks.granted(claim(1, range, exclusive), 0);
+    assert_eq!((nfs(0..30, true), nfs(10..20, false)), (Ok(true), Ok(true)));
+    assert!(locks.granted(claim(3, 9..10, false), 0).is_err());
+    assert_eq!(locks.granted(claim(3, 10..20, false), 0), Ok(true));
+    assert!(locks.released(1, Protocol::Nfs, &(25..100)));
+    assert_eq!(locks.granted(claim(3, 25..30, true), 0), Ok(true));
+    // The server may have weakened a lock before its client is told.
+    locks.requested(&claim(1, 0..5, false));
+    assert_eq!(locks.granted(claim(3, 0..5, false), 0), Ok(true));
+    locks.released_all(1);
+    assert_eq!(locks.granted(claim(2, 5..10, true), 0), Ok(true));
+}
+
+#[test]
+fn a_lock_that_the_server_may_have_forgotten_is_no_claim() {
+    let locks = Locks::default();
+    assert_eq!(locks.granted(claim(1, 0..10, true), locks.losses()), Ok(true));
+    let begun = locks.losses();
+    locks.lost(Some(Protocol::Smb));
+    assert!(locks.has_claims(1));
+    assert_eq!(locks.granted(claim(2, 0..10, true), begun), Ok(false), "it was granted before the loss");
+    assert!(locks.granted(claim(2, 0..10, true), locks.losses()).is_err());
+    locks.lost(None);
+    assert!(!locks.has_claims(1));
+    assert_eq!(locks.granted(claim(2, 0..10, true), locks.losses()), Ok(true));
 }

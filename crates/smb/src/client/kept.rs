@@ -112,7 +112,9 @@ impl Tree {
         let contexts = vec![reconnect, self.lease_of(&kept)];
         // A reconnect ignores the disposition, but if a server takes this for a new open it must not truncate the file.
         let response = self.create(&kept, CreateDisposition::Open, contexts).await?;
-        Ok(self.opened(response, Some(kept)))
+        let again = self.opened(response, Some(kept));
+        again.lock_sequences().continues(lost.lock_sequences());
+        Ok(again)
     }
 
     /// A lease with only handle caching and read caching; the former requires the latter.
