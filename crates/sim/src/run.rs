@@ -26,8 +26,8 @@ use crate::model::Protocol;
 use crate::work::{self, Worker};
 use crate::world::{NFS, PASSWORD, SHARE, SMB, USER, World, tell};
 
-/// All that was begun has ended by then, also what nobody waits for any more.
-const QUIET: Duration = Duration::from_secs(60);
+/// All that was begun has ended by then, also what nobody waits for any more: handles of silent connections are closed.
+const QUIET: Duration = Duration::from_secs(90);
 /// TCP's keepalive finds out by then that nobody is at the other end (`machine::net` sets it so).
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Leases have ended by then, and whatever servers keep for clients that are gone.
@@ -147,6 +147,7 @@ impl Run {
             }
             rt::sleep(QUIET).await;
             world.model.quiet();
+            world.names.quiet();
         }
         // From here on nothing fails any more.
         world.disk.set_faults(DiskFaults::default());
@@ -206,6 +207,7 @@ impl Run {
         } else {
             self.world.disk.end_process();
             self.world.model.process_ended();
+            self.world.names.process_ended();
         }
         drop(process);
         sim::cut_all(CutHow::Reset);

@@ -4,6 +4,8 @@
 //! there meanwhile. It writes no sector twice between two flushes, because repeated writes arrive in their old order. All workers read
 //! everything. [`crate::model`] judges what they see.
 
+mod names;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
@@ -29,6 +31,7 @@ const OWN_SECTORS: usize = 8;
 const WORKERS: usize = 4;
 /// Names that each worker makes and removes.
 const OWN_NAMES: usize = 3;
+const ALL_NAMES: usize = OWN_NAMES * WORKERS;
 /// The file that is opened so that nobody else writes.
 const ALONE: &str = "alone";
 /// What a client waits before it tries to connect again.
@@ -66,6 +69,15 @@ enum Session {
 enum File {
     Smb(smb::File),
     Nfs(Box<nfs::File>),
+}
+
+impl File {
+    async fn close(self) -> Result<(), Error> {
+        match self {
+            File::Smb(file) => ends("CLOSE", file.close()).await,
+            File::Nfs(file) => ends("CLOSE", file.close()).await,
+        }
+    }
 }
 
 /// Why a call failed, and what was said.
@@ -150,7 +162,7 @@ impl Worker {
             let file = below(FILES);
             return self.open(world, file).await;
         }
-        match below(15) {
+        match below(19) {
             0..4 => self.write(world).await,
             4..7 => {
                 self.read(world, None).await;
@@ -158,7 +170,9 @@ impl Worker {
             7..9 => self.flush(world).await,
             9 => self.close(world).await,
             10..12 => self.be_alone(world).await,
-            _ => self.change_name(world).await,
+            12..15 => self.change_name(world).await,
+            15..17 => self.rename(world).await,
+            _ => self.look_at_another(world).await,
         }
     }
 
@@ -176,6 +190,10 @@ impl Worker {
             }
         }
         self.list(world).await;
+        if self.number < 2 {
+            // One by each protocol.
+            self.look_at_all(world).await;
+        }
     }
 
     /// Leaves the server as a client does that has done its work.
@@ -292,10 +310,7 @@ impl Worker {
         let begun = world.model.moment();
         let Some((file, number, open)) = self.file.take() else { return };
         let by = (number, self.protocol());
-        let closed = match open {
-            File::Smb(file) => ends("CLOSE", file.close()).await,
-            File::Nfs(file) => ends("CLOSE", file.close()).await,
-        };
+        let closed = open.close().await;
         self.told(world, format_args!("closes f{file}"), &closed);
         if closed.is_ok() && by.1 == Protocol::Nfs {
             // It has committed what it wrote.
@@ -356,75 +371,9 @@ impl Worker {
         let Some(file) = self.alone.take() else { return };
         world.alone.released(self.number);
         tell!(world, "{self} is alone no longer...");
-        let closed = match file {
-            File::Smb(file) => ends("CLOSE", file.close()).await,
-            File::Nfs(file) => ends("CLOSE", file.close()).await,
-        };
+        let closed = file.close().await;
         self.told(world, "is alone no longer", &closed);
         self.judge_session(world, &closed);
-    }
-
-    /// Makes a name, or removes it.
-    async fn change_name(&mut self, world: &World) {
-        let name = format!("n{}-{}", self.number, below(OWN_NAMES));
-        let known = world.names.is_there(&name);
-        let makes = !known.unwrap_or_else(|| below(2) == 0);
-        world.names.changes(&name);
-        let what = format!("{} {name}", if makes { "makes" } else { "removes" });
-        tell!(world, "{self} {what}...");
-        let set = nfs::SetAttributes::default();
-        let changed = match &self.session {
-            Some(Session::Smb(_, tree)) if makes => {
-                let made = ends("CREATE", tree.open(&name, smb::OpenOptions::create_new())).await;
-                match made {
-                    Ok(file) => ends("CLOSE", file.close()).await,
-                    Err(e) => Err(e),
-                }
-            }
-            Some(Session::Smb(_, tree)) => ends("the removal of a name", tree.remove(&name)).await,
-            Some(Session::Nfs3(mount)) if makes => {
-                ends("CREATE", mount.create_new(&name, set)).await.map(drop)
-            }
-            Some(Session::Nfs3(mount)) => ends("REMOVE", mount.remove(&name)).await,
-            Some(Session::Nfs4(mount)) if makes => {
-                let made = ends("OPEN", mount.create_new(&name, set)).await;
-                match made {
-                    Ok(file) => ends("CLOSE", file.close()).await,
-                    Err(e) => Err(e),
-                }
-            }
-            Some(Session::Nfs4(mount)) => ends("REMOVE", mount.remove(&name)).await,
-            None => return,
-        };
-        self.told(world, what, &changed);
-        match changed {
-            Ok(()) => world.names.changed(&name, makes, self.protocol()),
-            // What is not known to be there may be refused; nobody knows what a refusal has left behind.
-            Err(Error(Failed::Refused, _)) => {}
-            unknown => self.judge_session(world, &unknown),
-        }
-    }
-
-    /// Reads the folder while nobody changes it.
-    async fn list(&mut self, world: &World) {
-        let listed = match &self.session {
-            Some(Session::Smb(_, tree)) => {
-                let listed = ends("QUERY_DIRECTORY", tree.list("")).await;
-                listed.map(|all| all.into_iter().map(|entry| entry.name).collect::<Vec<_>>())
-            }
-            Some(Session::Nfs3(mount)) => names(ends("READDIRPLUS", mount.list("")).await),
-            Some(Session::Nfs4(mount)) => names(ends("READDIR", mount.list("")).await),
-            None => panic!("{self} has read files a moment ago"),
-        };
-        self.told(world, "lists", &listed);
-        match listed {
-            Ok(listed) => {
-                if let Err(why) = world.names.judge(&listed) {
-                    panic!("{self}: {why}");
-                }
-            }
-            Err(e) => panic!("{self} lists a folder, and nothing fails any more: {e}"),
-        }
     }
 
     async fn write(&mut self, world: &World) {
@@ -497,11 +446,6 @@ impl Worker {
         }
         self.judge_session(world, &flushed);
     }
-}
-
-fn names(listed: Result<Vec<nfs::Entry>, Error>) -> Result<Vec<String>, Error> {
-    let name = |entry: nfs::Entry| String::from_utf8_lossy(&entry.name).into_owned();
-    listed.map(|all| all.into_iter().map(name).collect())
 }
 
 /// What a sector holds; what is not there reads as zeros. `None`: more than one thing.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use weft_machine::sim::Sim;
 use weft_sim::disk::{Disk, Faults, SECTOR};
 use weft_sim::model::{Failed, Model, Protocol};
-use weft_sim::names::{Alone, Names};
+use weft_sim::names::{Alone, Change, Names, Seen, Tag};
 use weft_store::{Attr, Exists, Make, NodeId, SetAttr, Vfs};
 
 async fn make(vfs: &Vfs, name: &str) -> Attr {
@@ -161,16 +161,121 @@ fn a_crash_may_take_what_was_not_flushed_and_nothing_else() {
     );
 }
 
+/// One worker's names in a model, and who changes them.
+struct Own(Names, Protocol);
+
+impl Own {
+    fn change(&self, change: Change, outcome: Result<(), Failed>) -> Result<(), String> {
+        let changing = self.0.begin(1, change);
+        self.0.end(changing, outcome, self.1)
+    }
+
+    fn make(&self, name: &str) -> Tag {
+        let tag = self.0.new_tag();
+        self.change(Change::Make(name.into(), tag), Ok(())).unwrap();
+        self.0.written(tag);
+        tag
+    }
+
+    fn rename(&self, from: &str, to: &str, outcome: Result<(), Failed>) -> Result<(), String> {
+        self.change(Change::Rename { from: from.into(), to: to.into(), replace: true }, outcome)
+    }
+
+    fn sees(&self, name: &str, tag: Option<Tag>) -> Result<(), String> {
+        let content = |tag: Tag| Seen::Content(Bytes::copy_from_slice(&tag.to_le_bytes()));
+        self.0.saw(1, 1, name, &tag.map_or(Seen::Nothing, content), self.0.moment())
+    }
+
+    fn lists(&self, names: &[&str]) -> Result<(), String> {
+        self.0.judge(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+    }
+}
+
 #[test]
-fn names_of_nfs_are_durable_and_nobody_is_alone_twice() {
-    let (names, alone) = (Names::default(), Alone::default());
-    names.changed("n1", true, Protocol::Nfs);
-    names.changed("n2", true, Protocol::Smb);
-    let listed = |of: &[&str]| of.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    assert!(names.judge(&listed(&["n1", "n2"])).is_ok() && names.judge(&listed(&["n1"])).is_err());
-    assert!(names.judge(&listed(&["n1", "n2", "n3"])).is_err(), "nobody has made that");
-    names.host_crashed();
-    assert!(names.judge(&listed(&["n1"])).is_ok() && names.judge(&listed(&["n2"])).is_err());
+fn an_answered_rename_leaves_one_name_with_its_file() {
+    for protocol in [Protocol::Smb, Protocol::Nfs] {
+        let own = Own(Names::default(), protocol);
+        let (first, second) = (own.make("n1-0"), own.make("n1-1"));
+        own.rename("n1-0", "n1-1", Ok(())).unwrap();
+        assert!(own.sees("n1-1", Some(second)).is_err(), "it was replaced");
+        let own = Own(Names::default(), protocol);
+        let tag = own.make("n1-0");
+        assert!(own.rename("n1-2", "n1-1", Ok(())).is_err(), "there is no such file");
+        let own = Own(Names::default(), protocol);
+        assert_eq!(own.make("n1-0"), tag);
+        own.make("n1-1");
+        let to = || Change::Rename { from: "n1-0".into(), to: "n1-1".into(), replace: false };
+        assert!(own.change(to(), Ok(())).is_err(), "the name is taken");
+        let own = Own(Names::default(), protocol);
+        own.make("n1-0");
+        own.change(to(), Ok(())).unwrap();
+        assert!(own.sees("n1-1", Some(first)).is_ok() && own.sees("n1-0", None).is_ok());
+        assert!(own.lists(&["n1-1"]).is_ok());
+        assert!(own.lists(&["n1-0", "n1-1"]).is_err(), "both names");
+        let own = Own(Names::default(), protocol);
+        own.make("n1-0");
+        own.change(to(), Ok(())).unwrap();
+        assert!(own.lists(&[]).is_err(), "neither name");
+    }
+}
+
+#[test]
+fn an_unanswered_rename_leaves_either_name_until_one_was_seen() {
+    let unanswered = || {
+        let own = Own(Names::default(), Protocol::Smb);
+        let tag = own.make("n1-0");
+        own.rename("n1-0", "n1-1", Err(Failed::Unknown)).unwrap();
+        (own, tag)
+    };
+    let (own, tag) = unanswered();
+    own.sees("n1-0", Some(tag)).unwrap();
+    own.sees("n1-1", Some(tag)).unwrap();
+    assert!(own.sees("n1-0", Some(tag)).is_err(), "it has happened since, and happens once");
+    let (own, tag) = unanswered();
+    own.0.quiet();
+    own.sees("n1-0", Some(tag)).unwrap();
+    assert!(own.sees("n1-1", Some(tag)).is_err(), "both names have it");
+    let (own, tag) = unanswered();
+    own.sees("n1-0", None).unwrap();
+    assert!(own.sees("n1-1", None).is_err(), "neither name has it");
+    let (own, _) = unanswered();
+    assert!(own.lists(&[]).is_err() && unanswered().0.lists(&["n1-0", "n1-1"]).is_err());
+    assert_eq!(own.0.is_there(1, "n1-2"), None, "nothing is possible any more");
+    // Others may have looked before it was changed, or after.
+    let (own, _) = unanswered();
+    let (since, content) = (own.0.moment(), Seen::Content(Bytes::copy_from_slice(&tag.to_le_bytes())));
+    own.rename("n1-1", "n1-2", Ok(())).unwrap();
+    own.0.saw(2, 1, "n1-0", &content, since).unwrap();
+    own.0.saw(2, 1, "n1-2", &content, since).unwrap();
+    assert!(own.0.saw(2, 1, "n1-0", &content, own.0.moment()).is_err(), "it was renamed before");
+}
+
+#[test]
+fn a_crash_undoes_renames_of_smb_from_the_last_and_none_of_nfs() {
+    let renamed = |protocol| {
+        let own = Own(Names::default(), protocol);
+        let tag = own.make("n1-0");
+        own.rename("n1-0", "n1-1", Ok(())).unwrap();
+        own.rename("n1-1", "n1-2", Ok(())).unwrap();
+        own.0.host_crashed();
+        (own, tag)
+    };
+    for name in ["n1-0", "n1-1", "n1-2"] {
+        let (own, tag) = renamed(Protocol::Smb);
+        own.sees(name, Some(tag)).unwrap();
+        own.0.host_crashed();
+        assert!(own.lists(&[name]).is_ok(), "what a crash has left is on disk");
+        assert_eq!(renamed(Protocol::Nfs).0.lists(&[name]).is_ok(), name == "n1-2", "{name}");
+    }
+    assert!(renamed(Protocol::Smb).0.lists(&[]).is_ok(), "it was never made");
+    assert!(renamed(Protocol::Smb).0.lists(&["n1-0", "n1-1"]).is_err(), "both names");
+    assert!(renamed(Protocol::Smb).0.lists(&["n1-3"]).is_err());
+    assert!(renamed(Protocol::Smb).0.lists(&["n7-0"]).is_err(), "nobody has made that");
+}
+
+#[test]
+fn nobody_is_alone_twice() {
+    let alone = Alone::default();
     assert_eq!(alone.granted((1, Protocol::Nfs), 0), Ok(true));
     assert!(alone.granted((2, Protocol::Smb), 0).is_err());
     alone.released(2);
