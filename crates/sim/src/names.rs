@@ -12,8 +12,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use bytes::Bytes;
+use weft_machine::Time;
 
 use crate::model::{Failed, Moment, Protocol};
 
@@ -406,12 +408,38 @@ fn told(states: &BTreeSet<State>) -> String {
     })
 }
 
+/// How long at least a persistent handle waits for its client: a minute, less what the last answer was on its way.
+const WAITS: Duration = Duration::from_secs(50);
+
 /// Who alone may write the one file that is opened so.
 #[derive(Default)]
 pub struct Alone {
-    holder: Cell<Option<(usize, Protocol)>>,
+    holder: Cell<Option<Claim>>,
     /// How often claims may have been lost.
     losses: Cell<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Claim {
+    number: usize,
+    protocol: Protocol,
+    /// For a persistent handle, which outlives its session and the server.
+    kept: Option<Kept>,
+}
+
+#[derive(Clone, Copy)]
+struct Kept {
+    /// When its session last had an answer.
+    heard: Time,
+    /// The session may be lost.
+    waits: bool,
+}
+
+impl Claim {
+    /// Whether the server may give the file to others.
+    fn is_over(&self, now: Time) -> bool {
+        self.kept.is_some_and(|Kept { heard, waits }| waits && now >= heard + WAITS)
+    }
 }
 
 impl Alone {
@@ -420,26 +448,78 @@ impl Alone {
         self.losses.get()
     }
 
-    /// An open that began at so many losses was answered. Whether it is a claim; why that may not be.
-    pub fn granted(&self, to: (usize, Protocol), losses: u64) -> Result<bool, String> {
+    fn claim(&self, claim: Claim, now: Time) -> Result<(), String> {
+        match self.holder.replace(Some(claim)) {
+            Some(held) if held.number != claim.number && !held.is_over(now) => Err(format!(
+                "{:?} {} has it open for one alone, and so has {:?} {}",
+                held.protocol, held.number, claim.protocol, claim.number
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// An open that began at so many losses was answered; `kept`: with a persistent handle. Whether it is a claim; why that may not be.
+    pub fn granted(&self, to: (usize, Protocol), losses: u64, kept: bool, now: Time) -> Result<bool, String> {
         if self.losses.get() != losses {
             // The answer was on its way when the server forgot the open.
             return Ok(false);
         }
-        match self.holder.replace(Some(to)) {
-            Some(holder) => Err(format!("{holder:?} has it open for one alone, and so has {to:?}")),
-            None => Ok(true),
-        }
+        let kept = kept.then_some(Kept { heard: now, waits: false });
+        self.claim(Claim { number: to.0, protocol: to.1, kept }, now).map(|()| true)
     }
 
     /// About to be closed, or lost.
     pub fn released(&self, by: usize) {
-        self.holder.set(self.holder.get().filter(|(holder, _)| *holder != by));
+        self.holder.set(self.holder.get().filter(|holder| holder.number != by));
     }
 
     /// The server may have forgotten opens: those of this protocol, or all.
     pub fn lost(&self, of: Option<Protocol>) {
         self.losses.set(self.losses.get() + 1);
-        self.holder.set(self.holder.get().filter(|(_, protocol)| of.is_some_and(|of| of != *protocol)));
+        if let Some(holder) = self.holder.get() {
+            self.waits(holder.number);
+            let stays = holder.kept.is_some() || of.is_some_and(|of| of != holder.protocol);
+            self.holder.set(self.holder.get().filter(|_| stays));
+        }
+    }
+
+    fn keep(&self, by: usize, change: impl FnOnce(&mut Kept)) {
+        let mut holder = self.holder.get();
+        if let Some(Claim { number, kept: Some(kept), .. }) = &mut holder
+            && *number == by
+        {
+            change(kept);
+        }
+        self.holder.set(holder);
+    }
+
+    /// The holder has lost its session.
+    pub fn waits(&self, by: usize) {
+        self.keep(by, |kept| kept.waits = true);
+    }
+
+    /// A client had an answer.
+    pub fn heard(&self, by: usize, now: Time) {
+        self.keep(by, |kept| {
+            if !kept.waits {
+                kept.heard = now;
+            }
+        });
+    }
+
+    /// A client has its persistent handle back. Why that may not be.
+    pub fn back(&self, to: (usize, Protocol), now: Time) -> Result<(), String> {
+        let kept = Some(Kept { heard: now, waits: false });
+        self.claim(Claim { number: to.0, protocol: to.1, kept }, now)
+    }
+
+    /// The server does not have a client's persistent handle. Why that may not be.
+    pub fn gone(&self, by: usize, now: Time) -> Result<(), String> {
+        let lost = self.holder.get().filter(|holder| holder.number == by && !holder.is_over(now));
+        self.released(by);
+        match lost {
+            Some(_) => Err("its persistent handle is gone too soon".into()),
+            None => Ok(()),
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! there meanwhile. It writes no sector twice between two flushes, because repeated writes arrive in their old order. All workers read
 //! everything. [`crate::model`] judges what they see.
 
+mod alone;
 mod names;
 
 use std::collections::BTreeSet;
@@ -29,7 +30,7 @@ const FILES: usize = 3;
 /// Sectors of each that a worker writes.
 const OWN_SECTORS: usize = 8;
 const WORKERS: usize = 4;
-/// Names that each worker makes and removes.
+/// Names that each worker makes, renames and removes.
 const OWN_NAMES: usize = 3;
 const ALL_NAMES: usize = OWN_NAMES * WORKERS;
 /// The file that is opened so that nobody else writes.
@@ -51,6 +52,8 @@ pub(crate) struct Worker {
     dirty: BTreeSet<usize>,
     /// The file that it has open so that nobody else writes.
     alone: Option<File>,
+    /// The same as a persistent handle, once its session is lost.
+    lost: Option<alone::Lost>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +133,7 @@ pub(crate) fn workers() -> Vec<Worker> {
         opens: 0,
         dirty: BTreeSet::new(),
         alone: None,
+        lost: None,
     };
     (0..WORKERS).map(worker).collect()
 }
@@ -189,6 +193,7 @@ impl Worker {
                 }
             }
         }
+        self.read_alone(world).await;
         self.list(world).await;
         if self.number < 2 {
             // One by each protocol.
@@ -216,6 +221,7 @@ impl Worker {
         match outcome {
             Ok(_) => {
                 world.answered.set(world.answered.get() + 1);
+                world.alone.heard(self.number, rt::now());
                 tell!(world, "{self} {what}");
             }
             Err(e) => tell!(world, "{self} {what}: {e}"),
@@ -230,8 +236,12 @@ impl Worker {
                 let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
                 let encryption = if sealed { smb::Wish::Required } else { smb::Wish::IfRequired };
                 let options = smb::Options { encryption, ..smb::Options::new("weft", USER, PASSWORD, pool) };
-                let session = ends("a log-on", smb::Session::connect(channel, options)).await?;
+                let session = match self.session_before() {
+                    Some(before) => ends("a log-on", before.again(channel)).await?,
+                    None => ends("a log-on", smb::Session::connect(channel, options)).await?,
+                };
                 let tree = ends("TREE_CONNECT", session.tree(SHARE)).await?;
+                self.reopen(world, &session, &tree).await?;
                 Session::Smb(session, tree)
             }
             Kind::Nfs3 => {
@@ -298,11 +308,11 @@ impl Worker {
         }
     }
 
-    /// Nothing of its session is left.
+    /// Nothing of its session is left, except a persistent handle.
     fn lose(&mut self, world: &World) {
-        world.alone.released(self.number);
         self.forget(world);
-        (self.session, self.file, self.alone) = (None, None, None);
+        self.file = None;
+        self.leave_alone(world);
         self.dirty.clear();
     }
 
@@ -332,48 +342,6 @@ impl Worker {
         if lost {
             self.lose(world);
         }
-    }
-
-    /// Opens a file so that nobody else writes to it, or closes it.
-    async fn be_alone(&mut self, world: &World) {
-        if self.alone.is_some() {
-            return self.no_longer_alone(world).await;
-        }
-        let losses = world.alone.losses();
-        let opened = match &self.session {
-            Some(Session::Smb(_, tree)) => {
-                let share = smb::OpenOptions::draft().share;
-                let options = smb::OpenOptions { share, ..smb::OpenOptions::create() };
-                ends("CREATE", tree.open(ALONE, options)).await.map(File::Smb)
-            }
-            Some(Session::Nfs4(mount)) => {
-                let set = nfs::SetAttributes::default();
-                ends("OPEN", mount.create_alone(ALONE, set)).await.map(|file| File::Nfs(Box::new(file)))
-            }
-            Some(Session::Nfs3(_)) | None => return,
-        };
-        self.told(world, "is alone", &opened);
-        match opened {
-            Ok(file) => {
-                match world.alone.granted((self.number, self.protocol()), losses) {
-                    Ok(claimed) => tell!(world, "{self} claims it: {claimed}"),
-                    Err(why) => panic!("{self}: {why}"),
-                }
-                self.alone = Some(file);
-            }
-            // Somebody else has it, or the connection is gone; the next step finds out.
-            Err(Error(Failed::Refused, _)) => {}
-            unknown => self.judge_session(world, &unknown),
-        }
-    }
-
-    async fn no_longer_alone(&mut self, world: &World) {
-        let Some(file) = self.alone.take() else { return };
-        world.alone.released(self.number);
-        tell!(world, "{self} is alone no longer...");
-        let closed = file.close().await;
-        self.told(world, "is alone no longer", &closed);
-        self.judge_session(world, &closed);
     }
 
     async fn write(&mut self, world: &World) {

@@ -1,8 +1,10 @@
 //! The simulated disk keeps what was flushed, and the model refuses what may not be seen.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
+use weft_machine::Time;
 use weft_machine::sim::Sim;
 use weft_sim::disk::{Disk, Faults, SECTOR};
 use weft_sim::model::{Failed, Model, Protocol};
@@ -240,7 +242,6 @@ fn an_unanswered_rename_leaves_either_name_until_one_was_seen() {
     assert!(own.sees("n1-1", None).is_err(), "neither name has it");
     let (own, _) = unanswered();
     assert!(own.lists(&[]).is_err() && unanswered().0.lists(&["n1-0", "n1-1"]).is_err());
-    assert_eq!(own.0.is_there(1, "n1-2"), None, "nothing is possible any more");
     // Others may have looked before it was changed, or after.
     let (own, _) = unanswered();
     let (since, content) = (own.0.moment(), Seen::Content(Bytes::copy_from_slice(&tag.to_le_bytes())));
@@ -275,10 +276,39 @@ fn a_crash_undoes_renames_of_smb_from_the_last_and_none_of_nfs() {
 
 #[test]
 fn nobody_is_alone_twice() {
-    let alone = Alone::default();
-    assert_eq!(alone.granted((1, Protocol::Nfs), 0), Ok(true));
-    assert!(alone.granted((2, Protocol::Smb), 0).is_err());
+    let (alone, now) = (Alone::default(), Time::ZERO);
+    assert_eq!(alone.granted((1, Protocol::Nfs), 0, false, now), Ok(true));
+    assert!(alone.granted((2, Protocol::Smb), 0, false, now).is_err());
     alone.released(2);
     alone.lost(Some(Protocol::Nfs));
-    assert_eq!(alone.granted((1, Protocol::Nfs), 0), Ok(false), "it was granted before the loss");
+    assert_eq!(alone.granted((1, Protocol::Nfs), 0, false, now), Ok(false), "it was granted before the loss");
+}
+
+#[test]
+fn a_persistent_handle_keeps_others_away_while_it_waits() {
+    let held = || {
+        let alone = Alone::default();
+        assert_eq!(alone.granted((1, Protocol::Smb), 0, true, Time::ZERO), Ok(true));
+        alone
+    };
+    let (soon, late) = (Time::ZERO + Duration::from_secs(40), Time::ZERO + Duration::from_secs(60));
+    let alone = held();
+    alone.heard(1, soon);
+    alone.lost(None);
+    assert!(alone.granted((2, Protocol::Nfs), 1, false, late).is_err(), "it was heard of 20 seconds ago");
+    let alone = held();
+    assert!(alone.granted((2, Protocol::Nfs), 0, false, late).is_err(), "its session is not lost");
+    let alone = held();
+    alone.lost(None);
+    alone.heard(1, soon);
+    assert!(alone.gone(1, soon).is_err(), "too soon");
+    let alone = held();
+    alone.lost(None);
+    alone.back((1, Protocol::Smb), soon).unwrap();
+    alone.waits(1);
+    assert!(alone.gone(1, late).is_err());
+    let alone = held();
+    alone.lost(None);
+    assert_eq!(alone.granted((2, Protocol::Nfs), 1, false, late), Ok(true), "it has waited long enough");
+    assert!(alone.back((1, Protocol::Smb), late).is_err());
 }
