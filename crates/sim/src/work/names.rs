@@ -7,7 +7,7 @@ use bytes::Bytes;
 use weft_nfs::client as nfs;
 use weft_smb::client as smb;
 
-use super::{ALL_NAMES, Error, File, Kind, OWN_NAMES, Session, WORKERS, Worker, below, ends};
+use super::{ALL_NAMES, Error, File, OWN_NAMES, Session, WORKERS, Worker, below, ends};
 use crate::model::{Failed, Protocol};
 use crate::names::{self, Change, Changing, Seen, TAG_BYTES, Tag};
 use crate::world::{World, tell};
