@@ -1,13 +1,16 @@
 //! Appends of a source: sorted by their sequence, written behind the end of the log, and answered when they are
 //! durable.
 
+use std::future::poll_fn;
 use std::iter::Peekable;
 use std::sync::Arc;
+use std::task::Poll;
 
 use weft_machine::rt;
 use weft_wire::repl::control::Refusal;
 
-use super::{Destination, MAX_WAITING};
+use super::waiting::{Awaited, Wait};
+use super::{Core, Destination, MAX_WAITING};
 use crate::record::{Header, Kind, Record};
 use crate::status::Phase;
 
@@ -21,76 +24,81 @@ impl Destination {
         for (sequence, record) in (first..).zip(&records) {
             self.judge(record, sequence)?;
         }
-        let mut records = records.into_iter().peekable();
-        {
-            let mut core = self.core();
-            if core.waiting >= MAX_WAITING {
+        let _counted = self.handle(|core| {
+            if core.appends >= MAX_WAITING {
                 return Err(Refusal::Gap(self.log.fill().last));
             }
-            core.waiting = core.waiting.saturating_add(1);
-        }
-        let _waits = Waits(self);
-        // Earlier records may still be in flight, and the log may be full.
-        self.changed
-            .until(|| match self.place(session, &mut records) {
-                Ok(()) if records.peek().is_none() => Some(Ok(())),
-                // The log gets no room before the disk has some.
-                Ok(()) => self.space.is_wanted().then_some(Err(Refusal::NoSpace)),
-                Err(refusal) => Some(Err(refusal)),
-            })
-            .await?;
-        // Other appends may be next now.
-        self.changed.notify();
-        self.log.durable_through(last, || self.check(session).err()).await
+            core.appends = core.appends.saturating_add(1);
+            Ok(Counted(self))
+        })?;
+        self.place_all(session, records).await?;
+        self.until_has(session, Awaited::Durable(last)).await
+    }
+
+    /// Places records. Earlier ones may still be in flight, and the log may be full.
+    async fn place_all(self: &Arc<Self>, session: u64, records: Vec<Record>) -> Result<(), Refusal> {
+        let mut records = records.into_iter().peekable();
+        let mut wait = Wait::new(self);
+        poll_fn(|cx| {
+            let placed = self.handle(|core| {
+                wait.leave(core);
+                match (self.place(core, session, &mut records), records.peek()) {
+                    (Err(refusal), _) => Poll::Ready(Err(refusal)),
+                    (Ok(()), None) => Poll::Ready(Ok(())),
+                    // The log gets no room before the disk has some.
+                    (Ok(()), Some(_)) if self.space.is_wanted() => Poll::Ready(Err(Refusal::NoSpace)),
+                    (Ok(()), Some(next)) => {
+                        wait.enter(core, Awaited::Turn(next.header.sequence), cx.waker());
+                        Poll::Pending
+                    }
+                }
+            });
+            if self.log.claim_writer() {
+                // A separate task: placed records are written even if the request is dropped.
+                rt::spawn(self.clone().write_log()).detach();
+            }
+            placed
+        })
+        .await
     }
 
     /// Places the records that continue the log, as far as there is room.
     fn place(
-        self: &Arc<Self>,
+        &self,
+        core: &mut Core,
         session: u64,
         records: &mut Peekable<std::vec::IntoIter<Record>>,
     ) -> Result<(), Refusal> {
-        self.check(session)?;
-        {
-            // This lock keeps others from placing a record or ending the session.
-            let mut core = self.core();
-            if core.session != Some(session) {
-                return Err(Refusal::Session);
-            }
-            if core.state.eras != core.offered || core.beginning > 0 {
-                return Err(Refusal::Inconsistent);
-            }
-            let mut end = self.log.fill().last;
-            while let Some(record) = records.peek() {
-                let sequence = record.header.sequence;
-                if sequence == end.saturating_add(1) {
-                    // The source had the settled records durable before it sent this one.
-                    let claimed = record.header.settled.min(sequence);
-                    let header = Header { claimed, ..record.header };
-                    match self.log.place(Record { header, payload: record.payload.clone() }) {
-                        Some(placed) => end = placed,
-                        None => break,
-                    }
-                    core.claimed = core.claimed.max(claimed);
-                    if core.phase == Phase::ReplayingLog {
-                        core.told = match record.header.settled {
-                            // It was sent before it was durable there. Such a source waits for this side, so no
-                            // answered write is missing.
-                            settled if settled < sequence => 0,
-                            settled => core.told.max(settled),
-                        };
-                    }
-                    #[cfg(any(test, fuzzing))]
-                    crate::fuzz::placed(end, record);
-                } else if sequence > end {
-                    break;
-                }
-                records.next();
-            }
+        self.admit(core, session)?;
+        if core.state.eras != core.offered || core.beginning > 0 {
+            return Err(Refusal::Inconsistent);
         }
-        if self.log.claim_writer() {
-            // A separate task: placed records are written even if the request is dropped.
-            rt::spawn(self.clone().write_log()).detach();
+        let mut end = self.log.fill().last;
+        while let Some(record) = records.peek() {
+            let sequence = record.header.sequence;
+            if sequence == end.saturating_add(1) {
+                // The source had the settled records durable before it sent this one.
+                let claimed = record.header.settled.min(sequence);
+                let header = Header { claimed, ..record.header };
+                match self.log.place(Record { header, payload: record.payload.clone() }) {
+                    Some(placed) => end = placed,
+                    None => break,
+                }
+                core.claimed = core.claimed.max(claimed);
+                if core.phase == Phase::ReplayingLog {
+                    core.told = match record.header.settled {
+                        // It was sent before it was durable there. Such a source waits for this side, so no
+                        // answered write is missing.
+                        settled if settled < sequence => 0,
+                        settled => core.told.max(settled),
+                    };
+                }
+                #[cfg(any(test, fuzzing))]
+                crate::fuzz::placed(end, record);
+            } else if sequence > end {
+                break;
+            }
+            records.next();
         }
         Ok(())
     }
@@ -109,7 +117,10 @@ impl Destination {
 
     async fn write_log(self: Arc<Self>) {
         loop {
-            while self.log.write_next().await.is_some() {}
+            while self.log.write_next().await.is_some() {
+                // More of the log is durable.
+                self.handle(|_| ());
+            }
             if let Some(why) = self.log.failure() {
                 self.fail(format!("the journal has failed: {why}"));
                 return;
@@ -121,12 +132,11 @@ impl Destination {
     }
 }
 
-/// Counts one waiting append until it is dropped.
-struct Waits<'a>(&'a Destination);
+/// Counts one append until it is dropped.
+struct Counted<'a>(&'a Destination);
 
-impl Drop for Waits<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        let mut core = self.0.core();
-        core.waiting = core.waiting.saturating_sub(1);
+        self.0.handle(|core| core.appends = core.appends.saturating_sub(1));
     }
 }

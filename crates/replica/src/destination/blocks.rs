@@ -10,6 +10,7 @@ use weft_wire::repl::control::Refusal;
 use weft_wire::repl::record::SECTOR;
 
 use super::Destination;
+use super::waiting::Awaited;
 use crate::digest::digests;
 use crate::error::Error;
 use crate::journal::read;
@@ -53,7 +54,7 @@ impl Destination {
         match payload.fill(file, offset, len) {
             None => Ok(false),
             Some(Ok(())) => {
-                self.core().stored(bytes);
+                self.handle(|core| core.stored(bytes));
                 Ok(true)
             }
             Some(Err(e)) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e.into()))),
@@ -63,19 +64,15 @@ impl Destination {
     /// Prepares to store bytes in a volume, bypassing the log. The first value marks that as under way until it is
     /// dropped.
     fn stores(&self, session: u64, member: u16) -> Result<(Stores<'_>, &Arc<dyn Block>), Refusal> {
-        self.check(session)?;
-        let stores = {
-            let mut core = self.core();
-            if core.session != Some(session) {
-                return Err(Refusal::Session);
-            }
+        let stores = self.handle(|core| {
+            self.admit(core, session)?;
             if core.state.consistent {
                 // Blocks are copied only during a resync: a consistent copy must not change.
                 return Err(Refusal::Invalid);
             }
             core.storing = core.storing.saturating_add(1);
-            Stores(self)
-        };
+            Ok(Stores(self))
+        })?;
         let block = self.bare.get(usize::from(member)).ok_or(Refusal::Invalid)?;
         Ok((stores, block))
     }
@@ -96,7 +93,7 @@ impl Destination {
         self.preserve(member, &op).await;
         match block.submit(op).await {
             Ok(_) => {
-                self.core().stored(bytes);
+                self.handle(|core| core.stored(bytes));
                 Ok(())
             }
             Err(weft_store::Error::Invalid) => Err(Refusal::Invalid),
@@ -129,12 +126,8 @@ impl Destination {
         if !self.is_inside(member, offset, len) {
             return Err(Refusal::Invalid);
         }
-        self.changed
-            .until(|| match self.check(session) {
-                Err(refusal) => Some(Err(refusal)),
-                Ok(()) => (self.core().applied >= after).then_some(Ok(())),
-            })
-            .await?;
+        self.until_has(session, Awaited::Applied(after)).await?;
+        self.check(session)?;
         let chain = read(block, &self.side.pool, offset, len as usize).await.map_err(|e| match e {
             Error::Store(e) => self.medium(&replay::of_volume(&self.side, usize::from(member), e)),
             other => self.medium(&other),
@@ -148,10 +141,6 @@ struct Stores<'a>(&'a Destination);
 
 impl Drop for Stores<'_> {
     fn drop(&mut self) {
-        {
-            let mut core = self.0.core();
-            core.storing = core.storing.saturating_sub(1);
-        }
-        self.0.changed.notify();
+        self.0.handle(|core| core.storing = core.storing.saturating_sub(1));
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! Any thread may call. [`Destination::run`] applies the log and makes room in it; the caller has to run it. Appends
 //! are sorted by their sequence, written behind the end of the log, flushed together, and answered. Copied blocks go
-//! straight to the volumes, which are inconsistent until the source ends the resync.
+//! straight to the volumes, which are inconsistent until the source ends the resync. All state in memory is in one
+//! `Core`, which changes in one place (`crate::owner`).
 //!
 //! At most [`MAX_WAITING`] appends wait for their predecessors or for room. Records that are logged and not applied yet
 //! stay in memory up to [`Config::memory_bytes`], and are read from the log beyond.
@@ -19,8 +20,9 @@ mod claim;
 mod floor;
 mod snapshot;
 mod status;
+mod waiting;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use weft_machine::clock::Time;
@@ -31,17 +33,19 @@ use weft_wire::repl::control::{Era, Refusal, Request, Response, Sync};
 use crate::bitmap::Bitmap;
 use crate::error::{Error, Objection};
 use crate::journal::{Journal, Side};
-use crate::log::Log;
+use crate::log::{Fill, Log};
 use crate::overlay::Overlay;
+use crate::owner::{Owner, View};
 use crate::replay::{self, Opened};
 use crate::scan::Damage;
-use crate::signal::{Gate, Signal};
+use crate::signal::Gate;
 use crate::space::{self, Space};
 use crate::state::State;
 use crate::status::{Mode, Phase, Role};
 
 pub(crate) use claim::MAX_EPOCHS_AHEAD;
 pub use floor::Holder;
+use waiting::{Awaited, Waiting};
 
 /// The most appends that wait.
 pub const MAX_WAITING: usize = 64;
@@ -110,8 +114,7 @@ pub struct Destination {
     config: Config,
     journal: Journal,
     log: Log,
-    core: Mutex<Core>,
-    changed: Signal,
+    owner: Owner<Core>,
     /// Held by tasks that write to volumes bypassing the log, or need that nobody does.
     volumes: Gate,
 }
@@ -139,12 +142,18 @@ struct Core {
     /// flight do not count: a synchronous source has not answered them, and an asynchronous one is always a little
     /// ahead.
     told: u64,
+    /// The log after the last event.
+    log: Fill,
+    /// Whether something waited for space on a disk then.
+    is_full: bool,
     /// Everything through here is in the volumes.
     applied: u64,
     /// Blocks that a resync has copied may contain writes through here.
     whole: u64,
     applied_ms: u64,
-    waiting: usize,
+    waiting: Waiting,
+    /// Appends that are being answered.
+    appends: usize,
     /// Blocks that are being written to volumes, bypassing the log.
     storing: usize,
     phase: Phase,
@@ -191,6 +200,12 @@ impl Core {
     /// copy lacks other things.
     fn missing(&self, has: u64) -> u64 {
         if self.state.consistent { self.told.saturating_sub(has) } else { 0 }
+    }
+
+    fn begin_phase(&mut self, phase: Phase, now_ms: u64) {
+        if self.failed.is_none() && self.phase != phase {
+            (self.phase, self.since_ms) = (phase, now_ms);
+        }
     }
 
     /// Notes that it has caught up with its source, if it has.
@@ -270,10 +285,13 @@ impl Destination {
             first_copy: false,
             claimed,
             told,
+            log: log.fill(),
+            is_full: false,
             applied,
             whole: 0,
             applied_ms: 0,
-            waiting: 0,
+            waiting: Waiting::new(log.fill(), applied),
+            appends: 0,
             storing: 0,
             phase: Phase::WaitingForSource,
             since_ms: side.wall.now_ms(),
@@ -303,14 +321,25 @@ impl Destination {
             config,
             journal,
             log,
-            core: Mutex::new(core),
-            changed: Signal::default(),
+            owner: Owner::new(core),
             volumes: Gate::default(),
         }))
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The core, to look at.
+    fn core(&self) -> View<'_, Core> {
+        self.owner.read()
+    }
+
+    /// Applies one event to the core, and wakes those whose wait is over. The caller must not hold a view.
+    fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
+        let (result, effects) = self.owner.handle(|core| {
+            let result = event(core);
+            (core.log, core.is_full) = (self.log.fill(), self.space.is_wanted());
+            result
+        });
+        effects.wakes.wake();
+        result
     }
 
     /// The pool for its reads.
@@ -319,8 +348,7 @@ impl Destination {
     }
 
     fn fail(&self, why: String) {
-        {
-            let mut core = self.core();
+        self.handle(|core| {
             if core.failed.is_none() {
                 let Config { group, source, .. } = &self.config;
                 match core.ends {
@@ -330,9 +358,7 @@ impl Destination {
                 core.failed = Some(why);
                 core.phase = Phase::Failed;
             }
-        }
-        self.changed.notify();
-        self.log.changed.notify();
+        });
     }
 
     /// Carries out one request of a source.
@@ -379,16 +405,17 @@ impl Destination {
 
     fn phase(&self, phase: Phase) {
         let now = self.side.wall.now_ms();
-        let mut core = self.core();
-        if core.failed.is_none() && core.phase != phase {
-            (core.phase, core.since_ms) = (phase, now);
-        }
+        self.handle(|core| core.begin_phase(phase, now));
     }
 
     /// Checks that a request is of the current session.
     fn check(&self, session: u64) -> Result<(), Refusal> {
+        self.handle(|core| self.admit(core, session))
+    }
+
+    /// Does the same within an event.
+    fn admit(&self, core: &mut Core, session: u64) -> Result<(), Refusal> {
         let now = self.side.wall.now_ms();
-        let mut core = self.core();
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
@@ -418,12 +445,12 @@ impl Destination {
 
     /// Waits until a source of another epoch than this is accepted, and returns that epoch.
     pub async fn until_claimed(&self, known: u64) -> u64 {
-        let claimed = || {
-            let core = self.core();
+        self.until(|core| {
             let epoch = core.state.promised.epoch;
-            (core.session.is_some() && epoch != known).then_some(epoch)
-        };
-        self.changed.until(claimed).await
+            let is_claimed = core.session.is_some() && epoch != known;
+            if is_claimed { Ok(epoch) } else { Err(Awaited::News) }
+        })
+        .await
     }
 
     /// When its source was last heard from, or this side was opened.
@@ -435,10 +462,11 @@ impl Destination {
     /// silent for long enough.
     pub fn connection_ended(&self, session: u64) {
         let now = self.side.wall.now_ms();
-        let mut core = self.core();
-        if core.session == Some(session) {
-            core.lost_ms = now;
-        }
+        self.handle(|core| {
+            if core.session == Some(session) {
+                core.lost_ms = now;
+            }
+        });
     }
 
     /// Whether its source was silent for longer than [`Config::silence`].
@@ -509,18 +537,14 @@ impl Destination {
 
     /// Stops applying, flushes the volumes and empties the log.
     pub async fn close(&self) -> Result<(), Error> {
-        {
-            self.space.be_patient(false);
-            let mut core = self.core();
-            (core.session, core.ends) = (None, true);
-        }
-        self.changed.notify();
+        self.space.be_patient(false);
+        self.handle(|core| (core.session, core.ends) = (None, true));
         self.drain().await?;
         let last = {
             let _turn = self.volumes.enter().await;
             self.settle(0, |state| state.closed = true).await
         };
-        self.core().closing = true;
+        self.handle(|core| core.closing = true);
         self.fail("it was closed".into());
         last
     }

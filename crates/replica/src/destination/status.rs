@@ -26,9 +26,10 @@ impl Destination {
     /// Its current status.
     pub fn status(&self) -> Status {
         let silent = self.is_source_silent();
-        let mut core = self.core();
+        let now = self.side.wall.now_ms();
+        self.handle(|core| core.catch_up(self.log.fill().durable, now));
+        let core = self.core();
         let fill = self.log.fill();
-        core.catch_up(fill.durable, self.side.wall.now_ms());
         let (phase, since_ms) = match core.phase {
             // These phases hold whether or not a source is connected.
             phase @ (Phase::Failed | Phase::Suspended | Phase::WaitingForSource) => (phase, core.since_ms),

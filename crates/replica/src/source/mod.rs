@@ -590,7 +590,7 @@ impl Source {
             self.changed.notify();
         }
         if effects.before.sends() != effects.after.sends() {
-            self.log.changed.notify();
+            self.log.sends.notify();
         }
         result
     }
