@@ -219,7 +219,8 @@ fn appends_that_find_no_room_are_woken_in_turn() {
         let (copy, session) = claimed(&world).await;
         let (appends, last) = (MAX_WAITING as u64, copy.status().last);
         let polls = append_polls(&copy, session, (1..=appends).map(|n| last + n)).await;
-        assert!(polls <= MOST_APPEND_POLLS * appends, "{appends} appends were polled {polls} times");
+        // It may be an append's turn before there is room for it.
+        assert!(polls <= (MOST_APPEND_POLLS + 1) * appends, "{appends} appends were polled {polls} times");
         world.until("all is applied", || copy.status().applied == last + appends).await;
     });
 }
