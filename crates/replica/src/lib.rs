@@ -48,6 +48,7 @@ mod history;
 pub mod journal;
 mod log;
 mod overlay;
+mod owner;
 pub mod peer;
 pub mod record;
 mod replay;

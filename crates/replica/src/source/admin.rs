@@ -417,7 +417,7 @@ impl Source {
         };
         // The era has to begin behind the last record that is there after a crash as well.
         let after = self.log.fill().last;
-        self.log.durable_through(after, || self.log.failure()).await.map_err(Error::Halted)?;
+        self.log.durable_through(after).await?;
         // The log may have failed behind that record.
         if let Some(why) = self.log.failure() {
             return Err(Error::Halted(why));

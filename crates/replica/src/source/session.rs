@@ -428,7 +428,7 @@ impl Source {
         let last = welcome.last;
         // Records that were sent before they were durable here count only when they are durable.
         let sent = last.min(self.log.fill().last);
-        self.log.durable_through(sent, || self.log.failure()).await.map_err(Error::Halted)?;
+        self.log.durable_through(sent).await?;
         let resync = self.handle(|core| {
             let fill = self.log.fill();
             let members = core.state.members.clone();
@@ -641,7 +641,7 @@ impl Source {
                     self.in_time(link.append(records)).await.map(|()| (last, count, bytes))
                 });
             }
-            let more = pin!(self.log.changed.until(|| (self.sendable(n) >= cursor).then_some(())));
+            let more = pin!(self.log.sends.until(|| (self.sendable(n) >= cursor).then_some(())));
             let done = match (window.is_empty(), window.len() < APPENDS_IN_FLIGHT) {
                 (true, _) => {
                     more.await;
