@@ -27,7 +27,6 @@ use std::time::Duration;
 
 use self::tickets::Tickets;
 use crate::clock::Time;
-use crate::sim;
 
 pub use cores::{Cores, CoresOptions};
 pub use drain::{Drain, Drainee};
@@ -42,7 +41,7 @@ pub struct Task<T>(TaskKind<T>);
 
 enum TaskKind<T> {
     Real(compio_runtime::JoinHandle<T>),
-    Sim(sim::Task<T>),
+    Sim(crate::sim::Task<T>),
     /// Spawned by the drop of another task when the core stopped, and dropped at once.
     Dropped,
 }
@@ -95,10 +94,10 @@ impl<T> Future for Task<T> {
 /// Starts a task on this core. A task spawned by the drop of another one, while the core stops, is dropped at once.
 ///
 /// # Panics
-/// Outside [`block_on`], [`Cores`] and [`sim::Sim::run`].
+/// Outside [`block_on`], [`Cores`] and [`Sim::run`](crate::sim::Sim::run).
 #[track_caller]
 pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
-    Task(match sim::current() {
+    Task(match crate::sim::current() {
         Some(world) => TaskKind::Sim(world.spawn(future)),
         None => spawn_real(future, Location::caller()),
     })
@@ -153,7 +152,7 @@ pub fn counters() -> Counters {
 
 /// Now: real monotonic time, or the simulation's.
 pub fn now() -> Time {
-    match sim::current() {
+    match crate::sim::current() {
         Some(world) => world.now(),
         None => Time::monotonic(),
     }
@@ -161,7 +160,7 @@ pub fn now() -> Time {
 
 /// Waits until `deadline`; returns at once if that is in the past.
 pub async fn sleep_until(deadline: Time) {
-    match sim::current() {
+    match crate::sim::current() {
         Some(world) => world.sleep_until(deadline).await,
         None => compio_runtime::time::sleep_until(deadline.to_instant()).await,
     }
@@ -227,6 +226,8 @@ const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
 const RANGES_MAX: usize = 16;
 const SEEKS_MAX: usize = 4;
+/// Calls of all kinds that run at once.
+pub(crate) const ALL_KINDS: usize = BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX;
 
 static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
@@ -243,7 +244,7 @@ impl Kind {
     }
 
     async fn run<T: Send + 'static>(&'static self, call: impl FnOnce() -> T + Send + 'static) -> T {
-        if sim::active() {
+        if crate::sim::active() {
             return call();
         }
         let place = Taking { kind: self, number: None }.await;
@@ -263,12 +264,8 @@ pub(crate) async fn on_worker<T: Send + 'static>(call: impl FnOnce() -> T + Send
     Task(TaskKind::Real(compio_runtime::spawn_blocking(call))).await
 }
 
-/// The maximum of worker threads per core, which is compio's own limit.
-const WORKERS: usize = 256;
-const _: () = assert!(
-    BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX + crate::file::system::ALL_PLACES <= WORKERS,
-    "each call finds a worker"
-);
+/// The maximum of worker threads per core, which is compio's own limit. `file::system` asserts that each call finds one.
+pub(crate) const WORKERS: usize = 256;
 
 /// A place of one kind, held by the call itself, so dropping the future does not free it early.
 struct WorkerPlace(&'static Kind);
