@@ -17,18 +17,18 @@
 //! A log that has failed to write stays failed, because the content of the ring is unknown then.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use weft_machine::Pool;
 use weft_store::block::{Block, BlockOp};
 
-use crate::error::Error;
-use crate::journal::{Names, Side, read};
+use crate::error::{Damage, Error};
+use crate::journal::{LogMemory, Names, Side, read};
 use crate::peer::APPEND_BYTES;
 use crate::record::{Header, Kind, Record, SECTOR};
-use crate::scan::{Damage, Found, Scan};
+use crate::scan::{Found, Scan};
 use crate::signal::Signal;
 use crate::state::{Layout, State, Tail};
 
@@ -41,10 +41,6 @@ pub(crate) const KEPT_PART: usize = 32;
 
 /// The least that a record keeps of the pool.
 pub(crate) const LEAST_KEPT: usize = 4096;
-
-/// Bytes of the pool that the logs of all groups of a server keep in written records.
-#[derive(Clone, Debug, Default)]
-pub struct LogMemory(Arc<AtomicUsize>);
 
 fn kept_bytes(record: &Record) -> usize {
     match record.payload.is_empty() {

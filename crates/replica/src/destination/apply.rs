@@ -6,11 +6,10 @@ use futures_util::future::try_join_all;
 
 use super::Destination;
 use super::waiting::Awaited;
-use crate::error::Error;
+use crate::error::{Damage, Error};
 use crate::peer::AHEAD_BYTES;
 use crate::record::{Record, overlap};
 use crate::replay;
-use crate::scan::Damage;
 use crate::state::State;
 
 /// The most records that are applied concurrently, if they do not overlap.

@@ -31,13 +31,12 @@ use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::control::{Era, Refusal, Request, Response, Sync};
 
 use crate::bitmap::Bitmap;
-use crate::error::{Error, Objection};
+use crate::error::{Damage, Error, Objection};
 use crate::journal::{Journal, Side};
 use crate::log::{Fill, Log};
 use crate::overlay::Overlay;
 use crate::owner::{Owner, View};
 use crate::replay::{self, Opened};
-use crate::scan::Damage;
 use crate::signal::Gate;
 use crate::space::{self, Space};
 use crate::state::State;

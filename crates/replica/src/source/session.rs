@@ -21,11 +21,10 @@ use weft_wire::repl::control::{Era, Hello, Refusal, Sync, Welcome};
 use super::{Halt, Knows, OnLoss, Partner, Source};
 use crate::bitmap::Bitmap;
 use crate::destination::MAX_EPOCHS_AHEAD;
-use crate::error::Error;
+use crate::error::{Damage, Error};
 use crate::history::{self, lost_nothing, same};
 use crate::peer::{self, AHEAD_BYTES, APPEND_BYTES, Link, Peer};
 use crate::record::Record;
-use crate::scan::Damage;
 use crate::state::PeerState;
 use crate::status::{Mode, Phase};
 
