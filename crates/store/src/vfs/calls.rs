@@ -14,8 +14,8 @@ use weft_machine::{Charge, rt};
 pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
-use super::object::Told;
-use super::share::ShareId;
+use super::object::{Told, Witnessed};
+use super::share_id::ShareId;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
@@ -292,7 +292,7 @@ impl Vfs {
             let stream = self.streams.find(node)?;
             if let Some(size) = set.size {
                 stream.set_size(size).await?;
-                self.witness().stream(&stream, What::STREAM_SIZE | What::STREAM_WRITTEN).await;
+                stream.modified(&self.witness()).await;
                 self.settle(Unsettled::streams(node)).await?;
             }
             let rest = SetAttr { size: None, ..set };
@@ -326,7 +326,8 @@ impl Vfs {
             return Ok(file);
         }
         // Flushes cover the changes that watches were told about.
-        let file = file.heard_by(self.health.clone()).witnessed(told, self.witness());
+        let file = file.heard_by(self.health.clone());
+        let file = file.wrapped(|object| Arc::new(Witnessed::new(object, told, self.witness())));
         Ok(file.settling(self.settles))
     }
 

@@ -17,6 +17,7 @@ mod search;
 mod site;
 mod sys;
 mod table;
+mod workers;
 mod xattr;
 
 use std::any::Any;
