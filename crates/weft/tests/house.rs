@@ -19,12 +19,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rdma", &["wire", "machine"]),
     ("transport", &["wire", "machine", "rdma"]),
     ("store", &["wire", "machine"]),
-    ("smb", &["wire", "machine", "kerberos", "store"]),
-    ("nfs", &["wire", "machine", "store"]),
+    ("smb", &["wire", "machine", "kerberos", "transport", "store"]),
+    ("nfs", &["wire", "machine", "transport", "store"]),
     ("nbd", &["wire", "machine", "store"]),
     ("replica", &["wire", "machine", "store"]),
     ("load", &["wire", "machine", "rdma"]),
-    ("sim", &["store", "smb", "nfs"]),
+    ("sim", &["machine", "transport", "store", "smb", "nfs"]),
     (
         "weft",
         &[
