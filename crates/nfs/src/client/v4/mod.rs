@@ -10,6 +10,7 @@
 mod attributes;
 pub(super) mod callback;
 mod compound;
+mod locking;
 mod locks;
 mod mount;
 mod opened;
