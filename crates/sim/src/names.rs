@@ -63,8 +63,8 @@ pub struct Changing {
 #[derive(Default)]
 pub struct Names {
     owners: RefCell<BTreeMap<usize, OwnNames>>,
-    /// For each file, whether its content is certain, also after a crash: until then it may be empty.
-    written: RefCell<BTreeMap<Tag, bool>>,
+    /// For each file, from when on its content is certain, also after a crash: until then it may be empty.
+    written: RefCell<BTreeMap<Tag, Option<Moment>>>,
     clock: Cell<Moment>,
     /// When the process ended last, alone or with its host.
     ended: Cell<Moment>,
@@ -262,25 +262,27 @@ impl Names {
     pub fn new_tag(&self) -> Tag {
         let mut written = self.written.borrow_mut();
         let tag = written.len() as Tag + 1;
-        written.insert(tag, false);
+        written.insert(tag, None);
         tag
     }
 
     /// The tag of this file is written and flushed.
     pub fn written(&self, tag: Tag) {
-        self.written.borrow_mut().insert(tag, true);
+        let now = self.moment();
+        self.written.borrow_mut().insert(tag, Some(now));
     }
 
-    /// Whether a file may have this content.
-    fn may_contain(&self, tag: Tag, content: &[u8]) -> bool {
+    /// Whether a look that began at `since` may find this content in a file.
+    fn may_contain(&self, tag: Tag, content: &[u8], since: Moment) -> bool {
+        let written = self.written.borrow().get(&tag).copied().flatten();
         let empty = || content.len() <= TAG_BYTES && content.iter().all(|byte| *byte == 0);
-        content == tag.to_le_bytes() || self.written.borrow().get(&tag) == Some(&false) && empty()
+        content == tag.to_le_bytes() || written.is_none_or(|written| written > since) && empty()
     }
 
-    fn agrees(&self, files: &Files, name: &str, seen: &Seen) -> bool {
+    fn agrees(&self, files: &Files, name: &str, seen: &Seen, since: Moment) -> bool {
         match (files.get(name), seen) {
             (None, Seen::Nothing) | (Some(_), Seen::Something) => true,
-            (Some(tag), Seen::Content(content)) => self.may_contain(*tag, content),
+            (Some(tag), Seen::Content(content)) => self.may_contain(*tag, content, since),
             _ => false,
         }
     }
@@ -333,7 +335,7 @@ impl Names {
     /// This was found under a name by a look that began at `since` and has just ended. Why that may not be.
     pub fn saw(&self, by: usize, owner: usize, name: &str, seen: &Seen, since: Moment) -> Result<(), String> {
         let at = self.moment();
-        let agrees = |files: &Files| self.agrees(files, name, seen);
+        let agrees = |files: &Files| self.agrees(files, name, seen, since);
         self.with(owner, |own| {
             let before = told(&own.now);
             // Others look while the names change, and what was seen before a crash need not be there after it.
