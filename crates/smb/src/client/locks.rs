@@ -59,8 +59,8 @@ impl File {
     /// Locks a range for this handle. A handle may hold several locks on the same bytes if all but the first are shared;
     /// each is unlocked on its own.
     ///
-    /// The server holds the lock until it is unlocked or the handle is closed, or until the session ends and the handle
-    /// was not opened with [`super::Tree::open_kept`]. A call that is dropped is cancelled, but the server may have granted
+    /// The server holds the lock until it is unlocked or the handle is closed, or until the session ends, unless the handle
+    /// is persistent ([`File::is_persistent`]). A call that is dropped is cancelled, but the server may have granted
     /// the lock already: then it lasts until the handle is closed.
     ///
     /// # Errors
