@@ -316,7 +316,7 @@ fn a_persistent_handle_keeps_others_away_while_it_waits() {
 
 fn claim(by: usize, range: std::ops::Range<u64>, exclusive: bool) -> Claim {
     // Workers of even numbers speak SMB.
-    let protocol = if by % 2 == 0 { Protocol::Smb } else { Protocol::Nfs };
+    let protocol = if by.is_multiple_of(2) { Protocol::Smb } else { Protocol::Nfs };
     Claim { by, protocol, range, exclusive }
 }
 
