@@ -32,6 +32,7 @@ SMB_CONF = """
   cache directory = {state}/cache
   pid directory = {state}/pid
   ncalrpc dir = {state}/ncalrpc
+  map to guest = bad user
 [data]
   comment = a folder of smbd's
   path = {data}
@@ -266,6 +267,16 @@ class Commands(unittest.TestCase):
         self.sealed_round(server.url("large", share="sealed"), "--transport", "tcp", "--channels", "2")
         said = weft.run(weft.WEFT, "cp", self.source / "large", server.url("plain"), "--transport", "tcp").stderr
         self.assertIn("neither signed nor encrypted", said)
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/usr/sbin/smbd"), "smbd wants to be root, and to be")
+    def test_a_guest_s_session_is_refused(self):
+        """smbd lets in a user whom it does not know, as a guest, whose session has no key."""
+        server = Smbd(self.work)
+        self.addCleanup(server.stop)
+        url = server.url().replace(f"{server.user}@", "stranger@")
+        said = weft.run(weft.WEFT, "ls", url, check=False)
+        self.assertEqual(said.returncode, 1)
+        self.assertIn("the server logged us on as a guest", said.stderr)
 
     def test_compressed(self):
         text = self.work / "text"

@@ -201,8 +201,14 @@ class Hosts(unittest.TestCase):
 
 class Replica(Hosts):
     def verified(self, source):
-        """The result of a comparison of both sides of vol1."""
-        return json.loads(source.replica("verify", "vol1", "--json").stdout)
+        """The result of a comparison of both sides of vol1. On a busy host the link may be lost, and made again, right
+        after it was seen."""
+        end = time.monotonic() + 30
+        while (done := source.replica("verify", "vol1", "--json", check=False)).returncode:
+            self.assertIn("the destination does not follow at present", done.stderr)
+            self.assertLess(time.monotonic(), end, source.replica("status").stdout + source.log_text())
+            time.sleep(0.2)
+        return json.loads(done.stdout)
 
     def assert_equal_sides(self, source):
         self.assertEqual(self.verified(source)["different"], 0)

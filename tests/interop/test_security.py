@@ -43,8 +43,33 @@ class Descriptors(unittest.TestCase):
             before = self.cacls(server, "file")
             new.write_text("newer")
             said = weft.run(weft.WEFT, "cp", new, url).stderr
-            self.assertIn("is written in place: it has an ACL or named attributes", said)
+            self.assertIn("is written in place: its ACL or named attributes would be lost", said)
             self.assertEqual((file.read_text(), self.cacls(server, "file")), ("newer", before))
+            # A long one does not fit into a message of RPC-over-RDMA.
+            many = ",".join(f"ACL:S-1-22-1-{uid}:ALLOWED/0/FULL" for uid in range(70000, 70150))
+            self.cacls(server, "file", "--set", f"ACL:Everyone:ALLOWED/0/FULL,{many}")
+            before = self.cacls(server, "file")
+            new.write_text("newest")
+            by_shm = f"{url}&rdmaport={server.ready['nfs_rdma_port']}"
+            said = weft.run(weft.WEFT, "cp", "--transport", "shm", new, by_shm).stderr
+            self.assertIn("is written in place: its ACL or named attributes would be lost", said)
+            self.assertEqual((file.read_text(), self.cacls(server, "file")), ("newest", before))
+
+    def test_a_copy_by_nfs_replaces_what_has_only_inherited_them(self):
+        with weft.serving(ports={"smb": 445}) as server:
+            (server.folder / "dir").mkdir()
+            self.cacls(
+                server, "dir", "--set",
+                f"ACL:{weft.USER}:ALLOWED/OI|CI/FULL,ACL:Everyone:ALLOWED/OI|CI/FULL",
+            )
+            new = server.folder.parent / "new"
+            for mode, content in [(0o644, "one"), (0o644, "two"), (0o600, "three"), (0o600, "four")]:
+                new.write_text(content)
+                new.chmod(mode)
+                url = f"nfs://127.0.0.1:{server.ready['nfs_port']}/data/dir/file-{mode:o}?vers=4.1"
+                said = weft.run(weft.WEFT, "cp", new, url).stderr
+                self.assertNotIn("in place", said)
+                self.assertEqual((server.folder / "dir" / f"file-{mode:o}").read_text(), content)
 
     def test_they_hold(self):
         with weft.serving(ports={"smb": 445}) as server:

@@ -13,8 +13,8 @@
 //!
 //! A group of volumes has one log and one order; a single volume is a group of one. Writes that arrive together become
 //! durable together. If writes wait for a destination, it gets records while they are logged, so that both logs are
-//! flushed at the same time; any other destination gets them when they are durable. A source that may have lost sent
-//! records in a crash begins a new era, which says so. The payload is hashed once on each side, and never copied: a
+//! flushed at the same time; any other destination gets them when they are durable. A source begins a new era whenever it is
+//! opened, and the era says whether it may have lost records that a destination has. The payload is hashed once on each side, and never copied: a
 //! record is a header and the caller's own buffers.
 //!
 //! # What is remembered

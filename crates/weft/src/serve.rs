@@ -80,10 +80,11 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     });
     let Services { ready, files, nbd, replicas, _admin, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
+    // Also with --json: nobody could log on otherwise.
+    if let Some(password) = password.as_ref().filter(|password| password.made_up) {
+        note!("password of {}: {}", ready.user, *password.text);
+    }
     if !json {
-        if let Some(password) = password.as_ref().filter(|password| password.made_up) {
-            note!("password of {}: {}", ready.user, *password.text);
-        }
         crate::out::note(format_args!(
             "{}",
             ready.how_to(&addresses::in_hints(ready.listen, &interfaces::found()))

@@ -128,8 +128,9 @@ impl fmt::Display for AuthStat {
             4 => ("the verifier has expired or was used before", "AUTH_REJECTEDVERF"),
             5 => ("it wants stronger authentication", "AUTH_TOOWEAK"),
             6 => ("it sent a wrong verifier", "AUTH_INVALIDRESP"),
-            13 => ("it wants Kerberos", "RPCSEC_GSS_CREDPROBLEM"),
-            14 => ("the Kerberos context is invalid", "RPCSEC_GSS_CTXPROBLEM"),
+            7 => ("it cannot check the credential", "AUTH_FAILED"),
+            13 => ("it does not know the Kerberos credential", "RPCSEC_GSS_CREDPROBLEM"),
+            14 => ("the Kerberos context has a problem", "RPCSEC_GSS_CTXPROBLEM"),
             other => return write!(f, "auth_stat {other}"),
         };
         write!(f, "{words} ({name})")
@@ -279,7 +280,7 @@ impl fmt::Display for Reply {
                 f.write_str("the server does not have this procedure (PROC_UNAVAIL)")
             }
             Reply::GarbageArgs => f.write_str("the server cannot read the arguments (GARBAGE_ARGS)"),
-            Reply::SystemError => f.write_str("the server failed (SYSTEM_ERR)"),
+            Reply::SystemError => f.write_str("the call was not carried out (SYSTEM_ERR)"),
             Reply::RpcMismatch { low, high } => {
                 write!(f, "the server has only versions {low} to {high} of RPC (RPC_MISMATCH)")
             }

@@ -74,7 +74,7 @@ pub struct Published {
 const SQLIO: &str = "Chelsio, \"SMBDirect Latency on Windows Server 2012 R2\", T580-CR at 40 Gbit/s";
 const DISKSPD: &str = "Chelsio, \"Windows SMB 3.0 Performance at 40Gbps\", T580-CR against Intel XL710";
 const BETA: &str = "J. Barreto, \"Preliminary performance results with Windows Server 2012 Beta and SMB Direct\", \
-blogs.technet.microsoft.com/josebda, 2012-04-10";
+blogs.technet.com/b/josebda, 2012";
 const IOZONE: &str = "Chelsio, \"NFS/RDMA over 40Gbps Ethernet\", T580-CR";
 const REPLICA: &str =
     "Microsoft, \"It's Gone To Plaid: Storage Replica and Chelsio iWARP Performance\", 2018-03-26";

@@ -208,6 +208,8 @@ impl Sweep<'_> {
                     self.introduce(section, opened.into_iter().flatten().next());
                     over.push(transport);
                 }
+                // An interrupt is told at the end.
+                Err(_) if self.stopped() => break,
                 Err(e) => {
                     team.close(key)?;
                     if named || transport == Over::Tcp {

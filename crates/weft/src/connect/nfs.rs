@@ -23,6 +23,7 @@ use weft_nfs::client::{
 use weft_rdma::Traffic;
 use weft_transport::{Channel, record, rpcrdma};
 use weft_wire::mount::MountStatus;
+use weft_wire::nfs4::Status as Status4;
 
 use super::reach;
 use super::{
@@ -562,6 +563,8 @@ impl RemoteDraft for NfsDraft<'_> {
 const FOLDER_MODE: u32 = 0o777;
 /// The mode of partial files.
 const PRIVATE_MODE: u32 = 0o600;
+/// The bit of a mode that lets the owner read.
+const OWNER_READS: u32 = 0o400;
 /// The bits that let the group and others read.
 const SHOWN: u32 = 0o044;
 
@@ -657,7 +660,7 @@ impl Export {
         match either!(&self.mount, mount => mount.stat(to).await) {
             Ok(there) => {
                 if let Some(why) = self.why_in_place(from, to, &there).await? {
-                    note!("weft: {to} is written in place: it has {why}");
+                    note!("weft: {to} is written in place: {why}");
                     return self.overwrite_alone(from, to).await;
                 }
             }
@@ -667,8 +670,8 @@ impl Export {
         Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
     }
 
-    /// What the target `to` has that `from` would lack in its place, although it gets mode and owner. Version 3 shows
-    /// neither ACLs nor extended attributes.
+    /// Why `from` cannot take the place of the target `to`, whose mode and owner it gets. Version 3 shows neither ACLs
+    /// nor extended attributes.
     async fn why_in_place(
         &self,
         from: &str,
@@ -676,26 +679,23 @@ impl Export {
         there: &Attributes,
     ) -> Result<Option<&'static str>, Failure> {
         if there.nlink > 1 {
-            return Ok(Some("hard links"));
+            return Ok(Some("it has hard links"));
         }
         if !self.take_attributes(from, there).await? {
-            return Ok(Some("an owner or mode that cannot be kept"));
+            return Ok(Some("its owner or mode cannot be kept"));
         }
         let Mounted::V4(mount) = &self.mount else { return Ok(None) };
-        let more = match mount.extras(to).await {
-            // Longer than we read: what cannot be compared is not replaced.
-            Err(Error::Malformed(_)) => true,
-            Err(e) if e.status().is_some() => {
-                tracing::debug!("the server does not show the ACL of {to}: {e}");
-                false
-            }
-            extras => extras? != mount.extras(from).await?,
-        };
-        if more {
-            // It is still read by its owner, whom the target's mode may shut out.
+        let (theirs, ours) = futures_util::join!(mount.extras(to), mount.extras(from));
+        if let (Some(theirs), Some(ours)) = (shown(theirs)?, shown(ours)?)
+            && theirs == ours
+        {
+            return Ok(None);
+        }
+        if there.mode & OWNER_READS == 0 {
+            // Its content is read from it.
             self.set(from, SetAttributes { mode: Some(PRIVATE_MODE), ..SetAttributes::default() }).await?;
         }
-        Ok(more.then_some("an ACL or named attributes"))
+        Ok(Some("its ACL or named attributes would be lost"))
     }
 
     /// Gives a partial file the mode of a new one, unless the server ignores modes.
@@ -703,10 +703,14 @@ impl Export {
         if mode == PRIVATE_MODE {
             return Ok(());
         }
+        // Setting an equal mode would change the ACL that its folder has handed down.
+        let made = either!(&self.mount, mount => mount.stat(path).await)?.mode;
+        if made & 0o7777 == mode {
+            return Ok(());
+        }
         match self.set(path, SetAttributes { mode: Some(mode), ..SetAttributes::default() }).await {
             Err(e) if e.status().is_some() => {
                 tracing::debug!("{path} cannot get its mode: {e}");
-                let made = either!(&self.mount, mount => mount.stat(path).await)?.mode;
                 if made & mode & SHOWN != mode & SHOWN {
                     note!("weft: the server does not let us set modes: new files have {:04o}", made & 0o7777);
                 }
@@ -856,6 +860,22 @@ impl RemoteFile for NfsFile {
     fn close(&self) -> Answer<'_, ()> {
         // Closing makes the written data durable, as kernel clients do.
         async move { Ok(self.0.close().await?) }.boxed_local()
+    }
+}
+
+/// What the server shows of a file's extras; `None` if it does not say.
+fn shown(asked: Result<v4::Extras, Error>) -> Result<Option<v4::Extras>, Failure> {
+    match asked {
+        Ok(extras) => Ok(Some(extras)),
+        Err(Error::Status4(Status4::NOTSUPP | Status4::ATTRNOTSUPP)) => {
+            Ok(Some(v4::Extras { acl: None, named_attributes: false }))
+        }
+        // An ACL that is too long for us, or that we may not read.
+        Err(e @ (Error::Malformed(_) | Error::Status4(_) | Error::Rpc(_))) => {
+            tracing::debug!("an ACL cannot be compared: {e}");
+            Ok(None)
+        }
+        Err(e) => Err(e.into()),
     }
 }
 

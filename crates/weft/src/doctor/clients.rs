@@ -83,7 +83,7 @@ fn windows(facts: &Facts, port: u16) -> Chance {
     if facts.announced == Some(false) {
         return blocked(
             "the server announces no interface with RDMA, so they do not try",
-            "weft serve --listen ADDR with the one address that they can reach, and with --rdma iwarp or rnic",
+            "weft serve --listen ADDR (an address that they can reach) --rdma iwarp (or rnic) --smbd-port 5445",
         );
     }
     let told = match facts.announced {

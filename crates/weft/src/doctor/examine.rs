@@ -517,7 +517,7 @@ impl Examination {
                 self.report.warn(
                 "announced",
                 format!("{list}; no interface with RDMA"),
-                "clients that ask (Linux, Windows) stay on TCP; weft serve announces RDMA if --listen has one address",
+                "clients that ask (Linux, Windows) stay on TCP; weft serve announces RDMA with --rdma iwarp or rnic and --smbd-port 5445",
                 );
             }
         }

@@ -140,7 +140,7 @@ impl Inner {
         if slab.read_at(at, into) { Ok(()) } else { Err(OUTSIDE) }
     }
 
-    /// A Read whose bytes the kernel copies straight from the peer's slab into a file.
+    /// A Read whose bytes are copied once, from the peer's slab into a file.
     pub(super) fn read_into(
         &self,
         state: &mut State,

@@ -1,6 +1,6 @@
 //! Promotes a copy without its source: collects the objections, and checks which of them the user overrides.
 //!
-//! See docs/replication.md, "Who is asked before something is answered". Each objection has a word. All current
+//! See docs/replication.md, "Who is asked before a write is answered". Each objection has a word. All current
 //! objections are reported together, and each must be named: a user who overrides one must not override another that
 //! was not reported. `weft_replica::group` promotes, [`super::partners`] asks the other sides.
 
