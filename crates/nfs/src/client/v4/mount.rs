@@ -37,6 +37,9 @@ const MAX_TARGET: usize = 4096;
 /// The lease time assumed for a server that reports none; most use it.
 const LEASE: Duration = Duration::from_secs(60);
 
+/// The longest ACL for which we make room: some 1,000 entries.
+const MAX_ACL_BYTES: usize = 64 << 10;
+
 /// What a file carries beside the attributes that a copy gives to another file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extras {
@@ -170,7 +173,8 @@ impl Mount {
     pub async fn extras(&self, path: &str) -> Result<Extras, Error> {
         let walk = self.walk(path).await?;
         let wanted = Bitmap::of(&[attr::NAMED_ATTR, attr::ACL]);
-        let mut results = self.ask(&walk, &[Op::Getattr(wanted)], Keep::No, Cargo::default()).await?;
+        let cargo = Cargo { longest_reply: MAX_ACL_BYTES + AROUND_BYTES, ..Cargo::default() };
+        let mut results = self.ask(&walk, &[Op::Getattr(wanted)], Keep::No, cargo).await?;
         let values = Values::parse(&results.ok(opnum::GETATTR)?)?;
         Ok(Extras { acl: values.acl, named_attributes: values.named_attr == Some(true) })
     }
