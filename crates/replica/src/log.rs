@@ -70,8 +70,8 @@ pub(crate) struct Log {
     /// What the written records of all groups may keep.
     kept_limit: usize,
     ring: Mutex<Ring>,
-    /// More records may be sent, or the log has failed. One loop for each destination of a source waits for that; whoever
-    /// waits for a record of its own waits with the core of its side.
+    /// More records may be sent, or the log has failed. A source's loops wait for it, one for each destination, and so
+    /// does [`Log::durable_through`]. A write or an append waits in the core of its side.
     pub sends: Signal,
 }
 

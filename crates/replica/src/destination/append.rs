@@ -45,7 +45,7 @@ impl Destination {
                 match (self.place(core, session, &mut records), records.peek()) {
                     (Err(refusal), _) => Poll::Ready(Err(refusal)),
                     (Ok(()), None) => Poll::Ready(Ok(())),
-                    // The log gets no room before the disk has some.
+                    // A full disk keeps the log full.
                     (Ok(()), Some(_)) if self.space.is_wanted() => Poll::Ready(Err(Refusal::NoSpace)),
                     (Ok(()), Some(next)) => {
                         wait.enter(core, Awaited::Turn(next.header.sequence), cx.waker());

@@ -107,7 +107,7 @@ impl Owned for Core {
             true => log.last.saturating_add(1),
             false => log.last,
         };
-        // The log gets no room before the disk has some: whoever waits for that is refused.
+        // A full disk keeps the log full: all appends look again, and those with records left are refused.
         let turn = if self.is_full { u64::MAX } else { turn };
         self.waiting.end(Awaited::Turn(0), Awaited::Turn(turn), &mut wakes);
         self.waiting.end(Awaited::Durable(0), Awaited::Durable(log.durable), &mut wakes);

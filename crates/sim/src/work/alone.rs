@@ -85,7 +85,7 @@ impl Worker {
     async fn write_alone(&mut self, world: &World) {
         let Some(file) = self.kept() else { return };
         let sector = below(OWN_SECTORS);
-        // One open for the model, whoever has it.
+        // The model takes all handles of this file for one open: only one at a time exists.
         let by = (0, Protocol::Smb);
         let writing = world.model.begin_write(FILES, sector..sector + 1, by, world.disk.failures());
         let tag = writing.tag;

@@ -183,9 +183,7 @@ impl LockSequence<'_> {
     fn on_wire(&self) -> u32 {
         (self.bucket as u32).saturating_add(1) << 4 | u32::from(self.number)
     }
-}
 
-impl LockSequence<'_> {
     fn becomes(&self, next: impl FnOnce(Bucket) -> Bucket) {
         if let Some(bucket) = self.sequences.0.borrow_mut().get_mut(self.bucket) {
             *bucket = next(*bucket);
