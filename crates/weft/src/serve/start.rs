@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use weft_machine::Pool;
 use weft_machine::rt::{self, Cores};
+use weft_machine::{Pool, heap};
 use weft_smb::auth::Secret;
 use weft_store::Share;
 use zeroize::Zeroizing;
@@ -212,7 +212,7 @@ impl Start {
     }
 }
 
-/// How long memory of unused buffers is kept before the system gets it back. Reusing it then costs a page fault per 4
+/// How long memory of unused buffers, and freed memory of the heap, is kept before the system gets it back. Reusing it then costs a page fault per 4
 /// KiB, so it should survive the gap between two bursts of one client.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
 
@@ -220,6 +220,7 @@ async fn keep_trimmed(pool: Pool) {
     loop {
         rt::sleep(TRIM_EVERY).await;
         pool.trim();
+        heap::trim();
     }
 }
 
