@@ -4,6 +4,7 @@
 //! one of [`crate::sim`], on which the same code runs under virtual time. It owns each core's loop; tasks do not
 //! migrate between cores.
 
+mod background;
 mod cores;
 mod crowd;
 mod drain;
@@ -131,7 +132,7 @@ impl<T> Drop for Detached<T> {
 fn spawn_real<F: Future + 'static>(future: F, spawned: &'static Location<'static>) -> TaskKind<F::Output> {
     match reactor::stops() {
         true => TaskKind::Dropped,
-        false => TaskKind::Real(compio_runtime::spawn(reactor::Counted { future, spawned })),
+        false => TaskKind::Real(compio_runtime::spawn(reactor::Counted::new(future, spawned))),
     }
 }
 

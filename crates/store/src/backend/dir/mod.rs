@@ -67,6 +67,9 @@ pub use sys::kept_free;
 const MAX_DEPTH: usize = 1024;
 /// Maximum number of entries in the answer to one [`Op::Readdir`].
 const MAX_ENTRIES: usize = 4096;
+/// A listing reads so much of a directory at a time: less than is read for an answer, because a turn of the core may
+/// end before, and what was read for later entries is read again.
+const LISTING_BYTES: usize = 8192;
 
 /// The descriptor of a file whose name is being removed. Dropping it does not wait for the disk.
 struct Ending(Option<OwnedFd>);
@@ -486,25 +489,25 @@ impl Folder {
     ) -> Result<(Vec<Entry>, bool), Error> {
         let fd = self.dir_fd(dir)?;
         let open = sys::open_dir(fd.as_fd())?;
-        let (raw, end) = sys::entries(open.as_fd(), cookie, max.min(MAX_ENTRIES))?;
-        let stats: Vec<_> = raw
-            .into_iter()
-            .filter_map(|raw| match sys::stat_at(fd.as_fd(), &raw.name) {
-                Ok(stat) => {
-                    let xattrs = xattrs.then(|| match stat.kind() {
-                        Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), &raw.name),
-                        Kind::Symlink => rustix::fs::readlinkat(&*fd, &raw.name[..], Vec::new())
-                            .map(|target| XattrSummary::of_link(target.as_bytes()))
-                            .unwrap_or_default(),
-                        Kind::Special(_) => XattrSummary::default(),
-                    });
-                    Some(Ok((raw, stat, xattrs)))
-                }
+        let max = max.min(MAX_ENTRIES);
+        // Fewer entries than asked for are an answer as well.
+        let enough = |found| found == max || found > 0 && rt::turn_is_over();
+        let (stats, end) = sys::collect(open.as_fd(), cookie, LISTING_BYTES, enough, |raw| {
+            let stat = match sys::stat_at(fd.as_fd(), &raw.name) {
+                Ok(stat) => stat,
                 // Removed since it was listed.
-                Err(Errno::NOENT) => None,
-                Err(e) => Some(Err(e)),
-            })
-            .collect::<Result<_, _>>()?;
+                Err(Errno::NOENT) => return Ok(None),
+                Err(e) => return Err(e),
+            };
+            let xattrs = xattrs.then(|| match stat.kind() {
+                Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), &raw.name),
+                Kind::Symlink => rustix::fs::readlinkat(&*fd, &raw.name[..], Vec::new())
+                    .map(|target| XattrSummary::of_link(target.as_bytes()))
+                    .unwrap_or_default(),
+                Kind::Special(_) => XattrSummary::default(),
+            });
+            Ok(Some((raw, stat, xattrs)))
+        })?;
         let mut table = self.table();
         let entries = stats.into_iter().map(|(raw, stat, xattrs)| {
             self.saw_device_of(&stat);

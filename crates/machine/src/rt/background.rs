@@ -1,0 +1,151 @@
+//! The background: tasks that use up their turns get one at a time, between those of the other tasks.
+//!
+//! Otherwise a task with little to do waits for the full turns of all that have much: beside 70 connections that list
+//! long folders, each round trip of a client that logs on would take 140 ms. Whether a task has much to do shows in
+//! its last turn: it went on until its end. Such a task waits here, and the loop lets one of them run
+//!
+//! - at once, if no other task has something to do; or else
+//! - for a short turn, after the other tasks have had [`SHARE`] times as long.
+//!
+//! As soon as it pauses before the end of its turn, it is a task like any other.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Context;
+use std::task::Waker;
+
+use super::turn::{self, TURN_TICKS};
+
+/// The turn of a task in the background while others have something to do. It delays them, so it is shorter than the
+/// time in which a client that keeps a few requests under way has used up its answers.
+const SHORT_TICKS: u64 = TURN_TICKS / 10;
+/// While other tasks are busy without a pause, they get this many times as long as the background.
+const SHARE: u64 = 4;
+/// Other tasks have something to do if one of them ran within this time.
+const QUIET_TICKS: u64 = TURN_TICKS / 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Runs when it is woken.
+    Foreground,
+    /// Its last turn was used up: it has to wait when it is woken.
+    Spent,
+    Waits,
+    /// May run, for so many ticks.
+    Granted(u64),
+}
+
+/// A task's place in the background. Tasks that never use up a turn need no memory for it.
+#[derive(Debug, Default)]
+pub(super) struct Place(OnceCell<Rc<Cell<State>>>);
+
+impl Place {
+    /// How long the task, which is woken, may run; `None` if it has to wait.
+    #[inline]
+    pub(super) fn turn(&self, cx: &Context<'_>) -> Option<u64> {
+        match self.0.get() {
+            None => Some(TURN_TICKS),
+            Some(state) => wait_or_run(state, cx),
+        }
+    }
+
+    /// After the task has run.
+    #[inline]
+    pub(super) fn ran(&self) {
+        if turn::is_spent() {
+            self.0.get_or_init(|| Rc::new(Cell::new(State::Spent))).set(State::Spent);
+        }
+    }
+}
+
+#[cold]
+fn wait_or_run(state: &Rc<Cell<State>>, cx: &Context<'_>) -> Option<u64> {
+    match state.get() {
+        State::Foreground => Some(TURN_TICKS),
+        State::Granted(ticks) => {
+            state.set(State::Foreground);
+            Some(ticks)
+        }
+        State::Waits => None,
+        State::Spent => {
+            state.set(State::Waits);
+            let waiting = Waiting { state: state.clone(), waker: cx.waker().clone() };
+            QUEUE.with(|queue| queue.waiting.borrow_mut().push_back(waiting));
+            None
+        }
+    }
+}
+
+struct Waiting {
+    state: Rc<Cell<State>>,
+    waker: Waker,
+}
+
+/// The background of a loop.
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: RefCell<VecDeque<Waiting>>,
+    /// That of the task that may run.
+    granted: RefCell<Option<Rc<Cell<State>>>>,
+    /// Polls of tasks of this thread when the loop last asked.
+    polls: Cell<u64>,
+    /// When a task in the background was last seen to have run, in ticks.
+    ran: Cell<u64>,
+    /// The same of other tasks.
+    others_ran: Cell<u64>,
+}
+
+thread_local! {
+    static QUEUE: Queue = Queue::default();
+}
+
+impl Queue {
+    fn offer(&self, polls: u64) -> bool {
+        let mut granted = self.granted.borrow_mut();
+        if granted.is_none() && self.waiting.borrow().is_empty() {
+            self.polls.set(polls);
+            return false;
+        }
+        let now = turn::ticks();
+        let mut others = polls.wrapping_sub(self.polls.replace(polls));
+        if let Some(state) = &*granted {
+            // A task that has ended is the only other owner no more.
+            if matches!(state.get(), State::Granted(_)) && Rc::strong_count(state) > 1 {
+                return true;
+            }
+            others = others.saturating_sub(1);
+            self.ran.set(now);
+            *granted = None;
+        }
+        if others > 0 {
+            self.others_ran.set(now);
+            if now.saturating_sub(self.ran.get()) < SHARE * SHORT_TICKS {
+                return !self.waiting.borrow().is_empty();
+            }
+        }
+        let Some(next) = self.waiting.borrow_mut().pop_front() else { return false };
+        let quiet = now.saturating_sub(self.others_ran.get()) > QUIET_TICKS;
+        next.state.set(State::Granted(if quiet { TURN_TICKS } else { SHORT_TICKS }));
+        *granted = Some(next.state);
+        next.waker.wake();
+        true
+    }
+}
+
+/// Called in each turn of the loop, with the polls of tasks so far: lets a task in the background run if it is its
+/// turn. Returns whether one runs or waits.
+pub(super) fn offer(polls: u64) -> bool {
+    QUEUE.with(|queue| queue.offer(polls))
+}
+
+/// A loop begins on this thread, or, with its queue, goes on. Returns the queue of the one before.
+pub(super) fn replace(with: Queue) -> Queue {
+    QUEUE.with(|queue| Queue {
+        waiting: queue.waiting.replace(with.waiting.into_inner()).into(),
+        granted: queue.granted.replace(with.granted.into_inner()).into(),
+        polls: queue.polls.replace(with.polls.get()).into(),
+        ran: queue.ran.replace(with.ran.get()).into(),
+        others_ran: queue.others_ran.replace(with.others_ran.get()).into(),
+    })
+}
