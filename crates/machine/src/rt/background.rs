@@ -19,8 +19,8 @@ use super::turn::{self, TURN_TICKS};
 
 /// The turn of a task in the background while others have something to do. It delays them, so it is shorter than the
 /// time in which a client that keeps a few requests under way has used up its answers.
-const SHORT_TICKS: u64 = TURN_TICKS / 10;
-/// While other tasks are busy without a pause, they get this many times as long as the background.
+const SHORT_TICKS: u64 = TURN_TICKS / 20;
+/// While other tasks are busy without a pause, they get this many times as long as the background has used.
 const SHARE: u64 = 4;
 /// Other tasks have something to do if one of them ran within this time.
 const QUIET_TICKS: u64 = TURN_TICKS / 2;
@@ -34,6 +34,8 @@ enum State {
     Waits,
     /// May run, for so many ticks.
     Granted(u64),
+    /// Runs because it was granted.
+    Runs,
 }
 
 /// A task's place in the background. Tasks that never use up a turn need no memory for it.
@@ -53,18 +55,26 @@ impl Place {
     /// After the task has run.
     #[inline]
     pub(super) fn ran(&self) {
-        if turn::is_spent() {
-            self.0.get_or_init(|| Rc::new(Cell::new(State::Spent))).set(State::Spent);
+        if self.0.get().is_some() || turn::is_spent() {
+            ran(self.0.get_or_init(|| Rc::new(Cell::new(State::Foreground))));
         }
     }
 }
 
 #[cold]
+fn ran(state: &Cell<State>) {
+    if state.get() == State::Runs {
+        QUEUE.with(|queue| queue.used.set(turn::lasts()));
+    }
+    state.set(if turn::is_spent() { State::Spent } else { State::Foreground });
+}
+
+#[cold]
 fn wait_or_run(state: &Rc<Cell<State>>, cx: &Context<'_>) -> Option<u64> {
     match state.get() {
-        State::Foreground => Some(TURN_TICKS),
+        State::Foreground | State::Runs => Some(TURN_TICKS),
         State::Granted(ticks) => {
-            state.set(State::Foreground);
+            state.set(State::Runs);
             Some(ticks)
         }
         State::Waits => None,
@@ -82,18 +92,29 @@ struct Waiting {
     waker: Waker,
 }
 
+impl Waiting {
+    /// Whether the task still exists: it owns its state as well.
+    fn is_alive(&self) -> bool {
+        Rc::strong_count(&self.state) > 1
+    }
+}
+
 /// The background of a loop.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: RefCell<VecDeque<Waiting>>,
-    /// That of the task that may run.
-    granted: RefCell<Option<Rc<Cell<State>>>>,
+    /// The task that was woken to run.
+    granted: RefCell<Option<Waiting>>,
     /// Polls of tasks of this thread when the loop last asked.
     polls: Cell<u64>,
-    /// When a task in the background was last seen to have run, in ticks.
+    /// How long the task that was granted last ran, in ticks.
+    used: Cell<u64>,
+    /// When it was seen to have run.
     ran: Cell<u64>,
-    /// The same of other tasks.
+    /// The same of tasks that are not in the background.
     others_ran: Cell<u64>,
+    /// Whether nobody waited when the loop last asked.
+    was_empty: Cell<bool>,
 }
 
 thread_local! {
@@ -103,33 +124,45 @@ thread_local! {
 impl Queue {
     fn offer(&self, polls: u64) -> bool {
         let mut granted = self.granted.borrow_mut();
-        if granted.is_none() && self.waiting.borrow().is_empty() {
+        let mut waiting = self.waiting.borrow_mut();
+        if granted.is_none() && waiting.is_empty() {
             self.polls.set(polls);
+            self.was_empty.set(true);
             return false;
         }
         let now = turn::ticks();
         let mut others = polls.wrapping_sub(self.polls.replace(polls));
-        if let Some(state) = &*granted {
-            // A task that has ended is the only other owner no more.
-            if matches!(state.get(), State::Granted(_)) && Rc::strong_count(state) > 1 {
+        if let Some(task) = &*granted {
+            if matches!(task.state.get(), State::Granted(_)) && task.is_alive() {
                 return true;
             }
             others = others.saturating_sub(1);
             self.ran.set(now);
             *granted = None;
         }
-        if others > 0 {
+        if others > 0 || self.was_empty.replace(false) {
             self.others_ran.set(now);
-            if now.saturating_sub(self.ran.get()) < SHARE * SHORT_TICKS {
-                return !self.waiting.borrow().is_empty();
+            if now.saturating_sub(self.ran.get()) < SHARE.saturating_mul(self.used.get()) {
+                return !waiting.is_empty();
             }
         }
-        let Some(next) = self.waiting.borrow_mut().pop_front() else { return false };
+        let next = loop {
+            match waiting.pop_front() {
+                None => return false,
+                Some(task) if task.is_alive() => break task,
+                Some(_) => {}
+            }
+        };
         let quiet = now.saturating_sub(self.others_ran.get()) > QUIET_TICKS;
         next.state.set(State::Granted(if quiet { TURN_TICKS } else { SHORT_TICKS }));
-        *granted = Some(next.state);
-        next.waker.wake();
+        self.used.set(0);
+        next.waker.wake_by_ref();
+        *granted = Some(next);
         true
+    }
+
+    fn is_empty(&self) -> bool {
+        self.granted.borrow().is_none() && self.waiting.borrow().is_empty()
     }
 }
 
@@ -139,13 +172,20 @@ pub(super) fn offer(polls: u64) -> bool {
     QUEUE.with(|queue| queue.offer(polls))
 }
 
+/// Whether no task of this thread waits in the background or was granted a turn.
+pub(super) fn is_empty() -> bool {
+    QUEUE.with(Queue::is_empty)
+}
+
 /// A loop begins on this thread, or, with its queue, goes on. Returns the queue of the one before.
 pub(super) fn replace(with: Queue) -> Queue {
     QUEUE.with(|queue| Queue {
         waiting: queue.waiting.replace(with.waiting.into_inner()).into(),
         granted: queue.granted.replace(with.granted.into_inner()).into(),
         polls: queue.polls.replace(with.polls.get()).into(),
+        used: queue.used.replace(with.used.get()).into(),
         ran: queue.ran.replace(with.ran.get()).into(),
         others_ran: queue.others_ran.replace(with.others_ran.get()).into(),
+        was_empty: queue.was_empty.replace(with.was_empty.get()).into(),
     })
 }

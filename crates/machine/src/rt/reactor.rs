@@ -252,10 +252,10 @@ pub(super) fn block_on<F: Future>(
     let runtime = build(options)?;
     let (shared, beat) = watched.unwrap_or_else(|| (Arc::default(), &NO_CORE));
     let outer = BEAT.replace(beat);
-    let outer_background = background::replace(background::Queue::default());
     beat.begin();
     let set = readiness::Set::new()?;
     let _entered = set.enter();
+    let outer_background = background::replace(background::Queue::default());
     let result = catch_unwind(AssertUnwindSafe(|| {
         runtime.enter(|| Ok(Core::new(&runtime, options, &shared, beat, set)?.run_to_end(future)))
     }));
@@ -405,6 +405,7 @@ impl<'a> Core<'a> {
             if (0..LOOKS_PER_TURN).any(|_| self.ask_pollers())
                 || more
                 || TASK_POLLS.get() != polls
+                || !background::is_empty()
                 || self.main_woken()
             {
                 break true;

@@ -681,6 +681,23 @@ fn who_has_much_to_do_gets_turns_beside_others_without_a_pause() {
     });
 }
 
+/// The core sleeps or spins when a timer wakes the task, which then has to wait in the background: nothing else happens
+/// that would wake the core again.
+#[test]
+fn who_used_up_a_turn_and_slept_runs_when_it_is_woken() {
+    on_each_driver(|| async {
+        spawn(async {
+            for micros in [5, 10, 20, 30, 50, 100, 1000, 5000] {
+                while !turn_is_over() {
+                    std::hint::spin_loop();
+                }
+                sleep(Duration::from_micros(micros)).await;
+            }
+        })
+        .await;
+    });
+}
+
 #[test]
 fn no_turn_ends_outside_a_core() {
     assert!(!turn_is_over());

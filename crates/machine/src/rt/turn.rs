@@ -84,6 +84,11 @@ pub(super) fn is_spent() -> bool {
     TURN.with(|turn| turn.spent.get())
 }
 
+/// How long it has lasted, in ticks.
+pub(super) fn lasts() -> u64 {
+    TURN.with(TurnClock::lasts)
+}
+
 /// The same as [`begin`] in a simulation.
 pub(crate) fn begin_simulated(short: bool) {
     TURN.with(|turn| {

@@ -212,8 +212,8 @@ impl Start {
     }
 }
 
-/// How long memory of unused buffers, and freed memory of the heap, is kept before the system gets it back. Reusing it then costs a page fault per 4
-/// KiB, so it should survive the gap between two bursts of one client.
+/// How long memory of unused buffers, and freed memory of the heap, is kept before the system gets it back. Reusing it
+/// then costs a page fault per 4 KiB, so it should survive the gap between two bursts of one client.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
 
 async fn keep_trimmed(pool: Pool) {

@@ -70,6 +70,8 @@ const MAX_ENTRIES: usize = 4096;
 /// A listing reads so much of a directory at a time: less than is read for an answer, because a turn of the core may
 /// end before, and what was read for later entries is read again.
 const LISTING_BYTES: usize = 8192;
+/// It has so many entries even if the turn ends before: opening the directory costs as much as a few of them.
+const LISTED_AT_LEAST: usize = 16;
 
 /// The descriptor of a file whose name is being removed. Dropping it does not wait for the disk.
 struct Ending(Option<OwnedFd>);
@@ -491,7 +493,7 @@ impl Folder {
         let open = sys::open_dir(fd.as_fd())?;
         let max = max.min(MAX_ENTRIES);
         // Fewer entries than asked for are an answer as well.
-        let enough = |found| found == max || found > 0 && rt::turn_is_over();
+        let enough = |found| found == max || found >= LISTED_AT_LEAST && rt::turn_is_over();
         let (stats, end) = sys::collect(open.as_fd(), cookie, LISTING_BYTES, enough, |raw| {
             let stat = match sys::stat_at(fd.as_fd(), &raw.name) {
                 Ok(stat) => stat,
