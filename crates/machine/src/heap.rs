@@ -3,17 +3,13 @@
 //! An operation makes a few short-lived allocations above the sizes that the system allocator serves fast: with it,
 //! malloc and free took a fifth of the instructions of an 8 KiB READ.
 //!
-//! mimalloc returns freed memory to the system only while somebody allocates, and asks for huge pages. So after a burst
-//! a server that is left alone kept the freed memory, and more each time the kernel joined its pages into huge ones: 60
-//! MiB where 16 had been in use before.
+//! mimalloc returns freed memory to the system only while somebody allocates, and by default it asks for huge pages. So
+//! after a burst a server that is left alone kept the freed memory, and more each time the kernel joined its pages into
+//! huge ones: 60 MiB where 16 had been in use before. Now somebody calls [`trim`], and the feature `no_thp` prevents the
+//! request. Where the administrator wants huge pages for all programs, they are used as before. (A process can forbid
+//! them to itself, but then volumes in memory are not mapped in huge pages either.)
 
 pub use mimalloc::MiMalloc as Allocator;
-
-/// Prevents huge pages in the private memory of this process, so that touching a page occupies the memory of one page.
-/// A kernel without huge pages returns an error, which is just as good.
-pub fn forbid_huge_pages() {
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
-}
 
 /// Returns memory that was freed a second ago or earlier to the system. To be called now and then while the program is
 /// idle; what other threads freed counts as well, if whole pages of theirs became free.

@@ -197,7 +197,7 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     .await
 }
 
-/// Lets every other runnable task have a turn.
+/// Lets the other runnable tasks have a turn. Tasks in the background ([`turn_is_over`]) may have to wait for longer.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|cx| {

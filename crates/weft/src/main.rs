@@ -57,7 +57,6 @@ use crate::args::{Args, Command};
 static ALLOCATOR: heap::Allocator = heap::Allocator;
 
 fn main() -> ExitCode {
-    heap::forbid_huge_pages();
     let args = Args::of_line(std::env::args_os()).unwrap_or_else(|error| {
         // The advice comes first, because clap ends the process.
         if let Some(advice) = unknown::advice(&error) {

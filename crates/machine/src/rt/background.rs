@@ -4,8 +4,9 @@
 //! long folders, each round trip of a client that logs on would take 140 ms. Whether a task has much to do shows in
 //! its last turn: it went on until its end. Such a task waits here, and the loop lets one of them run
 //!
-//! - at once, if no other task has something to do; or else
-//! - for a short turn, after the other tasks have had [`SHARE`] times as long.
+//! - for a whole turn, if no other task has had something to do for a while;
+//! - for a part of a turn, which all that wait share, if no other task has something to do at the moment;
+//! - for such a part, after the other tasks have had [`SHARE`] times as long as the background used last.
 //!
 //! As soon as it pauses before the end of its turn, it is a task like any other.
 
@@ -17,11 +18,15 @@ use std::task::Waker;
 
 use super::turn::{self, TURN_TICKS};
 
-/// The turn of a task in the background while others have something to do. It delays them, so it is shorter than the
-/// time in which a client that keeps a few requests under way has used up its answers.
+/// The shortest turn of a task in the background while others have something to do. It delays them, so it is shorter
+/// than the time in which a client that keeps a few requests under way has used up its answers. A turn for few tasks is
+/// longer: one that came here by accident, for example because the host took the processor away, does all that it has
+/// to do in it and leaves.
 const SHORT_TICKS: u64 = TURN_TICKS / 20;
 /// While other tasks are busy without a pause, they get this many times as long as the background has used.
 const SHARE: u64 = 4;
+/// A longer turn counts as one of this length: the host may have stopped this machine for minutes.
+const MOST_USED_TICKS: u64 = 64 * TURN_TICKS;
 /// Other tasks have something to do if one of them ran within this time.
 const QUIET_TICKS: u64 = TURN_TICKS / 2;
 
@@ -64,7 +69,7 @@ impl Place {
 #[cold]
 fn ran(state: &Cell<State>) {
     if state.get() == State::Runs {
-        QUEUE.with(|queue| queue.used.set(turn::lasts()));
+        QUEUE.with(|queue| queue.used.set(turn::lasts().min(MOST_USED_TICKS)));
     }
     state.set(if turn::is_spent() { State::Spent } else { State::Foreground });
 }
@@ -140,9 +145,12 @@ impl Queue {
             self.ran.set(now);
             *granted = None;
         }
-        if others > 0 || self.was_empty.replace(false) {
+        let was_empty = self.was_empty.replace(false);
+        if others > 0 || was_empty {
             self.others_ran.set(now);
-            if now.saturating_sub(self.ran.get()) < SHARE.saturating_mul(self.used.get()) {
+            // A processor whose counter is behind ends the wait.
+            let theirs = now.checked_sub(self.ran.get());
+            if theirs.is_some_and(|ticks| ticks < SHARE * self.used.get()) {
                 return !waiting.is_empty();
             }
         }
@@ -154,7 +162,8 @@ impl Queue {
             }
         };
         let quiet = now.saturating_sub(self.others_ran.get()) > QUIET_TICKS;
-        next.state.set(State::Granted(if quiet { TURN_TICKS } else { SHORT_TICKS }));
+        let part = TURN_TICKS / (waiting.len() as u64 + 1);
+        next.state.set(State::Granted(if quiet { TURN_TICKS } else { part.max(SHORT_TICKS) }));
         self.used.set(0);
         next.waker.wake_by_ref();
         *granted = Some(next);

@@ -331,11 +331,18 @@ impl<'a> Core<'a> {
             }
             let more = self.runtime.run();
             let news = self.ask_pollers();
+            // Sockets are checked before a task in the background gets a turn: what has arrived goes first.
+            let collected = !background::is_empty();
+            if collected {
+                self.collect_readiness();
+            }
             let background = background::offer(TASK_POLLS.get().wrapping_add(self.main_polls));
             if more || news || background || self.main_woken() {
                 // There is work, but the kernel must be checked in between, or a busy task would starve the sockets.
                 self.turns = self.turns.wrapping_add(1);
-                self.collect_in_turn();
+                if !collected {
+                    self.collect_in_turn();
+                }
                 let every = if BLOCKING.get() > 0 { TURNS_PER_BLOCKING } else { TURNS_PER_TIMERS };
                 if self.turns.is_multiple_of(every) || self.looked.get().elapsed() >= TIMERS_LATE_MAX {
                     self.look_at_compio();
