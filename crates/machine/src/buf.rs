@@ -11,7 +11,8 @@
 //!
 //! From the bottom up: `mapping` maps memory, `slab` tracks which pages of a memfd are free (`buddy`) and occupy
 //! memory, `arena` combines slabs into one space, `budget` decides who may take of it and who is next, `cache` keeps
-//! small blocks for each processor, and `pool` is the interface.
+//! small blocks for each processor, `memory` is what buffers and waiting requests hold of a pool, and `pool` is the
+//! interface.
 
 mod arena;
 mod buddy;
@@ -19,10 +20,12 @@ mod budget;
 mod buffer;
 mod cache;
 mod mapping;
+mod memory;
 mod pool;
 mod prefetch;
 mod slab;
 mod summed;
+mod transfer;
 mod waiting;
 
 use std::cell::Cell;

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod counters;
 pub mod cpu;
 pub mod file;
+pub mod heap;
 pub mod log;
 pub mod net;
 pub mod payload;

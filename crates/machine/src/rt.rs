@@ -4,6 +4,7 @@
 //! one of [`crate::sim`], on which the same code runs under virtual time. It owns each core's loop; tasks do not
 //! migrate between cores.
 
+mod background;
 mod cores;
 mod crowd;
 mod drain;
@@ -27,7 +28,6 @@ use std::time::Duration;
 
 use self::tickets::Tickets;
 use crate::clock::Time;
-use crate::sim;
 
 pub use cores::{Cores, CoresOptions};
 pub use drain::{Drain, Drainee};
@@ -42,7 +42,7 @@ pub struct Task<T>(TaskKind<T>);
 
 enum TaskKind<T> {
     Real(compio_runtime::JoinHandle<T>),
-    Sim(sim::Task<T>),
+    Sim(crate::sim::Task<T>),
     /// Spawned by the drop of another task when the core stopped, and dropped at once.
     Dropped,
 }
@@ -95,10 +95,10 @@ impl<T> Future for Task<T> {
 /// Starts a task on this core. A task spawned by the drop of another one, while the core stops, is dropped at once.
 ///
 /// # Panics
-/// Outside [`block_on`], [`Cores`] and [`sim::Sim::run`].
+/// Outside [`block_on`], [`Cores`] and [`Sim::run`](crate::sim::Sim::run).
 #[track_caller]
 pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
-    Task(match sim::current() {
+    Task(match crate::sim::current() {
         Some(world) => TaskKind::Sim(world.spawn(future)),
         None => spawn_real(future, Location::caller()),
     })
@@ -132,7 +132,7 @@ impl<T> Drop for Detached<T> {
 fn spawn_real<F: Future + 'static>(future: F, spawned: &'static Location<'static>) -> TaskKind<F::Output> {
     match reactor::stops() {
         true => TaskKind::Dropped,
-        false => TaskKind::Real(compio_runtime::spawn(reactor::Counted { future, spawned })),
+        false => TaskKind::Real(compio_runtime::spawn(reactor::Counted::new(future, spawned))),
     }
 }
 
@@ -153,7 +153,7 @@ pub fn counters() -> Counters {
 
 /// Now: real monotonic time, or the simulation's.
 pub fn now() -> Time {
-    match sim::current() {
+    match crate::sim::current() {
         Some(world) => world.now(),
         None => Time::monotonic(),
     }
@@ -161,7 +161,7 @@ pub fn now() -> Time {
 
 /// Waits until `deadline`; returns at once if that is in the past.
 pub async fn sleep_until(deadline: Time) {
-    match sim::current() {
+    match crate::sim::current() {
         Some(world) => world.sleep_until(deadline).await,
         None => compio_runtime::time::sleep_until(deadline.to_instant()).await,
     }
@@ -197,7 +197,7 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     .await
 }
 
-/// Lets every other runnable task have a turn.
+/// Lets the other runnable tasks have a turn. Tasks in the background ([`turn_is_over`]) may have to wait for longer.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|cx| {
@@ -227,6 +227,8 @@ const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
 const RANGES_MAX: usize = 16;
 const SEEKS_MAX: usize = 4;
+/// Calls of all kinds that run at once.
+pub(crate) const ALL_KINDS: usize = BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX;
 
 static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
@@ -243,7 +245,7 @@ impl Kind {
     }
 
     async fn run<T: Send + 'static>(&'static self, call: impl FnOnce() -> T + Send + 'static) -> T {
-        if sim::active() {
+        if crate::sim::active() {
             return call();
         }
         let place = Taking { kind: self, number: None }.await;
@@ -263,12 +265,8 @@ pub(crate) async fn on_worker<T: Send + 'static>(call: impl FnOnce() -> T + Send
     Task(TaskKind::Real(compio_runtime::spawn_blocking(call))).await
 }
 
-/// The maximum of worker threads per core, which is compio's own limit.
-const WORKERS: usize = 256;
-const _: () = assert!(
-    BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX + crate::file::system::ALL_PLACES <= WORKERS,
-    "each call finds a worker"
-);
+/// The maximum of worker threads per core, which is compio's own limit. `file::system` asserts that each call finds one.
+pub(crate) const WORKERS: usize = 256;
 
 /// A place of one kind, held by the call itself, so dropping the future does not free it early.
 struct WorkerPlace(&'static Kind);

@@ -1,9 +1,9 @@
 //! Why an operation on a replica failed. The reasons of a peer are in `wire::repl::control::Refusal`.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::peer;
-use crate::scan::Damage;
 use crate::state::Damaged;
 use crate::status::Role;
 
@@ -68,6 +68,28 @@ impl Error {
     pub(crate) fn is_full(&self) -> bool {
         let (Error::Store(e) | Error::Volume { source: e, .. }) = self else { return false };
         matches!(e, weft_store::Error::NoSpace)
+    }
+}
+
+/// Records that were durable and are lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Damage {
+    /// The first lost record.
+    pub first: u64,
+    /// The last record known to have existed: nothing from `first` on is reliable.
+    pub last: u64,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { first, last } = self;
+        match first == last {
+            true => write!(f, "its log is damaged: record {first} cannot be read"),
+            false => write!(
+                f,
+                "its log is damaged: record {first} cannot be read, though later ones, up to {last}, exist"
+            ),
+        }
     }
 }
 

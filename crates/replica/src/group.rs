@@ -29,11 +29,12 @@ use crate::destination::{self, Destination, Force};
 use crate::error::Error;
 use crate::front::Front;
 use crate::journal::{self, Side};
+pub use crate::partner::Partner;
 use crate::rescue;
 use crate::signal::{Gate, Signal};
 use crate::source::{self, First, PeerConfig, Source};
 use crate::state::State as Remembered;
-use crate::status::{Mode, Phase, Role, Status};
+use crate::status::{Phase, Role, Status};
 
 /// How long a group may take to change to a requested state.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(60);
@@ -43,15 +44,6 @@ const LINKS_END_WITHIN: Duration = Duration::from_secs(15);
 const FULL_RETRY: Duration = Duration::from_secs(5);
 /// How often a wait for the silence of a source checks it.
 const SILENCE_LOOK: Duration = Duration::from_millis(50);
-
-/// A partner, as the host knows it.
-#[derive(Clone, Debug)]
-pub struct Partner {
-    /// Its name.
-    pub name: String,
-    /// Whether writes wait for it while it is a destination.
-    pub mode: Mode,
-}
 
 /// The services that a group needs from its process.
 pub trait Host {

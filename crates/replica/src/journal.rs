@@ -13,7 +13,7 @@
 //! Everything is flushed before anything relies on it. A promise of the state is written to both copies, one after the
 //! other, so that a torn write or a page that is damaged later leaves one of them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,21 +26,13 @@ use weft_wire::repl::record::{MAX_MEMBERS, SECTOR};
 
 use crate::bitmap::{self, Bitmap, PAGE_BYTES};
 use crate::error::Error;
-pub use crate::log::LogMemory;
+pub use crate::record::MIN_LOG_BYTES;
 use crate::signal::Gate;
-use crate::state::{COPY_BYTES, Damaged, Layout, MAX_PEERS, Member, State, Tail};
+use crate::state::{COPY_BYTES, Damaged, Layout, MAX_PEERS, Member, State, Tail, bitmap_at};
 use crate::status::Role;
 
-/// The smallest log: room for several of the longest records.
-#[cfg(not(any(test, fuzzing)))]
-pub const MIN_LOG_BYTES: u64 = 16 * (crate::record::MAX_PAYLOAD as u64);
-/// The smallest log in tests, whose records are shorter accordingly.
-#[cfg(any(test, fuzzing))]
-pub const MIN_LOG_BYTES: u64 = 64 << 10;
 /// The default size of a log: a few seconds of a fast disk.
 pub const DEFAULT_LOG_BYTES: u64 = 1 << 30;
-
-const BITMAPS_AT: u64 = 2 * COPY_BYTES as u64;
 
 /// The parameters of a new journal.
 #[derive(Clone, Debug)]
@@ -75,6 +67,10 @@ pub struct Side {
     /// A random number, drawn for each opening.
     pub draw: u64,
 }
+
+/// Bytes of the pool that the logs of all groups of a server keep in written records.
+#[derive(Clone, Debug, Default)]
+pub struct LogMemory(pub(crate) Arc<AtomicUsize>);
 
 /// The names of a group and its volumes in messages.
 #[derive(Clone, Debug)]
@@ -148,12 +144,6 @@ fn layout(format: &Format) -> Result<(Layout, Vec<Member>), Error> {
         .map(|size| Member { size: *size, granule: bitmap::layout(*size, bitmap_bytes).0 });
     let log_at = bitmap_at(bitmap_bytes, count, MAX_PEERS, 0);
     Ok((Layout { bitmap_bytes, log_at, log_bytes: format.log_bytes }, members.collect()))
-}
-
-/// The offset of the bitmap for a peer and a volume, in a group of this many volumes.
-pub(crate) fn bitmap_at(bitmap_bytes: u64, members: usize, peer: usize, member: usize) -> u64 {
-    let before = peer.saturating_mul(members).saturating_add(member) as u64;
-    before.saturating_mul(bitmap_bytes).saturating_add(BITMAPS_AT)
 }
 
 /// The length of the journal's block.

@@ -48,6 +48,8 @@ mod history;
 pub mod journal;
 mod log;
 mod overlay;
+mod owner;
+mod partner;
 pub mod peer;
 pub mod record;
 mod replay;
@@ -61,6 +63,5 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
-pub use error::Error;
-pub use scan::Damage;
+pub use error::{Damage, Error};
 pub use status::{Mode, Phase, Role, Status};

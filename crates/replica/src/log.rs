@@ -17,18 +17,18 @@
 //! A log that has failed to write stays failed, because the content of the ring is unknown then.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use weft_machine::Pool;
 use weft_store::block::{Block, BlockOp};
 
-use crate::error::Error;
-use crate::journal::{Names, Side, read};
+use crate::error::{Damage, Error};
+use crate::journal::{LogMemory, Names, Side, read};
 use crate::peer::APPEND_BYTES;
 use crate::record::{Header, Kind, Record, SECTOR};
-use crate::scan::{Damage, Found, Scan};
+use crate::scan::{Found, Scan};
 use crate::signal::Signal;
 use crate::state::{Layout, State, Tail};
 
@@ -41,10 +41,6 @@ pub(crate) const KEPT_PART: usize = 32;
 
 /// The least that a record keeps of the pool.
 pub(crate) const LEAST_KEPT: usize = 4096;
-
-/// Bytes of the pool that the logs of all groups of a server keep in written records.
-#[derive(Clone, Debug, Default)]
-pub struct LogMemory(Arc<AtomicUsize>);
 
 fn kept_bytes(record: &Record) -> usize {
     match record.payload.is_empty() {
@@ -74,8 +70,9 @@ pub(crate) struct Log {
     /// What the written records of all groups may keep.
     kept_limit: usize,
     ring: Mutex<Ring>,
-    /// A record became durable or may be sent, records were freed, or the log has failed.
-    pub changed: Signal,
+    /// More records may be sent, or the log has failed. A source's loops wait for it, one for each destination, and so
+    /// does [`Log::durable_through`]. A write or an append waits in the core of its side.
+    pub sends: Signal,
 }
 
 #[derive(Debug)]
@@ -205,7 +202,7 @@ impl Log {
             memory: side.log_memory.clone(),
             kept_limit: side.pool.limit_bytes() / KEPT_PART,
             ring: Mutex::new(ring),
-            changed: Signal::default(),
+            sends: Signal::default(),
         };
         Ok((log, damage))
     }
@@ -309,7 +306,7 @@ impl Log {
                 ring.durable = batch.last().map_or(ring.durable, |last| last.header.sequence);
                 self.free_kept(&mut ring);
                 drop(ring);
-                self.changed.notify();
+                self.sends.notify();
                 Some(batch.into_iter().filter(|record| record.header.kind != Kind::Pad).collect())
             }
             Err(e) => {
@@ -317,7 +314,7 @@ impl Log {
                 ring.writing = false;
                 drop(ring);
                 tracing::error!("group {}: its log cannot be written: {e}", self.names.group());
-                self.changed.notify();
+                self.sends.notify();
                 None
             }
         }
@@ -401,18 +398,13 @@ impl Log {
         self.ring().failed.clone()
     }
 
-    /// Waits until everything through `sequence` is durable, or `given_up` returns a reason to stop waiting.
-    /// [`Log::failure`] tells of a log that has failed.
-    pub async fn durable_through<E>(
-        &self,
-        sequence: u64,
-        mut given_up: impl FnMut() -> Option<E>,
-    ) -> Result<(), E> {
+    /// Waits until everything through `sequence` is durable. Fails if the log does.
+    pub async fn durable_through(&self, sequence: u64) -> Result<(), Error> {
         let look = || match self.fill().durable >= sequence {
             true => Some(Ok(())),
-            false => given_up().map(Err),
+            false => self.failure().map(|why| Err(Error::Halted(why))),
         };
-        self.changed.until(look).await
+        self.sends.until(look).await
     }
 
     /// Whether it is more than half full, so that room should be made.
@@ -543,31 +535,25 @@ impl Log {
 
     /// Frees everything through `sequence`. The durable state already has the new tail.
     pub fn free_through(&self, sequence: u64) {
-        {
-            let mut ring = self.ring();
-            while let Some(entry) = ring.entries.front().copied().filter(|e| e.header.sequence <= sequence) {
-                ring.used = ring.used.saturating_sub(entry.bytes);
-                ring.entries.pop_front();
-            }
-            while ring.recent.front().is_some_and(|record| record.header.sequence <= sequence) {
-                self.forget_oldest(&mut ring);
-            }
+        let mut ring = self.ring();
+        while let Some(entry) = ring.entries.front().copied().filter(|e| e.header.sequence <= sequence) {
+            ring.used = ring.used.saturating_sub(entry.bytes);
+            ring.entries.pop_front();
         }
-        self.changed.notify();
+        while ring.recent.front().is_some_and(|record| record.header.sequence <= sequence) {
+            self.forget_oldest(&mut ring);
+        }
     }
 
     /// Empties the log, which goes on behind `base`. The durable state already says so, with this life. Nothing may be
     /// queued.
     pub fn restart(&self, base: u64, life: u64) {
-        {
-            let mut ring = self.ring();
-            ring.entries.clear();
-            while self.forget_oldest(&mut ring) {}
-            ring.used = 0;
-            ring.next = base.saturating_add(1);
-            ring.durable = base;
-            ring.life = life;
-        }
-        self.changed.notify();
+        let mut ring = self.ring();
+        ring.entries.clear();
+        while self.forget_oldest(&mut ring) {}
+        ring.used = 0;
+        ring.next = base.saturating_add(1);
+        ring.durable = base;
+        ring.life = life;
     }
 }

@@ -9,8 +9,9 @@
 //! the next hello tells. A peer connects and reconnects only inside `control`, when it gets a [`Request::Hello`]. An
 //! append or a write that fails for an unknown reason counts as unreachable.
 
+mod local;
+
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,9 +20,9 @@ use weft_machine::Payload;
 use weft_wire::repl::control::{DIGEST, Era, Hello, Refusal, Report, Request, Response, Sync, Welcome};
 
 use crate::bitmap::Bitmap;
-use crate::destination::Destination;
-use crate::journal::MIN_LOG_BYTES;
-use crate::record::Record;
+use crate::record::{MIN_LOG_BYTES, Record};
+
+pub use self::local::Local;
 
 /// The most bytes of one append, with headers and padding. A single record may be longer, by a header at most.
 pub const APPEND_BYTES: usize = 4 << 20;
@@ -211,38 +212,4 @@ pub fn append_bytes(records: &[Record]) -> Vec<Bytes> {
     let mut chain = Vec::with_capacity(records.len().saturating_mul(3));
     records.iter().for_each(|record| record.emit(&mut chain));
     chain
-}
-
-/// A destination in the same process.
-#[derive(Debug)]
-pub struct Local(Arc<Destination>);
-
-impl Local {
-    /// See [`Local`].
-    pub fn new(destination: Arc<Destination>) -> Local {
-        Local(destination)
-    }
-}
-
-impl Peer for Local {
-    fn control(&self, request: Request) -> LocalBoxFuture<'_, Result<Response, Error>> {
-        Box::pin(async move { Ok(self.0.control(request).await) })
-    }
-
-    fn append(&self, session: u64, records: Vec<Record>) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move { Ok(self.0.append(session, records).await?) })
-    }
-
-    fn write_blocks(
-        &self,
-        session: u64,
-        member: u16,
-        offset: u64,
-        data: Payload,
-    ) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move {
-            let data = data.into_chain(self.0.pool()).await.map_err(|_| Refusal::Io)?;
-            Ok(self.0.write_blocks(session, member, offset, data).await?)
-        })
-    }
 }

@@ -11,6 +11,13 @@ pub use weft_wire::repl::record::{Header, Kind, MAX_MEMBERS, MAX_PAYLOAD, SECTOR
 
 use weft_wire::repl::Malformed;
 
+/// The smallest log: room for several of the longest records.
+#[cfg(not(any(test, fuzzing)))]
+pub const MIN_LOG_BYTES: u64 = 16 * (MAX_PAYLOAD as u64);
+/// The smallest log in tests, whose records are shorter accordingly.
+#[cfg(any(test, fuzzing))]
+pub const MIN_LOG_BYTES: u64 = 64 << 10;
+
 static ZEROS: [u8; SECTOR] = [0; SECTOR];
 
 /// A header and its payload.

@@ -5,11 +5,11 @@
 
 use weft_store::block::BlockOp;
 
-use crate::error::Error;
+use crate::error::{Damage, Error};
 use crate::journal::{Journal, Side, look};
 use crate::log::Log;
 use crate::record::Record;
-use crate::scan::{Damage, Scan};
+use crate::scan::Scan;
 use crate::state::State;
 use crate::status::Role;
 

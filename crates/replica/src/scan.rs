@@ -8,40 +8,18 @@
 //!
 //! What damage means for a side is decided in [`crate::source`] and [`crate::destination`].
 
-use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
 use weft_store::block::{BlockOp, Extent, Outcome};
 
+use crate::error::Damage;
 use crate::journal::{Side, read};
 use crate::record::{Header, Kind, Record, SECTOR};
 use crate::state::{Layout, State};
 
 /// Bytes of one read.
 const WINDOW_BYTES: usize = 1 << 20;
-
-/// Records that were durable and are lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Damage {
-    /// The first lost record.
-    pub first: u64,
-    /// The last record known to have existed: nothing from `first` on is reliable.
-    pub last: u64,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Damage { first, last } = self;
-        match first == last {
-            true => write!(f, "its log is damaged: record {first} cannot be read"),
-            false => write!(
-                f,
-                "its log is damaged: record {first} cannot be read, though later ones, up to {last}, exist"
-            ),
-        }
-    }
-}
 
 /// What was found where the next record is expected.
 pub(crate) enum Found {

@@ -41,7 +41,6 @@ use weft_wire::repl::record::MAX_MEMBERS;
 
 use crate::bitmap::{MAX_BYTES, PAGE_BITS, PAGE_BYTES};
 use crate::history;
-use crate::journal::bitmap_at;
 use crate::status::{Differs, Mode, Role, Verified};
 
 /// Bytes of one copy.
@@ -53,6 +52,7 @@ pub const MAX_PEERS: usize = 8;
 /// The longest name of a peer, bytes.
 pub const MAX_NAME: usize = 128;
 
+const BITMAPS_AT: u64 = 2 * COPY_BYTES as u64;
 const MAGIC: [u8; 8] = *b"WeftRep\0";
 const SUM_AT: usize = COPY_BYTES - 4;
 const CLAIM_AT: usize = 4056;
@@ -150,6 +150,12 @@ impl Layout {
     pub(crate) fn to_end(self, at: u64) -> u64 {
         self.log_bytes.saturating_sub(at)
     }
+}
+
+/// The offset of the bitmap for a peer and a volume, in a group of this many volumes.
+pub(crate) fn bitmap_at(bitmap_bytes: u64, members: usize, peer: usize, member: usize) -> u64 {
+    let before = peer.saturating_mul(members).saturating_add(member) as u64;
+    before.saturating_mul(bitmap_bytes).saturating_add(BITMAPS_AT)
 }
 
 /// A volume.

@@ -26,8 +26,8 @@ use weft_machine::sim::with_rng;
 use weft_machine::{Payload, PayloadSource, clock, rt};
 use weft_store::object::Ended;
 use weft_store::{
-    Attr, Backend, Beside, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId, Object,
-    ObjectOp, Op, OpenFile, Outcome, SetAttr, SetTime, SetXattr, Space, Stable, Submission, Timestamp,
+    Attr, Backend, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId, Object, ObjectOp, Op,
+    OpenFile, Outcome, SetAttr, SetTime, SetXattr, Space, Stable, Submission, Timestamp, XattrSummary,
 };
 
 /// What is written as a whole or not at all.
@@ -597,15 +597,15 @@ impl Disk {
         Ok(Outcome::Attr(state.attr(node)?))
     }
 
-    fn readdir(&self, dir: NodeId, cookie: u64, max: usize, beside: bool) -> Result<Outcome, Error> {
+    fn readdir(&self, dir: NodeId, cookie: u64, max: usize, xattrs: bool) -> Result<Outcome, Error> {
         let state = self.running()?;
         state.dir(dir)?;
         let mut after = state.children(dir).filter(|(node, _)| node.0 > cookie);
         let mut entries = Vec::new();
         for (node, meta) in after.by_ref().take(max) {
             let name = meta.place.as_ref().map(|(_, name)| name.clone()).unwrap_or_default();
-            let beside = beside.then(|| self::beside(meta));
-            entries.push(Entry { name, cookie: node.0, attr: state.attr(node)?, beside });
+            let xattrs = xattrs.then(|| self::xattr_summary(meta));
+            entries.push(Entry { name, cookie: node.0, attr: state.attr(node)?, xattrs });
         }
         let end = after.next().is_none();
         Ok(Outcome::Entries { entries, end })
@@ -651,7 +651,7 @@ impl Disk {
                 meta if meta.kind == Kind::Symlink => Outcome::Target(meta.target.clone()),
                 _ => return Err(Error::Invalid),
             },
-            Op::Readdir { dir, cookie, max, beside } => return self.readdir(dir, cookie, max, beside),
+            Op::Readdir { dir, cookie, max, xattrs } => return self.readdir(dir, cookie, max, xattrs),
             Op::Place { node } => {
                 let (dir, name) = self.running()?.meta(node)?.place.clone().ok_or(Error::NotFound)?;
                 Outcome::Place(DirName { dir, name })
@@ -700,7 +700,7 @@ impl Disk {
             Op::RemoveXattr { node, name } => {
                 self.xattr(node, |xattrs| xattrs.remove(&name).map(|_| Outcome::Done).ok_or(Error::NoXattr))?
             }
-            Op::Beside { node } => Outcome::Beside(beside(self.running()?.meta(node)?)),
+            Op::XattrSummary { node } => Outcome::XattrSummary(xattr_summary(self.running()?.meta(node)?)),
             Op::Stable { node } => Outcome::Stable(self.running()?.attr(node)?.stable),
             Op::Find { stable } => {
                 let node = NodeId(u64::from_le_bytes(std::array::from_fn(|i| stable.0[i])));
@@ -710,8 +710,11 @@ impl Disk {
     }
 }
 
-fn beside(meta: &Meta) -> Beside {
-    Beside { dos: meta.xattrs.get(&b"weft.dos"[..]).and_then(|bytes| Dos::parse(bytes)), ..Beside::default() }
+fn xattr_summary(meta: &Meta) -> XattrSummary {
+    XattrSummary {
+        dos: meta.xattrs.get(&b"weft.dos"[..]).and_then(|bytes| Dos::parse(bytes)),
+        ..XattrSummary::default()
+    }
 }
 
 fn check(name: &[u8]) -> Result<(), Error> {

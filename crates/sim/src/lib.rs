@@ -4,16 +4,20 @@
 //! are cut, the process or the host crashes, the disk fails, and the clock is set. A [`model`] says what clients may see. A failing run
 //! panics and prints its last events; its seed repeats it.
 //!
-//! Checks: both protocols read an answered write; flushed data survives every crash; an exclusively opened file is open to no other
-//! client; every call ends; after all clients have gone, nothing is open and every buffer is returned.
+//! Checks: both protocols read an answered write; flushed data survives every crash; a renamed file has exactly one of its names, and its
+//! content; an exclusively opened file is open to no other client, and stays so over a restart for a persistent handle; locks that exclude
+//! each other are not granted side by side, and one that nobody holds any more is granted again; every call ends; after all clients have
+//! gone, nothing is open and every buffer is returned.
 //!
 //! The checks use only what clients see, not the servers' internal state.
 #![forbid(unsafe_code)]
 
 pub mod disk;
+pub mod locks;
 pub mod model;
 pub mod names;
 mod run;
+mod state;
 mod trace;
 mod work;
 mod world;

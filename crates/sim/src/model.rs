@@ -137,6 +137,15 @@ impl Model {
         }
     }
 
+    /// An answered write of this tag is durable: it went through to the disk.
+    pub fn written_through(&self, file: usize, tag: u64) {
+        for ((of, _), writes) in self.sectors.borrow_mut().iter_mut() {
+            for write in writes.iter_mut().filter(|write| *of == file && write.tag == tag) {
+                write.durable = true;
+            }
+        }
+    }
+
     /// A client of NFS was told, by a call that began at `begun`, that what this open wrote is durable.
     pub fn committed(&self, file: usize, begun: Moment, by: (u64, Protocol)) {
         let now = self.moment();

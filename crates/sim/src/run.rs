@@ -23,11 +23,12 @@ use weft_transport::{nbss, record};
 
 use crate::disk::Faults as DiskFaults;
 use crate::model::Protocol;
+use crate::state::State;
 use crate::work::{self, Worker};
 use crate::world::{NFS, PASSWORD, SHARE, SMB, USER, World, tell};
 
-/// All that was begun has ended by then, also what nobody waits for any more.
-const QUIET: Duration = Duration::from_secs(60);
+/// All that was begun has ended by then, also what nobody waits for any more: handles of silent connections are closed.
+const QUIET: Duration = Duration::from_secs(90);
 /// TCP's keepalive finds out by then that nobody is at the other end (`machine::net` sets it so).
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Leases have ended by then, and whatever servers keep for clients that are gone.
@@ -49,8 +50,8 @@ pub struct Report {
 /// A world and its server.
 struct Run {
     world: Rc<World>,
-    /// Where the NFS server keeps what outlives its process, in some worlds: the key of its handles, and which clients it had.
-    state: Option<tempfile::TempDir>,
+    /// What outlives its process, in some worlds.
+    state: State,
     process: RefCell<Option<Process>>,
 }
 
@@ -67,11 +68,7 @@ struct Process {
 /// When something happens that must not; the last events are printed before.
 pub fn run(seed: u64) -> Report {
     let world = Rc::<World>::default();
-    let run = Run {
-        world: world.clone(),
-        state: (seed % 4 == 3).then(|| tempfile::tempdir().expect("a folder for state")),
-        process: RefCell::default(),
-    };
+    let run = Run { world: world.clone(), state: State::of(seed), process: RefCell::default() };
     let sim = Sim::new(seed).time_limit(Duration::from_secs(7 * 86400));
     let told = catch_unwind(AssertUnwindSafe(|| sim.run(run.unfold())));
     if let Err(panic) = told {
@@ -119,7 +116,7 @@ impl Run {
         let (network, faults) = (network(), faults());
         tell!(world, "{network:?} {faults:?}");
         sim::set_faults(network);
-        self.start();
+        self.start().await;
         let mut workers: Vec<Worker> = work::workers();
         world.disk.set_faults(faults);
         for round in 0..2 + below(3) {
@@ -147,11 +144,18 @@ impl Run {
             }
             rt::sleep(QUIET).await;
             world.model.quiet();
+            world.names.quiet();
         }
         // From here on nothing fails any more.
         world.disk.set_faults(DiskFaults::default());
         for worker in &mut workers {
             worker.check(world).await;
+        }
+        for worker in &mut workers {
+            worker.close_locks(world).await;
+        }
+        for worker in &mut workers {
+            worker.lock_whole(world).await;
         }
         for worker in workers {
             worker.end(world).await;
@@ -181,7 +185,7 @@ impl Run {
     fn cut(&self, how: CutHow) {
         tell!(self.world, "all links are cut: {how:?}");
         // Opens of SMB end with their connection. One of NFS outlives it, unless its client is silent for longer than its lease.
-        self.world.alone.lost((how != CutHow::Silent).then_some(Protocol::Smb));
+        self.world.grants_lost((how != CutHow::Silent).then_some(Protocol::Smb));
         sim::cut_all(how);
         if how == CutHow::Silent {
             let keepalive = async {
@@ -198,7 +202,7 @@ impl Run {
         self.world.crashes.set(self.world.crashes.get() + 1);
         let process = self.process.take();
         // What it has in memory goes with it, and what it has not done is not done.
-        self.world.alone.lost(None);
+        self.world.grants_lost(None);
         if host {
             self.world.disk.crash();
             self.world.model.host_crashed();
@@ -206,22 +210,25 @@ impl Run {
         } else {
             self.world.disk.end_process();
             self.world.model.process_ended();
+            self.world.names.process_ended();
         }
+        self.state.leave_behind();
         drop(process);
         sim::cut_all(CutHow::Reset);
         // Its tasks are gone, and its ports free, when nothing can run at this moment.
         let away = with_rng(|rng| rng.within(1..=20_000_000_000));
         rt::sleep(Duration::from_nanos(away)).await;
-        self.start();
+        self.start().await;
     }
 
-    fn start(&self) {
+    async fn start(&self) {
         let vfs = Vfs::new(self.world.disk.for_process());
         let share = Share::new(SHARE, vfs.clone());
         let pool = Pool::new(64 << 20);
         let user = smbd::User { name: USER.into(), secret: Secret::password(PASSWORD) };
         let smb = smbd::Server::new(smbd::Config {
             signing: smbd::Signing::Enabled,
+            offers: self.state.offers(),
             ..smbd::Config::new([7; 16], vec![share.clone()], vec![user], pool.clone())
         });
         let nfs = nfsd::Server::new(nfsd::Config {
@@ -229,11 +236,9 @@ impl Run {
             pool: pool.clone(),
             limits: nfsd::Limits::default(),
             policy: nfsd::Policy { decides: false, squash_root: false },
-            durable: self
-                .state
-                .as_ref()
-                .map(|dir| nfsd::Durable::open(dir.path(), "sim").expect("its state")),
+            durable: self.state.durable(),
         });
+        smb.restore().await.expect("its journal");
         let tending = nfs.clone();
         let (smb_pool, nfs_pool) = (pool.clone(), pool.clone());
         let tasks = vec![
@@ -249,7 +254,7 @@ impl Run {
                     drop(served.await);
                 }
             }),
-            rt::spawn(async move { tending.tend().await }),
+            rt::spawn(async move { tending.run_housekeeping().await }),
         ];
         tell!(self.world, "the server starts");
         self.process.replace(Some(Process { vfs, pool, tasks }));

@@ -2,7 +2,11 @@
 //!
 //! Each worker writes its own sectors, because an NFS client repeats writes that a server has lost, and relies on nobody else writing
 //! there meanwhile. It writes no sector twice between two flushes, because repeated writes arrive in their old order. All workers read
-//! everything. [`crate::model`] judges what they see.
+//! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks.
+
+mod alone;
+mod locking;
+mod names;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,6 +22,7 @@ use weft_nfs::client as nfs;
 use weft_smb::client as smb;
 use weft_transport::{Channel, nbss, record};
 
+use self::locking::LockFile;
 use crate::disk::SECTOR;
 use crate::model::{Failed, Protocol};
 use crate::world::{CALL_LIMIT, NFS, PASSWORD, SHARE, SMB, USER, World, tell};
@@ -27,8 +32,9 @@ const FILES: usize = 3;
 /// Sectors of each that a worker writes.
 const OWN_SECTORS: usize = 8;
 const WORKERS: usize = 4;
-/// Names that each worker makes and removes.
+/// Names that each worker makes, renames and removes.
 const OWN_NAMES: usize = 3;
+const ALL_NAMES: usize = OWN_NAMES * WORKERS;
 /// The file that is opened so that nobody else writes.
 const ALONE: &str = "alone";
 /// What a client waits before it tries to connect again.
@@ -48,6 +54,10 @@ pub(crate) struct Worker {
     dirty: BTreeSet<usize>,
     /// The file that it has open so that nobody else writes.
     alone: Option<File>,
+    /// The file that it has open to lock ranges of it.
+    locks: Option<LockFile>,
+    /// The same as a persistent handle, once its session is lost.
+    lost: Option<alone::Lost>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +78,15 @@ enum File {
     Nfs(Box<nfs::File>),
 }
 
+impl File {
+    async fn close(self) -> Result<(), Error> {
+        match self {
+            File::Smb(file) => ends("CLOSE", file.close()).await,
+            File::Nfs(file) => ends("CLOSE", file.close()).await,
+        }
+    }
+}
+
 /// Why a call failed, and what was said.
 struct Error(Failed, String);
 
@@ -85,7 +104,7 @@ impl From<smb::Error> for Error {
 
 impl From<nfs::Error> for Error {
     fn from(e: nfs::Error) -> Error {
-        let refused = matches!(e, nfs::Error::Status(_) | nfs::Error::Status4(_));
+        let refused = matches!(e, nfs::Error::Status(_) | nfs::Error::Status4(_) | nfs::Error::Locked(_));
         Error(if refused { Failed::Refused } else { Failed::Unknown }, e.to_string())
     }
 }
@@ -118,6 +137,8 @@ pub(crate) fn workers() -> Vec<Worker> {
         opens: 0,
         dirty: BTreeSet::new(),
         alone: None,
+        locks: None,
+        lost: None,
     };
     (0..WORKERS).map(worker).collect()
 }
@@ -128,8 +149,12 @@ fn below(n: usize) -> usize {
 
 /// A call ends, whatever happens.
 async fn ends<T, E: Into<Error>>(what: &str, call: impl Future<Output = Result<T, E>>) -> Result<T, Error> {
+    in_time(what, call).await.map_err(Into::into)
+}
+
+async fn in_time<T>(what: &str, call: impl Future<Output = T>) -> T {
     match rt::timeout(CALL_LIMIT, call).await {
-        Ok(done) => done.map_err(Into::into),
+        Ok(done) => done,
         Err(_) => panic!("{what} was never answered"),
     }
 }
@@ -150,7 +175,7 @@ impl Worker {
             let file = below(FILES);
             return self.open(world, file).await;
         }
-        match below(15) {
+        match below(24) {
             0..4 => self.write(world).await,
             4..7 => {
                 self.read(world, None).await;
@@ -158,7 +183,10 @@ impl Worker {
             7..9 => self.flush(world).await,
             9 => self.close(world).await,
             10..12 => self.be_alone(world).await,
-            _ => self.change_name(world).await,
+            12..15 => self.change_name(world).await,
+            15..17 => self.rename(world).await,
+            17..19 => self.look_at_another(world).await,
+            _ => self.use_locks(world).await,
         }
     }
 
@@ -175,12 +203,18 @@ impl Worker {
                 }
             }
         }
+        self.read_alone(world).await;
         self.list(world).await;
+        if self.number < 2 {
+            // One by each protocol.
+            self.look_at_all(world).await;
+        }
     }
 
     /// Leaves the server as a client does that has done its work.
     pub async fn end(mut self, world: &World) {
         self.close(world).await;
+        self.close_locks(world).await;
         self.no_longer_alone(world).await;
         let ended = match self.session.take() {
             Some(Session::Smb(session, _)) => ends("LOGOFF", session.logoff()).await,
@@ -198,6 +232,7 @@ impl Worker {
         match outcome {
             Ok(_) => {
                 world.answered.set(world.answered.get() + 1);
+                world.alone.heard(self.number, rt::now());
                 tell!(world, "{self} {what}");
             }
             Err(e) => tell!(world, "{self} {what}: {e}"),
@@ -212,8 +247,12 @@ impl Worker {
                 let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
                 let encryption = if sealed { smb::Wish::Required } else { smb::Wish::IfRequired };
                 let options = smb::Options { encryption, ..smb::Options::new("weft", USER, PASSWORD, pool) };
-                let session = ends("a log-on", smb::Session::connect(channel, options)).await?;
+                let session = match self.session_before() {
+                    Some(before) => ends("a log-on", before.again(channel)).await?,
+                    None => ends("a log-on", smb::Session::connect(channel, options)).await?,
+                };
                 let tree = ends("TREE_CONNECT", session.tree(SHARE)).await?;
+                self.reopen(world, &session, &tree).await?;
                 Session::Smb(session, tree)
             }
             Kind::Nfs3 => {
@@ -280,11 +319,12 @@ impl Worker {
         }
     }
 
-    /// Nothing of its session is left.
+    /// Nothing of its session is left, except a persistent handle.
     fn lose(&mut self, world: &World) {
-        world.alone.released(self.number);
+        world.locks.released_all(self.number);
         self.forget(world);
-        (self.session, self.file, self.alone) = (None, None, None);
+        (self.file, self.locks) = (None, None);
+        self.leave_alone(world);
         self.dirty.clear();
     }
 
@@ -292,10 +332,7 @@ impl Worker {
         let begun = world.model.moment();
         let Some((file, number, open)) = self.file.take() else { return };
         let by = (number, self.protocol());
-        let closed = match open {
-            File::Smb(file) => ends("CLOSE", file.close()).await,
-            File::Nfs(file) => ends("CLOSE", file.close()).await,
-        };
+        let closed = open.close().await;
         self.told(world, format_args!("closes f{file}"), &closed);
         if closed.is_ok() && by.1 == Protocol::Nfs {
             // It has committed what it wrote.
@@ -316,114 +353,6 @@ impl Worker {
         };
         if lost {
             self.lose(world);
-        }
-    }
-
-    /// Opens a file so that nobody else writes to it, or closes it.
-    async fn be_alone(&mut self, world: &World) {
-        if self.alone.is_some() {
-            return self.no_longer_alone(world).await;
-        }
-        let losses = world.alone.losses();
-        let opened = match &self.session {
-            Some(Session::Smb(_, tree)) => {
-                let share = smb::OpenOptions::draft().share;
-                let options = smb::OpenOptions { share, ..smb::OpenOptions::create() };
-                ends("CREATE", tree.open(ALONE, options)).await.map(File::Smb)
-            }
-            Some(Session::Nfs4(mount)) => {
-                let set = nfs::SetAttributes::default();
-                ends("OPEN", mount.create_alone(ALONE, set)).await.map(|file| File::Nfs(Box::new(file)))
-            }
-            Some(Session::Nfs3(_)) | None => return,
-        };
-        self.told(world, "is alone", &opened);
-        match opened {
-            Ok(file) => {
-                match world.alone.granted((self.number, self.protocol()), losses) {
-                    Ok(claimed) => tell!(world, "{self} claims it: {claimed}"),
-                    Err(why) => panic!("{self}: {why}"),
-                }
-                self.alone = Some(file);
-            }
-            // Somebody else has it, or the connection is gone; the next step finds out.
-            Err(Error(Failed::Refused, _)) => {}
-            unknown => self.judge_session(world, &unknown),
-        }
-    }
-
-    async fn no_longer_alone(&mut self, world: &World) {
-        let Some(file) = self.alone.take() else { return };
-        world.alone.released(self.number);
-        tell!(world, "{self} is alone no longer...");
-        let closed = match file {
-            File::Smb(file) => ends("CLOSE", file.close()).await,
-            File::Nfs(file) => ends("CLOSE", file.close()).await,
-        };
-        self.told(world, "is alone no longer", &closed);
-        self.judge_session(world, &closed);
-    }
-
-    /// Makes a name, or removes it.
-    async fn change_name(&mut self, world: &World) {
-        let name = format!("n{}-{}", self.number, below(OWN_NAMES));
-        let known = world.names.is_there(&name);
-        let makes = !known.unwrap_or_else(|| below(2) == 0);
-        world.names.changes(&name);
-        let what = format!("{} {name}", if makes { "makes" } else { "removes" });
-        tell!(world, "{self} {what}...");
-        let set = nfs::SetAttributes::default();
-        let changed = match &self.session {
-            Some(Session::Smb(_, tree)) if makes => {
-                let made = ends("CREATE", tree.open(&name, smb::OpenOptions::create_new())).await;
-                match made {
-                    Ok(file) => ends("CLOSE", file.close()).await,
-                    Err(e) => Err(e),
-                }
-            }
-            Some(Session::Smb(_, tree)) => ends("the removal of a name", tree.remove(&name)).await,
-            Some(Session::Nfs3(mount)) if makes => {
-                ends("CREATE", mount.create_new(&name, set)).await.map(drop)
-            }
-            Some(Session::Nfs3(mount)) => ends("REMOVE", mount.remove(&name)).await,
-            Some(Session::Nfs4(mount)) if makes => {
-                let made = ends("OPEN", mount.create_new(&name, set)).await;
-                match made {
-                    Ok(file) => ends("CLOSE", file.close()).await,
-                    Err(e) => Err(e),
-                }
-            }
-            Some(Session::Nfs4(mount)) => ends("REMOVE", mount.remove(&name)).await,
-            None => return,
-        };
-        self.told(world, what, &changed);
-        match changed {
-            Ok(()) => world.names.changed(&name, makes, self.protocol()),
-            // What is not known to be there may be refused; nobody knows what a refusal has left behind.
-            Err(Error(Failed::Refused, _)) => {}
-            unknown => self.judge_session(world, &unknown),
-        }
-    }
-
-    /// Reads the folder while nobody changes it.
-    async fn list(&mut self, world: &World) {
-        let listed = match &self.session {
-            Some(Session::Smb(_, tree)) => {
-                let listed = ends("QUERY_DIRECTORY", tree.list("")).await;
-                listed.map(|all| all.into_iter().map(|entry| entry.name).collect::<Vec<_>>())
-            }
-            Some(Session::Nfs3(mount)) => names(ends("READDIRPLUS", mount.list("")).await),
-            Some(Session::Nfs4(mount)) => names(ends("READDIR", mount.list("")).await),
-            None => panic!("{self} has read files a moment ago"),
-        };
-        self.told(world, "lists", &listed);
-        match listed {
-            Ok(listed) => {
-                if let Err(why) = world.names.judge(&listed) {
-                    panic!("{self}: {why}");
-                }
-            }
-            Err(e) => panic!("{self} lists a folder, and nothing fails any more: {e}"),
         }
     }
 
@@ -497,11 +426,6 @@ impl Worker {
         }
         self.judge_session(world, &flushed);
     }
-}
-
-fn names(listed: Result<Vec<nfs::Entry>, Error>) -> Result<Vec<String>, Error> {
-    let name = |entry: nfs::Entry| String::from_utf8_lossy(&entry.name).into_owned();
-    listed.map(|all| all.into_iter().map(name).collect())
 }
 
 /// What a sector holds; what is not there reads as zeros. `None`: more than one thing.

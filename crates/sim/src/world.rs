@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::disk::Disk;
-use crate::model::Model;
+use crate::locks::Locks;
+use crate::model::{Model, Protocol};
 use crate::names::{Alone, Names};
 use crate::trace::Trace;
 
@@ -28,11 +29,20 @@ pub(crate) struct World {
     pub model: Model,
     pub names: Names,
     pub alone: Alone,
+    pub locks: Locks,
     pub trace: Trace,
     /// Calls that were answered with success.
     pub answered: Cell<u64>,
     /// Crashes of process and host.
     pub crashes: Cell<u64>,
+}
+
+impl World {
+    /// The server may have forgotten what it has granted to clients of this protocol, or to all.
+    pub fn grants_lost(&self, of: Option<Protocol>) {
+        self.alone.lost(of);
+        self.locks.lost(of);
+    }
 }
 
 macro_rules! tell {

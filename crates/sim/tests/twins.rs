@@ -1,12 +1,15 @@
 //! The simulated disk keeps what was flushed, and the model refuses what may not be seen.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
+use weft_machine::Time;
 use weft_machine::sim::Sim;
 use weft_sim::disk::{Disk, Faults, SECTOR};
+use weft_sim::locks::{Claim, Locks};
 use weft_sim::model::{Failed, Model, Protocol};
-use weft_sim::names::{Alone, Names};
+use weft_sim::names::{Alone, Change, Names, Seen, Tag};
 use weft_store::{Attr, Exists, Make, NodeId, SetAttr, Vfs};
 
 async fn make(vfs: &Vfs, name: &str) -> Attr {
@@ -161,19 +164,213 @@ fn a_crash_may_take_what_was_not_flushed_and_nothing_else() {
     );
 }
 
+/// One worker's names in a model, and who changes them.
+struct Own(Names, Protocol);
+
+impl Own {
+    fn change(&self, change: Change, outcome: Result<(), Failed>) -> Result<(), String> {
+        let changing = self.0.begin(1, change);
+        self.0.end(changing, outcome, self.1)
+    }
+
+    fn make(&self, name: &str) -> Tag {
+        let tag = self.0.new_tag();
+        self.change(Change::Make(name.into(), tag), Ok(())).unwrap();
+        self.0.written(tag);
+        tag
+    }
+
+    fn rename(&self, from: &str, to: &str, outcome: Result<(), Failed>) -> Result<(), String> {
+        self.change(Change::Rename { from: from.into(), to: to.into(), replace: true }, outcome)
+    }
+
+    fn sees(&self, name: &str, tag: Option<Tag>) -> Result<(), String> {
+        let content = |tag: Tag| Seen::Content(Bytes::copy_from_slice(&tag.to_le_bytes()));
+        self.0.saw(1, 1, name, &tag.map_or(Seen::Nothing, content), self.0.moment())
+    }
+
+    fn lists(&self, names: &[&str]) -> Result<(), String> {
+        self.0.judge(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+    }
+}
+
 #[test]
-fn names_of_nfs_are_durable_and_nobody_is_alone_twice() {
-    let (names, alone) = (Names::default(), Alone::default());
-    names.changed("n1", true, Protocol::Nfs);
-    names.changed("n2", true, Protocol::Smb);
-    let listed = |of: &[&str]| of.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    assert!(names.judge(&listed(&["n1", "n2"])).is_ok() && names.judge(&listed(&["n1"])).is_err());
-    assert!(names.judge(&listed(&["n1", "n2", "n3"])).is_err(), "nobody has made that");
-    names.host_crashed();
-    assert!(names.judge(&listed(&["n1"])).is_ok() && names.judge(&listed(&["n2"])).is_err());
-    assert_eq!(alone.granted((1, Protocol::Nfs), 0), Ok(true));
-    assert!(alone.granted((2, Protocol::Smb), 0).is_err());
+fn an_answered_rename_leaves_one_name_with_its_file() {
+    for protocol in [Protocol::Smb, Protocol::Nfs] {
+        let own = Own(Names::default(), protocol);
+        let (first, second) = (own.make("n1-0"), own.make("n1-1"));
+        own.rename("n1-0", "n1-1", Ok(())).unwrap();
+        assert!(own.sees("n1-1", Some(second)).is_err(), "it was replaced");
+        let own = Own(Names::default(), protocol);
+        let tag = own.make("n1-0");
+        assert!(own.rename("n1-2", "n1-1", Ok(())).is_err(), "there is no such file");
+        let own = Own(Names::default(), protocol);
+        assert_eq!(own.make("n1-0"), tag);
+        own.make("n1-1");
+        let to = || Change::Rename { from: "n1-0".into(), to: "n1-1".into(), replace: false };
+        assert!(own.change(to(), Ok(())).is_err(), "the name is taken");
+        let own = Own(Names::default(), protocol);
+        own.make("n1-0");
+        own.change(to(), Ok(())).unwrap();
+        assert!(own.sees("n1-1", Some(first)).is_ok() && own.sees("n1-0", None).is_ok());
+        assert!(own.lists(&["n1-1"]).is_ok());
+        assert!(own.lists(&["n1-0", "n1-1"]).is_err(), "both names");
+        let own = Own(Names::default(), protocol);
+        own.make("n1-0");
+        own.change(to(), Ok(())).unwrap();
+        assert!(own.lists(&[]).is_err(), "neither name");
+    }
+}
+
+#[test]
+fn an_unanswered_rename_leaves_either_name_until_one_was_seen() {
+    let unanswered = || {
+        let own = Own(Names::default(), Protocol::Smb);
+        let tag = own.make("n1-0");
+        own.rename("n1-0", "n1-1", Err(Failed::Unknown)).unwrap();
+        (own, tag)
+    };
+    let (own, tag) = unanswered();
+    own.sees("n1-0", Some(tag)).unwrap();
+    own.sees("n1-1", Some(tag)).unwrap();
+    assert!(own.sees("n1-0", Some(tag)).is_err(), "it has happened since, and happens once");
+    let (own, tag) = unanswered();
+    own.0.quiet();
+    own.sees("n1-0", Some(tag)).unwrap();
+    assert!(own.sees("n1-1", Some(tag)).is_err(), "both names have it");
+    let (own, tag) = unanswered();
+    own.sees("n1-0", None).unwrap();
+    assert!(own.sees("n1-1", None).is_err(), "neither name has it");
+    let (own, _) = unanswered();
+    assert!(own.lists(&[]).is_err() && unanswered().0.lists(&["n1-0", "n1-1"]).is_err());
+    // Others may have looked before it was changed, or after.
+    let (own, _) = unanswered();
+    let (since, content) = (own.0.moment(), Seen::Content(Bytes::copy_from_slice(&tag.to_le_bytes())));
+    own.rename("n1-1", "n1-2", Ok(())).unwrap();
+    own.0.saw(2, 1, "n1-0", &content, since).unwrap();
+    own.0.saw(2, 1, "n1-2", &content, since).unwrap();
+    assert!(own.0.saw(2, 1, "n1-0", &content, own.0.moment()).is_err(), "it was renamed before");
+}
+
+#[test]
+fn a_crash_undoes_renames_of_smb_from_the_last_and_none_of_nfs() {
+    let renamed = |protocol| {
+        let own = Own(Names::default(), protocol);
+        let tag = own.make("n1-0");
+        own.rename("n1-0", "n1-1", Ok(())).unwrap();
+        own.rename("n1-1", "n1-2", Ok(())).unwrap();
+        own.0.host_crashed();
+        (own, tag)
+    };
+    for name in ["n1-0", "n1-1", "n1-2"] {
+        let (own, tag) = renamed(Protocol::Smb);
+        own.sees(name, Some(tag)).unwrap();
+        own.0.host_crashed();
+        assert!(own.lists(&[name]).is_ok(), "what a crash has left is on disk");
+        assert_eq!(renamed(Protocol::Nfs).0.lists(&[name]).is_ok(), name == "n1-2", "{name}");
+    }
+    assert!(renamed(Protocol::Smb).0.lists(&[]).is_ok(), "it was never made");
+    assert!(renamed(Protocol::Smb).0.lists(&["n1-0", "n1-1"]).is_err(), "both names");
+    assert!(renamed(Protocol::Smb).0.lists(&["n1-3"]).is_err());
+    assert!(renamed(Protocol::Smb).0.lists(&["n7-0"]).is_err(), "nobody has made that");
+}
+
+#[test]
+fn nobody_is_alone_twice() {
+    let (alone, now) = (Alone::default(), Time::ZERO);
+    assert_eq!(alone.granted((1, Protocol::Nfs), 0, false, now), Ok(true));
+    assert!(alone.granted((2, Protocol::Smb), 0, false, now).is_err());
     alone.released(2);
     alone.lost(Some(Protocol::Nfs));
-    assert_eq!(alone.granted((1, Protocol::Nfs), 0), Ok(false), "it was granted before the loss");
+    assert_eq!(alone.granted((1, Protocol::Nfs), 0, false, now), Ok(false), "it was granted before the loss");
+}
+
+#[test]
+fn a_persistent_handle_keeps_others_away_while_it_waits() {
+    let held = || {
+        let alone = Alone::default();
+        assert_eq!(alone.granted((1, Protocol::Smb), 0, true, Time::ZERO), Ok(true));
+        alone
+    };
+    let (soon, late) = (Time::ZERO + Duration::from_secs(40), Time::ZERO + Duration::from_secs(60));
+    let alone = held();
+    alone.heard(1, soon);
+    alone.lost(None);
+    assert!(alone.granted((2, Protocol::Nfs), 1, false, late).is_err(), "it was heard of 20 seconds ago");
+    let alone = held();
+    assert!(alone.granted((2, Protocol::Nfs), 0, false, late).is_err(), "its session is not lost");
+    let alone = held();
+    alone.lost(None);
+    alone.heard(1, soon);
+    assert!(alone.gone(1, soon).is_err(), "too soon");
+    let alone = held();
+    alone.lost(None);
+    alone.back((1, Protocol::Smb), soon).unwrap();
+    alone.waits(1);
+    assert!(alone.gone(1, late).is_err());
+    let alone = held();
+    alone.lost(None);
+    assert_eq!(alone.granted((2, Protocol::Nfs), 1, false, late), Ok(true), "it has waited long enough");
+    assert!(alone.back((1, Protocol::Smb), late).is_err());
+}
+
+fn claim(by: usize, range: std::ops::Range<u64>, exclusive: bool) -> Claim {
+    // Workers of even numbers speak SMB.
+    let protocol = if by.is_multiple_of(2) { Protocol::Smb } else { Protocol::Nfs };
+    Claim { by, protocol, range, exclusive }
+}
+
+#[test]
+fn locks_that_exclude_each_other_are_not_granted_side_by_side() {
+    // Between and within protocols.
+    for other in [2, 3] {
+        for (held, wished) in [(true, true), (true, false), (false, true)] {
+            let locks = Locks::default();
+            assert_eq!(locks.granted(claim(1, 0..10, held), 0), Ok(true));
+            assert!(locks.granted(claim(other, 9..20, wished), 0).is_err(), "{held} {wished}");
+            assert_eq!(locks.granted(claim(other, 10..20, wished), 0), Ok(true), "they do not meet");
+        }
+        let locks = Locks::default();
+        assert_eq!(locks.granted(claim(1, 0..10, false), 0), Ok(true));
+        assert_eq!(locks.granted(claim(other, 0..10, false), 0), Ok(true), "shared locks");
+    }
+}
+
+#[test]
+fn an_owner_of_smb_stacks_locks_and_one_of_nfs_replaces_them() {
+    let locks = Locks::default();
+    let smb = |range, exclusive| locks.granted(claim(2, range, exclusive), 0);
+    assert_eq!((smb(0..10, true), smb(0..10, false)), (Ok(true), Ok(true)));
+    assert!(smb(5..6, true).is_err(), "even its own");
+    assert!(!locks.released(2, Protocol::Smb, &(0..5)), "a part is not what was locked");
+    assert!(locks.released(2, Protocol::Smb, &(0..10)));
+    assert!(locks.granted(claim(1, 0..1, true), 0).is_err(), "the shared one is left");
+    assert_eq!(locks.granted(claim(1, 0..1, false), 0), Ok(true));
+    assert!(locks.released(2, Protocol::Smb, &(0..10)) && !locks.has_claims(2));
+
+    let nfs = |range, exclusive| locks.granted(claim(1, range, exclusive), 0);
+    assert_eq!((nfs(0..30, true), nfs(10..20, false)), (Ok(true), Ok(true)));
+    assert!(locks.granted(claim(3, 9..10, false), 0).is_err());
+    assert_eq!(locks.granted(claim(3, 10..20, false), 0), Ok(true));
+    assert!(locks.released(1, Protocol::Nfs, &(25..100)));
+    assert_eq!(locks.granted(claim(3, 25..30, true), 0), Ok(true));
+    // The server may have weakened a lock before its client is told.
+    locks.requested(&claim(1, 0..5, false));
+    assert_eq!(locks.granted(claim(3, 0..5, false), 0), Ok(true));
+    locks.released_all(1);
+    assert_eq!(locks.granted(claim(2, 5..10, true), 0), Ok(true));
+}
+
+#[test]
+fn a_lock_that_the_server_may_have_forgotten_is_no_claim() {
+    let locks = Locks::default();
+    assert_eq!(locks.granted(claim(1, 0..10, true), locks.losses()), Ok(true));
+    let begun = locks.losses();
+    locks.lost(Some(Protocol::Smb));
+    assert!(locks.has_claims(1));
+    assert_eq!(locks.granted(claim(2, 0..10, true), begun), Ok(false), "it was granted before the loss");
+    assert!(locks.granted(claim(2, 0..10, true), locks.losses()).is_err());
+    locks.lost(None);
+    assert!(!locks.has_claims(1));
+    assert_eq!(locks.granted(claim(2, 0..10, true), locks.losses()), Ok(true));
 }

@@ -124,12 +124,12 @@ pub struct Health {
     looks: AtomicBool,
     /// Whether `current` is set: the only thing that a successful request checks.
     ill: AtomicBool,
-    known: Mutex<Known>,
+    problems: Mutex<Problems>,
 }
 
 /// The current problem, and the logged warnings.
 #[derive(Debug, Default)]
-struct Known {
+struct Problems {
     current: Option<Current>,
     told: Told,
 }
@@ -149,7 +149,7 @@ impl Health {
             system: None,
             looks: AtomicBool::new(false),
             ill: AtomicBool::new(false),
-            known: Mutex::default(),
+            problems: Mutex::default(),
         }
     }
 
@@ -228,7 +228,7 @@ impl Health {
 
     /// The problem seen by requests, if any.
     pub fn trouble(&self) -> Option<String> {
-        let current = self.known().current.clone()?;
+        let current = self.problems().current.clone()?;
         let now = rt::now();
         let (since, last) = (now.since(current.since).as_secs(), now.since(current.last).as_secs());
         let said = self.said(current.trouble);
@@ -263,7 +263,7 @@ impl Health {
 
     /// Records a failure; returns whether it must be logged.
     fn failed(&self, trouble: Trouble, takes: Takes, now: Time) -> bool {
-        let Known { current, told } = &mut *self.known();
+        let Problems { current, told } = &mut *self.problems();
         self.ill.store(true, Ordering::Release);
         let first = Current { trouble, since: now, last: now, failed: 0, refused: takes, warned: false };
         let known = current.get_or_insert(first);
@@ -282,7 +282,7 @@ impl Health {
         if !self.is_ill() {
             return;
         }
-        let current = &mut self.known().current;
+        let current = &mut self.problems().current;
         let Some(known) = current.as_ref().filter(|known| now.since(known.last) >= CALM) else { return };
         if known.trouble == Trouble::Full {
             let taken = takes != Takes::Nothing && [takes, Takes::Nothing].contains(&known.refused);
@@ -315,9 +315,9 @@ impl Health {
         Said { trouble, folder: self.folder.as_deref() }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn problems(&self) -> MutexGuard<'_, Problems> {
         // No change under this lock can be interrupted.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

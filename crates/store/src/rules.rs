@@ -39,7 +39,7 @@ pub struct Export {
     /// The accepted ways to name a caller; empty means all that the server supports.
     pub flavors: Vec<Flavor>,
     /// The required protection of the connection.
-    pub way: Way,
+    pub protection: Protection,
     /// The required source ports; `None` leaves it to the server.
     pub ports: Option<Ports>,
     /// Whether changes of names and attributes are acknowledged before they are durable.
@@ -54,7 +54,7 @@ impl Export {
         anonymous: (None, None),
         networks: Vec::new(),
         flavors: Vec::new(),
-        way: Way::Any,
+        protection: Protection::None,
         ports: None,
         asynchronous: false,
     };
@@ -74,8 +74,8 @@ impl Export {
     }
 
     /// Whether a connection of this peer with this protection may be used for the share.
-    pub fn lets_in(&self, peer: Peer, ports: Ports, way: Way) -> bool {
-        way >= self.way && self.admits(peer, ports).is_ok()
+    pub fn lets_in(&self, peer: Peer, ports: Ports, protection: Protection) -> bool {
+        protection >= self.protection && self.admits(peer, ports).is_ok()
     }
 
     fn is_near(&self, peer: Peer) -> bool {
@@ -138,10 +138,10 @@ pub enum Squash {
 
 /// The protection of the connection between a caller and the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum Protection {
     /// None required.
     #[default]
-    Any,
+    None,
     /// TLS.
     Tls,
     /// TLS with a certificate of the caller's host.

@@ -12,6 +12,7 @@ pub mod object;
 mod open_stream;
 mod own;
 mod share;
+mod share_id;
 mod stream;
 mod streams;
 mod unlinked;
@@ -26,12 +27,13 @@ use futures_util::future::LocalBoxFuture;
 pub use self::calls::{Unsettled, Vfs};
 pub use self::dir_name::DirName;
 pub(crate) use self::dos::XATTR as DOS_XATTR;
-pub use self::dos::{Beside, Dos, OWN_XATTRS};
+pub use self::dos::{Dos, OWN_XATTRS, XattrSummary};
 pub use self::error::Error;
 pub use self::file::{OpenFile, Read};
 pub use self::object::{Done, Object, ObjectOp, Quota, Submission};
-pub use self::own::{Own, Turn};
-pub use self::share::{Share, ShareId};
+pub use self::own::{NameChange, Own};
+pub use self::share::Share;
+pub use self::share_id::ShareId;
 pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
 pub use self::streams::StreamEntry;
 pub use self::unlinked::Cache;
@@ -219,7 +221,7 @@ pub struct Entry {
     /// Attributes at the time of listing.
     pub attr: Attr,
     /// Summary of the file's extended attributes, if requested.
-    pub beside: Option<Beside>,
+    pub xattrs: Option<XattrSummary>,
 }
 
 /// How SETXATTR treats an existing value.
@@ -283,9 +285,9 @@ pub enum Op {
     Link { node: NodeId, dir: NodeId, name: Vec<u8> },
     /// [`Outcome::Target`].
     Readlink { node: NodeId },
-    /// At most `max` entries after `cookie` (0: from the start): [`Outcome::Entries`]. With `beside` each includes
+    /// At most `max` entries after `cookie` (0: from the start): [`Outcome::Entries`]. With `xattrs` each includes
     /// the summary of its file's extended attributes.
-    Readdir { dir: NodeId, cookie: u64, max: usize, beside: bool },
+    Readdir { dir: NodeId, cookie: u64, max: usize, xattrs: bool },
     /// The current place of a node: its directory and name ([`Outcome::Place`]); an open handle deletes and renames
     /// through it.
     Place { node: NodeId },
@@ -306,8 +308,8 @@ pub enum Op {
     ListXattrs { node: NodeId },
     /// [`Outcome::Done`].
     RemoveXattr { node: NodeId, name: Vec<u8> },
-    /// The summary of a file's extended attributes: [`Outcome::Beside`].
-    Beside { node: NodeId },
+    /// The summary of a file's extended attributes: [`Outcome::XattrSummary`].
+    XattrSummary { node: NodeId },
     /// [`Outcome::Stable`].
     Stable { node: NodeId },
     /// Whether the host allows removing the name: [`Outcome::Done`], or the error that [`Op::Remove`] or
@@ -342,7 +344,7 @@ pub enum Outcome {
     /// Names of extended attributes.
     Names(Vec<Vec<u8>>),
     /// Summary of a file's extended attributes.
-    Beside(Beside),
+    XattrSummary(XattrSummary),
     /// The file's identity.
     Stable(Stable),
     /// A name was removed; contains the node if it is known to have lost its last name.

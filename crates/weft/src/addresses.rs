@@ -112,48 +112,66 @@ fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(family)
 }
 
-impl FromStr for Addresses {
-    type Err = String;
+const ADVICE: &str = "write an address of this host (0.0.0.0 for all), its name, or localhost";
 
-    fn from_str(text: &str) -> Result<Addresses, String> {
+/// Why text is not an address to listen at, and what to write.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AddressError {
+    #[error(
+        "link-local addresses, which are valid on one link only, are not supported: write another address of the link, or :: for all"
+    )]
+    LinkLocal,
+    #[error(
+        "link-local addresses, which are valid on one link only ({0}), are not supported: write another address of {0}, or :: for all"
+    )]
+    Zone(String),
+    #[error("listen addresses have no port: write --listen {}, and the port as --smb-port {}", .0.ip(), .0.port())]
+    Port(SocketAddr),
+    #[error("one --listen takes one address: write {}", .0.join(" "))]
+    Several(Vec<String>),
+    #[error("no address: {ADVICE}")]
+    NoAddress,
+    #[error("{0}; {ADVICE}")]
+    Unresolved(io::Error),
+    #[error("this names an interface; write its address: {}", .0.join(" or "))]
+    Interface(Vec<String>),
+    #[error("the name has no address; {ADVICE}")]
+    Nameless,
+}
+
+impl FromStr for Addresses {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Addresses, AddressError> {
         if text.eq_ignore_ascii_case(LOCALHOST) {
             return Ok(Addresses::loopback());
         }
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         match bare.parse() {
             Ok(IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
-                return Err(
-                    "link-local addresses, which are valid on one link only, are not supported: write another address of the link, or :: for all".into()
-                );
+                return Err(AddressError::LinkLocal);
             }
             Ok(ip) => return Ok(Addresses(vec![ip])),
             Err(_) => {}
         }
-        let advice = "write an address of this host (0.0.0.0 for all), its name, or localhost";
         if let Some((address, zone)) = bare.split_once('%')
             && address.parse::<Ipv6Addr>().is_ok()
         {
-            return Err(format!(
-                "link-local addresses, which are valid on one link only ({zone}), are not supported: write another address of {zone}, or :: for all"
-            ));
+            return Err(AddressError::Zone(zone.to_owned()));
         }
         if let Ok(both) = text.parse::<SocketAddr>() {
-            let ip = both.ip();
-            return Err(format!(
-                "listen addresses have no port: write --listen {ip}, and the port as --smb-port {}",
-                both.port()
-            ));
+            return Err(AddressError::Port(both));
         }
         if bare.contains(',') {
-            let each: Vec<String> = bare.split(',').map(|one| format!("--listen {}", one.trim())).collect();
-            return Err(format!("one --listen takes one address: write {}", each.join(" ")));
+            let each = bare.split(',').map(|one| format!("--listen {}", one.trim()));
+            return Err(AddressError::Several(each.collect()));
         }
         if text.is_empty() || text.contains([':', '/', ' ']) {
-            return Err(format!("no address: {advice}"));
+            return Err(AddressError::NoAddress);
         }
         let found = (text, 0).to_socket_addrs().map_err(|e| match of_interface(text) {
-            own if own.is_empty() => format!("{e}; {advice}"),
-            own => format!("this names an interface; write its address: {}", own.join(" or ")),
+            own if own.is_empty() => AddressError::Unresolved(e),
+            own => AddressError::Interface(own),
         })?;
         let mut all: Vec<IpAddr> = Vec::new();
         for addr in found {
@@ -162,7 +180,7 @@ impl FromStr for Addresses {
             }
         }
         match all.is_empty() {
-            true => Err(format!("the name has no address; {advice}")),
+            true => Err(AddressError::Nameless),
             false => Ok(Addresses(all)),
         }
     }
@@ -220,7 +238,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<String, String> {
-        text.parse().map(|addresses: Addresses| addresses.to_string())
+        text.parse().map(|addresses: Addresses| addresses.to_string()).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -475,7 +475,7 @@ fn followed(path: &str, target: &str) -> Option<String> {
 pub(crate) fn check(url: &Url, options: &Connect) -> Result<(), Failure> {
     match url.scheme {
         Scheme::Smb => Ok(url.check_user(options.kerberos)?),
-        Scheme::Nfs => Ok(options.check_nfs().map_err(Misuse::new)?),
+        Scheme::Nfs => Ok(options.check_nfs().map_err(|e| Misuse::new(e.to_string()))?),
     }
 }
 

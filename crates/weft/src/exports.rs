@@ -1,6 +1,6 @@
 //! `--export NAME:OPTIONS`: NFS options of a share, with the words of exports(5). The server enforces them.
 
-use weft_store::rules::{Export, Flavor, NOBODY, Ports, Squash, Way};
+use weft_store::rules::{Export, Flavor, NOBODY, NotANetwork, Ports, Protection, Squash};
 
 /// One `--export`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,12 +11,33 @@ pub(crate) struct ExportOption {
     pub export: Export,
 }
 
-/// Parses `NAME:OPTION,OPTION...`; an error says what to write.
-pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
-    let (name, options) =
-        text.split_once(':').ok_or("write NAME:OPTION,OPTION, for example data:ro,net=192.0.2.0/24")?;
+/// Why text is not an `--export`, and what to write.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExportError {
+    #[error("write NAME:OPTION,OPTION, for example data:ro,net=192.0.2.0/24")]
+    Shape,
+    #[error("the share's name is missing before the colon")]
+    NoName,
+    #[error("net={net}: {source}")]
+    Network { net: String, source: NotANetwork },
+    #[error("{0:?} is not a numeric user or group id; nobody is {NOBODY}")]
+    Id(String),
+    #[error("sec={0}: NFS with Kerberos is not supported yet")]
+    Kerberos(String),
+    #[error("sec={0}: write sys, none, or sys:none")]
+    Flavor(String),
+    #[error(
+        "{0:?} is not an export option: write ro, rw, sync, async, secure, insecure, root_squash, no_root_squash, all_squash, \
+         anonuid=N, anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none or xprtsec=none|tls|mtls"
+    )]
+    Option(String),
+}
+
+/// Parses `NAME:OPTION,OPTION...`.
+pub(crate) fn parse(text: &str) -> Result<ExportOption, ExportError> {
+    let (name, options) = text.split_once(':').ok_or(ExportError::Shape)?;
     if name.is_empty() {
-        return Err("the share's name is missing before the colon".into());
+        return Err(ExportError::NoName);
     }
     let mut export = Export::default();
     for option in options.split(',').filter(|option| !option.is_empty()) {
@@ -34,34 +55,32 @@ pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
             ("insecure", None) => export.ports = Some(Ports::Any),
             ("anonuid", Some(id)) => export.anonymous.0 = Some(id_of(id)?),
             ("anongid", Some(id)) => export.anonymous.1 = Some(id_of(id)?),
-            ("net", Some(net)) => export.networks.push(net.parse().map_err(|e| format!("net={net}: {e}"))?),
+            ("net", Some(net)) => {
+                let wrong = |source| ExportError::Network { net: net.to_owned(), source };
+                export.networks.push(net.parse().map_err(wrong)?);
+            }
             ("sec", Some(flavors)) => {
                 export.flavors = flavors.split(':').map(flavor).collect::<Result<_, _>>()?
             }
-            ("xprtsec", Some("none")) => export.way = Way::Any,
-            ("xprtsec", Some("tls")) => export.way = Way::Tls,
-            ("xprtsec", Some("mtls")) => export.way = Way::Mutual,
-            _ => {
-                return Err(format!(
-                    "{option:?} is not an export option: write ro, rw, sync, async, secure, insecure, root_squash, no_root_squash, all_squash, \
-                     anonuid=N, anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none or xprtsec=none|tls|mtls"
-                ));
-            }
+            ("xprtsec", Some("none")) => export.protection = Protection::None,
+            ("xprtsec", Some("tls")) => export.protection = Protection::Tls,
+            ("xprtsec", Some("mtls")) => export.protection = Protection::Mutual,
+            _ => return Err(ExportError::Option(option.to_owned())),
         }
     }
     Ok(ExportOption { name: name.to_owned(), export })
 }
 
-fn id_of(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a numeric user or group id; nobody is {NOBODY}"))
+fn id_of(text: &str) -> Result<u32, ExportError> {
+    text.parse().map_err(|_| ExportError::Id(text.to_owned()))
 }
 
-fn flavor(text: &str) -> Result<Flavor, String> {
+fn flavor(text: &str) -> Result<Flavor, ExportError> {
     match text {
         "sys" => Ok(Flavor::Sys),
         "none" => Ok(Flavor::None),
-        "krb5" | "krb5i" | "krb5p" => Err(format!("sec={text}: NFS with Kerberos is not supported yet")),
-        _ => Err(format!("sec={text}: write sys, none, or sys:none")),
+        "krb5" | "krb5i" | "krb5p" => Err(ExportError::Kerberos(text.to_owned())),
+        _ => Err(ExportError::Flavor(text.to_owned())),
     }
 }
 
@@ -81,7 +100,7 @@ mod tests {
             anonymous: (Some(1000), Some(100)),
             networks: vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()],
             flavors: vec![Flavor::Sys],
-            way: Way::Mutual,
+            protection: Protection::Mutual,
             ports: None,
             asynchronous: false,
         };
@@ -107,7 +126,7 @@ mod tests {
             ("data:sec=krb5p", "Kerberos"),
             ("data:sec=", "write sys, none"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
     }

@@ -10,6 +10,21 @@ use weft_machine::rt;
 use crate::Failure;
 use crate::connect::reach;
 
+const EXAMPLE: &str = "write HOST or HOST:PORT, for example server:7174 or [::1]:7174";
+
+/// Why text is not a host, and how to write one.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HostError {
+    #[error("this takes a host, not a URL: {EXAMPLE}")]
+    Url,
+    #[error("{0}: {EXAMPLE}")]
+    Brackets(&'static str),
+    #[error("{0:?} is not a port: a number from 1 to 65535")]
+    Port(String),
+    #[error("{EXAMPLE}")]
+    Name,
+}
+
 /// A host and an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
@@ -20,25 +35,24 @@ pub(crate) struct Host {
 }
 
 impl FromStr for Host {
-    type Err = String;
+    type Err = HostError;
 
-    fn from_str(text: &str) -> Result<Host, String> {
-        let example = "write HOST or HOST:PORT, for example server:7174 or [::1]:7174";
+    fn from_str(text: &str) -> Result<Host, HostError> {
         let port = |text: &str| match text.parse() {
-            Ok(0) | Err(_) => Err(format!("{text:?} is not a port: a number from 1 to 65535")),
+            Ok(0) | Err(_) => Err(HostError::Port(text.to_owned())),
             Ok(port) => Ok(Some(port)),
         };
         if text.contains("://") {
-            return Err(format!("this takes a host, not a URL: {example}"));
+            return Err(HostError::Url);
         }
-        let (name, number) = match in_brackets(text).map_err(|why| format!("{why}: {example}"))? {
+        let (name, number) = match in_brackets(text).map_err(HostError::Brackets)? {
             Some(split) => split,
             None if is_ipv6(text) => (text, None),
             None => text.split_once(':').map_or((text, None), |(name, number)| (name, Some(number))),
         };
         let port = number.map_or(Ok(None), port)?;
         if name.is_empty() || name.contains(['/', ' ']) {
-            return Err(example.into());
+            return Err(HostError::Name);
         }
         Ok(Host { name: name.to_owned(), port })
     }

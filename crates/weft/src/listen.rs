@@ -26,7 +26,7 @@ use weft_transport::{Channel, Error, datagram, nbss, record, rpcrdma, smbd};
 
 use self::known::Placed;
 use self::memory::{Member, Memory};
-use self::quota::{Place, Quotas, Service};
+use self::quota::{Quotas, Service, Slot};
 
 /// What a service does with one connection, on the core that owns it.
 pub(crate) type Serve =
@@ -34,7 +34,7 @@ pub(crate) type Serve =
 
 /// The same for a protocol that takes the plain byte stream, and reports through its slot when the peer is known.
 pub(crate) type ServeStream =
-    Arc<dyn Fn(Stream, Rc<Place>) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
+    Arc<dyn Fn(Stream, Rc<Slot>) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
 
 /// How a TCP connection is framed on a port.
 #[derive(Clone, Debug)]
@@ -146,7 +146,7 @@ impl Acceptor {
             match accepted {
                 Ok(socket) => {
                     let (serve, framing, memory) = (serve.clone(), framing.clone(), self.memory.clone());
-                    self.place(service, socket.peer(), move |this, place| async move {
+                    self.run_connection(service, socket.peer(), move |this, slot| async move {
                         let stream = match Stream::from_socket(socket) {
                             Ok(stream) => stream,
                             Err(e) => return lost(&e),
@@ -181,7 +181,7 @@ impl Acceptor {
                                 }
                             }
                         };
-                        converse(channel, place, member, &serve).await;
+                        converse(channel, slot, member, &serve).await;
                     });
                 }
                 Err(e) => self.pause(&e).await,
@@ -241,9 +241,9 @@ impl Acceptor {
 
     fn stream(&self, socket: Socket, service: Service, serve: &ServeStream) {
         let serve = serve.clone();
-        self.place(service, socket.peer(), move |_, place| async move {
+        self.run_connection(service, socket.peer(), move |_, slot| async move {
             match Stream::from_socket(socket) {
-                Ok(stream) => serve(stream, place).await,
+                Ok(stream) => serve(stream, slot).await,
                 Err(e) => lost(&e),
             }
         });
@@ -263,12 +263,12 @@ impl Acceptor {
                     Ok(mut incoming) => {
                         let (serve, memory) = (serve.clone(), self.memory.clone());
                         let service = messages.service();
-                        self.place(service, incoming.peer(), move |_, place| async move {
+                        self.run_connection(service, incoming.peer(), move |_, slot| async move {
                             let member = memory.join_rdma(incoming.peer());
                             // iWARP's staging buffers count as well.
                             incoming.charge(&member.rdma());
                             match establish(incoming, messages, member.rdma()).await {
-                                Ok(channel) => converse(channel, place, member, &serve).await,
+                                Ok(channel) => converse(channel, slot, member, &serve).await,
                                 Err(e) => lost(&e),
                             }
                         });
@@ -289,16 +289,16 @@ impl Acceptor {
 
     /// Runs `connection` on the next core if the quota has room for it. Until its peer is known it may be told to
     /// close.
-    fn place<F>(
+    fn run_connection<F>(
         &self,
         service: Service,
         peer: Peer,
-        connection: impl FnOnce(Acceptor, Rc<Place>) -> F + Send + 'static,
+        connection: impl FnOnce(Acceptor, Rc<Slot>) -> F + Send + 'static,
     ) where
         F: Future<Output = ()> + 'static,
     {
-        let place = match self.quotas.enter(service, peer) {
-            Ok(place) => place,
+        let slot = match self.quotas.enter(service, peer) {
+            Ok(slot) => slot,
             Err(full) => {
                 static REFUSED: LogLimit = LogLimit::new();
                 if let Some(left_out) = REFUSED.pass(rt::now()) {
@@ -311,9 +311,9 @@ impl Acceptor {
         let this = self.clone();
         self.cores.run(self.cores.next(), move || async move {
             let counted = Counted(this.connections.clone());
-            let place = Rc::new(place);
-            let notice = poll_fn(|cx| place.poll_unserved(cx));
-            if let Either::Right(_) = select(pin!(connection(this, place.clone())), pin!(notice)).await {
+            let slot = Rc::new(slot);
+            let notice = poll_fn(|cx| slot.poll_unserved(cx));
+            if let Either::Right(_) = select(pin!(connection(this, slot.clone())), pin!(notice)).await {
                 evicted(peer);
             }
             drop(counted);
@@ -371,12 +371,12 @@ async fn establish(
 
 /// Serves a channel. A connection told to close is treated as if its peer had left: requests that have begun finish
 /// normally.
-async fn converse(channel: Rc<dyn Channel>, place: Rc<Place>, member: Member, serve: &Serve) {
-    let placed = Rc::new(Placed { channel: channel.clone(), place: place.clone(), member });
+async fn converse(channel: Rc<dyn Channel>, slot: Rc<Slot>, member: Member, serve: &Serve) {
+    let placed = Rc::new(Placed { channel: channel.clone(), slot: slot.clone(), member });
     let serving = pin!(serve(placed.clone()));
-    let displaced = poll_fn(|cx| place.poll_notice(cx).map(|()| evicted));
+    let displaced = poll_fn(|cx| slot.poll_notice(cx).map(|()| evicted));
     let unread = poll_fn(|cx| placed.member.poll_notice(cx).map(|()| did_not_read));
-    place.serve();
+    slot.serve();
     if let Either::Right((told, serving)) = select(serving, select(displaced, unread)).await {
         match told {
             Either::Left((say, _)) => say(channel.peer()),

@@ -50,12 +50,12 @@ mod when;
 
 use std::process::ExitCode;
 
+use weft_machine::heap;
+
 use crate::args::{Args, Command};
 
-/// An operation makes a few short-lived allocations above the sizes that the system allocator serves fast: with it,
-/// malloc and free took a fifth of the instructions of an 8 KiB READ.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: heap::Allocator = heap::Allocator;
 
 fn main() -> ExitCode {
     let args = Args::of_line(std::env::args_os()).unwrap_or_else(|error| {

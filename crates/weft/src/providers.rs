@@ -1,5 +1,8 @@
 //! The table of RDMA providers: adding one is one line here.
 
+use std::io;
+use std::path::PathBuf;
+
 use weft_machine::Pool;
 use weft_machine::net::SourcePort;
 use weft_rdma::wrap::Wrapped;
@@ -54,6 +57,17 @@ pub(crate) fn of_kind(
     }
 }
 
+/// Why a provider is not available on this host.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unavailable {
+    /// The directory of its sockets cannot be used.
+    #[error("{}: {source}", .dir.display())]
+    Sockets { dir: PathBuf, source: io::Error },
+    /// There is no RDMA device.
+    #[error(transparent)]
+    Devices(rnic::Unavailable),
+}
+
 /// A provider as `weft rdma devices` lists it.
 pub(crate) struct Listed {
     /// "iwarp", "shm", "rnic".
@@ -61,7 +75,7 @@ pub(crate) struct Listed {
     /// The hosts or processes it reaches.
     pub reaches: &'static str,
     /// Its limits, or why it is not available here.
-    pub state: Result<Caps, String>,
+    pub state: Result<Caps, Unavailable>,
     /// Its devices or sockets, one line each.
     pub devices: Vec<String>,
 }
@@ -83,7 +97,7 @@ pub(crate) fn listed() -> Vec<Listed> {
             reaches: "processes of this user on this host",
             state: match weft_machine::shm::secure_dir(&shm_dir) {
                 Ok(_) => Ok(shm_provider(&pool).caps()),
-                Err(e) => Err(format!("{}: {e}", shm_dir.display())),
+                Err(source) => Err(Unavailable::Sockets { dir: shm_dir.clone(), source }),
             },
             devices: vec![format!("sockets in {}", shm_dir.display())],
         },
@@ -101,7 +115,7 @@ fn rnic_listed(pool: &Pool) -> Listed {
             state: Ok(rnic_provider(pool).caps()),
             devices: devices.iter().map(describe).collect(),
         },
-        Err(e) => Listed { name: "rnic", reaches, state: Err(e.to_string()), devices: Vec::new() },
+        Err(e) => Listed { name: "rnic", reaches, state: Err(Unavailable::Devices(e)), devices: Vec::new() },
     }
 }
 

@@ -21,7 +21,7 @@ use crate::fault::Misuse;
 use crate::out;
 use crate::password;
 use crate::serve::replica::config::{Address, Password};
-use crate::serve::replica::{UNPAIRED, few_and_distinct};
+use crate::serve::replica::{Misfit, few_and_distinct};
 use crate::status;
 
 /// Time limit for a command that waits for the other side.
@@ -88,10 +88,10 @@ fn wanted(args: ReplicaCreate) -> Result<Create, Failure> {
     let (host, theirs) = parse_to(&args.to)?;
     let their_volumes = theirs.unwrap_or_else(|| args.volumes.clone());
     if args.volumes.len() != their_volumes.len() {
-        return Err(Misuse::new(UNPAIRED).into());
+        return Err(Misuse::new(Misfit::Unpaired.to_string()).into());
     }
     for volumes in [&args.volumes, &their_volumes] {
-        few_and_distinct(volumes).map_err(Misuse::new)?;
+        few_and_distinct(volumes).map_err(|e| Misuse::new(e.to_string()))?;
     }
     Ok(Create {
         address: Address { compress: args.compress, ..address(&host, &args.other)? },

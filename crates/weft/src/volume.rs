@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use weft_machine::random;
 use weft_store::block::Medium;
 use weft_store::volume::superblock::Superblock;
-use weft_store::volume::{Create, Error, Known, Listed, Place, Volumes};
+use weft_store::volume::{Create, Error, Listed, RecordedVolume, Storage, Volumes};
 
 use crate::Failure;
 use crate::admin::{self, Request, Unanswered};
@@ -179,16 +179,16 @@ fn fits_memory(what: &str, size: u64) -> Result<(), Misuse> {
 
 fn wanted(args: &VolumeCreate) -> Result<Create, Failure> {
     let id = random::bytes()?;
-    let place = match (&args.file, &args.device) {
-        (Some(path), _) => Place::File(path.clone()),
-        (_, Some(path)) => Place::Device(path.clone()),
+    let storage = match (&args.file, &args.device) {
+        (Some(path), _) => Storage::File(path.clone()),
+        (_, Some(path)) => Storage::Device(path.clone()),
         _ => {
             args.size.map_or(Ok(()), |size| fits_memory("--size", size))?;
-            Place::Ram
+            Storage::Ram
         }
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    Ok(Create { place, size: args.size, allocate: args.allocate, direct: args.direct, id, created })
+    Ok(Create { storage, size: args.size, allocate: args.allocate, direct: args.direct, id, created })
 }
 
 fn print_list(out: &mut impl Write, volumes: &Volumes, list: &[Listed]) -> std::io::Result<()> {
@@ -199,16 +199,16 @@ fn print_list(out: &mut impl Write, volumes: &Volumes, list: &[Listed]) -> std::
     }
     let width = list.iter().map(|line| line.name.len()).max().unwrap_or(0).max("NAME".len());
     writeln!(out, "{:<width$}  {:>9}  {:>9}  {:<6}  PLACE", "NAME", "SIZE", "USED", "STATE")?;
-    for Listed { name, known } in list {
-        match known {
-            Ok(known) => {
-                let used = known.allocated.map_or("-".into(), human);
-                let state = if known.in_use { "in use" } else { "free" };
-                let size = human(known.superblock.size);
+    for Listed { name, volume } in list {
+        match volume {
+            Ok(volume) => {
+                let used = volume.allocated.map_or("-".into(), human);
+                let state = if volume.in_use { "in use" } else { "free" };
+                let size = human(volume.superblock.size);
                 writeln!(
                     out,
                     "{name:<width$}  {size:>9}  {used:>9}  {state:<6}  {}",
-                    place(&known.superblock)
+                    place(&volume.superblock)
                 )?;
             }
             Err(why) => writeln!(out, "{name:<width$}  {why}")?,
@@ -217,8 +217,8 @@ fn print_list(out: &mut impl Write, volumes: &Volumes, list: &[Listed]) -> std::
     Ok(())
 }
 
-fn print_info(out: &mut impl Write, known: &Known) -> std::io::Result<()> {
-    let Known { name, superblock, in_use, allocated } = known;
+fn print_info(out: &mut impl Write, volume: &RecordedVolume) -> std::io::Result<()> {
+    let RecordedVolume { name, superblock, in_use, allocated } = volume;
     writeln!(out, "name      {name}")?;
     writeln!(out, "size      {} ({} bytes)", human(superblock.size), superblock.size)?;
     writeln!(out, "place     {}", place(superblock))?;
@@ -231,14 +231,14 @@ fn print_info(out: &mut impl Write, known: &Known) -> std::io::Result<()> {
 }
 
 fn listed(line: &Listed) -> Value {
-    match &line.known {
-        Ok(known) => value(known),
+    match &line.volume {
+        Ok(volume) => value(volume),
         Err(why) => json!({"name": line.name, "error": why.to_string()}),
     }
 }
 
-fn value(known: &Known) -> Value {
-    let Known { name, superblock, in_use, allocated } = known;
+fn value(volume: &RecordedVolume) -> Value {
+    let RecordedVolume { name, superblock, in_use, allocated } = volume;
     json!({
         "name": name,
         "size": superblock.size,

@@ -24,17 +24,17 @@ thread_local! {
 }
 
 /// A connection's entry in this core's list; removed on drop (on the same core).
-pub(crate) struct Place(u64);
+pub(crate) struct ConnectionEntry(u64);
 
 /// Adds a connection of this core.
-pub(crate) fn enter(look: impl Fn() -> Connection + 'static) -> Place {
+pub(crate) fn enter(look: impl Fn() -> Connection + 'static) -> ConnectionEntry {
     let n = ENTERED.get();
     ENTERED.set(n + 1);
     CONNECTIONS.with_borrow_mut(|connections| connections.insert(n, Box::new(look)));
-    Place(n)
+    ConnectionEntry(n)
 }
 
-impl Drop for Place {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         // When a thread ends, its list may have been dropped first. The closure is dropped after the borrow has
         // ended, because it may hold the last reference to the connection.
@@ -55,8 +55,16 @@ struct Gathered {
     waker: Option<Waker>,
 }
 
-/// The connections of all cores. An error says how many cores did not answer.
-pub(crate) async fn everywhere(cores: &Cores) -> Result<Vec<Connection>, String> {
+/// Cores that did not answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("{silent} of {cores} cores did not answer within {} s", CORE_ANSWERS_WITHIN.as_secs())]
+pub(crate) struct Silent {
+    silent: usize,
+    cores: usize,
+}
+
+/// The connections of all cores.
+pub(crate) async fn everywhere(cores: &Cores) -> Result<Vec<Connection>, Silent> {
     let gathered = Arc::new(Mutex::new(Gathered::default()));
     for core in 0..cores.len() {
         let gathered = gathered.clone();
@@ -81,11 +89,6 @@ pub(crate) async fn everywhere(cores: &Cores) -> Result<Vec<Connection>, String>
     });
     rt::timeout(CORE_ANSWERS_WITHIN, all).await.map_err(|_| {
         let answered = gathered.lock().unwrap_or_else(PoisonError::into_inner).answered;
-        format!(
-            "{} of {} cores did not answer within {} s",
-            cores.len() - answered,
-            cores.len(),
-            CORE_ANSWERS_WITHIN.as_secs()
-        )
+        Silent { silent: cores.len() - answered, cores: cores.len() }
     })
 }

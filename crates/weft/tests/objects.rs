@@ -56,7 +56,7 @@ async fn late(what: &str) -> Late {
 fn shelf(folder: &tempfile::TempDir) -> Shelf<volumes::Volumes> {
     let known = volume::Volumes::at(folder.path());
     let create = volume::Create {
-        place: volume::Place::Ram,
+        storage: volume::Storage::Ram,
         size: Some(VOLUME as u64),
         allocate: false,
         direct: false,

@@ -8,7 +8,8 @@
 //!   Plan           1 operation | 1 mode | 2 flags (1: check, 2: both ways) | 2 depth | 4 size
 //!   Welcome        nothing
 //!   Refusal        2 reason | 2 largest depth | 4 largest size
-//! message:         1 kind | 1 zero | 2 number of places | 8 a | 8 b | 8 c | places, each 4 STag | 8 tagged offset
+//! message:         1 kind | 1 zero | 2 number of addresses | 8 a | 8 b | 8 c | addresses
+//!   address        4 STag | 8 tagged offset
 //! ```
 //!
 //! One connection measures one plan, so receive buffers have one size from the start. The version comes first:
@@ -17,13 +18,13 @@
 /// The protocol version of this module.
 pub const VERSION: u16 = 2;
 /// Most regions that one message can name.
-pub const MAX_PLACES: usize = 128;
+pub const MAX_ADDRESSES: usize = 128;
 /// Largest message, in bytes.
-pub const MAX_MESSAGE: usize = HEAD_LEN + MAX_PLACES * PLACE_LEN;
+pub const MAX_MESSAGE: usize = HEAD_LEN + MAX_ADDRESSES * ADDRESS_LEN;
 
 const MAGIC: [u8; 8] = *b"WeftPerf";
 const HEAD_LEN: usize = 28;
-const PLACE_LEN: usize = 12;
+const ADDRESS_LEN: usize = 12;
 const FLAG_CHECK: u16 = 1;
 const FLAG_BOTH_WAYS: u16 = 2;
 
@@ -99,9 +100,9 @@ pub enum Reason {
     Other(u16),
 }
 
-/// Location of a region.
+/// The address of a registered region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RegionAddress {
     /// Steering tag.
     pub stag: u32,
     /// Tagged offset of its first byte.
@@ -114,12 +115,12 @@ pub enum Message {
     /// From the client, first: its own regions.
     Begin {
         /// One per slot if the server is to write or read, else none.
-        places: Vec<Place>,
+        addresses: Vec<RegionAddress>,
     },
     /// From the server: it is ready.
     Ready {
         /// One per slot.
-        places: Vec<Place>,
+        addresses: Vec<RegionAddress>,
     },
     /// From the client: a batch of operations follows.
     Batch {
@@ -128,7 +129,7 @@ pub enum Message {
         /// Number of the first operation.
         first: u64,
         /// The client's regions from now on, if checking has replaced them.
-        places: Vec<Place>,
+        addresses: Vec<RegionAddress>,
     },
     /// From the server: go ahead.
     Go,
@@ -143,7 +144,7 @@ pub enum Message {
         /// CPU time of the server process, in nanoseconds.
         cpu_ns: u64,
         /// The server's regions from now on, if checking has replaced them.
-        places: Vec<Place>,
+        addresses: Vec<RegionAddress>,
     },
     /// From the server: Sends of this batch that it has consumed; their receive buffers are posted again.
     Consumed {
@@ -306,21 +307,21 @@ impl Message {
         if zero != 0 {
             return Err(Malformed::Unknown("flag"));
         }
-        if count > MAX_PLACES || rest.len() != count * PLACE_LEN {
+        if count > MAX_ADDRESSES || rest.len() != count * ADDRESS_LEN {
             return Err(Malformed::Length(bytes.len()));
         }
-        let mut places = Vec::with_capacity(count);
+        let mut addresses = Vec::with_capacity(count);
         for _ in 0..count {
             let stag = u32::from_be_bytes(take(&mut rest)?);
-            places.push(Place { stag, offset: u64::from_be_bytes(take(&mut rest)?) });
+            addresses.push(RegionAddress { stag, offset: u64::from_be_bytes(take(&mut rest)?) });
         }
         let message = match kind {
-            1 => Message::Begin { places },
-            2 => Message::Ready { places },
-            3 => Message::Batch { operations: a, first: b, places },
+            1 => Message::Begin { addresses },
+            2 => Message::Ready { addresses },
+            3 => Message::Batch { operations: a, first: b, addresses },
             4 => Message::Go,
             5 => Message::Finish,
-            6 => Message::Done { operations: a, mismatches: b, cpu_ns: c, places },
+            6 => Message::Done { operations: a, mismatches: b, cpu_ns: c, addresses },
             7 => Message::Consumed { operations: a },
             _ => return Err(Malformed::Unknown("kind of message")),
         };
@@ -331,26 +332,26 @@ impl Message {
     ///
     /// # Panics
     ///
-    /// With more than [`MAX_PLACES`] places.
+    /// With more than [`MAX_ADDRESSES`] addresses.
     pub fn emit(&self) -> Vec<u8> {
-        let (kind, words, places): (u8, [u64; 3], &[Place]) = match self {
-            Message::Begin { places } => (1, [0; 3], places),
-            Message::Ready { places } => (2, [0; 3], places),
-            Message::Batch { operations, first, places } => (3, [*operations, *first, 0], places),
+        let (kind, words, addresses): (u8, [u64; 3], &[RegionAddress]) = match self {
+            Message::Begin { addresses } => (1, [0; 3], addresses),
+            Message::Ready { addresses } => (2, [0; 3], addresses),
+            Message::Batch { operations, first, addresses } => (3, [*operations, *first, 0], addresses),
             Message::Go => (4, [0; 3], &[]),
             Message::Finish => (5, [0; 3], &[]),
-            Message::Done { operations, mismatches, cpu_ns, places } => {
-                (6, [*operations, *mismatches, *cpu_ns], places)
+            Message::Done { operations, mismatches, cpu_ns, addresses } => {
+                (6, [*operations, *mismatches, *cpu_ns], addresses)
             }
             Message::Consumed { operations } => (7, [*operations, 0, 0], &[]),
         };
-        assert!(places.len() <= MAX_PLACES);
+        assert!(addresses.len() <= MAX_ADDRESSES);
         let mut bytes = vec![kind, 0];
-        bytes.extend((places.len() as u16).to_be_bytes());
+        bytes.extend((addresses.len() as u16).to_be_bytes());
         words.iter().for_each(|word| bytes.extend(word.to_be_bytes()));
-        for place in places {
-            bytes.extend(place.stag.to_be_bytes());
-            bytes.extend(place.offset.to_be_bytes());
+        for address in addresses {
+            bytes.extend(address.stag.to_be_bytes());
+            bytes.extend(address.offset.to_be_bytes());
         }
         bytes
     }

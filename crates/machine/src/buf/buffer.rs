@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::pool::Chunk;
-use super::{Mapping, Pool, count};
+use super::arena::Piece;
+use super::memory::{Handle, Memory};
+use super::{Mapping, count};
 
 /// An exclusive, page-aligned buffer: bytes up to `len`, room up to `capacity`.
 pub struct Buf {
@@ -88,11 +89,6 @@ impl Buf {
         Bytes::from_owner(self)
     }
 
-    /// The position of this memory for a peer that maps our slabs; see [`Window::location`].
-    pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
-        self.chunk.location(self.ptr, pool)
-    }
-
     /// Gives up exclusive access: the first `len` bytes become memory that others may write.
     pub fn into_window(self) -> Window {
         Window { chunk: self.chunk, ptr: self.ptr, len: self.len, cap: self.cap }
@@ -126,8 +122,8 @@ impl AsRef<[u8]> for Buf {
 /// and by socket reads and writes.
 #[derive(Clone)]
 pub struct Window {
-    chunk: Arc<Chunk>,
-    ptr: NonNull<u8>,
+    pub(super) chunk: Arc<Chunk>,
+    pub(super) ptr: NonNull<u8>,
     pub(super) len: usize,
     cap: usize,
 }
@@ -218,12 +214,6 @@ impl Window {
         Ok(Buf { chunk: self.chunk, ptr: self.ptr, cap: self.cap, len: self.len })
     }
 
-    /// The position of this memory for a peer that maps our slabs: (slab number, offset in it). `None` if it is not of
-    /// `pool`.
-    pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
-        self.chunk.location(self.ptr, pool)
-    }
-
     /// The address of the memory, for a device that takes it as a number (see `rdma::rnic`).
     pub fn address(&self) -> usize {
         self.ptr.as_ptr() as usize
@@ -232,5 +222,34 @@ impl Window {
     /// The address, for system calls in this crate.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
+    }
+}
+
+/// Keeps a piece of memory alive, and gives it back to its share on drop.
+pub(super) enum Chunk {
+    /// A piece of a slab, at address `start`. The pool keeps its slabs mapped as long as it lives, so a reference to
+    /// a share is enough.
+    Pooled { share: Arc<Handle>, piece: Piece, start: usize },
+    /// A mapping of a peer's memory.
+    Foreign { _mapping: Arc<Mapping> },
+}
+
+impl Chunk {
+    /// The position of `ptr` in its slab, if that belongs to `memory`.
+    pub(super) fn location(&self, ptr: NonNull<u8>, memory: &Arc<Memory>) -> Option<(u32, u64)> {
+        let Chunk::Pooled { share, piece, start } = self else { return None };
+        if !Arc::ptr_eq(&share.memory, memory) {
+            return None;
+        }
+        let into_piece = ptr.as_ptr() as usize - start;
+        Some((piece.slab, (piece.offset() + into_piece) as u64))
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Chunk::Pooled { share, piece, .. } = self {
+            share.give(*piece);
+        }
     }
 }

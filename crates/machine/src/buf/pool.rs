@@ -5,18 +5,19 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use thiserror::Error;
 
 use super::arena::{Arena, Mappings, Piece};
-use super::budget::{Budget, ROOT, Wakers};
+use super::budget::{Budget, ROOT};
+use super::buffer::Chunk;
 use super::cache::Caches;
+use super::memory::{Handle, Memory};
 use super::waiting::{QueuedRequest, Waiting};
-use super::{Buf, CACHED_ORDERS, MAX_BUF, MIN_BUF, Mapping, order_of};
+use super::{Buf, MAX_BUF, MIN_BUF, Mapping, Window, order_of};
 
 /// Unidentified peers may hold one in this many of a pool's bytes.
 const STRANGERS_SHARE: usize = 8;
@@ -31,39 +32,6 @@ pub struct OverLimit {
     pub wanted_bytes: usize,
     /// The limit.
     pub limit_bytes: usize,
-}
-
-pub(super) struct Memory {
-    mappings: Mappings,
-    caches: Caches,
-    budget: Mutex<Budget>,
-}
-
-impl Memory {
-    // Only a failed small allocation can panic while the lock is held; the budget is consistent even then.
-    fn lock(&self) -> MutexGuard<'_, Budget> {
-        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Runs `change` under the lock, and its wakers afterwards.
-    fn with<T>(&self, change: impl FnOnce(&mut Budget, &Caches, &mut Wakers) -> T) -> T {
-        let mut wakers = Wakers::default();
-        let result = change(&mut self.lock(), &self.caches, &mut wakers);
-        wakers.wake();
-        result
-    }
-}
-
-/// The common part of a share's handles.
-struct Handle {
-    memory: Arc<Memory>,
-    share: usize,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.memory.lock().let_go(self.share);
-    }
 }
 
 /// Slabs with a limit, or a share of them. Clones share it.
@@ -183,7 +151,7 @@ impl Pool {
     pub fn try_alloc(&self, capacity: usize) -> Option<Buf> {
         let order = order_of(capacity).expect("buffer request above MAX_BUF");
         let memory = self.memory();
-        if self.caches(order)
+        if self.0.caches(order)
             && let Some(piece) = memory.caches.take(order)
         {
             return Some(self.wrap(piece));
@@ -246,7 +214,7 @@ impl Pool {
     }
 
     fn poll_pieces(&self, cx: &mut Context<'_>, orders: &[u8], waiting: &mut Waiting) -> Poll<Vec<Piece>> {
-        if !waiting.is_for(self, orders) {
+        if !waiting.is_for(&self.0, orders) {
             waiting.leave();
         }
         if let Some(id) = waiting.place() {
@@ -263,15 +231,10 @@ impl Pool {
         match taken {
             Ok(pieces) => Poll::Ready(pieces),
             Err(id) => {
-                waiting.enter(QueuedRequest { pool: self.clone(), id, orders: orders.to_vec() });
+                waiting.enter(QueuedRequest { share: self.0.clone(), id, orders: orders.to_vec() });
                 Poll::Pending
             }
         }
-    }
-
-    /// Cancels request `id`.
-    pub(super) fn give_up(&self, id: u64) {
-        self.memory().with(|budget, caches, wakers| budget.give_up(id, caches, wakers));
     }
 
     fn orders(&self, capacities: &[usize]) -> Result<Vec<u8>, OverLimit> {
@@ -362,61 +325,30 @@ impl Pool {
         &self.0.memory
     }
 
-    pub(super) fn is(&self, other: &Pool) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// Whether blocks of this order use the caches, whose blocks belong to the whole pool.
-    fn caches(&self, order: u8) -> bool {
-        self.0.share == ROOT && usize::from(order) < CACHED_ORDERS
-    }
-
     fn wrap(&self, piece: Piece) -> Buf {
         let mapping = self.memory().mappings.get(piece.slab).expect("slabs stay");
         // SAFETY: the piece lies within its slab, so the pointer stays inside the mapping.
         let ptr = unsafe { mapping.base.add(piece.offset()) };
-        let chunk = Chunk::Pooled { pool: self.clone(), piece, start: ptr.as_ptr() as usize };
+        let chunk = Chunk::Pooled { share: self.0.clone(), piece, start: ptr.as_ptr() as usize };
         Buf { chunk: Arc::new(chunk), ptr, cap: piece.bytes(), len: 0 }
     }
 
     fn wrap_all(&self, pieces: Vec<Piece>) -> Vec<Buf> {
         pieces.into_iter().map(|piece| self.wrap(piece)).collect()
     }
+}
 
-    fn give(&self, piece: Piece) {
-        let memory = self.memory();
-        if self.caches(piece.order) && memory.caches.keep(piece) {
-            return;
-        }
-        memory.with(|budget, caches, wakers| budget.give(self.0.share, piece, caches, wakers));
+impl Buf {
+    /// The position of this memory for a peer that maps our slabs; see [`Window::location`].
+    pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
+        self.chunk.location(self.ptr, pool.memory())
     }
 }
 
-/// Keeps a piece of memory alive, and gives it back to the pool on drop.
-pub(super) enum Chunk {
-    /// A piece of a slab, at address `start`. The pool keeps its slabs mapped as long as it lives, so a reference to
-    /// the pool is enough.
-    Pooled { pool: Pool, piece: Piece, start: usize },
-    /// A mapping of a peer's memory.
-    Foreign { _mapping: Arc<Mapping> },
-}
-
-impl Chunk {
-    /// The position of `ptr` in its slab, if that belongs to `pool`, or to the pool that `pool` is a share of.
-    pub(super) fn location(&self, ptr: NonNull<u8>, pool: &Pool) -> Option<(u32, u64)> {
-        let Chunk::Pooled { pool: owner, piece, start } = self else { return None };
-        if !Arc::ptr_eq(owner.memory(), pool.memory()) {
-            return None;
-        }
-        let into_piece = ptr.as_ptr() as usize - start;
-        Some((piece.slab, (piece.offset() + into_piece) as u64))
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        if let Chunk::Pooled { pool, piece, .. } = self {
-            pool.give(*piece);
-        }
+impl Window {
+    /// The position of this memory for a peer that maps our slabs: (slab number, offset in it). `None` if it is not of
+    /// `pool`.
+    pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
+        self.chunk.location(self.ptr, pool.memory())
     }
 }

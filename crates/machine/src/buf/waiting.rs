@@ -1,8 +1,9 @@
 //! A position in the queue for memory.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::Pool;
+use super::memory::Handle;
 
 /// A request's position in the queue between two polls of it: empty until the request has to wait. Dropping it leaves
 /// the queue and releases what was granted meanwhile, so that the next request is served.
@@ -10,7 +11,7 @@ use super::Pool;
 pub struct Waiting(Option<QueuedRequest>);
 
 pub(super) struct QueuedRequest {
-    pub(super) pool: Pool,
+    pub(super) share: Arc<Handle>,
     pub(super) id: u64,
     pub(super) orders: Vec<u8>,
 }
@@ -29,14 +30,14 @@ impl Waiting {
 
     /// Leaves the queue.
     pub fn leave(&mut self) {
-        if let Some(QueuedRequest { pool, id, .. }) = self.0.take() {
-            pool.give_up(id);
+        if let Some(QueuedRequest { share, id, .. }) = self.0.take() {
+            share.give_up(id);
         }
     }
 
-    /// Whether this waits for exactly these blocks of `pool`.
-    pub(super) fn is_for(&self, pool: &Pool, orders: &[u8]) -> bool {
-        self.0.as_ref().is_some_and(|place| place.pool.is(pool) && place.orders == orders)
+    /// Whether this waits for exactly these blocks of `share`.
+    pub(super) fn is_for(&self, share: &Arc<Handle>, orders: &[u8]) -> bool {
+        self.0.as_ref().is_some_and(|place| Arc::ptr_eq(&place.share, share) && place.orders == orders)
     }
 
     pub(super) fn place(&self) -> Option<u64> {

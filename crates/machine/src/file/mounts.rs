@@ -9,13 +9,11 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-
-use super::system::{self, Device};
 
 /// The shortest time between two readings: a host that starts containers changes its table hundreds of times a second.
 const READ_EVERY: Duration = Duration::from_millis(100);
@@ -54,6 +52,9 @@ const REMOTE: [&str; 29] = [
     "vmhgfs",
     "wekafs",
 ];
+
+/// Major and minor number of a device, as in statx(2).
+pub type Device = (u32, u32);
 
 /// One line of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,6 +108,8 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 
 /// All mounts, from the last reading.
 static TABLE: Mutex<Option<Arc<Vec<Mount>>>> = Mutex::new(None);
+/// Gets each new table.
+static LEARN: OnceLock<fn(&[Mount])> = OnceLock::new();
 /// Incremented by each reading.
 static READINGS: AtomicU64 = AtomicU64::new(0);
 
@@ -132,6 +135,12 @@ pub fn mounts() -> Arc<Vec<Mount>> {
     table().clone().unwrap_or_default()
 }
 
+/// From now on `learn` gets each new table, before [`readings`] changes. There is one such function; it is known before the
+/// file systems that it updates.
+pub(super) fn notify(learn: fn(&[Mount])) {
+    LEARN.get_or_init(|| learn);
+}
+
 fn read() {
     let mut bytes = Vec::new();
     let read = File::open("/proc/self/mountinfo")
@@ -141,7 +150,9 @@ fn read() {
     }
     let mounts: Arc<Vec<Mount>> = Arc::new(parse(&bytes));
     *table() = Some(mounts.clone());
-    system::learn(&mounts);
+    if let Some(learn) = LEARN.get() {
+        learn(&mounts);
+    }
     READINGS.fetch_add(1, Ordering::Release);
 }
 

@@ -29,6 +29,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+pub use super::mounts::Device;
 use super::mounts::{self, Mount};
 use crate::clock::Time;
 use crate::rt::tickets::Tickets;
@@ -51,6 +52,7 @@ pub const SHARED_PLACES: usize = 96;
 /// Calls of all file systems that run at once. Together with those of [`rt`]'s kinds they are fewer than the worker
 /// threads that a core may have.
 pub const ALL_PLACES: usize = 160;
+const _: () = assert!(rt::ALL_KINDS + ALL_PLACES <= rt::WORKERS, "each call finds a worker");
 /// Calls that wait for a place of a file system.
 pub const MAX_WAITING: usize = 1024;
 /// The longest wait for a place.
@@ -61,9 +63,6 @@ pub const MAX_CLOSING: usize = 256;
 const CLOSER_IDLE: Duration = Duration::from_secs(10);
 /// How often the log repeats that a file system does not answer.
 const REMIND: Duration = Duration::from_secs(60);
-
-/// Major and minor number of a device, as in statx(2).
-pub type Device = (u32, u32);
 
 /// A file system has no place for another call, because those that have begun do not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -162,7 +161,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Updates the file systems after a change of the mounts. A device that is not among them keeps its state: it may still
 /// be in use.
-pub(super) fn learn(mounts: &[Mount]) {
+fn learn(mounts: &[Mount]) {
     for (device, system) in &*lock(&ALL) {
         if let (Some(system), Some(mount)) = (system.upgrade(), mounts.iter().find(|m| m.device == *device)) {
             system.is_remote.store(mount.is_remote(), Ordering::Release);
@@ -174,6 +173,7 @@ pub(super) fn learn(mounts: &[Mount]) {
 impl FileSystem {
     /// The file system of a device.
     pub fn of(device: Device) -> Arc<FileSystem> {
+        mounts::notify(learn);
         // Called outside the lock, because the first call reads the table of mounts and updates the known file systems.
         let mounts = mounts::mounts();
         let mut all = lock(&ALL);

@@ -24,7 +24,7 @@ use compio_runtime::{Runtime, RuntimeBuilder};
 use super::crowd::{self, Crowd};
 use super::spin::{SPIN_MAX, Spin};
 use super::watchdog::{Beat, NO_CORE};
-use super::{poller, readiness, turn};
+use super::{background, poller, readiness, turn};
 
 /// Wakes of one core by tasks of other cores that can be queued at once; further ones make the waking core wait.
 const REMOTE_WAKES: usize = 4096;
@@ -168,20 +168,30 @@ impl Drop for SpinInhibitor {
     }
 }
 
-/// A task's future that counts its polls.
+/// A task's future that counts its polls, and waits for its turn if it used up the last one.
 pub(super) struct Counted<F> {
-    pub(super) future: F,
-    pub(super) spawned: &'static Location<'static>,
+    future: F,
+    spawned: &'static Location<'static>,
+    place: background::Place,
+}
+
+impl<F> Counted<F> {
+    pub(super) fn new(future: F, spawned: &'static Location<'static>) -> Counted<F> {
+        Counted { future, spawned, place: background::Place::default() }
+    }
 }
 
 impl<F: Future> Future for Counted<F> {
     type Output = F::Output;
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(ticks) = self.place.turn(cx) else { return Poll::Pending };
         TASK_POLLS.set(TASK_POLLS.get().wrapping_add(1));
         BEAT.get().runs(self.spawned);
-        turn::begin();
+        turn::begin(ticks);
         // SAFETY: the future is never moved out of a pinned `Counted`, which has no Drop of its own.
-        unsafe { self.map_unchecked_mut(|counted| &mut counted.future) }.poll(cx)
+        let polled = unsafe { self.as_mut().map_unchecked_mut(|counted| &mut counted.future) }.poll(cx);
+        self.place.ran();
+        polled
     }
 }
 
@@ -245,12 +255,14 @@ pub(super) fn block_on<F: Future>(
     beat.begin();
     let set = readiness::Set::new()?;
     let _entered = set.enter();
+    let outer_background = background::replace(background::Queue::default());
     let result = catch_unwind(AssertUnwindSafe(|| {
         runtime.enter(|| Ok(Core::new(&runtime, options, &shared, beat, set)?.run_to_end(future)))
     }));
     // The tasks are dropped here, after a panic has been caught: dropping futures while unwinding would leak them.
     // Their list is being iterated meanwhile, so tasks that they spawn are not added.
     let outer_stops = STOPS.replace(true);
+    drop(background::replace(outer_background));
     drop(runtime);
     STOPS.set(outer_stops);
     beat.sleeps();
@@ -268,6 +280,7 @@ struct Core<'a> {
     crowd: Crowd,
     /// Turns of the loop and of its spins, to count work that is not done in each.
     turns: u32,
+    main_polls: u64,
     /// When timers were last checked.
     looked: Cell<Instant>,
     /// Whether the last event came from a poller (a ring in shared memory) or the kernel.
@@ -295,6 +308,7 @@ impl<'a> Core<'a> {
             spin: Spin::new(options.spin_max),
             crowd: Crowd::new(),
             turns: 0,
+            main_polls: 0,
             looked: Cell::new(Instant::now()),
             news_by_poller: false,
             counters,
@@ -309,17 +323,26 @@ impl<'a> Core<'a> {
         loop {
             self.beat.turn();
             if self.main.woken.swap(false, Ordering::AcqRel) {
-                turn::begin();
+                self.main_polls = self.main_polls.wrapping_add(1);
+                turn::begin(turn::TURN_TICKS);
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return output;
                 }
             }
             let more = self.runtime.run();
             let news = self.ask_pollers();
-            if more || news || self.main_woken() {
+            // Sockets are checked before a task in the background gets a turn: what has arrived goes first.
+            let collected = !background::is_empty();
+            if collected {
+                self.collect_readiness();
+            }
+            let background = background::offer(TASK_POLLS.get().wrapping_add(self.main_polls));
+            if more || news || background || self.main_woken() {
                 // There is work, but the kernel must be checked in between, or a busy task would starve the sockets.
                 self.turns = self.turns.wrapping_add(1);
-                self.collect_in_turn();
+                if !collected {
+                    self.collect_in_turn();
+                }
                 let every = if BLOCKING.get() > 0 { TURNS_PER_BLOCKING } else { TURNS_PER_TIMERS };
                 if self.turns.is_multiple_of(every) || self.looked.get().elapsed() >= TIMERS_LATE_MAX {
                     self.look_at_compio();
@@ -389,6 +412,7 @@ impl<'a> Core<'a> {
             if (0..LOOKS_PER_TURN).any(|_| self.ask_pollers())
                 || more
                 || TASK_POLLS.get() != polls
+                || !background::is_empty()
                 || self.main_woken()
             {
                 break true;

@@ -621,6 +621,83 @@ fn who_yields_waits_for_another_poll_of_the_whole_task() {
     });
 }
 
+/// Runs until its turn is over, again and again, and counts its turns.
+fn spawn_busy(turns: &Rc<Cell<usize>>) -> Task<()> {
+    let turns = turns.clone();
+    spawn(async move {
+        loop {
+            turns.set(turns.get() + 1);
+            while !turn_is_over() {
+                std::hint::spin_loop();
+            }
+            yield_if_due().await;
+        }
+    })
+}
+
+#[test]
+fn who_has_little_to_do_does_not_wait_for_all_who_have_much() {
+    const BUSY: usize = 10;
+    const ROUNDS: usize = 20;
+    on_each_driver(|| async {
+        let turns = Rc::new(Cell::new(0));
+        let busy: Vec<_> = (0..BUSY).map(|_| spawn_busy(&turns)).collect();
+        // Each shows in a turn that it has much to do.
+        while turns.get() < 2 * BUSY {
+            yield_now().await;
+        }
+        let before = turns.get();
+        spawn(async {
+            for _ in 0..ROUNDS {
+                yield_now().await;
+            }
+        })
+        .await;
+        assert!(turns.get() <= before + ROUNDS + 2, "{} turns", turns.get() - before);
+        drop(busy);
+    });
+}
+
+#[test]
+fn who_has_much_to_do_gets_turns_beside_others_without_a_pause() {
+    on_each_driver(|| async {
+        let turns = Rc::new(Cell::new(0));
+        let (first, second) = (spawn_busy(&turns), spawn_busy(&turns));
+        let restless = spawn(async {
+            loop {
+                yield_now().await;
+            }
+        });
+        while turns.get() < 10 {
+            yield_now().await;
+        }
+        // One that ends while it waits takes nobody's turn.
+        drop(first);
+        let before = turns.get();
+        while turns.get() < before + 5 {
+            yield_now().await;
+        }
+        drop((second, restless));
+    });
+}
+
+/// The core sleeps or spins when a timer wakes the task, which then has to wait in the background: nothing else happens
+/// that would wake the core again.
+#[test]
+fn who_used_up_a_turn_and_slept_runs_when_it_is_woken() {
+    on_each_driver(|| async {
+        spawn(async {
+            for micros in [5, 10, 20, 30, 50, 100, 1000, 5000] {
+                while !turn_is_over() {
+                    std::hint::spin_loop();
+                }
+                sleep(Duration::from_micros(micros)).await;
+            }
+        })
+        .await;
+    });
+}
+
 #[test]
 fn no_turn_ends_outside_a_core() {
     assert!(!turn_is_over());

@@ -6,6 +6,8 @@
 //! listing. The state is the clock of each thread's turn. A single system call is not bounded; one that may take long
 //! runs on a worker.
 //!
+//! A task whose turn is over gets its next one in the background, see [`super::background`].
+//!
 //! A check reads the processor's time-stamp counter and compares. In a simulation turns do not end, because its time
 //! stands still while a task runs; [`crate::sim::Sim::short_turns`] ends one at every second check.
 
@@ -17,16 +19,20 @@ use std::task::{Context, Poll};
 /// The longest turn: two milliseconds at 3 GHz. Slow and fast processors may differ by a factor of two; nothing depends
 /// on it.
 #[cfg(target_arch = "x86_64")]
-const TURN_TICKS: u64 = 6_000_000;
+pub(super) const TURN_TICKS: u64 = 6_000_000;
 /// The longest turn in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
-const TURN_TICKS: u64 = 2_000_000;
+pub(super) const TURN_TICKS: u64 = 2_000_000;
 /// The most polls that a task gives way for, after a turn of as many times the limit.
 const MOST_ROUNDS: u64 = 64;
 
 struct TurnClock {
     /// When the running task was polled; [`NEVER`] if turns do not end.
     began: Cell<u64>,
+    /// How many ticks it has.
+    limit: Cell<u64>,
+    /// Whether the task has been told that it is over, or gives way for an earlier one.
+    spent: Cell<bool>,
     /// Changes with every turn.
     number: Cell<u64>,
     /// Checks that a turn may still make after its time is up: none except in a simulation with short turns.
@@ -41,6 +47,8 @@ thread_local! {
     static TURN: TurnClock = const {
         TurnClock {
             began: Cell::new(NEVER),
+            limit: Cell::new(TURN_TICKS),
+            spent: Cell::new(false),
             number: Cell::new(0),
             looks_left: Cell::new(0),
             simulated: Cell::new(false),
@@ -49,28 +57,43 @@ thread_local! {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn ticks() -> u64 {
+pub(super) fn ticks() -> u64 {
     // SAFETY: every processor of this architecture has the instruction, and Linux lets programs use it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn ticks() -> u64 {
+pub(super) fn ticks() -> u64 {
     crate::clock::Time::monotonic().as_nanos()
 }
 
-/// A task of this thread is about to be polled.
-pub(super) fn begin() {
+/// A task of this thread is about to be polled, for this many ticks.
+#[inline]
+pub(super) fn begin(limit: u64) {
     TURN.with(|turn| {
         turn.began.set(ticks());
+        turn.limit.set(limit);
+        turn.spent.set(false);
         turn.number.set(turn.number.get().wrapping_add(1));
     });
 }
 
-/// The same in a simulation.
+/// Whether the task that was just polled has used up its turn, or gives way for an earlier one.
+#[inline]
+pub(super) fn is_spent() -> bool {
+    TURN.with(|turn| turn.spent.get())
+}
+
+/// How long it has lasted, in ticks.
+pub(super) fn lasts() -> u64 {
+    TURN.with(TurnClock::lasts)
+}
+
+/// The same as [`begin`] in a simulation.
 pub(crate) fn begin_simulated(short: bool) {
     TURN.with(|turn| {
         turn.began.set(if short { 0 } else { NEVER });
+        turn.limit.set(TURN_TICKS);
         turn.looks_left.set(1);
         turn.simulated.set(true);
         turn.number.set(turn.number.get().wrapping_add(1));
@@ -92,7 +115,7 @@ impl TurnClock {
     }
 
     fn is_over(&self) -> bool {
-        self.lasts() >= TURN_TICKS && self.is_really_over()
+        self.lasts() >= self.limit.get() && self.is_really_over()
     }
 
     #[cold]
@@ -102,6 +125,7 @@ impl TurnClock {
             self.looks_left.set(left - 1);
             return false;
         }
+        self.spent.set(true);
         true
     }
 
@@ -156,6 +180,7 @@ impl Future for YieldIfDue {
                     return Poll::Ready(());
                 }
                 self.waits = Some(waits);
+                turn.spent.set(true);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use super::net::{Network, SharedPipe};
+use super::network::{Network, SharedPipe};
 use super::rng::Rng;
 use super::trace::{Event, Trace};
 use crate::clock::Time;

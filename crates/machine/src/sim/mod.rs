@@ -9,6 +9,7 @@ mod executor;
 mod faults;
 mod log;
 pub(crate) mod net;
+mod network;
 mod rng;
 mod script;
 mod trace;

@@ -1,148 +1,31 @@
-//! Simulated TCP: listeners by address, connections as two pipes.
+//! Simulated TCP: what listeners and connections do in the running world.
 //!
-//! It owns the bytes in flight. Packets are not simulated; a pipe delivers a stream in order, late, in pieces, and
-//! sometimes not at all (see [`super::Faults`]).
+//! Packets are not simulated; a pipe delivers a stream in order, late, in pieces, and sometimes not at all (see
+//! [`super::Faults`]). `network` has the state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::executor::{World, current};
-use super::faults::{Cut, CutHow, Faults, Side};
+use super::faults::{Cut, CutHow, Side};
+pub(crate) use super::network::Stream;
+use super::network::{Backlog, Pipe, SharedPipe, lock, wake};
 use super::trace::Event;
 use crate::clock::Time;
 
 /// Connections that wait for an accept; more are refused.
 const BACKLOG: usize = 128;
-/// The first port given to a caller that asks for any port.
-const FIRST_FREE_PORT: u16 = 49152;
-
-/// The network of a world.
-#[derive(Default)]
-pub(crate) struct Network {
-    pub(super) faults: Faults,
-    listeners: BTreeMap<SocketAddr, Arc<Mutex<Backlog>>>,
-    /// Both pipes of every connection, for cuts; ended ones are removed when a connection is made.
-    connections: Vec<[std::sync::Weak<Mutex<Pipe>>; 2]>,
-    made: u64,
-    /// Bytes that went into each pipe, by its number.
-    sent: BTreeMap<u64, u64>,
-    ports_given: u16,
-}
-
-impl Network {
-    /// Takes out everything that holds memory or sockets; the rules and the numbering stay.
-    pub(super) fn take_contents(&mut self) -> Network {
-        Network {
-            listeners: std::mem::take(&mut self.listeners),
-            connections: std::mem::take(&mut self.connections),
-            ..Network::default()
-        }
-    }
-
-    /// See `Sim::bytes_sent`.
-    pub(super) fn sent(&self, connection: u64, side: Side) -> u64 {
-        self.sent.get(&(connection * 2 + u64::from(side == Side::Acceptor))).copied().unwrap_or(0)
-    }
-
-    fn free_port(&mut self) -> io::Result<u16> {
-        for _ in FIRST_FREE_PORT..=u16::MAX {
-            let port = FIRST_FREE_PORT + self.ports_given % (u16::MAX - FIRST_FREE_PORT);
-            self.ports_given = self.ports_given.wrapping_add(1);
-            if self.listeners.keys().all(|addr| addr.port() != port) {
-                return Ok(port);
-            }
-        }
-        Err(io::ErrorKind::AddrInUse.into())
-    }
-
-    /// The listener that a connection to `addr` reaches: that address, or the wildcard with that port.
-    fn listener(&self, addr: SocketAddr) -> Option<Arc<Mutex<Backlog>>> {
-        let exact = self.listeners.get(&addr);
-        let wild =
-            || self.listeners.iter().find(|(at, _)| at.port() == addr.port() && at.ip().is_unspecified());
-        exact.or_else(|| wild().map(|(_, backlog)| backlog)).cloned()
-    }
-}
 
 fn world() -> Rc<World> {
     current().expect("a simulated socket is used outside its simulation")
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn wake(waker: &mut Option<Waker>) {
-    if let Some(waker) = waker.take() {
-        waker.wake();
-    }
-}
-
-/// One direction of a connection.
-struct Pipe {
-    id: u64,
-    capacity: usize,
-    /// Pieces in order, each with the time at which it reaches the reader.
-    pieces: VecDeque<(Time, VecDeque<u8>)>,
-    /// Bytes in `pieces`, plus those lost on a silent line: these fill the socket buffers.
-    held: usize,
-    sent: u64,
-    last_arrival: Time,
-    /// When the end of the stream reaches the reader.
-    end: Option<Time>,
-    /// When a reset reaches the reader.
-    reset: Option<Time>,
-    /// The error for a sender from this time on.
-    send_error: Option<(Time, io::ErrorKind)>,
-    /// The reader is gone: bytes are lost, and the sender gets an error.
-    deaf: bool,
-    /// Nothing arrives any more.
-    silent: bool,
-    /// The reader has shut down its receiving direction.
-    read_shut: bool,
-    cut: Option<(u64, CutHow)>,
-    reader: Option<Waker>,
-    writer: Option<Waker>,
-}
-
-/// A pipe as alarms hold it.
-pub(super) struct SharedPipe(Arc<Mutex<Pipe>>);
-
-impl SharedPipe {
-    pub(super) fn wake_reader(&self) {
-        let mut pipe = lock(&self.0);
-        // A send error may have come into force with the same alarm.
-        wake(&mut pipe.reader);
-        wake(&mut pipe.writer);
-    }
-}
-
 impl Pipe {
-    fn new(id: u64, capacity: usize, cut: Option<(u64, CutHow)>) -> Pipe {
-        Pipe {
-            id,
-            capacity: capacity.max(1),
-            pieces: VecDeque::new(),
-            held: 0,
-            sent: 0,
-            last_arrival: Time::ZERO,
-            end: None,
-            reset: None,
-            send_error: None,
-            deaf: false,
-            silent: false,
-            read_shut: false,
-            cut,
-            reader: None,
-            writer: None,
-        }
-    }
-
     /// When `len` bytes sent now reach the reader.
     fn arrival(&mut self, world: &World, len: usize) -> Time {
         let net = world.net.borrow();
@@ -205,24 +88,12 @@ pub(super) fn end_silent(world: &World) {
     }
 }
 
-/// One end of a simulated connection.
-pub(crate) struct Stream {
-    rx: Arc<Mutex<Pipe>>,
-    tx: Arc<Mutex<Pipe>>,
-    local: SocketAddr,
-    peer: SocketAddr,
-}
-
 impl Stream {
     /// Connects to `addr`: one round trip, then refused or handed to the listener.
     pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
-        let round_trip = {
-            let world = world();
-            let net = world.net.borrow();
-            *net.faults.latency.end() * 2
-        };
-        crate::rt::sleep(round_trip).await;
         let world = world();
+        let round_trip = *world.net.borrow().faults.latency.end() * 2;
+        world.clone().sleep_until(world.now() + round_trip).await;
         let backlog = world.net.borrow().listener(addr).ok_or(io::ErrorKind::ConnectionRefused)?;
         if lock(&backlog).pending.len() >= BACKLOG {
             return Err(io::ErrorKind::ConnectionRefused.into());
@@ -425,7 +296,7 @@ impl Drop for Stream {
     }
 }
 
-/// All of `most`, or with [`Faults::split`] a random part of it that is not empty.
+/// All of `most`, or with [`super::Faults::split`] a random part of it that is not empty.
 fn fraction(world: &World, most: usize) -> usize {
     if !world.net.borrow().faults.split || most <= 1 {
         return most;
@@ -457,12 +328,6 @@ fn pair(world: &Rc<World>, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
     let ours = Stream { rx: back.clone(), tx: there.clone(), local: dialer, peer: addr };
     let theirs = Stream { rx: there, tx: back, local: addr, peer: dialer };
     Ok((ours, theirs))
-}
-
-#[derive(Default)]
-struct Backlog {
-    pending: VecDeque<Stream>,
-    acceptor: Option<Waker>,
 }
 
 /// A simulated listener.

@@ -2,7 +2,7 @@
 //! differ in [`Remote`].
 //!
 //! Implements RFC 1813 3.3.6 (READ), 3.3.7 (WRITE) and 3.3.21 (COMMIT), and RFC 8881 18.22, 18.32 and 18.3. A file
-//! keeps the write verifier of its uncommitted data. It does not cache, lock or append.
+//! keeps the write verifier of its uncommitted data. It does not cache or append.
 //!
 //! Buffers: a read of at most `max_read` bytes is returned as it was received or placed, without a copy. A longer
 //! one, or one that the server answers in pieces, is joined into one buffer, and that copy is counted. A written
@@ -24,6 +24,7 @@ use weft_wire::xdr::Malformed;
 use super::Error;
 use super::attributes::{Attributes, SetAttributes};
 use super::connections::Connections;
+use super::locks::{ByteRange, LockKind, OnConflict};
 use super::mount::{Mount, NFS, ok};
 use super::patience::Patience;
 use super::rpc::Cargo;
@@ -159,6 +160,40 @@ impl File {
         match &self.remote {
             Remote::V3(..) => committed,
             Remote::V4(opened) => opened.close().await.and(committed),
+        }
+    }
+
+    /// Locks a range (RFC 8881 18.10) until it is unlocked or the file is closed. It replaces the locks that this file
+    /// already has there. The lock belongs to this [`File`]: another one of the same mount is excluded like any other
+    /// client. Other NFS clients may read and write all the same; SMB clients may not.
+    ///
+    /// A server that has restarted grants no locks in its grace period; the call waits for its end. A call that is
+    /// dropped may have locked the range already, until it is unlocked or the file is closed.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] with [`OnConflict::Fail`] if another lock conflicts. [`Error::LocksLost`] if the server has lost
+    /// the locks of this file: then every call but [`File::stat`], [`File::commit`] and [`File::close`] fails like this,
+    /// and so does a commit that would have to write again. [`Error::Misuse`] if the range is empty or ends beyond
+    /// 2^64 - 1, and in version 3, whose locks are another protocol. OPENMODE if the file is not open for writing and the
+    /// lock is exclusive.
+    pub async fn lock(&self, range: ByteRange, kind: LockKind, on_conflict: OnConflict) -> Result<(), Error> {
+        self.lockable()?.lock(range, kind, on_conflict).await
+    }
+
+    /// Unlocks a range (RFC 8881 18.12). It may be a part of what was locked, and need not be locked at all.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`] and [`Error::Misuse`] as in [`File::lock`].
+    pub async fn unlock(&self, range: ByteRange) -> Result<(), Error> {
+        self.lockable()?.unlock(range).await
+    }
+
+    fn lockable(&self) -> Result<&Opened, Error> {
+        match &self.remote {
+            Remote::V3(..) => {
+                Err(Error::Misuse("NFS version 3 locks by another protocol; mount with version 4.1"))
+            }
+            Remote::V4(opened) => Ok(opened),
         }
     }
 

@@ -4,7 +4,7 @@
 //! and writes with many requests outstanding, for both; [`exports`] lists a server's exports. See RFC 1813 and RFC
 //! 8881.
 //!
-//! The client does not cache attributes or data, follow links, or lock. It reconnects if it is given a dial function:
+//! The client does not cache attributes or data, or follow links. It locks byte ranges in version 4.1. It reconnects if it is given a dial function:
 //! see [`Mount::keep_connected`].
 //!
 //! Every value here stays on the core on which it was made.
@@ -13,6 +13,7 @@ mod attributes;
 mod connections;
 mod file;
 mod listing;
+mod locks;
 mod mount;
 mod paths;
 mod patience;
@@ -32,6 +33,7 @@ pub use attributes::{Attributes, SetAttributes, SetTime, Time};
 pub use connections::{Dial, MAX_LINES};
 pub use file::File;
 pub use listing::Entry;
+pub use locks::{ByteRange, LockConflict, LockKind, OnConflict};
 pub use mount::{Mount, Options, exports, null};
 pub use weft_wire::nfs3::Status;
 pub use weft_wire::nfs3::{FileType, FsinfoOk, FsstatOk, Handle, Stable};
@@ -67,6 +69,19 @@ pub enum Error {
     /// The server restarted and may have lost what was written since the last commit: write it again.
     #[error("the server lost uncommitted data")]
     Lost,
+    /// A lock of another owner conflicts: see [`File::lock`].
+    #[error("the range is locked by another client")]
+    Locked(LockConflict),
+    /// The server has lost the byte-range locks of this file, because it restarted or has not heard from this client for
+    /// a lease period. Others may have locked the ranges and changed them meanwhile. The file can only be closed.
+    #[error(
+        "the server has lost the locks on this file, because it restarted or could not be reached; others may have \
+         changed the file meanwhile: open it again"
+    )]
+    LocksLost,
+    /// The caller's mistake.
+    #[error("{0}")]
+    Misuse(&'static str),
     /// The path names no file, or a name in it is too long.
     #[error("the path names no file, or contains a name of more than 255 bytes")]
     BadPath,
@@ -128,6 +143,11 @@ impl Error {
     pub fn is_in_use(&self) -> bool {
         use weft_wire::nfs4::Status as Status4;
         matches!(self, Error::Status4(Status4::SHARE_DENIED | Status4::FILE_OPEN | Status4::LOCKED))
+    }
+
+    /// Whether a byte-range lock of another owner conflicts.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, Error::Locked(_) | Error::Status4(weft_wire::nfs4::Status::LOCKED))
     }
 
     /// Whether the server reports that it does not support this version of NFS.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::{Buf, Payload, PayloadSource};
-use weft_store::rules::Way;
+use weft_store::rules::Protection;
 use weft_store::{DirName, Error, NodeId, OpenFile, Share};
 use weft_transport::{Kind, Limits, Part, Peer, RemotePayload};
 use weft_wire::nfs3::{Handle, Status, Xdr};
@@ -35,7 +35,7 @@ pub(super) struct Context<'a> {
     pub server: &'a Server,
     pub kind: Kind,
     /// How the connection is protected.
-    pub way: Way,
+    pub protection: Protection,
     /// The peer's address.
     pub peer: Peer,
     /// The same, as the key of clients' records.

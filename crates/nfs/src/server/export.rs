@@ -66,7 +66,7 @@ impl<'a> Context<'a> {
                 return Err(KeptOut::Port);
             }
         }
-        let enough = self.way >= export.way && takes(export, credential);
+        let enough = self.protection >= export.protection && takes(export, credential);
         if enough { Ok(()) } else { Err(KeptOut::Flavor) }
     }
 
@@ -74,7 +74,7 @@ impl<'a> Context<'a> {
     pub fn lets_in(&self, share: ShareId) -> bool {
         let ports = self.server.policy.ports();
         let share = self.server.shares.get(share);
-        share.is_some_and(|share| share.rules.nfs.lets_in(self.peer, ports, self.way))
+        share.is_some_and(|share| share.rules.nfs.lets_in(self.peer, ports, self.protection))
     }
 
     /// Logs the refused port for administrators who look for the cause of a failed mount.

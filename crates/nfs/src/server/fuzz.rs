@@ -205,8 +205,8 @@ impl World {
             policy: Policy { decides: false, squash_root: true },
             durable: None,
         });
-        let tending = server.clone();
-        rt::spawn(async move { tending.tend().await }).detach();
+        let housekeeper = server.clone();
+        rt::spawn(async move { housekeeper.run_housekeeping().await }).detach();
         let mut known = Knowledge::default();
         // That of the first share twice, because most calls use it.
         for name in ["ram", "ram", "other"] {

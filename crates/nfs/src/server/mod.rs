@@ -44,7 +44,7 @@ use std::time::Duration;
 
 use weft_machine::rt::{self, Drain};
 use weft_machine::{Pool, clock, random};
-use weft_store::rules::Way;
+use weft_store::rules::Protection;
 use weft_store::{Share, Timestamp};
 use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error, Peer};
@@ -255,7 +255,7 @@ impl Server {
     /// Tells version 3 clients that held locks in the last run to reclaim them. Periodically revokes the state of
     /// NFSv4 clients that have been silent for long, which clients of other protocols cannot do. Run it beside the
     /// connections; it never returns.
-    pub async fn tend(&self) {
+    pub async fn run_housekeeping(&self) {
         let sweep = async {
             loop {
                 rt::sleep(self.limits.lease).await;
@@ -277,9 +277,9 @@ impl Server {
     }
 
     /// The same for a connection with this protection.
-    fn lets_in_by(&self, peer: Peer, way: Way) -> bool {
+    fn lets_in_by(&self, peer: Peer, protection: Protection) -> bool {
         let ports = self.policy.ports();
-        self.shares.iter().map(|share| &share.rules.nfs).any(|export| export.lets_in(peer, ports, way))
+        self.shares.iter().map(|share| &share.rules.nfs).any(|export| export.lets_in(peer, ports, protection))
     }
 
     /// Whether each call of this peer must be checked against the rules of its share.

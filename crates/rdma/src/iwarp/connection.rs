@@ -2,6 +2,7 @@
 //!
 //! Implements RFC 5040 5 (messages, order), 6.2 (teardown) and 7 (errors). It owns the posted work with its buffers,
 //! the region table, and the bytes that wait for the socket. It never reads, writes, sleeps or spawns; `driver` does.
+//! Its two halves, `receive` and `send`, are below it.
 //!
 //! `post` queues work. The driver moves bytes with `recv_slots`/`received` and `pump`/`next_out`/`sent`, and reports
 //! the socket's end (`eof`, `lost`) and time (`handle_timeout`). Sends and Writes complete in order, and so do Reads; a
@@ -14,6 +15,9 @@
 //! The first fault ends the stream. It goes to the peer as a Terminate and to the user as a `Disconnect`; whatever
 //! arrives afterwards is discarded.
 
+mod receive;
+mod send;
+
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
@@ -21,16 +25,19 @@ use std::time::Duration;
 use weft_machine::{Buf, Time};
 use weft_wire::{ddp, rdmap};
 
+use self::receive::Rx;
+use self::send::Tx;
 use super::nudge::Nudge;
 use super::patience::Patience;
-use super::receive::Rx;
 use super::regions::{Regions, Taken};
-use super::send::Tx;
 use super::setup::{Agreed, Role};
 use super::terminate::{self, Fault, Refused};
 use crate::verbs::{
     Access, Caps, Completion, Disconnect, Done, PostError, Refusal, Segment, Stag, Traffic, Work, WorkError,
 };
+
+pub(super) use self::receive::first_staging;
+pub(super) use self::send::FileNeed;
 
 /// The connection's limits, besides what set-up agreed on.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,8 @@
 //! whether the user polls or not. The sending task also waits for room in the socket, for files that are not in the
 //! page cache, and for timers.
 
+mod hot;
+
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::rc::Rc;
@@ -18,10 +20,9 @@ use weft_machine::file::busy::Claim;
 use weft_machine::rt::PollerGuard;
 use weft_machine::{Buf, FileRange, Peer, Pool, Stream, Time, rt};
 
-use super::connection::Connection;
+use self::hot::Hot;
+use super::connection::{Connection, FileNeed};
 use super::frame::Next;
-use super::hot::Hot;
-use super::send::FileNeed;
 use crate::verbs::{
     Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work,
 };
@@ -40,7 +41,7 @@ enum FileDone {
     Warm(io::Result<usize>),
 }
 
-pub(super) struct Link {
+struct Link {
     connection: RefCell<Connection>,
     stream: Stream,
     pool: Pool,
@@ -146,7 +147,7 @@ impl Link {
     }
 
     /// One receive that does not wait, and its consequences; false when there was nothing to receive.
-    pub(super) fn try_receive(&self) -> bool {
+    fn try_receive(&self) -> bool {
         let recv = |slots: &mut [io::IoSliceMut<'_>]| match self.stream.try_recv(slots) {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Poll::Pending

@@ -26,13 +26,10 @@ mod driver;
 mod frame;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
-mod hot;
 mod nudge;
 mod patience;
 pub mod probe;
-mod receive;
 mod regions;
-mod send;
 mod setup;
 mod terminate;
 
@@ -95,7 +92,7 @@ impl Provider {
 
     /// Fails if the memory for it is not free before `until`: other connections of the peer may have used up its share.
     async fn connection(&self, agreed: &Agreed, until: Time) -> Result<Connection, ConnectError> {
-        let staging = self.pool.alloc(receive::first_staging(agreed));
+        let staging = self.pool.alloc(connection::first_staging(agreed));
         let staging = rt::timeout(left(until), staging).await;
         let staging = staging.map_err(|rt::Elapsed| ConnectError::TimedOut("memory for the connection"))?;
         let limits = Limits {

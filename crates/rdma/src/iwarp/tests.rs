@@ -15,10 +15,8 @@ use bytes::Bytes;
 use weft_machine::sim::Rng;
 use weft_machine::{Buf, FileRange, Payload, Pool, Time};
 
-use super::connection::{Connection, Limits};
+use super::connection::{Connection, FileNeed, Limits, first_staging};
 use super::frame::Next;
-use super::receive::first_staging;
-use super::send::FileNeed;
 use super::setup::{Agreed, Role};
 use crate::verbs::{Access, Completion, Done, Segment, Work};
 

@@ -5,11 +5,11 @@ use std::ops::Range;
 use futures_util::future::try_join_all;
 
 use super::Destination;
-use crate::error::Error;
+use super::waiting::Awaited;
+use crate::error::{Damage, Error};
 use crate::peer::AHEAD_BYTES;
 use crate::record::{Record, overlap};
 use crate::replay;
-use crate::scan::Damage;
 use crate::state::State;
 
 /// The most records that are applied concurrently, if they do not overlap.
@@ -24,12 +24,11 @@ impl Destination {
             return;
         }
         loop {
-            let more = self.log.changed.until(|| {
-                let core = self.core();
+            let more = self.until(|core| {
                 if core.failed.is_some() || core.retired || core.closing {
-                    return Some(false);
+                    return Ok(false);
                 }
-                (self.log.fill().durable > core.applied).then_some(true)
+                if core.has(Awaited::Unapplied) { Ok(true) } else { Err(Awaited::Unapplied) }
             });
             if !more.await {
                 return;
@@ -52,7 +51,7 @@ impl Destination {
     async fn stop_at(&self, damage: Damage) {
         let broken = |state: &mut State| (state.consistent, state.damaged) = (false, true);
         let persisted = self.persist(broken).await;
-        self.core().damage = Some(damage);
+        self.handle(|core| core.damage = Some(damage));
         self.fail(match persisted {
             Ok(()) => damage.to_string(),
             Err(e) => format!("{damage}; and the journal has failed: {e}"),
@@ -87,13 +86,7 @@ impl Destination {
             }
         }
         try_join_all(batch.iter().map(|record| replay::apply(&self.side, record))).await?;
-        {
-            let mut core = self.core();
-            core.applied = last.sequence;
-            core.applied_ms = last.unix_ms;
-        }
-        self.changed.notify();
-        self.log.changed.notify();
+        self.handle(|core| (core.applied, core.applied_ms) = (last.sequence, last.unix_ms));
         Ok(())
     }
 
@@ -102,32 +95,17 @@ impl Destination {
     pub(super) async fn drain(&self) -> Result<(), Error> {
         let asked = self.log.fill().last;
         loop {
-            // A resync that began meanwhile may have replaced those records by others, and fewer.
-            let fill = self.log.fill();
-            let through = fill.last.min(asked);
-            {
-                let core = self.core();
-                if let Some(why) = &core.failed {
-                    return Err(Error::Halted(why.clone()));
-                }
-                if core.applied >= through {
-                    return Ok(());
-                }
-            }
-            if fill.durable > self.core().applied {
-                self.apply_some().await?;
-            } else {
-                self.log
-                    .changed
-                    .until(|| {
-                        let core = self.core();
-                        let fill = self.log.fill();
-                        // Another task may have applied it already.
-                        let done = core.applied >= through || fill.last < through;
-                        let more = fill.durable > core.applied;
-                        (core.failed.is_some() || done || more).then_some(())
-                    })
-                    .await;
+            let more = self.until(|core| match &core.failed {
+                Some(why) => Ok(Err(Error::Halted(why.clone()))),
+                // Another task may have applied them; or a resync that began meanwhile has replaced them by others, and
+                // fewer.
+                None if core.applied >= core.log.last.min(asked) => Ok(Ok(false)),
+                None if core.has(Awaited::Unapplied) => Ok(Ok(true)),
+                None => Err(Awaited::Unapplied),
+            });
+            match more.await? {
+                true => self.apply_some().await?,
+                false => return Ok(()),
             }
         }
     }
@@ -153,8 +131,7 @@ impl Destination {
             change(state);
         })
         .await?;
-        self.log.free_through(through);
-        self.changed.notify();
+        self.handle(|_| self.log.free_through(through));
         Ok(())
     }
 
@@ -179,12 +156,13 @@ impl Destination {
         let unsure = Unsure { destination: self, session };
         self.journal.write_state(state.clone()).await?;
         std::mem::forget(unsure);
-        let mut core = self.core();
-        // Keep a claim that arrived meanwhile and is only in memory; a promotion may have promised a later era.
-        if core.state.promised != before && core.state.promised.epoch >= state.promised.epoch {
-            state.promised = core.state.promised;
-        }
-        core.state = state;
+        self.handle(|core| {
+            // Keep a claim that arrived meanwhile and is only in memory; a promotion may have promised a later era.
+            if core.state.promised != before && core.state.promised.epoch >= state.promised.epoch {
+                state.promised = core.state.promised;
+            }
+            core.state = state;
+        });
         Ok(())
     }
 }
@@ -199,14 +177,10 @@ struct Unsure<'a> {
 
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
-        let destination = self.destination;
-        {
-            let mut core = destination.core();
+        self.destination.handle(|core| {
             if core.session == self.session {
                 core.session = None;
             }
-        }
-        destination.changed.notify();
-        destination.log.changed.notify();
+        });
     }
 }

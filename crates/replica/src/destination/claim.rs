@@ -8,7 +8,8 @@ use weft_machine::rt::{self, uncancelled};
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, Hello, MAX_RANGES, Refusal, Sync, Welcome};
 
-use super::{Destination, Force, phase_of};
+use super::waiting::Awaited;
+use super::{Core, Destination, Force, phase_of};
 use crate::bitmap::Bitmap;
 use crate::error::{Error, Objection};
 use crate::history::{self, Fork, fork, same};
@@ -45,23 +46,18 @@ fn is_unnamed(state: &State, eras: &[Era]) -> bool {
 impl Destination {
     /// Answers a source that claims this side. A full disk is reported at once.
     pub(super) async fn hello(&self, hello: Hello) -> Result<Welcome, Refusal> {
-        let welcomed = match self.space.unless_full(self.welcome(&hello)).await {
+        match self.space.unless_full(self.welcome(&hello)).await {
             Some(welcomed) => welcomed,
-            None => Err(self.turn_away(&hello)),
-        };
-        if let Err(Refusal::Lacks { .. }) = welcomed {
-            self.changed.notify();
+            None => Err(self.handle(|core| self.turn_away(core, &hello))),
         }
-        welcomed
     }
 
     /// The refusal of a source whose claim waits for a full disk. A source that this side follows counts as heard from.
-    fn turn_away(&self, hello: &Hello) -> Refusal {
+    fn turn_away(&self, core: &mut Core, hello: &Hello) -> Refusal {
         let now = self.side.wall.now_ms();
-        let mut core = self.core();
         // Its own source, which says hello again and again, does not settle what another one disputes.
         let was_disputed = core.disputed;
-        let judged = self.judge_hello(&mut core, hello);
+        let judged = self.judge_hello(core, hello);
         core.disputed |= was_disputed;
         if let Err(refusal) = judged {
             return refusal;
@@ -77,26 +73,20 @@ impl Destination {
 
     async fn welcome(&self, hello: &Hello) -> Result<Welcome, Refusal> {
         let Some(era) = hello.eras.last().copied() else { return Err(Refusal::Invalid) };
-        // Requests of an earlier claim that still wait end now.
         let claimed = {
             // Wait for the begin or end of a resync, or a promotion, that is under way.
             let _turn = self.volumes.enter().await;
-            self.claim(hello, era)
+            // Requests of an earlier claim that still wait end now.
+            self.handle(|core| self.claim(core, hello, era))
         };
         let (welcome, adopt) = claimed?;
-        self.changed.notify();
-        self.log.changed.notify();
         // Blocks of an earlier session must not land behind those of this one.
-        self.changed
-            .until(|| match self.check(welcome.session) {
-                Ok(()) => (self.core().storing == 0).then_some(Ok(())),
-                Err(refusal) => Some(Err(refusal)),
-            })
-            .await?;
+        self.until_has(welcome.session, Awaited::Stored).await?;
+        self.check(welcome.session)?;
         // The claim is durable before it is confirmed, so that earlier sources are refused from then on, even after a
         // crash.
         let placed = self.log.fill().last;
-        self.log.durable_through(placed, || self.check(welcome.session).err()).await?;
+        self.until_has(welcome.session, Awaited::Durable(placed)).await?;
         let (eras, sizes) = (hello.eras.clone(), hello.sizes.clone());
         // `claim` has set the promise in memory already.
         let promise = move |state: &mut State| {
@@ -112,7 +102,7 @@ impl Destination {
             }
         };
         if adopt {
-            self.core().forget_claims();
+            self.handle(Core::forget_claims);
         }
         {
             let _turn = self.journal.gate.enter().await;
@@ -123,7 +113,7 @@ impl Destination {
                 return Err(Refusal::Io);
             }
         }
-        self.core().fit_own();
+        self.handle(Core::fit_own);
         self.check(welcome.session)?;
         self.phase(match welcome.consistent {
             // It lacks records until it has those that its source has reported, which may be at once.
@@ -135,7 +125,7 @@ impl Destination {
 
     /// Refuses a source that this side does not follow, whatever else it is doing, and notes why. Returns where the
     /// histories part.
-    fn judge_hello(&self, core: &mut super::Core, hello: &Hello) -> Result<Fork, Refusal> {
+    fn judge_hello(&self, core: &mut Core, hello: &Hello) -> Result<Fork, Refusal> {
         let judged = self.judged(core, hello);
         if !matches!(judged, Err(Refusal::Session)) {
             core.disputed = matches!(judged, Err(Refusal::SplitBrain(_)));
@@ -146,7 +136,7 @@ impl Destination {
         judged
     }
 
-    fn judged(&self, core: &super::Core, hello: &Hello) -> Result<Fork, Refusal> {
+    fn judged(&self, core: &Core, hello: &Hello) -> Result<Fork, Refusal> {
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
@@ -206,10 +196,9 @@ impl Destination {
         }
     }
 
-    fn claim(&self, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
+    fn claim(&self, core: &mut Core, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
         let now = self.side.wall.now_ms();
-        let mut core = self.core();
-        let fork = self.judge_hello(&mut core, hello)?;
+        let fork = self.judge_hello(core, hello)?;
         let state = &core.state;
         let fill = self.log.fill();
         let fresh = !state.holds;
@@ -251,23 +240,22 @@ impl Destination {
             self.fail(format!("a resync could not begin: {e}"));
             return Err(Refusal::Io);
         }
-        self.core().direct_bytes = 0;
-        self.phase(phase_of(sync));
+        let now = self.side.wall.now_ms();
+        self.handle(|core| {
+            core.direct_bytes = 0;
+            core.begin_phase(phase_of(sync), now);
+        });
         Ok(())
     }
 
     async fn begin_at(&self, session: u64, base: u64) -> Result<(), Error> {
-        let (eras, sizes, first_copy, goes_on) = {
-            let core = self.core();
-            let goes_on = base == self.log.fill().last;
-            (core.offered.clone(), core.offered_sizes.clone(), core.first_copy, goes_on)
-        };
-        let life = {
-            let mut core = self.core();
+        let goes_on = base == self.log.fill().last;
+        let (eras, sizes, first_copy, life) = self.handle(|core| {
             core.claimed = core.claimed.min(base);
             core.forget_claims();
-            core.state.life.saturating_add(1)
-        };
+            let life = core.state.life.saturating_add(1);
+            (core.offered.clone(), core.offered_sizes.clone(), core.first_copy, life)
+        });
         let position = self.log.tail_after(u64::MAX).position;
         let tail = Tail { position, sequence: base.saturating_add(1), life };
         // No record may stay that a later opening would apply over the copied blocks. The source, which is connected,
@@ -286,23 +274,21 @@ impl Destination {
             }
         })
         .await?;
-        if !goes_on {
-            self.log.restart(base, life);
-            #[cfg(any(test, fuzzing))]
-            crate::fuzz::restarted(base, life);
-        }
-        {
-            let mut core = self.core();
+        self.handle(|core| {
+            if !goes_on {
+                self.log.restart(base, life);
+                #[cfg(any(test, fuzzing))]
+                crate::fuzz::restarted(base, life);
+            }
             core.fit_own();
             core.applied = base;
             core.whole = 0;
             core.fork = core.fork.max(base);
             debug_assert!(core.session != Some(session) || core.state.eras == core.offered);
-        }
+        });
         // The source has marked, durably, the ranges that only this side has changed.
-        let pages = {
-            let mut core = self.core();
-            let super::Core { state, own, .. } = &mut *core;
+        let pages = self.handle(|core| {
+            let Core { state, own, .. } = core;
             let mut pages = Vec::new();
             for (member, (map, sizes)) in own.iter_mut().zip(&state.members).enumerate() {
                 if map.is_clean() {
@@ -318,11 +304,9 @@ impl Destination {
                 map.clear();
             }
             pages
-        };
+        });
         let _turn = self.journal.gate.enter().await;
-        self.journal.write_pages(pages).await?;
-        self.changed.notify();
-        Ok(())
+        self.journal.write_pages(pages).await
     }
 
     pub(super) async fn finish(&self, session: u64, at: u64) -> Result<(), Refusal> {
@@ -340,11 +324,11 @@ impl Destination {
             self.fail(format!("the journal has failed: {e}"));
             return Err(Refusal::Io);
         }
-        {
-            let mut core = self.core();
+        let now = self.side.wall.now_ms();
+        self.handle(|core| {
             (core.damage, core.whole) = (None, at);
-        }
-        self.phase(Phase::ContinuouslyReplicating);
+            core.begin_phase(Phase::ContinuouslyReplicating, now);
+        });
         Ok(())
     }
 
@@ -356,23 +340,22 @@ impl Destination {
         member: u16,
         from: u64,
     ) -> Result<(Vec<(u64, u64)>, Option<u64>), Refusal> {
-        self.check(session)?;
-        let fill = self.log.fill();
-        let mut core = self.core();
-        let fork = core.fork;
-        for header in self.log.headers(fork.saturating_add(1), fill.last) {
-            if let Some(map) = core.own.get_mut(usize::from(header.member)) {
-                map.mark(header.offset, header.range_len());
+        self.handle(|core| {
+            self.admit(core, session)?;
+            let (fill, fork) = (self.log.fill(), core.fork);
+            for header in self.log.headers(fork.saturating_add(1), fill.last) {
+                if let Some(map) = core.own.get_mut(usize::from(header.member)) {
+                    map.mark(header.offset, header.range_len());
+                }
             }
-        }
-        let has_more = fill.last > fork;
-        if is_unnamed(&core.state, &core.offered) || (has_more && core.state.names_behind(fill.first) > fork)
-        {
-            // Its history differs, and nothing names all of its records any more.
-            core.own.iter_mut().for_each(Bitmap::mark_all);
-        }
-        let own = core.own.get(usize::from(member)).ok_or(Refusal::Invalid)?;
-        Ok(own.ranges(from, MAX_RANGES))
+            let is_forgotten = fill.last > fork && core.state.names_behind(fill.first) > fork;
+            if is_unnamed(&core.state, &core.offered) || is_forgotten {
+                // Its history differs, and nothing names all of its records any more.
+                core.own.iter_mut().for_each(Bitmap::mark_all);
+            }
+            let own = core.own.get(usize::from(member)).ok_or(Refusal::Invalid)?;
+            Ok(own.ranges(from, MAX_RANGES))
+        })
     }
 
     /// Does the slow work of an exchange of the roles in advance: applies the log, flushes the volumes, and writes the
@@ -398,13 +381,13 @@ impl Destination {
     }
 
     async fn make_durable(self: &Arc<Self>) -> Result<(), Error> {
-        let only = self.changed.until(|| {
-            let mut core = self.core();
-            (core.preparing.strong_count() == 0).then(|| {
-                let only = Arc::new(());
-                core.preparing = Arc::downgrade(&only);
-                only
-            })
+        let only = self.until(|core| {
+            if core.preparing.strong_count() > 0 {
+                return Err(Awaited::News);
+            }
+            let only = Arc::new(());
+            core.preparing = Arc::downgrade(&only);
+            Ok(only)
         });
         let (only, destination) = (only.await, self.clone());
         // Dropping it in the middle would end the session, so it is a separate task: one at a time, however often a
@@ -415,8 +398,7 @@ impl Destination {
                 destination.checkpoint().await
             };
             let done = prepared.await;
-            drop(only);
-            destination.changed.notify();
+            destination.handle(|_| drop(only));
             done
         });
         prepared.await
@@ -424,19 +406,19 @@ impl Destination {
 
     /// The source has given up, so this runs to its end even if nobody waits for the answer.
     pub(super) async fn take_over(self: &Arc<Self>, session: u64, era: Era) -> Result<(), Refusal> {
-        self.check(session)?;
-        {
-            let mut core = self.core();
+        self.handle(|core| {
+            self.admit(core, session)?;
             let ahead = era.epoch.checked_sub(core.state.promised.epoch);
             let fits = core.state.consistent
                 && ahead.is_some_and(|ahead| (1..=MAX_EPOCHS_AHEAD).contains(&ahead))
                 && era.after == self.log.fill().last;
-            if !fits || core.leaving > 0 || core.session != Some(session) {
+            if !fits || core.leaving > 0 {
                 return Err(Refusal::Inconsistent);
             }
             core.session = None;
             core.leaving = core.leaving.saturating_add(1);
-        }
+            Ok(())
+        })?;
         let destination = self.clone();
         let taken = uncancelled(async move {
             let _leaves = Leaves(&destination);
@@ -450,7 +432,7 @@ impl Destination {
         self.objections_of(&self.core())
     }
 
-    fn objections_of(&self, core: &super::Core) -> Vec<Objection> {
+    fn objections_of(&self, core: &Core) -> Vec<Objection> {
         let silent = rt::now().since(core.heard);
         let missing = core.missing(self.log.fill().last);
         let alive = (silent < self.config.silence).then_some(Objection::Alive(silent));
@@ -467,26 +449,23 @@ impl Destination {
     /// not override: the old source may still answer writes, or a resync is under way. Fails at once if a disk here is
     /// full.
     pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
-        let epoch = {
-            let mut core = self.core();
+        let epoch = self.handle(|core| {
             if let Some(why) = &core.failed {
                 return Err(Error::Halted(why.clone()));
             }
             if self.space.is_wanted() {
                 return Err(Error::State(FULL));
             }
-            let objections = self.objections_of(&core);
+            let objections = self.objections_of(core);
             if objections.iter().any(|objection| !force.passes(*objection)) {
                 return Err(Error::Objections(objections));
             }
             // From here on appends and claims are refused.
             core.session = None;
             core.leaving = core.leaving.saturating_add(1);
-            core.state.promised.epoch.max(core.state.era().epoch).saturating_add(1)
-        };
+            Ok(core.state.promised.epoch.max(core.state.era().epoch).saturating_add(1))
+        })?;
         let _leaves = Leaves(self);
-        self.changed.notify();
-        self.log.changed.notify();
         self.become_source(epoch, tag, None).await
     }
 
@@ -552,13 +531,10 @@ impl Destination {
             }
             settled => settled?,
         }
-        {
-            let mut core = self.core();
+        self.handle(|core| {
             core.retired = true;
             (core.session, core.told) = (None, 0);
-        }
-        self.changed.notify();
-        self.log.changed.notify();
+        });
         Ok(era)
     }
 }
@@ -588,8 +564,7 @@ struct Leaves<'a>(&'a Destination);
 
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
-        let mut core = self.0.core();
-        core.leaving = core.leaving.saturating_sub(1);
+        self.0.handle(|core| core.leaving = core.leaving.saturating_sub(1));
     }
 }
 
@@ -598,15 +573,13 @@ struct Begins<'a>(&'a Destination);
 
 impl<'a> Begins<'a> {
     fn new(destination: &'a Destination) -> Begins<'a> {
-        let mut core = destination.core();
-        core.beginning = core.beginning.saturating_add(1);
+        destination.handle(|core| core.beginning = core.beginning.saturating_add(1));
         Begins(destination)
     }
 }
 
 impl Drop for Begins<'_> {
     fn drop(&mut self) {
-        let mut core = self.0.core();
-        core.beginning = core.beginning.saturating_sub(1);
+        self.0.handle(|core| core.beginning = core.beginning.saturating_sub(1));
     }
 }

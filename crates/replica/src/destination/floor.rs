@@ -4,6 +4,7 @@
 //! The state holds the last record of that copy. The owner of this destination asks the copy whether it still has it,
 //! and reports the answer with [`Destination::holder_is`].
 
+use super::waiting::Awaited;
 use super::{Core, Destination};
 use crate::error::Error;
 use crate::state::State;
@@ -31,21 +32,21 @@ impl Destination {
 
     /// Waits until a source was refused because it lacks those records.
     pub async fn until_refused(&self) {
-        let refused = || {
-            let core = self.core();
-            (core.lacks.is_some() && core.state.floor().is_some()).then_some(())
-        };
-        self.changed.until(refused).await;
+        self.until(|core| match core.lacks.is_some() && core.state.floor().is_some() {
+            true => Ok(()),
+            false => Err(Awaited::News),
+        })
+        .await;
     }
 
     /// Sets who has the records, as was just found out.
     pub fn holder_is(&self, holder: Holder) {
-        self.core().holder = holder;
+        self.handle(|core| core.holder = holder);
     }
 
     /// Follows any source from now on, even if it lacks records of a copy.
     pub async fn follow_any(&self) -> Result<(), Error> {
-        self.core().lacks = None;
+        self.handle(|core| core.lacks = None);
         self.decide(State::forget_set_back).await
     }
 

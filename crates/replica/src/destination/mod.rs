@@ -5,52 +5,49 @@
 //!
 //! Any thread may call. [`Destination::run`] applies the log and makes room in it; the caller has to run it. Appends
 //! are sorted by their sequence, written behind the end of the log, flushed together, and answered. Copied blocks go
-//! straight to the volumes, which are inconsistent until the source ends the resync.
+//! straight to the volumes, which are inconsistent until the source ends the resync. All state in memory is in one
+//! `Core`, which changes in one place (`crate::owner`).
 //!
 //! At most [`MAX_WAITING`] appends wait for their predecessors or for room. Records that are logged and not applied yet
 //! stay in memory up to [`Config::memory_bytes`], and are read from the log beyond.
 //!
 //! A failure of a medium stops the destination until it is opened again.
 
+mod append;
 mod apply;
+mod blocks;
 mod claim;
 mod floor;
 mod snapshot;
+mod status;
+mod waiting;
 
-use std::iter::Peekable;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use weft_machine::clock::Time;
-use weft_machine::{RemotePayload, rt};
+use weft_machine::rt;
 use weft_store::block::{Block, BlockOp};
-use weft_wire::repl::control::{Era, Refusal, Report, Request, Response, Sync};
-use weft_wire::repl::record::SECTOR;
+use weft_wire::repl::control::{Era, Refusal, Request, Response, Sync};
 
 use crate::bitmap::Bitmap;
-use crate::digest::digests;
-use crate::error::{Error, Objection};
-use crate::journal::{Journal, Side, read};
-use crate::log::Log;
+use crate::error::{Damage, Error, Objection};
+use crate::journal::{Journal, Side};
+use crate::log::{Fill, Log};
 use crate::overlay::Overlay;
-use crate::record::{Header, Kind, Record};
+use crate::owner::{Owner, View};
 use crate::replay::{self, Opened};
-use crate::scan::Damage;
-use crate::signal::{Gate, Signal};
+use crate::signal::Gate;
 use crate::space::{self, Space};
 use crate::state::State;
-use crate::status::{Mode, PeerStatus, Phase, Role, Status};
+use crate::status::{Mode, Phase, Role};
 
 pub(crate) use claim::MAX_EPOCHS_AHEAD;
 pub use floor::Holder;
+use waiting::{Awaited, Waiting};
 
 /// The most appends that wait.
 pub const MAX_WAITING: usize = 64;
-/// The longest range of one comparison.
-const MAX_CHECK_BYTES: u64 = 64 << 20;
-/// The least bytes of a piece: as many as sources ask for. The digest of a few bytes would reveal them.
-const LEAST_PIECE: u32 = 64 << 10;
 
 /// How a destination behaves.
 #[derive(Clone, Debug)]
@@ -116,8 +113,7 @@ pub struct Destination {
     config: Config,
     journal: Journal,
     log: Log,
-    core: Mutex<Core>,
-    changed: Signal,
+    owner: Owner<Core>,
     /// Held by tasks that write to volumes bypassing the log, or need that nobody does.
     volumes: Gate,
 }
@@ -145,12 +141,18 @@ struct Core {
     /// flight do not count: a synchronous source has not answered them, and an asynchronous one is always a little
     /// ahead.
     told: u64,
+    /// The log after the last event.
+    log: Fill,
+    /// Whether something waited for space on a disk then.
+    is_full: bool,
     /// Everything through here is in the volumes.
     applied: u64,
     /// Blocks that a resync has copied may contain writes through here.
     whole: u64,
     applied_ms: u64,
-    waiting: usize,
+    waiting: Waiting,
+    /// Appends that are being answered.
+    appends: usize,
     /// Blocks that are being written to volumes, bypassing the log.
     storing: usize,
     phase: Phase,
@@ -197,6 +199,12 @@ impl Core {
     /// copy lacks other things.
     fn missing(&self, has: u64) -> u64 {
         if self.state.consistent { self.told.saturating_sub(has) } else { 0 }
+    }
+
+    fn begin_phase(&mut self, phase: Phase, now_ms: u64) {
+        if self.failed.is_none() && self.phase != phase {
+            (self.phase, self.since_ms) = (phase, now_ms);
+        }
     }
 
     /// Notes that it has caught up with its source, if it has.
@@ -276,10 +284,13 @@ impl Destination {
             first_copy: false,
             claimed,
             told,
+            log: log.fill(),
+            is_full: false,
             applied,
             whole: 0,
             applied_ms: 0,
-            waiting: 0,
+            waiting: Waiting::new(log.fill(), applied),
+            appends: 0,
             storing: 0,
             phase: Phase::WaitingForSource,
             since_ms: side.wall.now_ms(),
@@ -309,14 +320,25 @@ impl Destination {
             config,
             journal,
             log,
-            core: Mutex::new(core),
-            changed: Signal::default(),
+            owner: Owner::new(core),
             volumes: Gate::default(),
         }))
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The core, to look at.
+    fn core(&self) -> View<'_, Core> {
+        self.owner.read()
+    }
+
+    /// Applies one event to the core, and wakes those whose wait is over. The caller must not hold a view.
+    fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
+        let (result, effects) = self.owner.handle(|core| {
+            let result = event(core);
+            (core.log, core.is_full) = (self.log.fill(), self.space.is_wanted());
+            result
+        });
+        effects.wakes.wake();
+        result
     }
 
     /// The pool for its reads.
@@ -325,8 +347,7 @@ impl Destination {
     }
 
     fn fail(&self, why: String) {
-        {
-            let mut core = self.core();
+        self.handle(|core| {
             if core.failed.is_none() {
                 let Config { group, source, .. } = &self.config;
                 match core.ends {
@@ -336,9 +357,7 @@ impl Destination {
                 core.failed = Some(why);
                 core.phase = Phase::Failed;
             }
-        }
-        self.changed.notify();
-        self.log.changed.notify();
+        });
     }
 
     /// Carries out one request of a source.
@@ -385,16 +404,17 @@ impl Destination {
 
     fn phase(&self, phase: Phase) {
         let now = self.side.wall.now_ms();
-        let mut core = self.core();
-        if core.failed.is_none() && core.phase != phase {
-            (core.phase, core.since_ms) = (phase, now);
-        }
+        self.handle(|core| core.begin_phase(phase, now));
     }
 
     /// Checks that a request is of the current session.
     fn check(&self, session: u64) -> Result<(), Refusal> {
+        self.handle(|core| self.admit(core, session))
+    }
+
+    /// Does the same within an event.
+    fn admit(&self, core: &mut Core, session: u64) -> Result<(), Refusal> {
         let now = self.side.wall.now_ms();
-        let mut core = self.core();
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
@@ -424,12 +444,12 @@ impl Destination {
 
     /// Waits until a source of another epoch than this is accepted, and returns that epoch.
     pub async fn until_claimed(&self, known: u64) -> u64 {
-        let claimed = || {
-            let core = self.core();
+        self.until(|core| {
             let epoch = core.state.promised.epoch;
-            (core.session.is_some() && epoch != known).then_some(epoch)
-        };
-        self.changed.until(claimed).await
+            let is_claimed = core.session.is_some() && epoch != known;
+            if is_claimed { Ok(epoch) } else { Err(Awaited::News) }
+        })
+        .await
     }
 
     /// When its source was last heard from, or this side was opened.
@@ -441,10 +461,11 @@ impl Destination {
     /// silent for long enough.
     pub fn connection_ended(&self, session: u64) {
         let now = self.side.wall.now_ms();
-        let mut core = self.core();
-        if core.session == Some(session) {
-            core.lost_ms = now;
-        }
+        self.handle(|core| {
+            if core.session == Some(session) {
+                core.lost_ms = now;
+            }
+        });
     }
 
     /// Whether its source was silent for longer than [`Config::silence`].
@@ -472,202 +493,11 @@ impl Destination {
         self.space.unless_full(self.persist(change)).await.ok_or(Error::State(space::FULL))?
     }
 
-    /// Appends records of consecutive sequences to the log. Answered when they are durable. Records that the log
-    /// already has are skipped.
-    pub async fn append(self: &Arc<Self>, session: u64, records: Vec<Record>) -> Result<(), Refusal> {
-        self.check(session)?;
-        let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
-        let (first, last) = (first.header.sequence, last.header.sequence);
-        for (sequence, record) in (first..).zip(&records) {
-            self.judge(record, sequence)?;
-        }
-        let mut records = records.into_iter().peekable();
-        {
-            let mut core = self.core();
-            if core.waiting >= MAX_WAITING {
-                return Err(Refusal::Gap(self.log.fill().last));
-            }
-            core.waiting = core.waiting.saturating_add(1);
-        }
-        let _waits = Waits(self);
-        // Earlier records may still be in flight, and the log may be full.
-        self.changed
-            .until(|| match self.place(session, &mut records) {
-                Ok(()) if records.peek().is_none() => Some(Ok(())),
-                // The log gets no room before the disk has some.
-                Ok(()) => self.space.is_wanted().then_some(Err(Refusal::NoSpace)),
-                Err(refusal) => Some(Err(refusal)),
-            })
-            .await?;
-        // Other appends may be next now.
-        self.changed.notify();
-        self.log.durable_through(last, || self.check(session).err()).await
-    }
-
-    /// Places the records that continue the log, as far as there is room.
-    fn place(
-        self: &Arc<Self>,
-        session: u64,
-        records: &mut Peekable<std::vec::IntoIter<Record>>,
-    ) -> Result<(), Refusal> {
-        self.check(session)?;
-        {
-            // This lock keeps others from placing a record or ending the session.
-            let mut core = self.core();
-            if core.session != Some(session) {
-                return Err(Refusal::Session);
-            }
-            if core.state.eras != core.offered || core.beginning > 0 {
-                return Err(Refusal::Inconsistent);
-            }
-            let mut end = self.log.fill().last;
-            while let Some(record) = records.peek() {
-                let sequence = record.header.sequence;
-                if sequence == end.saturating_add(1) {
-                    // The source had the settled records durable before it sent this one.
-                    let claimed = record.header.settled.min(sequence);
-                    let header = Header { claimed, ..record.header };
-                    match self.log.place(Record { header, payload: record.payload.clone() }) {
-                        Some(placed) => end = placed,
-                        None => break,
-                    }
-                    core.claimed = core.claimed.max(claimed);
-                    if core.phase == Phase::ReplayingLog {
-                        core.told = match record.header.settled {
-                            // It was sent before it was durable there. Such a source waits for this side, so no
-                            // answered write is missing.
-                            settled if settled < sequence => 0,
-                            settled => core.told.max(settled),
-                        };
-                    }
-                    #[cfg(any(test, fuzzing))]
-                    crate::fuzz::placed(end, record);
-                } else if sequence > end {
-                    break;
-                }
-                records.next();
-            }
-        }
-        if self.log.claim_writer() {
-            // A separate task: placed records are written even if the request is dropped.
-            rt::spawn(self.clone().write_log()).detach();
-        }
-        Ok(())
-    }
-
     /// Whether a range is inside the replicated part of a volume.
     fn is_inside(&self, member: u16, offset: u64, len: u64) -> bool {
         let core = self.core();
         let size = core.state.members.get(usize::from(member)).map(|member| member.size);
         size.is_some_and(|size| offset.checked_add(len).is_some_and(|end| end <= size))
-    }
-
-    fn judge(&self, record: &Record, sequence: u64) -> Result<(), Refusal> {
-        let header = &record.header;
-        let inside = self.is_inside(header.member, header.offset, header.range_len());
-        if header.kind == Kind::Pad || header.sequence != sequence || !inside {
-            return Err(Refusal::Invalid);
-        }
-        if self.config.check_payloads && !record.is_whole() {
-            return Err(Refusal::Damaged);
-        }
-        Ok(())
-    }
-
-    async fn write_log(self: Arc<Self>) {
-        loop {
-            while self.log.write_next().await.is_some() {}
-            if let Some(why) = self.log.failure() {
-                self.fail(format!("the journal has failed: {why}"));
-                return;
-            }
-            if !self.log.claim_writer() {
-                return;
-            }
-        }
-    }
-
-    /// Stores bytes in a volume, bypassing the log. Durable after a barrier.
-    pub async fn write_blocks(
-        self: &Arc<Self>,
-        session: u64,
-        member: u16,
-        offset: u64,
-        data: Vec<Bytes>,
-    ) -> Result<(), Refusal> {
-        self.store(session, member, BlockOp::Write { offset, data, durable: false }).await
-    }
-
-    /// Lets a peer's memory fill a range of a volume, bypassing the log, as [`Destination::write_blocks`] would store it. The
-    /// range may be torn, because the copy is inconsistent meanwhile. Returns false if the volume does not lie in memory, or
-    /// the peer's memory is out of reach.
-    pub async fn fill_blocks(
-        self: &Arc<Self>,
-        session: u64,
-        member: u16,
-        offset: u64,
-        payload: &dyn RemotePayload,
-        len: usize,
-    ) -> Result<bool, Refusal> {
-        let (_stores, block) = self.stores(session, member)?;
-        let Some(file) = block.memory() else { return Ok(false) };
-        let bytes = len as u64;
-        if !self.is_inside(member, offset, bytes) {
-            return Err(Refusal::Invalid);
-        }
-        self.preserve_range(member, offset, bytes).await;
-        match payload.fill(file, offset, len) {
-            None => Ok(false),
-            Some(Ok(())) => {
-                self.core().stored(bytes);
-                Ok(true)
-            }
-            Some(Err(e)) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e.into()))),
-        }
-    }
-
-    /// Prepares to store bytes in a volume, bypassing the log. The first value marks that as under way until it is
-    /// dropped.
-    fn stores(&self, session: u64, member: u16) -> Result<(Stores<'_>, &Arc<dyn Block>), Refusal> {
-        self.check(session)?;
-        let stores = {
-            let mut core = self.core();
-            if core.session != Some(session) {
-                return Err(Refusal::Session);
-            }
-            if core.state.consistent {
-                // Blocks are copied only during a resync: a consistent copy must not change.
-                return Err(Refusal::Invalid);
-            }
-            core.storing = core.storing.saturating_add(1);
-            Stores(self)
-        };
-        let block = self.bare.get(usize::from(member)).ok_or(Refusal::Invalid)?;
-        Ok((stores, block))
-    }
-
-    async fn store(&self, session: u64, member: u16, op: BlockOp) -> Result<(), Refusal> {
-        let (_stores, block) = self.stores(session, member)?;
-        let (bytes, (offset, len)) = match &op {
-            BlockOp::Write { data, offset, .. } => {
-                let bytes = data.iter().map(|bytes| bytes.len() as u64).sum();
-                (bytes, (*offset, bytes))
-            }
-            BlockOp::WriteZeroes { offset, len, .. } => (0, (*offset, *len)),
-            _ => return Err(Refusal::Invalid),
-        };
-        if !self.is_inside(member, offset, len) {
-            return Err(Refusal::Invalid);
-        }
-        self.preserve(member, &op).await;
-        match block.submit(op).await {
-            Ok(_) => {
-                self.core().stored(bytes);
-                Ok(())
-            }
-            Err(weft_store::Error::Invalid) => Err(Refusal::Invalid),
-            Err(e) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e))),
-        }
     }
 
     /// The refusal for an error of a medium. A full disk may pass; other errors do not.
@@ -677,59 +507,6 @@ impl Destination {
         match e.is_full() {
             true => Refusal::NoSpace,
             false => Refusal::Io,
-        }
-    }
-
-    async fn barrier(&self, session: u64) -> Result<(), Refusal> {
-        self.check(session)?;
-        let flushed = self.space.unless_full(replay::flush(&self.side)).await.ok_or(Refusal::NoSpace)?;
-        flushed.map_err(|e| self.medium(&e))
-    }
-
-    async fn checksums(
-        &self,
-        session: u64,
-        member: u16,
-        offset: u64,
-        len: u64,
-        piece: u32,
-        after: u64,
-    ) -> Result<Vec<[u8; 16]>, Refusal> {
-        self.check(session)?;
-        let block = self.side.members.get(usize::from(member)).ok_or(Refusal::Invalid)?;
-        // The last piece ends with the range, at the end of an extent or of the volume, so on a sector.
-        let whole = |n: u64| n.is_multiple_of(SECTOR as u64);
-        if len == 0 || len > MAX_CHECK_BYTES || !whole(offset) || !whole(len) || piece < LEAST_PIECE {
-            return Err(Refusal::Invalid);
-        }
-        if !self.is_inside(member, offset, len) {
-            return Err(Refusal::Invalid);
-        }
-        self.changed
-            .until(|| match self.check(session) {
-                Err(refusal) => Some(Err(refusal)),
-                Ok(()) => (self.core().applied >= after).then_some(Ok(())),
-            })
-            .await?;
-        let chain = read(block, &self.side.pool, offset, len as usize).await.map_err(|e| match e {
-            Error::Store(e) => self.medium(&replay::of_volume(&self.side, usize::from(member), e)),
-            other => self.medium(&other),
-        })?;
-        Ok(rt::blocking(move || digests(&chain, piece as usize)).await)
-    }
-
-    fn report(&self) -> Report {
-        let core = self.core();
-        let fill = self.log.fill();
-        Report {
-            epoch: core.state.era().epoch,
-            source: core.retired,
-            consistent: core.state.consistent && core.failed.is_none(),
-            last: fill.durable,
-            applied: core.applied,
-            log_bytes: core.state.layout.log_bytes,
-            log_used: fill.used,
-            applied_ms: core.applied_ms,
         }
     }
 
@@ -751,78 +528,6 @@ impl Destination {
         self.core().state.promised
     }
 
-    /// Its current status.
-    pub fn status(&self) -> Status {
-        let silent = self.is_source_silent();
-        let mut core = self.core();
-        let fill = self.log.fill();
-        core.catch_up(fill.durable, self.side.wall.now_ms());
-        let (phase, since_ms) = match core.phase {
-            // These phases hold whether or not a source is connected.
-            phase @ (Phase::Failed | Phase::Suspended | Phase::WaitingForSource) => (phase, core.since_ms),
-            // The earlier phase is over.
-            _ if core.lost_ms > 0 => (Phase::WaitingForSource, core.lost_ms),
-            _ if silent => (Phase::WaitingForSource, core.heard_ms),
-            phase => (phase, core.since_ms),
-        };
-        let (lag_bytes, oldest) = self.log.behind(core.applied);
-        let source = PeerStatus {
-            name: "source".into(),
-            mode: core.mode,
-            phase,
-            since_ms,
-            acknowledged: fill.durable,
-            applied: core.applied,
-            bytes_done: core.direct_bytes,
-            bytes_remaining: 0,
-            bytes_sent: core.direct_bytes,
-            rate: 0.0,
-            eta_seconds: None,
-            lag_records: core.missing(fill.durable),
-            lag_bytes,
-            lag_seconds: oldest.map(|ms| self.side.wall.age(ms).as_secs_f64()).unwrap_or_default(),
-            lag_alert: false,
-            unprotected: false,
-            records_sent: 0,
-            record_bytes_sent: 0,
-            heard_ms: core.heard_ms,
-            lost_ms: if phase == Phase::WaitingForSource { core.lost_ms } else { 0 },
-            last_error: core
-                .failed
-                .clone()
-                .or_else(|| core.damage.map(|damage| damage.to_string()))
-                .or_else(|| self.refused_source(&core)),
-            verified: None,
-        };
-        Status {
-            role: if core.retired { Role::Source } else { Role::Destination },
-            partnership: core.state.partnership.iter().map(|byte| format!("{byte:02x}")).collect(),
-            epoch: core.state.era().epoch,
-            generation: self.journal.generation(),
-            last: fill.durable,
-            applied: core.applied,
-            consistent: core.state.consistent,
-            gave_up: core.is_given_up(),
-            sizes: core.state.members.iter().map(|member| member.size).collect(),
-            log_bytes: core.state.layout.log_bytes,
-            log_used: fill.used,
-            log_wait_ms: 0,
-            written_bytes: 0,
-            full: self.space.is_wanted(),
-            unprotected_writes: 0,
-            read_errors: 0,
-            last_read_error: None,
-            picture_ended: core
-                .snapshots
-                .iter()
-                .filter_map(Weak::upgrade)
-                .find_map(|picture| picture.ended()),
-            in_flight_bytes: 0,
-            peers: vec![source],
-            last_error: core.failed.clone(),
-        }
-    }
-
     /// Writes nothing to the journal once this has returned: the group is opened again.
     pub(crate) async fn retire(&self) {
         self.space.be_patient(false);
@@ -831,43 +536,16 @@ impl Destination {
 
     /// Stops applying, flushes the volumes and empties the log.
     pub async fn close(&self) -> Result<(), Error> {
-        {
-            self.space.be_patient(false);
-            let mut core = self.core();
-            (core.session, core.ends) = (None, true);
-        }
-        self.changed.notify();
+        self.space.be_patient(false);
+        self.handle(|core| (core.session, core.ends) = (None, true));
         self.drain().await?;
         let last = {
             let _turn = self.volumes.enter().await;
             self.settle(0, |state| state.closed = true).await
         };
-        self.core().closing = true;
+        self.handle(|core| core.closing = true);
         self.fail("it was closed".into());
         last
-    }
-}
-
-/// Counts one waiting append until it is dropped.
-struct Waits<'a>(&'a Destination);
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        let mut core = self.0.core();
-        core.waiting = core.waiting.saturating_sub(1);
-    }
-}
-
-/// Marks blocks as being written to a volume until it is dropped.
-struct Stores<'a>(&'a Destination);
-
-impl Drop for Stores<'_> {
-    fn drop(&mut self) {
-        {
-            let mut core = self.0.core();
-            core.storing = core.storing.saturating_sub(1);
-        }
-        self.0.changed.notify();
     }
 }
 

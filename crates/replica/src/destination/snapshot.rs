@@ -9,6 +9,7 @@ use weft_store::block::{Block, BlockOp};
 use super::Destination;
 use crate::error::Error;
 use crate::overlay::Overlay;
+use crate::state::Member;
 
 impl Destination {
     /// Writable snapshots of all volumes at one point of the source's history, behind every record that is logged at
@@ -32,26 +33,29 @@ impl Destination {
             }
             // A resync has ended meanwhile, and its blocks may contain later writes than the applied records.
         };
-        let mut core = self.core();
-        if !core.state.consistent {
-            return Err(Error::State(
-                "a resync is under way: the volumes here hold no state that the source ever had",
-            ));
-        }
-        if stores.iter().zip(&core.state.members).any(|(store, member)| store.geometry().size < member.size) {
-            return Err(Error::Members("a store is shorter than its volume".into()));
-        }
-        core.snapshots.retain(|snapshot| snapshot.strong_count() > 0);
-        let mut blocks: Vec<Arc<dyn Block>> = Vec::with_capacity(stores.len());
-        let sizes: Vec<u64> = core.state.members.iter().map(|member| member.size).collect();
-        for (member, ((base, store), size)) in self.side.members.iter().zip(stores).zip(sizes).enumerate() {
-            let pool = self.side.pool.clone();
-            let what = self.side.names.volume(member);
-            let overlay = Arc::new(Overlay::new(member as u16, what, base.clone(), store, size, pool));
-            core.snapshots.push(Arc::downgrade(&overlay));
-            blocks.push(overlay);
-        }
-        Ok(blocks)
+        self.handle(|core| {
+            if !core.state.consistent {
+                return Err(Error::State(
+                    "a resync is under way: the volumes here hold no state that the source ever had",
+                ));
+            }
+            let too_short = |(store, member): (&Arc<dyn Block>, &Member)| store.geometry().size < member.size;
+            if stores.iter().zip(&core.state.members).any(too_short) {
+                return Err(Error::Members("a store is shorter than its volume".into()));
+            }
+            core.snapshots.retain(|snapshot| snapshot.strong_count() > 0);
+            let mut blocks: Vec<Arc<dyn Block>> = Vec::with_capacity(stores.len());
+            let sizes: Vec<u64> = core.state.members.iter().map(|member| member.size).collect();
+            for (member, ((base, store), size)) in self.side.members.iter().zip(stores).zip(sizes).enumerate()
+            {
+                let pool = self.side.pool.clone();
+                let what = self.side.names.volume(member);
+                let overlay = Arc::new(Overlay::new(member as u16, what, base.clone(), store, size, pool));
+                core.snapshots.push(Arc::downgrade(&overlay));
+                blocks.push(overlay);
+            }
+            Ok(blocks)
+        })
     }
 
     /// Preserves the old content in the snapshots before a volume changes.

@@ -11,7 +11,7 @@ use futures_util::future::{Either, select};
 use weft_machine::rt;
 use weft_wire::repl::control::Era;
 
-use super::exchange::Ready;
+use super::exchange::{DOES_NOT_FOLLOW, Exclusive, Ready};
 use super::session::End;
 use super::{Core, Halt, Partner, Source};
 use crate::answer::{Answer, question};
@@ -22,10 +22,6 @@ use crate::replay;
 use crate::space;
 use crate::state::{MAX_NAME, MAX_PEERS, PeerState, State};
 use crate::status::{Mode, Phase, Role, Verified};
-
-/// Why a command to a destination is not carried out.
-pub(super) const DOES_NOT_FOLLOW: &str =
-    "the destination does not follow at present: `weft replica status` says why";
 
 /// The most commands that wait for a session.
 const MOST_COMMANDS: usize = 16;
@@ -67,21 +63,6 @@ pub(super) struct Commands(Mutex<VecDeque<Command>>);
 impl Commands {
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Command>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Held by the only exchange of roles.
-#[derive(Debug)]
-pub(super) struct Exclusive(#[allow(dead_code)] Arc<()>);
-
-impl Exclusive {
-    fn of(core: &mut Core) -> Result<Exclusive, Error> {
-        if core.exchange.strong_count() > 0 || core.given_up {
-            return Err(Error::State("the roles are being exchanged already"));
-        }
-        let one = Arc::new(());
-        core.exchange = Arc::downgrade(&one);
-        Ok(Exclusive(one))
     }
 }
 
@@ -417,7 +398,7 @@ impl Source {
         };
         // The era has to begin behind the last record that is there after a crash as well.
         let after = self.log.fill().last;
-        self.log.durable_through(after, || self.log.failure()).await.map_err(Error::Halted)?;
+        self.log.durable_through(after).await?;
         // The log may have failed behind that record.
         if let Some(why) = self.log.failure() {
             return Err(Error::Halted(why));

@@ -10,13 +10,13 @@
 //! Everything that can take long or fail comes first. Then only one write of the state remains on each side.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use weft_machine::rt;
 use weft_wire::repl::control::{Era, Hello, Refusal};
 
-use super::admin::{DOES_NOT_FOLLOW, Exclusive};
 use super::session::End;
 use super::{Core, Source};
 use crate::answer::Answer;
@@ -27,6 +27,10 @@ use crate::status::{Mode, Phase, Role};
 /// Why nothing is written any more after a switch.
 pub(super) const GIVEN_UP: &str = "the roles were exchanged: this side is a destination now";
 
+/// Why a command to a destination is not carried out.
+pub(super) const DOES_NOT_FOLLOW: &str =
+    "the destination does not follow at present: `weft replica status` says why";
+
 /// How long writes wait for the roles to be exchanged, and how long the destination may prepare before they do.
 const QUIET_FOR: Duration = Duration::from_secs(30);
 
@@ -35,6 +39,21 @@ const SPACE_LOOK: Duration = Duration::from_millis(100);
 
 /// How many of its time-outs a destination that does not answer is asked to take over, once this side has given up.
 const ASKS_FOR: u32 = 3;
+
+/// Held by the only exchange of roles.
+#[derive(Debug)]
+pub(super) struct Exclusive(#[allow(dead_code)] Arc<()>);
+
+impl Exclusive {
+    pub(super) fn of(core: &mut Core) -> Result<Exclusive, Error> {
+        if core.exchange.strong_count() > 0 || core.given_up {
+            return Err(Error::State("the roles are being exchanged already"));
+        }
+        let one = Arc::new(());
+        core.exchange = Arc::downgrade(&one);
+        Ok(Exclusive(one))
+    }
+}
 
 /// Everything is ready for the destination to take over. Writes wait.
 pub(super) struct Ready<'a> {

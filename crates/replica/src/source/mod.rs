@@ -4,7 +4,7 @@
 //! drops it. It is written to the log together with other placed writes, applied to its volume behind every earlier
 //! write that it overlaps, and answered. [`Source::ship`] is the loop for one destination, and runs where the caller
 //! starts it; a [`Peer`](crate::peer::Peer) connects. All state in memory is in one `Core`, which changes in one place
-//! (`owner.rs`).
+//! (`crate::owner`).
 //!
 //! Payload in flight is at most [`Config::memory_bytes`], and as much again may be kept to be sent; further writes
 //! wait.
@@ -17,7 +17,7 @@ mod checkpoint;
 mod exchange;
 mod gone;
 mod growth;
-mod owner;
+mod outline;
 mod reads;
 mod resync;
 mod session;
@@ -40,7 +40,6 @@ use weft_wire::repl::control::{Era, Refusal, Report, Request, Response};
 
 pub use self::admin::{First, PeerConfig};
 use self::exchange::GIVEN_UP;
-use self::owner::{Owner, View};
 use self::reads::FailedReads;
 use self::waiting::Waiting;
 use crate::bitmap::Bitmap;
@@ -48,6 +47,7 @@ use crate::error::Error;
 use crate::history::same;
 use crate::journal::{Journal, MIN_LOG_BYTES, Side};
 use crate::log::{Fill, Log};
+use crate::owner::{Owner, View};
 use crate::record::MAX_PAYLOAD;
 use crate::replay::{self, Opened};
 use crate::signal::{Gate, Signal};
@@ -125,8 +125,8 @@ pub struct Source {
     config: Config,
     journal: Journal,
     log: Log,
-    owner: Owner,
-    /// Something in the core has changed that few tasks wait for: see [`owner`].
+    owner: Owner<Core>,
+    /// Something in the core has changed that few tasks wait for: see `outline`.
     changed: Signal,
     /// One checkpoint at a time.
     checkpoints: Gate,
@@ -578,7 +578,7 @@ impl Source {
     }
 
     /// The core, to look at.
-    fn core(&self) -> View<'_> {
+    fn core(&self) -> View<'_, Core> {
         self.owner.read()
     }
 
@@ -586,11 +586,11 @@ impl Source {
     fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
         let (result, effects) = self.owner.handle(event);
         effects.wakes.wake();
-        if effects.is_news {
+        if effects.before != effects.after {
             self.changed.notify();
         }
-        if effects.sends {
-            self.log.changed.notify();
+        if effects.before.sends() != effects.after.sends() {
+            self.log.sends.notify();
         }
         result
     }

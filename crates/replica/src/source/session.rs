@@ -21,11 +21,10 @@ use weft_wire::repl::control::{Era, Hello, Refusal, Sync, Welcome};
 use super::{Halt, Knows, OnLoss, Partner, Source};
 use crate::bitmap::Bitmap;
 use crate::destination::MAX_EPOCHS_AHEAD;
-use crate::error::Error;
+use crate::error::{Damage, Error};
 use crate::history::{self, lost_nothing, same};
 use crate::peer::{self, AHEAD_BYTES, APPEND_BYTES, Link, Peer};
 use crate::record::Record;
-use crate::scan::Damage;
 use crate::state::PeerState;
 use crate::status::{Mode, Phase};
 
@@ -428,7 +427,7 @@ impl Source {
         let last = welcome.last;
         // Records that were sent before they were durable here count only when they are durable.
         let sent = last.min(self.log.fill().last);
-        self.log.durable_through(sent, || self.log.failure()).await.map_err(Error::Halted)?;
+        self.log.durable_through(sent).await?;
         let resync = self.handle(|core| {
             let fill = self.log.fill();
             let members = core.state.members.clone();
@@ -641,7 +640,7 @@ impl Source {
                     self.in_time(link.append(records)).await.map(|()| (last, count, bytes))
                 });
             }
-            let more = pin!(self.log.changed.until(|| (self.sendable(n) >= cursor).then_some(())));
+            let more = pin!(self.log.sends.until(|| (self.sendable(n) >= cursor).then_some(())));
             let done = match (window.is_empty(), window.len() < APPENDS_IN_FLIGHT) {
                 (true, _) => {
                     more.await;

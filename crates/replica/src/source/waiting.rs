@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
 use std::task::Waker;
 
+use super::outline::Outline;
 use super::{Active, Core, Source};
+use crate::owner::{Owned, Wakes};
 use crate::record::overlap;
 
 /// The waits of one source.
@@ -19,7 +21,7 @@ pub(super) struct Waiting {
     /// Writes that wait until their record is applied and acknowledged, by its sequence. A write of several records
     /// waits for one after the other.
     answers: BTreeMap<u64, Waker>,
-    /// Everything through here was acknowledged when [`Core::settle`] looked last. Each write in `answers` that is
+    /// Everything through here was acknowledged when [`Owned::settle`] looked last. Each write in `answers` that is
     /// applied is behind it.
     acknowledged: u64,
     /// Writes without a place in the log, in the order in which they came.
@@ -44,29 +46,50 @@ struct Unplaced {
     waker: Option<Waker>,
 }
 
-/// Tasks to wake once the core's lock is released, in this order. One is the usual case, and needs no memory.
-#[derive(Debug, Default)]
-#[must_use]
-pub(super) struct Wakes {
-    first: Option<Waker>,
-    others: Vec<Waker>,
-}
+impl Owned for Core {
+    type Outline = Outline;
 
-impl Wakes {
-    fn push(&mut self, waker: Waker) {
-        match self.first {
-            None => self.first = Some(waker),
-            Some(_) => self.others.push(waker),
+    fn outline(&self) -> Outline {
+        Outline::of(self)
+    }
+
+    fn settle(&mut self, is_news: bool) -> Wakes {
+        let mut wakes = Wakes::default();
+        if is_news && (self.halted.is_some() || self.given_up) {
+            // Whoever waits is refused.
+            wakes.extend(std::mem::take(&mut self.waiting.answers).into_values());
+            wakes.extend(self.waiting.unplaced.iter_mut().filter_map(|write| write.waker.take()));
+            wakes.extend(self.locks.iter_mut().filter_map(|lock| lock.waker.take()));
         }
+        self.settle_answers(&mut wakes);
+        let applied = self.waiting.applied.take();
+        if let Some((sequence, record)) = &applied {
+            self.settle_applied(*sequence, record, &mut wakes);
+        }
+        if std::mem::take(&mut self.waiting.has_room) || is_news || applied.is_some() {
+            self.settle_unplaced(&mut wakes);
+        }
+        wakes
     }
 
-    fn extend(&mut self, wakers: impl IntoIterator<Item = Waker>) {
-        wakers.into_iter().for_each(|waker| self.push(waker));
-    }
-
-    /// Wakes them. The caller does not hold the core's lock.
-    pub fn wake(self) {
-        self.first.into_iter().chain(self.others).for_each(Waker::wake);
+    #[cfg(debug_assertions)]
+    fn check(&self) {
+        let Waiting { answers, acknowledged, unplaced, blocked, .. } = &self.waiting;
+        let bytes = self.active.values().map(|active| active.bytes).sum::<usize>();
+        assert_eq!(self.active_bytes, bytes, "payload on its way is counted wrongly");
+        assert_eq!(*acknowledged, self.acknowledged_through(), "an acknowledgment was not looked at");
+        let forgotten = answers.range(..=*acknowledged).find(|(s, _)| !self.active.contains_key(s));
+        assert!(forgotten.is_none(), "a write waits for what it has: {forgotten:?}");
+        let forgotten = blocked.keys().find(|sequence| !self.is_blocked(**sequence));
+        assert!(forgotten.is_none(), "record {forgotten:?} waits for none");
+        assert!(unplaced.iter().map(|write| write.ticket).is_sorted(), "a write has passed another");
+        for lock in self.locks.iter().filter(|lock| lock.waker.is_some()) {
+            assert!(self.is_active(lock.member, &lock.range), "a range is free, and its lock still waits");
+        }
+        if self.halted.is_some() || self.given_up {
+            let waits = !answers.is_empty() || unplaced.iter().any(|write| write.waker.is_some());
+            assert!(!waits, "a write waits for a source that has stopped");
+        }
     }
 }
 
@@ -90,26 +113,6 @@ impl Core {
         let Some(own) = self.active.get(&sequence) else { return false };
         let mut earlier = self.active.range(..sequence);
         earlier.any(|(_, other)| other.member == own.member && overlap(&other.range, &own.range))
-    }
-
-    /// Whom to wake after an event. `is_news`: it has changed more than records and their waits.
-    pub(super) fn settle(&mut self, is_news: bool) -> Wakes {
-        let mut wakes = Wakes::default();
-        if is_news && (self.halted.is_some() || self.given_up) {
-            // Whoever waits is refused.
-            wakes.extend(std::mem::take(&mut self.waiting.answers).into_values());
-            wakes.extend(self.waiting.unplaced.iter_mut().filter_map(|write| write.waker.take()));
-            wakes.extend(self.locks.iter_mut().filter_map(|lock| lock.waker.take()));
-        }
-        self.settle_answers(&mut wakes);
-        let applied = self.waiting.applied.take();
-        if let Some((sequence, record)) = &applied {
-            self.settle_applied(*sequence, record, &mut wakes);
-        }
-        if std::mem::take(&mut self.waiting.has_room) || is_news || applied.is_some() {
-            self.settle_unplaced(&mut wakes);
-        }
-        wakes
     }
 
     /// The record of this sequence is in its volume.
@@ -181,27 +184,6 @@ impl Core {
                 wakes.extend(self.waiting.unplaced.get_mut(n).and_then(|write| write.waker.take()));
                 return;
             }
-        }
-    }
-
-    /// What has to be so after each event.
-    #[cfg(debug_assertions)]
-    pub(super) fn check(&self) {
-        let Waiting { answers, acknowledged, unplaced, blocked, .. } = &self.waiting;
-        let bytes = self.active.values().map(|active| active.bytes).sum::<usize>();
-        assert_eq!(self.active_bytes, bytes, "payload on its way is counted wrongly");
-        assert_eq!(*acknowledged, self.acknowledged_through(), "an acknowledgment was not looked at");
-        let forgotten = answers.range(..=*acknowledged).find(|(s, _)| !self.active.contains_key(s));
-        assert!(forgotten.is_none(), "a write waits for what it has: {forgotten:?}");
-        let forgotten = blocked.keys().find(|sequence| !self.is_blocked(**sequence));
-        assert!(forgotten.is_none(), "record {forgotten:?} waits for none");
-        assert!(unplaced.iter().map(|write| write.ticket).is_sorted(), "a write has passed another");
-        for lock in self.locks.iter().filter(|lock| lock.waker.is_some()) {
-            assert!(self.is_active(lock.member, &lock.range), "a range is free, and its lock still waits");
-        }
-        if self.halted.is_some() || self.given_up {
-            let waits = !answers.is_empty() || unplaced.iter().any(|write| write.waker.is_some());
-            assert!(!waits, "a write waits for a source that has stopped");
         }
     }
 }

@@ -161,7 +161,7 @@ impl Source {
         let (sequence, ahead) = placed.await?;
         if ahead {
             // It may be sent while it is logged.
-            self.log.changed.notify();
+            self.log.sends.notify();
         }
         if self.log.claim_writer() {
             rt::spawn(self.clone().write_log()).detach();

@@ -9,11 +9,11 @@ use weft_machine::sim::Sim;
 use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::control::Era;
 
+use crate::error::Damage;
 use crate::fuzz::disk::Disk;
-use crate::journal::{Names, Side, Wall};
-use crate::log::{KEPT_PART, LEAST_KEPT, Log, LogMemory};
+use crate::journal::{LogMemory, Names, Side, Wall};
+use crate::log::{KEPT_PART, LEAST_KEPT, Log};
 use crate::record::{Header, Kind, Record, SECTOR, sum_of};
-use crate::scan::Damage;
 use crate::state::{Layout, Member, State, Tail};
 use crate::status::Role;
 

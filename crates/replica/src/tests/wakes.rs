@@ -1,16 +1,21 @@
-//! How often writes are woken: each a few times, however many there are at once.
+//! How often writes and appends are woken: each a few times, however many there are at once.
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use weft_machine::rt;
 use weft_store::block::BlockOp;
+use weft_wire::repl::control::{Hello, Refusal, Request, Response, Welcome};
 
 use super::stories::{pair, start, tell};
-use super::world::{Start, World};
+use super::world::{PARTNERSHIP, Start, World};
+use crate::destination::{Destination, MAX_WAITING};
+use crate::record::{Header, Kind, Record, sum_of};
 use crate::source::{Config, First, OnFull};
 use crate::status::Mode;
 
@@ -127,5 +132,123 @@ fn writes_that_a_removed_destination_has_kept_waiting_go_on_at_once() {
             "written {after:?} after the removal"
         );
         world.stop.set(true);
+    });
+}
+
+/// How often an append is polled at most, on average: for the first time, when it is its turn, and when it is durable.
+const MOST_APPEND_POLLS: u64 = 3;
+
+/// A copy that another connection of its source has claimed, and that session.
+async fn claimed(world: &World) -> (Arc<Destination>, u64) {
+    world.cut();
+    let copy = world.destination(1);
+    let status = copy.status();
+    let hello = Hello {
+        partnership: PARTNERSHIP,
+        first: 1,
+        last: status.last,
+        synchronous: true,
+        adopt: false,
+        sizes: status.sizes,
+        eras: copy.eras(),
+    };
+    let welcome = copy.control(Request::Hello(hello)).await;
+    let Response::Welcome(Welcome { session, .. }) = welcome else { panic!("{welcome:?}") };
+    (copy, session)
+}
+
+/// A record of 4 KiB.
+fn record(sequence: u64) -> Record {
+    let payload = vec![Bytes::from(vec![sequence as u8; 4096])];
+    let header = Header {
+        log: 0,
+        life: 0,
+        epoch: 1,
+        sequence,
+        member: 0,
+        offset: sequence % 64 * 4096,
+        unix_ms: 0,
+        settled: 0,
+        claimed: 0,
+        kind: Kind::Write { len: 4096, sum: sum_of(&payload) },
+    };
+    Record { header, payload }
+}
+
+/// Appends one record each in this order, all at once, and counts how often the appends are polled until all are
+/// answered.
+async fn append_polls(copy: &Arc<Destination>, session: u64, order: impl Iterator<Item = u64>) -> u64 {
+    let polls = Cell::new(0);
+    let appends = order.map(|sequence| {
+        let (copy, polls) = (copy.clone(), &polls);
+        async move {
+            let mut append = Box::pin(copy.append(session, vec![record(sequence)]));
+            let appended = poll_fn(|cx| {
+                polls.set(polls.get() + 1);
+                append.as_mut().poll(cx)
+            });
+            appended.await.expect("it is appended");
+        }
+    });
+    join_all(appends).await;
+    polls.get()
+}
+
+#[test]
+fn n_appends_at_once_are_woken_n_times_in_whatever_order_they_arrive() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let (copy, session) = claimed(&world).await;
+        let appends = MAX_WAITING as u64;
+        for backwards in [false, true] {
+            let last = copy.status().last;
+            let sequence = |n| if backwards { last + appends - n } else { last + 1 + n };
+            let polls = append_polls(&copy, session, (0..appends).map(sequence)).await;
+            assert!(polls <= MOST_APPEND_POLLS * appends, "{appends} appends were polled {polls} times");
+            world.until("all is applied", || copy.status().applied == last + appends).await;
+        }
+    });
+}
+
+#[test]
+fn appends_that_find_no_room_are_woken_in_turn() {
+    tell(async {
+        let mut start = start(Mode::Synchronous);
+        start.log_bytes = vec![512 * 1024, 64 * 1024];
+        let world = pair(start, First::Copy).await;
+        let (copy, session) = claimed(&world).await;
+        let (appends, last) = (MAX_WAITING as u64, copy.status().last);
+        let polls = append_polls(&copy, session, (1..=appends).map(|n| last + n)).await;
+        // It may be an append's turn before there is room for it.
+        assert!(polls <= (MOST_APPEND_POLLS + 1) * appends, "{appends} appends were polled {polls} times");
+        world.until("all is applied", || copy.status().applied == last + appends).await;
+    });
+}
+
+#[test]
+fn an_append_that_nobody_waits_for_any_more_is_forgotten_and_one_of_an_earlier_session_is_refused() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let (copy, session) = claimed(&world).await;
+        let last = copy.status().last;
+        {
+            let behind_a_gap = (2..6).map(|n| copy.append(session, vec![record(last + n)]));
+            let dropped = rt::timeout(Duration::from_millis(1), join_all(behind_a_gap)).await;
+            assert!(dropped.is_err(), "the record before them is missing");
+        }
+        assert_eq!(
+            append_polls(&copy, session, (last + 1)..=(last + 1)).await,
+            2,
+            "there is nobody else to wait for"
+        );
+        let waits = copy.append(session, vec![record(last + 3)]);
+        let claims = async {
+            rt::sleep(Duration::from_millis(1)).await;
+            claimed(&world).await
+        };
+        let (refused, (_, session)) = futures_util::future::join(waits, claims).await;
+        assert_eq!(refused, Err(Refusal::Session));
+        append_polls(&copy, session, [last + 3, last + 2].into_iter()).await;
+        assert_eq!(copy.status().last, last + 3);
     });
 }

@@ -119,6 +119,11 @@ impl Error {
         matches!(self.status(), Some(NtStatus::SHARING_VIOLATION | NtStatus::DELETE_PENDING))
     }
 
+    /// Whether a byte-range lock of another handle conflicts: see [`super::File::lock`].
+    pub fn is_locked(&self) -> bool {
+        matches!(self.status(), Some(NtStatus::LOCK_NOT_GRANTED | NtStatus::FILE_LOCK_CONFLICT))
+    }
+
     /// Whether the name does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(
@@ -197,6 +202,7 @@ fn advice(command: Command, status: NtStatus) -> String {
         NtStatus::DISK_FULL => "no space left on the server",
         NtStatus::MEDIA_WRITE_PROTECTED => "the share is read-only",
         NtStatus::FILE_LOCK_CONFLICT | NtStatus::LOCK_NOT_GRANTED => "the range is locked by another client",
+        NtStatus::RANGE_NOT_LOCKED => "the range is not locked through this handle",
         NtStatus::INSUFFICIENT_RESOURCES | NtStatus::INSUFF_SERVER_RESOURCES => {
             "the server is out of resources; try again later"
         }

@@ -29,6 +29,8 @@ use super::connections::Connection;
 use super::error::Error;
 use super::kept::Kept;
 use super::link::{Permit, Reply};
+use super::locks::LockSequences;
+use super::negotiate::Negotiated;
 use super::payload::{self, Protector};
 use super::region::Region;
 use super::session::{CREDIT_BYTES, ReplayBackoff};
@@ -44,6 +46,7 @@ struct FileCore {
     id: FileId,
     opened_as: Stat,
     kept: Option<Kept>,
+    locks: LockSequences,
     closed: Cell<bool>,
 }
 
@@ -65,7 +68,8 @@ pub struct File(Rc<FileCore>);
 
 impl File {
     pub(super) fn new(tree: Rc<TreeCore>, id: FileId, opened_as: Stat, kept: Option<Kept>) -> File {
-        File(Rc::new(FileCore { tree, id, opened_as, kept, closed: Cell::new(false) }))
+        let locks = LockSequences::default();
+        File(Rc::new(FileCore { tree, id, opened_as, kept, locks, closed: Cell::new(false) }))
     }
 
     pub(super) fn kept(&self) -> Option<&Kept> {
@@ -74,6 +78,14 @@ impl File {
 
     pub(super) fn id(&self) -> FileId {
         self.0.id
+    }
+
+    pub(super) fn lock_sequences(&self) -> &LockSequences {
+        &self.0.locks
+    }
+
+    pub(super) fn negotiated(&self) -> &Negotiated {
+        &self.0.tree.core.negotiated
     }
 
     /// The file's metadata when it was opened.
@@ -591,7 +603,11 @@ impl File {
         Ok(())
     }
 
-    async fn call(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Result<Bytes, Error> {
+    pub(super) async fn call(
+        &self,
+        command: Command,
+        emit: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Bytes, Error> {
         self.0.tree.core.call(self.0.tree.call(command, emit)).await?.success()
     }
 }

@@ -83,7 +83,8 @@ impl Tree {
     }
 
     /// Reconnects a file that was opened with [`Tree::open_kept`] in a session that is lost, on the same share of the
-    /// session that replaced it. It is the same handle and still holds its locks.
+    /// session that replaced it. It is the same handle. A server keeps one that holds
+    /// byte-range locks only if it is persistent, because the lease requested here does not cache writes.
     ///
     /// # Errors
     /// [`Error::Status`] with STATUS_OBJECT_NAME_NOT_FOUND if the server no longer has the handle, because it was
@@ -112,7 +113,9 @@ impl Tree {
         let contexts = vec![reconnect, self.lease_of(&kept)];
         // A reconnect ignores the disposition, but if a server takes this for a new open it must not truncate the file.
         let response = self.create(&kept, CreateDisposition::Open, contexts).await?;
-        Ok(self.opened(response, Some(kept)))
+        let again = self.opened(response, Some(kept));
+        again.lock_sequences().continues(lost.lock_sequences());
+        Ok(again)
     }
 
     /// A lease with only handle caching and read caching; the former requires the latter.

@@ -16,11 +16,9 @@ use weft_wire::security::{Dacl, SecurityDescriptor};
 use weft_wire::smb2::access::AccessMask;
 
 use super::posix::{self, Process};
-use super::{Token, granted};
+use super::{Token, XATTR, granted};
 use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetXattr, Vfs};
 
-/// The name of the extended attribute.
-pub const XATTR: &[u8] = b"weft.security";
 const LAYOUT: [u8; 4] = [1, 0, 0, 0];
 
 /// The descriptor of a file.

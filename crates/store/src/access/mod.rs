@@ -16,10 +16,12 @@ pub mod posix;
 #[cfg(test)]
 mod tests;
 
-pub use keep::{Guard, XATTR, keep, look, stored};
+pub use keep::{Guard, keep, look, stored};
 use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::AccessMask;
 
+/// The name of the extended attribute that holds a descriptor.
+pub const XATTR: &[u8] = b"weft.security";
 /// The rights of every owner, unless an entry for OWNER RIGHTS says otherwise.
 const OWNERS: AccessMask = AccessMask(AccessMask::READ_CONTROL.0 | AccessMask::WRITE_DAC.0);
 

@@ -42,7 +42,7 @@ fn changes(op: &Op) -> bool {
         | Op::Hold { .. }
         | Op::GetXattr { .. }
         | Op::ListXattrs { .. }
-        | Op::Beside { .. }
+        | Op::XattrSummary { .. }
         | Op::Stable { .. }
         | Op::Find { .. } => false,
     }

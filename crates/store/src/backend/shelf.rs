@@ -8,8 +8,8 @@ use weft_machine::clock;
 
 use super::names;
 use crate::vfs::{
-    Attr, Backend, Beside, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome,
-    SetAttr, Space, Stable, Timestamp,
+    Attr, Backend, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
+    Space, Stable, Timestamp, XattrSummary,
 };
 
 /// Entries that one [`Op::Readdir`] returns at most.
@@ -140,7 +140,7 @@ impl<I: Items> Shelf<I> {
         }
     }
 
-    fn readdir(&self, cookie: u64, max: usize, beside: bool) -> (Vec<Entry>, bool) {
+    fn readdir(&self, cookie: u64, max: usize, xattrs: bool) -> (Vec<Entry>, bool) {
         let list = self.items.list();
         let from = usize::try_from(cookie).unwrap_or(usize::MAX).min(list.len());
         let to = list.len().min(from.saturating_add(max.min(MAX_ENTRIES)));
@@ -148,7 +148,7 @@ impl<I: Items> Shelf<I> {
             name: item.name.clone(),
             cookie: i as u64 + 1,
             attr: self.of(item),
-            beside: beside.then(Beside::default),
+            xattrs: xattrs.then(XattrSummary::default),
         };
         (
             list[from..to].iter().enumerate().map(|(i, item)| entry((from + i, item))).collect(),
@@ -178,9 +178,9 @@ impl<I: Items> Shelf<I> {
                 return Err(Error::ReadOnly);
             }
             Op::Readlink { .. } => return Err(Error::Invalid),
-            Op::Readdir { dir, cookie, max, beside } => {
+            Op::Readdir { dir, cookie, max, xattrs } => {
                 Self::in_root(dir)?;
-                let (entries, end) = self.readdir(cookie, max, beside);
+                let (entries, end) = self.readdir(cookie, max, xattrs);
                 Outcome::Entries { entries, end }
             }
             Op::Place { node } if node == NodeId::ROOT => {
@@ -205,7 +205,7 @@ impl<I: Items> Shelf<I> {
             Op::GetXattr { .. } | Op::RemoveXattr { .. } => return Err(Error::NoXattr),
             Op::SetXattr { .. } => return Err(Error::NotSupported),
             Op::ListXattrs { .. } => Outcome::Names(Vec::new()),
-            Op::Beside { .. } => Outcome::Beside(Beside::default()),
+            Op::XattrSummary { .. } => Outcome::XattrSummary(XattrSummary::default()),
             Op::MayUnlink { .. } => Outcome::Done,
             Op::Stable { node } => {
                 self.getattr(node)?;

@@ -12,7 +12,6 @@ use crate::vfs::*;
 
 mod appends;
 mod below;
-mod beside;
 mod charges;
 mod claimed;
 mod descriptors;
@@ -30,6 +29,7 @@ mod trees;
 mod unlinked;
 mod unlinking;
 mod watches;
+mod xattrs;
 
 const LIMIT: u64 = 8 << 20;
 

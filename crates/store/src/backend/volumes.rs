@@ -160,13 +160,13 @@ mod tests {
     use super::*;
     use crate::block::{Geometry, Outcome};
     use crate::vfs::{Exists, Make, SetAttr, Vfs};
-    use crate::volume::{Create, Place, Volumes as Known};
+    use crate::volume::{Create, Storage, Volumes as Folder};
 
     fn run<T>(story: impl AsyncFnOnce(Vfs, Arc<dyn Block>) -> T) -> T {
         let dir = tempfile::tempdir().unwrap();
-        let known = Known::at(dir.path());
+        let known = Folder::at(dir.path());
         let create = Create {
-            place: Place::Ram,
+            storage: Storage::Ram,
             size: Some(1 << 20),
             allocate: false,
             direct: false,

@@ -14,16 +14,16 @@ use weft_machine::{Charge, rt};
 pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
-use super::object::Told;
-use super::share::ShareId;
+use super::object::{Told, Witnessed};
+use super::share_id::ShareId;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
 use super::watch::{Event, Witness};
 use super::{
-    Action, Attr, Backend, Beside, Cache, DOS_XATTR, DirName, Dos, Entry, Error, Exists, Hold, Kind, Make,
-    NodeId, OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches,
-    What,
+    Action, Attr, Backend, Cache, DOS_XATTR, DirName, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId,
+    OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches, What,
+    XattrSummary,
 };
 use crate::backend::ReadOnly;
 use crate::health::{Health, Heard};
@@ -292,7 +292,7 @@ impl Vfs {
             let stream = self.streams.find(node)?;
             if let Some(size) = set.size {
                 stream.set_size(size).await?;
-                self.witness().stream(&stream, What::STREAM_SIZE | What::STREAM_WRITTEN).await;
+                stream.modified(&self.witness()).await;
                 self.settle(Unsettled::streams(node)).await?;
             }
             let rest = SetAttr { size: None, ..set };
@@ -326,7 +326,8 @@ impl Vfs {
             return Ok(file);
         }
         // Flushes cover the changes that watches were told about.
-        let file = file.heard_by(self.health.clone()).witnessed(told, self.witness());
+        let file = file.heard_by(self.health.clone());
+        let file = file.wrapped(|object| Arc::new(Witnessed::new(object, told, self.witness())));
         Ok(file.settling(self.settles))
     }
 
@@ -457,10 +458,10 @@ impl Vfs {
         &self,
         dir: NodeId,
         (mut cookie, max): (u64, usize),
-        beside: bool,
+        xattrs: bool,
     ) -> Result<(Vec<Entry>, bool), Error> {
         loop {
-            let op = Op::Readdir { dir, cookie, max, beside };
+            let op = Op::Readdir { dir, cookie, max, xattrs };
             let (mut entries, end) =
                 expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end));
             cookie = entries.last().map_or(cookie, |last| last.cookie);
@@ -473,7 +474,7 @@ impl Vfs {
     }
 
     /// Like [`Vfs::readdir`], with the summary of each file's extended attributes: one more system call per entry.
-    pub async fn readdir_beside(
+    pub async fn readdir_with_xattrs(
         &self,
         dir: NodeId,
         cookie: u64,
@@ -566,10 +567,12 @@ impl Vfs {
         self.settle(unsettled).await
     }
 
-    /// See [`Op::Beside`].
-    pub async fn beside(&self, node: NodeId) -> Result<Beside, Error> {
+    /// See [`Op::XattrSummary`].
+    pub async fn xattr_summary(&self, node: NodeId) -> Result<XattrSummary, Error> {
         let node = self.streams.base(node)?;
-        Ok(expect!(self.backend.submit(Op::Beside { node }).await?, Outcome::Beside(beside) => beside))
+        Ok(
+            expect!(self.backend.submit(Op::XattrSummary { node }).await?, Outcome::XattrSummary(summary) => summary),
+        )
     }
 
     /// Stores DOS attributes and birth of a file; `before` is the previous value, for detecting changes.

@@ -347,7 +347,7 @@ async fn remove_folder(backend: &dyn Backend, owned: Owned) -> Result<(), Error>
 pub(super) async fn purge(backend: &dyn Backend, owned: Owned) -> Result<(), Error> {
     // Each round starts from the beginning, because the names read before are removed.
     loop {
-        let op = Op::Readdir { dir: owned.node, cookie: 0, max: BATCH, beside: false };
+        let op = Op::Readdir { dir: owned.node, cookie: 0, max: BATCH, xattrs: false };
         let entries = match backend.submit(op).await? {
             Outcome::Entries { entries, .. } => entries,
             other => unreachable!("backend answered {other:?}"),

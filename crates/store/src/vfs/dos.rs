@@ -82,23 +82,23 @@ impl Dos {
 
 /// Summary of a file's extended attributes, for listings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Beside {
+pub struct XattrSummary {
     /// The values set by a client.
     pub dos: Option<Dos>,
     /// Number of extended attributes, without Weft's own.
-    pub xattrs: u32,
+    pub count: u32,
     /// Total bytes of their names and values.
-    pub xattr_bytes: u32,
+    pub bytes: u32,
 }
 
-impl Beside {
+impl XattrSummary {
     /// The summary of a symbolic link, which has no attributes: for DOS it is a directory or a file like its target.
     /// A target that ends in a separator is a directory.
-    pub(crate) fn of_link(target: &[u8]) -> Beside {
+    pub(crate) fn of_link(target: &[u8]) -> XattrSummary {
         const DIRECTORY: u32 = 0x10;
         const ARCHIVE: u32 = 0x20;
         let attributes = if matches!(target.last(), Some(b'/' | b'\\')) { DIRECTORY } else { ARCHIVE };
-        Beside { dos: Some(Dos { attributes, ..Dos::default() }), ..Beside::default() }
+        XattrSummary { dos: Some(Dos { attributes, ..Dos::default() }), ..XattrSummary::default() }
     }
 }
 

@@ -9,10 +9,8 @@ use weft_machine::{File, Payload, PayloadSource, Pool};
 
 use super::flushes::Failures;
 use super::object::{
-    Counted, Done, Heard, Limited, Object, ObjectOp, Plain, Quota, ReadOnly, Settling, Submission, Told,
-    Witnessed,
+    Counted, Done, Heard, Limited, Object, ObjectOp, Plain, Quota, ReadOnly, Settling, Submission,
 };
-use super::watch::Witness;
 use super::{Error, NodeId};
 use crate::health::Health;
 
@@ -76,11 +74,6 @@ impl OpenFile {
     /// The same with a wrapper around its object.
     pub fn wrapped(self, wrap: impl FnOnce(Arc<dyn Object>) -> Arc<dyn Object>) -> OpenFile {
         OpenFile { node: self.node, object: wrap(self.object) }
-    }
-
-    /// The same, reporting every change to `witness`.
-    pub(super) fn witnessed(self, told: Told, witness: Witness) -> OpenFile {
-        self.wrapped(|object| Arc::new(Witnessed::new(object, told, witness)))
     }
 
     /// The same, recording disk errors in `health`.

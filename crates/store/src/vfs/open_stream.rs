@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use weft_machine::{File, Payload, PayloadSource, Pool};
 
-use super::Error;
 use super::object::{Done, Object, ObjectOp, Submission};
 use super::stream::{Content, Stream};
+use super::{Error, OpenFile};
 
 /// See the module.
 #[derive(Debug)]
@@ -19,10 +19,6 @@ pub(super) struct OpenStream {
 }
 
 impl OpenStream {
-    pub(super) fn new(stream: Arc<Stream>, content: Arc<Content>) -> OpenStream {
-        OpenStream { stream, content }
-    }
-
     /// Changes a stream that was small a moment ago, up to `end`.
     async fn change<'a>(&'a self, op: ObjectOp<'a>, end: u64) -> Result<Done, Error> {
         // A small stream is changed by one task at a time, which owns it until the change is stored.
@@ -37,6 +33,18 @@ impl OpenStream {
     async fn append<'a>(&'a self, op: ObjectOp<'a>, len: u64) -> Result<Done, Error> {
         let end = self.content.len().await?;
         self.change(op, end.checked_add(len).ok_or(Error::Invalid)?).await
+    }
+}
+
+impl Stream {
+    /// Opens its content.
+    pub(super) async fn open(self: &Arc<Stream>, write: bool) -> Result<OpenFile, Error> {
+        let content = self.load().await?;
+        if write && content.large().is_some_and(|file| file.object().is_read_only()) {
+            return Err(Error::Access);
+        }
+        let file = OpenFile::new(self.id, Arc::new(OpenStream { stream: self.clone(), content }));
+        Ok(if write { file } else { file.read_only() })
     }
 }
 

@@ -27,11 +27,11 @@ const CONTENT: Duration = Duration::from_secs(2);
 
 /// The change of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Turn {
-    /// It appears.
-    Comes,
-    /// It goes.
-    Goes,
+pub enum NameChange {
+    /// It is added.
+    Added,
+    /// It is removed.
+    Removed,
 }
 
 /// The marks of one share.
@@ -44,7 +44,7 @@ pub struct Own {
 
 #[derive(Default)]
 struct Marks {
-    names: HashMap<(NodeId, Vec<u8>, Turn), (u32, Instant)>,
+    names: HashMap<(NodeId, Vec<u8>, NameChange), (u32, Instant)>,
     nodes: HashMap<NodeId, Instant>,
 }
 
@@ -72,17 +72,17 @@ impl Own {
     }
 
     /// Marks a name that we are about to add or remove.
-    pub fn name(&self, dir: NodeId, name: &[u8], turn: Turn, now: Instant) {
+    pub fn name(&self, dir: NodeId, name: &[u8], change: NameChange, now: Instant) {
         let mut marks = self.marks();
         let Marks { names, .. } = &mut *marks;
         make_room(names, |(_, at)| now.duration_since(*at) < NAME);
-        let (count, at) = names.entry((dir, name.to_vec(), turn)).or_insert((0, now));
+        let (count, at) = names.entry((dir, name.to_vec(), change)).or_insert((0, now));
         (*count, *at) = (*count + 1, now);
     }
 
     /// Removes the mark after a failure: there will be no event.
-    pub fn unmark_name(&self, dir: NodeId, name: &[u8], turn: Turn) {
-        self.take(dir, name, turn);
+    pub fn unmark_name(&self, dir: NodeId, name: &[u8], change: NameChange) {
+        self.take(dir, name, change);
     }
 
     /// Marks a node whose content or attributes we are about to change.
@@ -93,8 +93,8 @@ impl Own {
     }
 
     /// A name was added or removed: whether by us.
-    pub fn is_own_name(&self, dir: NodeId, name: &[u8], turn: Turn, now: Instant) -> bool {
-        self.take(dir, name, turn).is_some_and(|at| now.duration_since(at) < NAME)
+    pub fn is_own_name(&self, dir: NodeId, name: &[u8], change: NameChange, now: Instant) -> bool {
+        self.take(dir, name, change).is_some_and(|at| now.duration_since(at) < NAME)
     }
 
     /// Content has changed: whether by us.
@@ -103,9 +103,9 @@ impl Own {
     }
 
     /// Uses up one mark of a name.
-    fn take(&self, dir: NodeId, name: &[u8], turn: Turn) -> Option<Instant> {
+    fn take(&self, dir: NodeId, name: &[u8], change: NameChange) -> Option<Instant> {
         let mut marks = self.marks();
-        let key = (dir, name.to_vec(), turn);
+        let key = (dir, name.to_vec(), change);
         let (count, at) = marks.names.get_mut(&key)?;
         let at = *at;
         *count -= 1;
@@ -132,16 +132,16 @@ mod tests {
     #[test]
     fn each_of_our_names_is_expected_once() {
         let (own, dir, now) = (Own::default(), NodeId(3), Instant::now());
-        own.name(dir, b"f", Turn::Comes, now);
-        assert!(!own.is_own_name(dir, b"f", Turn::Goes, now));
-        assert!(own.is_own_name(dir, b"f", Turn::Comes, now));
+        own.name(dir, b"f", NameChange::Added, now);
+        assert!(!own.is_own_name(dir, b"f", NameChange::Removed, now));
+        assert!(own.is_own_name(dir, b"f", NameChange::Added, now));
         // Another program created it again.
-        assert!(!own.is_own_name(dir, b"f", Turn::Comes, now));
-        own.name(dir, b"f", Turn::Goes, now);
-        own.unmark_name(dir, b"f", Turn::Goes);
-        assert!(!own.is_own_name(dir, b"f", Turn::Goes, now));
-        own.name(dir, b"f", Turn::Goes, now);
-        assert!(!own.is_own_name(dir, b"f", Turn::Goes, now + NAME));
+        assert!(!own.is_own_name(dir, b"f", NameChange::Added, now));
+        own.name(dir, b"f", NameChange::Removed, now);
+        own.unmark_name(dir, b"f", NameChange::Removed);
+        assert!(!own.is_own_name(dir, b"f", NameChange::Removed, now));
+        own.name(dir, b"f", NameChange::Removed, now);
+        assert!(!own.is_own_name(dir, b"f", NameChange::Removed, now + NAME));
     }
 
     #[test]

@@ -17,10 +17,10 @@ use weft_machine::File;
 
 use super::depot::{self, ATTRIBUTES, Kept};
 use super::object::Plain;
-use super::open_stream::OpenStream;
+use super::watch::Witness;
 use super::{
-    Attr, Backend, Done, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Object, ObjectOp, Op,
-    OpenFile, Outcome, SetAttr, SetXattr,
+    Action, Attr, Backend, Done, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Object, ObjectOp, Op,
+    OpenFile, Outcome, SetAttr, SetXattr, What,
 };
 
 /// The longest stream, in bytes.
@@ -243,6 +243,12 @@ impl Stream {
         lock(&self.content).upgrade()
     }
 
+    /// Reports a change of its bytes to `witness`.
+    pub(super) async fn modified(&self, witness: &Witness) {
+        let what = What::STREAM_WRITTEN | What::STREAM_SIZE;
+        witness.streams(self.base, &[(&self.name(), what, Action::StreamModified)]).await;
+    }
+
     /// Its current size.
     pub(super) async fn extent(&self) -> Result<Extent, Error> {
         if let Some(content) = self.content() {
@@ -261,7 +267,8 @@ impl Stream {
         extent(&*self.backend, self.base, &self.linked()?).await.map_err(gone)
     }
 
-    async fn load(&self) -> Result<Arc<Content>, Error> {
+    /// Its bytes, opened unless they are in use.
+    pub(super) async fn load(&self) -> Result<Arc<Content>, Error> {
         if let Some(content) = self.content() {
             return Ok(content);
         }
@@ -295,16 +302,6 @@ impl Stream {
             Outcome::Held(hold) => Ok(Hold::new(Arc::new((self, hold)))),
             other => unreachable!("backend answered {other:?}"),
         }
-    }
-
-    /// Opens its content.
-    pub(super) async fn open(self: &Arc<Stream>, write: bool) -> Result<OpenFile, Error> {
-        let content = self.load().await?;
-        if write && content.large().is_some_and(|file| file.object().is_read_only()) {
-            return Err(Error::Access);
-        }
-        let file = OpenFile::new(self.id, Arc::new(OpenStream::new(self.clone(), content)));
-        Ok(if write { file } else { file.read_only() })
     }
 
     /// Truncates or extends.

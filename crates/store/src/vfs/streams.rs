@@ -38,7 +38,7 @@ pub struct StreamEntry {
 
 /// The streams that were looked up.
 pub(super) struct Streams {
-    known: Mutex<Known>,
+    table: Mutex<StreamTable>,
     /// Held while a name of a file's stream is looked up, created, changed or removed, by the file's group, so that
     /// no other stream takes a name in between. Acquired before a stream's own lock.
     naming: [futures_util::lock::Mutex<()>; GROUPS],
@@ -47,14 +47,14 @@ pub(super) struct Streams {
 impl Default for Streams {
     fn default() -> Streams {
         Streams {
-            known: Mutex::default(),
+            table: Mutex::default(),
             naming: std::array::from_fn(|_| futures_util::lock::Mutex::default()),
         }
     }
 }
 
 #[derive(Default)]
-struct Known {
+struct StreamTable {
     by_id: HashMap<NodeId, Arc<Stream>>,
     /// By file and folded name.
     ids: HashMap<(NodeId, Vec<u8>), NodeId>,
@@ -68,7 +68,7 @@ impl Streams {
     }
 
     pub(super) fn find(&self, id: NodeId) -> Result<Arc<Stream>, Error> {
-        lock(&self.known).by_id.get(&id).cloned().ok_or(Error::Stale)
+        lock(&self.table).by_id.get(&id).cloned().ok_or(Error::Stale)
     }
 
     /// The file of a stream; a file's base is itself.
@@ -85,7 +85,7 @@ impl Streams {
     ) -> Result<(), Error> {
         for name in names(backend, base).await? {
             rt::yield_if_due().await;
-            let extent = match self.known(base, &name).filter(|stream| stream.content().is_some()) {
+            let extent = match self.by_name(base, &name).filter(|stream| stream.content().is_some()) {
                 Some(stream) => stream.extent().await,
                 None => stream::extent(backend, base, &name).await,
             };
@@ -106,7 +106,7 @@ impl Streams {
 
     /// The streams of a file that were looked up.
     pub(super) fn of(&self, base: NodeId) -> Vec<NodeId> {
-        lock(&self.known)
+        lock(&self.table)
             .by_id
             .values()
             .filter(|stream| stream.base == base)
@@ -119,9 +119,9 @@ impl Streams {
         self.naming[group].lock().await
     }
 
-    fn known(&self, base: NodeId, name: &[u8]) -> Option<Arc<Stream>> {
-        let known = lock(&self.known);
-        known.by_id.get(known.ids.get(&(base, fold(name)))?).cloned()
+    fn by_name(&self, base: NodeId, name: &[u8]) -> Option<Arc<Stream>> {
+        let table = lock(&self.table);
+        table.by_id.get(table.ids.get(&(base, fold(name)))?).cloned()
     }
 
     /// The stream with this name, ignoring case; created if it is missing and `make`, which is returned.
@@ -162,7 +162,7 @@ impl Streams {
     }
 
     async fn extent(&self, backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<(), Error> {
-        match self.known(base, name).filter(|stream| stream.content().is_some()) {
+        match self.by_name(base, name).filter(|stream| stream.content().is_some()) {
             Some(_) => Ok(()),
             None => stream::extent(backend, base, name).await.map(drop),
         }
@@ -170,26 +170,26 @@ impl Streams {
 
     /// The stream with this name; `made` if it did not exist a moment ago.
     fn enter(&self, backend: &Arc<dyn Backend>, base: NodeId, name: Vec<u8>, made: bool) -> Arc<Stream> {
-        let mut known = lock(&self.known);
+        let mut table = lock(&self.table);
         let key = (base, fold(&name));
-        if let Some(stream) = known.ids.get(&key).and_then(|id| known.by_id.get(id)) {
+        if let Some(stream) = table.ids.get(&key).and_then(|id| table.by_id.get(id)) {
             if !made {
                 return stream.clone();
             }
             // Another program has removed it, or its file, whose inode has been reused.
             stream.set_removed();
         }
-        if known.by_id.len() >= MAX_KNOWN {
+        if table.by_id.len() >= MAX_KNOWN {
             // Streams in use are kept alive by their users.
-            known.by_id.retain(|_, stream| Arc::strong_count(stream) > 1);
-            let Known { by_id, ids, .. } = &mut *known;
+            table.by_id.retain(|_, stream| Arc::strong_count(stream) > 1);
+            let StreamTable { by_id, ids, .. } = &mut *table;
             ids.retain(|_, id| by_id.contains_key(id));
         }
-        known.last += 1;
-        let id = NodeId(STREAM | known.last);
+        table.last += 1;
+        let id = NodeId(STREAM | table.last);
         let stream = Arc::new(Stream::new(id, base, backend.clone(), name, made));
-        known.ids.insert(key, id);
-        known.by_id.insert(id, stream.clone());
+        table.ids.insert(key, id);
+        table.by_id.insert(id, stream.clone());
         stream
     }
 
@@ -241,7 +241,7 @@ impl Streams {
         remove(&**backend, base, &spelled).await.map_err(none)?;
         stream.set_removed();
         // A new look-up creates another stream; holders still find this one by its number.
-        lock(&self.known).ids.remove(&(base, fold(name)));
+        lock(&self.table).ids.remove(&(base, fold(name)));
         drop(alone);
         remove_file(&**backend, base, kept).await;
         Ok(stream.id)
@@ -303,17 +303,17 @@ impl Streams {
     }
 
     fn is_called(&self, stream: &Stream, from: &[u8], to: Vec<u8>) {
-        let mut known = lock(&self.known);
-        known.ids.remove(&(stream.base, fold(from)));
-        known.ids.insert((stream.base, fold(&to)), stream.id);
+        let mut table = lock(&self.table);
+        table.ids.remove(&(stream.base, fold(from)));
+        table.ids.insert((stream.base, fold(&to)), stream.id);
         stream.set_name(to);
     }
 
     /// The file has lost its last name: writes to its streams are no longer stored. Returns their numbers.
     pub(super) fn base_is_gone(&self, base: NodeId) -> Vec<NodeId> {
-        let mut known = lock(&self.known);
-        known.ids.retain(|(of, _), _| *of != base);
-        let streams = known.by_id.values().filter(|stream| stream.base == base);
+        let mut table = lock(&self.table);
+        table.ids.retain(|(of, _), _| *of != base);
+        let streams = table.by_id.values().filter(|stream| stream.base == base);
         streams
             .map(|stream| {
                 stream.set_removed();

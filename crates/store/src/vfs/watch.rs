@@ -23,7 +23,6 @@ use weft_machine::budget::Holder;
 use weft_machine::{Charge, rt};
 
 use super::own::Own;
-use super::stream::Stream;
 use super::{Backend, DirName, Error, Kind, NodeId, Op, Outcome};
 
 /// Maximum number of watches of one share.
@@ -600,11 +599,6 @@ impl Witness {
             rt::yield_if_due().await;
         }
         above
-    }
-
-    /// Reports a change of a stream.
-    pub(super) async fn stream(&self, stream: &Stream, what: What) {
-        self.streams(stream.base, &[(&stream.name(), what, Action::StreamModified)]).await;
     }
 
     /// Reports changes of streams of `base` atomically.

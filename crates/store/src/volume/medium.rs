@@ -15,7 +15,7 @@ use weft_machine::{File, Pool};
 use super::identity::FileIdentity;
 use super::plain::{Direct, Plain};
 use super::superblock::Superblock;
-use super::{Create, Error, Place, SIZE_UNIT, io_error, lock, valid_path, valid_size};
+use super::{Create, Error, SIZE_UNIT, Storage, io_error, lock, valid_path, valid_size};
 use crate::block::Medium;
 
 /// Units of stat(2).
@@ -35,8 +35,8 @@ pub(super) struct Prepared {
 
 /// Creates or checks the storage of a new volume.
 pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
-    match &create.place {
-        Place::Ram => {
+    match &create.storage {
+        Storage::Ram => {
             let size =
                 create.size.ok_or_else(|| Error::ImpossibleSize("a volume in memory needs a size".into()))?;
             valid_size(size)?;
@@ -46,8 +46,8 @@ pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
             }
             Ok(Prepared { medium: Medium::Ram, size, path: PathBuf::new(), made: false, identity: None })
         }
-        Place::File(path) => prepare_file(create, valid_path(path)?),
-        Place::Device(path) => {
+        Storage::File(path) => prepare_file(create, valid_path(path)?),
+        Storage::Device(path) => {
             let path = valid_path(path)?;
             let (file, is_device) = open_path(&path, Medium::Device)?;
             if !is_device {

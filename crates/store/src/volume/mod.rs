@@ -139,7 +139,7 @@ fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -
 
 /// The storage of a new volume.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum Storage {
     /// In the memory of the serving process, and lost with it.
     Ram,
     /// In this file, which is created if it is missing; an existing file is used as it is.
@@ -152,7 +152,7 @@ pub enum Place {
 #[derive(Clone, Debug)]
 pub struct Create {
     /// Its storage.
-    pub place: Place,
+    pub storage: Storage,
     /// Size in bytes [default: that of the file or device].
     pub size: Option<u64>,
     /// Reserve all space now; for a volume in memory, when it is opened.
@@ -167,7 +167,7 @@ pub struct Create {
 
 /// A recorded volume.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct RecordedVolume {
     /// Its name.
     pub name: String,
     /// Its metadata.
@@ -184,7 +184,7 @@ pub struct Listed {
     /// The name.
     pub name: String,
     /// The volume, or why its metadata is unusable.
-    pub known: Result<Known, Error>,
+    pub volume: Result<RecordedVolume, Error>,
 }
 
 /// The folder that records volumes.
@@ -265,8 +265,8 @@ impl Volumes {
             tracing::warn!("another volume is being created in {}: waiting for that", self.dir.display());
         }
         flock(FlockOperation::LockExclusive).map_err(|e| io_error("cannot lock", &self.dir)(e.into()))?;
-        if let Place::File(place) | Place::Device(place) = &create.place {
-            self.has_no_other(name, place)?;
+        if let Storage::File(path) | Storage::Device(path) = &create.storage {
+            self.has_no_other(name, path)?;
         }
         let place = medium::prepare(create)?;
         let superblock = Superblock {
@@ -314,7 +314,7 @@ impl Volumes {
 
     /// Every volume, by name; one with unusable metadata is listed with its error.
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
-        Ok(self.names()?.into_iter().map(|name| Listed { known: self.info(&name), name }).collect())
+        Ok(self.names()?.into_iter().map(|name| Listed { volume: self.info(&name), name }).collect())
     }
 
     fn names(&self) -> Result<Vec<String>, Error> {
@@ -336,7 +336,7 @@ impl Volumes {
     }
 
     /// One volume, which may be in use.
-    pub fn info(&self, name: &str) -> Result<Known, Error> {
+    pub fn info(&self, name: &str) -> Result<RecordedVolume, Error> {
         let path = self.path(name)?;
         let metadata = Metadata::open(name, path)?;
         let superblock = metadata.read()?;
@@ -348,7 +348,7 @@ impl Volumes {
             Err(e) => return Err(e),
         };
         let allocated = medium::allocated(&superblock);
-        Ok(Known { name: name.to_owned(), superblock, in_use, allocated })
+        Ok(RecordedVolume { name: name.to_owned(), superblock, in_use, allocated })
     }
 
     /// Opens a volume. `pool` provides the buffers of direct reads.

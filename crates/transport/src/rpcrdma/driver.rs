@@ -1,7 +1,7 @@
 //! Binds one side's state machine to its queue pair, the pool and the files.
 //!
-//! [`RpcRdma`] is the channel. It owns the queues between the channel's users and the queue pair. It decides nothing
-//! that RFC 8166 decides.
+//! [`Inner`] is the connection. It owns the queues between the channel's users and the queue pair. It decides nothing
+//! that RFC 8166 decides. `channel` is what users call.
 //!
 //! `drive` moves everything that can move: posts queued work, takes completions, finds buffers for pulls, prepares the
 //! oldest unsent message. `send` calls it without waiting, and so does every future that waits; the queue pair wakes
@@ -11,8 +11,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -23,18 +21,14 @@ use weft_machine::buf::Waiting;
 use weft_machine::{Buf, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
 
+use super::Config;
 use super::requester::{Prepared, Requester, Shape, prepare, refusal};
-use super::responder::{Out, Responder, id};
-use super::{Config, remote};
-use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, Sending, Traffic,
-};
+use super::responder::{Arrived, Out, Responder, id};
+use crate::channel::{Ending, Error, Outgoing, Part};
 
 /// Work that waits for room in the send queue; more means that the peer does not take what it requested. All credits
 /// with the longest chunk lists make 64 * 168 pieces.
 const MAX_WORK: usize = 1 << 14;
-/// Messages that wait to be sent; more means that the caller ignores its futures.
-const MAX_UNSENT: usize = 1 << 16;
 
 /// Which side of RPC this is.
 pub(super) enum Role {
@@ -42,49 +36,46 @@ pub(super) enum Role {
     Requester(Requester),
 }
 
-/// RPC over RDMA. Dropping it closes the connection.
-pub struct RpcRdma(Rc<Inner>);
-
 pub(super) struct Inner {
     pub(super) qp: Rc<dyn QueuePair>,
     pool: Pool,
-    config: Config,
+    pub(super) config: Config,
     pub(super) state: RefCell<State>,
     /// The task that waits in `recv`.
-    reader: RefCell<Option<Waker>>,
+    pub(super) reader: RefCell<Option<Waker>>,
 }
 
 pub(super) struct State {
     pub(super) role: Role,
     pub(super) out: Out,
     /// Submitted but not yet with the state machine, oldest first.
-    unsent: VecDeque<Unsent>,
+    pub(super) unsent: VecDeque<Unsent>,
     /// The oldest of them, being prepared.
-    preparing: Option<Preparing>,
+    pub(super) preparing: Option<Preparing>,
     /// Sends on the queue pair, by key.
-    sends: Slab<Rc<Sent>>,
-    closing: bool,
+    pub(super) sends: Slab<Rc<Sent>>,
+    pub(super) closing: bool,
     pub(super) ended: Option<Ending>,
     completions: Vec<Completion>,
     /// The position in the queue for memory of the oldest call to be pulled.
-    waiting: Waiting,
+    pub(super) waiting: Waiting,
     /// Wakes the driving task when the state machine's deadline may have come; never later than that.
     timer: Option<(Time, LocalBoxFuture<'static, ()>)>,
 }
 
 /// A message that waits for credits, for the send queue, or for messages before it.
-struct Unsent {
-    message: Outgoing,
+pub(super) struct Unsent {
+    pub message: Outgoing,
     /// How it will travel; calls only.
-    shape: Option<Shape>,
-    sent: Rc<Sent>,
+    pub shape: Option<Shape>,
+    pub sent: Rc<Sent>,
 }
 
-struct Preparing {
+pub(super) struct Preparing {
     ready: LocalBoxFuture<'static, Result<Ready, Error>>,
     /// Of a call.
     xid: Option<u32>,
-    sent: Rc<Sent>,
+    pub sent: Rc<Sent>,
 }
 
 /// A message whose bytes are all in place.
@@ -95,11 +86,11 @@ enum Ready {
 
 /// The state of one send, shared with its future.
 #[derive(Default)]
-struct Sent {
+pub(super) struct Sent {
     /// Of the message, in memory.
-    bytes: usize,
-    outcome: Cell<Option<Result<(), Error>>>,
-    waker: RefCell<Option<Waker>>,
+    pub bytes: usize,
+    pub outcome: Cell<Option<Result<(), Error>>>,
+    pub waker: RefCell<Option<Waker>>,
 }
 
 impl Sent {
@@ -115,8 +106,8 @@ pub(super) fn receive_buffer(buf: Buf) -> Work {
     Work::Recv { id: id::RECV, buf }
 }
 
-impl RpcRdma {
-    pub(super) fn new(qp: Rc<dyn QueuePair>, pool: Pool, config: Config, role: Role) -> Rc<RpcRdma> {
+impl Inner {
+    pub(super) fn new(qp: Rc<dyn QueuePair>, pool: Pool, config: Config, role: Role) -> Rc<Inner> {
         let state = State {
             role,
             out: Out::default(),
@@ -129,20 +120,11 @@ impl RpcRdma {
             waiting: Waiting::default(),
             timer: None,
         };
-        let inner = Inner { qp, pool, config, state: RefCell::new(state), reader: RefCell::new(None) };
-        Rc::new(RpcRdma(Rc::new(inner)))
+        Rc::new(Inner { qp, pool, config, state: RefCell::new(state), reader: RefCell::new(None) })
     }
-}
 
-impl Drop for RpcRdma {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl Inner {
     /// Moves whatever can move. The queue pair wakes `cx` when more can.
-    pub(super) fn drive(self: &Rc<Self>, cx: &mut Context<'_>) {
+    pub(super) fn drive(&self, cx: &mut Context<'_>) {
         let state = &mut *self.state.borrow_mut();
         loop {
             state.pull(cx, self);
@@ -179,7 +161,7 @@ impl Inner {
 
     /// Like `drive`, without a task to wake: what needs one, such as a wait for buffers, is left to the next future
     /// that waits.
-    fn try_advance(&self) {
+    pub(super) fn try_advance(&self) {
         let state = &mut *self.state.borrow_mut();
         state.advance(&mut Context::from_waker(Waker::noop()), self);
         if state.preparing.is_some() || !state.out.messages.is_empty() {
@@ -333,7 +315,7 @@ impl State {
     fn failed(&mut self, xid: Option<u32>, sent: Rc<Sent>, e: Error, inner: &Inner) {
         tracing::debug!("message not sent: {e}");
         match xid {
-            Some(xid) => self.out.messages.push_back(refusal(xid)),
+            Some(xid) => self.out.messages.push_back(Arrived::Whole(refusal(xid))),
             None => self.end(Ending::Violation("a reply could not be sent"), inner),
         }
         sent.finish(Err(e));
@@ -361,18 +343,13 @@ impl State {
         }
     }
 
-    fn completed(&mut self, completion: Completion, inner: &Rc<Inner>) -> Result<(), Ending> {
+    fn completed(&mut self, completion: Completion, inner: &Inner) -> Result<(), Ending> {
         let (kind, key) = (id::kind(completion.id), id::key(completion.id));
         match completion.result {
             Ok(Done::Received { buf, .. }) => {
                 let message = self.repost(buf, inner);
                 match &mut self.role {
-                    Role::Responder(responder) => {
-                        responder.received(message, &mut self.out)?;
-                        if let Some(left) = self.out.left.take() {
-                            self.out.messages.push_back(remote::message(left, inner));
-                        }
-                    }
+                    Role::Responder(responder) => responder.received(message, &mut self.out)?,
                     Role::Requester(requester) => requester.received(message, &*inner.qp, &mut self.out)?,
                 }
             }
@@ -451,158 +428,4 @@ async fn load(mut reply: Outgoing, pool: Pool) -> Result<Ready, Error> {
         }
     }
     Ok(Ready::Reply(reply))
-}
-
-/// Waits until the queue pair has taken one message.
-struct Taken {
-    inner: Rc<Inner>,
-    sent: Rc<Sent>,
-    looked: bool,
-    /// Whether it may be the future that the queue pair wakes.
-    waited: bool,
-}
-
-impl Future for Taken {
-    type Output = Result<(), Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(outcome) = self.sent.outcome.take() {
-            return Poll::Ready(outcome);
-        }
-        if !self.looked {
-            // The first poll only checks: a caller that polls once, to learn whether the message was refused at once,
-            // must not become the task that the queue pair wakes.
-            self.looked = true;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        self.waited = true;
-        *self.sent.waker.borrow_mut() = Some(cx.waker().clone());
-        self.inner.drive(cx);
-        if !self.inner.state.borrow().out.messages.is_empty() {
-            self.inner.wake_reader();
-        }
-        match self.sent.outcome.take() {
-            Some(outcome) => Poll::Ready(outcome),
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.sent.waker.take();
-        if self.waited {
-            self.inner.hand_over();
-        }
-    }
-}
-
-impl Channel for RpcRdma {
-    fn kind(&self) -> Kind {
-        Kind::RpcRdma
-    }
-
-    fn medium(&self) -> &'static str {
-        self.0.qp.provider()
-    }
-
-    fn peer(&self) -> Peer {
-        self.0.qp.peer()
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { max_message: self.0.config.max_message, max_rdma: Some(self.0.config.max_payload) }
-    }
-
-    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
-        Box::pin(poll_fn(|cx| {
-            if let Some(message) = self.try_recv() {
-                return Poll::Ready(Ok(Some(message)));
-            }
-            *self.0.reader.borrow_mut() = Some(cx.waker().clone());
-            self.0.drive(cx);
-            if let Some(message) = self.try_recv() {
-                return Poll::Ready(Ok(Some(message)));
-            }
-            match &self.0.state.borrow().ended {
-                Some(ending) => Poll::Ready(ending.at_reader()),
-                None => Poll::Pending,
-            }
-        }))
-    }
-
-    fn try_recv(&self) -> Option<Message> {
-        self.0.state.borrow_mut().out.messages.pop_front()
-    }
-
-    fn send(&self, message: Outgoing) -> Sending {
-        let sent = Rc::new(Sent { bytes: message.memory_bytes(), ..Sent::default() });
-        {
-            let state = &mut *self.0.state.borrow_mut();
-            let shape = match &state.role {
-                Role::Requester(requester) => Shape::of(&message, requester.terms()).map(Some),
-                Role::Responder(_) => Ok(None),
-            };
-            let shape = match shape {
-                Ok(shape) => shape,
-                Err(e) => return Sending::answered(Err(e)),
-            };
-            let refusal = match &state.ended {
-                Some(ending) => Some(ending.at_sender()),
-                None if state.closing => Some(Error::Closed),
-                None if state.unsent.len() >= MAX_UNSENT => Some(Error::Misuse("too many unsent messages")),
-                None => None,
-            };
-            if let Some(e) = refusal {
-                return Sending::answered(Err(e));
-            }
-            state.unsent.push_back(Unsent { message, shape, sent: sent.clone() });
-        }
-        self.0.try_advance();
-        Sending::waiting(Taken { inner: self.0.clone(), sent, looked: false, waited: false })
-    }
-
-    fn backlog(&self) -> usize {
-        let state = self.0.state.borrow();
-        [state.unsent.len(), usize::from(state.preparing.is_some()), state.sends.len()].iter().sum()
-    }
-
-    fn waits_for_memory(&self) -> bool {
-        let state = self.0.state.borrow();
-        // A call that is being prepared waits for its buffers, and all later ones wait with it.
-        state.preparing.is_some() || !state.waiting.is_empty()
-    }
-
-    fn has_ended(&self) -> bool {
-        self.0.state.borrow().ended.is_some()
-    }
-
-    fn unsent_bytes(&self) -> usize {
-        let state = self.0.state.borrow();
-        let unsent = state.unsent.iter().map(|unsent| &unsent.sent);
-        let preparing = state.preparing.iter().map(|preparing| &preparing.sent);
-        let all = state.sends.iter().map(|(_, sent)| sent).chain(preparing).chain(unsent);
-        all.fold(0, |sum, sent| sum.saturating_add(sent.bytes))
-    }
-
-    /// Sends are not gathered: each is one work request, and the provider gathers what it can.
-    fn cork(&self, _on: bool) {}
-
-    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
-        Err(Error::Misuse("RPC offers memory by source and sink"))
-    }
-
-    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
-        None
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.0.qp.traffic()
-    }
-
-    fn close(&self) {
-        self.0.state.borrow_mut().closing = true;
-        self.0.try_advance();
-    }
 }

@@ -6,14 +6,17 @@
 //! does not answer calls of the server (RFC 8167).
 //!
 //! `responder` and `requester` are state machines that take messages and produce work; `driver` binds one of them to
-//! the queue pair, the pool and the files. Any task that waits (a reader, a sender) drives the connection.
+//! the queue pair, the pool and the files, and `channel` is what users call. Any task that waits (a reader, a sender)
+//! drives the connection.
 
+mod channel;
 mod chunks;
 mod driver;
 mod receives;
 mod remote;
 mod requester;
 mod responder;
+mod ticket;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -25,12 +28,12 @@ use weft_rdma::{ConnectParams, Provider, QueuePair, Request, Work};
 use weft_wire::rpcrdma::PrivateData;
 
 use crate::channel::Error;
-pub use driver::RpcRdma;
+pub use channel::RpcRdma;
 use driver::{Role, receive_buffer};
 use receives::Receives;
 use requester::Requester;
-pub(crate) use responder::CallTicket;
 use responder::{FIRST_CALL_LIMIT, Responder};
+pub(crate) use ticket::CallTicket;
 
 /// Most bytes of the pool that the Reads of one connection hold at a time: enough for eight calls of 1 MiB in segments,
 /// and so for any link's bandwidth; further calls wait, and their client with them.

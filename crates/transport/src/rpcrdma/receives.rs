@@ -6,10 +6,10 @@
 //! posts. Each received message's buffer, or another one, is posted again before anything else happens.
 
 /// The most calls that a server makes to its client at a time: this many buffers are posted for replies.
-pub(in crate::rpcrdma) const REVERSE_CREDITS: u32 = 16;
+pub(super) const REVERSE_CREDITS: u32 = 16;
 /// Receives of a client that has not called yet: 16 KiB at the default size, and enough for a client that makes one
 /// call at a time.
-pub(in crate::rpcrdma) const FIRST_RECEIVES: u32 = 4;
+pub(super) const FIRST_RECEIVES: u32 = 4;
 
 /// The counts.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, ReadSegment, VERSION};
 use weft_wire::xdr::{Encoder, fill, pad};
 
 use super::chunks;
-use super::responder::{Out, xid_of};
+use super::responder::{Arrived, Out, xid_of};
 use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket};
 
 /// The limits of a connection, from configuration and negotiation.
@@ -357,7 +357,8 @@ impl Requester {
         if body.get(..4) != Some(&header.xid.to_be_bytes()) {
             return Err(Ending::Violation("RFC 8166 4.2.1: xid of header and reply differ"));
         }
-        out.messages.push_back(Message { body, detached, ticket: Ticket::default() });
+        let message = Message { body, detached, ticket: Ticket::default() };
+        out.messages.push_back(Arrived::Whole(message));
         Ok(())
     }
 
@@ -376,7 +377,7 @@ impl Requester {
         let Some(mut call) = self.calls.remove(&xid) else { return Ok(()) };
         tracing::debug!(xid, ?code, "call refused by the responder");
         call.release(qp);
-        out.messages.push_back(refusal(xid));
+        out.messages.push_back(Arrived::Whole(refusal(xid)));
         Ok(())
     }
 }

@@ -24,6 +24,7 @@ use weft_wire::xdr::{Encoder, pad};
 
 use super::chunks::{self, Reads};
 use super::receives::{REVERSE_CREDITS, Receives};
+use super::ticket::CallTicket;
 use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
 use crate::memory::counted_sum;
 
@@ -39,16 +40,6 @@ const HEADER_BYTES: usize = 28;
 /// msg_type of an RPC message (RFC 5531 section 9).
 const CALL: [u8; 4] = [0, 0, 0, 0];
 const REPLY: [u8; 4] = [0, 0, 0, 1];
-
-/// What a call requested for its reply.
-#[derive(Debug)]
-pub(crate) struct CallTicket {
-    xid: u32,
-    writes: Vec<WriteChunk>,
-    reply: Option<WriteChunk>,
-    /// A region of the call, which the reply may revoke.
-    invalidate: Option<Stag>,
-}
 
 /// The limits of a connection, from configuration and negotiation.
 #[derive(Clone, Copy, Debug)]
@@ -218,9 +209,16 @@ pub(super) struct Out {
     /// To be posted in this order.
     pub work: VecDeque<Work>,
     /// To be delivered.
-    pub messages: VecDeque<Message>,
-    /// To be delivered with payload that stays with the peer, before the current content of `messages`.
-    pub left: Option<Left>,
+    pub messages: VecDeque<Arrived>,
+}
+
+/// A message to be delivered.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    /// With all its payload.
+    Whole(Message),
+    /// With payload that stays with the peer.
+    Left(Left),
 }
 
 /// A call whose payload lies in these segments of the peer's memory.
@@ -315,7 +313,8 @@ impl Responder {
             return;
         }
         self.reverse.granted = credits.clamp(1, REVERSE_CREDITS);
-        out.messages.push_back(Message { body, detached: None, ticket: Ticket::default() });
+        let message = Message { body, detached: None, ticket: Ticket::default() };
+        out.messages.push_back(Arrived::Whole(message));
         self.ask(out);
     }
 
@@ -361,15 +360,12 @@ impl Responder {
             (Ok(reads), Some(body)) if reads.payload.is_empty() => {
                 // A payload chunk without bytes is a payload of length zero.
                 let detached = (reads.position != 0).then(|| Detached::Here(Bytes::new()));
-                out.messages.push_back(Message {
-                    body,
-                    detached,
-                    ticket: Ticket(TicketKind::RpcRdma(ticket)),
-                });
+                let ticket = Ticket(TicketKind::RpcRdma(ticket));
+                out.messages.push_back(Arrived::Whole(Message { body, detached, ticket }));
             }
             (Ok(reads), Some(body)) if self.terms.leaves_payload => {
                 let ticket = Ticket(TicketKind::RpcRdma(ticket));
-                out.left = Some(Left { body, payload: reads.payload, ticket });
+                out.messages.push_back(Arrived::Left(Left { body, payload: reads.payload, ticket }));
             }
             (Ok(reads), inline) => {
                 let detached = reads.position != 0;
@@ -494,7 +490,8 @@ impl Responder {
             return self.refuse(ticket.xid, VERSION, ErrorCode::Chunk, out);
         }
         let detached = detached.then(|| Detached::Here(payload.take()));
-        out.messages.push_back(Message { body, detached, ticket: Ticket(TicketKind::RpcRdma(ticket)) });
+        let ticket = Ticket(TicketKind::RpcRdma(ticket));
+        out.messages.push_back(Arrived::Whole(Message { body, detached, ticket }));
     }
 
     /// Whether this reply contains file ranges that must be read first, because they go in the stream.

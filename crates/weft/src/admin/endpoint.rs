@@ -20,6 +20,7 @@ use serde_json::Value;
 use weft_machine::{Stream, rt};
 
 use super::{Answer, MAX_REQUEST, Request, SUFFIX, make_folder, pid_of};
+use crate::Failure;
 use crate::listen::{Stop, unix};
 
 /// Maximum number of connections; further ones wait to be accepted.
@@ -27,9 +28,9 @@ const MOST_CONNECTIONS: usize = 16;
 /// How long a connection may be silent between requests.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Carries a request out; an error is a sentence for the user. The stop reports that the caller has hung up: then a
+/// Carries a request out; the caller gets the text of an error. The stop reports that the caller has hung up: then a
 /// pure wait ends, but a change that has begun continues.
-pub(crate) type Handler = Rc<dyn Fn(Request, Stop) -> LocalBoxFuture<'static, Result<Value, String>>>;
+pub(crate) type Handler = Rc<dyn Fn(Request, Stop) -> LocalBoxFuture<'static, Result<Value, Failure>>>;
 
 /// A bound socket that does not answer yet.
 pub(crate) struct Endpoint(unix::PathListener);
@@ -168,7 +169,7 @@ async fn answer(line: &[u8], handler: &Handler, hung_up: Stop) -> Answer {
     match serde_json::from_slice::<Request>(line) {
         Ok(request) => match handler(request, hung_up).await {
             Ok(value) => Answer::Ok(value),
-            Err(why) => Answer::Error(why),
+            Err(e) => Answer::Error(e.to_string()),
         },
         Err(e) => Answer::Error(format!("this server does not know the request ({e}): is it an older Weft?")),
     }

@@ -5,6 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{number, parse_dialect, parse_within};
 
+/// An option for NFS that only SMB has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{option} is for SMB; {because}")]
+pub(crate) struct OnlySmb {
+    option: &'static str,
+    because: &'static str,
+}
+
 /// How a client reaches the server.
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
@@ -69,7 +77,7 @@ impl Connect {
     }
 
     /// Refuses options for NFS that only SMB has: a user who asks for encryption must not send plain text.
-    pub(crate) fn check_nfs(&self) -> Result<(), String> {
+    pub(crate) fn check_nfs(&self) -> Result<(), OnlySmb> {
         let of_smb = [
             (self.encrypt, "--encrypt", "weft's NFS client has no encryption"),
             (self.sign, "--sign", "weft's NFS client has no signatures"),
@@ -82,7 +90,7 @@ impl Connect {
             ),
         ];
         match of_smb.into_iter().find(|(asked, ..)| *asked) {
-            Some((_, option, because)) => Err(format!("{option} is for SMB; {because}")),
+            Some((_, option, because)) => Err(OnlySmb { option, because }),
             None => Ok(()),
         }
     }
@@ -241,7 +249,7 @@ mod tests {
             ls.connect
         };
         for option in ["--encrypt", "--sign", "-k", "--kerberos", "--compress", "--min-dialect 3.0"] {
-            let says = connect(option).check_nfs().unwrap_err();
+            let says = connect(option).check_nfs().unwrap_err().to_string();
             assert!(says.contains(" is for SMB; ") && says.starts_with("--"), "{option}: {says}");
             let url = crate::url::Url::parse("nfs://h/s").unwrap().unwrap();
             assert!(crate::connect::check(&url, &connect(option)).is_err(), "{option}");

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::Misread;
+
 /// `weft bench compare`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  weft bench compare before.json after.json\n  \
@@ -49,14 +51,7 @@ pub(crate) struct Show {
     pub out: Vec<PathBuf>,
 }
 
-pub(super) fn parse_percent(text: &str) -> Result<f64, String> {
-    let value: f64 = text
-        .trim_end_matches('%')
-        .parse()
-        .map_err(|_| format!("not a number: {text:?} (write for example 5)"))?;
-    if (0.0..=1000.0).contains(&value) {
-        Ok(value)
-    } else {
-        Err("write a percentage from 0 to 1000".to_owned())
-    }
+pub(super) fn parse_percent(text: &str) -> Result<f64, Misread> {
+    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| Misread::NotANumber(text.to_owned()))?;
+    if (0.0..=1000.0).contains(&value) { Ok(value) } else { Err(Misread::Percent) }
 }

@@ -7,7 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use weft_load::verbs::perf::{MAX_DEPTH, MAX_SIZE, Op};
 use weft_load::verbs::ping;
 
-use super::{Crc, parse_size, parse_within};
+use super::{Crc, Misread, parse_size, parse_within};
 use crate::host::Host;
 
 /// `weft rdma`.
@@ -317,7 +317,7 @@ pub(crate) struct Sweep(pub Vec<u64>);
 
 impl Sweep {
     /// "64K", "2..1M", "8,64K,1M"; each from 1 to `most`.
-    fn parse(text: &str, most: u64) -> Result<Sweep, String> {
+    fn parse(text: &str, most: u64) -> Result<Sweep, Misread> {
         let mut numbers = Vec::new();
         for part in text.split(',') {
             match part.split_once("..") {
@@ -325,7 +325,7 @@ impl Sweep {
                 Some((from, to)) => {
                     let (from, to) = (parse_size(from)?, parse_size(to)?);
                     if from > to {
-                        return Err(format!("{part}: the smaller number comes first"));
+                        return Err(Misread::Descending(part.to_owned()));
                     }
                     let powers = (0..u64::BITS).map(|shift| 1 << shift).filter(|n| from < *n && *n < to);
                     numbers.push(from);
@@ -335,23 +335,23 @@ impl Sweep {
             }
         }
         match numbers.iter().find(|n| **n > most) {
-            Some(n) => Err(format!("{n} is more than the largest, {most}")),
+            Some(number) => Err(Misread::TooLarge { number: *number, most }),
             None => Ok(Sweep(numbers)),
         }
     }
 }
 
 /// Bytes of a round of `weft rdma ping`.
-fn parse_round(text: &str) -> Result<u32, String> {
-    let size = parse_within(text, 1, ping::MAX_SIZE.into())?;
-    u32::try_from(size).map_err(|e| e.to_string())
+fn parse_round(text: &str) -> Result<u32, Misread> {
+    let (least, most) = (1, ping::MAX_SIZE.into());
+    u32::try_from(parse_within(text, least, most)?).map_err(|_| Misread::Size { least, most })
 }
 
 /// Seconds, possibly with a fraction.
-pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<f64, Misread> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("write seconds between 0.001 and 86400, for example 0.5".into()),
+        _ => Err(Misread::Seconds),
     }
 }
 

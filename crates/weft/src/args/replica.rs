@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::{Transport, default_user, parse_size};
+use super::{Misread, Transport, default_user, parse_size};
 use crate::default_port;
 use crate::serve::replica::names::GroupName;
 
@@ -352,12 +352,11 @@ impl Network {
     }
 }
 
-fn parse_network(text: &str) -> Result<Network, String> {
-    let example = "write ADDRESS/BITS, for example 10.0.0.0/24";
-    let (address, bits) = text.split_once('/').ok_or(example)?;
-    let address: std::net::IpAddr = address.parse().map_err(|_| example)?;
+fn parse_network(text: &str) -> Result<Network, Misread> {
+    let (address, bits) = text.split_once('/').ok_or(Misread::Network)?;
+    let address: std::net::IpAddr = address.parse().map_err(|_| Misread::Network)?;
     let most = if address.is_ipv4() { 32 } else { 128 };
-    let bits = bits.parse().ok().filter(|bits| *bits <= most).ok_or(example)?;
+    let bits = bits.parse().ok().filter(|bits| *bits <= most).ok_or(Misread::Network)?;
     Ok(Network { address, bits })
 }
 

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::{ArgGroup, ValueEnum};
 
 use super::{
-    ProviderKind, default_user, memory, number, parse_bytes, parse_congestion, parse_dialect, parse_size,
-    within_memory,
+    Misread, ProviderKind, default_user, memory, number, parse_bytes, parse_congestion, parse_dialect,
+    parse_size, within_memory,
 };
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::config::{MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
@@ -238,26 +238,23 @@ pub(crate) enum Crc {
     Asked,
 }
 
-fn parse_ram(text: &str) -> Result<(String, u64), String> {
-    let (name, size) = text.split_once('=').ok_or("write NAME=SIZE, for example scratch=512M")?;
+fn parse_ram(text: &str) -> Result<(String, u64), Misread> {
+    let (name, size) = text.split_once('=').ok_or(Misread::NameAndSize)?;
     Ok((name.to_owned(), within_memory(parse_bytes(size)?)?))
 }
 
-fn parse_snapshots(text: &str) -> Result<(String, String), String> {
-    let (name, pattern) =
-        text.split_once('=').ok_or("write NAME=PATTERN, for example data=.zfs/snapshot/daily-%Y-%m-%d")?;
+fn parse_snapshots(text: &str) -> Result<(String, String), Misread> {
+    let (name, pattern) = text.split_once('=').ok_or(Misread::NameAndPattern)?;
     Ok((name.to_owned(), pattern.to_owned()))
 }
 
 /// A size that `--buffers` accepts on this host.
-fn parse_buffers(text: &str) -> Result<u64, String> {
-    let size = parse_bytes(text)?;
-    let memory = memory();
-    if (MIN_BUFFERS_BYTES..=memory).contains(&size) {
-        return Ok(size);
+fn parse_buffers(text: &str) -> Result<u64, Misread> {
+    let (size, least, most) = (parse_bytes(text)?, MIN_BUFFERS_BYTES, memory());
+    match (least..=most).contains(&size) {
+        true => Ok(size),
+        false => Err(Misread::Buffers { least, most, text: text.to_owned() }),
     }
-    let (least, most) = (MIN_BUFFERS_BYTES >> 20, memory >> 20);
-    Err(format!("write a size from {least}M to {most}M (the limits on this host), not {text}"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Parsers of option values: numbers and sizes within their ranges, dialects, congestion controls.
+//! Parsers of option values: numbers and sizes within their ranges, dialects, congestion controls; and why a value is
+//! refused, for every option.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -7,8 +8,73 @@ use weft_machine::net;
 /// Longest sensible busy polling, in microseconds: one second.
 pub(super) const MAX_SPIN_US: u64 = 1_000_000;
 
+/// Why a value is refused, and what to write. Clap names the option and the value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Misread {
+    /// A congestion control that only root may choose.
+    #[error("only root may choose it on this host; every user may choose {0}")]
+    CongestionForRoot(String),
+    /// A congestion control that this kernel does not offer.
+    #[error("this kernel does not offer it; it offers {0}")]
+    NoCongestion(String),
+    /// Not a number, or too small a one.
+    #[error("write a number of at least {0}")]
+    NumberFrom(u64),
+    /// Not a number, or one out of range.
+    #[error("write a number from {least} to {most}")]
+    Number { least: u64, most: u64 },
+    /// A size out of range.
+    #[error("write a size from {} to {}", rounded(*.least), rounded(*.most))]
+    Size { least: u64, most: u64 },
+    /// A size out of the range that this host's memory allows.
+    #[error("write a size from {}M to {}M (the limits on this host), not {text}", least >> 20, most >> 20)]
+    Buffers { least: u64, most: u64, text: String },
+    /// Nothing has this size.
+    #[error("a size is more than 0 (write for example 512M), not {0}")]
+    NoSize(String),
+    /// A size with a sign.
+    #[error("sizes are absolute: write the whole size (for example 3G), not {0}")]
+    Relative(String),
+    /// An unknown unit.
+    #[error("unknown unit {0:?}: write a number with K, M, G or T")]
+    Unit(String),
+    /// A size without a number.
+    #[error("not a size: {0:?} (write for example 512M)")]
+    NotASize(String),
+    /// A size beyond 64 bits.
+    #[error("{0} is more than this system can count")]
+    Uncountable(String),
+    /// Not a dialect of SMB.
+    #[error("no dialect {0}: one of 2.0.2, 2.1, 3.0, 3.0.2, 3.1.1")]
+    Dialect(String),
+    /// Not a name and a size.
+    #[error("write NAME=SIZE, for example scratch=512M")]
+    NameAndSize,
+    /// Not a name and a pattern.
+    #[error("write NAME=PATTERN, for example data=.zfs/snapshot/daily-%Y-%m-%d")]
+    NameAndPattern,
+    /// Not a network.
+    #[error("write ADDRESS/BITS, for example 10.0.0.0/24")]
+    Network,
+    /// A range whose end is below its beginning.
+    #[error("{0}: the smaller number comes first")]
+    Descending(String),
+    /// A number of a list beyond its limit.
+    #[error("{number} is more than the largest, {most}")]
+    TooLarge { number: u64, most: u64 },
+    /// A duration out of range.
+    #[error("write seconds between 0.001 and 86400, for example 0.5")]
+    Seconds,
+    /// A percentage without a number.
+    #[error("not a number: {0:?} (write for example 5)")]
+    NotANumber(String),
+    /// A percentage out of range.
+    #[error("write a percentage from 0 to 1000")]
+    Percent,
+}
+
 /// A TCP congestion control that this kernel offers and lets us choose.
-pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
+pub(crate) fn parse_congestion(name: &str) -> Result<String, Misread> {
     use std::io::ErrorKind;
     let list = |which: &str| {
         let listed = std::fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control"));
@@ -16,17 +82,15 @@ pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
     };
     match net::try_congestion(name) {
         Ok(()) => Ok(name.to_owned()),
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-            Err(format!("only root may choose it on this host; every user may choose {}", list("allowed")))
-        }
-        Err(_) => Err(format!("this kernel does not offer it; it offers {}", list("available"))),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(Misread::CongestionForRoot(list("allowed"))),
+        Err(_) => Err(Misread::NoCongestion(list("available"))),
     }
 }
 
 /// A number of this type within a range; the error states the range.
 pub(crate) fn number<T: TryFrom<u64>>(
     range: impl RangeBounds<u64> + Clone + Send + std::marker::Sync + 'static,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + std::marker::Sync + 'static {
+) -> impl Fn(&str) -> Result<T, Misread> + Clone + Send + std::marker::Sync + 'static {
     move |text| {
         let least = match range.start_bound() {
             Bound::Included(least) => *least,
@@ -39,27 +103,27 @@ pub(crate) fn number<T: TryFrom<u64>>(
             Bound::Unbounded => u64::MAX >> (u64::BITS - 8 * size_of::<T>() as u32),
         };
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
-            u64::MAX => format!("write a number of at least {least}"),
-            most => format!("write a number from {least} to {most}"),
+        number.and_then(|number| T::try_from(number).ok()).ok_or(match most {
+            u64::MAX => Misread::NumberFrom(least),
+            most => Misread::Number { least, most },
         })
     }
 }
 
 /// A size in a range.
-pub(super) fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+pub(super) fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, Misread> {
     within(parse_bytes(text)?, least, most)
 }
 
-fn within(size: u64, least: u64, most: u64) -> Result<u64, String> {
+fn within(size: u64, least: u64, most: u64) -> Result<u64, Misread> {
     match (least..=most).contains(&size) {
         true => Ok(size),
-        false => Err(format!("write a size from {} to {}", rounded(least), rounded(most))),
+        false => Err(Misread::Size { least, most }),
     }
 }
 
 /// A size that is to be held in this host's memory.
-pub(crate) fn within_memory(size: u64) -> Result<u64, String> {
+pub(crate) fn within_memory(size: u64) -> Result<u64, Misread> {
     within(size, 1, memory())
 }
 
@@ -80,26 +144,26 @@ pub(crate) fn memory() -> u64 {
 }
 
 /// "3.0", "3.1.1".
-pub(super) fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, String> {
+pub(super) fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, Misread> {
     use weft_smb::server::Dialect;
     let known = [Dialect::V2_0_2, Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
     let found = known.into_iter().find(|dialect| dialect.to_string() == text);
-    found.ok_or_else(|| format!("no dialect {text}: one of 2.0.2, 2.1, 3.0, 3.0.2, 3.1.1"))
+    found.ok_or_else(|| Misread::Dialect(text.to_owned()))
 }
 
 /// "64K", "512M", "1G", "4096"; binary multiples. More than 0.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, Misread> {
     match parse_bytes(text)? {
-        0 => Err(format!("a size is more than 0 (write for example 512M), not {text}")),
+        0 => Err(Misread::NoSize(text.to_owned())),
         size => Ok(size),
     }
 }
 
 /// Like `parse_size`, but 0 is allowed.
-pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(super) fn parse_bytes(text: &str) -> Result<u64, Misread> {
     // The parser of numbers accepts a plus sign: `resize vol +1G` would shrink a volume of 8 GiB to 1 GiB.
     if text.starts_with(['+', '-']) {
-        return Err(format!("sizes are absolute: write the whole size (for example 3G), not {text}"));
+        return Err(Misread::Relative(text.to_owned()));
     }
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -108,10 +172,10 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
         "M" | "MIB" => 20,
         "G" | "GIB" => 30,
         "T" | "TIB" => 40,
-        other => return Err(format!("unknown unit {other:?}: write a number with K, M, G or T")),
+        other => return Err(Misread::Unit(other.to_owned())),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("not a size: {text:?} (write for example 512M)"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is more than this system can count"))
+    let number: u64 = digits.parse().map_err(|_| Misread::NotASize(text.to_owned()))?;
+    number.checked_mul(1 << shift).ok_or_else(|| Misread::Uncountable(text.to_owned()))
 }
 
 #[cfg(test)]
@@ -125,7 +189,7 @@ mod tests {
     fn what_the_kernel_does_not_offer_is_refused_with_what_it_does() {
         assert_eq!(parse_congestion("reno"), Ok("reno".to_owned()));
         for name in ["nope", ""] {
-            let refused = parse_congestion(name).unwrap_err();
+            let refused = parse_congestion(name).unwrap_err().to_string();
             assert!(refused.contains("it offers") && refused.contains("reno"), "{refused}");
         }
         let serve = |option, value| Args::try_parse_from(["weft", "serve", "data", option, value]);
@@ -195,7 +259,7 @@ mod tests {
         assert!(parse_size("5X").is_err());
         assert!(parse_size("").is_err());
         let relative = ["+1G", "-1G", "+4096"].map(|text| parse_size(text).unwrap_err());
-        assert!(relative.iter().all(|why| why.contains("absolute")), "{relative:?}");
+        assert!(relative.iter().all(|why| matches!(why, Misread::Relative(_))), "{relative:?}");
         assert!(parse_size("99999999999T").is_err());
     }
 }

@@ -167,7 +167,7 @@ impl Server {
             ..Connect::by(transport)
         };
         if scheme == Scheme::Nfs {
-            connect.check_nfs().map_err(Misuse::new)?;
+            connect.check_nfs().map_err(|e| Misuse::new(e.to_string()))?;
         }
         let (url, password) = self.url(scheme)?;
         Ok(Way { url, connect, password, congestion: self.congestion() })

@@ -11,7 +11,7 @@ use std::time::Duration;
 use weft_machine::net::{Tls, TlsError};
 use weft_smb::auth::Keytab;
 use weft_smb::server::dfs::Namespace;
-use weft_store::rules::{Export, Way};
+use weft_store::rules::{Export, Protection};
 use weft_store::snapshots::Snapshots;
 use zeroize::Zeroizing;
 
@@ -335,12 +335,12 @@ impl ServeConfig {
         match &self.tls.nfs {
             None => {
                 let files = Give::All(vec![key::NFS_CERTIFICATE, key::NFS_CERTIFICATE_KEY]);
-                self.needs(of(|export| export.way > Way::Any, "..."), "a certificate", files)
+                self.needs(of(|export| export.protection > Protection::None, "..."), "a certificate", files)
             }
             Some(CertificateConfig { clients: None, .. }) => {
                 let clients = Give::All(vec![key::NFS_CERTIFICATE_CLIENTS]);
                 self.needs(
-                    of(|export| export.way == Way::Mutual, "mtls"),
+                    of(|export| export.protection == Protection::Mutual, "mtls"),
                     "the authorities that sign client certificates",
                     clients,
                 )

@@ -11,6 +11,7 @@ use weft_store::snapshots::BadPattern;
 use super::key::{self, Key, Origin};
 use super::share::MAX_NAME_CHARS;
 use super::sources::Sources;
+use crate::args::Misread;
 use crate::out::{ShellCommand, path_name};
 
 /// A configuration that cannot be served.
@@ -51,7 +52,7 @@ pub(crate) enum Problem {
     /// A size out of range.
     Size { least: u64, most: u64 },
     /// The kernel does not offer this congestion control.
-    Congestion(String),
+    Congestion(Misread),
     /// Two services on one TCP port.
     SamePort { other: Key, port: u16 },
     /// It has no effect without another key.

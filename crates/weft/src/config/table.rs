@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use weft_smb::server::dfs::Link;
 use weft_smb::server::{Dialect, Signing};
-use weft_store::rules::{Export, Flavor, Ports, Squash, Way};
+use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
 use super::key::{part, quoted};
 use super::mistake::Fault;
@@ -696,14 +696,14 @@ pub(super) const ROWS: &[Row] = &[
     other!(
         Share,
         "shares.*.nfs.xprtsec",
-        Word<Way>,
+        Word<Protection>,
         ["--export"],
         "\"none\"",
         "\"tls\"",
         "What must protect the connection: nothing, TLS, or TLS with a client certificate.",
         set | s,
-        value | export(s).way = value,
-        get | s | exported(s).way
+        value | export(s).protection = value,
+        get | s | exported(s).protection
     ),
 ];
 

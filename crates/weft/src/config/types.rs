@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 use weft_smb::server::{Dialect, Signing};
-use weft_store::rules::{Flavor, Network, Squash, Way};
+use weft_store::rules::{Flavor, Network, Protection, Squash};
 
 use super::key::quoted;
 use super::mistake::Fault;
@@ -448,7 +448,7 @@ impl Words for Flavor {
     const WORDS: &'static [(&'static str, Flavor)] = &[("sys", Flavor::Sys), ("none", Flavor::None)];
 }
 
-impl Words for Way {
-    const WORDS: &'static [(&'static str, Way)] =
-        &[("none", Way::Any), ("tls", Way::Tls), ("mtls", Way::Mutual)];
+impl Words for Protection {
+    const WORDS: &'static [(&'static str, Protection)] =
+        &[("none", Protection::None), ("tls", Protection::Tls), ("mtls", Protection::Mutual)];
 }

@@ -272,7 +272,7 @@ impl Examination {
         service: Service,
         provider: &dyn Provider,
         addr: SocketAddr,
-    ) -> Result<String, String> {
+    ) -> Result<String, Failure> {
         try_out(service, provider, addr, self.question.limit, &self.pool).await
     }
 
@@ -448,7 +448,7 @@ impl Examination {
                 let remedy = format!(
                     "run the server on this host as uid {uid}, with sockets in {dir} (XDG_RUNTIME_DIR)"
                 );
-                self.report.warn("shm", e, &remedy);
+                self.report.warn("shm", e.to_string(), &remedy);
             }
         }
     }
@@ -601,12 +601,11 @@ async fn session(
     addr: SocketAddr,
     options: Options,
     pool: &Pool,
-) -> Result<(String, bool), String> {
-    let connected = smbd::connect(provider, addr, smbd::Config::default(), pool.clone()).await;
-    let session = Session::connect(connected.map_err(|e| e.to_string())?, options).await;
-    let session = session.map_err(|e| e.to_string())?;
+) -> Result<(String, bool), Failure> {
+    let channel = smbd::connect(provider, addr, smbd::Config::default(), pool.clone()).await?;
+    let session = Session::connect(channel, options).await?;
     let described = session.describe();
-    session.logoff().await.map_err(|e| e.to_string())?;
+    session.logoff().await?;
     Ok((described.to_string(), described.rdma))
 }
 

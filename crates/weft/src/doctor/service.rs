@@ -11,16 +11,17 @@ use weft_nfs::client as nfs;
 use weft_rdma::{ConnectParams, Provider};
 use weft_transport::{Channel, rpcrdma, smbd};
 
+use crate::Failure;
 use crate::args::Service;
 
-/// Uses the service once; returns the negotiated parameters, or why it failed.
+/// Uses the service once; returns the negotiated parameters.
 pub(super) async fn try_out(
     service: Service,
     provider: &dyn Provider,
     addr: SocketAddr,
     limit: Duration,
     pool: &Pool,
-) -> Result<String, String> {
+) -> Result<String, Failure> {
     let tried = rt::timeout(limit, async {
         match service {
             Service::Smb => negotiate(provider, addr, pool).await,
@@ -31,9 +32,8 @@ pub(super) async fn try_out(
     tried.await.unwrap_or_else(|rt::Elapsed| Err("no answer in time".into()))
 }
 
-async fn negotiate(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Result<String, String> {
-    let connected = smbd::connect(provider, addr, smbd::Config::default(), pool.clone()).await;
-    let channel = connected.map_err(|e| e.to_string())?;
+async fn negotiate(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Result<String, Failure> {
+    let channel = smbd::connect(provider, addr, smbd::Config::default(), pool.clone()).await?;
     let agreed = channel.agreed();
     channel.close();
     Ok(format!(
@@ -47,23 +47,21 @@ async fn negotiate(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Re
 }
 
 /// NFS procedure 0 does nothing; even "no such version" proves that the server speaks RPC over RDMA.
-async fn null_call(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Result<String, String> {
-    let connected = rpcrdma::connect(provider, addr, rpcrdma::Config::default(), pool.clone()).await;
-    let channel = connected.map_err(|e| e.to_string())?;
+async fn null_call(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Result<String, Failure> {
+    let channel = rpcrdma::connect(provider, addr, rpcrdma::Config::default(), pool.clone()).await?;
     let outcome = nfs::null(channel.clone()).await;
     channel.close();
     match outcome {
         Ok(()) => Ok("RPC over RDMA: NFSv3 answers".into()),
         Err(nfs::Error::Rpc(reply)) => Ok(format!("RPC over RDMA answers, though not to NFSv3: {reply}")),
-        Err(e) => Err(e.to_string()),
+        Err(e) => Err(e.into()),
     }
 }
 
-async fn one_round(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Result<String, String> {
-    let (qp, _) = provider.connect(addr, ConnectParams::default()).await.map_err(|e| e.to_string())?;
-    let mut client =
-        ping::Client::new(End::new(qp, pool.clone()), ping::DEFAULT_SIZE).map_err(|e| e.to_string())?;
-    let time = client.round().await.map_err(|e| e.to_string())?;
+async fn one_round(provider: &dyn Provider, addr: SocketAddr, pool: &Pool) -> Result<String, Failure> {
+    let (qp, _) = provider.connect(addr, ConnectParams::default()).await?;
+    let mut client = ping::Client::new(End::new(qp, pool.clone()), ping::DEFAULT_SIZE)?;
+    let time = client.round().await?;
     client.close().await;
     let (size, us) = (ping::DEFAULT_SIZE, time.as_secs_f64() * 1e6);
     Ok(format!("{size} bytes went there by RDMA Read and came back by RDMA Write, unchanged, in {us:.0} us"))

@@ -10,12 +10,12 @@ use weft_transport::{
 };
 
 use super::memory::Member;
-use super::quota::Place;
+use super::quota::Slot;
 
 /// See the module.
 pub(super) struct Placed {
     pub(super) channel: Rc<dyn Channel>,
-    pub(super) place: Rc<Place>,
+    pub(super) slot: Rc<Slot>,
     pub(super) member: Member,
 }
 
@@ -40,7 +40,7 @@ impl Channel for Placed {
         if !self.member.admit() {
             tracing::debug!(peer = %self.peer(), "keeps unidentified peer's memory: its address has reached its limit");
         }
-        if !self.place.admit() {
+        if !self.slot.admit() {
             tracing::debug!(peer = %self.peer(), "identified too late: its slot was given away");
         }
     }
@@ -108,9 +108,9 @@ mod tests {
             let listener = Listener::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
             let stream = Stream::connect(listener.local_addr()).await.unwrap();
             let peer = Peer::Rdma("10.0.0.1:1".parse().unwrap());
-            let place = Rc::new(Quotas::new(64).enter(Service::Smb, peer).ok().unwrap());
+            let slot = Rc::new(Quotas::new(64).enter(Service::Smb, peer).ok().unwrap());
             let channel = record::Record::new(stream, pool.clone(), record::Config::default());
-            let placed = Placed { channel, place, member: memory.join_rdma(peer) };
+            let placed = Placed { channel, slot, member: memory.join_rdma(peer) };
             let own = placed.member.rdma();
             let takes = || std::iter::from_fn(|| own.try_alloc(MAX_BUF)).collect::<Vec<_>>().len();
             let first = own.try_alloc(4096).unwrap();

@@ -84,12 +84,12 @@ pub(super) struct Member {
 struct Rdma {
     own: Pool,
     known: Pool,
-    peer: Cell<Known>,
+    peer: Cell<Identified>,
 }
 
 /// Whether the peer of an RDMA connection is identified.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum Identified {
     No,
     /// Identified, but the source's limit had no room for what the connection holds.
     Waits,
@@ -182,7 +182,7 @@ impl Memory {
             && let Some(shares) = self.lock().known.get(&member.source)
         {
             let (own, known) = (shares.strangers.share(usize::MAX), shares.rdma.clone());
-            member.rdma = Some(Rdma { own, known, peer: Cell::new(Known::No) });
+            member.rdma = Some(Rdma { own, known, peer: Cell::new(Identified::No) });
         }
         member
     }
@@ -225,20 +225,20 @@ impl Member {
     /// Marks the peer as identified. If its source has reached its limit, an RDMA connection keeps a stranger's
     /// memory; then this returns false, and the caller must retry.
     pub(super) fn admit(&self) -> bool {
-        let Some(rdma) = self.rdma.as_ref().filter(|rdma| rdma.peer.get() != Known::Moved) else {
+        let Some(rdma) = self.rdma.as_ref().filter(|rdma| rdma.peer.get() != Identified::Moved) else {
             return true;
         };
         let moved = rdma.own.move_to(&rdma.known);
         if moved {
             rdma.own.raise_limit();
         }
-        rdma.peer.set(if moved { Known::Moved } else { Known::Waits });
+        rdma.peer.set(if moved { Identified::Moved } else { Identified::Waits });
         moved
     }
 
     /// Retries for an identified peer's connection that had no room before.
     pub(super) fn settle(&self) {
-        if self.rdma.as_ref().is_some_and(|rdma| rdma.peer.get() == Known::Waits) && self.admit() {
+        if self.rdma.as_ref().is_some_and(|rdma| rdma.peer.get() == Identified::Waits) && self.admit() {
             tracing::debug!("a connection of an identified peer has found room");
         }
     }

@@ -140,7 +140,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The quota slot of one connection, released on drop.
-pub(crate) struct Place {
+pub(crate) struct Slot {
     quotas: Quotas,
     service: Service,
     source: Source,
@@ -156,8 +156,20 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(descriptors).unwrap_or(usize::MAX)
 }
 
-/// Raises the soft limit on descriptors to the hard limit; an error says why they are too few to serve.
-pub(crate) fn raise_descriptors() -> Result<(), String> {
+/// Too few descriptors are free to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this process may open {limit} files, but the server needs at least {needed}: raise the limit with \
+     `ulimit -n {advised}` (as root where the hard limit is lower), or LimitNOFILE={advised} in its systemd unit",
+    advised = .needed.next_power_of_two().max(ADVISED)
+)]
+pub(crate) struct FewDescriptors {
+    limit: usize,
+    needed: usize,
+}
+
+/// Raises the soft limit on descriptors to the hard limit.
+pub(crate) fn raise_descriptors() -> Result<(), FewDescriptors> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!("the limit on open files stays at {:?}: {e}", limit.current);
@@ -170,21 +182,14 @@ pub(crate) fn raise_descriptors() -> Result<(), String> {
 }
 
 /// Whether `limit` leaves [`LEAST_FREE`] besides those in use; `used` is `None` if none is free.
-fn suffices(limit: usize, used: Option<usize>) -> Result<(), String> {
+fn suffices(limit: usize, used: Option<usize>) -> Result<(), FewDescriptors> {
     let needed = used.unwrap_or(limit).saturating_add(LEAST_FREE);
-    if limit >= needed {
-        return Ok(());
-    }
-    let advised = needed.next_power_of_two().max(ADVISED);
-    Err(format!(
-        "this process may open {limit} files, but the server needs at least {needed}: raise the limit with \
-         `ulimit -n {advised}` (as root where the hard limit is lower), or LimitNOFILE={advised} in its systemd unit"
-    ))
+    if limit >= needed { Ok(()) } else { Err(FewDescriptors { limit, needed }) }
 }
 
 impl Quotas {
     /// The quotas of this process, once everything listens. Fails if too few descriptors are left to serve.
-    pub(crate) fn of_process() -> Result<Quotas, String> {
+    pub(crate) fn of_process() -> Result<Quotas, FewDescriptors> {
         raise_descriptors()?;
         Ok(Quotas::new(Quotas::connections(descriptors())))
     }
@@ -213,7 +218,7 @@ impl Quotas {
     }
 
     /// Reserves a slot for a connection from `peer`; if necessary, takes that of the oldest unidentified connection.
-    pub(crate) fn enter(&self, service: Service, peer: Peer) -> Result<Place, Full> {
+    pub(crate) fn enter(&self, service: Service, peer: Peer) -> Result<Slot, Full> {
         if !self.has_spare() {
             return Err(Full::Descriptors);
         }
@@ -242,7 +247,7 @@ impl Quotas {
             of.all += 1;
             of.strangers.insert(number);
         });
-        Ok(Place { quotas: self.clone(), service, source, number, notice, served: Cell::new(false) })
+        Ok(Slot { quotas: self.clone(), service, source, number, notice, served: Cell::new(false) })
     }
 
     /// Closes an unidentified connection, of the service with the most of them; false if there is none.
@@ -331,7 +336,7 @@ impl Counts {
     }
 }
 
-impl Place {
+impl Slot {
     /// Marks the connection as identified, so that it no longer makes room. False if it has been told to close
     /// meanwhile.
     pub(crate) fn admit(&self) -> bool {
@@ -360,7 +365,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut services = lock(&self.quotas.0.services);
         // The notice is given under this lock, and the connection leaves the counts then.
@@ -386,8 +391,8 @@ mod tests {
         Peer::Tcp(text.parse().unwrap())
     }
 
-    fn told(place: &Place) -> bool {
-        place.poll_notice(&Context::from_waker(Waker::noop())).is_ready()
+    fn told(slot: &Slot) -> bool {
+        slot.poll_notice(&Context::from_waker(Waker::noop())).is_ready()
     }
 
     /// A peer with its own address.
@@ -399,13 +404,13 @@ mod tests {
     fn too_few_descriptors_are_refused_with_what_is_needed() {
         assert_eq!(suffices(256, Some(34)), Ok(()));
         assert_eq!(suffices(30 + LEAST_FREE, Some(30)), Ok(()));
-        let refused = suffices(64, Some(30)).unwrap_err();
+        let refused = suffices(64, Some(30)).unwrap_err().to_string();
         for part in ["may open 64 files", "needs at least 158", "ulimit -n 1024", "LimitNOFILE=1024"] {
             assert!(refused.contains(part), "{part}: {refused}");
         }
         // A host with many cores needs more than a small one; there may be none left to count with.
-        assert!(suffices(1024, Some(1000)).unwrap_err().contains("ulimit -n 2048"));
-        assert!(suffices(24, None).unwrap_err().contains("needs at least 152"));
+        assert!(suffices(1024, Some(1000)).unwrap_err().to_string().contains("ulimit -n 2048"));
+        assert!(suffices(24, None).unwrap_err().to_string().contains("needs at least 152"));
     }
 
     #[test]
@@ -443,13 +448,13 @@ mod tests {
         let other = quotas.enter(Service::Smb, from("192.0.2.2:1")).unwrap();
         let flood: Vec<_> =
             (1..1000).map(|port| quotas.enter(Service::Smb, from(&format!("192.0.2.1:{port}")))).collect();
-        assert_eq!(flood.iter().filter(|place| !told(place.as_ref().unwrap())).count(), 150);
+        assert_eq!(flood.iter().filter(|slot| !told(slot.as_ref().unwrap())).count(), 150);
         assert!(!told(&other), "it is of another address");
         // For IPv6, a /64 counts as one address.
         let six: Vec<_> = (1..1000)
             .map(|n| quotas.enter(Service::Nfs, from(&format!("[2001:db8::{n:x}]:1"))).unwrap())
             .collect();
-        assert_eq!(six.iter().filter(|place| !told(place)).count(), 150);
+        assert_eq!(six.iter().filter(|slot| !told(slot)).count(), 150);
     }
 
     #[test]
@@ -458,7 +463,7 @@ mod tests {
         let honest = quotas.enter(Service::Smb, from("192.0.2.1:1")).unwrap();
         // Ten addresses send more connections than are admitted, for as long as the log-on takes.
         let flood: Vec<_> = (0..5000).map(|n| quotas.enter(Service::Smb, nth(n % 10)).unwrap()).collect();
-        assert_eq!(flood.iter().filter(|place| !told(place)).count(), 599);
+        assert_eq!(flood.iter().filter(|slot| !told(slot)).count(), 599);
         assert!(!told(&honest) && honest.admit());
         // Among sources with equally many, the oldest connection goes first.
         let quotas = Quotas::new(1600);
@@ -470,14 +475,14 @@ mod tests {
     fn known_connections_stay_and_then_new_ones_are_refused() {
         let quotas = Quotas::new(1600);
         let known: Vec<_> = (0..100).map(|n| quotas.enter(Service::Mount, nth(n)).unwrap()).collect();
-        assert!(known.iter().all(Place::admit));
+        assert!(known.iter().all(Slot::admit));
         assert_eq!(quotas.enter(Service::Mount, nth(100)).err(), Some(Full::Service(100)));
         assert!(!known.iter().any(told) && !quotas.evict());
         drop(known);
         assert!(quotas.enter(Service::Mount, nth(100)).is_ok());
         let peer = from("192.0.2.1:700");
         let known: Vec<_> = (0..64).map(|_| quotas.enter(Service::Mount, peer).unwrap()).collect();
-        known.iter().for_each(|place| assert!(place.admit()));
+        known.iter().for_each(|slot| assert!(slot.admit()));
         assert_eq!(quotas.enter(Service::Mount, peer).err(), Some(Full::Address(64)));
     }
 

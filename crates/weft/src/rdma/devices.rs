@@ -55,6 +55,6 @@ fn value(provider: &Listed) -> Value {
     });
     json!({
         "provider": provider.name, "available": provider.state.is_ok(), "reaches": provider.reaches,
-        "why_not": provider.state.as_ref().err(), "limits": limits, "devices": provider.devices,
+        "why_not": provider.state.as_ref().err().map(ToString::to_string), "limits": limits, "devices": provider.devices,
     })
 }

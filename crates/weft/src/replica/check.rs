@@ -50,6 +50,7 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
             report.fail("their log", why, "fix that on that host");
         }
         Err(Unknown::Unreachable(e)) => {
+            let e = e.to_string();
             let remedy = match e.contains("STATUS_LOGON_FAILURE") {
                 true => {
                     "weft replica check --user USER, as that host's weft serve has it; WEFT_PASSWORD is that user's"
@@ -69,7 +70,7 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
     let measured = match measured {
         None => None,
         Some(Err(e)) => {
-            report.fail("way", e, "weft doctor shows which step fails");
+            report.fail("way", e.to_string(), "weft doctor shows which step fails");
             None
         }
         Some(Ok(measured)) => {

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use serde_json::Value;
 use weft_machine::rt;
 
 use super::error::{AdminFault, StartError};
 use super::neighbours;
 use super::replica::Replicas;
 use super::status;
-use super::volumes::Growths;
+use super::volumes::{GrowError, Growths};
+use crate::Failure;
 use crate::admin::Request;
 use crate::admin::endpoint::{Endpoint, Handler};
 use crate::admin::replica::{Command, Reply};
@@ -73,33 +75,40 @@ impl Admin {
         let subject = Rc::new(subject.with_state(self.dir));
         let handler: Handler = Rc::new(move |request, hung_up| {
             let (subject, replicas, growths) = (subject.clone(), replicas.clone(), growths.clone());
-            Box::pin(async move {
-                match request {
-                    Request::Grow { volume, size } => {
-                        if replicas.is_some_and(|replicas| replicas.has(&volume)) {
-                            return Err(format!(
-                                "{volume} is replicated: weft replica resize {volume} {size}, on the host of its source"
-                            ));
-                        }
-                        growths.grow(&volume, size).await.map(serde_json::Value::from)
-                    }
-                    Request::Replica(command) => {
-                        let reply = match (replicas, command) {
-                            (Some(replicas), command) => replicas.command(command, &hung_up).await?,
-                            (None, Command::Status) => Reply::Status(Vec::new()),
-                            (None, _) => return Err(NO_REPLICAS.into()),
-                        };
-                        serde_json::to_value(reply).map_err(|e| e.to_string())
-                    }
-                    Request::Status => {
-                        let mut status = subject.status().await?;
-                        status.replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
-                        serde_json::to_value(status).map_err(|e| e.to_string())
-                    }
-                }
-            })
+            Box::pin(async move { carry_out(request, &subject, replicas, &growths, &hung_up).await })
         });
         rt::spawn(endpoint.serve(handler, self.stop)).detach();
         file
+    }
+}
+
+/// Carries a request out.
+async fn carry_out(
+    request: Request,
+    subject: &status::Subject,
+    replicas: Option<Arc<Replicas>>,
+    growths: &Growths,
+    hung_up: &Stop,
+) -> Result<Value, Failure> {
+    match request {
+        Request::Grow { volume, size } => {
+            if replicas.is_some_and(|replicas| replicas.has(&volume)) {
+                return Err(GrowError::Replicated { volume, size }.into());
+            }
+            Ok(growths.grow(&volume, size).await?.into())
+        }
+        Request::Replica(command) => {
+            let reply = match (replicas, command) {
+                (Some(replicas), command) => replicas.command(command, hung_up).await?,
+                (None, Command::Status) => Reply::Status(Vec::new()),
+                (None, _) => return Err(NO_REPLICAS.into()),
+            };
+            Ok(serde_json::to_value(reply)?)
+        }
+        Request::Status => {
+            let mut status = subject.status().await?;
+            status.replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
+            Ok(serde_json::to_value(status)?)
+        }
     }
 }

@@ -9,7 +9,9 @@ use weft_store::volume::Error as VolumeError;
 
 use super::capture::CannotCapture;
 use super::registration::Unregistered;
+use super::replica::error::{Unlisted, Unremembered};
 use crate::config::{Key, Origin};
+use crate::listen::quota::FewDescriptors;
 use crate::out::path_name;
 
 /// Why a server does not start although its configuration is valid.
@@ -33,9 +35,9 @@ pub(crate) enum StartError {
     /// No volume can be served.
     #[error("nothing is left to serve: volume {volume}: {why}")]
     NothingLeft { volume: String, why: String },
-    /// Replication cannot start; a sentence from `serve::replica`.
-    #[error("{0}")]
-    Replication(String),
+    /// Replication cannot start.
+    #[error(transparent)]
+    Replication(#[from] Unremembered),
     /// The capture cannot be written.
     #[error(transparent)]
     Capture(#[from] CannotCapture),
@@ -54,9 +56,9 @@ pub(crate) enum StartError {
     /// The rpcbind of this host does not accept our registration.
     #[error("{key}: {fault}")]
     Unregistered { key: String, fault: Unregistered },
-    /// Too few descriptors; a sentence from `listen::quota`.
-    #[error("{0}")]
-    Descriptors(String),
+    /// Too few descriptors.
+    #[error(transparent)]
+    Descriptors(#[from] FewDescriptors),
 }
 
 /// A volume that is not served. Lost volumes are left out instead.
@@ -78,9 +80,9 @@ pub(crate) enum Unserved {
     /// Its file has been replaced, and that cannot be recorded.
     #[error("volume {volume}: {source}")]
     Accept { volume: String, source: VolumeError },
-    /// The list of groups cannot be read; a sentence from `serve::replica`.
-    #[error("{0}")]
-    Groups(String),
+    /// The list of groups cannot be read.
+    #[error(transparent)]
+    Groups(#[from] Unlisted),
     /// There is no directory that records volumes.
     #[error("{0}")]
     Remembered(String),

@@ -48,10 +48,10 @@ impl FileServers {
         let smb = self.smb.clone();
         service(move |channel| {
             let served = smb.accept(channel.clone());
-            let place = status::show_smb(&served, &channel);
+            let entry = status::show_smb(&served, &channel);
             async move {
                 served.run().await;
-                drop(place);
+                drop(entry);
                 Ok::<(), std::convert::Infallible>(())
             }
         })
@@ -62,10 +62,10 @@ impl FileServers {
         let nfs = self.nfs.clone();
         service(move |channel| {
             let seen = Rc::default();
-            let (nfs, place) = (nfs.clone(), status::show_nfs(&seen, &channel));
+            let (nfs, entry) = (nfs.clone(), status::show_nfs(&seen, &channel));
             async move {
                 let ended = nfs.serve_watched(channel, &seen).await;
-                drop(place);
+                drop(entry);
                 ended
             }
         })

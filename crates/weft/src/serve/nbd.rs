@@ -96,16 +96,16 @@ pub(super) fn server(exports: Vec<Export>, pool: &Pool, tls: Option<Tls>) -> Arc
 /// Serves its connections, and lists them in `weft status`.
 pub(super) fn service(server: &Arc<Server>) -> ServeStream {
     let server = server.clone();
-    Arc::new(move |stream, place| {
+    Arc::new(move |stream, slot| {
         let server = server.clone();
         let peer = stream.peer().to_string();
         let transport = if stream.peer().addr().is_some() { "tcp" } else { "unix" };
         Box::pin(async move {
             tracing::debug!("NBD from {peer}: connected");
             let watch = Rc::new(Watch::with_notice(move || {
-                place.admit();
+                slot.admit();
             }));
-            let _place = status::show_nbd(peer.clone(), transport, &watch);
+            let _entry = status::show_nbd(peer.clone(), transport, &watch);
             match server.serve_watched(stream, &watch).await {
                 Ok(()) => tracing::debug!("NBD from {peer}: ended"),
                 Err(e) => {

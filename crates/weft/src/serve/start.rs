@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use weft_machine::Pool;
 use weft_machine::rt::{self, Cores};
+use weft_machine::{Pool, heap};
 use weft_smb::auth::Secret;
 use weft_store::Share;
 use zeroize::Zeroizing;
@@ -123,8 +123,7 @@ impl Start {
         // A plan without a directory for it would not pass the check.
         let state = self.plan.state_dir().unwrap_or_default();
         let Opened { served, absent } = opened;
-        Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)
-            .map_err(StartError::Replication)
+        Ok(Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)?)
     }
 
     async fn bind(&self, pool: &Pool, opened: &Opened) -> Result<Bound, StartError> {
@@ -190,7 +189,7 @@ impl Start {
             memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
             congestion: self.plan.config().limits.congestion.as_deref().map(Arc::from),
-            quotas: Quotas::of_process().map_err(StartError::Descriptors)?,
+            quotas: Quotas::of_process()?,
             connections: self.connections.clone(),
             stop: self.stop.clone(),
         })
@@ -204,8 +203,8 @@ impl Start {
         acceptor: &Acceptor,
     ) -> Option<Arc<weft_nbd::Server>> {
         if let (Some(ports), Some(servers)) = (bound.files, servers) {
-            let tended = servers.nfs.clone();
-            rt::spawn(async move { tended.tend().await }).detach();
+            let server = servers.nfs.clone();
+            rt::spawn(async move { server.run_housekeeping().await }).detach();
             rt::spawn(acceptor.memory.clone().watch()).detach();
             let (smb, nfs) = (servers.serve_smb(), servers.serve_nfs());
             ports.serve(acceptor, &self.plan, &smb, &nfs, &servers.nfs.reached());
@@ -214,14 +213,15 @@ impl Start {
     }
 }
 
-/// How long memory of unused buffers is kept before the system gets it back. Reusing it then costs a page fault per 4
-/// KiB, so it should survive the gap between two bursts of one client.
+/// How long memory of unused buffers, and freed memory of the heap, is kept before the system gets it back. Reusing it
+/// then costs a page fault per 4 KiB, so it should survive the gap between two bursts of one client.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
 
 async fn keep_trimmed(pool: Pool) {
     loop {
         rt::sleep(TRIM_EVERY).await;
         pool.trim();
+        heap::trim();
     }
 }
 

@@ -17,7 +17,7 @@ use super::volumes::Growths;
 use crate::ready::Ready;
 use crate::status::advice::{self, Offer};
 use crate::status::{self, Connection, Seen, Session, Status};
-use crate::watch::{self, Place};
+use crate::watch::{self, ConnectionEntry};
 
 /// The sources of a status.
 pub(super) struct Subject {
@@ -117,7 +117,7 @@ impl Subject {
     }
 
     /// The current status.
-    pub(super) async fn status(&self) -> Result<Status, String> {
+    pub(super) async fn status(&self) -> Result<Status, watch::Silent> {
         let mut status = self.base.clone();
         status.connections = watch::everywhere(&self.cores).await?;
         if let Some(state) = &self.state {
@@ -151,7 +151,7 @@ impl Subject {
 }
 
 /// Lists an SMB connection as long as the returned entry is kept.
-pub(super) fn show_smb(served: &smb::Served, channel: &Rc<dyn Channel>) -> Place {
+pub(super) fn show_smb(served: &smb::Served, channel: &Rc<dyn Channel>) -> ConnectionEntry {
     let (served, channel, since) = (served.clone(), channel.clone(), Instant::now());
     watch::enter(move || {
         let about = served.about();
@@ -172,7 +172,7 @@ pub(super) fn show_smb(served: &smb::Served, channel: &Rc<dyn Channel>) -> Place
 }
 
 /// Lists an NFS connection as long as the returned entry is kept.
-pub(super) fn show_nfs(seen: &Rc<weft_nfs::server::Watch>, channel: &Rc<dyn Channel>) -> Place {
+pub(super) fn show_nfs(seen: &Rc<weft_nfs::server::Watch>, channel: &Rc<dyn Channel>) -> ConnectionEntry {
     let (seen, channel, since) = (seen.clone(), channel.clone(), Instant::now());
     watch::enter(move || Connection {
         dialect: seen.version().map(|version| match version {
@@ -186,7 +186,11 @@ pub(super) fn show_nfs(seen: &Rc<weft_nfs::server::Watch>, channel: &Rc<dyn Chan
 }
 
 /// Lists an NBD connection as long as the returned entry is kept.
-pub(super) fn show_nbd(peer: String, transport: &'static str, watch: &Rc<weft_nbd::Watch>) -> Place {
+pub(super) fn show_nbd(
+    peer: String,
+    transport: &'static str,
+    watch: &Rc<weft_nbd::Watch>,
+) -> ConnectionEntry {
     let (watch, since) = (watch.clone(), Instant::now());
     watch::enter(move || {
         let ((read_bytes, reads), (written_bytes, writes)) = (watch.read(), watch.written());

@@ -75,9 +75,7 @@ impl Absent {
     fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, Unserved> {
         let superblock = remembered.info(name).ok().map(|known| known.superblock);
         let state = remembered.dir().parent().unwrap_or(remembered.dir());
-        let in_group = replica::config::group_of(state, name)
-            .map_err(Unserved::Groups)?
-            .filter(|in_group| in_group.is_sure);
+        let in_group = replica::config::group_of(state, name)?.filter(|in_group| in_group.is_sure);
         let marked = superblock.as_ref().and_then(|superblock| superblock.membership.as_ref());
         let group = in_group.map(|in_group| in_group.group).or_else(|| marked.map(|of| of.group.clone()));
         let lost = match e {
@@ -175,6 +173,20 @@ pub(super) struct Opened {
     pub absent: Vec<Absent>,
 }
 
+/// Why a volume does not grow.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GrowError {
+    /// Its copies would not grow with it.
+    #[error("{volume} is replicated: weft replica resize {volume} {size}, on the host of its source")]
+    Replicated { volume: String, size: u64 },
+    /// It is not on the command line, or could not be opened.
+    #[error("volume {0:?} is not served here")]
+    NotServed(String),
+    /// Its file cannot grow.
+    #[error(transparent)]
+    Volume(#[from] Error),
+}
+
 /// The served volumes, for growing them.
 #[derive(Clone, Default)]
 pub(super) struct Growths(Vec<(String, Growth)>);
@@ -200,12 +212,11 @@ impl Growths {
     }
 
     /// Grows a volume; returns its new size.
-    pub async fn grow(&self, volume: &str, size: u64) -> Result<u64, String> {
+    pub async fn grow(&self, volume: &str, size: u64) -> Result<u64, GrowError> {
         let found = self.0.iter().find(|(name, _)| name == volume);
         let growth = found.map(|(_, growth)| growth.clone());
-        let growth = growth.ok_or_else(|| format!("volume {volume:?} is not served here"))?;
-        let grown = rt::blocking(move || growth.grow(size)).await;
-        grown.map(|superblock| superblock.size).map_err(|e| e.to_string())
+        let growth = growth.ok_or_else(|| GrowError::NotServed(volume.to_owned()))?;
+        Ok(rt::blocking(move || growth.grow(size)).await?.size)
     }
 }
 
@@ -240,7 +251,8 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
             if let Some(of) = volume.growth.superblock().membership {
                 return Err(Unserved::Replicated { volume: name.clone(), group: of.group });
             }
-            accept(name, &volume.growth)?;
+            let accepted = accept(name, &volume.growth);
+            accepted.map_err(|source| Unserved::Accept { volume: name.clone(), source })?;
             front.begin(volume.block.clone());
         }
         opened.served.push(Served { volume, front, read_only: asked.read_only });
@@ -250,10 +262,10 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
 
 /// Accepts a volume in no group as it is. If its file was replaced, that is logged: somebody may have restored a
 /// backup, or may not have intended it.
-pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), Unserved> {
+pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), Error> {
     let Some(why) = growth.replaced() else { return Ok(()) };
     tracing::warn!("volume {name}: {why}; it is served as it is now");
-    growth.accept().map_err(|source| Unserved::Accept { volume: name.to_owned(), source })
+    growth.accept()
 }
 
 /// The served volumes in the ready line.
@@ -295,7 +307,7 @@ pub(super) fn share(plan: &Plan, volumes: &[Served]) -> Option<Described> {
 #[cfg(test)]
 mod tests {
     use rustix::io::Errno;
-    use weft_store::volume::{Create, Place};
+    use weft_store::volume::{Create, Storage};
 
     use super::*;
 
@@ -332,7 +344,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let volumes = Volumes::at(dir.path());
         let create = Create {
-            place: Place::File(folder.join("v")),
+            storage: Storage::File(folder.join("v")),
             size: Some(1 << 20),
             allocate: false,
             direct: false,
@@ -354,7 +366,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let volumes = Volumes::at(dir.path());
         let ram = Create {
-            place: Place::Ram,
+            storage: Storage::Ram,
             size: Some(1 << 20),
             allocate: false,
             direct: false,

@@ -5,16 +5,17 @@ fn plan() -> Plan {
 }
 
 fn messages() -> Vec<Message> {
-    let places: Vec<Place> = (0..3).map(|n| Place { stag: 7 + n, offset: u64::from(n) << 40 }).collect();
-    let full = vec![places[1]; MAX_PLACES];
+    let addresses: Vec<RegionAddress> =
+        (0..3).map(|n| RegionAddress { stag: 7 + n, offset: u64::from(n) << 40 }).collect();
+    let full = vec![addresses[1]; MAX_ADDRESSES];
     vec![
-        Message::Begin { places: Vec::new() },
-        Message::Begin { places: places.clone() },
-        Message::Ready { places: full },
-        Message::Batch { operations: 1 << 40, first: 3, places: places.clone() },
+        Message::Begin { addresses: Vec::new() },
+        Message::Begin { addresses: addresses.clone() },
+        Message::Ready { addresses: full },
+        Message::Batch { operations: 1 << 40, first: 3, addresses: addresses.clone() },
         Message::Go,
         Message::Finish,
-        Message::Done { operations: 9, mismatches: 1, cpu_ns: u64::MAX, places },
+        Message::Done { operations: 9, mismatches: 1, cpu_ns: u64::MAX, addresses },
         Message::Consumed { operations: 5 },
     ]
 }
@@ -80,8 +81,9 @@ fn every_message_comes_back_and_no_truncation_does() {
 
 #[test]
 fn more_places_than_a_message_may_have_are_refused() {
-    let mut bytes = Message::Ready { places: vec![Place { stag: 1, offset: 0 }; MAX_PLACES] }.emit();
-    bytes[2..4].copy_from_slice(&(MAX_PLACES as u16 + 1).to_be_bytes());
+    let mut bytes =
+        Message::Ready { addresses: vec![RegionAddress { stag: 1, offset: 0 }; MAX_ADDRESSES] }.emit();
+    bytes[2..4].copy_from_slice(&(MAX_ADDRESSES as u16 + 1).to_be_bytes());
     bytes.extend([0; 12]);
     assert!(matches!(Message::parse(&bytes), Err(Malformed::Length(_))));
 }

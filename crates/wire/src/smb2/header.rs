@@ -11,8 +11,8 @@
 use super::field::{self, array_at, bits, u16_at, u32_at, u64_at};
 use super::{Command, Malformed, NtStatus};
 
-/// Length of the header in bytes.
-pub const HEADER_LEN: usize = 64;
+pub use super::HEADER_LEN;
+
 /// First bytes of a plain SMB2 message.
 pub const MAGIC: [u8; 4] = [0xFE, b'S', b'M', b'B'];
 /// First bytes of an SMB1 message, allowed only for a negotiate (see [`super::negotiate::Smb1Negotiate`]).

@@ -18,6 +18,7 @@ pub mod compound;
 pub mod compression;
 pub mod create;
 pub mod create_context;
+mod descriptor;
 pub mod dfs;
 pub mod echo;
 pub mod error;
@@ -51,8 +52,11 @@ pub mod write;
 
 pub use command::Command;
 pub use filetime::Filetime;
-pub use header::{HEADER_LEN, Header, Id};
+pub use header::{Header, Id};
 pub use status::NtStatus;
+
+/// Length of the header in bytes.
+pub const HEADER_LEN: usize = 64;
 
 /// A malformed message, with the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

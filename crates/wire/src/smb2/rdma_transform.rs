@@ -12,7 +12,7 @@
 use bytes::Bytes;
 
 use super::Malformed;
-use super::channel::Descriptors;
+use super::descriptor::Descriptors;
 use super::field::{Put, codes, len16, pad, slice, u16_at, u32_at};
 
 const HEAD_LEN: usize = 16;
@@ -141,7 +141,7 @@ impl Transformed {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::channel::Descriptor;
+    use super::super::descriptor::Descriptor;
     use super::*;
 
     fn transformed(nonce: usize) -> Transformed {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use weft_machine::{Pool, Time, rt};
 use weft_rdma::{Access, ConnectError, ConnectParams, Provider, Segment, Work};
-use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
+use weft_wire::perf::{Malformed, Message, Mode, Op, Plan, Reason, Refusal, RegionAddress, VERSION, Welcome};
 
-use super::exchange::{Slots, compare, control, open_slot, place, segment, tell};
+use super::exchange::{Slots, address_of, compare, control, open_slot, segment, tell};
 use super::{ECHO, Side, has_way_back, pattern, recv_bytes, recvs, report_every, slots, window};
 use crate::cpu;
 use crate::verbs::end::{End, EndError};
@@ -240,7 +240,7 @@ struct Client {
     pace: Pace,
     mismatches: u64,
     /// Our slots with new tags that the server does not know yet.
-    moved: Vec<Place>,
+    moved: Vec<RegionAddress>,
 }
 
 impl Client {
@@ -261,21 +261,21 @@ impl Client {
             mismatches: 0,
             moved: Vec::new(),
         };
-        tell(&client.end, &Message::Begin { places: client.ours.iter().map(place).collect() })?;
-        let Message::Ready { places } = control::<MeasureError>(&mut client.end).await? else {
+        tell(&client.end, &Message::Begin { addresses: client.ours.iter().map(address_of).collect() })?;
+        let Message::Ready { addresses } = control::<MeasureError>(&mut client.end).await? else {
             return Err(EndError::Peer("it is not ready").into());
         };
-        client.know(places)?;
+        client.know(addresses)?;
         Ok(client)
     }
 
     /// Stores the server's slots.
-    fn know(&mut self, places: Vec<Place>) -> Result<(), MeasureError> {
+    fn know(&mut self, addresses: Vec<RegionAddress>) -> Result<(), MeasureError> {
         let wanted = if self.plan.op == Op::Send { 0 } else { usize::from(slots(&self.plan)) };
-        if places.len() != wanted {
+        if addresses.len() != wanted {
             return Err(EndError::Peer("the wrong number of regions").into());
         }
-        self.theirs = places.into_iter().map(|place| segment(place, self.plan.size)).collect();
+        self.theirs = addresses.into_iter().map(|address| segment(address, self.plan.size)).collect();
         Ok(())
     }
 
@@ -305,8 +305,8 @@ impl Client {
     }
 
     async fn batch(&mut self, operations: u64) -> Result<Batch, MeasureError> {
-        let places = std::mem::take(&mut self.moved);
-        tell(&self.end, &Message::Batch { operations, first: self.next, places })?;
+        let addresses = std::mem::take(&mut self.moved);
+        tell(&self.end, &Message::Batch { operations, first: self.next, addresses })?;
         let Message::Go = control::<MeasureError>(&mut self.end).await? else {
             return Err(EndError::Peer("it does not let us go").into());
         };
@@ -327,12 +327,12 @@ impl Client {
         tell(&self.end, &Message::Finish)?;
         let done = control::<MeasureError>(&mut self.end).await?;
         let until = if self.plan.op == Op::Read && !self.plan.both_ways { read_until } else { rt::now() };
-        let Message::Done { mismatches: theirs, cpu_ns, places, .. } = done else {
+        let Message::Done { mismatches: theirs, cpu_ns, addresses, .. } = done else {
             return Err(EndError::Peer("it is not done").into());
         };
         mismatches += theirs + self.compare_own(operations)?;
-        if !places.is_empty() {
-            self.know(places)?;
+        if !addresses.is_empty() {
+            self.know(addresses)?;
         }
         self.next += operations;
         let elapsed = until.since(started);
@@ -423,7 +423,7 @@ impl Client {
         }
         let batch = self.next..self.next + operations;
         let mismatches = compare(&self.end, &mut self.ours, Access::RemoteWrite, batch, ECHO)?;
-        self.moved = self.ours.iter().map(place).collect();
+        self.moved = self.ours.iter().map(address_of).collect();
         Ok(mismatches)
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use weft_machine::Buf;
 use weft_rdma::{Access, Done, Segment, Stag, Work};
-use weft_wire::perf::{Malformed, Message, Op, Place, Plan};
+use weft_wire::perf::{Malformed, Message, Op, Plan, RegionAddress};
 
 use super::{pattern, slots};
 use crate::verbs::end::{End, EndError};
@@ -63,13 +63,13 @@ pub(super) fn compare(
 }
 
 /// The description of a region for the peer.
-pub(super) fn place(region: &Segment) -> Place {
-    Place { stag: region.stag.0, offset: region.offset }
+pub(super) fn address_of(region: &Segment) -> RegionAddress {
+    RegionAddress { stag: region.stag.0, offset: region.offset }
 }
 
-/// `len` bytes at a place that the peer has announced.
-pub(super) fn segment(place: Place, len: u32) -> Segment {
-    Segment { stag: Stag(place.stag), offset: place.offset, len }
+/// `len` bytes at an address that the peer has announced.
+pub(super) fn segment(address: RegionAddress, len: u32) -> Segment {
+    Segment { stag: Stag(address.stag), offset: address.offset, len }
 }
 
 /// Fills the region of slot `slot`: regions to be read get their content, regions to be written do not.

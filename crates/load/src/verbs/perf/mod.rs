@@ -31,7 +31,7 @@ pub mod server;
 
 pub use weft_wire::perf::{Mode, Op, Plan};
 
-use weft_wire::perf::{MAX_MESSAGE, MAX_PLACES};
+use weft_wire::perf::{MAX_ADDRESSES, MAX_MESSAGE};
 
 /// The largest operation.
 pub const MAX_SIZE: u32 = 8 << 20;
@@ -49,7 +49,7 @@ const CONTROL_RECVS: usize = REPORTS as usize + 4;
 /// Reports of consumed Sends in one window.
 const REPORTS: u64 = 4;
 
-const _: () = assert!(MAX_DEPTH as usize <= MAX_PLACES);
+const _: () = assert!(MAX_DEPTH as usize <= MAX_ADDRESSES);
 
 /// Whether a plan is within the limits.
 pub fn allowed(plan: &Plan) -> bool {

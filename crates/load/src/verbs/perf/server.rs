@@ -6,9 +6,9 @@
 use bytes::Bytes;
 use weft_machine::Pool;
 use weft_rdma::{Access, ConnectError, ConnectParams, Disconnect, QueuePair, Request, Segment, Work};
-use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
+use weft_wire::perf::{Malformed, Message, Mode, Op, Plan, Reason, Refusal, RegionAddress, VERSION, Welcome};
 
-use super::exchange::{Slots, compare, control, of_operation, open_slot, place, segment, tell};
+use super::exchange::{Slots, address_of, compare, control, of_operation, open_slot, segment, tell};
 use super::{
     ECHO, MAX_DEPTH, MAX_SIZE, Side, allowed, has_way_back, pattern, recv_bytes, recvs, report_every, slots,
 };
@@ -94,11 +94,11 @@ impl Server {
 
     /// Ends only with the connection.
     async fn run(&mut self) -> Result<std::convert::Infallible, PerfError> {
-        let Message::Begin { places } = control::<PerfError>(&mut self.end).await? else {
+        let Message::Begin { addresses } = control::<PerfError>(&mut self.end).await? else {
             return Err(EndError::Peer("it did not begin").into());
         };
         let plan = self.plan;
-        self.know(places)?;
+        self.know(addresses)?;
         self.echo = self.bytes_of(ECHO)?;
         if plan.op != Op::Send && plan.mode != Mode::Idle {
             for slot in 0..u64::from(slots(&plan)) {
@@ -108,17 +108,17 @@ impl Server {
         if plan.both_ways {
             self.own_slots = Some(Slots::new(&self.end, &plan, ECHO)?);
         }
-        tell(&self.end, &Message::Ready { places: self.regions.iter().map(place).collect() })?;
+        tell(&self.end, &Message::Ready { addresses: self.regions.iter().map(address_of).collect() })?;
         loop {
-            let Message::Batch { operations, first, places } = control::<PerfError>(&mut self.end).await?
+            let Message::Batch { operations, first, addresses } = control::<PerfError>(&mut self.end).await?
             else {
                 return Err(EndError::Peer("no batch").into());
             };
             if first.checked_add(operations).is_none_or(|last| last >= ECHO) {
                 return Err(EndError::Peer("a batch without end").into());
             }
-            if !places.is_empty() {
-                self.know(places)?;
+            if !addresses.is_empty() {
+                self.know(addresses)?;
             }
             if plan.check && plan.op == Op::Write && operations > u64::from(slots(&plan)) {
                 return Err(EndError::Peer("a checked batch writes no slot twice").into());
@@ -132,25 +132,25 @@ impl Server {
                 return Err(EndError::Peer("it did not finish its batch").into());
             };
             let cpu_ns = self.cpu()?.saturating_sub(before);
-            let (mismatches, places) = match (plan.op, plan.check) {
+            let (mismatches, addresses) = match (plan.op, plan.check) {
                 (Op::Write, true) => {
-                    let (wrong, places) = self.compare(operations, first)?;
-                    (mismatches.saturating_add(wrong), places)
+                    let (wrong, addresses) = self.compare(operations, first)?;
+                    (mismatches.saturating_add(wrong), addresses)
                 }
                 _ => (mismatches, Vec::new()),
             };
-            tell(&self.end, &Message::Done { operations, mismatches, cpu_ns, places })?;
+            tell(&self.end, &Message::Done { operations, mismatches, cpu_ns, addresses })?;
             self.batches = self.batches.saturating_add(1);
         }
     }
 
     /// Stores the client's slots, which only a way back needs.
-    fn know(&mut self, places: Vec<Place>) -> Result<(), EndError> {
+    fn know(&mut self, addresses: Vec<RegionAddress>) -> Result<(), EndError> {
         let back = if has_way_back(&self.plan) { usize::from(slots(&self.plan)) } else { 0 };
-        if places.len() != back {
+        if addresses.len() != back {
             return Err(EndError::Peer("the wrong number of regions"));
         }
-        self.theirs = places.into_iter().map(|place| segment(place, self.plan.size)).collect();
+        self.theirs = addresses.into_iter().map(|address| segment(address, self.plan.size)).collect();
         Ok(())
     }
 
@@ -207,10 +207,10 @@ impl Server {
     }
 
     /// Invalidates every slot of the batch, compares it with what was written last, and registers it again.
-    fn compare(&mut self, operations: u64, first: u64) -> Result<(u64, Vec<Place>), PerfError> {
+    fn compare(&mut self, operations: u64, first: u64) -> Result<(u64, Vec<RegionAddress>), PerfError> {
         let batch = first..first.saturating_add(operations);
         let mismatches = compare(&self.end, &mut self.regions, Access::RemoteFill, batch, 0)?;
-        Ok((mismatches, self.regions.iter().map(place).collect()))
+        Ok((mismatches, self.regions.iter().map(address_of).collect()))
     }
 
     fn bytes_of(&self, n: u64) -> Result<Bytes, EndError> {

@@ -172,19 +172,19 @@ fn wrong_bytes_are_counted() {
             let params = ConnectParams { private_data: welcome, ..ConnectParams::default() };
             let qp = request.accept(params, (0..8).map(|_| recv()).collect()).await.unwrap();
             let mut end = crate::verbs::end::End::new(qp, theirs.clone());
-            let places: Vec<_> = (0..slots(&plan))
+            let addresses: Vec<_> = (0..slots(&plan))
                 .map(|_| {
                     let mut buf = end.buffer(plan.size as usize).unwrap();
                     buf.fill(0x11);
-                    super::exchange::place(&end.register(buf, weft_rdma::Access::RemoteRead).unwrap())
+                    super::exchange::address_of(&end.register(buf, weft_rdma::Access::RemoteRead).unwrap())
                 })
                 .collect();
-            let mut ready = Some(Message::Ready { places });
+            let mut ready = Some(Message::Ready { addresses });
             while let Ok(buf) = end.message().await {
                 let answer = match Message::parse(&buf).unwrap() {
                     Message::Begin { .. } => ready.take().unwrap(),
                     Message::Batch { .. } => Message::Go,
-                    _ => Message::Done { operations: 0, mismatches: 0, cpu_ns: 0, places: Vec::new() },
+                    _ => Message::Done { operations: 0, mismatches: 0, cpu_ns: 0, addresses: Vec::new() },
                 };
                 end.recv(buf).unwrap();
                 end.send(answer.emit().into()).unwrap();

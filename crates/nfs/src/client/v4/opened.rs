@@ -1,7 +1,7 @@
 //! An open file of version 4.1: READ, WRITE and COMMIT by its state id, which changes when the server restarts.
 //!
-//! See RFC 8881 18.16 (OPEN), 18.2, 18.22, 18.32, 18.3 and 8.4.2 (reclaim). An open file owns its state id. `file`
-//! splits long transfers and holds uncommitted data, for all versions.
+//! See RFC 8881 18.16 (OPEN), 18.2, 18.22, 18.32, 18.3 and 8.4.2 (reclaim). An open file owns its state id and its
+//! locks (see `locks`). `file` splits long transfers and holds uncommitted data, for all versions.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,10 +15,11 @@ use weft_wire::nfs4::{
 
 use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
+use super::locks::Locks;
 use super::session::{Client, Keep};
 use crate::client::patience::Patience;
 use crate::client::rpc::Cargo;
-use crate::client::{Attributes, Error, SetAttributes};
+use crate::client::{Attributes, ByteRange, Error, SetAttributes};
 use weft_wire::xdr::Malformed;
 
 /// How often the state may be lost during one request.
@@ -46,9 +47,11 @@ pub(crate) struct Opened {
     pub handle: Handle,
     stateid: Cell<Stateid>,
     sharing: Sharing,
-    owner: Opaque,
+    /// The open owner's name, and the lock owner's.
+    pub(super) owner: Opaque,
     /// The open owner's number.
     number: u64,
+    pub(super) locks: Locks,
     /// Held by the task that reopens the file; the others wait for it.
     reopening: Mutex<()>,
     /// Why the file could not be reopened.
@@ -96,6 +99,7 @@ impl Opened {
             sharing,
             owner,
             number,
+            locks: Locks::default(),
             reopening: Mutex::default(),
             lost: Cell::new(None),
             closed: Cell::new(false),
@@ -128,12 +132,18 @@ impl Opened {
         results.ok::<()>(opnum::PUTFH)?;
         let ok: OpenOk = results.ok(opnum::OPEN)?;
         self.stateid.set(ok.stateid);
+        self.locks.forgotten();
         Ok(Status::OK)
     }
 
+    pub(super) fn stateid(&self) -> Stateid {
+        self.stateid.get()
+    }
+
     /// A request on the file. If the server does not know the state (because the lease expired, say), the file is
-    /// reopened and the request repeated.
-    async fn run(
+    /// reopened and the request repeated, unless the file has lost locks. `op` makes the operation from the state id
+    /// for READ and WRITE (RFC 8881 8.2.5): that of the locks if there are any.
+    pub(super) async fn run(
         &self,
         op: impl Fn(Stateid) -> Op,
         keep: Keep,
@@ -144,10 +154,13 @@ impl Opened {
             if let Some(status) = self.lost.get() {
                 return Err(Error::Status4(status));
             }
+            if self.locks.are_lost() {
+                return Err(Error::LocksLost);
+            }
             let used = Cell::new(self.stateid.get());
             let ops = || {
                 used.set(self.stateid.get());
-                vec![Op::Putfh(self.handle), op(used.get())]
+                vec![Op::Putfh(self.handle), op(self.locks.in_use().unwrap_or(used.get()))]
             };
             let mut results = self.client.run(ops, keep, payload, cargo.again()).await?;
             if !is_lost(results.status) {
@@ -230,6 +243,13 @@ impl Opened {
         }
         self.client.leave(self.number);
         let unanswered = self.client.unanswered(self.closing());
+        if self.locks.are_held() {
+            // RFC 8881 18.2.3: a server may refuse to close a file with locks.
+            match self.unlock(ByteRange::WHOLE).await {
+                Ok(()) | Err(Error::LocksLost) => {}
+                Err(e) => return Err(e),
+            }
+        }
         let mut results = self.client.run(|| self.closing(), Keep::Yes, None, Cargo::default()).await?;
         unanswered.answered();
         // A server that restarted meanwhile has closed it.
@@ -247,13 +267,15 @@ impl Drop for Opened {
             self.client.leave(self.number);
             if self.lost.get().is_none() {
                 self.client.close_later(self.closing());
+                // The last one queued is sent first.
+                self.unlocking_all().into_iter().for_each(|unlock| self.client.close_later(unlock));
             }
         }
     }
 }
 
-/// Whether the server no longer knows the state of an open.
-fn is_lost(status: Status) -> bool {
+/// Whether the server no longer knows the state of an open, or of its locks.
+pub(super) fn is_lost(status: Status) -> bool {
     matches!(
         status,
         Status::BAD_STATEID

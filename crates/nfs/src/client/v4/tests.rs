@@ -1,5 +1,7 @@
 //! The version 4.1 client against our server, with connections that end at every possible reply. Time is virtual.
 
+mod locks;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -9,7 +9,7 @@ use weft_machine::net::Holder as Certified;
 use weft_machine::{Listener, Pool, Stream};
 use weft_store::backend::Ram;
 use weft_store::opens::Key;
-use weft_store::rules::{Ports, Way};
+use weft_store::rules::{Ports, Protection};
 use weft_store::{Exists, Make, SetAttr, Share as Served, Vfs};
 use weft_transport::{Channel, Outgoing, Security, record};
 use weft_wire::nfs3::Handle;
@@ -698,7 +698,7 @@ fn users_of_a_host_neither_lock_nor_free_in_exports_for_reserved_ports() {
 #[test]
 fn who_shows_no_certificate_neither_locks_nor_frees_in_exports_that_ask_for_one() {
     let mut share = Served::new("ram", Vfs::new(Ram::new(16 << 20)));
-    share.rules.nfs.way = Way::Mutual;
+    share.rules.nfs.protection = Protection::Mutual;
     let (shares, policy) = (vec![share], Policy { decides: false, squash_root: true });
     let server =
         Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default(), policy, durable: None });

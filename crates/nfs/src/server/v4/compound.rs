@@ -124,13 +124,13 @@ impl<'a> Compound<'a> {
     }
 
     /// Changes the current file handle, which clears the current state id (RFC 8881 16.2.3.1.2).
-    pub fn go(&mut self, object: FsObject<'a>) {
-        self.stand(object);
+    pub fn set_current(&mut self, object: FsObject<'a>) {
+        self.set_current_keeping_stateid(object);
         self.stateid = None;
     }
 
     /// The same, without changing the state id.
-    pub fn stand(&mut self, object: FsObject<'a>) {
+    pub fn set_current_keeping_stateid(&mut self, object: FsObject<'a>) {
         self.current = Some(object);
         self.cx = self.view(object);
     }

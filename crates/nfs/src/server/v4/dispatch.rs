@@ -350,13 +350,13 @@ impl Run<'_> {
                     // flavour.
                     let asks = matches!(next, opnum::SECINFO | opnum::SECINFO_NO_NAME);
                     object.admit(c.cx, asks)?;
-                    c.go(object);
+                    c.set_current(object);
                     Ok(())
                 });
                 c.put(n, result)
             }
             Op::Putrootfh | Op::Putpubfh => {
-                c.go(FsObject::Root);
+                c.set_current(FsObject::Root);
                 c.put(n, Ok(()))
             }
             Op::Getfh => {
@@ -376,7 +376,7 @@ impl Run<'_> {
             Op::Restorefh => {
                 let missing = if c.minor == 0 { Status::RESTOREFH } else { Status::NOFILEHANDLE };
                 let result = c.saved.ok_or(missing).map(|object| {
-                    c.stand(object);
+                    c.set_current_keeping_stateid(object);
                     c.stateid = c.saved_stateid;
                 });
                 c.put(n, result)

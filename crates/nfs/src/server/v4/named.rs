@@ -42,7 +42,7 @@ pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Sta
     if !make && !node.share.vfs.has_streams(node.id).await.map_err(|e| status(&e))? {
         return Err(Status::NOENT);
     }
-    c.go(FsObject::Attributes(node));
+    c.set_current(FsObject::Attributes(node));
     Ok(())
 }
 

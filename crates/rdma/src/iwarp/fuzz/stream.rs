@@ -17,9 +17,8 @@ use weft_wire::ddp;
 use weft_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
 
 use crate::fuzz::Script;
-use crate::iwarp::connection::{Connection, Limits};
+use crate::iwarp::connection::{Connection, Limits, first_staging};
 use crate::iwarp::frame::{Next, Out};
-use crate::iwarp::receive::first_staging;
 use crate::iwarp::setup::{Agreed, Opening, Role};
 use crate::verbs::{Access, Completion, Done, Segment, Stag, Work};
 

@@ -21,7 +21,7 @@ pub(super) struct FaultyChannel {
     inner: Rc<dyn Channel>,
     /// Holds what the client sends instead of sending it.
     held: RefCell<Option<Vec<Outgoing>>>,
-    silent: Cell<bool>,
+    pub(super) silent: Cell<bool>,
     cut: Cell<bool>,
     reader: RefCell<Option<Waker>>,
     /// MessageIds of the SESSION_SETUPs that the client sent.

@@ -5,7 +5,7 @@
 //! until then a name that starts with a dot is HIDDEN, and every file is ARCHIVE. A file without any write permission
 //! is not READONLY, which would forbid deleting it although Unix allows that; it still cannot be written.
 
-use weft_store::vfs::{Attr, Beside, Dos, Error, Kind, NodeId, Special, Timestamp, Vfs};
+use weft_store::vfs::{Attr, Dos, Error, Kind, NodeId, Special, Timestamp, Vfs, XattrSummary};
 use weft_wire::security::Sid;
 use weft_wire::smb2::Filetime;
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
@@ -149,7 +149,7 @@ pub(super) async fn freeze_change(
     frozen: Timestamp,
 ) -> Result<(), Error> {
     let attr = vfs.getattr(node).await?;
-    let before = vfs.beside(node).await?.dos;
+    let before = vfs.xattr_summary(node).await?.dos;
     if filetime(changed(&attr, before)) == filetime(frozen) {
         return Ok(());
     }
@@ -228,12 +228,12 @@ pub(super) fn information(attr: &Attr, summary: &FileSummary, shown: &str, devic
 
 /// EaSize: the size of the extended attributes as a FileFullEaInformation list ([MS-FSCC] 2.4.16), without its padding;
 /// for a reparse point its tag, as in listings.
-pub(super) fn ea_size(attr: &Attr, beside: &Beside) -> u32 {
+pub(super) fn ea_size(attr: &Attr, xattrs: &XattrSummary) -> u32 {
     if let Some(tag) = reparse::tag(attr.kind) {
         return tag;
     }
     // Per entry: eight bytes of header, and the NUL after the name.
-    beside.xattrs.saturating_mul(9).saturating_add(beside.xattr_bytes)
+    xattrs.count.saturating_mul(9).saturating_add(xattrs.bytes)
 }
 
 /// The most that any user may do with a file, before its security descriptor is considered.

@@ -27,9 +27,9 @@ pub(super) async fn close(cx: &OpContext) -> Answer {
     // The final attributes: the kept time is restored by now, and a file that will be deleted still has some.
     let summary = match request.flags.contains(Flags::POSTQUERY_ATTRIB) {
         true => {
-            let beside = open.vfs.beside(open.node).await.unwrap_or_default();
+            let xattrs = open.vfs.xattr_summary(open.node).await.unwrap_or_default();
             let attr = open.vfs.getattr(open.node).await.ok();
-            attr.map(|attr| attributes::summary(&attr, beside.dos, &open.name()))
+            attr.map(|attr| attributes::summary(&attr, xattrs.dos, &open.name()))
         }
         false => None,
     };

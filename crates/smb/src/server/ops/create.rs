@@ -564,7 +564,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     }
     // Creating a stream means writing to the file.
     let asked = Asked { desired: wish.access, implied: AccessMask::FILE_WRITE_DATA };
-    let dos = vfs.beside(base.node).await?.dos;
+    let dos = vfs.xattr_summary(base.node).await?.dos;
     let access = security::granted(cx, vfs, asked, Metadata { attr: &base, dos }, place.dir).await?;
     let (attr, made) = vfs.stream(base.node, name, true).await?;
     if !made {
@@ -598,7 +598,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     check_kind(vfs, wish, attr).await?;
     let delete = wish.options.contains(CreateOptions::DELETE_ON_CLOSE);
     // A share's root cannot be deleted.
-    let dos = vfs.beside(attr.node).await?.dos;
+    let dos = vfs.xattr_summary(attr.node).await?.dos;
     let kept = attributes::is_readonly(attr, dos) || vfs.is_read_only();
     if delete && (kept || attr.node == NodeId::ROOT) {
         return Err(NtStatus::CANNOT_DELETE.into());
@@ -703,7 +703,7 @@ async fn take(
     let (attr, dos, place) = match waited {
         true if attr.node != NodeId::ROOT => match still_there(vfs, attr.node, place).await? {
             Some((attr, place)) => {
-                let dos = vfs.beside(attr.node).await?.dos;
+                let dos = vfs.xattr_summary(attr.node).await?.dos;
                 (attr, dos, place)
             }
             None => return Ok(None),

@@ -4,7 +4,7 @@
 //! Files that are not marked sparse may have holes too, as on any Unix. The mark is kept beside the file and shown; it
 //! decides whether zeroing frees space, and whether holes are reported.
 
-use weft_store::vfs::{Attr, Beside, Dos, Error, Kind};
+use weft_store::vfs::{Attr, Dos, Error, Kind, XattrSummary};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::fsctl::{self, Extent};
@@ -20,12 +20,12 @@ const MAX_TRIMS: u32 = 4096;
 /// The granularity in which space is freed.
 const PAGE: u64 = 4096;
 
-async fn facts(open: &Open) -> Result<(Attr, Beside), Error> {
-    Ok((open.vfs.getattr(open.node).await?, open.vfs.beside(open.node).await?))
+async fn facts(open: &Open) -> Result<(Attr, XattrSummary), Error> {
+    Ok((open.vfs.getattr(open.node).await?, open.vfs.xattr_summary(open.node).await?))
 }
 
-fn is_sparse(attr: &Attr, beside: &Beside) -> bool {
-    attributes::attributes(attr, beside.dos, b"").contains(FileAttributes::SPARSE_FILE)
+fn is_sparse(attr: &Attr, xattrs: &XattrSummary) -> bool {
+    attributes::attributes(attr, xattrs.dos, b"").contains(FileAttributes::SPARSE_FILE)
 }
 
 /// [MS-FSA] 2.1.5.10.36: no input means "set".
@@ -37,14 +37,14 @@ pub(super) async fn set_sparse(request: &Request, open: &Open) -> Result<Output,
         AccessMask::FILE_WRITE_DATA | AccessMask::FILE_WRITE_ATTRIBUTES | AccessMask::FILE_APPEND_DATA,
     )?;
     let set = request.input.first().is_none_or(|&flag| flag != 0);
-    let (attr, beside) = facts(open).await?;
-    if set != is_sparse(&attr, &beside) {
-        let now = attributes::attributes(&attr, beside.dos, &open.name());
+    let (attr, xattrs) = facts(open).await?;
+    if set != is_sparse(&attr, &xattrs) {
+        let now = attributes::attributes(&attr, xattrs.dos, &open.name());
         let sparse = FileAttributes::SPARSE_FILE;
         let then = if set { now | sparse } else { now.without(sparse) };
         // If the mark could not be stored, the file would differ from what the client was told.
         open.vfs
-            .set_dos(open.node, beside.dos, Dos { attributes: then.0, ..beside.dos.unwrap_or_default() })
+            .set_dos(open.node, xattrs.dos, Dos { attributes: then.0, ..xattrs.dos.unwrap_or_default() })
             .await?;
     }
     Ok(Output::default())
@@ -64,8 +64,8 @@ pub(super) async fn set_zero_data(request: &Request, open: &Open) -> Result<Outp
     if len == 0 {
         return Ok(Output::default());
     }
-    let (attr, beside) = facts(open).await?;
-    match is_sparse(&attr, &beside) {
+    let (attr, xattrs) = facts(open).await?;
+    match is_sparse(&attr, &xattrs) {
         true => match file.punch_hole(range.offset, len).await {
             Err(Error::NotSupported) => file.zero_range(range.offset, len).await?,
             other => other?,
@@ -112,8 +112,8 @@ pub(super) async fn allocated_ranges(
 
 /// Whether `open` is marked sparse.
 pub(super) async fn sparse(open: &Open) -> Result<bool, Failure> {
-    let (attr, beside) = facts(open).await?;
-    Ok(is_sparse(&attr, &beside))
+    let (attr, xattrs) = facts(open).await?;
+    Ok(is_sparse(&attr, &xattrs))
 }
 
 /// [MS-FSA] 2.1.5.10.12: trimmed ranges read as zeros, which is one of the allowed results.

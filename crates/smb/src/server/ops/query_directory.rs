@@ -10,7 +10,7 @@
 use weft_machine::{Charge, rt};
 use weft_store::access::{self, Token};
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Beside, Entry, Error, Kind, NodeId, Timestamp, Vfs};
+use weft_store::vfs::{Attr, Entry, Error, Kind, NodeId, Timestamp, Vfs, XattrSummary};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::fscc::directory::{self, Writer};
@@ -233,8 +233,13 @@ impl Scan {
             for name in [".", ".."] {
                 if pattern.matches(name) {
                     let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-                    let entry =
-                        entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned(), self.device);
+                    let entry = entry_of(
+                        &attr,
+                        &XattrSummary::default(),
+                        name.as_bytes(),
+                        name.to_owned(),
+                        self.device,
+                    );
                     self.ready.push((0, entry));
                 }
             }
@@ -243,7 +248,7 @@ impl Scan {
         }
         let now = vfs.getattr(dir).await?;
         self.stamp = Some((now.mtime, now.ctime));
-        let (entries, end) = match vfs.readdir_beside(dir, self.cookie, BATCH).await {
+        let (entries, end) = match vfs.readdir_with_xattrs(dir, self.cookie, BATCH).await {
             // A removed folder must not look empty: a client that mirrors it would empty the mirror.
             Err(Error::NotFound) if dir == NodeId::ROOT => {
                 return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
@@ -254,13 +259,13 @@ impl Scan {
         self.end = end;
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
         self.ready.expect(entries.len());
-        for Entry { name, attr, beside, cookie } in entries {
+        for Entry { name, attr, xattrs, cookie } in entries {
             rt::yield_if_due().await;
             let shown = path::from_store(&name);
             let here = pattern.matches(&shown) && self.link(&shown).is_none();
             if here && may_see(vfs, &attr, who).await? {
                 self.ready
-                    .push((cookie, entry_of(&attr, &beside.unwrap_or_default(), &name, shown, self.device)));
+                    .push((cookie, entry_of(&attr, &xattrs.unwrap_or_default(), &name, shown, self.device)));
             }
         }
         Ok(())
@@ -277,7 +282,7 @@ async fn exact(
     let (vfs, dir) = (&open.vfs, open.node);
     if name == "." || name == ".." {
         let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-        return Ok(Some(entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned(), device)));
+        return Ok(Some(entry_of(&attr, &XattrSummary::default(), name.as_bytes(), name.to_owned(), device)));
     }
     let Some((attr, spelled)) = resolve::find(vfs, dir, &path::to_store(name)?).await? else {
         return Ok(None);
@@ -285,9 +290,9 @@ async fn exact(
     if !may_see(vfs, &attr, who).await? {
         return Ok(None);
     }
-    let beside = vfs.beside(attr.node).await.unwrap_or_default();
+    let xattrs = vfs.xattr_summary(attr.node).await.unwrap_or_default();
     let shown = path::from_store(&spelled);
-    Ok(Some(entry_of(&attr, &beside, &spelled, shown, device)))
+    Ok(Some(entry_of(&attr, &xattrs, &spelled, shown, device)))
 }
 
 /// 3.3.5.18: on a share that hides unreadable files, they are not listed.
@@ -303,12 +308,12 @@ async fn may_see(vfs: &Vfs, attr: &Attr, who: Option<&Token>) -> Result<bool, Fa
 
 fn entry_of(
     attr: &Attr,
-    beside: &Beside,
+    xattrs: &XattrSummary,
     name: &[u8],
     shown: String,
     device: Option<u32>,
 ) -> directory::Entry {
-    let summary = attributes::summary(attr, beside.dos, name);
+    let summary = attributes::summary(attr, xattrs.dos, name);
     directory::Entry {
         file_index: 0,
         creation_time: summary.creation_time,
@@ -318,7 +323,7 @@ fn entry_of(
         end_of_file: summary.end_of_file,
         allocation_size: summary.allocation_size,
         attributes: summary.attributes,
-        ea_size: attributes::ea_size(attr, beside),
+        ea_size: attributes::ea_size(attr, xattrs),
         file_id: if device.is_some() { attr.fileid } else { attr.stable.number() },
         short_name: short_name(name).unwrap_or_default(),
         posix: device.map(|device| Box::new(attributes::information(attr, &summary, &shown, device))),

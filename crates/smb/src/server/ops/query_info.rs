@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Beside, DirName, Dos, Kind, NodeId, Vfs};
+use weft_store::vfs::{Attr, DirName, Dos, Kind, NodeId, Vfs, XattrSummary};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::error;
@@ -121,14 +121,14 @@ async fn file_info(
         open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
     }
     let mut attr = open.vfs.getattr(open.node).await?;
-    let mut beside = open.vfs.beside(open.node).await?;
+    let mut xattrs = open.vfs.xattr_summary(open.node).await?;
     // UserSetModificationTime: later writes do not show.
     attr.mtime = open.kept_mtime().unwrap_or(attr.mtime);
     if let ChangeTime::Deferred(shown) | ChangeTime::Frozen(shown) = open.change_time() {
         attr.ctime = shown;
-        beside.dos = beside.dos.map(|dos| Dos { changed: None, ..dos });
+        xattrs.dos = xattrs.dos.map(|dos| Dos { changed: None, ..dos });
     }
-    let facts = Facts { cx, open, attr: &attr, beside: &beside };
+    let facts = Facts { cx, open, attr: &attr, xattrs: &xattrs };
     Ok(match class {
         FileClass::BASIC => Info::fixed(|out| facts.basic().emit(out)),
         FileClass::STANDARD => Info::fixed(|out| facts.standard().emit(out)),
@@ -149,7 +149,7 @@ async fn file_info(
             }
         }
         FileClass::NETWORK_OPEN => {
-            let summary = attributes::summary(&attr, beside.dos, &open.name());
+            let summary = attributes::summary(&attr, xattrs.dos, &open.name());
             Info::fixed(|out| NetworkOpen::from(summary).emit(out))
         }
         FileClass::ATTRIBUTE_TAG => Info::fixed(|out| facts.attribute_tag().emit(out)),
@@ -167,7 +167,7 @@ async fn file_info(
             open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
             let (own, device) = (open.name(), volume_of(cx) as u32);
             let shown = path::from_store(&own);
-            let summary = attributes::summary(&attr, beside.dos, &own);
+            let summary = attributes::summary(&attr, xattrs.dos, &own);
             let information = attributes::information(&attr, &summary, &shown, device);
             Info::fixed(|out| information.emit(out))
         }
@@ -226,12 +226,12 @@ struct Facts<'a> {
     cx: &'a OpContext,
     open: &'a Open,
     attr: &'a Attr,
-    beside: &'a Beside,
+    xattrs: &'a XattrSummary,
 }
 
 impl Facts<'_> {
     fn basic(&self) -> file::Basic {
-        let summary = attributes::summary(self.attr, self.beside.dos, &self.open.name());
+        let summary = attributes::summary(self.attr, self.xattrs.dos, &self.open.name());
         file::Basic {
             creation_time: summary.creation_time,
             last_access_time: summary.last_access_time,
@@ -264,7 +264,7 @@ impl Facts<'_> {
 
     fn ea(&self) -> file::Ea {
         file::Ea {
-            ea_size: if self.beside.xattrs == 0 { 0 } else { attributes::ea_size(self.attr, self.beside) },
+            ea_size: if self.xattrs.count == 0 { 0 } else { attributes::ea_size(self.attr, self.xattrs) },
         }
     }
 
@@ -292,7 +292,7 @@ impl Facts<'_> {
 
     fn attribute_tag(&self) -> file::AttributeTag {
         file::AttributeTag {
-            attributes: attributes::attributes(self.attr, self.beside.dos, &self.open.name()),
+            attributes: attributes::attributes(self.attr, self.xattrs.dos, &self.open.name()),
             reparse_tag: reparse::tag(self.attr.kind).unwrap_or(0),
         }
     }

@@ -131,9 +131,9 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     let before = open.vfs.getattr(open.node).await?;
-    let beside = open.vfs.beside(open.node).await?;
+    let xattrs = open.vfs.xattr_summary(open.node).await?;
     let shown = match open.change_time() {
-        ChangeTime::Moves => attributes::changed(&before, beside.dos),
+        ChangeTime::Moves => attributes::changed(&before, xattrs.dos),
         ChangeTime::Deferred(time) | ChangeTime::Frozen(time) => time,
     };
     let to = |time: Filetime| time.to_set().map(|time| SetTime::To(attributes::timestamp(time)));
@@ -151,15 +151,15 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
     }
     // The change here updates it, unless the client has frozen it.
     let moves = (sets || time(basic.creation_time).is_some()) && open.change_time() == ChangeTime::Moves;
-    let kept = match (beside.dos, time(basic.change_time)) {
+    let kept = match (xattrs.dos, time(basic.change_time)) {
         (Some(dos), None) if moves && dos.changed.is_some() => Some(Dos { changed: None, ..dos }),
         (dos, _) => dos,
     };
     let times = (time(basic.creation_time), time(basic.change_time));
     match attributes::to_keep(&after, kept, &open.name(), basic.attributes, times) {
-        Some(dos) => attributes::keep(&open.vfs, &after, beside.dos, dos).await?,
+        Some(dos) => attributes::keep(&open.vfs, &after, xattrs.dos, dos).await?,
         None => match kept {
-            Some(dos) if beside.dos != kept => attributes::keep(&open.vfs, &after, beside.dos, dos).await?,
+            Some(dos) if xattrs.dos != kept => attributes::keep(&open.vfs, &after, xattrs.dos, dos).await?,
             _ => {}
         },
     }
@@ -208,7 +208,7 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
         return Err(NtStatus::NOT_SUPPORTED.into());
     }
     let attr = open.vfs.getattr(open.node).await?;
-    let dos = open.vfs.beside(open.node).await?.dos;
+    let dos = open.vfs.xattr_summary(open.node).await?.dos;
     let despite = flags.contains(DispositionFlags::IGNORE_READONLY_ATTRIBUTE)
         && open.access.contains(AccessMask::FILE_WRITE_ATTRIBUTES);
     if (attributes::is_readonly(&attr, dos) && !despite) || open.node == NodeId::ROOT {
@@ -343,7 +343,7 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
     if let Ok((target, _)) = open.vfs.stream(base, name, false).await
         && target.node != open.node
     {
-        let dos = open.vfs.beside(base).await?.dos;
+        let dos = open.vfs.xattr_summary(base).await?.dos;
         check_target(open, Metadata { attr: &target, dos }, replace, false)?;
     }
     Ok(open.vfs.rename_stream(open.node, name, replace).await?)
@@ -437,7 +437,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
             return Err(NtStatus::SHARING_VIOLATION.into());
         }
     };
-    let (attr, dos) = (vfs.getattr(open.node).await?, vfs.beside(open.node).await?.dos);
+    let (attr, dos) = (vfs.getattr(open.node).await?, vfs.xattr_summary(open.node).await?.dos);
     let source = from.borrow();
     match &to.found {
         None => match vfs.rename(source, to.at(&to.name), false).await {
@@ -458,7 +458,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         }
         Some((target, spelled)) => {
             let gives_way = gives_way(open, target, wish.replace_if_exists).await?;
-            let target = Metadata { attr: target, dos: vfs.beside(target.node).await?.dos };
+            let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
             check_target(open, target, wish.replace_if_exists, gives_way)?;
             security::may_delete(cx, vfs, target, to.dir).await?;
             vfs.rename(source, to.at(spelled), true).await?;
@@ -495,7 +495,7 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
         if target.node == open.node && wish.replace_if_exists {
             return Ok(());
         }
-        let target = Metadata { attr: target, dos: vfs.beside(target.node).await?.dos };
+        let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
         check_target(open, target, wish.replace_if_exists, false)?;
         security::may_delete(cx, vfs, target, to.dir).await?;
         match vfs.remove(to.dir, spelled).await {

@@ -96,21 +96,21 @@ impl Whole {
     }
 
     /// The first name with a key for which `is_it` holds.
-    fn find(&self, key: u32, is_it: impl Fn(&[u8]) -> bool) -> Known {
+    fn find(&self, key: u32, is_it: impl Fn(&[u8]) -> bool) -> CachedName {
         if self.crowded.contains_key(&key) {
-            return Known::Perhaps;
+            return CachedName::Perhaps;
         }
         let more = self.more.get(&key).into_iter().flatten();
         let found = self.first.get(&key).into_iter().chain(more).find(|name| is_it(name));
-        found.map_or(Known::Absent, |name| Known::Spelled(name.to_vec()))
+        found.map_or(CachedName::Absent, |name| CachedName::Spelled(name.to_vec()))
     }
 
     /// The name that folds to `wanted`, or whose 8.3 name it is.
-    fn ask(&self, wanted: &[u8]) -> Known {
+    fn ask(&self, wanted: &[u8]) -> CachedName {
         match self.find(names::key(wanted), |name| names::fold(name) == wanted) {
-            Known::Absent => match names::key_of_short(wanted) {
+            CachedName::Absent => match names::key_of_short(wanted) {
                 Some(key) => self.find(key, |name| names::is_called(name, wanted)),
-                None => Known::Absent,
+                None => CachedName::Absent,
             },
             own => own,
         }
@@ -143,13 +143,13 @@ impl Whole {
 }
 
 impl Spellings {
-    fn ask(&self, wanted: &[u8]) -> Known {
+    fn ask(&self, wanted: &[u8]) -> CachedName {
         match self {
             Spellings::Whole(whole) => whole.ask(wanted),
             Spellings::Counts(counts) => {
                 let keys = [Some(names::key(wanted)), names::key_of_short(wanted)];
                 let any = keys.into_iter().flatten().any(|key| counts.contains_key(&key));
-                if any { Known::Perhaps } else { Known::Absent }
+                if any { CachedName::Perhaps } else { CachedName::Absent }
             }
         }
     }
@@ -249,9 +249,9 @@ pub(super) struct Folds {
     reading: HashMap<NodeId, bool>,
 }
 
-/// The knowledge about a name.
+/// The cache's answer about a name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum CachedName {
     /// No entry has this name in any case.
     Absent,
     /// An entry has this name, with this spelling.
@@ -278,13 +278,13 @@ impl Folds {
         self.reading.remove(&dir);
     }
 
-    /// The knowledge about a folded name in a directory whose times are `stamp`.
-    pub(super) fn ask(&mut self, dir: NodeId, stamp: Stamp, wanted: &[u8], now: Instant) -> Known {
+    /// The answer about a folded name in a directory whose times are `stamp`.
+    pub(super) fn ask(&mut self, dir: NodeId, stamp: Stamp, wanted: &[u8], now: Instant) -> CachedName {
         match self.dirs.get(&dir) {
-            None => Known::Nothing,
+            None => CachedName::Nothing,
             Some(names) if names.stamp != stamp || now.duration_since(names.made) > MAX_AGE => {
                 self.dirs.remove(&dir);
-                Known::Nothing
+                CachedName::Nothing
             }
             Some(names) => names.spellings.ask(wanted),
         }
@@ -361,11 +361,11 @@ mod tests {
         folds.changed(DIR, (stamp(1), stamp(1)), None, Some(b"Foo"));
         folds.learn(DIR, stamp(1), learned(&["bar"]), now);
         folds.end(DIR);
-        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Nothing);
+        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), CachedName::Nothing);
         folds.begin(DIR);
         folds.learn(DIR, stamp(1), learned(&["bar", "Foo"]), now);
         folds.end(DIR);
-        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Spelled(b"Foo".to_vec()));
+        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), CachedName::Spelled(b"Foo".to_vec()));
     }
 
     #[test]
@@ -379,12 +379,12 @@ mod tests {
         other(&mut folds);
         folds.learn(DIR, stamp(1), learned(&["bar"]), now);
         folds.end(DIR);
-        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Nothing);
+        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), CachedName::Nothing);
         folds.begin(DIR);
         folds.learn(DIR, stamp(1), learned(&["bar"]), now);
         folds.end(DIR);
         other(&mut folds);
-        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Nothing);
+        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), CachedName::Nothing);
     }
 
     fn stamp(secs: i64) -> Stamp {
@@ -398,24 +398,24 @@ mod tests {
         learned
     }
 
-    fn spelled(name: &str) -> Known {
-        Known::Spelled(name.as_bytes().to_vec())
+    fn spelled(name: &str) -> CachedName {
+        CachedName::Spelled(name.as_bytes().to_vec())
     }
 
     #[test]
     fn names_hold_while_only_we_change_the_directory() {
         let mut folds = Folds::default();
         let now = Instant::now();
-        assert_eq!(folds.ask(DIR, stamp(1), b"A", now), Known::Nothing);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now), CachedName::Nothing);
         folds.learn(DIR, stamp(1), learned(&["readme"]), now);
         assert_eq!(folds.ask(DIR, stamp(1), b"README", now), spelled("readme"));
-        assert_eq!(folds.ask(DIR, stamp(1), b"OTHER", now), Known::Absent);
+        assert_eq!(folds.ask(DIR, stamp(1), b"OTHER", now), CachedName::Absent);
         folds.changed(DIR, (stamp(1), stamp(2)), None, Some(b"Other"));
         assert_eq!(folds.ask(DIR, stamp(2), b"OTHER", now), spelled("Other"));
         folds.changed(DIR, (stamp(2), stamp(3)), Some(b"Other"), None);
-        assert_eq!(folds.ask(DIR, stamp(3), b"OTHER", now), Known::Absent);
+        assert_eq!(folds.ask(DIR, stamp(3), b"OTHER", now), CachedName::Absent);
         // Another program has changed the directory.
-        assert_eq!(folds.ask(DIR, stamp(4), b"OTHER", now), Known::Nothing);
+        assert_eq!(folds.ask(DIR, stamp(4), b"OTHER", now), CachedName::Nothing);
         assert!(!folds.remembers(DIR));
     }
 
@@ -429,7 +429,7 @@ mod tests {
         // A rename that replaces: the name exists once.
         folds.changed(DIR, (stamp(1), stamp(1)), Some(b"x"), Some(b"a"));
         folds.changed(DIR, (stamp(1), stamp(1)), Some(b"a"), None);
-        assert_eq!(folds.ask(DIR, stamp(1), b"A", now), Known::Absent);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now), CachedName::Absent);
         assert_eq!(folds.names(), 0);
     }
 
@@ -454,23 +454,23 @@ mod tests {
         all.iter().chain([&"other".to_owned()]).for_each(|name| learn.add(name.clone().into_bytes()));
         folds.learn(DIR, stamp(1), learn, now);
         let ask = |folds: &mut Folds, name: &[u8]| folds.ask(DIR, stamp(1), name, now);
-        assert!(matches!(ask(&mut folds, &wanted), Known::Spelled(_)));
-        assert_eq!(ask(&mut folds, short.as_bytes()), Known::Absent);
+        assert!(matches!(ask(&mut folds, &wanted), CachedName::Spelled(_)));
+        assert_eq!(ask(&mut folds, short.as_bytes()), CachedName::Absent);
         // One more name: the directory must be read, in steps.
         let change = |folds: &mut Folds, removed: Option<&String>, added: Option<&String>| {
             let names = [removed, added].map(|name| name.map(|name| name.as_bytes()));
             folds.changed(DIR, (stamp(1), stamp(1)), names[0], names[1]);
         };
         change(&mut folds, None, Some(&last));
-        assert_eq!(ask(&mut folds, &wanted), Known::Perhaps);
-        assert_eq!(ask(&mut folds, short.as_bytes()), Known::Perhaps);
+        assert_eq!(ask(&mut folds, &wanted), CachedName::Perhaps);
+        assert_eq!(ask(&mut folds, short.as_bytes()), CachedName::Perhaps);
         assert_eq!((ask(&mut folds, b"OTHER"), folds.names()), (spelled("other"), 1));
         // A replaced name counts twice and is never missed; when all are gone, that is known.
         change(&mut folds, Some(&all[0]), Some(&last));
         all.iter().for_each(|name| change(&mut folds, Some(name), None));
-        assert_eq!(ask(&mut folds, &wanted), Known::Perhaps);
+        assert_eq!(ask(&mut folds, &wanted), CachedName::Perhaps);
         change(&mut folds, Some(&last), None);
-        assert_eq!(ask(&mut folds, &wanted), Known::Absent);
+        assert_eq!(ask(&mut folds, &wanted), CachedName::Absent);
         // More than the limit, as they are read; counting continues when only keys are stored.
         let mut learn = Learned::default();
         spellings(1000).into_iter().for_each(|name| learn.add(name.into_bytes()));
@@ -497,20 +497,20 @@ mod tests {
         folds.learn(DIR, stamp(1), learned, now);
         let ask =
             |folds: &mut Folds, name: &str| folds.ask(DIR, stamp(1), &names::fold(name.as_bytes()), now);
-        assert_eq!(ask(&mut folds, "A FILE 7"), Known::Perhaps);
-        assert_eq!(ask(&mut folds, &names::short(b"a file 7").unwrap()), Known::Perhaps);
-        assert_eq!(ask(&mut folds, "another"), Known::Absent);
-        assert_eq!(ask(&mut folds, &names::short(b"another long one").unwrap()), Known::Absent);
+        assert_eq!(ask(&mut folds, "A FILE 7"), CachedName::Perhaps);
+        assert_eq!(ask(&mut folds, &names::short(b"a file 7").unwrap()), CachedName::Perhaps);
+        assert_eq!(ask(&mut folds, "another"), CachedName::Absent);
+        assert_eq!(ask(&mut folds, &names::short(b"another long one").unwrap()), CachedName::Absent);
         // Added and removed names are tracked; a replaced name counts twice, and is never missed.
         let mut change = |removed: Option<&[u8]>, added: Option<&[u8]>| {
             folds.changed(DIR, (stamp(1), stamp(1)), removed, added);
             folds.ask(DIR, stamp(1), b"ANOTHER", now)
         };
-        assert_eq!(change(None, Some(b"Another")), Known::Perhaps);
-        assert_eq!(change(Some(b"a file 7"), Some(b"Another")), Known::Perhaps);
-        assert_eq!(change(Some(b"Another"), None), Known::Perhaps);
-        assert_eq!(change(Some(b"Another"), None), Known::Absent);
-        assert_eq!(ask(&mut folds, "A FILE 7"), Known::Absent);
+        assert_eq!(change(None, Some(b"Another")), CachedName::Perhaps);
+        assert_eq!(change(Some(b"a file 7"), Some(b"Another")), CachedName::Perhaps);
+        assert_eq!(change(Some(b"Another"), None), CachedName::Perhaps);
+        assert_eq!(change(Some(b"Another"), None), CachedName::Absent);
+        assert_eq!(ask(&mut folds, "A FILE 7"), CachedName::Absent);
     }
 
     #[test]
@@ -518,8 +518,8 @@ mod tests {
         let mut folds = Folds::default();
         let now = Instant::now();
         folds.learn(DIR, stamp(1), Learned::default(), now);
-        assert_eq!(folds.ask(DIR, stamp(1), b"A", now + MAX_AGE), Known::Absent);
-        assert_eq!(folds.ask(DIR, stamp(1), b"A", now + MAX_AGE * 2), Known::Nothing);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now + MAX_AGE), CachedName::Absent);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now + MAX_AGE * 2), CachedName::Nothing);
         for i in 0..100 {
             folds.learn(NodeId(100 + i), stamp(1), Learned::default(), now + Duration::from_millis(i));
         }

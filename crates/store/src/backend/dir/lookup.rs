@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use weft_machine::file::system::Descriptor;
 use weft_machine::{clock, rt};
 
-use super::folds::{self, Known, Learned};
+use super::folds::{self, CachedName, Learned};
 use super::search::STEP;
 use super::site::Site;
 use super::{Folder, sys};
@@ -94,8 +94,8 @@ impl Folder {
                 let stamp = sys::stat(fd.as_fd())?.stamp();
                 let known = self.folds().ask(dir, stamp, &names::fold(name), clock::instant());
                 match known {
-                    Known::Absent => Err(Error::NotFound),
-                    Known::Spelled(spelled) => match sys::stat_at(fd.as_fd(), &spelled) {
+                    CachedName::Absent => Err(Error::NotFound),
+                    CachedName::Spelled(spelled) => match sys::stat_at(fd.as_fd(), &spelled) {
                         Ok(stat) => self.seen(&stat, dir, &spelled).map(Looked::Found),
                         // Another program removed it within one tick of the directory's times: look again.
                         Err(Errno::NOENT) => {
@@ -104,8 +104,8 @@ impl Folder {
                         }
                         Err(e) => Err(e.into()),
                     },
-                    Known::Perhaps => Ok(Looked::Unread { learns: false }),
-                    Known::Nothing => Ok(Looked::Unread { learns: true }),
+                    CachedName::Perhaps => Ok(Looked::Unread { learns: false }),
+                    CachedName::Nothing => Ok(Looked::Unread { learns: true }),
                 }
             }
             Err(e) => Err(e.into()),

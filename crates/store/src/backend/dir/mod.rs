@@ -17,6 +17,7 @@ mod search;
 mod site;
 mod sys;
 mod table;
+mod workers;
 mod xattr;
 
 use std::any::Any;
@@ -46,8 +47,8 @@ use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
-    Attr, Backend, Beside, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome,
-    SetAttr, Space, Turn, Vfs, Watches,
+    Attr, Backend, DirName, Entry, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op, OpenFile,
+    Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
 };
 
 /// Maximum number of descriptors cached for the nodes of a share.
@@ -66,6 +67,11 @@ pub use sys::kept_free;
 const MAX_DEPTH: usize = 1024;
 /// Maximum number of entries in the answer to one [`Op::Readdir`].
 const MAX_ENTRIES: usize = 4096;
+/// A listing reads so much of a directory at a time: less than is read for an answer, because a turn of the core may
+/// end before, and what was read for later entries is read again.
+const LISTING_BYTES: usize = 8192;
+/// It has so many entries even if the turn ends before: opening the directory costs as much as a few of them.
+const LISTED_AT_LEAST: usize = 16;
 
 /// The descriptor of a file whose name is being removed. Dropping it does not wait for the disk.
 struct Ending(Option<OwnedFd>);
@@ -481,34 +487,34 @@ impl Folder {
         dir: NodeId,
         cookie: u64,
         max: usize,
-        beside: bool,
+        xattrs: bool,
     ) -> Result<(Vec<Entry>, bool), Error> {
         let fd = self.dir_fd(dir)?;
         let open = sys::open_dir(fd.as_fd())?;
-        let (raw, end) = sys::entries(open.as_fd(), cookie, max.min(MAX_ENTRIES))?;
-        let stats: Vec<_> = raw
-            .into_iter()
-            .filter_map(|raw| match sys::stat_at(fd.as_fd(), &raw.name) {
-                Ok(stat) => {
-                    let beside = beside.then(|| match stat.kind() {
-                        Kind::File | Kind::Dir => xattr::beside_entry(fd.as_fd(), &raw.name),
-                        Kind::Symlink => rustix::fs::readlinkat(&*fd, &raw.name[..], Vec::new())
-                            .map(|target| Beside::of_link(target.as_bytes()))
-                            .unwrap_or_default(),
-                        Kind::Special(_) => Beside::default(),
-                    });
-                    Some(Ok((raw, stat, beside)))
-                }
+        let max = max.min(MAX_ENTRIES);
+        // Fewer entries than asked for are an answer as well.
+        let enough = |found| found == max || found >= LISTED_AT_LEAST && rt::turn_is_over();
+        let (stats, end) = sys::collect(open.as_fd(), cookie, LISTING_BYTES, enough, |raw| {
+            let stat = match sys::stat_at(fd.as_fd(), &raw.name) {
+                Ok(stat) => stat,
                 // Removed since it was listed.
-                Err(Errno::NOENT) => None,
-                Err(e) => Some(Err(e)),
-            })
-            .collect::<Result<_, _>>()?;
+                Err(Errno::NOENT) => return Ok(None),
+                Err(e) => return Err(e),
+            };
+            let xattrs = xattrs.then(|| match stat.kind() {
+                Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), &raw.name),
+                Kind::Symlink => rustix::fs::readlinkat(&*fd, &raw.name[..], Vec::new())
+                    .map(|target| XattrSummary::of_link(target.as_bytes()))
+                    .unwrap_or_default(),
+                Kind::Special(_) => XattrSummary::default(),
+            });
+            Ok(Some((raw, stat, xattrs)))
+        })?;
         let mut table = self.table();
-        let entries = stats.into_iter().map(|(raw, stat, beside)| {
+        let entries = stats.into_iter().map(|(raw, stat, xattrs)| {
             self.saw_device_of(&stat);
             let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
-            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), beside })
+            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), xattrs })
         });
         Ok((entries.collect::<Result<_, Error>>()?, end))
     }
@@ -564,11 +570,16 @@ impl Folder {
         let now = clock::instant();
         let names = match &op {
             Op::Create { dir, name, .. } | Op::Link { dir, name, .. } => {
-                vec![(*dir, name.clone(), Turn::Comes)]
+                vec![(*dir, name.clone(), NameChange::Added)]
             }
-            Op::Remove { dir, name } | Op::Rmdir { dir, name } => vec![(*dir, name.clone(), Turn::Goes)],
+            Op::Remove { dir, name } | Op::Rmdir { dir, name } => {
+                vec![(*dir, name.clone(), NameChange::Removed)]
+            }
             Op::Rename { from, to, .. } => {
-                vec![(from.dir, from.name.clone(), Turn::Goes), (to.dir, to.name.clone(), Turn::Comes)]
+                vec![
+                    (from.dir, from.name.clone(), NameChange::Removed),
+                    (to.dir, to.name.clone(), NameChange::Added),
+                ]
             }
             _ => Vec::new(),
         };
@@ -579,16 +590,16 @@ impl Folder {
         {
             own.content(*node, now);
         }
-        names.iter().for_each(|(dir, name, turn)| own.name(*dir, name, *turn, now));
+        names.iter().for_each(|(dir, name, change)| own.name(*dir, name, *change, now));
         let done = self.act(op);
         match done.as_ref().map(|done| &done.outcome) {
             Ok(Outcome::Created { attr, created: false }) => {
-                names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn));
+                names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change));
                 own.content(attr.node, now);
             }
             Ok(Outcome::Created { attr, .. }) => own.content(attr.node, now),
             Ok(_) => {}
-            Err(_) => names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn)),
+            Err(_) => names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change)),
         }
         done
     }
@@ -617,8 +628,8 @@ impl Folder {
                 Outcome::Done
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
-            Op::Readdir { dir, cookie, max, beside } => {
-                let (entries, end) = self.readdir(dir, cookie, max, beside)?;
+            Op::Readdir { dir, cookie, max, xattrs } => {
+                let (entries, end) = self.readdir(dir, cookie, max, xattrs)?;
                 Outcome::Entries { entries, end }
             }
             Op::Place { node } => Outcome::Place(self.place(node)?),
@@ -642,12 +653,12 @@ impl Folder {
                 xattr::remove(fd.as_fd(), &name)?;
                 Outcome::Done
             }
-            Op::Beside { node } if self.table().kind(node)? == Kind::Symlink => {
-                Outcome::Beside(Beside::of_link(&self.readlink(node)?))
+            Op::XattrSummary { node } if self.table().kind(node)? == Kind::Symlink => {
+                Outcome::XattrSummary(XattrSummary::of_link(&self.readlink(node)?))
             }
-            Op::Beside { node } => {
+            Op::XattrSummary { node } => {
                 let fd = self.xattr_fd(node)?;
-                Outcome::Beside(fd.map(|fd| xattr::beside(fd.as_fd())).unwrap_or_default())
+                Outcome::XattrSummary(fd.map(|fd| xattr::summary(fd.as_fd())).unwrap_or_default())
             }
             Op::MayUnlink { dir, name } => {
                 names::check_entry(&name)?;

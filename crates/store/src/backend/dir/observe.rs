@@ -23,7 +23,7 @@ use weft_machine::clock;
 
 use super::{Folder, MAX_DEPTH, MAX_ENTRIES, sys};
 use crate::vfs::depot::FOLDER;
-use crate::vfs::{Above, Action, Error, Event, Kind, NodeId, Own, Turn, Watches, What};
+use crate::vfs::{Above, Action, Error, Event, Kind, NameChange, NodeId, Own, Watches, What};
 
 /// Maximum number of observed directories.
 const MAX_DIRS: usize = 32_768;
@@ -512,7 +512,8 @@ impl Reader {
                 let within = from.dir == seen.dir;
                 let gone = if within { Action::RenamedFrom } else { Action::Removed };
                 let come = if within { Action::RenamedTo } else { Action::Added };
-                let (goes, comes) = (self.is_foreign(&from, Turn::Goes), self.is_foreign(&seen, Turn::Comes));
+                let (goes, comes) =
+                    (self.is_foreign(&from, NameChange::Removed), self.is_foreign(&seen, NameChange::Added));
                 let halves = [(goes, from.event(gone)), (comes, seen.event(come))];
                 self.tell(served, halves.into_iter().filter_map(|(foreign, half)| foreign.then_some(half)));
                 return self.came(served, &seen, comes);
@@ -523,7 +524,7 @@ impl Reader {
         if seen.flags.contains(ReadFlags::MOVED_FROM) {
             self.pending = Some((seen, clock::instant()));
         } else if seen.flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
-            let foreign = self.is_foreign(&seen, Turn::Comes);
+            let foreign = self.is_foreign(&seen, NameChange::Added);
             if foreign {
                 self.tell(served, [seen.event(Action::Added)]);
             }
@@ -539,13 +540,13 @@ impl Reader {
     }
 
     /// Whether another program added or removed a name.
-    fn is_foreign(&self, seen: &Seen, turn: Turn) -> bool {
-        !self.shared.watches.own().is_own_name(seen.dir, &seen.name, turn, clock::instant())
+    fn is_foreign(&self, seen: &Seen, change: NameChange) -> bool {
+        !self.shared.watches.own().is_own_name(seen.dir, &seen.name, change, clock::instant())
     }
 
     /// A name was removed.
     fn went(&self, served: &Folder, seen: &Seen) {
-        if self.is_foreign(seen, Turn::Goes) {
+        if self.is_foreign(seen, NameChange::Removed) {
             self.tell(served, [seen.event(Action::Removed)]);
         }
     }

@@ -15,15 +15,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_machine::file::busy::{self, Unlocked};
 use weft_machine::file::system::{Device, FileSystem};
 use weft_machine::file::{mount_readings, remote_below};
 
-use super::lookup::Looked;
 use super::observe::Guard;
 use super::sys::Identity;
 use super::{Folder, names};
-use crate::vfs::{DirName, Error, NodeId, Op, Outcome};
+use crate::vfs::{Error, NodeId, Op};
 
 /// Maximum number of file systems remembered besides the root's.
 const MAX_OTHERS: usize = 1024;
@@ -42,13 +40,13 @@ pub(super) struct Systems {
     home: Arc<FileSystem>,
     /// Whether there are others: then each operation is checked.
     are_several: AtomicBool,
-    /// The version of the mount table that `known` reflects.
+    /// The version of the mount table that `mounts` reflects.
     reading: AtomicU64,
-    known: Mutex<Known>,
+    mounts: Mutex<Mounts>,
 }
 
 #[derive(Default)]
-struct Known {
+struct Mounts {
     others: HashMap<Device, Arc<FileSystem>>,
     crossings: Vec<Crossing>,
 }
@@ -73,7 +71,7 @@ impl Systems {
             are_several: AtomicBool::new(false),
             // Differs from every real version.
             reading: AtomicU64::new(u64::MAX),
-            known: Mutex::default(),
+            mounts: Mutex::default(),
         }
     }
 
@@ -83,15 +81,15 @@ impl Systems {
     }
 
     // Each change under the lock is one step.
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn mounts(&self) -> MutexGuard<'_, Mounts> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A file system that may block, besides the root's.
     fn any_that_blocks(&self) -> Option<Arc<FileSystem>> {
-        let known = self.known();
-        let mounted = known.crossings.iter().map(|crossing| &crossing.system);
-        known.others.values().chain(mounted).find(|system| system.blocks()).cloned()
+        let mounts = self.mounts();
+        let mounted = mounts.crossings.iter().map(|crossing| &crossing.system);
+        mounts.others.values().chain(mounted).find(|system| system.blocks()).cloned()
     }
 
     /// A node on another device than the root's was seen.
@@ -101,15 +99,15 @@ impl Systems {
 
     /// The file system of another device.
     fn other(&self, device: Device) -> Arc<FileSystem> {
-        if let Some(system) = self.known().others.get(&device) {
+        if let Some(system) = self.mounts().others.get(&device) {
             return system.clone();
         }
         let system = FileSystem::of(device);
-        let mut known = self.known();
-        if known.others.len() >= MAX_OTHERS {
-            known.others.clear();
+        let mut mounts = self.mounts();
+        if mounts.others.len() >= MAX_OTHERS {
+            mounts.others.clear();
         }
-        known.others.insert(device, system.clone());
+        mounts.others.insert(device, system.clone());
         system
     }
 }
@@ -135,7 +133,7 @@ fn nodes(op: &Op) -> [Option<NodeId>; 2] {
         | Op::SetXattr { node, .. }
         | Op::ListXattrs { node }
         | Op::RemoveXattr { node, .. }
-        | Op::Beside { node } => [Some(*node), None],
+        | Op::XattrSummary { node } => [Some(*node), None],
         Op::Rename { from, to, .. } => [Some(from.dir), Some(to.dir)],
         Op::Link { node, dir, .. } => [Some(*node), Some(*dir)],
         Op::Statfs | Op::Find { .. } | Op::Stable { .. } => [None, None],
@@ -206,8 +204,8 @@ impl Folder {
             elsewhere = Some(system);
         }
         for (dir, name) in names_of(op).into_iter().flatten() {
-            let known = self.systems.known();
-            let crossings = known.crossings.iter().filter(|crossing| crossing.system.blocks());
+            let mounts = self.systems.mounts();
+            let crossings = mounts.crossings.iter().filter(|crossing| crossing.system.blocks());
             let mut leading = crossings
                 .filter(|crossing| name.is_none_or(|name| names::fold(name) == names::fold(&crossing.name)));
             if let Some(crossing) = leading.find(|crossing| self.table().is_at(dir, &crossing.way)) {
@@ -248,7 +246,7 @@ impl Folder {
         if !crossings.is_empty() {
             self.systems.saw_another();
         }
-        self.systems.known().crossings = crossings;
+        self.systems.mounts().crossings = crossings;
         self.systems.reading.store(reading, Ordering::Release);
     }
 
@@ -269,78 +267,6 @@ impl Folder {
                 let folder = self.clone();
                 system.names(move || step(&folder)).await?
             }
-        }
-    }
-
-    /// Runs an operation on workers.
-    pub(super) async fn on_workers(
-        self: Arc<Folder>,
-        system: Arc<FileSystem>,
-        op: Op,
-    ) -> Result<Outcome, Error> {
-        let site = Site::Workers(system.clone());
-        match op {
-            Op::SyncDir { dir } => {
-                let sync = move || Ok::<_, Error>(self.sync_dir(dir)?()?);
-                system.data(sync).await?.map(|()| Outcome::Done)
-            }
-            Op::SyncAll { node } => {
-                system.data(move || self.sync_all(node)()).await??;
-                Ok(Outcome::Done)
-            }
-            Op::Find { stable } => self.find(&site, stable).await.map(Outcome::Attr),
-            Op::Lookup { dir, name, fold_case } => {
-                let wanted = name.clone();
-                match self.step(&site, move |folder| folder.lookup(dir, &wanted, fold_case)).await? {
-                    Looked::Found(attr) => Ok(Outcome::Attr(attr)),
-                    Looked::Unread { .. } => self.search_folded(&site, dir, &name).await.map(Outcome::Attr),
-                }
-            }
-            op => self.whole(&site, op).await,
-        }
-    }
-
-    /// Runs an operation in one step. If another worker has claimed a file, the task waits here, because waiting in
-    /// the kernel would occupy a place.
-    async fn whole(self: &Arc<Folder>, site: &Site, mut op: Op) -> Result<Outcome, Error> {
-        loop {
-            let (unlocked, is_all) = match Unlocked::all() {
-                Some(unlocked) => (unlocked, true),
-                None => {
-                    let locks;
-                    (locks, op) = self.step(site, move |folder| Ok((folder.locks(&op), op))).await?;
-                    (busy::shared(locks).await, false)
-                }
-            };
-            let done = self.step(site, move |folder| {
-                // Meanwhile its names may have been given to other files.
-                if !is_all && !unlocked.covers(&folder.locks(&op)) {
-                    return Ok(Err(op));
-                }
-                folder.settle(&op);
-                let done = folder.carry_out(op, &unlocked)?;
-                drop(unlocked);
-                if let Some(ending) = done.ending {
-                    // When this is answered the space is free, unless a client has the file open.
-                    ending.close();
-                }
-                Ok(Ok(done.outcome))
-            });
-            match done.await? {
-                Ok(outcome) => return Ok(outcome),
-                Err(again) => op = again,
-            }
-        }
-    }
-
-    /// Closes descriptors before a name is removed: on some file systems an open file prevents the removal of its
-    /// folder.
-    fn settle(&self, op: &Op) {
-        if let Op::Remove { dir, .. } | Op::Rmdir { dir, .. } | Op::Rename { to: DirName { dir, .. }, .. } =
-            op
-            && let Ok(system) = self.system_of(*dir)
-        {
-            system.settle();
         }
     }
 
@@ -400,7 +326,7 @@ impl Drop for Observing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vfs::{SetAttr, Stable};
+    use crate::vfs::{DirName, SetAttr, Stable};
 
     fn places(site: &Site) -> Option<&Arc<FileSystem>> {
         match site {
@@ -418,9 +344,9 @@ mod tests {
         let a = folder.exact(NodeId::ROOT, b"a").unwrap().node;
         let slow = FileSystem::fixed(true);
         let crossing = Crossing { way: vec![b"a".to_vec()], name: b"m".to_vec(), system: slow.clone() };
-        folder.systems.known().crossings.push(crossing);
+        folder.systems.mounts().crossings.push(crossing);
         let lookup = |dir, name: &[u8]| Op::Lookup { dir, name: name.to_vec(), fold_case: true };
-        let list = |dir| Op::Readdir { dir, cookie: 0, max: 10, beside: false };
+        let list = |dir| Op::Readdir { dir, cookie: 0, max: 10, xattrs: false };
         let rename = Op::Rename {
             from: DirName { dir: NodeId::ROOT, name: b"m".to_vec() },
             to: DirName { dir: a, name: b"m".to_vec() },

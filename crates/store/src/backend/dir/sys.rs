@@ -365,14 +365,28 @@ pub(super) struct Raw {
 
 /// Entries after `cookie`, without `.` and `..`: at most `max`, at least one unless the directory ends (then true).
 pub(super) fn entries(fd: BorrowedFd<'_>, cookie: u64, max: usize) -> Result<(Vec<Raw>, bool)> {
+    // The next call reads unused entries again.
+    let buffer = max.saturating_mul(64).clamp(2048, 65536);
+    collect(fd, cookie, buffer, |found| found == max, |raw| Ok(Some(raw)))
+}
+
+/// What `take` makes of the entries after `cookie`, without `.` and `..`, until there is `enough`; and whether the
+/// directory ends there. Each system call reads entries into a buffer of this size, in which a name takes at most 24 +
+/// 256 bytes, and `take` sees them before the next call.
+pub(super) fn collect<T>(
+    fd: BorrowedFd<'_>,
+    cookie: u64,
+    buffer: usize,
+    enough: impl Fn(usize) -> bool,
+    mut take: impl FnMut(Raw) -> Result<Option<T>>,
+) -> Result<(Vec<T>, bool)> {
     if cookie != 0 {
         rustix::fs::seek(
             fd,
             rustix::fs::SeekFrom::Start(i64::try_from(cookie).map_err(|_| Errno::INVAL)? as u64),
         )?;
     }
-    // A name takes at most 24 + 256 bytes; the next call reads unused entries again.
-    let mut buf = Vec::<u8>::with_capacity(max.saturating_mul(64).clamp(2048, 65536));
+    let mut buf = Vec::<u8>::with_capacity(buffer);
     let mut dir = RawDir::new(fd, buf.spare_capacity_mut());
     let mut found = Vec::new();
     while let Some(entry) = dir.next() {
@@ -385,15 +399,15 @@ pub(super) fn entries(fd: BorrowedFd<'_>, cookie: u64, max: usize) -> Result<(Ve
         if name == b"." || name == b".." {
             continue;
         }
-        if found.len() == max {
+        if enough(found.len()) {
             return Ok((found, false));
         }
-        found.push(Raw {
+        found.extend(take(Raw {
             name: name.to_vec(),
             cookie: entry.next_entry_cookie(),
             inode: entry.ino(),
             maybe_dir: matches!(entry.file_type(), FileType::Directory | FileType::Unknown),
-        });
+        })?);
     }
     Ok((found, true))
 }

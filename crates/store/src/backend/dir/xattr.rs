@@ -11,7 +11,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
 
 use crate::backend::names;
-use crate::vfs::{Beside, Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr};
+use crate::vfs::{Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr, XattrSummary};
 
 const PREFIX: &[u8] = b"user.";
 const DOS: &[u8] = b"user.weft.dos";
@@ -93,9 +93,9 @@ fn ours(list: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The summary for the file behind a descriptor.
-pub(super) fn beside(fd: BorrowedFd<'_>) -> Beside {
+pub(super) fn summary(fd: BorrowedFd<'_>) -> XattrSummary {
     let path = path(fd);
-    beside_of(
+    summary_of(
         || growing(|buf| rustix::fs::listxattr(&path[..], buf)),
         |name, buf| rustix::fs::getxattr(&path[..], name, buf),
         |name| rustix::fs::getxattr_query(&path[..], name),
@@ -103,9 +103,9 @@ pub(super) fn beside(fd: BorrowedFd<'_>) -> Beside {
 }
 
 /// The summary for an entry of a directory.
-pub(super) fn beside_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Beside {
+pub(super) fn summary_of_entry(dir: BorrowedFd<'_>, name: &[u8]) -> XattrSummary {
     let path = entry_path(dir, name);
-    beside_of(
+    summary_of(
         || growing(|buf| rustix::fs::llistxattr(&path[..], buf)),
         |name, buf| rustix::fs::lgetxattr(&path[..], name, buf),
         |name| rustix::fs::lgetxattr_query(&path[..], name),
@@ -113,23 +113,23 @@ pub(super) fn beside_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Beside {
 }
 
 /// Attributes that cannot be read (no such namespace, the file was removed) count as missing.
-fn beside_of(
+fn summary_of(
     list: impl FnOnce() -> Result<Vec<u8>>,
     get: impl Fn(&[u8], &mut [u8]) -> Result<usize>,
     len: impl Fn(&[u8]) -> Result<usize>,
-) -> Beside {
-    let mut beside = Beside::default();
-    let Ok(names) = list() else { return beside };
+) -> XattrSummary {
+    let mut summary = XattrSummary::default();
+    let Ok(names) = list() else { return summary };
     for name in ours(&names) {
         if !name.starts_with(OWN_XATTRS) {
             let value = len(&[PREFIX, name].concat()).unwrap_or(0);
-            beside.xattrs = beside.xattrs.saturating_add(1);
+            summary.count = summary.count.saturating_add(1);
             let bytes = u32::try_from(name.len().saturating_add(value)).unwrap_or(0);
-            beside.xattr_bytes = beside.xattr_bytes.saturating_add(bytes);
+            summary.bytes = summary.bytes.saturating_add(bytes);
         } else if DOS.ends_with(name) {
             let mut buf = [0; 64];
-            beside.dos = get(DOS, &mut buf).ok().and_then(|len| Dos::parse(buf.get(..len)?));
+            summary.dos = get(DOS, &mut buf).ok().and_then(|len| Dos::parse(buf.get(..len)?));
         }
     }
-    beside
+    summary
 }

@@ -159,7 +159,7 @@ impl Ram {
         dir: NodeId,
         cookie: u64,
         max: usize,
-        beside: bool,
+        xattrs: bool,
     ) -> Result<(Vec<Entry>, bool), Error> {
         let tree = self.0.tree();
         let mut after = tree.entries(dir)?.after(cookie);
@@ -168,8 +168,8 @@ impl Ram {
             .take(max.min(MAX_ENTRIES))
             .map(|(cookie, name, node)| {
                 let found = tree.node(node)?;
-                let beside = beside.then(|| found.beside());
-                Ok(Entry { name: name.to_vec(), cookie, attr: tree.attr(node)?, beside })
+                let xattrs = xattrs.then(|| found.xattr_summary());
+                Ok(Entry { name: name.to_vec(), cookie, attr: tree.attr(node)?, xattrs })
             })
             .collect::<Result<Vec<_>, Error>>()?;
         let end = after.next().is_none();
@@ -233,8 +233,8 @@ impl Ram {
                 Outcome::Done
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
-            Op::Readdir { dir, cookie, max, beside } => {
-                let (entries, end) = self.readdir(dir, cookie, max, beside)?;
+            Op::Readdir { dir, cookie, max, xattrs } => {
+                let (entries, end) = self.readdir(dir, cookie, max, xattrs)?;
                 Outcome::Entries { entries, end }
             }
             Op::Place { node } => Outcome::Place(self.0.tree().place(node)?),
@@ -262,7 +262,7 @@ impl Ram {
                 self.0.tree().xattrs_mut(node)?.remove(&name)?;
                 Outcome::Done
             }
-            Op::Beside { node } => Outcome::Beside(self.0.tree().node(node)?.beside()),
+            Op::XattrSummary { node } => Outcome::XattrSummary(self.0.tree().node(node)?.xattr_summary()),
             Op::Stable { node } => Outcome::Stable(self.0.tree().attr(node)?.stable),
             Op::Find { stable } => Outcome::Attr(self.find(&stable)?),
             Op::Hold { node } => {

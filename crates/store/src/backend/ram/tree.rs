@@ -17,7 +17,9 @@ use super::content::Content;
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
 use crate::backend::names::{fold, is_called, short};
-use crate::vfs::{Attr, Beside, DirName, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp};
+use crate::vfs::{
+    Attr, DirName, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp, XattrSummary,
+};
 
 /// Number of files that give up their descriptors when one is needed, so that not every further open has to search.
 /// At most a megabyte each is copied with the tree locked.
@@ -144,10 +146,10 @@ pub(super) struct Node {
 
 impl Node {
     /// The summary of its extended attributes.
-    pub(super) fn beside(&self) -> Beside {
+    pub(super) fn xattr_summary(&self) -> XattrSummary {
         match &self.body {
-            Body::Symlink(target) => Beside::of_link(target),
-            _ => self.xattrs.beside(),
+            Body::Symlink(target) => XattrSummary::of_link(target),
+            _ => self.xattrs.summary(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::quota::Usage;
-use crate::vfs::{Beside, Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr};
+use crate::vfs::{Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr, XattrSummary};
 
 /// Maximum total bytes of the names of one node (Linux's XATTR_LIST_MAX).
 const MAX_NAMES_BYTES: usize = 65_536;
@@ -69,13 +69,13 @@ impl Xattrs {
         Ok(())
     }
 
-    pub(super) fn beside(&self) -> Beside {
+    pub(super) fn summary(&self) -> XattrSummary {
         let shown = || self.values.iter().filter(|(name, _)| !name.starts_with(OWN_XATTRS));
-        Beside {
+        XattrSummary {
             dos: self.values.get(crate::vfs::DOS_XATTR).and_then(|value| Dos::parse(value)),
-            xattrs: u32::try_from(shown().count()).unwrap_or(u32::MAX),
+            count: u32::try_from(shown().count()).unwrap_or(u32::MAX),
             // Bounded by the limits on names and by the share's space.
-            xattr_bytes: u32::try_from(shown().map(|(name, value)| name.len() + value.len()).sum::<usize>())
+            bytes: u32::try_from(shown().map(|(name, value)| name.len() + value.len()).sum::<usize>())
                 .unwrap_or(u32::MAX),
         }
     }

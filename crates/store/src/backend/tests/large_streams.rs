@@ -245,7 +245,7 @@ fn the_folder_is_no_clients() {
 
         let names = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>();
         assert_eq!(names(vfs.readdir(ROOT, 0, 10).await.unwrap().0), [b"f"]);
-        assert_eq!(names(vfs.readdir_beside(ROOT, 0, 10).await.unwrap().0), [b"f"]);
+        assert_eq!(names(vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap().0), [b"f"]);
         // One entry at a time, whichever comes first.
         let (mut cookie, mut seen) = (0, Vec::new());
         loop {

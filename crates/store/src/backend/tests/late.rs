@@ -11,7 +11,7 @@ use weft_machine::{File, PayloadSource, RemotePayload};
 
 use super::*;
 use crate::backend::volumes::Volumes as Shelved;
-use crate::volume::{Create, Place, Volumes};
+use crate::volume::{Create, Storage, Volumes};
 
 const PIECE: usize = 4099;
 const PIECES: usize = 40;
@@ -38,8 +38,8 @@ fn each_late<F: Future<Output = ()>>(story: impl Fn(Late) -> F) {
                 "dir" => Far::with_descriptors(Dir::open(folder.path()).unwrap()),
                 "ram" => Far::with_descriptors(Ram::new(LIMIT)),
                 "without descriptors" => Far::with_descriptors(Far::new(Ram::new(LIMIT))),
-                "volume in memory" => Far::with_descriptors(shelf(&folder, Place::Ram)),
-                _ => Far::with_descriptors(shelf(&folder, Place::File(folder.path().join("content")))),
+                "volume in memory" => Far::with_descriptors(shelf(&folder, Storage::Ram)),
+                _ => Far::with_descriptors(shelf(&folder, Storage::File(folder.path().join("content")))),
             };
             let fails = far.fails.clone();
             let vfs = Vfs::new(far);
@@ -55,9 +55,10 @@ fn each_late<F: Future<Output = ()>>(story: impl Fn(Late) -> F) {
 }
 
 /// A share of one volume, `file`.
-fn shelf(folder: &tempfile::TempDir, place: Place) -> Shelf<Shelved> {
+fn shelf(folder: &tempfile::TempDir, storage: Storage) -> Shelf<Shelved> {
     let known = Volumes::at(folder.path());
-    let create = Create { place, size: Some(SIZE), allocate: false, direct: false, id: [1; 16], created: 0 };
+    let create =
+        Create { storage, size: Some(SIZE), allocate: false, direct: false, id: [1; 16], created: 0 };
     known.create("file", &create).unwrap();
     let volume = known.open("file", &Pool::new(1 << 20)).unwrap();
     let (block, content) = (volume.block.clone(), volume.content.clone());

@@ -42,7 +42,7 @@ impl Unsettled {
             | Op::Hold { .. }
             | Op::GetXattr { .. }
             | Op::ListXattrs { .. }
-            | Op::Beside { .. }
+            | Op::XattrSummary { .. }
             | Op::MayUnlink { .. }
             | Op::Stable { .. }
             | Op::Find { .. } => [None, None],

@@ -49,9 +49,7 @@ impl Witnessed {
     async fn changed(&self, what: What) {
         match &self.told {
             Told::File(node) => self.witness.modified(*node, what).await,
-            Told::Stream(stream) => {
-                self.witness.stream(stream, What::STREAM_WRITTEN | What::STREAM_SIZE).await
-            }
+            Told::Stream(stream) => stream.modified(&self.witness).await,
         }
     }
 }

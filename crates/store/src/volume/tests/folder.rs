@@ -12,7 +12,7 @@ use weft_machine::{File, Pool, rt};
 use crate::block::{Block, BlockOp, Medium, Outcome};
 use crate::volume::plain::Plain;
 use crate::volume::superblock::{COPY_BYTES, FILE_BYTES, Membership, Superblock};
-use crate::volume::{Create, Error, Growth, Listed, Metadata, Place, Volumes};
+use crate::volume::{Create, Error, Growth, Listed, Metadata, Storage, Volumes};
 
 struct Home {
     dir: tempfile::TempDir,
@@ -41,8 +41,8 @@ impl Home {
     }
 }
 
-fn on(place: Place, size: u64) -> Create {
-    Create { place, size: Some(size), allocate: false, direct: false, id: [7; 16], created: 1_790_000_000 }
+fn on(storage: Storage, size: u64) -> Create {
+    Create { storage, size: Some(size), allocate: false, direct: false, id: [7; 16], created: 1_790_000_000 }
 }
 
 fn write(block: &dyn Block, data: &'static [u8]) {
@@ -55,7 +55,7 @@ fn write(block: &dyn Block, data: &'static [u8]) {
 fn a_volume_is_created_found_again_and_forgotten() {
     let home = home();
     assert!(home.volumes.list().expect("no folder is no volumes").is_empty());
-    let made = home.volumes.create("vol1", &on(Place::File(home.file()), 1 << 20)).expect("it is created");
+    let made = home.volumes.create("vol1", &on(Storage::File(home.file()), 1 << 20)).expect("it is created");
     assert_eq!((made.size, made.medium, made.generation), (1 << 20, Medium::File, 2));
     assert_eq!(fs::metadata(home.file()).expect("there is a file").len(), 1 << 20);
 
@@ -67,13 +67,13 @@ fn a_volume_is_created_found_again_and_forgotten() {
     assert_eq!(&fs::read(home.file()).expect("it can be read")[..5], b"kept\0");
 
     let list = home.volumes.list().expect("a list");
-    let [Listed { name, known: Ok(known) }] = &list[..] else { panic!("{list:?}") };
-    assert_eq!((name.as_str(), &known.superblock, known.in_use), ("vol1", &made, false));
+    let [Listed { name, volume: Ok(volume) }] = &list[..] else { panic!("{list:?}") };
+    assert_eq!((name.as_str(), &volume.superblock, volume.in_use), ("vol1", &made, false));
 
     home.volumes.remove("vol1", false).expect("it is forgotten");
     assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::NotFound(_))));
     // Its file stays, and can become a volume again as it is.
-    let again = Create { size: None, ..on(Place::File(home.file()), 0) };
+    let again = Create { size: None, ..on(Storage::File(home.file()), 0) };
     assert_eq!(home.volumes.create("again", &again).expect("it is taken").size, 1 << 20);
     home.volumes.remove("again", true).expect("it is removed");
     assert!(!home.file().exists() && home.volumes.list().expect("a list").is_empty());
@@ -82,12 +82,12 @@ fn a_volume_is_created_found_again_and_forgotten() {
 #[test]
 fn an_open_volume_is_open_once_under_whatever_name() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::File(home.file()), 4096)).expect("it is created");
-    let alias = Create { size: None, ..on(Place::File(home.file()), 0) };
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 4096)).expect("it is created");
+    let alias = Create { size: None, ..on(Storage::File(home.file()), 0) };
     let taken = |e: &Error| matches!(e, Error::Taken { name, .. } if name == "vol1");
     assert!(home.volumes.create("alias", &alias).is_err_and(|e| taken(&e)));
     fs::hard_link(home.file(), home.file().with_extension("link")).expect("it has two names");
-    let linked = Create { size: None, ..on(Place::File(home.file().with_extension("link")), 0) };
+    let linked = Create { size: None, ..on(Storage::File(home.file().with_extension("link")), 0) };
     assert!(home.volumes.create("alias", &linked).is_err_and(|e| taken(&e)));
     let elsewhere = home.elsewhere();
     elsewhere.create("alias", &alias).expect("of other folders nothing is known");
@@ -107,14 +107,14 @@ fn an_open_volume_is_open_once_under_whatever_name() {
 #[test]
 fn a_file_that_came_into_the_place_of_a_volumes_own_is_that_volumes() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::File(home.file()), 4096)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 4096)).expect("it is created");
     let backup = home.file().with_extension("backup");
     fs::copy(home.file(), &backup).expect("it is copied");
     fs::rename(&backup, home.file()).expect("it is put back");
     let link = home.file().with_extension("link");
     fs::hard_link(home.file(), &link).expect("it has two names");
     for path in [home.file(), link] {
-        let alias = home.volumes.create("alias", &Create { size: None, ..on(Place::File(path), 0) });
+        let alias = home.volumes.create("alias", &Create { size: None, ..on(Storage::File(path), 0) });
         assert!(matches!(alias, Err(Error::Taken { name, .. }) if name == "vol1"));
     }
     // An earlier program assigned it to two volumes.
@@ -126,7 +126,7 @@ fn a_file_that_came_into_the_place_of_a_volumes_own_is_that_volumes() {
 #[test]
 fn a_size_changes_only_when_nothing_is_lost_or_that_is_said() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     let grown = home.volumes.resize("vol1", 16384, false).expect("it grows");
     assert_eq!((grown.size, grown.generation), (16384, 4));
     assert!(matches!(home.volumes.resize("vol1", 4096, false), Err(Error::Size(_))));
@@ -141,7 +141,7 @@ fn a_size_changes_only_when_nothing_is_lost_or_that_is_said() {
 fn an_open_volume_grows_and_whoever_has_it_sees_that() {
     for (place, allocate) in [("file", false), ("ram", false), ("ram", true)] {
         let home = home();
-        let place = if place == "file" { Place::File(home.file()) } else { Place::Ram };
+        let place = if place == "file" { Storage::File(home.file()) } else { Storage::Ram };
         let create = Create { allocate, ..on(place, 8192) };
         home.volumes.create("vol1", &create).expect("it is created");
         let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
@@ -170,7 +170,7 @@ fn an_open_volume_grows_and_whoever_has_it_sees_that() {
 #[test]
 fn a_torn_change_of_the_metadata_is_as_if_it_had_not_begun() {
     let home = home();
-    let old = home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let old = home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     let path = home.metadata("vol1");
     let mut torn = fs::read(&path).expect("metadata");
     home.volumes.resize("vol1", 16384, false).expect("it grows");
@@ -190,11 +190,11 @@ fn a_torn_change_of_the_metadata_is_as_if_it_had_not_begun() {
 #[test]
 fn damage_is_told_and_can_be_forgotten() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::Ram, 8192)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::Ram, 8192)).expect("it is created");
     fs::write(home.metadata("vol1"), b"no").expect("it is damaged");
     assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Damaged { .. })));
     let list = home.volumes.list().expect("a list");
-    assert!(matches!(&list[..], [Listed { name, known: Err(Error::Damaged { .. }) }] if name == "vol1"));
+    assert!(matches!(&list[..], [Listed { name, volume: Err(Error::Damaged { .. }) }] if name == "vol1"));
     assert!(matches!(home.volumes.remove("vol1", true), Err(Error::Damaged { .. })));
     assert!(matches!(home.volumes.remove("vol1", false), Ok(None)));
     assert!(home.volumes.list().expect("a list").is_empty());
@@ -203,7 +203,7 @@ fn damage_is_told_and_can_be_forgotten() {
 #[test]
 fn a_file_that_has_shrunk_is_not_served() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     fs::File::options().write(true).open(home.file()).and_then(|f| f.set_len(8191)).expect("it shrinks");
     let opened = home.volumes.open("vol1", &home.pool);
     assert!(matches!(opened, Err(Error::Shrunk { expected: 8192, actual: 8191, .. })), "{opened:?}");
@@ -235,7 +235,7 @@ fn replace(file: &Path) {
 #[test]
 fn another_file_in_place_of_a_volumes_own_is_noticed_until_it_is_accepted() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     let replaced = || home.volumes.open("vol1", &home.pool).expect("it opens").growth.replaced();
     assert_eq!(replaced(), None);
     // A change of size, and a move within the file system, do not change the file's identity.
@@ -258,7 +258,7 @@ fn another_file_in_place_of_a_volumes_own_is_noticed_until_it_is_accepted() {
 #[test]
 fn metadata_of_an_older_program_learn_which_file_it_is_when_the_volume_is_opened() {
     let home = home();
-    let made = home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let made = home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     assert!(made.file.is_some(), "this file system tells files apart");
     let older = crate::volume::superblock::Superblock { file: None, ..made };
     fs::write(home.metadata("vol1"), [older.emit(), older.emit()].concat()).expect("metadata");
@@ -279,7 +279,7 @@ fn replace_again(file: &Path) {
 #[test]
 fn a_file_that_goes_while_it_is_open_is_told() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
     assert_eq!(volume.growth.trouble(), None);
     let moved = home.file().with_extension("moved");
@@ -292,7 +292,7 @@ fn a_file_that_goes_while_it_is_open_is_told() {
     fs::write(home.file(), [0; 8192]).expect("another one");
     assert!(volume.growth.trouble().is_some_and(|why| why.contains("now another file")));
     // A volume in memory has no file to lose.
-    home.volumes.create("r", &on(Place::Ram, 4096)).expect("it is created");
+    home.volumes.create("r", &on(Storage::Ram, 4096)).expect("it is created");
     assert_eq!(home.volumes.open("r", &home.pool).expect("it opens").growth.trouble(), None);
 }
 
@@ -300,7 +300,7 @@ fn a_file_that_goes_while_it_is_open_is_told() {
 #[test]
 fn a_volume_that_cannot_be_flushed_any_more_is_told_for_as_long_as_it_is_open() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     let metadata = Metadata::open("vol1", home.metadata("vol1")).expect("it opens");
     let superblock = metadata.mend().expect("it is read");
     // fsync(2) fails on a pipe.
@@ -324,7 +324,7 @@ fn a_volume_that_cannot_be_flushed_any_more_is_told_for_as_long_as_it_is_open() 
 fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left() {
     let home = home();
     let group = || Some(Membership { group: "db".into(), partnership: [9; 16] });
-    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     // An earlier program assigned a file to two volumes.
     fs::copy(home.metadata("vol1"), home.metadata("early")).expect("it is copied");
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
@@ -355,9 +355,9 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
 #[test]
 fn what_cannot_be_created_leaves_nothing_behind() {
     let home = home();
-    let file = || Place::File(home.file());
+    let file = || Storage::File(home.file());
     for name in ["", ".hidden", "a/b", "..", "a b", "x\0", &"n".repeat(201)] {
-        assert!(matches!(home.volumes.create(name, &on(Place::Ram, 512)), Err(Error::Name(_))), "{name:?}");
+        assert!(matches!(home.volumes.create(name, &on(Storage::Ram, 512)), Err(Error::Name(_))), "{name:?}");
     }
     for size in [0, 511, 1 << 63] {
         assert!(
@@ -367,11 +367,11 @@ fn what_cannot_be_created_leaves_nothing_behind() {
     }
     let sizeless = Create { size: None, ..on(file(), 0) };
     assert!(matches!(home.volumes.create("v", &sizeless), Err(Error::Size(_))));
-    let nowhere = Place::File(home.dir.path().join("no/such/folder"));
+    let nowhere = Storage::File(home.dir.path().join("no/such/folder"));
     assert!(matches!(home.volumes.create("v", &on(nowhere, 512)), Err(Error::Io { .. })));
-    let folder = Place::File(home.dir.path().to_owned());
+    let folder = Storage::File(home.dir.path().to_owned());
     assert!(home.volumes.create("v", &on(folder, 512)).is_err());
-    let no_device = Place::Device(Path::new("/dev/null").to_owned());
+    let no_device = Storage::Device(Path::new("/dev/null").to_owned());
     assert!(matches!(home.volumes.create("v", &on(no_device, 512)), Err(Error::Path { .. })));
     assert!(!home.file().exists());
     assert!(home.volumes.list().expect("a list").is_empty());
@@ -380,18 +380,18 @@ fn what_cannot_be_created_leaves_nothing_behind() {
     assert!(matches!(home.volumes.create("v", &on(file(), 2048)), Err(Error::Size(_))));
     assert_eq!(fs::read(home.file()).expect("it is there"), vec![1; 1024]);
     home.volumes.create("v", &on(file(), 1024)).expect("it fits");
-    assert!(matches!(home.volumes.create("v", &on(Place::Ram, 512)), Err(Error::Exists(_))));
+    assert!(matches!(home.volumes.create("v", &on(Storage::Ram, 512)), Err(Error::Exists(_))));
 }
 
 #[test]
 fn memory_is_taken_when_that_was_asked_for_and_no_more_than_there_is() {
     let home = home();
-    let taken = |size| Create { allocate: true, ..on(Place::Ram, size) };
+    let taken = |size| Create { allocate: true, ..on(Storage::Ram, size) };
     let occupied = |name| {
         let volume = home.volumes.open(name, &home.pool).expect("it opens");
         rustix::fs::fstat(&volume.content).expect("it is there").st_blocks * 512
     };
-    home.volumes.create("sparse", &on(Place::Ram, 3 << 20)).expect("it is created");
+    home.volumes.create("sparse", &on(Storage::Ram, 3 << 20)).expect("it is created");
     assert_eq!(occupied("sparse"), 0);
     let superblock = home.volumes.create("taken", &taken(3 << 20)).expect("it is created");
     assert!(superblock.taken && home.volumes.info("taken").expect("it is there").superblock.taken);
@@ -409,7 +409,7 @@ fn memory_is_taken_when_that_was_asked_for_and_no_more_than_there_is() {
 #[test]
 fn a_volume_in_memory_is_new_each_time() {
     let home = home();
-    home.volumes.create("r", &on(Place::Ram, 4096)).expect("it is created");
+    home.volumes.create("r", &on(Storage::Ram, 4096)).expect("it is created");
     let volume = home.volumes.open("r", &home.pool).expect("it opens");
     write(&*volume.block, b"gone");
     drop(volume);
@@ -426,7 +426,7 @@ fn a_volume_in_memory_is_new_each_time() {
 #[test]
 fn a_damaged_copy_of_the_metadata_takes_nothing_back_and_is_written_anew() {
     let home = home();
-    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
     let membership = Some(Membership { group: "db".into(), partnership: [9; 16] });
     {
         let volume = home.volumes.open("vol1", &home.pool).expect("it opens");

@@ -9,7 +9,7 @@ use serde_json::Value;
 use weft_load::measure::{self, server_cpu, server_memory};
 use weft_load::result::EndSample;
 use weft_machine::random;
-use weft_store::volume::{Create, Place, Volumes};
+use weft_store::volume::{Create, Storage, Volumes};
 
 use crate::Failure;
 use crate::admin::replica::{self, Command, Group, Reply};
@@ -50,11 +50,11 @@ impl Host {
         for disk in disks {
             let id = random::bytes()?;
             let file = |name| -> PathBuf { folder.join(format!("{name}.img")) };
-            let place = if disk.in_memory { Place::Ram } else { Place::File(file(disk.name)) };
+            let storage = if disk.in_memory { Storage::Ram } else { Storage::File(file(disk.name)) };
             let created = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
             let size = Some(disk.size);
             volumes
-                .create(disk.name, &Create { place, size, allocate: false, direct: false, id, created })?;
+                .create(disk.name, &Create { storage, size, allocate: false, direct: false, id, created })?;
         }
         let state_dir = state.to_str().ok_or("the folder for temporary files has no name in UTF-8")?;
         let mut args = vec!["serve", "--json", "--replica", "--user", USER, "--state-dir", state_dir];

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use weft_store::rules::{Export, Flavor, Ports, Squash, Way};
+use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
 use super::*;
 use crate::config::{CAPTURE_BYTES, CertificateConfig};
@@ -91,7 +91,7 @@ ram = "1G"
         anonymous: (Some(1000), None),
         networks: vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()],
         flavors: vec![Flavor::Sys],
-        way: Way::Tls,
+        protection: Protection::Tls,
         ports: Some(Ports::Any),
         asynchronous: true,
     };

@@ -27,10 +27,11 @@ use weft_wire::smb2::ioctl::CtlCode;
 
 use super::config::Address;
 use super::door;
+use super::error::{Interrupted, Unasked};
 use super::partners::{ANSWERS_WITHIN, Part};
 use super::setup::{self, Ask, Tell};
+use crate::Failure;
 use crate::args::Connect;
-use crate::connect::reach::authority;
 use crate::connect::{Joined, join};
 use crate::status::Traffic;
 
@@ -272,72 +273,36 @@ impl Peer for Carrier {
 }
 
 /// Logs on to a server and connects to its share of doors.
-pub(super) async fn join_server(address: &Address, pool: &Pool, encrypt: bool) -> Result<Joined, String> {
+pub(super) async fn join_server(address: &Address, pool: &Pool, encrypt: bool) -> Result<Joined, Failure> {
     let options = Connect { encrypt, compress: address.compress, ..Connect::by(address.transport) };
     let server = (&*address.host, address.port, &*address.user);
-    join(server, address.password.text(), door::SHARE, &options, pool).await.map_err(|e| e.to_string())
+    join(server, address.password.text(), door::SHARE, &options, pool).await
 }
 
 /// Sends the other server a message outside of a partnership. Always encrypted.
-pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, String> {
+pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, Unasked> {
     match exchange(address, pool, question).await? {
-        Tell::Error(why) => Err(format!("{}: {why}", address.host)),
+        Tell::Error(why) => Err(Unasked::Refused { host: address.host.clone(), why }),
         told => Ok(told),
     }
 }
 
 /// The same, but a refusal is a normal answer: after an error it is unknown what the other server has done.
-pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, String> {
+pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, Unasked> {
     let (host, port) = (&address.host, address.port);
-    let joined = join_server(address, pool, true).await.map_err(|e| {
-        let said = at(host, port, &e);
-        match lacks_share(&e) {
-            true => format!("{said}; start it with: weft serve --volume NAME --replica on {host}"),
-            false => said,
-        }
-    })?;
+    let joined = join_server(address, pool, true).await;
+    let joined = joined.map_err(|source| Unasked::NotJoined { host: host.clone(), port, source })?;
     let answer = async {
-        let door = joined.tree.open(door::SETUP, OpenOptions::write()).await.map_err(|e| e.to_string())?;
-        let question = serde_json::to_vec(question).map_err(|e| e.to_string())?;
+        let door = joined.tree.open(door::SETUP, OpenOptions::write()).await?;
+        let question = serde_json::to_vec(question).map_err(Interrupted::Question)?;
         let most = u32::try_from(setup::MAX_MESSAGE).unwrap_or(u32::MAX);
-        let answer =
-            door.ioctl(CtlCode::WEFT_EXCHANGE, question.into(), most).await.map_err(|e| e.to_string())?;
-        serde_json::from_slice::<Tell>(&answer).map_err(|e| format!("an answer that cannot be read: {e}"))
+        let answer = door.ioctl(CtlCode::WEFT_EXCHANGE, question.into(), most).await?;
+        serde_json::from_slice::<Tell>(&answer).map_err(Interrupted::Answer)
     };
-    let answer = answer.await.map_err(|e| at(host, port, &e))?;
+    let answer = answer.await;
+    let answer = answer.map_err(|source| Unasked::Interrupted { host: host.clone(), port, source })?;
     if let Err(e) = joined.session.logoff().await {
         tracing::debug!("while leaving {host}: {e}");
     }
     Ok(answer)
-}
-
-/// An error with the address at which it happened, added once.
-fn at(host: &str, port: u16, e: &str) -> String {
-    let address = authority(host, port);
-    match e.contains(&address) {
-        true => e.to_owned(),
-        false => format!("{address}: {e}"),
-    }
-}
-
-/// Whether the other server runs without `--replica`: it lacks the share of doors. Shared memory fails differently.
-fn lacks_share(e: &str) -> bool {
-    e.contains("BAD_NETWORK_NAME") || e.contains("no share ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_told_once_and_replication_is_advised_where_it_is_missing() {
-        assert_eq!(
-            at("10.77.0.9", 4450, "10.77.0.9:4450: No route to host"),
-            "10.77.0.9:4450: No route to host"
-        );
-        assert_eq!(at("10.77.0.9", 4450, "it hung up"), "10.77.0.9:4450: it hung up");
-        assert_eq!(at("::1", 4450, "[::1]:4450: it hung up"), "[::1]:4450: it hung up");
-        assert!(lacks_share("no share weft-replica$ on beta; `weft ls smb://alice@beta` lists the shares"));
-        assert!(!lacks_share("the host offers no shared memory: another machine"));
-    }
 }

@@ -14,6 +14,7 @@ use weft_smb::client::OpenOptions;
 use weft_wire::smb2::ioctl::CtlCode;
 
 use super::config::{Address, Folder};
+use super::error::{Unasked, Unmeasured};
 use super::setup::{self, Ask, Found, Tell};
 use super::{carrier, door, group};
 
@@ -61,11 +62,11 @@ pub(crate) struct There {
 }
 
 /// Why the other server's state is unknown.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Unknown {
     /// It cannot be reached, or refuses the log-on.
-    Unreachable(String),
-    /// It has refused the question.
+    Unreachable(Unasked),
+    /// It has refused the question; its sentence.
     Refused(String),
 }
 
@@ -116,21 +117,20 @@ fn volume(found: Found) -> VolumeThere {
 }
 
 /// Measures the link to the other server, and this side's log.
-pub(crate) async fn measure(address: &Address, pool: &Pool, state: &Path) -> Result<Measured, String> {
-    let joined = carrier::join_server(address, pool, address.encrypt).await?;
-    let text = |e: weft_smb::client::Error| e.to_string();
-    let door = joined.tree.open(door::SETUP, OpenOptions::write()).await.map_err(text)?;
-    let question = serde_json::to_vec(&Ask::Nothing).map_err(|e| e.to_string())?;
+pub(crate) async fn measure(address: &Address, pool: &Pool, state: &Path) -> Result<Measured, Unmeasured> {
+    let joined = carrier::join_server(address, pool, address.encrypt).await.map_err(Unmeasured::NotJoined)?;
+    let door = joined.tree.open(door::SETUP, OpenOptions::write()).await?;
+    let question = serde_json::to_vec(&Ask::Nothing)?;
     let most = u32::try_from(setup::MAX_MESSAGE).unwrap_or(u32::MAX);
     let mut trips = Vec::with_capacity(TRIPS);
     for _ in 0..TRIPS {
         let began = Instant::now();
-        door.ioctl(CtlCode::WEFT_EXCHANGE, question.clone().into(), most).await.map_err(text)?;
+        door.ioctl(CtlCode::WEFT_EXCHANGE, question.clone().into(), most).await?;
         trips.push(began.elapsed().as_secs_f64() * 1e3);
     }
     trips.sort_by(f64::total_cmp);
 
-    let sink = joined.tree.open(door::MEASURE, OpenOptions::write()).await.map_err(text)?;
+    let sink = joined.tree.open(door::MEASURE, OpenOptions::write()).await?;
     let before = joined.session.traffic();
     let began = Instant::now();
     let (mut moved, mut underway) = (0_u64, FuturesUnordered::new());
@@ -142,7 +142,7 @@ pub(crate) async fn measure(address: &Address, pool: &Pool, state: &Path) -> Res
         underway.push(write(pool.alloc(PIECE).await));
     }
     while let Some(written) = underway.next().await {
-        let buf = written.map_err(text)?;
+        let buf = written?;
         moved += PIECE as u64;
         if began.elapsed() < BANDWIDTH_FOR {
             underway.push(write(buf));
@@ -168,6 +168,6 @@ pub(crate) async fn measure(address: &Address, pool: &Pool, state: &Path) -> Res
     let folder = Folder::of(state);
     let log = folder.make().and_then(|()| group::measure(folder.path()));
     let (log_bytes_per_second, log_ms) =
-        log.map_err(|e| format!("the journal's folder, {}: {e}", folder.path().display()))?;
+        log.map_err(|source| Unmeasured::Folder { folder: folder.path().to_owned(), source })?;
     Ok(Measured { log_bytes_per_second, log_ms, ..measured })
 }

@@ -5,30 +5,29 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use weft_machine::rt;
-use weft_replica::Error;
-use weft_replica::group::{Cause, Partner as Destined};
+use weft_machine::{random, rt};
+use weft_replica::group::{Cause, Partner as Destined, Stopped};
 use weft_replica::source::{First, Source};
 use weft_replica::status::{self, Mode, Phase, Role, Status};
 
 use super::config::{self, Address, Partner, Policy};
 use super::destinations::{same_copy, who_is_at};
+use super::error::{Error, LogLeft, Misfit, NoRoute, NoSnapshot, Unasked};
 use super::group::{self, Group, State};
 use super::names::GroupName;
-use super::setup::{Ask, Join, LOG_UNIT, Tell, UNPAIRED, Wished};
-use super::{Replicas, carrier, failover, picture, random};
+use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
+use super::{Replicas, carrier, failover, picture};
 use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::args::replica::Objection;
 use crate::listen::Stop;
-use crate::out::ShellCommand;
 use crate::volume::human;
 
-/// Carries a command out; an error is a sentence that says what to type.
+/// Carries a command out; an error says what to type.
 pub(super) async fn carry_out(
     replicas: &Arc<Replicas>,
     command: Command,
     hung_up: &Stop,
-) -> Result<Reply, String> {
+) -> Result<Reply, Error> {
     if let Command::Suspend { group, .. }
     | Command::Resume { group, .. }
     | Command::Verify { group, .. }
@@ -45,7 +44,7 @@ pub(super) async fn carry_out(
         Command::Create(wanted) => create(replicas, *wanted).await,
         Command::Suspend { group, to } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
-            source.suspend(n).await.map_err(|e| of_link(&group, &name, &e))?;
+            source.suspend(n).await.map_err(|e| of_link(&group, &name, e))?;
             let group = &group.name;
             Ok(Reply::Done(format!(
                 "replication of {group} to {name} is suspended; to continue: weft replica resume {group}"
@@ -53,7 +52,7 @@ pub(super) async fn carry_out(
         }
         Command::Resume { group, to } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
-            source.resume(n).await.map_err(|e| of_link(&group, &name, &e))?;
+            source.resume(n).await.map_err(|e| of_link(&group, &name, e))?;
             Ok(Reply::Done(format!("replication of {} to {name} continues", group.name)))
         }
         Command::Switch { group, to, failover, past } => {
@@ -65,7 +64,7 @@ pub(super) async fn carry_out(
         Command::Verify { group, to, repair } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
             let_follow(&source, &name).await;
-            let found = source.verify(n, repair).await.map_err(|e| of_link(&group, &name, &e))?;
+            let found = source.verify(n, repair).await.map_err(|e| of_link(&group, &name, e))?;
             let partners = group.config().partners;
             let copy = partners.into_iter().find(|partner| partner.name == name);
             let named = |part: status::Differs| {
@@ -88,8 +87,8 @@ pub(super) async fn carry_out(
 }
 
 /// Names the link in an error.
-fn of_link(group: &Group, to: &str, e: &Error) -> String {
-    format!("{} to {to}: {e}", group.name)
+fn of_link(group: &Group, to: &str, source: weft_replica::Error) -> Error {
+    Error::Link { group: group.name.clone(), to: to.to_owned(), source }
 }
 
 /// How long a command waits for a destination that is about to follow, for example the former source.
@@ -114,20 +113,18 @@ fn waits_for_space(group: &Group) -> bool {
 }
 
 /// The answer to a command while the group is being opened.
-fn opening(group: &Group) -> String {
-    let name = &group.name;
-    match waits_for_space(group) {
-        true => format!(
-            "{name} is not open yet: a disk on this host is full, and the log cannot be replayed. Free some space, and it continues by \
-             itself. If the other side has everything, it can take over: stop this server, and `weft replica switch {name} \
-             --failover` there"
-        ),
-        false => format!("{name} is being opened: try again in a moment"),
-    }
+fn opening(group: &Group) -> Error {
+    let name = group.name.clone();
+    if waits_for_space(group) { Error::OpeningFull(name) } else { Error::Opening(name) }
+}
+
+/// The answer to a command that a stopped group cannot carry out.
+fn while_stopped(group: &Group, stopped: &Stopped) -> Error {
+    Error::Stopped { group: group.name.clone(), why: stopped.why.clone() }
 }
 
 /// Waits until a group is open, but not while its disk is full.
-async fn let_open(group: &Group) -> Result<(), String> {
+async fn let_open(group: &Group) -> Result<(), Error> {
     let opened = std::pin::pin!(group.settled(|state| !matches!(state, State::Starting)));
     let full = async {
         while !waits_for_space(group) {
@@ -145,51 +142,46 @@ fn destination(
     replicas: &Replicas,
     group: &str,
     to: Option<&str>,
-) -> Result<(Arc<Group>, Arc<Source>, usize, String), String> {
+) -> Result<(Arc<Group>, Arc<Source>, usize, String), Error> {
     let group = replicas.group(group)?;
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
         State::Starting => return Err(opening(&group)),
-        State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
+        State::Stopped(stopped) => return Err(while_stopped(&group, &stopped)),
     };
     let partners = group.config().partners;
     let partner = match (to, &partners[..]) {
         (None, [one]) => one.clone(),
-        (None, []) => return Err(format!("{} has no destination", group.name)),
+        (None, []) => return Err(Error::NoDestinations(group.name.clone())),
         (None, several) => {
-            let names: Vec<&str> = several.iter().map(|partner| partner.name.as_str()).collect();
-            return Err(format!(
-                "{} has several destinations: choose one with --to: {}",
-                group.name,
-                names.join(", ")
-            ));
+            let names = several.iter().map(|partner| partner.name.clone()).collect();
+            return Err(Error::SeveralDestinations { group: group.name.clone(), names });
         }
         (Some(name), all) => {
             let found = all.iter().find(|partner| partner.name == name);
-            found.cloned().ok_or_else(|| format!("{} has no destination {name:?}", group.name))?
+            let none = || Error::NoDestination { group: group.name.clone(), name: name.to_owned() };
+            found.cloned().ok_or_else(none)?
         }
     };
-    let n =
-        group.number(&partner.name).ok_or_else(|| format!("{} is not replicated to yet", partner.name))?;
+    let n = group.number(&partner.name).ok_or_else(|| Error::NoLink(partner.name.clone()))?;
     Ok((group, source, n, partner.name))
 }
 
-fn ask_the_source(group: &Group) -> String {
-    let source = group.config().partners.first().map(|partner| partner.address.host.clone());
-    let (name, host) = (&group.name, source.unwrap_or_else(|| "the source".into()));
-    format!("{name} is a destination on this host: run the command on its source, {host}")
+fn ask_the_source(group: &Group) -> Error {
+    let host = group.config().partners.first().map(|partner| partner.address.host.clone());
+    Error::AtSource { group: group.name.clone(), host }
 }
 
-async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, String> {
+async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Error> {
     let _turn = replicas.take_turn("`weft replica create`")?;
     let name = match (&wanted.group, wanted.volumes.first()) {
         (Some(group), _) => group.clone(),
-        (None, Some(volume)) => volume.parse::<GroupName>().map_err(|e| e.to_string())?,
-        (None, None) => return Err("no volume is named".into()),
+        (None, Some(volume)) => volume.parse::<GroupName>()?,
+        (None, None) => return Err(Error::NoVolume),
     };
     if wanted.volumes.len() != wanted.their_volumes.len() {
-        return Err(UNPAIRED.into());
+        return Err(Misfit::Unpaired.into());
     }
     let mut sizes = Vec::new();
     for volume in &wanted.volumes {
@@ -199,22 +191,16 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let look = Ask::Look { volumes: their_volumes.clone(), measure: false };
     let told = carrier::ask(address, &replicas.pool, &look).await?;
     let Tell::Looked { volumes: found, server, .. } = told else {
-        return Err("the other server sent an unexpected answer".into());
+        return Err(Error::Unexpected);
     };
     // It would wait for the command that asks it.
     if server == replicas.server && server != 0 {
-        return Err(format!(
-            "{} is this server itself: give another host, on which weft serve --replica serves the volume for the copy",
-            address.host
-        ));
+        return Err(Error::Itself(address.host.clone()));
     }
     for (found, size) in found.iter().zip(&sizes) {
         if found.size < *size {
-            let (there, here) = (human(found.size), human(*size));
-            return Err(format!(
-                "volume {} has {there} on {}, but {here} on this host: run weft volume resize {} {size} there",
-                found.name, address.host, found.name
-            ));
+            let (volume, host) = (found.name.clone(), address.host.clone());
+            return Err(Error::ShorterThere { volume, host, there: found.size, here: *size });
         }
     }
     let log_bytes = wanted.log_bytes.unwrap_or_else(|| group::default_log_bytes(&sizes));
@@ -231,24 +217,17 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let partnership = match &existing {
         Some(group) => {
             if group.config().volumes != wanted.volumes {
-                let volumes = group.config().volumes.join(",");
-                return Err(format!(
-                    "group {name:?} already exists, with {volumes}: choose another name with --group"
-                ));
+                return Err(Error::OtherVolumes { group: name, volumes: group.config().volumes });
             }
             // Checked before the other server is asked to become a copy.
             match group.state() {
                 State::Source(_) => {}
                 State::Destination(_) => return Err(ask_the_source(group)),
                 State::Starting => return Err(opening(group)),
-                State::Stopped(stopped) => return Err(format!("{name} is stopped: {}", stopped.why)),
+                State::Stopped(stopped) => return Err(while_stopped(group, &stopped)),
             }
             if group.config().partners.iter().any(|other| other.name == partner.name) {
-                return Err(format!(
-                    "{name} is already replicated to {}: `weft replica status` shows its state; `{}` ends it",
-                    partner.name,
-                    removal(&name, &partner.name)
-                ));
+                return Err(Error::AlreadyReplicated { group: name, destination: partner.name });
             }
             refuse_second_name(replicas, group, server, &address.host).await?;
             group.partnership_hex()
@@ -256,13 +235,10 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         None => {
             for volume in &wanted.volumes {
                 if let Some(group) = replicas.group_of(volume) {
-                    return Err(format!(
-                        "volume {volume} is already in group {group}: `weft replica status` shows its state, `weft replica remove \
-                         {group}` ends it"
-                    ));
+                    return Err(Error::InGroup { volume: volume.clone(), group });
                 }
             }
-            super::door::hex(&random()?)
+            super::door::hex(&random::bytes()?)
         }
     };
     let policy = match &existing {
@@ -271,9 +247,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             let differs = wanted.on_loss.is_some_and(|other| other != policy.on_loss)
                 || wanted.on_congestion.is_some_and(|other| other != policy.on_congestion);
             if differs {
-                return Err(format!(
-                    "--on-loss and --on-congestion apply to the whole group {name}, which has other settings"
-                ));
+                return Err(Error::OtherPolicy(name));
             }
             policy
         }
@@ -295,14 +269,14 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         may_overwrite: wanted.overwrite || wanted.seeded,
     })?;
     let made = match carrier::exchange(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await {
-        Ok(Tell::Error(why)) => return Err(format!("{}: {why}", address.host)),
+        Ok(Tell::Error(why)) => return Err(Unasked::Refused { host: address.host.clone(), why }.into()),
         // From now on the other server waits for this one.
         Ok(_) => match &existing {
             Some(group) => add_destination(replicas, group, &partner, first).await.map(|()| group.clone()),
             None => begin(replicas, &name, &wanted, &join, &partner, first).await,
         },
         // The other server may have joined: its answer may have been lost.
-        Err(why) => Err(why),
+        Err(e) => Err(e.into()),
     };
     if let Err(why) = made {
         let leave = Ask::Leave { partnership, volumes: their_volumes.clone(), epoch: 0 };
@@ -310,10 +284,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             Ok(_) => why,
             Err(e) => {
                 tracing::warn!("{} may be waiting for a source that does not come: {e}", address.host);
-                format!(
-                    "{why}; if {name} is now a copy on {}, `weft replica remove {name}` on that host ends that",
-                    address.host
-                )
+                Error::CopyLeft { why: Box::new(why), group: name, host: address.host.clone() }
             }
         });
     }
@@ -331,7 +302,7 @@ async fn begin(
     join: &Join,
     partner: &Partner,
     first: First,
-) -> Result<Arc<Group>, String> {
+) -> Result<Arc<Group>, Error> {
     let config = config::Group::new(
         name.clone(),
         join.partnership.clone(),
@@ -348,7 +319,7 @@ async fn begin(
     let Err(why) = attached else { return Ok(group) };
     match replicas.dissolve(&group, true).await {
         Ok(()) => Err(why),
-        Err(e) => Err(format!("{why}; and the group could not be removed: {e}")),
+        Err(e) => Err(Error::NotUndone { why: Box::new(why), source: Box::new(e) }),
     }
 }
 
@@ -357,15 +328,13 @@ async fn add_destination(
     group: &Arc<Group>,
     partner: &Partner,
     first: First,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     let wanted = Destined { name: partner.name.clone(), mode: partner.mode() };
-    let remember = || group.change_destinations(replicas, |config| config.partners.push(partner.clone()));
-    group.engine().attach(&replicas.home(group), &wanted, first, remember).await
-}
-
-/// The command that ends replication to one destination.
-fn removal(group: &str, destination: &str) -> ShellCommand {
-    ShellCommand::new("weft replica remove").operand(group).option("--to", destination)
+    let remember = || {
+        let changed = group.change_destinations(replicas, |config| config.partners.push(partner.clone()));
+        changed.map_err(|e| e.to_string())
+    };
+    group.engine().attach(&replicas.home(group), &wanted, first, remember).await.map_err(Error::Engine)
 }
 
 /// Refuses a destination server that the group already has under another name: both links would lead to one copy and
@@ -375,16 +344,15 @@ async fn refuse_second_name(
     group: &Group,
     server: u64,
     host: &str,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     // An unreachable server is not the one that has just answered.
     match who_is_at(replicas, server, group.config().partners).await {
         None => Ok(()),
-        Some(partner) => Err(format!(
-            "{} is already replicated to {host}, as {}: `weft replica status` shows its state; `{}` ends it",
-            group.name,
-            partner.name,
-            removal(&group.name, &partner.name)
-        )),
+        Some(partner) => Err(Error::SecondName {
+            group: group.name.clone(),
+            host: host.to_owned(),
+            destination: partner.name,
+        }),
     }
 }
 
@@ -394,7 +362,7 @@ pub(super) async fn way_back(
     replicas: &Replicas,
     there: &Address,
     return_host: Option<&str>,
-) -> Result<Address, String> {
+) -> Result<Address, NoRoute> {
     let host = match return_host {
         Some(host) => host.to_owned(),
         None => {
@@ -414,8 +382,9 @@ pub(super) async fn way_back(
 }
 
 /// The local address of the route to another host; nothing is sent.
-fn own_address(there: (&str, u16)) -> Result<String, String> {
-    let found = there.to_socket_addrs().map_err(|e| format!("{}: {e}", there.0))?;
+fn own_address(there: (&str, u16)) -> Result<String, NoRoute> {
+    let found =
+        there.to_socket_addrs().map_err(|source| NoRoute::Unresolved { host: there.0.to_owned(), source })?;
     let route = |to: std::net::SocketAddr| {
         let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(any)?;
@@ -423,7 +392,7 @@ fn own_address(there: (&str, u16)) -> Result<String, String> {
         socket.local_addr()
     };
     let own = found.map(route).find_map(Result::ok);
-    Ok(own.ok_or_else(|| format!("there is no route to {}", there.0))?.ip().to_string())
+    Ok(own.ok_or_else(|| NoRoute::Unreachable(there.0.to_owned()))?.ip().to_string())
 }
 
 pub(super) fn host_name() -> String {
@@ -433,7 +402,7 @@ pub(super) fn host_name() -> String {
 /// Waits until the source of a copy has been silent for long enough, or is heard. The caller cancels the wait by
 /// hanging up: nothing has changed then, and no other command was excluded meanwhile. A command that ends the copy
 /// also ends the wait.
-async fn wait_for_silence(replicas: &Arc<Replicas>, name: &str, hung_up: &Stop) -> Result<(), String> {
+async fn wait_for_silence(replicas: &Arc<Replicas>, name: &str, hung_up: &Stop) -> Result<(), Error> {
     let group = replicas.group(name)?;
     let _opened = hung_up.or(let_open(&group)).await;
     // In other states, the command itself reports the problem.
@@ -446,7 +415,7 @@ async fn wait_for_silence(replicas: &Arc<Replicas>, name: &str, hung_up: &Stop) 
     if hung_up.or(select(std::pin::pin!(silent), std::pin::pin!(over))).await.is_none() {
         let name = &group.name;
         tracing::info!("group {name}: the failover was cancelled: the group is still a copy");
-        return Err(format!("{name} is still a copy: the failover was cancelled"));
+        return Err(Error::Cancelled(name.clone()));
     }
     Ok(())
 }
@@ -457,11 +426,11 @@ async fn switch(
     to: Option<&str>,
     failover: bool,
     past: &[Objection],
-) -> Result<Reply, String> {
+) -> Result<Reply, Error> {
     let group = replicas.group(name)?;
     // Two concurrent switches would undo what the other has told the partners.
     let _turn = group.take_turn(format!("`weft replica switch {name}`"))?;
-    let tag = u64::from_le_bytes(random()?);
+    let tag = u64::from_le_bytes(random::bytes()?);
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
     if matches!(group.state(), State::Starting) {
@@ -469,11 +438,10 @@ async fn switch(
         let_open(&group).await?;
     }
     match group.state() {
-        State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
-        State::Destination(_) if failover && waits_for_space(&group) => Err(format!(
-            "{} stays a copy: a disk is full here, and what has arrived waits for it: make room first, and try again",
-            group.name
-        )),
+        State::Stopped(stopped) if failover => Err(while_stopped(&group, &stopped)),
+        State::Destination(_) if failover && waits_for_space(&group) => {
+            Err(Error::CopyFull(group.name.clone()))
+        }
         State::Destination(copy) if failover => {
             let mode = copy.status().peers.first().and_then(|peer| peer.mode);
             let list = group.config().list;
@@ -492,14 +460,8 @@ async fn switch(
                 era.epoch
             )))
         }
-        State::Destination(_) => Err(format!(
-            "{} is a destination on this host: `weft replica switch {}` on {host} exchanges the roles without a loss; if {host} \
-             is lost, add --failover on this host",
-            group.name, group.name
-        )),
-        _ if failover => {
-            Err(format!("{} is the source on this host: --failover is for a destination", group.name))
-        }
+        State::Destination(_) => Err(Error::NeedsFailover { group: group.name.clone(), host }),
+        _ if failover => Err(Error::IsSource(group.name.clone())),
         _ => {
             let (group, source, n, to) = destination(replicas, name, to)?;
             let_follow(&source, &to).await;
@@ -515,12 +477,7 @@ fn follows(status: &Status, name: &str) -> bool {
     status.peers.iter().any(|peer| peer.name == name && peer.phase == Phase::ContinuouslyReplicating)
 }
 
-async fn remove(
-    replicas: &Arc<Replicas>,
-    name: &str,
-    to: Option<&str>,
-    force: bool,
-) -> Result<Reply, String> {
+async fn remove(replicas: &Arc<Replicas>, name: &str, to: Option<&str>, force: bool) -> Result<Reply, Error> {
     let group = replicas.group(name)?;
     let _turn = replicas.take_turn(format!("`weft replica remove {name}`"))?;
     let _of_group = group.take_turn(format!("`weft replica remove {name}`"))?;
@@ -537,16 +494,14 @@ async fn remove(
             && let Some(status) = group.status()
             && partners.iter().all(|partner| follows(&status, &partner.name))
         {
-            return Err(format!(
-                "{} is running and its other side follows: `weft replica remove {}` without --force ends replication on both",
-                group.name, group.name
-            ));
+            return Err(Error::NeedsNoForce(group.name.clone()));
         }
         // A copy that has been told is gone, so first make sure that what follows can be recorded here. After an attempt that
         // failed at its end no copy is left, and only the removal of the records.
         if !group.engine().is_settled() {
-            let is_recorded = group.engine().has_room().and_then(|()| group.change(replicas, |_| ()));
-            is_recorded.map_err(|why| format!("nothing was changed: {why}"))?;
+            let has_room = group.engine().has_room().map_err(Error::Engine);
+            let is_recorded = has_room.and_then(|()| Ok(group.change(replicas, |_| ())?));
+            is_recorded.map_err(|why| Error::Unchanged(Box::new(why)))?;
         }
         let (mut unheard, mut notes) = (Vec::new(), String::new());
         for partner in &partners {
@@ -560,31 +515,25 @@ async fn remove(
                     let ask = Ask::Leave { partnership, volumes: Vec::new(), epoch };
                     if let Err(e) = carrier::ask(&partner.address, &replicas.pool, &ask).await {
                         if !force {
-                            return Err(format!(
-                                "{} could not be told and would wait forever: {e}; --force removes only this side",
-                                partner.name
-                            ));
+                            let destination = partner.name.clone();
+                            return Err(Error::NotTold { destination, source: Box::new(e) });
                         }
                         unheard.push(partner.address.host.clone());
                     }
                 }
             }
             let forget = || {
-                group.change_destinations(replicas, |config| {
+                let changed = group.change_destinations(replicas, |config| {
                     config.partners.retain(|other| other.name != partner.name);
-                })
+                });
+                changed.map_err(|e| e.to_string())
             };
-            group.engine().detach(&partner.name, forget).await?;
+            group.engine().detach(&partner.name, forget).await.map_err(Error::Engine)?;
         }
         let left = group.config().partners.len();
         if left == 0 {
             let ended = replicas.dissolve(&group, force).await;
-            ended.map_err(|why| {
-                format!(
-                    "{why}. Its destinations are removed: `weft replica remove {}` ends it here, after that",
-                    group.name
-                )
-            })?;
+            ended.map_err(|why| Error::NotEnded { group: group.name.clone(), why: Box::new(why) })?;
         }
         let name = &group.name;
         let there = match unheard.is_empty() {
@@ -599,13 +548,13 @@ async fn remove(
     if let State::Stopped(stopped) = group.state() {
         if !force {
             let log = match group.status().map(|status| status.last.saturating_sub(status.applied)) {
-                _ if stopped.cause == Cause::Over => "Its volumes stay as they are".to_owned(),
-                None => "Records in its log that are not yet in its volumes are lost when it is removed"
-                    .to_owned(),
-                Some(0) => "Its volumes contain everything in its log".to_owned(),
-                Some(n) => format!("{n} records of its log are applied to its volumes when it is removed"),
+                _ if stopped.cause == Cause::Over => LogLeft::Over,
+                None => LogLeft::Lost,
+                Some(0) => LogLeft::None,
+                Some(n) => LogLeft::Records(n),
             };
-            return Err(format!("{} is stopped: {}. {log}: --force removes it", group.name, stopped.why));
+            let (group, why) = (group.name.clone(), stopped.why.clone());
+            return Err(Error::StoppedNeedsForce { group, why, log });
         }
         let hosts: Vec<String> =
             group.config().concerned().iter().map(|partner| partner.address.host.clone()).collect();
@@ -627,10 +576,7 @@ async fn remove(
         return Err(opening(&group));
     }
     if let Some(status) = group.status().filter(|status| !status.consistent && !force) {
-        return Err(format!(
-            "the copy of {} is in the middle of a resync ({:?}) and mixes data of different moments: --force removes it nevertheless",
-            group.name, status.role
-        ));
+        return Err(Error::Resyncing { group: group.name.clone(), role: status.role });
     }
     let source = group.config().partners.into_iter().next().map(|partner| partner.address.host);
     replicas.dissolve(&group, force).await?;
@@ -643,19 +589,14 @@ async fn remove(
     )))
 }
 
-async fn resolve(
-    replicas: &Arc<Replicas>,
-    name: &str,
-    keep_here: bool,
-    force: bool,
-) -> Result<Reply, String> {
+async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool, force: bool) -> Result<Reply, Error> {
     let group = replicas.group(name)?;
     // A new journal must not appear while the group ends, nor a role change while another is under way.
     let _turn = group.take_turn(format!("`weft replica resolve {name}`"))?;
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
     let home = replicas.home(&group);
-    let tag = u64::from_le_bytes(random()?);
+    let tag = u64::from_le_bytes(random::bytes()?);
     let cause = match group.state() {
         State::Stopped(stopped) => Some(stopped.cause),
         _ => None,
@@ -675,7 +616,7 @@ async fn resolve(
         // Decides whether waiting is useful.
         group.look_for_holder(replicas, &copy).await;
     }
-    group.engine().resolve(&home, keep_here, force, tag).await?;
+    group.engine().resolve(&home, keep_here, force, tag).await.map_err(Error::Engine)?;
     let name = &group.name;
     let compared = matches!(cause, Some(Cause::Log | Cause::Journal | Cause::Volume));
     Ok(Reply::Done(match (keep_here, compared) {
@@ -704,7 +645,7 @@ async fn resolve(
 }
 
 /// Begins or ends a test: a writable snapshot of a copy.
-async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Result<Reply, String> {
+async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Result<Reply, Error> {
     let group = replicas.group(name)?;
     let (name, held) = (&group.name, || group.picture.lock().unwrap_or_else(PoisonError::into_inner));
     if end {
@@ -713,18 +654,14 @@ async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Resul
             true => {
                 Ok(Reply::Done(format!("the snapshot of {name} is removed, with everything written to it")))
             }
-            false => Err(format!("there is no snapshot of {name}")),
+            false => Err(NoSnapshot::Missing(name.clone()).into()),
         };
     }
     let State::Destination(copy) = group.state() else {
-        return Err(format!(
-            "{name} is not a destination on this host: run the test on the host of the copy"
-        ));
+        return Err(NoSnapshot::NoCopy(name.clone()).into());
     };
     if held().is_some() {
-        return Err(format!(
-            "a snapshot of {name} already exists; to end it: weft replica test-failover {name} --end"
-        ));
+        return Err(NoSnapshot::Open(name.clone()).into());
     }
     let picture = picture::take(replicas, &group, &copy).await?;
     let uris = picture.uris.clone();
@@ -738,42 +675,39 @@ async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Resul
 /// Grows a volume while it is in use: space is first reserved on the destinations, then on this side, and then the
 /// group grows. If a step in between fails, volumes are longer than their replicated part, and the command can be
 /// repeated.
-async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Result<Reply, String> {
+async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Result<Reply, Error> {
     let group = replicas.group(name)?;
     let _turn = group.take_turn(format!("`weft replica resize {name}`"))?;
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
         State::Starting => return Err(opening(&group)),
-        State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
+        State::Stopped(stopped) => return Err(while_stopped(&group, &stopped)),
     };
     let member = match group.members.iter().position(|member| member.name == name) {
         Some(member) => member,
         None if group.members.len() == 1 => 0,
         None => {
-            let names: Vec<&str> = group.members.iter().map(|member| member.name.as_str()).collect();
-            return Err(format!("{name} has several volumes: choose one of {}", names.join(", ")));
+            let volumes = group.members.iter().map(|member| member.name.clone()).collect();
+            return Err(Error::SeveralVolumes { name: name.to_owned(), volumes });
         }
     };
     let volume = &group.members[member];
     let size = wanted.unwrap_or(volume.bare.geometry().size);
     let mut sizes = source.status().sizes;
     if size < sizes[member] {
-        let now = human(sizes[member]);
-        return Err(format!(
-            "{} has {now}: a volume cannot shrink while it is replicated; weft replica remove {name} ends replication",
-            volume.name
-        ));
+        let (volume, name) = (volume.name.clone(), name.to_owned());
+        return Err(Error::Shrinks { volume, name, bytes: sizes[member] });
     }
     sizes[member] = size;
     for partner in group.config().partners {
         let ask = Ask::Grow { partnership: group.partnership_hex(), sizes: sizes.clone() };
         carrier::ask(&partner.address, &replicas.pool, &ask)
             .await
-            .map_err(|e| format!("{} cannot grow, so no volume was changed: {e}", partner.name))?;
+            .map_err(|e| Error::CannotGrow { destination: partner.name, source: Box::new(e) })?;
     }
     volume.lengthen(size).await?;
-    source.grow(&sizes).await.map_err(|e| format!("{}: {e}", volume.name))?;
+    source.grow(&sizes).await.map_err(|source| Error::NotGrown { volume: volume.name.clone(), source })?;
     Ok(Reply::Done(format!(
         "{} now has {}, and its copy will in a moment; NBD clients see the new size when they reconnect",
         volume.name,

@@ -17,6 +17,7 @@ use weft_store::block::Medium;
 use weft_store::volume::Volumes;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use super::error::{FileFault, Unlisted, UnusableFile};
 use super::kept::Kept;
 use super::names::GroupName;
 use crate::args::Transport;
@@ -227,7 +228,7 @@ pub(crate) struct InGroup {
 }
 
 /// The group of a volume of this state directory, for code that changes volumes or gives advice about them.
-pub(crate) fn group_of(state: &Path, volume: &str) -> Result<Option<InGroup>, String> {
+pub(crate) fn group_of(state: &Path, volume: &str) -> Result<Option<InGroup>, Unlisted> {
     let volume = volume.to_owned();
     let mut found = Folder::of(state).load()?;
     found.retain(|found| found.may_have(&volume));
@@ -285,14 +286,15 @@ impl Folder {
     /// All groups, by name. A group whose file is lost or unreadable is reported as damaged, and does not block the
     /// others. A group exists as long as any part of it does: the remains of a lost one may contain acknowledged
     /// writes.
-    pub fn load(&self) -> Result<Vec<Remembered>, String> {
+    pub fn load(&self) -> Result<Vec<Remembered>, Unlisted> {
+        let wrong = |source| Unlisted { folder: self.0.clone(), source };
         let entries = match fs::read_dir(&self.0) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?,
+            other => other.map_err(wrong)?,
         };
         let (mut names, mut journals) = (BTreeSet::new(), BTreeSet::new());
         for entry in entries {
-            let entry = entry.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?;
+            let entry = entry.map_err(wrong)?;
             let file = entry.file_name();
             let name = file.to_str().filter(|name| !name.starts_with('.'));
             // A file whose name cannot be a group's is ignored.
@@ -307,7 +309,8 @@ impl Folder {
         names.extend(journals);
         let groups = names.into_iter().map(|name| match self.load_one(&name) {
             Ok(group) => Remembered::Group(group),
-            Err(why) => {
+            Err(unusable) => {
+                let why = unusable.to_string();
                 let members = fs::read(self.members(&name)).ok();
                 let volumes = members.and_then(|text| serde_json::from_slice(&text).ok());
                 let others = [self.file(&name), self.journal(&name), self.metadata(&name)];
@@ -326,18 +329,9 @@ impl Folder {
         !self.journal(group).exists() && known.is_ok_and(|known| known.superblock.medium == Medium::Ram)
     }
 
-    fn load_one(&self, name: &GroupName) -> Result<Group, String> {
+    fn load_one(&self, name: &GroupName) -> Result<Group, UnusableFile> {
         let path = self.file(name);
-        let wrong = |why: String| format!("{} is of no use: {why}", path.display());
-        let text = fs::read(&path).map_err(|e| wrong(e.to_string()))?;
-        let group: Group = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
-        if group.version != VERSION {
-            return Err(wrong(format!("it is of version {}, and this is {VERSION}", group.version)));
-        }
-        if group.name != *name {
-            return Err(wrong(format!("it is of the group {:?}", group.name)));
-        }
-        Ok(group)
+        parse(&path, name).map_err(|fault| UnusableFile { path, fault })
     }
 
     /// Records a group durably. A group in memory is not recorded.
@@ -387,6 +381,18 @@ impl Folder {
             folder => folder?.sync_all(),
         }
     }
+}
+
+/// Reads the file of the group of this name.
+fn parse(path: &Path, name: &GroupName) -> Result<Group, FileFault> {
+    let group: Group = serde_json::from_slice(&fs::read(path)?)?;
+    if group.version != VERSION {
+        return Err(FileFault::Version { is: group.version, known: VERSION });
+    }
+    if group.name != *name {
+        return Err(FileFault::OtherGroup(group.name));
+    }
+    Ok(group)
 }
 
 /// Replaces a file: writes it durably as `draft` and renames it.
@@ -533,7 +539,7 @@ mod tests {
         fs::remove_file(folder.journal(&name("half"))).unwrap();
         // A group in memory whose server was killed cannot lack anything.
         let wanted = weft_store::volume::Create {
-            place: weft_store::volume::Place::Ram,
+            storage: weft_store::volume::Storage::Ram,
             size: Some(1 << 20),
             allocate: false,
             direct: false,

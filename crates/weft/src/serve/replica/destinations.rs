@@ -8,7 +8,6 @@
 //! the source.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,11 +18,12 @@ use weft_replica::source::Source;
 
 use super::commands::{host_name, way_back};
 use super::config::{self, ListNumber, Partner};
+use super::error::{Error, Unrecorded, Untold};
 use super::group::{Group, State};
 use super::partners::{ANSWERS_WITHIN, ASKS_AGAIN, ASKS_AT_LEAST};
 use super::setup::{Ask, Tell, UNREADABLE};
 use super::{Replicas, carrier};
-use crate::out::{self, Said, ShellCommand};
+use crate::out::{self, Said};
 
 /// Maximum number of partners: a source has at most eight destinations.
 pub(super) const MOST_PARTNERS: usize = 8;
@@ -49,24 +49,6 @@ pub(super) struct List {
     /// The name of the destination that becomes the source; empty if it is the receiver, or if there is none.
     #[serde(default)]
     pub successor: Said,
-}
-
-/// Why a destination does not have its source's list.
-#[derive(Debug)]
-pub(super) enum Untold {
-    /// Its server's version does not know lists.
-    Older,
-    /// A sentence.
-    Because(String),
-}
-
-impl fmt::Display for Untold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Untold::Older => f.write_str("its server is of an older version: update it"),
-            Untold::Because(why) => f.write_str(why),
-        }
-    }
 }
 
 /// Whether two partners are the same, whatever their names.
@@ -142,7 +124,7 @@ impl Group {
         &self,
         replicas: &Replicas,
         change: impl FnOnce(&mut config::Group),
-    ) -> Result<(), String> {
+    ) -> Result<(), Unrecorded> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         self.change(replicas, |config| {
             change(config);
@@ -177,7 +159,7 @@ impl Group {
             for (partner, told) in partners.into_iter().zip(&told) {
                 match told {
                     Ok(_) | Err(Untold::Older) => drop(has.insert(partner.name, count)),
-                    Err(Untold::Because(why)) => {
+                    Err(why) => {
                         tracing::debug!(
                             "group {}: {} did not get the list of destinations: {why}",
                             self.name,
@@ -186,7 +168,7 @@ impl Group {
                     }
                 }
             }
-            let all_have = told.iter().all(|told| !matches!(told, Err(Untold::Because(_))));
+            let all_have = told.iter().all(|told| matches!(told, Ok(_) | Err(Untold::Older)));
             let wait = if all_have { SAYS_AGAIN } else { pause };
             let changes = self.listed.until(|| (self.config().list.count != count).then_some(()));
             let changes = std::pin::pin!(changes);
@@ -201,7 +183,7 @@ impl Group {
     /// The list for a destination.
     async fn list_for(&self, replicas: &Replicas, to: &Partner) -> Result<List, Untold> {
         let State::Source(source) = self.state() else {
-            return Err(Untold::Because(format!("{} is not a source on this host", self.name)));
+            return Err(Untold::NotSource(self.name.clone()));
         };
         let config = self.config();
         let successor = self.successor();
@@ -226,7 +208,7 @@ impl Group {
 
     /// Sends this source's list to a destination. Returns the entries that it left out.
     pub async fn tell_list(&self, replicas: &Replicas, to: &Partner) -> Result<Vec<Said>, Untold> {
-        let late = |_| Err(Untold::Because(format!("{} does not answer", to.address.host)));
+        let late = |_| Err(Untold::Silent(to.address.host.clone()));
         rt::timeout(HEARS_WITHIN, self.try_to_tell(replicas, to)).await.unwrap_or_else(late)
     }
 
@@ -242,26 +224,22 @@ impl Group {
                 Ok(Tell::Known { count, .. }) if !is_last => {
                     self.change_destinations(replicas, |config| {
                         config.list.count = config.list.count.max(count)
-                    })
-                    .map_err(Untold::Because)?;
+                    })?;
                     list = self.list_for(replicas, to).await?;
                     is_last = true;
                 }
                 Ok(Tell::Error(why)) if why.starts_with(UNREADABLE) => return Err(Untold::Older),
-                Ok(Tell::Error(why)) => return Err(Untold::Because(format!("{}: {why}", to.address.host))),
-                Ok(_) => {
-                    let host = &to.address.host;
-                    return Err(Untold::Because(format!("{host} sent an unexpected answer")));
-                }
-                Err(why) => return Err(Untold::Because(why)),
+                Ok(Tell::Error(why)) => return Err(Untold::Refused { host: to.address.host.clone(), why }),
+                Ok(_) => return Err(Untold::Unexpected(to.address.host.clone())),
+                Err(e) => return Err(e.into()),
             }
         }
     }
 
     /// Processes a source's list: the other sides, and which of them is about to replace the source.
-    pub async fn learn_list(&self, replicas: &Replicas, list: List) -> Result<Tell, String> {
+    pub async fn learn_list(&self, replicas: &Replicas, list: List) -> Result<Tell, Error> {
         let State::Destination(copy) = self.state() else {
-            return Err(format!("group {} is not a destination on this host", self.name));
+            return Err(Error::NotDestination(self.name.clone()));
         };
         let odd = list.partners.iter().chain(&list.source).find(|partner| {
             let texts = [&partner.name, &partner.address.host, &partner.address.user];
@@ -269,23 +247,22 @@ impl Group {
             !named || texts.iter().any(|text| out::name(text) != ***text)
         });
         if let Some(odd) = odd {
-            return Err(format!("{:?} cannot be a partner", odd.name));
+            return Err(Error::OddPartner(odd.name.clone()));
         }
         if list.partners.len() > MOST_PARTNERS {
-            return Err(format!("a source has at most {MOST_PARTNERS} destinations"));
+            return Err(Error::TooManyPartners(MOST_PARTNERS));
         }
         let List { number, server, source, partners, successor } = list;
         let follows = || match self.state() {
             State::Destination(now) if Arc::ptr_eq(&now, &copy) && copy.latest_epoch() == number.epoch => {
                 Ok(())
             }
-            State::Destination(now) => Err(format!(
-                "{} follows the source of epoch {}, not that of epoch {}",
-                self.name,
-                now.latest_epoch(),
-                number.epoch
-            )),
-            _ => Err(format!("group {} is not a destination on this host", self.name)),
+            State::Destination(now) => Err(Error::Follows {
+                group: self.name.clone(),
+                follows: now.latest_epoch(),
+                epoch: number.epoch,
+            }),
+            _ => Err(Error::NotDestination(self.name.clone())),
         };
         follows()?;
         if let Some(count) = self.config().list.later_than(number) {
@@ -334,7 +311,7 @@ impl Group {
 
     /// Before the roles are exchanged: tells the next source about the other destinations, and them about it. Returns
     /// the sentences about those that could not be told.
-    pub async fn tell_of_successor(&self, replicas: &Replicas, to: &str) -> Result<String, String> {
+    pub async fn tell_of_successor(&self, replicas: &Replicas, to: &str) -> Result<String, Error> {
         let partners = self.config().partners;
         let (next, others): (Vec<Partner>, Vec<Partner>) =
             partners.into_iter().partition(|partner| partner.name == to);
@@ -344,7 +321,14 @@ impl Group {
                 Ok(left_out) => left_out,
                 // There is nobody to tell it about, and it knows nobody who was removed.
                 Err(Untold::Older) if others.is_empty() => Vec::new(),
-                Err(why) => return Err(not_exchanged(&self.name, next, &others, &why)),
+                Err(why) => {
+                    return Err(Error::NotExchanged {
+                        group: self.name.clone(),
+                        to: next.name.clone(),
+                        others: others.into_iter().map(|other| other.name).collect(),
+                        why: Box::new(why),
+                    });
+                }
             };
         }
         let told = join_all(others.iter().map(|other| self.tell_list(replicas, other))).await;
@@ -370,25 +354,6 @@ impl Group {
         let told = join_all(others.iter().map(|other| self.tell_list(replicas, other))).await;
         others.iter().zip(told).map(|(other, told)| said_of(name, other, &told, &[], "this side")).collect()
     }
-}
-
-/// Why roles are not exchanged with a destination that could not be told about these others.
-fn not_exchanged(group: &str, next: &Partner, others: &[Partner], why: &Untold) -> String {
-    let to = &next.name;
-    if others.is_empty() {
-        return format!("the roles are unchanged: {to} cannot be told to become the source: {why}");
-    }
-    let remove = |other: &Partner| {
-        let command =
-            ShellCommand::new("weft replica remove").operand(group).option("--to", other.name.clone());
-        format!("`{command}`")
-    };
-    let remove: Vec<String> = others.iter().map(remove).collect();
-    format!(
-        "the roles are unchanged: {to} cannot be told about the other destinations, which would be left out: {why}. To proceed without \
-         them: {}",
-        remove.join(", ")
-    )
 }
 
 /// The sentence about a destination that was told about its group's next source, which has left these out.
@@ -497,19 +462,6 @@ mod tests {
         assert_eq!(said("c", Ok(Vec::new())), "; c also becomes a copy of a");
         let untold = said("c", Err(Untold::Older));
         assert!(untold.contains("was not told (its server is of an older version"), "{untold}");
-    }
-
-    /// If the only copy was dead, the message blamed the others and advised to end replication.
-    #[test]
-    fn a_switch_that_reaches_nobody_blames_no_others() {
-        let (b, c) = (seen("beta:db", "b", None).partner, seen("gamma:db", "c", None).partner);
-        let silent = Untold::Because("b does not answer".into());
-        let alone = not_exchanged("db", &b, &[], &silent);
-        assert!(alone.ends_with("beta:db cannot be told to become the source: b does not answer"), "{alone}");
-        assert!(!alone.contains("remove") && !alone.contains("other"), "{alone}");
-        let two = not_exchanged("db", &b, &[c], &silent);
-        assert!(two.contains("beta:db cannot be told about the other destinations"), "{two}");
-        assert!(two.ends_with("`weft replica remove db --to gamma:db`"), "{two}");
     }
 
     #[test]

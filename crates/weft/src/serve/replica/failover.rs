@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
 use weft_replica::error::Objection as Engines;
 use weft_replica::status::{Mode, Role};
 use weft_wire::repl::control::Era;
 
 use super::Replicas;
+use super::error::Error;
 use super::group::Group;
 use super::partners::Elsewhere;
 use crate::args::replica::Objection;
@@ -25,7 +25,7 @@ pub(super) async fn take_over(
     copy: &Destination,
     tag: u64,
     past: &[Objection],
-) -> Result<(Era, String), String> {
+) -> Result<(Era, String), Error> {
     let others = group.is_behind(replicas, copy).await;
     promote(replicas, group, copy, tag, past, others).await
 }
@@ -38,7 +38,7 @@ pub(super) async fn promote(
     tag: u64,
     past: &[Objection],
     others: Elsewhere,
-) -> Result<(Era, String), String> {
+) -> Result<(Era, String), Error> {
     let passes = |objection| past.contains(&objection);
     let force = Force {
         source_alive: passes(Objection::Alive),
@@ -53,15 +53,17 @@ pub(super) async fn promote(
             match group.engine().take_over(copy, tag, force).await {
                 Ok(era) if others.unasked.is_empty() => return Ok((era, parted)),
                 Ok(era) => return Ok((era, format!("{parted}; {}", others.unasked))),
-                Err(e) if copy.status().role == Role::Source => return Err(format!("{e}{parted}")),
+                Err(source) if copy.status().role == Role::Source => {
+                    return Err(Error::PromotedClosed { source, parted });
+                }
                 Err(e) => {
                     if !parted.is_empty() {
                         // It is still a copy.
                         group.change(replicas, |config| config.partners = before)?;
                     }
                     match e {
-                        Error::Objections(own) => own,
-                        other => return Err(format!("{} stays a copy: {other}", group.name)),
+                        weft_replica::Error::Objections(own) => own,
+                        source => return Err(Error::StaysCopy { group: group.name.clone(), source }),
                     }
                 }
             }
@@ -71,7 +73,7 @@ pub(super) async fn promote(
     let host = host.unwrap_or_else(|| "its source".into());
     let mode = copy.status().peers.first().and_then(|peer| peer.mode);
     let own = own.iter().map(|objection| told(&group.name, &host, mode, objection)).collect();
-    Err(refusal(&group.name, &each_once(own, others.objections)))
+    Err(Error::Objections { group: group.name.clone(), objections: each_once(own, others.objections) })
 }
 
 /// Each objection once: if the source was heard recently, its answer adds nothing.
@@ -124,17 +126,6 @@ fn told(name: &str, host: &str, mode: Option<Mode>, objection: &Engines) -> (Obj
     }
 }
 
-/// All objections, and what to type to override exactly these.
-fn refusal(name: &str, objections: &[(Objection, String)]) -> String {
-    let words: Vec<&str> = objections.iter().map(|(objection, _)| objection.word()).collect();
-    let all: Vec<String> = objections.iter().map(|(one, why)| format!("{}: {why}", one.word())).collect();
-    let (all, words) = (all.join(". "), words.join(","));
-    let one = if objections.len() == 1 { "this objection" } else { "these objections" };
-    format!(
-        "{name} stays a copy. {all}. To make it the source despite {one}: `weft replica switch {name} --failover --force={words}`"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -145,7 +136,11 @@ mod tests {
     fn all_that_speaks_against_a_failover_is_told_with_the_words_that_pass_over_it() {
         let told = |objection| told("db", "alpha", Some(Mode::Synchronous), &objection);
         let (alive, behind) = (Engines::Alive(Duration::from_millis(1500)), Engines::Behind(3));
-        let one = refusal("db", &each_once(vec![told(behind)], Vec::new()));
+        let refusal = |own, others| {
+            let objections = each_once(own, others);
+            Error::Objections { group: "db".parse().unwrap(), objections }.to_string()
+        };
+        let one = refusal(vec![told(behind)], Vec::new());
         assert!(
             one.ends_with("despite this objection: `weft replica switch db --failover --force=behind`"),
             "{one}"
@@ -153,7 +148,7 @@ mod tests {
         let more = (Objection::OtherHasMore, "this copy lacks records 4 to 9; gamma has them".to_owned());
         let own = vec![told(alive), told(behind), told(Engines::Inconsistent)];
         let answers = (Objection::Alive, "alpha could be asked".to_owned());
-        let all = refusal("db", &each_once(own, vec![answers, more]));
+        let all = refusal(own, vec![answers, more]);
         assert!(!all.contains("could be asked"), "{all}");
         for said in [
             "alive: its source is alive: it was heard from 1.5 s ago",

@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{LocalBoxFuture, join, join_all};
-use weft_machine::rt;
+use weft_machine::{random, rt};
 use weft_replica::destination;
-use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
+use weft_replica::group::{self as engine, Behind, Cause, Host, Settled, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::signal::Signal;
 use weft_replica::source::{self, Source};
@@ -29,13 +29,14 @@ use weft_store::volume::{Before, Error as VolumeError, Volume, Volumes};
 use super::carrier::{self, Carrier, Report};
 use super::commands::host_name;
 use super::config::{self, Partner};
+use super::error::{Busy, Error, Unrecorded};
 use super::kept::Kept;
 use super::names::GroupName;
 use super::partners::Most;
 use super::picture::Picture;
 use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};
-use super::{Absent, Member, Replicas, Turn, door, random};
+use super::{Absent, CommandTurn, Member, Replicas, door};
 
 pub(super) use engine::State;
 pub(super) use files::undo_beginning;
@@ -104,13 +105,13 @@ pub(super) fn default_log_bytes(sizes: &[u64]) -> u64 {
 }
 
 /// Bytes of a volume that are not holes.
-pub(super) async fn used_bytes(block: &Arc<dyn Block>) -> Result<u64, String> {
+pub(super) async fn used_bytes(block: &Arc<dyn Block>) -> Result<u64, Error> {
     let size = block.geometry().size;
     let (mut offset, mut used) = (0, 0);
     while offset < size {
         let op = BlockOp::Status { offset, len: size - offset, max_extents: EXTENTS };
-        let Outcome::Extents(extents) = block.submit(op).await.map_err(|e| e.to_string())? else {
-            return Err("a volume does not report its extents".into());
+        let Outcome::Extents(extents) = block.submit(op).await? else {
+            return Err(Error::NoExtents);
         };
         for extent in extents {
             offset += extent.len;
@@ -203,46 +204,7 @@ impl Host for Home {
     }
 
     fn renew(&self) -> LocalBoxFuture<'_, Result<(Side, Format), String>> {
-        Box::pin(async move {
-            let (group, config) = (&self.group, self.group.config());
-            let partnership = group.partnership.ok_or("its file is unusable")?;
-            let old = lock(&group.journal).take();
-            let bare: Vec<u64> = group.members.iter().map(|member| member.bare.geometry().size).collect();
-            // An intact journal knows how much of each volume belongs to the group.
-            let told = match &old {
-                Some(old) => {
-                    journal::look(&(old.block.clone() as Arc<dyn Block>), &self.replicas.pool).await.ok()
-                }
-                None => None,
-            };
-            let told: Option<Vec<u64>> =
-                told.map(|state| state.members.iter().map(|member| member.size).collect());
-            let fits = |told: &Vec<u64>| {
-                told.len() == bare.len() && told.iter().zip(&bare).all(|(told, bare)| told <= bare)
-            };
-            let sizes = told.filter(fits).unwrap_or(bare);
-            drop(old);
-            let format = Format {
-                partnership,
-                // The caller that lays it out knows the role.
-                role: Role::Destination,
-                tag: 0,
-                sizes,
-                log_bytes: config.log_bytes,
-            };
-            let (folder, bytes) = (&self.replicas.folder, journal_bytes(&format)?);
-            // All at once, on this core: of two concurrent decisions, neither may find the other half done.
-            remove_journal(folder, &group.name);
-            let journal = make_journal(folder, &self.replicas.pool, &config, bytes)?;
-            // The current contents of the volumes count. From here to the end of this function, a crash leaves a
-            // journal without a state.
-            group.members.iter().try_for_each(|member| member.accept())?;
-            group.keep(&self.replicas)?;
-            group.memory_is_new.store(false, Ordering::Release);
-            let side = group.side(&self.replicas, &journal);
-            *lock(&group.journal) = Some(journal);
-            Ok((side, format))
-        })
+        Box::pin(async move { self.new_journal().await.map_err(|e| e.to_string()) })
     }
 
     fn partners(&self) -> Vec<engine::Partner> {
@@ -332,6 +294,50 @@ impl Host for Home {
     }
 }
 
+impl Home {
+    /// See [`Host::renew`].
+    async fn new_journal(&self) -> Result<(Side, Format), Error> {
+        let (group, config) = (&self.group, self.group.config());
+        let partnership = group.partnership.ok_or(Error::NoFile)?;
+        let old = lock(&group.journal).take();
+        let bare: Vec<u64> = group.members.iter().map(|member| member.bare.geometry().size).collect();
+        // An intact journal knows how much of each volume belongs to the group.
+        let told = match &old {
+            Some(old) => {
+                journal::look(&(old.block.clone() as Arc<dyn Block>), &self.replicas.pool).await.ok()
+            }
+            None => None,
+        };
+        let told: Option<Vec<u64>> =
+            told.map(|state| state.members.iter().map(|member| member.size).collect());
+        let fits = |told: &Vec<u64>| {
+            told.len() == bare.len() && told.iter().zip(&bare).all(|(told, bare)| told <= bare)
+        };
+        let sizes = told.filter(fits).unwrap_or(bare);
+        drop(old);
+        let format = Format {
+            partnership,
+            // The caller that lays it out knows the role.
+            role: Role::Destination,
+            tag: 0,
+            sizes,
+            log_bytes: config.log_bytes,
+        };
+        let (folder, bytes) = (&self.replicas.folder, journal_bytes(&format)?);
+        // All at once, on this core: of two concurrent decisions, neither may find the other half done.
+        remove_journal(folder, &group.name);
+        let journal = make_journal(folder, &self.replicas.pool, &config, bytes)?;
+        // The current contents of the volumes count. From here to the end of this function, a crash leaves a
+        // journal without a state.
+        group.members.iter().try_for_each(|member| member.accept())?;
+        group.keep(&self.replicas)?;
+        group.memory_is_new.store(false, Ordering::Release);
+        let side = group.side(&self.replicas, &journal);
+        *lock(&group.journal) = Some(journal);
+        Ok((side, format))
+    }
+}
+
 impl Group {
     fn new(
         config: config::Group,
@@ -372,7 +378,7 @@ impl Group {
         not_served: &[Absent],
     ) -> Arc<Group> {
         if config.speaker == 0 {
-            config.speaker = random().map(u64::from_le_bytes).unwrap_or_default();
+            config.speaker = random::bytes().map(u64::from_le_bytes).unwrap_or_default();
         }
         let partnership = door::parse_partnership(&config.partnership);
         let name = &config.name;
@@ -438,7 +444,7 @@ impl Group {
     }
 
     /// Records the group's volumes, and in each volume its membership. A group in memory records nothing.
-    fn keep(&self, replicas: &Replicas) -> Result<(), String> {
+    fn keep(&self, replicas: &Replicas) -> Result<(), Error> {
         let config = self.config();
         let Some(partnership) = self.partnership.filter(|_| !config.in_memory) else { return Ok(()) };
         let kept: Vec<Kept> =
@@ -446,7 +452,7 @@ impl Group {
         if kept != config.kept {
             self.change(replicas, |config| config.kept = kept)?;
         }
-        self.members.iter().try_for_each(|member| member.enter(&self.name, partnership))
+        Ok(self.members.iter().try_for_each(|member| member.enter(&self.name, partnership))?)
     }
 
     fn side(&self, replicas: &Replicas, journal: &Volume) -> Side {
@@ -461,12 +467,12 @@ impl Group {
                 &self.name,
                 self.members.iter().map(|member| format!("{} ({})", member.name, member.place)),
             ),
-            draw: random().map_or(now.as_nanos() as u64, u64::from_le_bytes),
+            draw: random::bytes().map_or(now.as_nanos() as u64, u64::from_le_bytes),
         }
     }
 
     /// Creates the group of a volume that becomes a copy.
-    pub async fn join(replicas: &Replicas, join: &Join) -> Result<Arc<Group>, String> {
+    pub async fn join(replicas: &Replicas, join: &Join) -> Result<Arc<Group>, Error> {
         let partner = Partner {
             name: join.source.to_string(),
             address: join.back.clone(),
@@ -502,8 +508,8 @@ impl Group {
     }
 
     /// Waits until its state is as given.
-    pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), String> {
-        self.engine.settled(is).await
+    pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), Error> {
+        self.engine.settled(is).await.map_err(Error::Engine)
     }
 
     /// Whether it is a copy.
@@ -518,16 +524,20 @@ impl Group {
 
     /// Records a change, unless the group has ended: a list or an epoch that arrives late must not bring its file back. If that
     /// fails, the previous record stays in force.
-    pub fn change(&self, replicas: &Replicas, change: impl FnOnce(&mut config::Group)) -> Result<(), String> {
+    pub fn change(
+        &self,
+        replicas: &Replicas,
+        change: impl FnOnce(&mut config::Group),
+    ) -> Result<(), Unrecorded> {
         let mut config = lock(&self.config);
         if self.engine.is_settled() {
-            return Err(format!("group {} has ended here", self.name));
+            return Err(Unrecorded::Ended(self.name.clone()));
         }
         let mut new = config.clone();
         change(&mut new);
-        replicas.folder.save(&new).map_err(|e| {
-            let (name, folder) = (&self.name, replicas.folder.path().display());
-            format!("cannot record group {name} in {folder}: {e}; fix that and repeat the command")
+        replicas.folder.save(&new).map_err(|source| {
+            let (group, folder) = (self.name.clone(), replicas.folder.path().to_owned());
+            Unrecorded::Io { group, folder, source }
         })?;
         *config = new;
         Ok(())
@@ -542,28 +552,31 @@ impl Group {
         n: usize,
         to: &str,
         tag: u64,
-    ) -> Result<String, String> {
+    ) -> Result<String, Error> {
         // A destination's first partner is its source. That is recorded first: after the exchange nothing can be
         // undone, and if the exchange fails, the order of a source's partners has no meaning.
         self.change_destinations(replicas, |config| {
             config.partners.sort_by_key(|partner| partner.name != to);
             *lock(&self.successor) = to.to_owned();
         })
-        .map_err(|why| {
+        .map_err(|e| {
             // Otherwise the next list would announce it.
             lock(&self.successor).clear();
-            format!("the roles are unchanged: {why}")
+            Error::RolesUnrecorded(e)
         })?;
         let switched = async {
             let told = self.tell_of_successor(replicas, to).await?;
             let switched = source.switch(n, tag).await;
-            switched.map_err(|e| match source.has_given_up() {
-                true => format!("{} to {to}: {e}", self.name),
-                false => format!("{} to {to}: {e}; the roles are unchanged", self.name),
+            switched.map_err(|e| {
+                let (group, to) = (self.name.clone(), to.to_owned());
+                match source.has_given_up() {
+                    true => Error::Link { group, to, source: e },
+                    false => Error::RolesUnchanged { group, to, source: e },
+                }
             })?;
             Ok(told)
         };
-        let switched = switched.await;
+        let switched: Result<String, Error> = switched.await;
         if switched.is_err() && !source.has_given_up() && source.halted().is_none() {
             // Partners that were told about a new source are told, once reachable, that there is none.
             let stays = self.change_destinations(replicas, |_| lock(&self.successor).clear());
@@ -580,8 +593,8 @@ impl Group {
     }
 
     /// The turn of a command that changes this group; other groups' commands do not wait for it.
-    pub fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, String> {
-        Turn::take(&self.busy, command.into())
+    pub fn take_turn(&self, command: impl Into<String>) -> Result<CommandTurn<'_>, Busy> {
+        CommandTurn::take(&self.busy, command.into())
     }
 
     /// The engine's status, if it runs.
@@ -783,10 +796,12 @@ impl Group {
     }
 
     /// Ends it permanently: the volumes become ordinary volumes, and the journal is removed.
-    pub async fn end(self: &Arc<Self>, replicas: &Replicas, give_up: bool) -> Result<(), String> {
+    pub async fn end(self: &Arc<Self>, replicas: &Replicas, give_up: bool) -> Result<(), Error> {
         self.keep_what_is_used();
         let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
-        self.engine.end(&bare, give_up, async |settled| self.forget(replicas, settled).await).await
+        let forget =
+            async |settled: &Settled| self.forget(replicas, settled).await.map_err(|e| e.to_string());
+        self.engine.end(&bare, give_up, forget).await.map_err(Error::Engine)
     }
 
     /// Ends the task, with everything durable.

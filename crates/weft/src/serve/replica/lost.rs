@@ -11,6 +11,7 @@ use weft_store::block::Block;
 use weft_store::volume::Volumes;
 
 use super::Replicas;
+use super::error::NoState;
 use super::group::Group;
 use crate::out::ShellCommand;
 
@@ -26,15 +27,15 @@ impl Group {
         let told = match opened {
             Ok(journal) => journal::look(&(journal.block.clone() as Arc<dyn Block>), &replicas.pool)
                 .await
-                .map_err(|e| e.to_string()),
-            Err(e) => Err(e.to_string()),
+                .map_err(NoState::from),
+            Err(e) => Err(e.into()),
         };
-        ways_out(&self.name, &self.config().volumes, told.as_ref().map_err(Clone::clone))
+        ways_out(&self.name, &self.config().volumes, told.as_ref())
     }
 }
 
 /// What to do about a group of these volumes of which only the journal is left; `told` is the journal's state.
-fn ways_out(group: &str, volumes: &[String], told: Result<&State, String>) -> String {
+fn ways_out(group: &str, volumes: &[String], told: Result<&State, &NoState>) -> String {
     let volumes = volumes.join(",");
     let state = match told {
         Ok(state) => state,
@@ -112,7 +113,7 @@ fn begin_anew(group: &str, volumes: &str, peers: &[&PeerState], mode: &str) -> S
 mod tests {
     use weft_machine::{Pool, rt};
     use weft_replica::journal::Format;
-    use weft_store::volume::{Create, Place};
+    use weft_store::volume::{Create, Storage};
 
     use super::*;
 
@@ -122,7 +123,7 @@ mod tests {
         let size = Some(journal::bytes(&format).unwrap().next_multiple_of(4096));
         let (allocate, direct, id, created) = (false, false, [7; 16], 1);
         let volumes = Volumes::at(dir.path());
-        volumes.create("j", &Create { place: Place::Ram, size, allocate, direct, id, created }).unwrap();
+        volumes.create("j", &Create { storage: Storage::Ram, size, allocate, direct, id, created }).unwrap();
         let journal: Arc<dyn Block> = volumes.open("j", &pool).unwrap().block;
         let mut state = rt::block_on(async {
             journal::format(&journal, &format).await.unwrap();
@@ -183,7 +184,11 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("weft replica create a,b OTHERHOST:a,b"), "{said}");
-        let said = ways_out("db", &["a".into()], Err("it is gone".into()));
-        assert!(said.contains("does not say which side has what either (it is gone): first run"), "{said}");
+        let gone = NoState::from(weft_store::volume::Error::NotFound("db".into()));
+        let said = ways_out("db", &["a".into()], Err(&gone));
+        assert!(
+            said.contains(&format!("does not say which side has what either ({gone}): first run")),
+            "{said}"
+        );
     }
 }

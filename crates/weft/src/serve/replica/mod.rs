@@ -11,6 +11,7 @@ pub(crate) mod config;
 mod destinations;
 mod door;
 mod ended;
+pub(super) mod error;
 mod failover;
 mod group;
 mod holder;
@@ -34,8 +35,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex as AsyncMutex;
-use weft_machine::Pool;
 use weft_machine::rt::{Cores, uncancelled};
+use weft_machine::{Pool, random};
 use weft_replica::front::Front;
 use weft_replica::journal::LogMemory;
 use weft_store::Vfs;
@@ -43,15 +44,17 @@ use weft_store::backend::Shelf;
 use weft_store::block::Medium;
 use weft_store::vfs::Share;
 use weft_store::volume::superblock::Membership;
-use weft_store::volume::{Growth, Volumes};
+use weft_store::volume::{Error as VolumeError, Growth, Volumes};
 
 use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
+pub(crate) use self::error::Misfit;
+use self::error::{Busy, Error, Unremembered, VolumeFault};
 use self::group::{Group, Home, State};
 use self::names::GroupName;
 use self::partners::Part;
+pub(crate) use self::setup::few_and_distinct;
 use self::setup::{Ask, Found, Join, Tell, UNREADABLE};
-pub(crate) use self::setup::{UNPAIRED, few_and_distinct};
 use self::stopped::Reason;
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
@@ -107,29 +110,34 @@ struct Member {
 
 impl Member {
     /// Accepts the current content of its file, whichever file it is.
-    fn accept(&self) -> Result<(), String> {
-        self.growth.accept().map_err(|e| format!("volume {}: {e}", self.name))
+    fn accept(&self) -> Result<(), VolumeFault> {
+        self.growth.accept().map_err(|source| self.fault(source))
     }
 
     /// Records in its metadata that it is in this group.
-    fn enter(&self, group: &str, partnership: [u8; 16]) -> Result<(), String> {
+    fn enter(&self, group: &str, partnership: [u8; 16]) -> Result<(), VolumeFault> {
         let of = Membership { group: group.to_owned(), partnership };
-        self.growth.set_membership(Some(of)).map_err(|e| format!("volume {}: {e}", self.name))
+        self.growth.set_membership(Some(of)).map_err(|source| self.fault(source))
     }
 
     /// Records in its metadata that it is in no group.
-    fn leave(&self) -> Result<(), String> {
-        self.growth.set_membership(None).map_err(|e| format!("volume {}: {e}", self.name))
+    fn leave(&self) -> Result<(), VolumeFault> {
+        self.growth.set_membership(None).map_err(|source| self.fault(source))
     }
 
     /// Grows it to this many bytes, unless it has them.
-    async fn lengthen(&self, size: u64) -> Result<(), String> {
+    async fn lengthen(&self, size: u64) -> Result<(), VolumeFault> {
         if self.bare.geometry().size >= size {
             return Ok(());
         }
         let growth = self.growth.clone();
         let grown = weft_machine::rt::blocking(move || growth.grow(size)).await;
-        grown.map(drop).map_err(|e| format!("volume {}: {e}", self.name))
+        grown.map(drop).map_err(|source| self.fault(source))
+    }
+
+    /// Names it in an error.
+    fn fault(&self, source: VolumeError) -> VolumeFault {
+        VolumeFault { volume: self.name.clone(), source }
     }
 }
 
@@ -150,7 +158,7 @@ impl Replicas {
         pool: &Pool,
         volumes: &[Served],
         absent: &[Absent],
-    ) -> Result<Arc<Replicas>, String> {
+    ) -> Result<Arc<Replicas>, Unremembered> {
         let member = |served: &Served| {
             let (front, volume) = served.behind();
             Arc::new(Member {
@@ -192,7 +200,7 @@ impl Replicas {
             measuring: Arc::default(),
             ends: AtomicBool::new(false),
             own: Own { user: plan.user().to_owned(), password: Password::new(password) },
-            server: u64::from_le_bytes(random()?),
+            server: u64::from_le_bytes(random::bytes()?),
             smb_port: OnceLock::new(),
             acceptor: OnceLock::new(),
         });
@@ -202,7 +210,7 @@ impl Replicas {
     }
 
     /// Makes the recorded groups with their volumes, and opens the fronts of volumes in no group.
-    fn remember(&self) -> Result<(), String> {
+    fn remember(&self) -> Result<(), Unremembered> {
         let mut left = self.members.clone();
         // Known groups first: the remaining volumes may be in a group of which nothing is known.
         let mut found = self.folder.load()?;
@@ -214,8 +222,10 @@ impl Replicas {
                 "group {name}: the server ended while the group was created, before anything was replicated: the group is removed, and its volumes \
                  are served as they are. If the other host has a copy with that name: `weft replica remove {name} --force` there"
             );
-            let forgotten = self.folder.remove(&name);
-            forgotten.map_err(|e| format!("{}: group {name}: {e}", self.folder.path().display()))?;
+            self.folder.remove(&name).map_err(|source| {
+                let folder = self.folder.path().to_owned();
+                Unremembered::NotForgotten { folder, group: name, source }
+            })?;
         }
         kept::complete(&mut found, &marked, self.folder.path());
         found.sort_by_key(|found| matches!(found, Remembered::Damaged(damaged) if damaged.volumes.is_none()));
@@ -238,7 +248,7 @@ impl Replicas {
             self.groups().insert(group.name.clone(), group);
         }
         for member in left {
-            super::volumes::accept(&member.name, &member.growth).map_err(|e| e.to_string())?;
+            super::volumes::accept(&member.name, &member.growth).map_err(|source| member.fault(source))?;
             member.front.begin(member.bare.clone());
         }
         Ok(())
@@ -299,27 +309,29 @@ impl Replicas {
         Home { group: group.clone(), replicas: self.clone() }
     }
 
-    fn group(&self, name: &str) -> Result<Arc<Group>, String> {
+    fn group(&self, name: &str) -> Result<Arc<Group>, Error> {
         let groups = self.groups();
         // A volume also names its group.
         let of_volume = || groups.values().find(|group| group.has(name));
         groups.get(name).or_else(of_volume).cloned().ok_or_else(|| {
-            let there: Vec<&str> = groups.keys().map(|name| &**name).collect();
-            match there.is_empty() {
-                true => format!("{name:?} is not replicated; to replicate it: `weft replica create`"),
-                false => format!("{name:?} is not replicated; the groups are {}", there.join(", ")),
+            let (name, groups) =
+                (name.to_owned(), groups.keys().map(ToString::to_string).collect::<Vec<_>>());
+            match groups.is_empty() {
+                true => Error::NoGroups(name),
+                false => Error::NoGroup { name, groups },
             }
         })
     }
 
-    fn member(&self, name: &str) -> Result<Arc<Member>, String> {
+    fn member(&self, name: &str) -> Result<Arc<Member>, Error> {
         let found = self.members.iter().find(|member| member.name == name);
         found.cloned().ok_or_else(|| {
+            let volume = name.to_owned();
             if let Some(absent) = self.absent.iter().find(|absent| absent.name == name) {
-                return format!("volume {name} is not served: {}", absent.why());
+                return Error::Absent { volume, why: absent.why() };
             }
-            let there: Vec<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
-            format!("volume {name:?} is not served by this server; it serves {}", there.join(", "))
+            let served = self.members.iter().map(|member| member.name.clone()).collect();
+            Error::NotServed { volume, served }
         })
     }
 
@@ -333,8 +345,8 @@ impl Replicas {
     }
 
     /// Only one command at a time may add or remove a group. Others get its name.
-    fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, String> {
-        Turn::take(&self.busy, command.into())
+    fn take_turn(&self, command: impl Into<String>) -> Result<CommandTurn<'_>, Busy> {
+        CommandTurn::take(&self.busy, command.into())
     }
 
     /// Answers a source's server.
@@ -385,7 +397,7 @@ impl Replicas {
             }
             Ask::Know { partnership, list } => match self.of_partnership(&partnership) {
                 Some(group) => group.learn_list(self, *list).await,
-                None => Err("this server does not have the group".into()),
+                None => Err(Error::NoPartnership),
             },
             Ask::Goes { partnership, mark } => {
                 if let Some(group) = self.of_partnership(&partnership) {
@@ -395,17 +407,19 @@ impl Replicas {
             }
             Ask::Nothing => Ok(Tell::Done),
         };
-        told.unwrap_or_else(|why| Tell::Error(why.into()))
+        told.unwrap_or_else(|e| Tell::Error(e.to_string().into()))
     }
 
-    async fn look(&self, wanted: &[String], measure: bool) -> Result<Tell, String> {
+    async fn look(&self, wanted: &[String], measure: bool) -> Result<Tell, Error> {
         setup::few_and_distinct(wanted)?;
-        let log = match measure {
-            true => Some(self.measure_log().await.map_err(|e| {
-                format!("the journal's folder, {}, cannot be written: {e}", self.folder.path().display())
-            })?),
-            false => None,
-        };
+        let log =
+            match measure {
+                true => Some(self.measure_log().await.map_err(|source| Error::JournalFolder {
+                    folder: self.folder.path().to_owned(),
+                    source,
+                })?),
+                false => None,
+            };
         // Each examination walks over the volume's file.
         let _looking = self.looking.lock().await;
         let mut volumes = Vec::new();
@@ -433,48 +447,40 @@ impl Replicas {
     }
 
     /// Makes this server a destination.
-    async fn join(self: &Arc<Self>, join: Join) -> Result<(), String> {
+    async fn join(self: &Arc<Self>, join: Join) -> Result<(), Error> {
         let _turn = self.take_turn(format!("`weft replica create` of {}", join.source))?;
         let _joins = self.joins.lock().await;
         let mut members = Vec::new();
         for name in &join.volumes {
             let member = self.member(name)?;
             if let Some(group) = self.group_of(name) {
-                return Err(format!(
-                    "volume {name} is already in group {group}; `weft replica remove {group}` on that host ends that"
-                ));
+                return Err(Error::InGroupThere { volume: name.clone(), group });
             }
             members.push(member);
         }
         if members.len() != join.sizes.len() {
-            return Err("the number of volumes and that of their sizes differ".into());
+            return Err(Error::Sizes);
         }
         for (member, size) in members.iter().zip(&join.sizes) {
             let own = member.bare.geometry().size;
             if own < *size {
-                let name = &member.name;
-                return Err(format!(
-                    "volume {name} has {own} bytes but needs {size}: weft volume resize {name} {size}"
-                ));
+                return Err(Error::Shorter { volume: member.name.clone(), own, size: *size });
             }
             if !join.may_overwrite && group::used_bytes(&member.bare).await? > 0 {
-                return Err(format!(
-                    "volume {} contains data: use --overwrite to overwrite it, or --seeded if it is an older copy",
-                    member.name
-                ));
+                return Err(Error::HasData(member.name.clone()));
             }
         }
-        if let Err(e) = self.folder.forget_ended(&join.partnership) {
-            return Err(format!("{}: {e}", self.folder.path().display()));
+        if let Err(source) = self.folder.forget_ended(&join.partnership) {
+            return Err(Error::Folder { folder: self.folder.path().to_owned(), source });
         }
         let group = Group::join(self, &join).await?;
         self.enter(group.clone());
         // Once it has the answer, the source finds an open door.
         if let Err(why) = group.settled(|state| matches!(state, State::Destination(_))).await {
-            self.dissolve(&group, true)
-                .await
-                .map_err(|e| format!("{why}; and the group could not be removed: {e}"))?;
-            return Err(why);
+            return Err(match self.dissolve(&group, true).await {
+                Ok(()) => why,
+                Err(e) => Error::NotUndone { why: Box::new(why), source: Box::new(e) },
+            });
         }
         tracing::info!("group {} is now a destination of {}", group.name, join.source);
         Ok(())
@@ -487,12 +493,7 @@ impl Replicas {
 
     /// The source of this epoch has ended the partnership. If `volumes` is not empty, it only takes back its join of
     /// these volumes.
-    async fn leave(
-        self: &Arc<Self>,
-        partnership: &str,
-        volumes: &[String],
-        epoch: u64,
-    ) -> Result<(), String> {
+    async fn leave(self: &Arc<Self>, partnership: &str, volumes: &[String], epoch: u64) -> Result<(), Error> {
         // A source that has lost the answer to its join says this while the join may still be running.
         drop(self.joins.lock().await);
         let Some(group) = self.of_partnership(partnership) else {
@@ -502,26 +503,20 @@ impl Replicas {
         if !volumes.is_empty() && group.config().volumes != volumes {
             return Ok(());
         }
-        let name = &group.name;
+        let name = group.name.clone();
         match group.state() {
             // It was another join: a source has connected since.
             State::Destination(copy) if !volumes.is_empty() && copy.holds() => return Ok(()),
             State::Destination(copy) if epoch > 0 && copy.latest_epoch() > epoch => {
-                return Err(format!(
-                    "{name} follows the source of epoch {} there, not that of epoch {epoch}: run `weft replica remove` on \
-                     its source",
-                    copy.latest_epoch()
-                ));
+                return Err(Error::FollowsThere { group: name, follows: copy.latest_epoch(), epoch });
             }
             State::Destination(_) => {}
             // It may have data that nobody else has.
             State::Stopped(_) => {
-                return Err(format!(
-                    "{name} is stopped there: `weft replica remove {name} --force` on that host"
-                ));
+                return Err(Error::StoppedThere(name));
             }
             State::Source(_) | State::Starting => {
-                return Err(format!("group {name} is not a destination there"));
+                return Err(Error::NotDestinationThere(name));
             }
         }
         let _turn = self.take_turn(format!("`weft replica remove {name}` of its source"))?;
@@ -545,10 +540,10 @@ impl Replicas {
 
     /// The source's volumes are about to grow: reserves room in this side's volumes. The group grows when the source
     /// says so in its next hello.
-    async fn make_longer(&self, partnership: &str, sizes: &[u64]) -> Result<(), String> {
-        let group = self.of_partnership(partnership).ok_or("this server does not have the group")?;
+    async fn make_longer(&self, partnership: &str, sizes: &[u64]) -> Result<(), Error> {
+        let group = self.of_partnership(partnership).ok_or(Error::NoPartnership)?;
         if !group.is_destination() {
-            return Err(format!("group {} is not a destination on this host", group.name));
+            return Err(Error::NotDestination(group.name.clone()));
         }
         let _turn = group.take_turn(format!("`weft replica resize` of the source of {}", group.name))?;
         group.lend(sizes).await
@@ -556,7 +551,7 @@ impl Replicas {
 
     /// Ends a group on this side: its volumes become ordinary volumes. Once begun, it is completed even if the caller
     /// is gone.
-    async fn dissolve(self: &Arc<Self>, group: &Arc<Group>, give_up: bool) -> Result<(), String> {
+    async fn dissolve(self: &Arc<Self>, group: &Arc<Group>, give_up: bool) -> Result<(), Error> {
         let (replicas, group) = (self.clone(), group.clone());
         uncancelled(async move {
             group.end(&replicas, give_up).await?;
@@ -585,29 +580,29 @@ impl Replicas {
         self: &Arc<Self>,
         command: crate::admin::replica::Command,
         hung_up: &Stop,
-    ) -> Result<Reply, String> {
+    ) -> Result<Reply, Error> {
         commands::carry_out(self, command, hung_up).await
     }
 }
 
 /// A command's turn, until it is dropped. Commands never wait for a turn: waiting for a command of another host would
 /// prevent that host's request from being answered.
-struct Turn<'a>(&'a Mutex<Option<String>>);
+struct CommandTurn<'a>(&'a Mutex<Option<String>>);
 
-impl<'a> Turn<'a> {
-    fn take(busy: &'a Mutex<Option<String>>, command: String) -> Result<Turn<'a>, String> {
+impl<'a> CommandTurn<'a> {
+    fn take(busy: &'a Mutex<Option<String>>, command: String) -> Result<CommandTurn<'a>, Busy> {
         let mut now = busy.lock().unwrap_or_else(PoisonError::into_inner);
         match &*now {
-            Some(other) => Err(format!("{other} is running: try again when it is done")),
+            Some(other) => Err(Busy(other.clone())),
             None => {
                 *now = Some(command);
-                Ok(Turn(busy))
+                Ok(CommandTurn(busy))
             }
         }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for CommandTurn<'_> {
     fn drop(&mut self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -617,7 +612,7 @@ impl Drop for Turn<'_> {
 pub(super) fn refuse_members(plan: &Plan) -> Result<(), Unserved> {
     let Some(state) = plan.state_dir() else { return Ok(()) };
     let names = plan.config().volumes.iter().map(|volume| &volume.name);
-    for found in Folder::of(&state).load().map_err(Unserved::Groups)? {
+    for found in Folder::of(&state).load()? {
         if let Some(volume) = names.clone().find(|volume| found.may_have(volume)) {
             let (volume, group) = (volume.clone(), found.name().to_string());
             return Err(match found {
@@ -627,10 +622,6 @@ pub(super) fn refuse_members(plan: &Plan) -> Result<(), Unserved> {
         }
     }
     Ok(())
-}
-
-fn random<const N: usize>() -> Result<[u8; N], String> {
-    weft_machine::random::bytes().map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use weft_replica::destination::Destination;
 use weft_replica::status::Phase;
 
 use super::Replicas;
+use super::error::Error;
 use super::group::{Group, State};
 use super::partners::Holds;
 
@@ -55,19 +56,14 @@ fn none_is_source(name: &str, own: Standing, others: &[(String, Option<Holds>)])
 }
 
 /// Why a side does not give up its role if all `others` are copies; `None` if one of them is not, or did not answer.
-fn follows_nobody(name: &str, others: &[(String, Option<Holds>)]) -> Option<String> {
+fn follows_nobody(name: &str, others: &[(String, Option<Holds>)]) -> Option<Error> {
     let is_copy =
         |(_, holds): &(String, Option<Holds>)| holds.as_ref().is_some_and(|holds| holds.copy.is_some());
     if others.is_empty() || !others.iter().all(is_copy) {
         return None;
     }
-    let hosts: Vec<&str> = others.iter().map(|(host, _)| host.as_str()).collect();
-    let hosts = hosts.join(" and ");
-    Some(format!(
-        "{name} is already a copy on {hosts}: if this side became one too, no side would be the source. To continue with this host's data: \
-         `weft replica resolve {name} --keep here`. To make it a copy anyway: `weft replica resolve {name} --keep there \
-         --force`, then `weft replica switch {name} --failover` on {hosts}"
-    ))
+    let hosts = others.iter().map(|(host, _)| host.clone()).collect();
+    Some(Error::NoSource { group: name.to_owned(), hosts })
 }
 
 impl Group {
@@ -85,7 +81,7 @@ impl Group {
     }
 
     /// Refuses to become a copy if all others are copies, because no side would be the source.
-    pub async fn would_follow_nobody(&self, replicas: &Replicas) -> Result<(), String> {
+    pub async fn would_follow_nobody(&self, replicas: &Replicas) -> Result<(), Error> {
         let others = self.ask_for_standing(replicas).await;
         follows_nobody(&self.name, &others).map_or(Ok(()), Err)
     }
@@ -135,7 +131,7 @@ mod tests {
         let source = || Some(Holds::from(Part::Source { epoch: 0, last: 0 }));
         let told = |others: &[Option<Holds>]| {
             let others: Vec<_> = others.iter().map(|holds| ("beta".to_owned(), holds.clone())).collect();
-            follows_nobody("db", &others)
+            follows_nobody("db", &others).map(|e| e.to_string())
         };
         assert!(told(&[copy(), copy()]).is_some_and(|why| why.contains("no side would be the source")));
         // A source, a side that waits for the same decision, one that cannot be asked, and none.

@@ -15,6 +15,7 @@ use weft_replica::status::Role;
 
 use super::config::Partner;
 use super::destinations::{MOST_NAME, MOST_PARTNERS};
+use super::error::Unrecorded;
 use super::group::{Group, State};
 use super::no_source::Standing;
 use super::setup::{Ask, Tell};
@@ -35,7 +36,7 @@ pub(super) struct Holds {
     /// Its role and what it has.
     pub part: Part,
     /// What it knows another side to have, because it was set back.
-    pub known: Option<Known>,
+    pub known: Option<RemotePosition>,
     /// What it has as a copy, if it is one.
     pub copy: Option<Standing>,
 }
@@ -59,7 +60,7 @@ pub(super) enum Part {
 
 /// What a side knows another one to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct RemotePosition {
     /// Its epoch; `None` from a server of an older version.
     pub epoch: Option<u64>,
     /// The last record.
@@ -137,7 +138,8 @@ impl From<Message> for Holds {
             Word::Unknown => Part::Unknown,
             Word::Ended => Part::Ended,
         };
-        let known = Known { epoch: message.known_epoch, last: message.known, holder: message.holder };
+        let known =
+            RemotePosition { epoch: message.known_epoch, last: message.known, holder: message.holder };
         Holds { part, known: (known.last > 0).then_some(known), copy: message.copy }
     }
 }
@@ -195,7 +197,7 @@ impl Most {
 
     /// Takes into account what a side knows another one to have; `before` is the epoch that a server of an older
     /// version means.
-    fn hear_known(&mut self, known: &Known, before: u64) {
+    fn hear_known(&mut self, known: &RemotePosition, before: u64) {
         self.hear((known.epoch.unwrap_or(before), known.last), &known.holder);
     }
 
@@ -324,11 +326,11 @@ impl Group {
         let known = match (self.engine().set_back(), self.known_most()) {
             (Some((last, holder)), _) => {
                 let epoch = self.status().map(|status| status.epoch);
-                Some(Known { epoch, last, holder: holder.into() })
+                Some(RemotePosition { epoch, last, holder: holder.into() })
             }
             // It has given up its role for one that has more, and follows nobody yet.
             (None, Some(most)) => {
-                Some(Known { epoch: Some(most.epoch), last: most.last, holder: most.holder })
+                Some(RemotePosition { epoch: Some(most.epoch), last: most.last, holder: most.holder })
             }
             (None, None) => None,
         };
@@ -399,7 +401,7 @@ impl Group {
 
     /// Before this copy is promoted by force: removes other copies that have more (`ahead`) from its destinations,
     /// because it would overwrite data that only they have. Returns the sentences about them.
-    pub fn part_from(&self, replicas: &Replicas, ahead: &[String]) -> Result<String, String> {
+    pub fn part_from(&self, replicas: &Replicas, ahead: &[String]) -> Result<String, Unrecorded> {
         let is_ahead = |partner: &Partner| ahead.contains(&partner.name);
         let partners = self.config().partners.into_iter();
         let hosts: Vec<Said> = partners.filter(is_ahead).map(|partner| partner.address.host.into()).collect();
@@ -573,7 +575,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_another_side_is_of_the_epoch_that_it_is_said_to_be_of() {
-        let known = |epoch| Some(Known { epoch, last: 10, holder: "c".to_owned().into() });
+        let known = |epoch| Some(RemotePosition { epoch, last: 10, holder: "c".to_owned().into() });
         let says =
             |known| words(&[("a", None), ("b", Some(Holds { part: Part::Nothing, known, copy: None }))], "");
         assert_eq!(says(known(Some(1))), [""; 0]);
@@ -592,7 +594,7 @@ mod tests {
             Part::Unknown,
             Part::Ended,
         ] {
-            let known = Some(Known { epoch: Some(2), last: 9, holder: "c".to_owned().into() });
+            let known = Some(RemotePosition { epoch: Some(2), last: 9, holder: "c".to_owned().into() });
             let holds = Holds { part, known, copy: None };
             assert_eq!(parsed(&serde_json::to_string(&holds).unwrap()), holds);
         }
@@ -603,7 +605,10 @@ mod tests {
         assert_eq!(from(true, 3).part, Part::Source { epoch, last });
         assert_eq!(from(false, 3).part, Part::Copy { epoch, last });
         assert_eq!(from(false, 0).part, Part::Nothing);
-        assert_eq!(from(false, 3).known, Some(Known { epoch: None, last: 4, holder: Said::default() }));
+        assert_eq!(
+            from(false, 3).known,
+            Some(RemotePosition { epoch: None, last: 4, holder: Said::default() })
+        );
         assert_eq!(parsed(r#"{"part":"a later one"}"#).part, Part::Nothing);
     }
 }

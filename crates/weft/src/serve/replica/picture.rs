@@ -16,6 +16,7 @@ use weft_replica::destination::Destination;
 use weft_store::block::{Block, Medium};
 use weft_store::volume::plain::Plain;
 
+use super::error::NoSnapshot;
 use super::group::Group;
 use super::{Member, Replicas};
 use crate::listen::quota::Service;
@@ -44,32 +45,32 @@ impl Drop for Picture {
 }
 
 /// Takes snapshots of all volumes of a copy at one moment, and serves them.
-pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination) -> Result<Picture, String> {
+pub(super) async fn take(
+    replicas: &Replicas,
+    group: &Group,
+    copy: &Destination,
+) -> Result<Picture, NoSnapshot> {
     let store = |size: u64| -> std::io::Result<Arc<dyn Block>> {
         let file = tempfile::tempfile_in(replicas.folder.path())?;
         file.set_len(size)?;
         Ok(Arc::new(Plain::new(File::from(OwnedFd::from(file)), None, Medium::File, size)))
     };
     let stores = copy.status().sizes.into_iter().map(store).collect::<Result<Vec<_>, _>>();
-    let stores = stores.map_err(|e| format!("no room for the snapshot's changes: {e}"))?;
-    let blocks = copy.snapshot(stores).await.map_err(|e| e.to_string())?;
+    let blocks = copy.snapshot(stores.map_err(NoSnapshot::Room)?).await?;
     let exports = group.members.iter().zip(blocks).map(|(member, block)| Export {
         name: member.name.clone(),
         description: "a snapshot of a copy, removed at the end of the test".into(),
         block,
         read_only: false,
     });
-    let acceptor = replicas.acceptor.get().ok_or("the server does not listen yet")?;
+    let acceptor = replicas.acceptor.get().ok_or(NoSnapshot::NotListening)?;
     let server = nbd::server(exports.collect(), &replicas.pool, None);
-    let folder = std::path::absolute(replicas.folder.path())
-        .map_err(|e| format!("cannot find the path of the snapshot's socket: {e}"))?;
+    let folder = std::path::absolute(replicas.folder.path()).map_err(NoSnapshot::Path)?;
     let path = socket_path(&folder, &group.name, &shm::runtime_dir())?;
     if !path.starts_with(&folder) {
-        let of_user = shm::secure_dir(path.parent().unwrap_or(&folder));
-        of_user.map_err(|e| format!("cannot serve the snapshot at {}: {e}", path.display()))?;
+        shm::secure_dir(path.parent().unwrap_or(&folder)).map_err(NoSnapshot::socket(&path))?;
     }
-    let mut listener = PathListener::bind(&path)
-        .map_err(|e| format!("cannot serve the snapshot at {}: {e}", path.display()))?;
+    let mut listener = PathListener::bind(&path).map_err(NoSnapshot::socket(&path))?;
     let stop = Stop::default();
     let uri = |member: &Arc<Member>| uri(&member.name, &path);
     let picture = Picture {
@@ -86,19 +87,16 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
 
 /// The socket path of a group's snapshots: in the journals' folder, or, if that path is too long for a socket, in the
 /// directory for this user's sockets.
-fn socket_path(folder: &Path, group: &str, runtime: &Path) -> Result<PathBuf, String> {
+fn socket_path(folder: &Path, group: &str, runtime: &Path) -> Result<PathBuf, NoSnapshot> {
     let near = folder.join(format!("{group}.sock"));
     // Other servers of this user use that directory, too.
     let elsewhere = runtime.join(format!("picture-{}-{group}.sock", std::process::id()));
     let fits = |path: &PathBuf| path.as_os_str().len() <= MOST_SOCKET_PATH;
     let path = [near, elsewhere].into_iter().find(fits);
-    path.ok_or_else(|| {
-        format!(
-            "no NBD client could connect: the path of a Unix socket has at most {MOST_SOCKET_PATH} bytes, and paths in {} and {} are longer; \
-             start the server with a shorter XDG_RUNTIME_DIR, or --state-dir",
-            folder.display(),
-            runtime.display()
-        )
+    path.ok_or_else(|| NoSnapshot::PathTooLong {
+        most: MOST_SOCKET_PATH,
+        folder: folder.to_owned(),
+        runtime: runtime.to_owned(),
     })
 }
 
@@ -124,15 +122,15 @@ mod tests {
     fn a_socket_that_no_client_could_name_lies_elsewhere_or_is_refused() {
         let (short, long) = (PathBuf::from("/run/user/1"), PathBuf::from(format!("/{}", "s".repeat(100))));
         let near = socket_path(&short, "db", &short);
-        assert_eq!(near, Ok(short.join("db.sock")));
+        assert_eq!(near.unwrap(), short.join("db.sock"));
         let longest = PathBuf::from(format!("/{}", "s".repeat(MOST_SOCKET_PATH - "//db.sock".len())));
-        assert_eq!(socket_path(&longest, "db", &short), Ok(longest.join("db.sock")));
+        assert_eq!(socket_path(&longest, "db", &short).unwrap(), longest.join("db.sock"));
         let elsewhere = socket_path(&long, "db", &short).unwrap();
         assert!(
             elsewhere.starts_with(&short)
                 && elsewhere.to_str().is_some_and(|path| path.ends_with("-db.sock"))
         );
-        assert!(socket_path(&long, "db", &long).unwrap_err().contains("XDG_RUNTIME_DIR"));
+        assert!(socket_path(&long, "db", &long).unwrap_err().to_string().contains("XDG_RUNTIME_DIR"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use weft_wire::repl::record::MAX_MEMBERS;
 use super::config::{Address, Policy};
 use super::destinations::List;
 use super::door;
+use super::error::{Misfit, NoRoom};
 use super::names::GroupName;
 use super::partners::{Holds, Most};
 use super::stopped::Mark;
@@ -145,26 +146,23 @@ pub(super) struct Wished {
 }
 
 impl TryFrom<Wished> for Join {
-    type Error = String;
+    type Error = Misfit;
 
-    fn try_from(wished: Wished) -> Result<Join, String> {
-        door::parse_partnership(&wished.partnership).ok_or("a partnership has 32 hexadecimal digits")?;
+    fn try_from(wished: Wished) -> Result<Join, Misfit> {
+        door::parse_partnership(&wished.partnership).ok_or(Misfit::Partnership)?;
         few_and_distinct(&wished.volumes)?;
         if wished.volumes.is_empty() || wished.sizes.len() != wished.volumes.len() {
-            return Err("the number of volumes and that of their sizes differ, or there is none".into());
+            return Err(Misfit::Sizes);
         }
         if let Some(size) = wished.sizes.iter().find(|size| !(1..=MAX_SIZE).contains(*size)) {
-            return Err(format!("{size} bytes is not the size of a volume"));
+            return Err(Misfit::Size(*size));
         }
         if wished.log_bytes > MOST_LOG_BYTES || !wished.log_bytes.is_multiple_of(LOG_UNIT) {
-            return Err(format!(
-                "a log has at most {MOST_LOG_BYTES} bytes, in multiples of {LOG_UNIT}, not {}",
-                wished.log_bytes
-            ));
+            return Err(Misfit::Log { bytes: wished.log_bytes, most: MOST_LOG_BYTES, unit: LOG_UNIT });
         }
         let Address { host, user, .. } = &wished.back;
         if let Some(odd) = [host, user].into_iter().find(|text| out::name(text) != **text) {
-            return Err(format!("{odd:?} cannot be a host or user"));
+            return Err(Misfit::Text(odd.clone()));
         }
         Ok(Join(wished))
     }
@@ -178,28 +176,22 @@ impl Deref for Join {
     }
 }
 
-/// Refuses a command that names more volumes on one host than on the other.
-pub(crate) const UNPAIRED: &str =
-    "give as many volumes for the other host as for this one: VOL1,VOL2 HOST:VOL1,VOL2";
-
 /// Whether these names can be the volumes of one group.
-pub(crate) fn few_and_distinct(volumes: &[String]) -> Result<(), String> {
+pub(crate) fn few_and_distinct(volumes: &[String]) -> Result<(), Misfit> {
     if volumes.len() > MAX_MEMBERS {
-        return Err(format!("a group has at most {MAX_MEMBERS} volumes, not {}", volumes.len()));
+        return Err(Misfit::TooMany(volumes.len()));
     }
     let mut known = BTreeSet::new();
     match volumes.iter().find(|volume| !known.insert(*volume)) {
-        Some(twice) => Err(format!("volume {twice:?} is named twice")),
+        Some(twice) => Err(Misfit::Twice(twice.clone())),
         None => Ok(()),
     }
 }
 
 /// Whether another server may use this many bytes of the free space; `what` is for the error.
-pub(super) fn leaves_enough(what: &str, bytes: u64, free: u64) -> Result<(), String> {
+pub(super) fn leaves_enough(what: &'static str, bytes: u64, free: u64) -> Result<(), NoRoom> {
     match bytes > free.saturating_sub(free / PART_LEFT) {
-        true => Err(format!(
-            "{what} needs {bytes} bytes, but {free} are free there, of which one {PART_LEFT}th must stay free"
-        )),
+        true => Err(NoRoom { what, bytes, free, part_left: PART_LEFT }),
         false => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use weft_machine::rt;
 use weft_replica::destination::Destination;
 use weft_store::block::{Block, BlockOp};
-use weft_store::volume::{Create, Place, Volumes};
+use weft_store::volume::{Create, Storage, Volumes};
 use weft_wire::repl::control::{Era, Hello, Request, Response, Sync};
 
 use super::config::ListNumber;
@@ -32,9 +32,9 @@ impl Host {
         let (state, pool) = (dir.path().join("state"), Pool::new(64 << 20));
         let volumes = Volumes::at(state.join("volumes"));
         let member = |name: &str| {
-            let place = Place::File(dir.path().join(format!("{name}.img")));
+            let storage = Storage::File(dir.path().join(format!("{name}.img")));
             let create =
-                Create { place, size: Some(MIB), allocate: false, direct: false, id: [7; 16], created: 1 };
+                Create { storage, size: Some(MIB), allocate: false, direct: false, id: [7; 16], created: 1 };
             volumes.create(name, &create).unwrap();
             let volume = volumes.open(name, &pool).unwrap();
             let front = Front::new(volume.block.geometry());
@@ -535,14 +535,15 @@ fn an_exchange_of_roles_that_cannot_be_written_down_names_no_successor() {
     fs::create_dir(host.dir.path().join("state/replica/.db.new")).unwrap();
     let switched = rt::block_on(group.hand_over(&host.replicas, &source, 0, "other:db", 8)).unwrap();
     let why = switched.unwrap_err();
-    assert!(why.contains("the roles are unchanged"), "{why}");
+    assert!(why.to_string().contains("the roles are unchanged"), "{why}");
     assert_eq!(group.successor(), "");
 }
 
 impl Host {
     /// A failover that overrides these objections.
     fn fails_over(&self, group: &Group, copy: &Destination, past: &[Objection]) -> Result<(), String> {
-        rt::block_on(failover::take_over(&self.replicas, group, copy, 7, past)).unwrap().map(drop)
+        let tried = rt::block_on(failover::take_over(&self.replicas, group, copy, 7, past)).unwrap();
+        tried.map(drop).map_err(|e| e.to_string())
     }
 
     /// Sends a message, and leaves after polling this often for the answer.
@@ -745,7 +746,7 @@ fn a_failover_that_waits_is_given_up_by_hanging_up_and_keeps_no_other_command_ou
         drop(host.replicas.group("db").unwrap().take_turn("another").expect("nobody is kept out"));
         hung_up.stop();
         let given_up = waiting.await.unwrap_err();
-        assert!(given_up.contains("still a copy"), "{given_up}");
+        assert!(given_up.to_string().contains("still a copy"), "{given_up}");
         assert!(host.is_destination("db"));
 
         // Forcing it ends another caller's wait.
@@ -757,7 +758,7 @@ fn a_failover_that_waits_is_given_up_by_hanging_up_and_keeps_no_other_command_ou
         }
         host.replicas.command(failover(&[Objection::Alive, Objection::Resync]), &stays).await.unwrap();
         let late = waiting.await.unwrap_err();
-        assert!(late.contains("is the source on this host"), "{late}");
+        assert!(late.to_string().contains("is the source on this host"), "{late}");
     })
     .unwrap();
 }
@@ -794,11 +795,11 @@ fn a_group_whose_command_takes_long_keeps_no_other_group_from_its_failover() {
     let db = host.replicas.group("db").unwrap();
     let _busy = db.take_turn("`weft replica resize db`").unwrap();
     let refused = failover("db").unwrap_err();
-    assert!(refused.starts_with("`weft replica resize db` is running"), "{refused}");
+    assert!(refused.to_string().starts_with("`weft replica resize db` is running"), "{refused}");
     assert!(host.is_destination("db"));
     let resolve = Command::Resolve { group: "db".into(), keep_here: true, force: true };
     let refused = rt::block_on(host.replicas.command(resolve, &Stop::default())).unwrap().unwrap_err();
-    assert!(refused.starts_with("`weft replica resize db` is running"), "{refused}");
+    assert!(refused.to_string().starts_with("`weft replica resize db` is running"), "{refused}");
     let done = failover("other").unwrap();
     assert!(matches!(done, Reply::Done(_)), "{done:?}");
     assert!(!host.is_destination("other"));

@@ -42,6 +42,6 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
     vfs.settle(unsettled).await.map_err(|e| status(&e))?;
     kept?;
     let change = ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
-    c.go(FsObject::Node(Node { id: made.node, ..dir }));
+    c.set_current(FsObject::Node(Node { id: made.node, ..dir }));
     Ok(CreateOk { change, attrset: changes.mask })
 }

@@ -15,7 +15,7 @@ use crate::server::context::Node;
 pub async fn lookup(c: &mut Compound<'_>, name: &Text) -> Result<(), Status> {
     let object = down(c, name).await?;
     object.admit(c.cx, false)?;
-    c.go(object);
+    c.set_current(object);
     Ok(())
 }
 
@@ -45,7 +45,7 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<FsObject<'a>, Sta
 
 pub async fn lookupp(c: &mut Compound<'_>) -> Result<(), Status> {
     let object = up(c).await?;
-    c.go(object);
+    c.set_current(object);
     Ok(())
 }
 

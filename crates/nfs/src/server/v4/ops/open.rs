@@ -123,7 +123,7 @@ async fn carry_out(
     } else if !owner.is_confirmed() {
         flags |= open_flag::CONFIRM;
     }
-    c.go(FsObject::Node(found.node));
+    c.set_current(FsObject::Node(found.node));
     let stateid = state.stateid();
     c.stateid = Some(stateid);
     let delegation = match args.claim {
@@ -590,7 +590,7 @@ impl Compound<'_> {
         if let Some(file) = answered.current
             && let Some(node) = self.node_of(file)
         {
-            self.stand(FsObject::Node(node));
+            self.set_current_keeping_stateid(FsObject::Node(node));
         }
         answered.status
     }

@@ -17,9 +17,9 @@ use crate::server::tests::{handle_of, replies_in_parts, results_for, status_of};
 
 /// A disk for which a test knows what a power loss would destroy. It wraps an in-memory file system.
 #[derive(Clone)]
-pub struct Disk(Arc<Known>);
+pub struct Disk(Arc<DiskState>);
 
-struct Known {
+struct DiskState {
     ram: Ram,
     /// The next flush of a file fails, once, as the kernel reports it.
     lost: Mutex<bool>,
@@ -48,7 +48,7 @@ fn failed() -> Error {
 
 impl Disk {
     pub fn new() -> Disk {
-        Disk(Arc::new(Known {
+        Disk(Arc::new(DiskState {
             ram: Ram::new(16 << 20),
             lost: Mutex::default(),
             flushed: Mutex::default(),

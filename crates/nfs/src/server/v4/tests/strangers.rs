@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weft_machine::net::Holder;
 use weft_store::backend::Dir;
-use weft_store::rules::{Export, Ports, Way};
+use weft_store::rules::{Export, Ports, Protection};
 
 use super::*;
 use crate::server::Durable;
@@ -286,7 +286,7 @@ fn a_client_that_restarts_where_it_was_takes_its_own_place() {
 fn who_is_let_in_nowhere_has_nothing_to_do_with_clients() {
     let near = || Export { networks: vec!["192.0.2.0/28".parse().unwrap()], ..Export::default() };
     let secure = Export { ports: Some(Ports::Reserved), ..Export::default() };
-    let certified = Export { way: Way::Mutual, ..Export::default() };
+    let certified = Export { protection: Protection::Mutual, ..Export::default() };
     for (export, victim, stranger) in
         [(near(), VICTIM, OTHER_ADDRESS), (secure, VICTIM, OTHER_PORT), (certified, CERTIFIED, TLS)]
     {

@@ -166,12 +166,12 @@ async fn describe(
 ) -> Result<Response, Failure> {
     cx.set_file_id(file);
     let attr = open.vfs.getattr(open.node).await?;
-    let beside = open.vfs.beside(open.node).await?;
-    let summary = attributes::summary(&attr, beside.dos, &open.name());
+    let xattrs = open.vfs.xattr_summary(open.node).await?;
+    let summary = attributes::summary(&attr, xattrs.dos, &open.name());
     let about = OpenedFile {
         vfs: &open.vfs,
         share: &share.name,
-        metadata: Metadata { attr: &attr, dos: beside.dos },
+        metadata: Metadata { attr: &attr, dos: xattrs.dos },
         dir: open.place().await?.dir,
         change_time: summary.change_time,
     };

@@ -5,23 +5,25 @@
 //! reads them at the start.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
-use weft_machine::{Pool, rt};
+use weft_machine::{Pool, random, rt};
 use weft_replica::group::Settled;
 use weft_replica::journal::{self, Format};
 use weft_replica::status::Role;
 use weft_store::block::{Block, Medium};
-use weft_store::volume::{Create, Place, Volume, Volumes, free_bytes};
+use weft_store::volume::{Create, Storage, Volume, Volumes, free_bytes};
 
 use super::{Group, lock};
 use crate::serve::replica::config::{self, Folder, Partner};
+use crate::serve::replica::error::{Error, Uncreated, Unremoved, VolumeFault};
 use crate::serve::replica::kept::Kept;
 use crate::serve::replica::names::GroupName;
 use crate::serve::replica::setup::{self, LOG_UNIT};
-use crate::serve::replica::{Member, Replicas, door, random};
+use crate::serve::replica::{Member, Replicas, door};
 
 impl Group {
     /// Creates a group: makes and formats its journal, and records it.
@@ -31,39 +33,37 @@ impl Group {
         role: Role,
         sizes: Vec<u64>,
         partner: Option<Partner>,
-    ) -> Result<Arc<Group>, String> {
+    ) -> Result<Arc<Group>, Error> {
         if replicas.groups().contains_key(&config.name) {
-            return Err(format!("group {:?} already exists: choose another name with --group", config.name));
+            return Err(Error::Exists(config.name));
         }
         if replicas.groups().len() >= config::MOST_GROUPS {
-            return Err(format!("limit reached: {} groups", config::MOST_GROUPS));
+            return Err(Error::TooManyGroups(config::MOST_GROUPS));
         }
         setup::few_and_distinct(&config.volumes)?;
         let members: Vec<Arc<Member>> =
             config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
-        config.speaker = u64::from_le_bytes(random()?);
+        config.speaker = u64::from_le_bytes(random::bytes()?);
         config.in_memory = members.iter().all(|member| member.medium == Medium::Ram);
         config.kept = members.iter().map(|member| Kept::of(&member.growth.superblock())).collect();
         config.partners.extend(partner);
         config.beginning = true;
-        let partnership =
-            door::parse_partnership(&config.partnership).ok_or("a partnership of the wrong length")?;
+        let partnership = door::parse_partnership(&config.partnership).ok_or(Error::PartnershipLength)?;
         if let Some(other) = replicas.of_partnership(&door::hex(&partnership)) {
-            return Err(format!("group {} already has this partnership", other.name));
+            return Err(Error::PartnershipTaken(other.name.clone()));
         }
         let format = Format {
             partnership,
             role,
-            tag: u64::from_le_bytes(random()?),
+            tag: u64::from_le_bytes(random::bytes()?),
             sizes,
             log_bytes: config.log_bytes,
         };
         let bytes = journal_bytes(&format)?;
         if role == Role::Destination {
-            replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
+            make_folder(&replicas.folder)?;
             let place = (!config.in_memory).then_some(replicas.folder.path());
-            let free =
-                free_bytes(place).map_err(|e| format!("cannot find out how much space is free: {e}"))?;
+            let free = free_bytes(place).map_err(Error::FreeSpace)?;
             setup::leaves_enough("its journal", bytes, free)?;
         }
         // All checks have passed. From here on, files with this name are leftovers or made by this call.
@@ -73,12 +73,12 @@ impl Group {
             // group.
             let (folder, pool, remembered) = (replicas.folder.clone(), replicas.pool.clone(), config.clone());
             let made = rt::blocking(move || {
-                folder.save(&remembered).map_err(|e| format!("cannot record the group: {e}"))?;
+                folder.save(&remembered).map_err(Uncreated::Record)?;
                 make_journal(&folder, &pool, &remembered, bytes)
             });
             let journal = made.await?;
             let block: Arc<dyn Block> = journal.block.clone();
-            journal::format(&block, &format).await.map_err(|e| e.to_string())?;
+            journal::format(&block, &format).await?;
             // Before its first record, and after its file: a marked volume is in a group, or closed.
             let group = Group::new(config.clone(), Some(partnership), members.clone(), None, Some(journal));
             // Its file already names these volumes.
@@ -95,7 +95,7 @@ impl Group {
             }
             Ok(group)
         };
-        let made = made.await;
+        let made: Result<Arc<Group>, Error> = made.await;
         if made.is_err() {
             // It never ran: its log is empty.
             let (folder, name) = (replicas.folder.clone(), config.name.clone());
@@ -108,7 +108,7 @@ impl Group {
 
     /// Removes its records. Until that is durable, the volumes must not be written to outside of the group, because
     /// after a crash they would belong to it.
-    pub(super) async fn forget(&self, replicas: &Replicas, settled: &Settled) -> Result<(), String> {
+    pub(super) async fn forget(&self, replicas: &Replicas, settled: &Settled) -> Result<(), Error> {
         // A change that has begun is recorded before, and removed with the rest; later ones are refused.
         drop(lock(&self.config));
         lock(&self.picture).take();
@@ -135,14 +135,17 @@ impl Group {
             erase(&folder, &name, &members)
         })
         .await
-        .map_err(|e| format!("{e}; its volumes stay closed until the command is repeated"))
+        .map_err(Error::VolumesClosed)
     }
 }
 
 /// The length of the block of a group's journal.
-pub(super) fn journal_bytes(format: &Format) -> Result<u64, String> {
-    let bytes = journal::bytes(format).map_err(|e| e.to_string())?;
-    bytes.checked_next_multiple_of(LOG_UNIT).ok_or_else(|| "the journal would be too long".into())
+pub(super) fn journal_bytes(format: &Format) -> Result<u64, Error> {
+    journal::bytes(format)?.checked_next_multiple_of(LOG_UNIT).ok_or(Error::JournalTooLong)
+}
+
+fn make_folder(folder: &Folder) -> Result<(), Uncreated> {
+    folder.make().map_err(|source| Uncreated::Folder { folder: folder.path().to_owned(), source })
 }
 
 /// Creates the block of a group's journal in place of an existing one, and opens it. Blocks: it may have many GiB.
@@ -151,24 +154,24 @@ pub(super) fn make_journal(
     pool: &Pool,
     config: &config::Group,
     bytes: u64,
-) -> Result<Volume, String> {
-    folder.make().map_err(|e| format!("{}: {e}", folder.path().display()))?;
-    let place = match config.in_memory {
-        true => Place::Ram,
-        false => Place::File(folder.journal(&config.name)),
+) -> Result<Volume, Uncreated> {
+    make_folder(folder)?;
+    let storage = match config.in_memory {
+        true => Storage::Ram,
+        false => Storage::File(folder.journal(&config.name)),
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let wanted = Create {
         allocate: !config.in_memory,
-        place,
+        storage,
         size: Some(bytes),
         direct: false,
-        id: random()?,
+        id: random::bytes()?,
         created,
     };
     let journals = Volumes::at(folder.path());
-    journals.create(&config.name, &wanted).map_err(|e| format!("cannot create the journal: {e}"))?;
-    let opened = journals.open(&config.name, pool).map_err(|e| e.to_string());
+    journals.create(&config.name, &wanted).map_err(Uncreated::Journal)?;
+    let opened = journals.open(&config.name, pool).map_err(Uncreated::OpenJournal);
     if opened.is_err() {
         // It was created a moment ago.
         remove_journal(folder, &config.name);
@@ -178,31 +181,31 @@ pub(super) fn make_journal(
 
 /// Removes what a crash has left of an unrecorded group with this name that no server has open; otherwise removes
 /// nothing.
-fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
+fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), Uncreated> {
     let folder = &replicas.folder;
     if folder.knows(name) {
-        return Err(format!(
-            "group {name} is already recorded in {}, by another server or an earlier run: choose another name with --group",
-            folder.path().display()
-        ));
+        return Err(Uncreated::Recorded { group: name.clone(), folder: folder.path().to_owned() });
     }
+    let wrong = |path: &Path, source: io::Error| Uncreated::InTheWay {
+        group: name.clone(),
+        path: path.to_owned(),
+        source,
+    };
     let mut left = Vec::new();
     for path in [folder.metadata(name), folder.journal(name)] {
-        let wrong = |e: io::Error| format!("{} is in the way of group {name}: {e}", path.display());
         match std::fs::File::open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(wrong(e)),
+            Err(e) => return Err(wrong(&path, e)),
             // Kept open, so that nobody opens it before it is removed.
             Ok(file) => {
                 rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-                    .map_err(|e| wrong(e.into()))?;
+                    .map_err(|e| wrong(&path, e.into()))?;
                 left.push((file, path));
             }
         }
     }
     for (_, path) in &left {
-        std::fs::remove_file(path)
-            .map_err(|e| format!("{} is in the way of group {name}: {e}", path.display()))?;
+        std::fs::remove_file(path).map_err(|e| wrong(path, e))?;
     }
     Ok(())
 }
@@ -212,7 +215,7 @@ fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
 pub(in crate::serve::replica) fn undo_beginning(
     replicas: &Replicas,
     config: &config::Group,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     let name = &config.name;
     for volume in &config.volumes {
         match replicas.members.iter().find(|member| member.name == *volume) {
@@ -223,25 +226,27 @@ pub(in crate::serve::replica) fn undo_beginning(
                 }
             }
             None => {
-                replicas.volumes.leave_group(volume, name).map_err(|e| format!("volume {volume}: {e}"))?
+                let left = replicas.volumes.leave_group(volume, name);
+                left.map_err(|source| VolumeFault { volume: volume.clone(), source })?;
             }
         }
     }
-    erase(&replicas.folder, name, &[])
+    Ok(erase(&replicas.folder, name, &[])?)
 }
 
 /// Durably removes the existing records of a group. Its file goes last: a crash before that leaves a stopped group
 /// instead of remains whose volumes are unknown. Blocks.
-fn erase(folder: &Folder, name: &GroupName, members: &[Arc<Member>]) -> Result<(), String> {
+fn erase(folder: &Folder, name: &GroupName, members: &[Arc<Member>]) -> Result<(), Unremoved> {
     for member in members {
         if let Err(e) = member.leave() {
             tracing::warn!("{e}; after the next start it counts as a member of the group {name}");
         }
     }
     remove_journal(folder, name);
-    folder
-        .remove(name)
-        .map_err(|e| format!("cannot remove the record of group {name} in {}: {e}", folder.path().display()))
+    folder.remove(name).map_err(|source| {
+        let (group, folder) = (name.clone(), folder.path().to_owned());
+        Unremoved { group, folder, source }
+    })
 }
 
 /// Removes a journal, as far as it exists. Blocks.

@@ -9,13 +9,14 @@ use weft_machine::rt;
 use weft_store::volume::{Before, Error as VolumeError, Store};
 
 use super::{Group, lock};
+use crate::serve::replica::error::{Error, Unlent};
 use crate::serve::replica::{Member, setup};
 
 impl Group {
     /// The source is about to grow: gives all of its volumes on this side room for that, or none.
-    pub async fn lend(&self, sizes: &[u64]) -> Result<(), String> {
+    pub async fn lend(&self, sizes: &[u64]) -> Result<(), Error> {
         if sizes.len() != self.members.len() {
-            return Err("the number of volumes and that of their sizes differ".into());
+            return Err(Error::Sizes);
         }
         self.keep_what_is_used();
         let lent = lock(&self.lent).clone();
@@ -53,12 +54,12 @@ fn lend_all(
     members: &[Arc<Member>],
     sizes: &[u64],
     lent: &BTreeMap<usize, Before>,
-) -> Result<BTreeMap<usize, Before>, String> {
+) -> Result<BTreeMap<usize, Before>, Unlent> {
     // Unused earlier growth counts as free, and as taken again.
     let mut wanted: BTreeMap<Store, (u64, u64)> = BTreeMap::new();
     let mut longer = BTreeMap::new();
     for (i, (member, size)) in members.iter().zip(sizes).enumerate() {
-        let wrong = |e: VolumeError| format!("volume {}: {e}", member.name);
+        let wrong = |e: VolumeError| Unlent::Volume(member.fault(e));
         let before = member.growth.before().map_err(wrong)?;
         if *size > before.size {
             longer.insert(i, before);
@@ -79,7 +80,7 @@ fn lend_all(
         done.insert(i, before);
         if let Err(e) = member.growth.grow(*size) {
             give_back(members, done);
-            return Err(format!("volume {}: {e}", member.name));
+            return Err(member.fault(e).into());
         }
     }
     Ok(done)

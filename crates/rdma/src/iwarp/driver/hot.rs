@@ -13,7 +13,7 @@ use std::rc::Weak;
 
 use weft_machine::rt::Poller;
 
-use super::driver::Link;
+use super::Link;
 
 /// Connections of a core that may be hot at the same time.
 const MAX_HOT: usize = 2;

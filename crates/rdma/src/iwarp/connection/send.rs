@@ -17,15 +17,15 @@ use weft_wire::mpa::Shift;
 use weft_wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, ReadRequest};
 use weft_wire::{ddp, mpa, rdmap};
 
-use super::connection::{Connection, PendingRead, State};
-use super::frame::{Next, Out};
-use super::setup::{Agreed, Opening, Role};
-use super::terminate::Refused;
+use super::{Connection, PendingRead, State};
+use crate::iwarp::frame::{Next, Out};
+use crate::iwarp::setup::{Agreed, Opening, Role};
+use crate::iwarp::terminate::Refused;
 use crate::verbs::{Caps, Done, PostError, Segment, Stag, Work, add, tally};
 
 /// Output is framed in batches of about this many bytes: one gather write, and small enough that the bytes that the CRC
 /// has read are still in the second-level cache when the socket copies them.
-pub(super) const BATCH_BYTES: usize = 256 << 10;
+pub(in crate::iwarp) const BATCH_BYTES: usize = 256 << 10;
 /// A batch of small messages ends early at this many pieces, which one gather write takes.
 const BATCH_PIECES: usize = 128;
 /// It also ends at this many bytes between payloads: an idle connection keeps the room for them.
@@ -33,7 +33,7 @@ const BATCH_SMALL_BYTES: usize = 8 << 10;
 /// Payload per FPDU when markers are on: the marker's back pointer has 16 bits.
 const MARKED_PAYLOAD: usize = 32 << 10;
 /// The longest payload that the 16-bit length field leaves after the longer of the two headers.
-pub(super) const MAX_FPDU_PAYLOAD: usize = u16::MAX as usize - ddp::UNTAGGED_LEN;
+pub(in crate::iwarp) const MAX_FPDU_PAYLOAD: usize = u16::MAX as usize - ddp::UNTAGGED_LEN;
 /// File payload is read in pieces of this many FPDUs.
 const FILE_FPDUS: usize = 4;
 /// Payload that may stay in its file does so from this length on; below, the copy costs less than the system calls.
@@ -42,10 +42,10 @@ const STAY_MIN: usize = 20 << 10;
 const WARM_FPDUS: usize = 16;
 
 /// The sending half of a connection.
-pub(super) struct Tx {
-    pub(super) out: Out,
+pub(in crate::iwarp) struct Tx {
+    pub(in crate::iwarp) out: Out,
     /// Whether FPDUs may be sent yet (RFC 5044 7.1.2 rule 4).
-    pub(super) may_send: bool,
+    pub(in crate::iwarp) may_send: bool,
     queue: VecDeque<Queued>,
     current: Option<Message>,
     responses: VecDeque<Response>,
@@ -82,7 +82,7 @@ impl Queued {
 }
 
 /// An admitted Read of the peer.
-pub(super) struct Response {
+pub(in crate::iwarp) struct Response {
     request: ReadRequest,
     /// For the Terminate, if the region goes away meanwhile.
     header: ddp::Header,
@@ -115,7 +115,7 @@ struct Source {
 }
 
 /// What the driver must do with a range of a file.
-pub(super) enum FileNeed {
+pub(in crate::iwarp) enum FileNeed {
     /// Read it into memory and hand it over, with the CRC32C of each whole `piece` if that costs nothing extra.
     Read { range: FileRange, piece: Option<usize> },
     /// Bring it into the page cache.
@@ -197,7 +197,7 @@ struct End {
 }
 
 impl Tx {
-    pub(super) fn new(agreed: &Agreed, fpdu_payload: usize) -> Tx {
+    pub(in crate::iwarp) fn new(agreed: &Agreed, fpdu_payload: usize) -> Tx {
         let most = if agreed.markers { MARKED_PAYLOAD } else { MAX_FPDU_PAYLOAD };
         Tx {
             out: Out::new(agreed.crc, agreed.markers),
@@ -218,7 +218,7 @@ impl Tx {
     }
 
     /// Queues a Send, Write or Read after the checks that can be made locally.
-    pub(super) fn post(&mut self, work: Work, caps: &Caps) -> Result<(), (PostError, Work)> {
+    pub(in crate::iwarp) fn post(&mut self, work: Work, caps: &Caps) -> Result<(), (PostError, Work)> {
         if self.posted >= caps.max_send_work {
             return Err((PostError::QueueFull, work));
         }
@@ -242,12 +242,12 @@ impl Tx {
     }
 
     /// Queues a Read Response that we owe the peer. The caller has checked the IRD.
-    pub(super) fn respond(&mut self, request: ReadRequest, header: ddp::Header, bytes: Bytes) {
+    pub(in crate::iwarp) fn respond(&mut self, request: ReadRequest, header: ddp::Header, bytes: Bytes) {
         self.responses.push_back(Response { request, header, bytes });
     }
 
     /// Responses owed, including the one under way: these count against the IRD.
-    pub(super) fn responses(&self) -> usize {
+    pub(in crate::iwarp) fn responses(&self) -> usize {
         let current = matches!(self.current, Some(Message { kind: Kind::Response { .. }, .. }));
         self.responses.len().saturating_add(usize::from(current))
     }
@@ -267,19 +267,19 @@ impl Tx {
     }
 
     /// Sends the peer something to react to, unless more is on its way anyway.
-    pub(super) fn nudge(&mut self) {
+    pub(in crate::iwarp) fn nudge(&mut self) {
         if self.drained() {
             self.empty_write();
         }
     }
 
     /// Nothing is left to send.
-    pub(super) fn drained(&self) -> bool {
+    pub(in crate::iwarp) fn drained(&self) -> bool {
         self.out.is_empty() && self.current.is_none() && self.responses.is_empty() && self.queue.is_empty()
     }
 
     /// Drops everything that is not framed; returns the ids that were not completed, in order.
-    pub(super) fn flush(&mut self) -> Vec<u64> {
+    pub(in crate::iwarp) fn flush(&mut self) -> Vec<u64> {
         self.responses.clear();
         self.reading = false;
         let ends = self.ends.drain(..).map(|end| end.id);
@@ -296,7 +296,7 @@ impl Tx {
     }
 
     /// Removes the Reads that were not requested yet from the queue.
-    pub(super) fn drop_queued_reads(&mut self) -> Vec<u64> {
+    pub(in crate::iwarp) fn drop_queued_reads(&mut self) -> Vec<u64> {
         let (reads, rest): (VecDeque<_>, VecDeque<_>) =
             self.queue.drain(..).partition(|queued| matches!(queued, Queued::Read { .. }));
         self.queue = rest;
@@ -305,12 +305,12 @@ impl Tx {
     }
 
     /// A completed or failed Read frees its slot in the queue.
-    pub(super) fn read_done(&mut self) {
+    pub(in crate::iwarp) fn read_done(&mut self) {
         self.posted = self.posted.saturating_sub(1);
     }
 
     /// Removes the oldest Write to `stag` from the work to be flushed.
-    pub(super) fn forget_write_to(&mut self, stag: Stag) -> Option<u64> {
+    pub(in crate::iwarp) fn forget_write_to(&mut self, stag: Stag) -> Option<u64> {
         if let Some(at) = self.ends.iter().position(|end| end.write == Some(stag)) {
             return self.ends.remove(at).map(|end| end.id);
         }
@@ -321,14 +321,14 @@ impl Tx {
     }
 
     /// Removes the message that is being framed.
-    pub(super) fn forget_current(&mut self) -> Option<u64> {
+    pub(in crate::iwarp) fn forget_current(&mut self) -> Option<u64> {
         self.reading = false;
         self.current.take().and_then(|message| message.id())
     }
 
     /// Whether a response that is not completely framed reads from a buffer; if so, its progress, for the Terminate.
     /// All such responses are dropped.
-    pub(super) fn read_cut_off(&mut self, from: impl Fn(&Bytes) -> bool) -> Option<Refused> {
+    pub(in crate::iwarp) fn read_cut_off(&mut self, from: impl Fn(&Bytes) -> bool) -> Option<Refused> {
         let mut first = None;
         if let Some(Message { kind: Kind::Response { request, header }, done, source, .. }) = &self.current
             && source.chain.iter().any(&from)
@@ -390,7 +390,7 @@ impl Message {
 
 impl Connection {
     /// The initiator's indication that it is ready to receive, before anything that the user posts (RFC 6581 9.2).
-    pub(super) fn open_with(&mut self, opening: Opening) {
+    pub(in crate::iwarp) fn open_with(&mut self, opening: Opening) {
         let nowhere = Segment { stag: Stag(0), offset: 0, len: 0 };
         match opening {
             Opening::Write => self.tx.empty_write(),
@@ -405,7 +405,7 @@ impl Connection {
     }
 
     /// Frames the next batch once the socket has the last one, or adds to one that has not started.
-    pub(super) fn pump(&mut self) {
+    pub(in crate::iwarp) fn pump(&mut self) {
         if !self.tx.out.is_fresh() || !self.tx.may_send || matches!(self.state, State::Ended(_)) {
             return;
         }
@@ -418,17 +418,17 @@ impl Connection {
     }
 
     /// Whether there is nothing to send next.
-    pub(super) fn nothing_to_send(&self) -> bool {
+    pub(in crate::iwarp) fn nothing_to_send(&self) -> bool {
         self.tx.out.is_empty()
     }
 
     /// What to send next, in up to `slices.len()` pieces.
-    pub(super) fn next_out<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Next<'a> {
+    pub(in crate::iwarp) fn next_out<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Next<'a> {
         self.tx.out.next(slices)
     }
 
     /// The socket took `n` bytes.
-    pub(super) fn sent(&mut self, n: usize, now: Time) {
+    pub(in crate::iwarp) fn sent(&mut self, n: usize, now: Time) {
         self.tx.out.advance(n);
         add(&mut self.tx.sent, n as u64);
         self.nudge.sent(now);
@@ -448,7 +448,7 @@ impl Connection {
     }
 
     /// The next piece of a file that the current message needs; the driver answers with `file_read` or `file_warm`.
-    pub(super) fn wants_file(&mut self) -> Option<FileNeed> {
+    pub(in crate::iwarp) fn wants_file(&mut self) -> Option<FileNeed> {
         let more = !self.tx.reading && self.tx.out.is_fresh() && self.tx.batch_open();
         let message = self.tx.current.as_mut().filter(|_| more)?;
         let source = &mut message.source;
@@ -471,7 +471,7 @@ impl Connection {
     }
 
     /// The bytes of [`FileNeed::Read`], and the checksums of their first pieces, as many as are known.
-    pub(super) fn file_read(&mut self, read: io::Result<(Bytes, Vec<u32>)>, now: Time) {
+    pub(in crate::iwarp) fn file_read(&mut self, read: io::Result<(Bytes, Vec<u32>)>, now: Time) {
         // The stream may have ended meanwhile.
         if !std::mem::take(&mut self.tx.reading) {
             return;
@@ -490,7 +490,7 @@ impl Connection {
     }
 
     /// All bytes of [`FileNeed::Warm`] are in the page cache.
-    pub(super) fn file_warm(&mut self, warm: io::Result<usize>, now: Time) {
+    pub(in crate::iwarp) fn file_warm(&mut self, warm: io::Result<usize>, now: Time) {
         if !std::mem::take(&mut self.tx.reading) {
             return;
         }

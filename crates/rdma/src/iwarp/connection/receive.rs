@@ -26,11 +26,11 @@ use weft_wire::{ddp, ddp::Header};
 
 use self::marked::Marked;
 use self::ring::Ring;
-use super::ahead::{GUESSES, Gaps, NO_GAPS, Plan};
-use super::connection::{Connection, PendingRead, State};
-use super::regions::{RegionPosition, Regions};
-use super::setup::{Agreed, Role};
-use super::terminate::{Fault, Refused};
+use super::{Connection, PendingRead, State};
+use crate::iwarp::ahead::{GUESSES, Gaps, NO_GAPS, Plan};
+use crate::iwarp::regions::{RegionPosition, Regions};
+use crate::iwarp::setup::{Agreed, Role};
+use crate::iwarp::terminate::{Fault, Refused};
 use crate::verbs::{Done, Stag, add, tally};
 
 /// Staging of a connection that has received little: room for any header, and for a short message.
@@ -50,22 +50,22 @@ const DIRECT_MIN: usize = 8 << 10;
 const CRC_STEP: usize = 4096;
 
 /// Bytes of staging that a connection starts with.
-pub(super) fn first_staging(agreed: &Agreed) -> usize {
+pub(in crate::iwarp) fn first_staging(agreed: &Agreed) -> usize {
     // A stream with markers is staged whole.
     if agreed.marked { STAGING_CRC } else { STAGING_FIRST }
 }
 
 /// A request for more staging; see [`Connection::staging_wanted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Staging {
+pub(in crate::iwarp) struct Staging {
     /// Room in bytes.
-    pub(super) bytes: usize,
+    pub(in crate::iwarp) bytes: usize,
     /// Nothing can be received without it; otherwise it only saves system calls.
-    pub(super) needed: bool,
+    pub(in crate::iwarp) needed: bool,
 }
 
 /// The receiving half of a connection.
-pub(super) struct Rx {
+pub(in crate::iwarp) struct Rx {
     ring: Ring,
     /// The ring was full: more arrived at once than it can hold.
     was_full: bool,
@@ -78,11 +78,11 @@ pub(super) struct Rx {
     crc: bool,
     phase: Phase,
     /// Posted receive buffers, oldest first.
-    pub(super) recvs: VecDeque<(u64, Buf)>,
+    pub(in crate::iwarp) recvs: VecDeque<(u64, Buf)>,
     /// Bytes received so far of the message in the first of them.
-    pub(super) recv_filled: usize,
-    pub(super) send_msn: u32,
-    pub(super) read_msn: u32,
+    pub(in crate::iwarp) recv_filled: usize,
+    pub(in crate::iwarp) send_msn: u32,
+    pub(in crate::iwarp) read_msn: u32,
     /// An empty Send as the very first message is not delivered to the user.
     empty_send_opens: bool,
     /// The predicted payloads that `recv_slots` gave room for, beyond the current one.
@@ -98,7 +98,7 @@ const MAX_SLOTS: usize = 2 * GUESSES + 3;
 const BEHIND_PLAN: usize = 64;
 
 /// Where the next received bytes go, in this order. No slot is empty.
-pub(super) struct Slots<'a> {
+pub(in crate::iwarp) struct Slots<'a> {
     slots: [IoSliceMut<'a>; MAX_SLOTS],
     used: usize,
 }
@@ -180,7 +180,7 @@ enum Target {
 type Refusal = (Fault, Option<Refused>);
 
 impl Rx {
-    pub(super) fn new(agreed: &Agreed, staging: Buf) -> Rx {
+    pub(in crate::iwarp) fn new(agreed: &Agreed, staging: Buf) -> Rx {
         assert!(!agreed.marked || staging.capacity() >= mpa::MAX_FPDU, "staging holds a whole FPDU");
         Rx {
             ring: Ring::new(staging),
@@ -203,14 +203,14 @@ impl Rx {
     }
 
     /// Whether the stream would be cut inside a segment if it ended now.
-    pub(super) fn inside_fpdu(&self) -> bool {
+    pub(in crate::iwarp) fn inside_fpdu(&self) -> bool {
         self.ring.len() > 0
             || !matches!(self.phase, Phase::Header)
             || self.marked.as_ref().is_some_and(|marked| !marked.is_empty())
     }
 
     /// The stream has ended: staged bytes are dropped.
-    pub(super) fn discard(&mut self) {
+    pub(in crate::iwarp) fn discard(&mut self) {
         self.ring.clear();
         self.marked.iter_mut().for_each(Marked::clear);
         self.phase = Phase::Header;
@@ -228,7 +228,7 @@ impl Rx {
 impl Connection {
     /// [`Connection::recv_slots`] if that is one piece of memory: with CRCs on, between two messages, while only
     /// messages are expected from the peer. Cheaper for a caller that polls often.
-    pub(super) fn recv_room(&mut self) -> Option<&mut [u8]> {
+    pub(in crate::iwarp) fn recv_room(&mut self) -> Option<&mut [u8]> {
         let one = matches!(self.rx.phase, Phase::Header)
             && self.rx.ring.len() == 0
             && self.is_all_staged()
@@ -246,7 +246,7 @@ impl Connection {
     }
 
     /// The staging that would be better than the current ring. While it is needed, nothing may be received.
-    pub(super) fn staging_wanted(&self) -> Option<Staging> {
+    pub(in crate::iwarp) fn staging_wanted(&self) -> Option<Staging> {
         let Rx { ring, was_full, most_staging, lacking, .. } = &self.rx;
         let needed = *lacking > 0 && ring.len() == ring.capacity();
         let wanted = (needed || *was_full) && ring.capacity() < *most_staging && self.ended().is_none();
@@ -257,7 +257,7 @@ impl Connection {
     }
 
     /// Replaces the staging by a larger buffer.
-    pub(super) fn stage_in(&mut self, buf: Buf) {
+    pub(in crate::iwarp) fn stage_in(&mut self, buf: Buf) {
         if buf.capacity() > self.rx.ring.capacity() {
             self.rx.ring.move_to(buf);
             self.rx.was_full = false;
@@ -265,7 +265,7 @@ impl Connection {
     }
 
     /// Where the next received bytes go. There is always room for at least one byte, unless more staging is needed.
-    pub(super) fn recv_slots(&mut self) -> Slots<'_> {
+    pub(in crate::iwarp) fn recv_slots(&mut self) -> Slots<'_> {
         if self.rx.marked.is_some() {
             return self.rx.marked_slots();
         }
@@ -329,7 +329,7 @@ impl Connection {
     }
 
     /// `n` bytes arrived in the slots that `recv_slots` gave last; nothing else was called in between.
-    pub(super) fn received(&mut self, n: usize, now: Time) {
+    pub(in crate::iwarp) fn received(&mut self, n: usize, now: Time) {
         if matches!(self.state, State::Ended(_)) {
             // Discarded: the ring was offered and stays empty.
             return;

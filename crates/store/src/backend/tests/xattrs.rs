@@ -69,11 +69,11 @@ fn links_have_no_extended_attributes() {
         refused!(vfs.get_xattr(l, b"a").await, Error::NoXattr);
         refused!(vfs.remove_xattr(l, b"a").await, Error::NoXattr);
         assert!(vfs.list_xattrs(l).await.unwrap().is_empty());
-        let beside = vfs.beside(l).await.unwrap();
-        assert_eq!((beside.xattrs, beside.xattr_bytes), (0, 0));
-        let (entries, _) = vfs.readdir_beside(ROOT, 0, 10).await.unwrap();
+        let summary = vfs.xattr_summary(l).await.unwrap();
+        assert_eq!((summary.count, summary.bytes), (0, 0));
+        let (entries, _) = vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap();
         for entry in entries {
-            assert_eq!(entry.beside.unwrap().xattrs, u32::from(entry.name == b"f"));
+            assert_eq!(entry.xattrs.unwrap().count, u32::from(entry.name == b"f"));
         }
     });
 }
@@ -85,24 +85,27 @@ fn dos_attributes_are_kept_and_listed() {
         file(&vfs, ROOT, "g").await;
         let born = Some(Timestamp { secs: 1_000_000_000, nanos: 100 });
         let dos = Dos { attributes: 0x22, born, changed: None };
-        assert_eq!(vfs.beside(f).await.unwrap(), Beside::default());
+        assert_eq!(vfs.xattr_summary(f).await.unwrap(), XattrSummary::default());
         vfs.set_dos(f, None, dos).await.unwrap();
         vfs.set_xattr(f, b"color", b"blue", SetXattr::Either).await.unwrap();
-        let beside = Beside { dos: Some(dos), xattrs: 1, xattr_bytes: 9 };
-        assert_eq!(vfs.beside(f).await.unwrap(), beside);
-        let (entries, _) = vfs.readdir_beside(ROOT, 0, 10).await.unwrap();
+        let summary = XattrSummary { dos: Some(dos), count: 1, bytes: 9 };
+        assert_eq!(vfs.xattr_summary(f).await.unwrap(), summary);
+        let (entries, _) = vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap();
         assert_eq!(entries.len(), 2);
         for entry in entries {
-            assert_eq!(entry.beside, Some(if entry.name == b"f" { beside } else { Beside::default() }));
+            assert_eq!(
+                entry.xattrs,
+                Some(if entry.name == b"f" { summary } else { XattrSummary::default() })
+            );
         }
         let (entries, _) = vfs.readdir(ROOT, 0, 10).await.unwrap();
-        assert!(entries.iter().all(|entry| entry.beside.is_none()));
+        assert!(entries.iter().all(|entry| entry.xattrs.is_none()));
         // They move with the file, and are deleted with it.
         vfs.rename(at(ROOT, b"f"), at(ROOT, b"h"), false).await.unwrap();
-        assert_eq!(vfs.beside(f).await.unwrap().dos, Some(dos));
+        assert_eq!(vfs.xattr_summary(f).await.unwrap().dos, Some(dos));
         vfs.remove(ROOT, b"h").await.unwrap();
         let again = file(&vfs, ROOT, "f").await.node;
-        assert_eq!(vfs.beside(again).await.unwrap(), Beside::default());
+        assert_eq!(vfs.xattr_summary(again).await.unwrap(), XattrSummary::default());
     });
 }
 

@@ -1,0 +1,54 @@
+//! The byte-range locks of an open file, and how their loss is noticed. `locking` sends LOCK and LOCKU.
+//!
+//! See RFC 8881 8.2.2 (state ids) and 9.1.2 (their use by READ and WRITE).
+//! Each open file is a lock owner of its own. Its first LOCK names that owner (open_to_lock_owner4) and returns the
+//! state id of the owner's locks, which later requests use.
+//!
+//! The locks end when the server loses the open: it has restarted, or has not heard from this client for a lease
+//! period. They are not reclaimed. The file then refuses to be read, written, locked or unlocked ([`Error::LocksLost`]),
+//! because others may have changed what the caller believes to be locked. READs and WRITEs carry the locks' state id, so
+//! the server refuses also one that is under way when the locks are lost.
+
+use std::cell::{Cell, RefCell};
+
+use futures_util::lock::Mutex;
+use weft_wire::nfs4::Stateid;
+
+use crate::client::locks::LockedRanges;
+
+/// The locks of one open file.
+#[derive(Default)]
+pub(super) struct Locks {
+    /// The state id of the owner's locks, once there were any. Its seqid is zero, which names the current one (8.2.2): a
+    /// LOCK that was given up may have incremented it.
+    pub(super) stateid: Cell<Option<Stateid>>,
+    /// What is locked; what was locked, if the locks are lost.
+    pub(super) held: RefCell<LockedRanges>,
+    lost: Cell<bool>,
+    /// Held while a LOCK or LOCKU is unanswered: the server carries them out in the order in which `held` changes.
+    pub(super) turn: Mutex<()>,
+}
+
+impl Locks {
+    /// Whether the caller believes to hold locks that the server has lost.
+    pub fn are_lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    pub fn are_held(&self) -> bool {
+        !self.lost.get() && !self.held.borrow().is_empty()
+    }
+
+    /// The state id for READ and WRITE while a range is locked, even if that lock is lost.
+    pub fn in_use(&self) -> Option<Stateid> {
+        self.stateid.get().filter(|_| !self.held.borrow().is_empty())
+    }
+
+    /// The server does not know the state id, or has opened the file anew.
+    pub fn forgotten(&self) {
+        match self.held.borrow().is_empty() {
+            true => self.stateid.set(None),
+            false => self.lost.set(true),
+        }
+    }
+}

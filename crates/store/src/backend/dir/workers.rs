@@ -1,0 +1,85 @@
+//! Carries out an operation on workers, because its file system may block.
+
+use std::sync::Arc;
+
+use weft_machine::file::busy::{self, Unlocked};
+use weft_machine::file::system::FileSystem;
+
+use super::Folder;
+use super::lookup::Looked;
+use super::site::Site;
+use crate::vfs::{DirName, Error, Op, Outcome};
+
+impl Folder {
+    /// Runs an operation on workers.
+    pub(super) async fn on_workers(
+        self: Arc<Folder>,
+        system: Arc<FileSystem>,
+        op: Op,
+    ) -> Result<Outcome, Error> {
+        let site = Site::Workers(system.clone());
+        match op {
+            Op::SyncDir { dir } => {
+                let sync = move || Ok::<_, Error>(self.sync_dir(dir)?()?);
+                system.data(sync).await?.map(|()| Outcome::Done)
+            }
+            Op::SyncAll { node } => {
+                system.data(move || self.sync_all(node)()).await??;
+                Ok(Outcome::Done)
+            }
+            Op::Find { stable } => self.find(&site, stable).await.map(Outcome::Attr),
+            Op::Lookup { dir, name, fold_case } => {
+                let wanted = name.clone();
+                match self.step(&site, move |folder| folder.lookup(dir, &wanted, fold_case)).await? {
+                    Looked::Found(attr) => Ok(Outcome::Attr(attr)),
+                    Looked::Unread { .. } => self.search_folded(&site, dir, &name).await.map(Outcome::Attr),
+                }
+            }
+            op => self.whole(&site, op).await,
+        }
+    }
+
+    /// Runs an operation in one step. If another worker has claimed a file, the task waits here, because waiting in
+    /// the kernel would occupy a place.
+    async fn whole(self: &Arc<Folder>, site: &Site, mut op: Op) -> Result<Outcome, Error> {
+        loop {
+            let (unlocked, is_all) = match Unlocked::all() {
+                Some(unlocked) => (unlocked, true),
+                None => {
+                    let locks;
+                    (locks, op) = self.step(site, move |folder| Ok((folder.locks(&op), op))).await?;
+                    (busy::shared(locks).await, false)
+                }
+            };
+            let done = self.step(site, move |folder| {
+                // Meanwhile its names may have been given to other files.
+                if !is_all && !unlocked.covers(&folder.locks(&op)) {
+                    return Ok(Err(op));
+                }
+                folder.settle(&op);
+                let done = folder.carry_out(op, &unlocked)?;
+                drop(unlocked);
+                if let Some(ending) = done.ending {
+                    // When this is answered the space is free, unless a client has the file open.
+                    ending.close();
+                }
+                Ok(Ok(done.outcome))
+            });
+            match done.await? {
+                Ok(outcome) => return Ok(outcome),
+                Err(again) => op = again,
+            }
+        }
+    }
+
+    /// Closes descriptors before a name is removed: on some file systems an open file prevents the removal of its
+    /// folder.
+    fn settle(&self, op: &Op) {
+        if let Op::Remove { dir, .. } | Op::Rmdir { dir, .. } | Op::Rename { to: DirName { dir, .. }, .. } =
+            op
+            && let Ok(system) = self.system_of(*dir)
+        {
+            system.settle();
+        }
+    }
+}
