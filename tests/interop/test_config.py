@@ -119,7 +119,7 @@ class Configured(unittest.TestCase):
             done = weft.run(weft.WEFT, *command, check=False)
             self.assertEqual(done.returncode, 2, done.stderr)
             said = done.stderr
-            self.assertIn(f"{self.path}:6:1: listeners.smb_prot: there is no such key; did you mean listeners.smb_port?", said)
+            self.assertIn(f"{self.path}:6:1: listeners.smb_prot: unknown key; did you mean listeners.smb_port?", said)
             self.assertRegex(said, r"weft\.toml:13:15: nfs\.root_squash: write true or false, not an integer")
             self.assertRegex(said, r'weft\.toml:21:11: shares\."Old things"\.encrypt: write true or false')
         # A rule between keys.

@@ -127,7 +127,7 @@ pub(crate) enum Command {
     /// Use RDMA without storage: check data, measure, list providers
     #[command(subcommand)]
     Rdma(Rdma),
-    /// Write, check and show configuration files of weft serve
+    /// Write, check and show the configuration of weft serve
     Config(Config),
     /// Write the manual pages into a folder
     Man(Man),

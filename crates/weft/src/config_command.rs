@@ -1,4 +1,4 @@
-//! `weft config`: writes an example of a configuration file, checks one, and shows what is in effect.
+//! `weft config`: writes an example of a configuration file, checks a file, and shows the effective values.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use crate::args::{Config, ConfigCommand, Serve};
 use crate::config::reference::{self, Effective};
 use crate::config::{self, ServeConfig, find};
 use crate::fault::{self, Misuse};
-use crate::out::path_name;
+use crate::out::{ShellCommand, path_name};
 
 /// Runs the command.
 pub(crate) fn run(args: Config) -> Result<ExitCode, Failure> {
@@ -23,7 +23,7 @@ pub(crate) fn run(args: Config) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The configuration of these options, and of the file that they name or that is the default.
+/// The configuration from these options and from the file that they name, or the default file.
 pub(crate) fn requested(args: Serve) -> Result<ServeConfig, Failure> {
     let base = find::read_for(args.config.as_deref(), args.names_served())?;
     Ok(args.config_over(base)?)
@@ -35,14 +35,15 @@ fn init(file: Option<&Path>) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     crate::local::create(path, reference::example().as_bytes())?;
-    say!("wrote {}; edit it, then: weft config check {0}", path_name(path))?;
+    let check = ShellCommand::new("weft config check").operand(path);
+    say!("wrote {}; edit it, then run: {check}", path_name(path))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let default = find::default_file();
     let no_file =
-        || Misuse::new("neither XDG_CONFIG_HOME nor HOME is set: name a file, weft config check FILE");
+        || Misuse::new("neither XDG_CONFIG_HOME nor HOME is set: name a file with weft config check FILE");
     let path = file.or(default.as_deref()).ok_or_else(no_file)?;
     let config = match config::read(path) {
         Ok(config) => config,
@@ -83,10 +84,10 @@ fn show(args: Serve) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Longer lines do not move the column of the sources.
+/// Longer lines do not move the column of origins.
 const WIDEST: usize = 60;
 
-/// A value as a file has it.
+/// A value as written in a file.
 fn line(one: &Effective) -> String {
     match &one.value {
         Some(value) => format!("{} = {value}", one.key),

@@ -10,8 +10,7 @@ use super::Serve;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  weft config init weft.toml\n  weft config check weft.toml\n  \
 weft config show --config weft.toml --smb-port 445\n  weft serve --config weft.toml\n\n\
-Without a file, the default one is used: $XDG_CONFIG_HOME/weft/weft.toml, or ~/.config/weft/weft.toml; as root \
-/etc/weft/weft.toml.")]
+The default file is $XDG_CONFIG_HOME/weft/weft.toml or ~/.config/weft/weft.toml, for root /etc/weft/weft.toml.")]
 pub(crate) struct Config {
     /// What to do
     #[command(subcommand)]
@@ -21,22 +20,22 @@ pub(crate) struct Config {
 /// A command of `weft config`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ConfigCommand {
-    /// Print an example with every key in a comment, or write it to a new file
+    /// Print an example file with every key in a comment, or write it to a new file
     Init(ConfigInit),
-    /// Check a file, and report everything that is wrong with it
+    /// Check a file and report every error, with line and column
     Check(ConfigCheck),
-    /// Print every value in effect, and where it was written, for the same options as weft serve
+    /// Print every effective value and its origin; takes the options of weft serve
     #[command(after_help = "Examples:\n  weft config show --config weft.toml\n  \
 weft config show --config weft.toml --smb-port 445")]
     Show(Box<Serve>),
-    /// Print the description of all keys, as Markdown
+    /// Describe all keys, in Markdown
     Reference,
 }
 
 /// `weft config init`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ConfigInit {
-    /// The file, which must not exist; without it, the example is printed
+    /// New file to write; without it, the example is printed
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
@@ -44,7 +43,7 @@ pub(crate) struct ConfigInit {
 /// `weft config check`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ConfigCheck {
-    /// The file [default: that of weft serve]
+    /// File to check [default: the file that weft serve reads]
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
 }

@@ -28,14 +28,14 @@ weft serve --volume vol1 --nbd\n  weft serve --config weft.toml\n\n\
 A share is named after its folder. The password comes from WEFT_PASSWORD, is asked for on a terminal, or is generated and printed.\n\
 NFS and NBD have no passwords: they are served only if --nfs-port, --nfs-rdma-port or an --nbd option is given.")]
 pub(crate) struct Serve {
-    /// Read the configuration from this file (weft config); other options override it. Without this option and
-    /// without DIR, --ram and --volume: $XDG_CONFIG_HOME/weft/weft.toml or ~/.config/weft/weft.toml, as root
-    /// /etc/weft/weft.toml, if it exists
-    // It is in each group that an option requires a member of: the file may have what the option requires, which
-    // `ServeConfig::check` knows.
+    /// Read the configuration from this file (see weft config); options override it [default if DIR, --ram and
+    /// --volume are missing too: $XDG_CONFIG_HOME/weft/weft.toml or ~/.config/weft/weft.toml, for root
+    /// /etc/weft/weft.toml]
+    // It is a member of each group that an option requires, because the file may contain what the option requires.
+    // `ServeConfig::check` verifies that.
     #[arg(long, value_name = "FILE", groups = ["volumes", "door", "nfs", "nfs_tcp"])]
     pub config: Option<PathBuf>,
-    /// What the user has given; `None` is everything. Only that overrides a file
+    /// The arguments that the user has given, which override a file; `None` means all
     #[arg(skip)]
     pub typed: Option<BTreeSet<String>>,
     /// Folders to share, each under its own name

@@ -4,6 +4,7 @@
 //! reported before anything is bound. Folders and volumes are not opened, because a second server may have them, and
 //! nothing is bound.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,9 @@ use weft_store::snapshots::Snapshots;
 use zeroize::Zeroizing;
 
 use super::error::Give;
-use super::key::{self, Key, OfShare};
+use super::key::{self, Key, OfShare, Origin};
 use super::share::{MAX_NAME_CHARS, real_folder};
+use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, Problem, ServeConfig,
     ShareConfig, ShareSource, ports,
@@ -145,6 +147,15 @@ impl ServeConfig {
         ConfigError::new(self.sources.clone(), key, problem)
     }
 
+    /// A key with its value, as an option and a file have it.
+    fn with_value(&self, key: &Key, typed: impl fmt::Display, in_file: Option<String>) -> Key {
+        match (self.sources.origin_of(key), in_file) {
+            (Origin::File, Some(value)) => key.with(value),
+            (Origin::File, None) => key.clone(),
+            (Origin::Flags, _) => key.with(typed),
+        }
+    }
+
     /// Whether there is something for users who log on.
     fn serves_files(&self) -> bool {
         !self.shares.is_empty() || self.replication.enabled
@@ -161,7 +172,7 @@ impl ServeConfig {
             true => Ok(()),
             false => {
                 let problem = Problem::Size { least: MIN_BUFFERS_BYTES, most: memory };
-                Err(self.wrong(key::BUFFERS.with(buffers), problem))
+                Err(self.wrong(self.with_value(&key::BUFFERS, buffers, Size::show(&buffers)), problem))
             }
         }
     }
@@ -180,9 +191,9 @@ impl ServeConfig {
         if self.limits.spin <= MAX_SPIN {
             return Ok(());
         }
-        let micros = |duration: Duration| duration.as_micros();
-        let problem = Problem::Range { least: 0, most: micros(MAX_SPIN) };
-        Err(self.wrong(key::SPIN.with(micros(self.limits.spin)), problem))
+        let (spin, problem) = (self.limits.spin, Problem::Duration { most: MAX_SPIN });
+        let key = self.with_value(&key::SPIN, spin.as_micros(), DurationText::show(&spin));
+        Err(self.wrong(key, problem))
     }
 
     fn check_congestion(&self) -> Result<(), ConfigError> {

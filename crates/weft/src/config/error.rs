@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use weft_machine::net::TlsError;
 use weft_store::snapshots::BadPattern;
@@ -49,6 +50,8 @@ pub(crate) enum Problem {
     Pattern(BadPattern),
     /// A number out of range.
     Range { least: u128, most: u128 },
+    /// A duration that is too long. Its option takes microseconds.
+    Duration { most: Duration },
     /// A size out of range.
     Size { least: u64, most: u64 },
     /// The kernel does not offer this congestion control.
@@ -124,6 +127,7 @@ impl ConfigError {
             | Problem::Unfit(_)
             | Problem::Pattern(_)
             | Problem::Range { .. }
+            | Problem::Duration { .. }
             | Problem::Size { .. }
             | Problem::Congestion(_)
             | Problem::SamePort { .. }
@@ -144,7 +148,7 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Wrong { sources, key, problem } = &*self.0;
         let origin = sources.origin_of(key);
-        match sources.place_of(key) {
+        match sources.position_of(key) {
             Some((file, Some(position))) => write!(f, "{}:{position}: ", path_name(file))?,
             Some((file, None)) => write!(f, "{}: ", path_name(file))?,
             None => {}
@@ -192,6 +196,10 @@ impl fmt::Display for ConfigError {
             Problem::Unfit(why) => write!(f, "{key}: {why}"),
             Problem::Pattern(why) => write!(f, "{key}: {why}"),
             Problem::Range { least, most } => write!(f, "{key}: write a number from {least} to {most}"),
+            Problem::Duration { most } => match origin {
+                Origin::Flags => write!(f, "{key}: write a number from 0 to {}", most.as_micros()),
+                Origin::File => write!(f, "{key}: write a duration of at most {most:?}"),
+            },
             Problem::Size { least, most } => write!(
                 f,
                 "{key}: write a size from {} to {}",
@@ -210,7 +218,9 @@ impl fmt::Display for ConfigError {
                 Origin::Flags => {
                     f.write_str("nothing to serve: give a folder, --ram, --volume or --config FILE")
                 }
-                Origin::File => f.write_str("nothing to serve: there is neither a share nor a volume"),
+                Origin::File => {
+                    f.write_str("nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])")
+                }
             },
             Problem::NotOneUser => write!(f, "{key}: configure exactly one user, with a name"),
             Problem::NothingByRdma => write!(

@@ -1,4 +1,4 @@
-//! Reads a configuration from a TOML file, with the place of each key. Every mistake in the file is reported, not only
+//! Reads a configuration from a TOML file, with the position of each key. All mistakes in the file are reported, not only
 //! the first.
 
 use std::fs::File;
@@ -11,19 +11,19 @@ use super::key::part;
 use super::mistake::{BadFile, Fault, Mistake};
 use super::sources::{Lines, Position, Sources};
 use super::table::{Field, ROWS, Row};
-use super::types::{Entry, Given};
+use super::types::{Entry, TomlValue};
 use super::{ServeConfig, ShareConfig, ShareSource, UserConfig, VolumeConfig};
 use crate::args::default_user;
 
 /// Larger files are refused.
 const MAX_BYTES: u64 = 1 << 20;
-/// How alike two keys are if one of them may be a misspelling of the other, from 0 to 1.
+/// Jaro-Winkler similarity, from 0 to 1, above which one key may be a misspelling of another.
 const ALIKE: f64 = 0.8;
 
-/// Reads a file. The keys that it lacks have their defaults.
+/// Reads a file. Missing keys have their defaults.
 ///
 /// # Errors
-/// Everything that is wrong with the file by itself; [`ServeConfig::check`] knows the rules between keys.
+/// All mistakes in the file itself; [`ServeConfig::check`] checks the rules between keys.
 pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
     let whole = |fault| BadFile::new(path, vec![Mistake { at: None, key: None, fault }]);
     let mut bytes = Vec::new();
@@ -62,17 +62,17 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ServeConfig, BadFile> {
     let config = ServeConfig { sources: Sources::of_file(path), ..defaults() };
     let mut reader = Reader { lines, config, mistakes: Vec::new() };
     let folder = path.parent().unwrap_or(Path::new(""));
-    // The document is a table, as those in it are.
+    // The document is itself a table.
     let (span, table) = (table.span(), toml::de::DeValue::Table(table.into_inner()));
     let value = toml::Spanned::new(span, table);
-    reader.table(&[], &Given { value: &value, folder });
+    reader.table(&[], &TomlValue { value: &value, folder });
     match reader.mistakes.is_empty() {
         true => Ok(reader.config),
         false => Err(BadFile::new(path, reader.mistakes)),
     }
 }
 
-/// The configuration of an empty file: as the command line, it names a user.
+/// The configuration of an empty file. Like the command line, it names a user.
 pub(super) fn defaults() -> ServeConfig {
     ServeConfig { users: vec![UserConfig { name: default_user() }], ..ServeConfig::default() }
 }
@@ -85,7 +85,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads the keys of the table at this path.
-    fn table(&mut self, at: &[&str], table: &Given) {
+    fn table(&mut self, at: &[&str], table: &TomlValue) {
         let expected = || "a table".to_owned();
         match table.entries(expected) {
             Ok(entries) => entries.iter().for_each(|entry| self.entry(at, entry)),
@@ -113,7 +113,7 @@ impl Reader<'_> {
         }
         match at[..] {
             ["shares", name] => {
-                // Until the files of the share are known.
+                // A placeholder until the source of the files is read.
                 let source = ShareSource::Folder(Default::default());
                 self.config.shares.push(ShareConfig::new(name, source));
                 self.table(&at, &entry.value);
@@ -128,7 +128,7 @@ impl Reader<'_> {
     }
 
     /// Sets a key; the share or volume that it belongs to is the last one.
-    fn set(&mut self, row: &Row, at: &[&str], given: &Given) -> Result<(), super::types::Refused> {
+    fn set(&mut self, row: &Row, at: &[&str], given: &TomlValue) -> Result<(), super::types::Refused> {
         debug_assert!(row.begins_with(at), "{} is not {at:?}", row.path);
         match row.field {
             Field::Server { set, .. } => set(&mut self.config, given),
@@ -141,12 +141,12 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks that the share has its files in exactly one place.
+    /// Checks that the share has exactly one source of files.
     fn check_source(&mut self, at: &[&str], offset: usize) {
         let sources = &self.config.sources;
         let mut given: Vec<(Position, &str)> = ["folder", "ram", "volumes"]
             .into_iter()
-            .filter_map(|key| Some((sources.place(&dotted(&[at, &[key]].concat()))?, key)))
+            .filter_map(|key| Some((sources.position(&dotted(&[at, &[key]].concat()))?, key)))
             .collect();
         given.sort();
         match given[..] {
@@ -195,12 +195,12 @@ impl Row {
     }
 }
 
-/// A path as TOML writes it.
+/// A dotted key, as written in TOML.
 fn dotted(at: &[&str]) -> String {
     at.iter().map(|name| part(name)).collect::<Vec<_>>().join(".")
 }
 
-/// What is wrong with a key that does not exist in the table at `within`.
+/// The fault of a key that does not exist in the table at `within`.
 fn unknown(within: &[&str], key: &str) -> Fault {
     let mut there: Vec<&str> = ROWS
         .iter()
@@ -215,7 +215,7 @@ fn unknown(within: &[&str], key: &str) -> Fault {
         let alike = alike.filter(|(likeness, _)| *likeness >= ALIKE);
         alike.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, path)| path)
     };
-    // The name of an option.
+    // It may be the name of an option.
     let shown = |row: &Row| row.path.replace('*', "NAME");
     let option = format!("--{}", key.replace('_', "-"));
     if let Some(row) = ROWS.iter().find(|row| row.options.contains(&option.as_str())) {
@@ -225,7 +225,7 @@ fn unknown(within: &[&str], key: &str) -> Fault {
     if let Some(near) = best(here) {
         return Fault::Misspelt(near);
     }
-    // A key that belongs to another table.
+    // It may belong to another table.
     let last = |row: &'static Row| Some((row.segments().last()?, shown(row)));
     match best(ROWS.iter().filter_map(last).collect()) {
         Some(near) => Fault::Misspelt(near),

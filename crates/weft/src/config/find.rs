@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use super::mistake::BadFile;
 use super::{ServeConfig, file};
 
-/// The configuration in the file that the user names; if the user names neither a file nor anything to serve, in the
-/// default file, if that exists.
+/// Reads the file that the user names. If the user names neither a file nor anything to serve, reads the default file if
+/// it exists.
 ///
 /// # Errors
-/// The file is wrong, or a named file does not exist.
+/// The file has mistakes, or the named file does not exist.
 pub(crate) fn read_for(named: Option<&Path>, serves_by_itself: bool) -> Result<Option<ServeConfig>, BadFile> {
     if let Some(path) = named {
         return file::read(path).map(Some);
@@ -23,14 +23,14 @@ pub(crate) fn read_for(named: Option<&Path>, serves_by_itself: bool) -> Result<O
     }
 }
 
-/// The file that is read if none is named.
+/// The file that is read if the user names none.
 pub(crate) fn default_file() -> Option<PathBuf> {
     let is_root = rustix::process::geteuid().is_root();
     place(is_root, std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME"))
 }
 
-/// Root's does not depend on variables that another user may have set. A relative path is ignored (XDG Base Directory
-/// Specification).
+/// The path for root does not depend on variables that another user may have set. Relative paths are ignored (XDG Base
+/// Directory Specification).
 fn place(is_root: bool, xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     if is_root {
         return Some(PathBuf::from("/etc/weft/weft.toml"));

@@ -102,6 +102,11 @@ impl Key {
         Key::owned(format!("--volume {name}"), format!("volumes.{}", part(name)))
     }
 
+    /// Whether a volume refuses writes. The option is for all volumes.
+    pub(crate) fn of_volume_read_only(name: &str) -> Key {
+        Key::owned("--nbd-read-only".into(), format!("volumes.{}.read_only", part(name)))
+    }
+
     /// The key with its value.
     pub(crate) fn with(&self, value: impl fmt::Display) -> Key {
         Key { value: Some(value.to_string()), ..self.clone() }

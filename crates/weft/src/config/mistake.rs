@@ -1,24 +1,29 @@
-//! Mistakes in a configuration file, each with its place, its key, the cause and what to write.
+//! Mistakes in a configuration file: the position, the key, the cause, and what to write instead.
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use weft_store::rules::NotANetwork;
+
 use super::sources::Position;
+use crate::addresses::AddressError;
+use crate::args::Misread;
 use crate::out::{name, path_name};
 
-/// A file that is not a configuration: everything that is wrong with it.
+/// A file that is not a valid configuration, with all its mistakes.
 #[derive(Debug)]
 pub(crate) struct BadFile {
     file: PathBuf,
-    /// In the order of the file; at least one.
+    /// At least one, in the order of the file.
     mistakes: Vec<Mistake>,
 }
 
 /// One mistake.
 #[derive(Debug)]
 pub(super) struct Mistake {
-    /// Its place, unless it concerns the whole file.
+    /// Its position, unless it concerns the whole file.
     pub at: Option<Position>,
     /// The key, if it concerns one.
     pub key: Option<String>,
@@ -32,51 +37,81 @@ pub(super) enum Fault {
     /// The file cannot be read.
     #[error("cannot read the configuration: {0}")]
     Unreadable(io::Error),
-    /// The file is no configuration.
-    #[error("the file has more than {} bytes, which no configuration has", .most)]
+    /// The file is too large for a configuration.
+    #[error("the file is larger than the limit of {most} bytes")]
     TooLarge { most: u64 },
     /// It is not text.
-    #[error("this is not UTF-8, as TOML is: save the file as UTF-8")]
+    #[error("not UTF-8: save the file as UTF-8")]
     NotUtf8,
-    /// It is not TOML; the sentence is the parser's.
+    /// It is not TOML; the message is the parser's.
     #[error("{0}")]
     Syntax(String),
     /// A key or table that occurs twice.
-    #[error("given twice")]
+    #[error("given twice: remove one")]
     Twice,
     /// An unknown key, and the nearest one that exists.
-    #[error("there is no such key; did you mean {0}?")]
+    #[error("unknown key; did you mean {0}?")]
     Misspelt(String),
-    /// An unknown key that resembles none; these are the keys of its table.
-    #[error("there is no such key; the keys here are {}", .there.join(", "))]
+    /// An unknown key that resembles no other; these are the keys of its table.
+    #[error("unknown key; the keys of this table are {}", .there.join(", "))]
     Unknown { there: Vec<String> },
     /// A value instead of a table.
-    #[error("write a table, as {example}, not {}", with_article(.found))]
+    #[error("write a table, such as {example}, not {}", with_article(.found))]
     NoTable { example: &'static str, found: &'static str },
     /// A value of another type.
     #[error("write {expected}, not {}", with_article(.found))]
     Type { expected: String, found: &'static str },
-    /// An empty text.
-    #[error("the text is empty")]
+    /// An empty string.
+    #[error("the string is empty")]
     Empty,
     /// A number out of range.
     #[error("write a number from {least} to {most}, not {found}")]
     Range { least: u64, most: u64, found: String },
     /// None of the words.
-    #[error("write {}, not {text:?}", .words.join(" or "))]
-    Word { text: String, words: Vec<&'static str> },
-    /// A text that says nothing; the parser of its type says why.
+    #[error("write {expected}, not {text:?}")]
+    Word { text: String, expected: String },
+    /// A string that its type cannot parse.
     #[error("{text:?}: {why}")]
-    Value { text: String, why: String },
+    Unparsed { text: String, why: Unparsed },
     /// A share without files.
-    #[error("the share has no files: give one of folder, ram or volumes")]
+    #[error("the share has no files: add folder, ram or volumes")]
     NoSource,
-    /// A share with two places of its files.
-    #[error("a share has one of folder, ram and volumes: leave the others out")]
+    /// A share with two sources of files.
+    #[error("a share has only one of folder, ram and volumes: remove the others")]
     SecondSource,
-    /// The share does not contain the volumes.
-    #[error("write true, or leave the key out")]
+    /// A share of volumes that is switched off.
+    #[error("write true, or remove the key")]
     NotFalse,
+}
+
+/// Why a string is not a value of its type. Messages that the command line shares, and that name options, are worded for
+/// a file here.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unparsed {
+    #[error(transparent)]
+    Size(Misread),
+    #[error("write a number with us, ms or s")]
+    Duration,
+    #[error("listen addresses have no port: write \"{}\", and listeners.smb_port = {}", .0.ip(), .0.port())]
+    Port(SocketAddr),
+    #[error("write each address as an element of the array")]
+    SeveralAddresses,
+    #[error(transparent)]
+    Address(AddressError),
+    #[error(transparent)]
+    Network(NotANetwork),
+    #[error("{0}")]
+    Link(String),
+}
+
+impl From<AddressError> for Unparsed {
+    fn from(error: AddressError) -> Unparsed {
+        match error {
+            AddressError::Port(both) => Unparsed::Port(both),
+            AddressError::Several(_) => Unparsed::SeveralAddresses,
+            other => Unparsed::Address(other),
+        }
+    }
 }
 
 fn with_article(kind: &str) -> String {
@@ -97,7 +132,7 @@ impl BadFile {
         !self.mistakes.iter().any(|mistake| matches!(mistake.fault, Fault::Unreadable(_)))
     }
 
-    /// Whether there is no file.
+    /// Whether the file does not exist.
     pub(super) fn is_missing(&self) -> bool {
         let missing = |mistake: &Mistake| matches!(&mistake.fault, Fault::Unreadable(e) if e.kind() == io::ErrorKind::NotFound);
         self.mistakes.iter().any(missing)
@@ -106,7 +141,7 @@ impl BadFile {
 
 impl std::error::Error for BadFile {}
 
-/// A line for each mistake.
+/// One line per mistake.
 impl fmt::Display for BadFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, mistake) in self.mistakes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Where each value of a configuration was written: a place in a file, an option, or nowhere, so that it is the default.
+//! The source of each value of a configuration: a position in a file, an option, or the default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::key::{Key, Origin};
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     /// Its line, from 1.
@@ -48,9 +48,9 @@ impl fmt::Display for Position {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sources {
     file: Option<PathBuf>,
-    /// The keys that the file contains and no option overrides, and the tables that contain them.
-    places: BTreeMap<String, Position>,
-    /// The options that were typed in addition to the file, with and without the share that they are about.
+    /// The positions of the keys that the file contains and no option overrides, and of the tables that contain them.
+    positions: BTreeMap<String, Position>,
+    /// The options that were typed in addition to the file, with and without the name of the share.
     typed: BTreeSet<String>,
 }
 
@@ -67,12 +67,12 @@ impl Sources {
 
     /// Records that the file contains this key.
     pub(super) fn found(&mut self, path: String, at: Position) {
-        self.places.insert(path, at);
+        self.positions.insert(path, at);
     }
 
-    /// Where the file contains this key.
-    pub(super) fn place(&self, path: &str) -> Option<Position> {
-        self.places.get(path).copied()
+    /// The position of this key in the file.
+    pub(super) fn position(&self, path: &str) -> Option<Position> {
+        self.positions.get(path).copied()
     }
 
     /// Records a typed option, which overrides these keys.
@@ -83,7 +83,7 @@ impl Sources {
         self.typed.insert(option.to_owned());
         for path in paths {
             let within = format!("{path}.");
-            self.places.retain(|known, _| known != path && !known.starts_with(&within));
+            self.positions.retain(|known, _| known != path && !known.starts_with(&within));
         }
     }
 
@@ -97,27 +97,27 @@ impl Sources {
         self.typed.contains(option)
     }
 
-    /// Where the user has written a key, or would write it.
+    /// Where the user has written this key, or would write it.
     pub(crate) fn origin_of(&self, key: &Key) -> Origin {
         let flag = key.at(Origin::Flags);
         let option = flag.split(' ').next().unwrap_or_default();
         match &self.file {
             None => Origin::Flags,
-            Some(_) if self.places.contains_key(key.path()) => Origin::File,
+            Some(_) if self.positions.contains_key(key.path()) => Origin::File,
             Some(_) if self.is_typed(option) || self.is_typed(&flag) => Origin::Flags,
             Some(_) => Origin::File,
         }
     }
 
-    /// The name of a key as the user has written it, or would write it.
+    /// The name of this key as the user has written it, or would write it.
     pub(crate) fn named(&self, key: &Key) -> String {
         key.at(self.origin_of(key)).into_owned()
     }
 
-    /// The file and the place of a key in it, or of the table that lacks the key.
-    pub(super) fn place_of(&self, key: &Key) -> Option<(&Path, Option<Position>)> {
+    /// The file and the position of a key in it, or of the table that lacks the key.
+    pub(super) fn position_of(&self, key: &Key) -> Option<(&Path, Option<Position>)> {
         let file = self.file.as_deref().filter(|_| self.origin_of(key) == Origin::File)?;
-        let known = self.places.iter().filter(|(path, _)| {
+        let known = self.positions.iter().filter(|(path, _)| {
             let rest = key.path().strip_prefix(path.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         });
@@ -149,7 +149,7 @@ mod tests {
         }
         assert_eq!(sources.named(&key::CORES.with(0)), "limits.cores = 0");
         assert_eq!(sources.named(&of("a", key::READ_ONLY)), "shares.a.read_only");
-        let line = |sources: &Sources, key: &Key| Some(sources.place_of(key)?.1?.line);
+        let line = |sources: &Sources, key: &Key| Some(sources.position_of(key)?.1?.line);
         assert_eq!(line(&sources, &of("a", key::READ_ONLY)), Some(2));
         // A key that is missing is missing in its table.
         assert_eq!(line(&sources, &of("a", key::SNAPSHOTS)), Some(1));

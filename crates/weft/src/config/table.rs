@@ -1,5 +1,5 @@
-//! The keys of a configuration file: one row for each, with its type, default, option, meaning, and access to its
-//! value. The parser, the reference, the example and `weft config show` come from these rows.
+//! The keys of a configuration file: one row each, with its type, default, options, meaning, and access to its value.
+//! The parser, the reference, the example and `weft config show` use these rows.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
 use super::key::{part, quoted};
-use super::mistake::Fault;
+use super::mistake::{Fault, Unparsed};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    Clients, Count, File, Given, Id, Links, List, Listen, Maybe, Port, Refused, Size, Span, Switch, Text,
-    Type, Word,
+    Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress, OneOf, Optional,
+    Port, Refused, Size, Text, TomlValue, Type, UnixId,
 };
 use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, ServeConfig, UserConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
@@ -21,11 +21,11 @@ use crate::args::{Crc, ProviderKind};
 pub(super) struct Row {
     /// Its path; `*` is a name that the user chooses.
     pub path: &'static str,
-    /// What to write.
+    /// What to write: its type, in words.
     pub kind: fn() -> String,
     /// The options of `weft serve` that set it.
     pub options: &'static [&'static str],
-    /// The default, as a file has it, or in words.
+    /// The default, as written in a file, or in words.
     pub default: &'static str,
     /// A value for the example.
     pub example: &'static str,
@@ -35,26 +35,26 @@ pub(super) struct Row {
     pub field: Field,
 }
 
-/// Access to the value of a key. The getter returns it as a file has it, or `None` if no value stands for it.
+/// Access to the value of a key. The getter returns it as written in a file, or `None` if it is not set.
 pub(super) enum Field {
     /// Of the server.
     Server {
-        set: fn(&mut ServeConfig, &Given) -> Result<(), Refused>,
+        set: fn(&mut ServeConfig, &TomlValue) -> Result<(), Refused>,
         get: fn(&ServeConfig) -> Option<String>,
     },
     /// Of one volume.
     Volume {
-        set: fn(&mut VolumeConfig, &Given) -> Result<(), Refused>,
+        set: fn(&mut VolumeConfig, &TomlValue) -> Result<(), Refused>,
         get: fn(&VolumeConfig) -> Option<String>,
     },
     /// Of one share.
     Share {
-        set: fn(&mut ShareConfig, &Given) -> Result<(), Refused>,
+        set: fn(&mut ShareConfig, &TomlValue) -> Result<(), Refused>,
         get: fn(&ShareConfig) -> Option<String>,
     },
 }
 
-/// The default of the keys that say where the files of a share are.
+/// The default of the keys that name the source of a share's files.
 pub(super) const ONE_OF_THREE: &str = "one of folder, ram and volumes is required";
 
 /// A row whose value is a field of the configuration.
@@ -79,8 +79,8 @@ macro_rules! field {
     };
 }
 
-/// A row whose value is stored in another form.
-macro_rules! other {
+/// A row whose value is converted to and from its field.
+macro_rules! converted {
     ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
      set |$to:ident, $value:ident| $store:expr, get |$from:ident| $load:expr) => {
         Row {
@@ -107,21 +107,21 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "state_dir",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--state-dir"],
-        "$XDG_STATE_HOME/weft, or ~/.local/state/weft; not for NFS on port 0",
+        "$XDG_STATE_HOME/weft, or ~/.local/state/weft; none for NFS on port 0",
         "\"/var/lib/weft\"",
-        "Directory for what outlives the process: volumes, NFS state, persistent handles of SMB.",
+        "Directory for state that survives a restart: the list of volumes, NFS state, persistent SMB handles.",
         |c| c.state_dir
     ),
-    other!(
+    converted!(
         Server,
         "users",
         List<Text>,
         ["--user"],
-        "[$USER]",
+        "the value of $USER, or weft",
         "[\"alice\"]",
-        "The user who may log on; exactly one for now. The password is not part of the configuration.",
+        "The users who may log on; exactly one for now. The password is not part of the configuration.",
         set | c,
         names | c.users = names.into_iter().map(|name| UserConfig { name }).collect(),
         get | c | c.users.iter().map(|user| user.name.clone()).collect()
@@ -129,7 +129,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "listeners.addresses",
-        List<Listen>,
+        List<ListenAddress>,
         ["--listen"],
         "[\"localhost\"]",
         "[\"0.0.0.0\"]",
@@ -152,17 +152,17 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "listeners.nfs_port",
-        Maybe<Port>,
+        Optional<Port>,
         ["--nfs-port"],
         "not served",
         "2049",
-        "TCP port of NFS. NFS has no passwords: limit it with shares.NAME.nfs.net.",
+        "TCP port of NFS. NFS has no passwords: limit its clients with shares.NAME.nfs.net.",
         |c| c.listeners.nfs_port
     ),
     field!(
         Server,
         "listeners.nfs_rdma_port",
-        Maybe<Port>,
+        Optional<Port>,
         ["--nfs-rdma-port"],
         "not served",
         "20049",
@@ -172,7 +172,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "listeners.mountd_port",
-        Maybe<Port>,
+        Optional<Port>,
         ["--mountd-port"],
         "not served",
         "20048",
@@ -182,7 +182,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "listeners.rpcbind_port",
-        Maybe<Port>,
+        Optional<Port>,
         ["--rpcbind-port"],
         "not served",
         "111",
@@ -192,7 +192,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "listeners.nfs_udp",
-        Switch,
+        Boolean,
         ["--nfs-udp"],
         "false",
         "true",
@@ -202,21 +202,21 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "listeners.nbd_port",
-        Maybe<Port>,
+        Optional<Port>,
         ["--nbd", "--nbd-port"],
         "not served",
         "10809",
-        "TCP port at which volumes are served over NBD.",
+        "TCP port of NBD, which serves the volumes.",
         |c| c.listeners.nbd_port
     ),
     field!(
         Server,
         "listeners.nbd_socket",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--nbd-socket"],
         "not served",
         "\"/run/weft/nbd\"",
-        "Unix socket at which volumes are served over NBD; only the server's user reaches it.",
+        "Unix socket of NBD; only the server's user can connect to it.",
         |c| c.listeners.nbd_socket
     ),
     field!(
@@ -226,13 +226,13 @@ pub(super) const ROWS: &[Row] = &[
         ["--buffers"],
         "\"1G\"",
         "\"256M\"",
-        "Memory for payload and long answers: from 64M to the memory of this host.",
+        "Memory limit of payload and long replies: from 64M to the memory of this host.",
         |c| c.limits.buffers_bytes
     ),
     field!(
         Server,
         "limits.cores",
-        Maybe<Count>,
+        Optional<Count>,
         ["--cores"],
         "one per processor",
         "2",
@@ -242,7 +242,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "limits.pin",
-        Switch,
+        Boolean,
         ["--pin"],
         "false",
         "true",
@@ -252,7 +252,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "limits.spin",
-        Span,
+        DurationText,
         ["--spin-us"],
         "\"100us\"",
         "\"0us\"",
@@ -262,7 +262,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "limits.congestion",
-        Maybe<Text>,
+        Optional<Text>,
         ["--congestion"],
         "the system's; reno on loopback ports",
         "\"reno\"",
@@ -272,17 +272,18 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "smb.signing",
-        Word<Signing>,
+        OneOf<Signing>,
         ["--signing", "--require-signing"],
         "\"auto\"",
         "\"required\"",
-        "SMB sessions that must sign: auto is all but those of this host and of RDMA clients that cannot sign payload.",
+        "SMB sessions that must sign: required means all; enabled means none unless the client asks; auto means all \
+         except those from this host and from RDMA clients that cannot sign payload.",
         |c| c.smb.signing
     ),
     field!(
         Server,
         "smb.min_dialect",
-        Word<Dialect>,
+        OneOf<Dialect>,
         ["--min-dialect"],
         "\"3.0\"",
         "\"3.1.1\"",
@@ -296,23 +297,23 @@ pub(super) const ROWS: &[Row] = &[
         ["--server-name"],
         "[]",
         "[\"files.example.com\"]",
-        "Further names or addresses by which SMB clients reach this server: a DNS alias, the outside of a NAT.",
+        "Additional names or addresses by which SMB clients reach this server: a DNS alias, the public side of a NAT.",
         |c| c.smb.server_names
     ),
     field!(
         Server,
         "smb.require_encryption",
-        Switch,
+        Boolean,
         ["--require-encryption"],
         "false",
         "true",
-        "Whether SMB sessions that are not encrypted are refused.",
+        "Whether unencrypted SMB sessions are refused.",
         |c| c.smb.require_encryption
     ),
     field!(
         Server,
         "smb.posix",
-        Switch,
+        Boolean,
         ["--posix"],
         "false",
         "true",
@@ -322,7 +323,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "smb.compress",
-        Switch,
+        Boolean,
         ["--compress"],
         "false",
         "true",
@@ -332,27 +333,27 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "smb.keytab",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--keytab"],
         "passwords only",
         "\"/etc/weft/krb5.keytab\"",
-        "Keytab with a key of cifs/HOST, for log-ons with Kerberos tickets.",
+        "Keytab with a key of cifs/HOST, to accept Kerberos tickets.",
         |c| c.smb.keytab
     ),
     field!(
         Server,
         "nfs.root_squash",
-        Switch,
+        Boolean,
         ["--no-root-squash"],
         "true",
         "true",
-        "Whether NFS clients' root is mapped to nobody, unless a share says otherwise.",
+        "Whether root of NFS clients is mapped to nobody; shares.NAME.nfs.squash overrides it.",
         |c| c.nfs.root_squash
     ),
     field!(
         Server,
         "nfs.register",
-        Switch,
+        Boolean,
         ["--rpcbind"],
         "false",
         "true",
@@ -362,7 +363,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "rdma.providers",
-        List<Word<ProviderKind>>,
+        List<OneOf<ProviderKind>>,
         ["--rdma"],
         "[\"iwarp\", \"shm\"]",
         "[\"iwarp\", \"shm\", \"rnic\"]",
@@ -372,41 +373,41 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "rdma.crc",
-        Word<Crc>,
+        OneOf<Crc>,
         ["--crc"],
         "\"always\"",
         "\"asked\"",
-        "When iWARP connections carry a CRC32C.",
+        "Whether iWARP connections always carry a CRC32C, or only if the client asks for it.",
         |c| c.rdma.crc
     ),
-    other!(
+    converted!(
         Server,
         "rdma.capture.file",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--pcap"],
         "no capture",
         "\"/tmp/weft.pcapng\"",
-        "File for the RDMA traffic, for Wireshark. It contains payload; slow.",
+        "File that RDMA traffic is captured in, for Wireshark. It contains payload. A capture slows the server down.",
         set | c,
         file | capture(c).file = file.unwrap_or_default(),
         get | c | c.rdma.capture.as_ref().map(|capture| capture.file.clone())
     ),
-    other!(
+    converted!(
         Server,
         "rdma.capture.limit",
         Size,
         ["--pcap-limit"],
         "\"1G\"",
         "\"1G\"",
-        "Largest size of the capture.",
+        "Size limit of the capture.",
         set | c,
         bytes | capture(c).limit_bytes = bytes,
         get | c | c.rdma.capture.as_ref().map_or(CAPTURE_BYTES, |capture| capture.limit_bytes)
     ),
-    other!(
+    converted!(
         Server,
         "tls.nfs.certificate",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--nfs-tls-cert"],
         "no TLS",
         "\"/etc/weft/nfs.pem\"",
@@ -415,10 +416,10 @@ pub(super) const ROWS: &[Row] = &[
         file | certificate(&mut c.tls.nfs).certificate = file.unwrap_or_default(),
         get | c | c.tls.nfs.as_ref().map(|files| files.certificate.clone())
     ),
-    other!(
+    converted!(
         Server,
         "tls.nfs.key",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--nfs-tls-key"],
         "no TLS",
         "\"/etc/weft/nfs.key\"",
@@ -427,22 +428,22 @@ pub(super) const ROWS: &[Row] = &[
         file | certificate(&mut c.tls.nfs).key = file.unwrap_or_default(),
         get | c | c.tls.nfs.as_ref().map(|files| files.key.clone())
     ),
-    other!(
+    converted!(
         Server,
         "tls.nfs.clients",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--nfs-tls-clients"],
         "no client certificates",
         "\"/etc/weft/clients.pem\"",
-        "Authorities that sign the certificates of NFS clients, in PEM.",
+        "Authorities that sign certificates of NFS clients, in PEM.",
         set | c,
         file | certificate(&mut c.tls.nfs).clients = file,
         get | c | c.tls.nfs.as_ref().and_then(|files| files.clients.clone())
     ),
-    other!(
+    converted!(
         Server,
         "tls.nbd.certificate",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--nbd-tls-cert"],
         "no TLS",
         "\"/etc/weft/nbd.pem\"",
@@ -451,10 +452,10 @@ pub(super) const ROWS: &[Row] = &[
         file | certificate(&mut c.tls.nbd).certificate = file.unwrap_or_default(),
         get | c | c.tls.nbd.as_ref().map(|files| files.certificate.clone())
     ),
-    other!(
+    converted!(
         Server,
         "tls.nbd.key",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--nbd-tls-key"],
         "no TLS",
         "\"/etc/weft/nbd.key\"",
@@ -463,14 +464,14 @@ pub(super) const ROWS: &[Row] = &[
         file | certificate(&mut c.tls.nbd).key = file.unwrap_or_default(),
         get | c | c.tls.nbd.as_ref().map(|files| files.key.clone())
     ),
-    other!(
+    converted!(
         Server,
         "tls.nbd.clients",
-        Maybe<File>,
+        Optional<FilePath>,
         ["--nbd-tls-clients"],
-        "everybody",
+        "every client is admitted",
         "\"/etc/weft/clients.pem\"",
-        "Authorities that sign the certificates of NBD clients, in PEM; others are refused.",
+        "Authorities that sign certificates of NBD clients, in PEM; clients without one are refused.",
         set | c,
         file | certificate(&mut c.tls.nbd).clients = file,
         get | c | c.tls.nbd.as_ref().and_then(|files| files.clients.clone())
@@ -478,7 +479,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "replication.enabled",
-        Switch,
+        Boolean,
         ["--replica"],
         "false",
         "true",
@@ -488,33 +489,33 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Volume,
         "volumes.*.read_only",
-        Switch,
-        ["--volume", "--nbd-read-only"],
+        Boolean,
+        ["--nbd-read-only", "--volume"],
         "false",
         "true",
-        "Whether writes to the volume are refused, over any protocol. `volumes.NAME = {}` serves a volume of `weft volume`.",
+        "Whether writes to the volume are refused, over all protocols. `volumes.NAME = {}` serves the volume NAME (`weft volume`).",
         |v| v.read_only
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.folder",
-        Maybe<File>,
+        Optional<FilePath>,
         ["DIR"],
         ONE_OF_THREE,
         "\"/srv/data\"",
-        "The folder that the share offers.",
+        "The shared folder.",
         set | s,
         path | s.source = ShareSource::Folder(path.unwrap_or_default()),
         get | s | folder_of(s)
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.ram",
-        Maybe<Size>,
+        Optional<Size>,
         ["--ram"],
         ONE_OF_THREE,
         "\"1G\"",
-        "The size limit of a share in memory.",
+        "Size limit of a share in memory, which ends with the server.",
         set | s,
         bytes | s.source = ShareSource::Ram { size_bytes: bytes.unwrap_or_default() },
         get | s | ram_of(s)
@@ -525,43 +526,43 @@ pub(super) const ROWS: &[Row] = &[
         options: &["--share-volumes"],
         default: ONE_OF_THREE,
         example: "true",
-        meaning: "The share contains the volumes as files.",
+        meaning: "The share contains the volumes, as files.",
         field: Field::Share { set: set_volumes, get: get_volumes },
     },
     field!(
         Share,
         "shares.*.read_only",
-        Switch,
+        Boolean,
         ["--read-only"],
         "false",
         "true",
-        "Whether every change is refused, over all protocols.",
+        "Whether all changes are refused, over all protocols.",
         |s| s.read_only
     ),
     field!(
         Share,
         "shares.*.encrypt",
-        Switch,
+        Boolean,
         ["--encrypt-share"],
         "false",
         "true",
-        "Whether encryption is required; NFS then does not offer the share.",
+        "Whether SMB encryption is required; NFS then does not offer the share.",
         |s| s.encrypt
     ),
     field!(
         Share,
         "shares.*.hide_unreadable",
-        Switch,
+        Boolean,
         ["--hide-unreadable"],
         "false",
         "true",
-        "Whether listings over SMB hide what the user may not read.",
+        "Whether SMB listings hide files that the user may not read.",
         |s| s.hide_unreadable
     ),
     field!(
         Share,
         "shares.*.continuous_availability",
-        Switch,
+        Boolean,
         ["--continuous-availability"],
         "false",
         "true",
@@ -571,136 +572,136 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Share,
         "shares.*.compress",
-        Switch,
+        Boolean,
         ["--compress-share"],
         "false",
         "true",
-        "Whether SMB clients are told to ask for compression; implies smb.compress.",
+        "Whether SMB clients are told to request compression; implies smb.compress.",
         |s| s.compress
     ),
     field!(
         Share,
         "shares.*.snapshots",
-        Maybe<Text>,
+        Optional<Text>,
         ["--snapshots"],
         "none",
         "\".zfs/snapshot/daily-%Y-%m-%d\"",
-        "Pattern of the snapshot folders, whose names contain the time in UTC; they are previous versions over SMB.",
+        "Pattern of the snapshot folders, whose names contain the time in UTC; SMB offers them as previous versions.",
         |s| s.snapshots
     ),
     Row {
         path: "shares.*.dfs_links",
-        kind: Links::name,
+        kind: DfsLinks::name,
         options: &["--dfs-link"],
         default: "{}",
         example: "{ projects = [\"//nas/projects\"] }",
-        meaning: "DFS referrals: clients that open the name in this share go to the first target that they reach.",
+        meaning: "DFS referrals: SMB clients that open the path in this share go to the first target that they can reach.",
         field: Field::Share { set: set_links, get: get_links },
     },
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.read_only",
-        Switch,
+        Boolean,
         ["--export"],
         "false",
         "true",
-        "Whether changes over NFS are refused (ro, rw).",
+        "Whether changes over NFS are refused (ro or rw).",
         set | s,
         value | export(s).read_only = value,
         get | s | exported(s).read_only
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.async",
-        Switch,
+        Boolean,
         ["--export"],
         "false",
         "true",
-        "Whether changes of names and attributes are acknowledged before they are durable (async, sync).",
+        "Whether changes of names and attributes are acknowledged before they are durable (async or sync).",
         set | s,
         value | export(s).asynchronous = value,
         get | s | exported(s).asynchronous
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.secure",
-        Maybe<Switch>,
+        Optional<Boolean>,
         ["--export"],
         "true if this server runs as root",
         "true",
-        "Whether clients must use a port below 1024 (secure, insecure).",
+        "Whether clients must use a source port below 1024 (secure or insecure).",
         set | s,
         value | export(s).ports = value.map(|secure| if secure { Ports::Reserved } else { Ports::Any }),
         get | s | exported(s).ports.map(|ports| ports == Ports::Reserved)
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.squash",
-        Maybe<Word<Squash>>,
+        Optional<OneOf<Squash>>,
         ["--export"],
-        "as nfs.root_squash says",
+        "that of nfs.root_squash",
         "\"all_squash\"",
-        "Callers who become the anonymous user.",
+        "Users who are mapped to the anonymous user: root, none or all.",
         set | s,
         value | export(s).squash = value,
         get | s | exported(s).squash
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.anonuid",
-        Maybe<Id>,
+        Optional<UnixId>,
         ["--export"],
         "65534",
         "1000",
-        "User of the anonymous user.",
+        "User ID of the anonymous user.",
         set | s,
         value | export(s).anonymous.0 = value,
         get | s | exported(s).anonymous.0
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.anongid",
-        Maybe<Id>,
+        Optional<UnixId>,
         ["--export"],
         "65534",
         "100",
-        "Group of the anonymous user.",
+        "Group ID of the anonymous user.",
         set | s,
         value | export(s).anonymous.1 = value,
         get | s | exported(s).anonymous.1
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.net",
-        List<Clients>,
+        List<ClientNetwork>,
         ["--export"],
         "[]",
         "[\"192.0.2.0/24\"]",
-        "Networks whose clients may use the share over NFS; none is all.",
+        "Networks whose clients may use the share over NFS; an empty array admits all.",
         set | s,
         value | export(s).networks = value,
         get | s | exported(s).networks
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.sec",
-        List<Word<Flavor>>,
+        List<OneOf<Flavor>>,
         ["--export"],
         "[]",
         "[\"sys\"]",
-        "How callers may identify themselves; none is all ways that the server supports.",
+        "Accepted authentication flavors; an empty array accepts all that the server supports.",
         set | s,
         value | export(s).flavors = value,
         get | s | exported(s).flavors
     ),
-    other!(
+    converted!(
         Share,
         "shares.*.nfs.xprtsec",
-        Word<Protection>,
+        OneOf<Protection>,
         ["--export"],
         "\"none\"",
         "\"tls\"",
-        "What must protect the connection: nothing, TLS, or TLS with a client certificate.",
+        "Required protection of the connection: none, TLS, or TLS with a client certificate.",
         set | s,
         value | export(s).protection = value,
         get | s | exported(s).protection
@@ -748,8 +749,8 @@ fn ram_of(share: &ShareConfig) -> Option<u64> {
     }
 }
 
-fn set_volumes(share: &mut ShareConfig, given: &Given) -> Result<(), Refused> {
-    if !Switch::read(given)? {
+fn set_volumes(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
+    if !Boolean::read(given)? {
         return Err(given.refuse(Fault::NotFalse));
     }
     share.source = ShareSource::Volumes;
@@ -760,13 +761,11 @@ fn get_volumes(share: &ShareConfig) -> Option<String> {
     (share.source == ShareSource::Volumes).then(|| "true".into())
 }
 
-fn set_links(share: &mut ShareConfig, given: &Given) -> Result<(), Refused> {
-    for entry in given.entries(Links::name)? {
+fn set_links(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
+    for entry in given.entries(DfsLinks::name)? {
         let targets = List::<Text>::read(&entry.value)?;
         let link = Link::new(&share.name, entry.key, targets.iter().map(String::as_str));
-        let link = link.map_err(|e| {
-            entry.value.refuse(Fault::Value { text: entry.key.to_owned(), why: e.to_string() })
-        })?;
+        let link = link.map_err(|e| entry.value.unparsed(entry.key, Unparsed::Link(e)))?;
         share.dfs_links.push(link);
     }
     Ok(())

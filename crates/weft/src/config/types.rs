@@ -11,39 +11,39 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::rules::{Flavor, Network, Protection, Squash};
 
 use super::key::quoted;
-use super::mistake::Fault;
+use super::mistake::{Fault, Unparsed};
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::args::{Crc, ProviderKind, parse_size};
 
 /// A value in a file.
-pub(super) struct Given<'a> {
-    /// The value and its place.
+pub(super) struct TomlValue<'a> {
+    /// The value and its byte range.
     pub value: &'a Spanned<DeValue<'a>>,
-    /// The folder of the file, which relative paths start from.
+    /// The folder of the file, to which relative paths refer.
     pub folder: &'a Path,
 }
 
 /// A value that a key does not accept.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// Its place in the file, in bytes.
+    /// Its byte range in the file.
     pub span: Range<usize>,
     /// Why.
     pub fault: Fault,
 }
 
-impl<'a> Given<'a> {
+impl<'a> TomlValue<'a> {
     /// Refuses the value.
     pub(super) fn refuse(&self, fault: Fault) -> Refused {
         Refused { span: self.value.span(), fault }
     }
 
-    /// Another value, which is part of this one.
-    fn part(&self, value: &'a Spanned<DeValue<'a>>) -> Given<'a> {
-        Given { value, folder: self.folder }
+    /// A value within this one.
+    fn part(&self, value: &'a Spanned<DeValue<'a>>) -> TomlValue<'a> {
+        TomlValue { value, folder: self.folder }
     }
 
-    /// The text, if it is one that is not empty.
+    /// The string, which must not be empty.
     fn text(&self, expected: impl FnOnce() -> String) -> Result<&'a str, Refused> {
         match self.value.get_ref().as_str() {
             Some("") => Err(self.refuse(Fault::Empty)),
@@ -52,7 +52,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The number, if it is one in this range.
+    /// The integer, which must be in this range.
     fn number(&self, range: Range<u64>, expected: impl FnOnce() -> String) -> Result<u64, Refused> {
         let value = self.value.get_ref();
         let Some(given) = value.as_integer() else { return Err(self.of_another_type(expected())) };
@@ -61,6 +61,11 @@ impl<'a> Given<'a> {
             let most = range.end.saturating_sub(1);
             self.refuse(Fault::Range { least: range.start, most, found: given.to_string() })
         })
+    }
+
+    /// Refuses a string that its type cannot parse.
+    pub(super) fn unparsed(&self, text: &str, why: Unparsed) -> Refused {
+        self.refuse(Fault::Unparsed { text: text.to_owned(), why })
     }
 
     fn of_another_type(&self, expected: String) -> Refused {
@@ -83,10 +88,10 @@ impl<'a> Given<'a> {
 pub(super) struct Entry<'a> {
     /// The key.
     pub key: &'a str,
-    /// The key's place in the file, in bytes.
+    /// The byte range of the key in the file.
     pub span: Range<usize>,
     /// The value.
-    pub value: Given<'a>,
+    pub value: TomlValue<'a>,
 }
 
 /// A type of values.
@@ -98,24 +103,24 @@ pub(super) trait Type {
     fn name() -> String;
 
     /// Reads a value.
-    fn read(given: &Given) -> Result<Self::Value, Refused>;
+    fn read(given: &TomlValue) -> Result<Self::Value, Refused>;
 
-    /// The value as a file has it; `None` if no value stands for it.
+    /// The value as written in a file; `None` if it is not set.
     fn show(value: &Self::Value) -> Option<String>;
 }
 
 /// `true` or `false`.
-pub(super) struct Switch;
+pub(super) struct Boolean;
 
-impl Type for Switch {
+impl Type for Boolean {
     type Value = bool;
 
     fn name() -> String {
         "true or false".into()
     }
 
-    fn read(given: &Given) -> Result<bool, Refused> {
-        given.value.get_ref().as_bool().ok_or_else(|| given.of_another_type(Switch::name()))
+    fn read(given: &TomlValue) -> Result<bool, Refused> {
+        given.value.get_ref().as_bool().ok_or_else(|| given.of_another_type(Boolean::name()))
     }
 
     fn show(value: &bool) -> Option<String> {
@@ -130,10 +135,10 @@ impl Type for Port {
     type Value = u16;
 
     fn name() -> String {
-        "a port from 0 to 65535; 0 is any free one".into()
+        "a port from 0 to 65535 (0: any free port)".into()
     }
 
-    fn read(given: &Given) -> Result<u16, Refused> {
+    fn read(given: &TomlValue) -> Result<u16, Refused> {
         let number = given.number(0..1 << 16, Port::name)?;
         // The range has been checked.
         Ok(u16::try_from(number).unwrap_or_default())
@@ -144,7 +149,7 @@ impl Type for Port {
     }
 }
 
-/// A number of things.
+/// A count.
 pub(super) struct Count;
 
 impl Type for Count {
@@ -154,7 +159,7 @@ impl Type for Count {
         "a number".into()
     }
 
-    fn read(given: &Given) -> Result<usize, Refused> {
+    fn read(given: &TomlValue) -> Result<usize, Refused> {
         let number = given.number(0..1 << 32, Count::name)?;
         Ok(usize::try_from(number).unwrap_or(usize::MAX))
     }
@@ -164,18 +169,18 @@ impl Type for Count {
     }
 }
 
-/// The number of a user or group.
-pub(super) struct Id;
+/// A numeric user or group ID.
+pub(super) struct UnixId;
 
-impl Type for Id {
+impl Type for UnixId {
     type Value = u32;
 
     fn name() -> String {
-        "the number of a user or group".into()
+        "a numeric user or group ID".into()
     }
 
-    fn read(given: &Given) -> Result<u32, Refused> {
-        let number = given.number(0..1 << 32, Id::name)?;
+    fn read(given: &TomlValue) -> Result<u32, Refused> {
+        let number = given.number(0..1 << 32, UnixId::name)?;
         // The range has been checked.
         Ok(u32::try_from(number).unwrap_or(u32::MAX))
     }
@@ -192,12 +197,12 @@ impl Type for Size {
     type Value = u64;
 
     fn name() -> String {
-        "a size in quotes, as \"256M\"".into()
+        "a size in quotes, such as \"256M\"".into()
     }
 
-    fn read(given: &Given) -> Result<u64, Refused> {
+    fn read(given: &TomlValue) -> Result<u64, Refused> {
         let text = given.text(Size::name)?;
-        parse_size(text).map_err(|e| given.refuse(Fault::Value { text: text.into(), why: e.to_string() }))
+        parse_size(text).map_err(|e| given.unparsed(text, Unparsed::Size(e)))
     }
 
     fn show(value: &u64) -> Option<String> {
@@ -213,51 +218,49 @@ impl Type for Size {
 }
 
 /// A duration.
-pub(super) struct Span;
+pub(super) struct DurationText;
 
-impl Span {
+impl DurationText {
     const UNITS: [(&'static str, u64); 3] = [("us", 1), ("ms", 1000), ("s", 1_000_000)];
 }
 
-impl Type for Span {
+impl Type for DurationText {
     type Value = Duration;
 
     fn name() -> String {
-        "a duration in quotes, as \"100us\"".into()
+        "a duration in quotes, such as \"100us\"".into()
     }
 
-    fn read(given: &Given) -> Result<Duration, Refused> {
-        let text = given.text(Span::name)?;
+    fn read(given: &TomlValue) -> Result<Duration, Refused> {
+        let text = given.text(DurationText::name)?;
         let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
         let unit = text[digits.len()..].trim_start();
-        let factor = Span::UNITS.into_iter().find(|(name, _)| *name == unit).map(|(_, factor)| factor);
+        let factor =
+            DurationText::UNITS.into_iter().find(|(name, _)| *name == unit).map(|(_, factor)| factor);
         let number = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse::<u64>().ok()).flatten();
         let micros = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
-        let why = || "write a number with us, ms or s".into();
-        micros
-            .map(Duration::from_micros)
-            .ok_or_else(|| given.refuse(Fault::Value { text: text.into(), why: why() }))
+        micros.map(Duration::from_micros).ok_or_else(|| given.unparsed(text, Unparsed::Duration))
     }
 
     fn show(value: &Duration) -> Option<String> {
         let micros = value.as_micros();
         let fits = |(_, factor): &&(&str, u64)| micros > 0 && micros % u128::from(*factor) == 0;
-        let (unit, factor) = Span::UNITS.iter().rev().find(fits).unwrap_or(&Span::UNITS[0]);
+        let (unit, factor) = DurationText::UNITS.iter().rev().find(fits).unwrap_or(&DurationText::UNITS[0]);
         Some(format!("\"{}{unit}\"", micros / u128::from(*factor)))
     }
 }
 
-/// A text that is not empty.
+/// A string that is not empty.
 pub(super) struct Text;
 
 impl Type for Text {
     type Value = String;
 
     fn name() -> String {
-        "a text".into()
+        "a string".into()
     }
 
-    fn read(given: &Given) -> Result<String, Refused> {
+    fn read(given: &TomlValue) -> Result<String, Refused> {
         given.text(Text::name).map(str::to_owned)
     }
 
@@ -266,18 +269,18 @@ impl Type for Text {
     }
 }
 
-/// A path; a relative one starts at the folder of the configuration file.
-pub(super) struct File;
+/// A path; a relative one refers to the folder of the configuration file.
+pub(super) struct FilePath;
 
-impl Type for File {
+impl Type for FilePath {
     type Value = PathBuf;
 
     fn name() -> String {
         "a path".into()
     }
 
-    fn read(given: &Given) -> Result<PathBuf, Refused> {
-        Ok(given.folder.join(given.text(File::name)?))
+    fn read(given: &TomlValue) -> Result<PathBuf, Refused> {
+        Ok(given.folder.join(given.text(FilePath::name)?))
     }
 
     fn show(value: &PathBuf) -> Option<String> {
@@ -286,19 +289,18 @@ impl Type for File {
 }
 
 /// Addresses to listen on.
-pub(super) struct Listen;
+pub(super) struct ListenAddress;
 
-impl Type for Listen {
+impl Type for ListenAddress {
     type Value = Addresses;
 
     fn name() -> String {
         "an address or a name of this host".into()
     }
 
-    fn read(given: &Given) -> Result<Addresses, Refused> {
-        let text = given.text(Listen::name)?;
-        let addresses = text.parse::<Addresses>();
-        addresses.map_err(|e| given.refuse(Fault::Value { text: text.into(), why: e.to_string() }))
+    fn read(given: &TomlValue) -> Result<Addresses, Refused> {
+        let text = given.text(ListenAddress::name)?;
+        text.parse::<Addresses>().map_err(|e| given.unparsed(text, e.into()))
     }
 
     fn show(value: &Addresses) -> Option<String> {
@@ -311,19 +313,18 @@ impl Type for Listen {
 }
 
 /// A network of clients.
-pub(super) struct Clients;
+pub(super) struct ClientNetwork;
 
-impl Type for Clients {
+impl Type for ClientNetwork {
     type Value = Network;
 
     fn name() -> String {
-        "an address or a network, as \"192.0.2.0/24\"".into()
+        "an address or a network, such as \"192.0.2.0/24\"".into()
     }
 
-    fn read(given: &Given) -> Result<Network, Refused> {
-        let text = given.text(Clients::name)?;
-        let network = text.parse::<Network>();
-        network.map_err(|e| given.refuse(Fault::Value { text: text.into(), why: e.to_string() }))
+    fn read(given: &TomlValue) -> Result<Network, Refused> {
+        let text = given.text(ClientNetwork::name)?;
+        text.parse::<Network>().map_err(|e| given.unparsed(text, Unparsed::Network(e)))
     }
 
     fn show(value: &Network) -> Option<String> {
@@ -331,17 +332,17 @@ impl Type for Clients {
     }
 }
 
-/// A value that need not be set.
-pub(super) struct Maybe<T>(PhantomData<T>);
+/// A value that may be missing.
+pub(super) struct Optional<T>(PhantomData<T>);
 
-impl<T: Type> Type for Maybe<T> {
+impl<T: Type> Type for Optional<T> {
     type Value = Option<T::Value>;
 
     fn name() -> String {
         T::name()
     }
 
-    fn read(given: &Given) -> Result<Option<T::Value>, Refused> {
+    fn read(given: &TomlValue) -> Result<Option<T::Value>, Refused> {
         T::read(given).map(Some)
     }
 
@@ -350,17 +351,17 @@ impl<T: Type> Type for Maybe<T> {
     }
 }
 
-/// A list.
+/// An array.
 pub(super) struct List<T>(PhantomData<T>);
 
 impl<T: Type> Type for List<T> {
     type Value = Vec<T::Value>;
 
     fn name() -> String {
-        format!("a list, each {}", T::name())
+        format!("an array, each element {}", T::name())
     }
 
-    fn read(given: &Given) -> Result<Vec<T::Value>, Refused> {
+    fn read(given: &TomlValue) -> Result<Vec<T::Value>, Refused> {
         let list = given.value.get_ref().as_array();
         let list = list.ok_or_else(|| given.of_another_type(List::<T>::name()))?;
         list.iter().map(|value| T::read(&given.part(value))).collect()
@@ -372,46 +373,51 @@ impl<T: Type> Type for List<T> {
     }
 }
 
-/// DFS links: a table of lists of targets, by the path of the link in its share.
-pub(super) struct Links;
+/// DFS links: a table of arrays of targets, by the path of the link in its share.
+pub(super) struct DfsLinks;
 
-impl Links {
+impl DfsLinks {
     /// What to write.
     pub(super) fn name() -> String {
-        "a table of lists, as { projects = [\"//nas/projects\"] }".into()
+        "a table of arrays, such as { projects = [\"//nas/projects\"] }".into()
     }
 }
 
-/// A type with few values, each with a word.
+/// A type whose values are words.
 pub(super) trait Words: Copy + PartialEq + 'static {
     /// The words.
     const WORDS: &'static [(&'static str, Self)];
 }
 
-/// One of a few words.
-pub(super) struct Word<T>(PhantomData<T>);
+/// One of the words of a type.
+pub(super) struct OneOf<T>(PhantomData<T>);
 
-impl<T: Words> Type for Word<T> {
+impl<T: Words> Type for OneOf<T> {
     type Value = T;
 
     fn name() -> String {
-        let words: Vec<String> = T::WORDS.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-        words.join(" or ")
+        one_of(T::WORDS.iter().map(|(word, _)| *word))
     }
 
-    fn read(given: &Given) -> Result<T, Refused> {
-        let text = given.text(Word::<T>::name)?;
+    fn read(given: &TomlValue) -> Result<T, Refused> {
+        let text = given.text(OneOf::<T>::name)?;
         let found = T::WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, value)| *value).ok_or_else(|| {
-            given.refuse(Fault::Word {
-                text: text.into(),
-                words: T::WORDS.iter().map(|(word, _)| *word).collect(),
-            })
-        })
+        found
+            .map(|(_, value)| *value)
+            .ok_or_else(|| given.refuse(Fault::Word { text: text.into(), expected: OneOf::<T>::name() }))
     }
 
     fn show(value: &T) -> Option<String> {
         T::WORDS.iter().find(|(_, known)| known == value).map(|(word, _)| quoted(word))
+    }
+}
+
+/// The words in quotes, as alternatives.
+fn one_of(words: impl IntoIterator<Item = &'static str>) -> String {
+    let quoted: Vec<String> = words.into_iter().map(quoted).collect();
+    match &quoted[..] {
+        [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),
+        all => all.concat(),
     }
 }
 

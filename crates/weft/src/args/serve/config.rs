@@ -17,8 +17,8 @@ impl Serve {
         !self.dirs.is_empty() || !self.ram.is_empty() || !self.volume.is_empty()
     }
 
-    /// The configuration that these options and a file ask for: an option that the user has given overrides the file,
-    /// and shares and volumes are added to those of the file.
+    /// The configuration from these options and a file. An option that the user has given overrides the file; shares and
+    /// volumes are added to those of the file.
     ///
     /// # Errors
     /// A folder has no name, or an option names no share.
@@ -447,10 +447,10 @@ mod tests {
         let ram = "--ram a=1M";
         for (refused, says) in [
             (asked(ram, |c| c.limits.cores = Some(0)), "limits.cores = 0: write a number from 1 to 1024"),
-            (asked(ram, |c| c.limits.buffers_bytes = 1), "limits.buffers = 1: write a size from 64M to "),
+            (asked(ram, |c| c.limits.buffers_bytes = 1), "limits.buffers = \"1\": write a size from 64M to "),
             (asked(ram, |c| c.limits.spin *= 1 << 20), "limits.spin = "),
             (asked(ram, |c| c.users.clear()), "users: configure exactly one user"),
-            (asked(ram, |c| c.shares.clear()), "there is neither a share nor a volume"),
+            (asked(ram, |c| c.shares.clear()), "nothing to serve: add a share ([shares.NAME]) or a volume"),
             (
                 asked(ram, |c| c.shares[0].snapshots = Some("%F".into())),
                 "shares.a.snapshots: a ramdisk has none",
