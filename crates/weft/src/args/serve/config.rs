@@ -1,5 +1,6 @@
 //! Turns the options of `weft serve` into a configuration. `crate::config` checks whether it can be served.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Serve, SmbSigning};
@@ -54,6 +55,7 @@ impl Serve {
         config.volumes.extend(volumes.map(|name| VolumeConfig { name, read_only: false }));
         for volume in config.volumes.iter_mut().filter(|_| self.nbd_read_only) {
             volume.read_only = true;
+            config.sources.overridden_key(&Key::of_volume_read_only(&volume.name));
         }
         self.shares(&mut config)?;
         self.rules(&mut config)?;
@@ -143,19 +145,20 @@ impl Serve {
             rdma.crc = self.crc;
         }
         if given("pcap") {
-            let limit_bytes = self.pcap_limit.unwrap_or(CAPTURE_BYTES);
+            let of_file = rdma.capture.as_ref().map(|capture| capture.limit_bytes);
+            let limit_bytes = self.pcap_limit.or(of_file).unwrap_or(CAPTURE_BYTES);
             rdma.capture = self.pcap.take().map(|file| CaptureConfig { file, limit_bytes });
         }
     }
 
     fn certificates(&mut self, tls: &mut TlsConfig, given: &impl Fn(&str) -> bool) {
         if given("nfs_tls_cert") {
-            tls.nfs =
-                certificate(self.nfs_tls_cert.take(), self.nfs_tls_key.take(), self.nfs_tls_clients.take());
+            let files = (self.nfs_tls_cert.take(), self.nfs_tls_key.take(), self.nfs_tls_clients.take());
+            tls.nfs = certificate(files, tls.nfs.take());
         }
         if given("nbd_tls_cert") {
-            tls.nbd =
-                certificate(self.nbd_tls_cert.take(), self.nbd_tls_key.take(), self.nbd_tls_clients.take());
+            let files = (self.nbd_tls_cert.take(), self.nbd_tls_key.take(), self.nbd_tls_clients.take());
+            tls.nbd = certificate(files, tls.nbd.take());
         }
     }
 
@@ -225,13 +228,14 @@ impl Serve {
     }
 }
 
-/// A certificate with its key; clap requires both.
-fn certificate<T>(certificate: Option<T>, key: Option<T>, clients: Option<T>) -> Option<CertificateConfig>
-where
-    T: Into<std::path::PathBuf>,
-{
-    let clients = clients.map(Into::into);
-    Some(CertificateConfig { certificate: certificate?.into(), key: key?.into(), clients })
+/// A certificate with its key; clap requires both. The authorities are those of the file unless an option names others:
+/// otherwise a new certificate would admit clients that the file refuses.
+fn certificate(
+    (certificate, key, clients): (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>),
+    of_file: Option<CertificateConfig>,
+) -> Option<CertificateConfig> {
+    let clients = clients.or(of_file.and_then(|files| files.clients));
+    Some(CertificateConfig { certificate: certificate?, key: key?, clients })
 }
 
 /// The share that an option names.
@@ -405,6 +409,23 @@ mod tests {
         // The export is that of the command line alone.
         assert!(a.nfs.as_ref().is_some_and(|export| export.read_only && !export.asynchronous));
         assert_eq!(typed.volumes.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["v", "w"]);
+    }
+
+    #[test]
+    fn an_option_keeps_what_the_file_says_beside_it() {
+        let file = "[rdma.capture]\nlimit = \"2M\"\n[tls.nbd]\ncertificate = \"a\"\nkey = \"b\"\nclients = \"/c\"\n\
+                    [volumes]\nv = {}\n";
+        let kept = over(file, "--pcap /x --nbd-tls-cert /d --nbd-tls-key /e --nbd-read-only").unwrap();
+        assert_eq!(kept.rdma.capture.unwrap().limit_bytes, 2 << 20);
+        let tls = kept.tls.nbd.unwrap();
+        assert_eq!((tls.certificate, tls.key), ("/d".into(), "/e".into()));
+        assert_eq!(tls.clients, Some("/c".into()));
+        assert!(kept.volumes.iter().all(|volume| volume.read_only));
+        let both =
+            over(file, "--pcap /x --pcap-limit 3M --nbd-tls-cert /d --nbd-tls-key /e --nbd-tls-clients /f");
+        let both = both.unwrap();
+        assert_eq!(both.rdma.capture.unwrap().limit_bytes, 3 << 20);
+        assert_eq!(both.tls.nbd.unwrap().clients, Some("/f".into()));
     }
 
     #[test]
