@@ -7,7 +7,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use weft_machine::net::{Tls, TlsError};
 use weft_smb::auth::Keytab;

@@ -51,7 +51,7 @@ pub(crate) fn example() -> String {
         "# Configuration of `weft serve`. Every key is shown with an example. To set one, remove the # before it\n\
          # and before the [table] above it.\n\
          # `weft config check FILE` reports every error, `weft config show` prints the effective values, and\n\
-         # `weft config reference` describes the keys. An option of `weft serve` overrides its key.\n",
+         # `weft config reference` describes the keys. An option of `weft serve` overrides its key.\n\n",
     );
     let mut section = String::new();
     for row in ROWS {
