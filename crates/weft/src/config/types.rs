@@ -207,7 +207,7 @@ impl Type for Size {
 
     fn show(value: &u64) -> Option<String> {
         let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-        let unit = units.into_iter().find(|(shift, _)| *value > 0 && value % (1 << shift) == 0);
+        let unit = units.into_iter().find(|(shift, _)| *value > 0 && value.is_multiple_of(1 << shift));
         Some(
             unit.map_or_else(
                 || format!("\"{value}\""),
@@ -244,7 +244,7 @@ impl Type for DurationText {
 
     fn show(value: &Duration) -> Option<String> {
         let micros = value.as_micros();
-        let fits = |(_, factor): &&(&str, u64)| micros > 0 && micros % u128::from(*factor) == 0;
+        let fits = |(_, factor): &&(&str, u64)| micros > 0 && micros.is_multiple_of(u128::from(*factor));
         let (unit, factor) = DurationText::UNITS.iter().rev().find(fits).unwrap_or(&DurationText::UNITS[0]);
         Some(format!("\"{}{unit}\"", micros / u128::from(*factor)))
     }
