@@ -2,7 +2,8 @@
 //!
 //! Otherwise a task with little to do waits for the full turns of all that have much: beside 70 connections that list
 //! long folders, each round trip of a client that logs on would take 140 ms. Whether a task has much to do shows in
-//! its last turn: it went on until its end. Such a task waits here, and the loop lets one of them run
+//! its last two turns: it went on until their end. (One turn may end because the host took the processor away.) Such a
+//! task waits here, and the loop lets one of them run
 //!
 //! - for a whole turn, if no other task has had something to do for a while;
 //! - for a part of a turn, which all that wait share, if no other task has something to do at the moment;
@@ -20,8 +21,7 @@ use super::turn::{self, TURN_TICKS};
 
 /// The shortest turn of a task in the background while others have something to do. It delays them, so it is shorter
 /// than the time in which a client that keeps a few requests under way has used up its answers. A turn for few tasks is
-/// longer: one that came here by accident, for example because the host took the processor away, does all that it has
-/// to do in it and leaves.
+/// longer: one that came here by accident does all that it has to do in it and leaves.
 const SHORT_TICKS: u64 = TURN_TICKS / 20;
 /// While other tasks are busy without a pause, they get this many times as long as the background has used.
 const SHARE: u64 = 4;
@@ -34,7 +34,9 @@ const QUIET_TICKS: u64 = TURN_TICKS / 2;
 enum State {
     /// Runs when it is woken.
     Foreground,
-    /// Its last turn was used up: it has to wait when it is woken.
+    /// Its last turn was used up.
+    SpentOnce,
+    /// Its last two turns were used up: it has to wait when it is woken.
     Spent,
     Waits,
     /// May run, for so many ticks.
@@ -68,16 +70,21 @@ impl Place {
 
 #[cold]
 fn ran(state: &Cell<State>) {
-    if state.get() == State::Runs {
+    let before = state.get();
+    if before == State::Runs {
         QUEUE.with(|queue| queue.used.set(turn::lasts().min(MOST_USED_TICKS)));
     }
-    state.set(if turn::is_spent() { State::Spent } else { State::Foreground });
+    state.set(match (turn::is_spent(), before) {
+        (false, _) => State::Foreground,
+        (true, State::Foreground) => State::SpentOnce,
+        (true, _) => State::Spent,
+    });
 }
 
 #[cold]
 fn wait_or_run(state: &Rc<Cell<State>>, cx: &Context<'_>) -> Option<u64> {
     match state.get() {
-        State::Foreground | State::Runs => Some(TURN_TICKS),
+        State::Foreground | State::SpentOnce | State::Runs => Some(TURN_TICKS),
         State::Granted(ticks) => {
             state.set(State::Runs);
             Some(ticks)
