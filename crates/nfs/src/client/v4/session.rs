@@ -292,6 +292,23 @@ impl Client {
         }
     }
 
+    /// From now on, the server carries out no request that was abandoned before. A request that undoes one is sent after
+    /// this: in another slot, or on another connection, it could overtake it.
+    pub(super) async fn settle(&self) -> Result<(), Error> {
+        let patience = Patience::new();
+        let session = self.session(&patience).await?;
+        loop {
+            let taken = self.connections.in_time(&patience, session.slots.take_doubtful()).await?;
+            let Some(mut slot_guard) = taken else { return Ok(()) };
+            if !self.settled(&patience, &session, &slot_guard).await? {
+                self.lose(&session);
+                return Ok(());
+            }
+            slot_guard.advance();
+            slot_guard.answered();
+        }
+    }
+
     /// The session, created if necessary.
     async fn session(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         if let Some(session) = self.current.borrow().clone() {
@@ -531,6 +548,7 @@ impl Client {
             let next = self.forgotten.borrow_mut().pop();
             let Some(ops) = next else { return Ok(()) };
             let unanswered = self.unanswered(ops.clone());
+            self.settle().await?;
             // A file that the server does not know is closed.
             self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
             unanswered.answered();

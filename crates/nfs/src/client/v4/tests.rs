@@ -5,6 +5,7 @@ mod locks;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -58,6 +59,17 @@ impl Wire {
         self.gone.set(true);
         self.to_server.wake();
         self.to_client.wake();
+    }
+
+    /// Holds up the last request, which the server has not received yet.
+    fn hold_up(&self) -> Bytes {
+        self.to_server.messages.borrow_mut().pop_back().unwrap()
+    }
+
+    /// A request that was held up arrives.
+    fn arrives(&self, request: Bytes) {
+        self.to_server.messages.borrow_mut().push_back(request);
+        self.to_server.wake();
     }
 }
 
@@ -549,6 +561,29 @@ fn what_is_given_up_is_not_left_open() {
             assert_eq!(opens.open_nodes(), [], "{given_up}, sent: {sent}");
         });
     }
+}
+
+#[test]
+fn what_undoes_a_request_that_is_given_up_does_not_overtake_it() {
+    Sim::new(1).run(async {
+        let share = Share::new("data", Vfs::new(Ram::new(64 << 20)));
+        let opens = share.vfs.opens().clone();
+        let share = Cell::new(Some(share));
+        let world = World::new(move || server(share.take().unwrap(), LEASE, None));
+        let mount = world.mount(1).await;
+        let wire = world.wires.borrow().last().unwrap().clone();
+        // The OPEN is in the second slot, and is held up; the request that closes the file is in the first one.
+        let mut first = pin!(mount.stat(""));
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        assert!(mount.create("f", SetAttributes::default()).now_or_never().is_none());
+        let late = wire.hold_up();
+        first.await.unwrap();
+        mount.client.close_forgotten(true).await.unwrap();
+        wire.arrives(late);
+        mount.null().await.unwrap();
+        assert_eq!((opens.open_nodes(), mount.recovered()), (Vec::new(), 0));
+        mount.end().await.unwrap();
+    });
 }
 
 #[test]
