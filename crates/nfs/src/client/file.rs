@@ -168,7 +168,8 @@ impl File {
     /// client. Other NFS clients may read and write all the same; SMB clients may not.
     ///
     /// A server that has restarted grants no locks in its grace period; the call waits for its end. A call that is
-    /// dropped may have locked the range already, until it is unlocked or the file is closed.
+    /// dropped, or fails because the server does not answer, may have locked the range all the same, until it is unlocked
+    /// or the file is closed.
     ///
     /// # Errors
     /// [`Error::Locked`] with [`OnConflict::Fail`] if another lock conflicts. [`Error::LocksLost`] if the server has lost

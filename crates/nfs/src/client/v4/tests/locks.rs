@@ -141,6 +141,61 @@ fn a_connection_that_is_cut_at_any_reply_loses_no_lock() {
     }
 }
 
+#[test]
+fn a_lock_that_is_given_up_can_be_unlocked() {
+    // The first LOCK of a file, whose state id is unknown, or a later one; the server receives it before the next
+    // request, or after that.
+    for (first, late) in [(true, false), (true, true), (false, false), (false, true)] {
+        Sim::new(1).run(async {
+            let world = World::in_memory();
+            let mount = world.mount(1).await;
+            let wire = world.wires.borrow().last().unwrap().clone();
+            let other = world.other().await;
+            let (file, theirs) = (create(&mount).await, create(&other).await);
+            if !first {
+                file.lock(range(50, 10), Exclusive, Fail).await.unwrap();
+            }
+            // The LOCK is in the second slot, and the next request in the first one.
+            let mut stat = pin!(file.stat());
+            assert!(futures_util::poll!(stat.as_mut()).is_pending());
+            assert!(file.lock(range(0, 10), Exclusive, Fail).now_or_never().is_none());
+            let held_up = late.then(|| wire.hold_up());
+            stat.await.unwrap();
+            if !late {
+                assert_eq!(fails(&theirs, 0, 1, Shared).await.range, range(0, 10));
+            }
+            file.unlock(range(0, 10)).await.unwrap();
+            held_up.into_iter().for_each(|request| wire.arrives(request));
+            mount.null().await.unwrap();
+            theirs.lock(range(0, 10), Exclusive, Fail).await.unwrap();
+            // What was locked with a reply stays locked, and the file can be locked again.
+            match first {
+                true => file.lock(range(50, 10), Exclusive, Fail).await.unwrap(),
+                false => assert_eq!(fails(&theirs, 50, 1, Shared).await.range, range(50, 10)),
+            }
+            assert_eq!((fails(&file, 9, 1, Shared).await.range, mount.recovered()), (range(0, 10), 0));
+            file.close().await.unwrap();
+            theirs.lock(ByteRange::WHOLE, Exclusive, Fail).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_lock_that_is_given_up_and_would_be_denied_holds_nothing() {
+    Sim::new(1).run(async {
+        let world = World::in_memory();
+        let (mount, other) = (world.mount(1).await, world.other().await);
+        let (file, theirs) = (create(&mount).await, create(&other).await);
+        theirs.lock(range(0, 10), Exclusive, Fail).await.unwrap();
+        assert!(file.lock(range(5, 10), Exclusive, Fail).now_or_never().is_none());
+        file.lock(range(10, 10), Exclusive, Fail).await.unwrap();
+        file.unlock(ByteRange::WHOLE).await.unwrap();
+        assert!(file.lock(range(5, 10), Exclusive, Fail).now_or_never().is_none());
+        file.close().await.unwrap();
+        theirs.lock(ByteRange::WHOLE, Exclusive, Fail).await.unwrap();
+    });
+}
+
 async fn everything_is_refused(file: &File) {
     let outcomes = [
         file.read(0, 1).await.map(drop),
