@@ -136,10 +136,15 @@ impl Opened {
         vec![Op::Putfh(self.handle), unlock(stateid, range)]
     }
 
-    /// The operations that release all locks of a file that is dropped.
+    /// The operations that unlock all that the server may have locked.
     pub(super) fn unlocking_all(&self) -> Option<Vec<Op>> {
-        let stateid = self.locks.in_use().filter(|_| self.locks.are_held())?;
-        Some(self.unlocking(stateid, ByteRange::WHOLE))
+        if !self.locks.may_be_held() {
+            return None;
+        }
+        match self.locks.stateid.get() {
+            Some(stateid) => Some(self.unlocking(stateid, ByteRange::WHOLE)),
+            None => self.locks.unanswered.get().map(|(kind, range)| self.unlocking_first(kind, range)),
+        }
     }
 }
 

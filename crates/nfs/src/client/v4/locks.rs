@@ -42,8 +42,9 @@ impl Locks {
         self.lost.get()
     }
 
-    pub fn are_held(&self) -> bool {
-        !self.lost.get() && !self.held.borrow().is_empty()
+    /// Whether the server may have locked something.
+    pub fn may_be_held(&self) -> bool {
+        !self.lost.get() && (!self.held.borrow().is_empty() || self.unanswered.get().is_some())
     }
 
     /// The state id for READ and WRITE while a range is locked, even if that lock is lost.

@@ -65,8 +65,8 @@ pub(crate) struct Client {
     /// Open files by their owners' numbers, for reclaim.
     files: RefCell<BTreeMap<u64, Weak<Opened>>>,
     next_owner: Cell<u64>,
-    /// Operations that close abandoned files, which the server may still have open.
-    forgotten: RefCell<Vec<Vec<Op>>>,
+    /// Abandoned files, which the server may still have open.
+    forgotten: RefCell<Vec<Closing>>,
     recovered: Cell<u32>,
     /// Largest READ and WRITE in bytes.
     pub sizes: Cell<(usize, usize)>,
@@ -80,25 +80,31 @@ pub(super) struct Session {
     renewed: Cell<Time>,
 }
 
+/// What closes an abandoned file: two compounds, the second of which is sent whatever the first one returns.
+#[derive(Clone)]
+pub(super) struct Closing {
+    /// Unlocks what the file may have locked.
+    pub unlock: Option<Vec<Op>>,
+    pub close: Vec<Op>,
+}
+
 /// A request that opens or closes a file. If it gets no reply, because the caller gave up or the connection was lost,
 /// the server may have the file open: then it is closed later.
 pub(super) struct Unanswered<'a> {
     client: &'a Client,
-    /// The operations that close it; empty once the reply has arrived.
-    close: Vec<Op>,
+    /// `None` once the reply has arrived.
+    closing: Option<Closing>,
 }
 
 impl Unanswered<'_> {
     pub fn answered(mut self) {
-        self.close.clear();
+        self.closing = None;
     }
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if !self.close.is_empty() {
-            self.client.close_later(std::mem::take(&mut self.close));
-        }
+        self.closing.take().into_iter().for_each(|closing| self.client.close_later(closing));
     }
 }
 
@@ -529,14 +535,14 @@ impl Client {
         self.files.borrow_mut().remove(&number);
     }
 
-    /// Queues operations that close an abandoned file.
-    pub fn close_later(&self, close: Vec<Op>) {
-        self.forgotten.borrow_mut().push(close);
+    /// Queues an abandoned file to be closed.
+    pub(super) fn close_later(&self, closing: Closing) {
+        self.forgotten.borrow_mut().push(closing);
     }
 
     /// The guard to hold until a request that opens or closes a file is answered.
-    pub(super) fn unanswered(&self, close: Vec<Op>) -> Unanswered<'_> {
-        Unanswered { client: self, close }
+    pub(super) fn unanswered(&self, closing: Closing) -> Unanswered<'_> {
+        Unanswered { client: self, closing: Some(closing) }
     }
 
     /// Closes abandoned files if there are enough of them, or if `all` is set.
@@ -546,11 +552,13 @@ impl Client {
         }
         loop {
             let next = self.forgotten.borrow_mut().pop();
-            let Some(ops) = next else { return Ok(()) };
-            let unanswered = self.unanswered(ops.clone());
+            let Some(closing) = next else { return Ok(()) };
+            let unanswered = self.unanswered(closing.clone());
             self.settle().await?;
             // A file that the server does not know is closed.
-            self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
+            for ops in closing.unlock.iter().chain([&closing.close]) {
+                self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
+            }
             unanswered.answered();
         }
     }

@@ -22,7 +22,7 @@ use weft_transport::{
     Access, Channel, Error as Failed, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Sending,
     Ticket, Traffic,
 };
-use weft_wire::nfs4::{CALLBACK_VERSION, CB_COMPOUND, CB_NULL, Status};
+use weft_wire::nfs4::{self, CALLBACK_VERSION, CB_COMPOUND, CB_NULL, CompoundHead, Op, Status, Xdr};
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
@@ -146,8 +146,12 @@ impl Channel for End {
                 return Sending::answered(Ok(()));
             }
         }
+        let message = Bytes::from(bytes);
+        if !self.server {
+            self.wire.world.sent.borrow_mut().extend(operations(&message));
+        }
         let (_, to) = self.queues();
-        to.messages.borrow_mut().push_back(bytes.into());
+        to.messages.borrow_mut().push_back(message);
         to.wake();
         Sending::answered(Ok(()))
     }
@@ -166,12 +170,26 @@ impl Channel for End {
     }
 }
 
+/// The operations of a request of version 4.1, by their numbers.
+fn operations(request: &Bytes) -> Vec<u32> {
+    let mut d = Decoder::new(request.clone());
+    match Call::parse(&mut d) {
+        Ok(call) if (call.program, call.version) == (nfs4::PROGRAM, nfs4::VERSION) => {
+            let head = CompoundHead::parse(&mut d).unwrap();
+            (0..head.count).map(|_| Op::parse(&mut d, head.minor).unwrap().number()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// A server that can be restarted, and when its connections end.
 struct World {
     server: RefCell<Arc<Server>>,
     start: Box<dyn Fn() -> Arc<Server>>,
     wires: RefCell<Vec<Rc<Wire>>>,
     pool: Pool,
+    /// Operations that the clients have sent.
+    sent: RefCell<Vec<u32>>,
     /// Replies so far.
     replies: Cell<usize>,
     /// The connection ends at this reply, counted from now; 0 means never.
@@ -192,6 +210,7 @@ impl World {
             start: Box::new(start),
             wires: RefCell::default(),
             pool: Pool::new(16 << 20),
+            sent: RefCell::default(),
             replies: Cell::new(0),
             until: Cell::new(0),
             dialed: Cell::new(0),

@@ -1,5 +1,7 @@
 //! Byte-range locks: between clients, when a connection is lost in the middle, and when the server loses them.
 
+use weft_wire::nfs4::opnum;
+
 use super::*;
 use crate::client::{ByteRange, File, LockConflict, LockKind, OnConflict};
 
@@ -194,6 +196,34 @@ fn a_lock_that_is_given_up_and_would_be_denied_holds_nothing() {
         file.close().await.unwrap();
         theirs.lock(ByteRange::WHOLE, Exclusive, Fail).await.unwrap();
     });
+}
+
+#[test]
+fn a_file_is_unlocked_before_it_is_closed_even_if_no_lock_had_a_reply() {
+    // The first LOCK, or a later one, gets no reply; then the file is closed, dropped, or its CLOSE is given up.
+    for (first, end) in ["close", "drop", "give up"].map(|end| [(true, end), (false, end)]).concat() {
+        Sim::new(1).run(async {
+            let world = World::in_memory();
+            let mount = world.mount(1).await;
+            let file = create(&mount).await;
+            if !first {
+                file.lock(range(0, 10), Exclusive, Fail).await.unwrap();
+                file.unlock(ByteRange::WHOLE).await.unwrap();
+            }
+            assert!(file.lock(range(20, 10), Exclusive, Fail).now_or_never().is_none());
+            world.sent.borrow_mut().clear();
+            match end {
+                "close" => file.close().await.unwrap(),
+                "drop" => {}
+                _ => assert!(file.close().now_or_never().is_none()),
+            }
+            drop(file);
+            mount.end().await.unwrap();
+            let sent = world.sent.take();
+            let place = |number| sent.iter().position(|sent| *sent == number).unwrap();
+            assert!(place(opnum::LOCKU) < place(opnum::CLOSE), "{end}, first: {first}: {sent:?}");
+        });
+    }
 }
 
 async fn everything_is_refused(file: &File) {
