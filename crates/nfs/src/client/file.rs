@@ -154,7 +154,7 @@ impl File {
     }
 
     /// Makes durable what was written and closes the file, which version 4 reports to the server. A file that is
-    /// dropped without this stays open there for a while.
+    /// dropped without this stays open there for a while, unless it has locks: then the mount unlocks and closes it soon.
     pub async fn close(&self) -> Result<(), Error> {
         let committed = if self.dirty.get() { self.commit().await } else { Ok(()) };
         match &self.remote {

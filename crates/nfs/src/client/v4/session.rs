@@ -11,6 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -67,6 +68,12 @@ pub(crate) struct Client {
     next_owner: Cell<u64>,
     /// Abandoned files, which the server may still have open.
     forgotten: RefCell<Vec<Closing>>,
+    /// Whether one of them may have locks, for which others wait.
+    left_locks: Cell<bool>,
+    /// The task that closes these.
+    keeper: RefCell<Option<Waker>>,
+    /// Held by the task that closes abandoned files; the others wait for it.
+    closing: Mutex<()>,
     recovered: Cell<u32>,
     /// Largest READ and WRITE in bytes.
     pub sizes: Cell<(usize, usize)>,
@@ -142,6 +149,9 @@ impl Client {
             files: RefCell::default(),
             next_owner: Cell::new(0),
             forgotten: RefCell::default(),
+            left_locks: Cell::new(false),
+            keeper: RefCell::default(),
+            closing: Mutex::default(),
             recovered: Cell::new(0),
             sizes: Cell::new((1, 1)),
         }))
@@ -537,7 +547,26 @@ impl Client {
 
     /// Queues an abandoned file to be closed.
     pub(super) fn close_later(&self, closing: Closing) {
+        let locks = closing.unlock.is_some();
         self.forgotten.borrow_mut().push(closing);
+        if locks {
+            self.left_locks.set(true);
+            self.keeper.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Ready while there are abandoned files with locks. One task waits for this, and closes them.
+    pub fn poll_left_locks(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.left_locks.get() {
+            return Poll::Ready(());
+        }
+        self.keeper.replace(Some(cx.waker().clone()));
+        Poll::Pending
+    }
+
+    /// Closes abandoned files if any of them has locks.
+    pub async fn close_left_locks(&self) -> Result<(), Error> {
+        if self.left_locks.get() { self.close_forgotten(true).await } else { Ok(()) }
     }
 
     /// The guard to hold until a request that opens or closes a file is answered.
@@ -550,9 +579,14 @@ impl Client {
         if !all && self.forgotten.borrow().len() < MAX_FORGOTTEN {
             return Ok(());
         }
+        // Whoever returns from here knows that none is being closed: the session may end.
+        let _alone = self.connections.in_time(&Patience::new(), self.closing.lock()).await?;
         loop {
             let next = self.forgotten.borrow_mut().pop();
-            let Some(closing) = next else { return Ok(()) };
+            let Some(closing) = next else {
+                self.left_locks.set(false);
+                return Ok(());
+            };
             let unanswered = self.unanswered(closing.clone());
             self.settle().await?;
             // A file that the server does not know is closed.

@@ -86,6 +86,41 @@ fn a_lock_waits_until_the_range_is_free() {
 }
 
 #[test]
+fn a_file_with_locks_that_is_abandoned_is_unlocked_while_its_mount_is_idle() {
+    // The file is dropped; its CLOSE is given up; its only LOCK gets no reply.
+    for end in ["drop", "close", "lock"] {
+        Sim::new(7).run(async {
+            let world = World::in_memory();
+            let (mount, other) = (world.mount(1).await, world.other().await);
+            let (file, theirs) = (create(&mount).await, create(&other).await);
+            let idle = mount.open("f", false).await.unwrap();
+            match end {
+                "lock" => {
+                    assert!(file.lock(ByteRange::WHOLE, Exclusive, Fail).now_or_never().is_none());
+                    // The server carries it out.
+                    mount.null().await.unwrap();
+                }
+                _ => file.lock(ByteRange::WHOLE, Exclusive, Fail).await.unwrap(),
+            }
+            fails(&theirs, 0, 1, Shared).await;
+            if end == "close" {
+                assert!(file.close().now_or_never().is_none());
+            }
+            drop(file);
+            let begun = rt::now();
+            theirs.lock(range(0, 1), Exclusive, Wait).await.unwrap();
+            let waited = rt::now() - begun;
+            assert!(waited < Duration::from_secs(1), "{end}: {waited:?}");
+            // Nothing else is closed, and the lease is still renewed.
+            rt::sleep(LEASE * 3).await;
+            idle.lock(range(5, 1), Shared, Fail).await.unwrap();
+            assert_eq!(mount.recovered(), 0);
+            mount.end().await.unwrap();
+        });
+    }
+}
+
+#[test]
 fn wrong_use_is_an_error() {
     Sim::new(3).run(async {
         let world = World::in_memory();
