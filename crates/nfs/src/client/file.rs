@@ -154,7 +154,7 @@ impl File {
     }
 
     /// Makes durable what was written and closes the file, which version 4 reports to the server. A file that is
-    /// dropped without this stays open there for a while.
+    /// dropped without this stays open there for a while, unless it has locks: then the mount unlocks and closes it soon.
     pub async fn close(&self) -> Result<(), Error> {
         let committed = if self.dirty.get() { self.commit().await } else { Ok(()) };
         match &self.remote {
@@ -168,7 +168,8 @@ impl File {
     /// client. Other NFS clients may read and write all the same; SMB clients may not.
     ///
     /// A server that has restarted grants no locks in its grace period; the call waits for its end. A call that is
-    /// dropped may have locked the range already, until it is unlocked or the file is closed.
+    /// dropped, or fails because the server does not answer, may have locked the range all the same, until it is unlocked
+    /// or the file is closed.
     ///
     /// # Errors
     /// [`Error::Locked`] with [`OnConflict::Fail`] if another lock conflicts. [`Error::LocksLost`] if the server has lost

@@ -32,22 +32,16 @@ impl Opened {
 
     async fn try_lock(&self, range: ByteRange, kind: LockKind, on_conflict: OnConflict) -> Result<(), Error> {
         let _alone = self.locks.turn.lock().await;
+        self.settle().await?;
         let kind =
             LockType { exclusive: kind == LockKind::Exclusive, waits: on_conflict == OnConflict::Wait };
+        let before = self.locks.unanswered.get();
         let op = |_| {
-            let locker = match self.locks.stateid.get() {
-                Some(stateid) => Locker::Known { stateid, seqid: 0 },
-                None => Locker::New {
-                    open_seqid: 0,
-                    open_stateid: self.stateid(),
-                    lock_seqid: 0,
-                    // The session identifies the client (RFC 8881 18.10.3).
-                    owner: Owner { client: 0, owner: self.owner.clone() },
-                },
-            };
-            Op::Lock(Lock { kind, reclaim: false, offset: range.offset, length: range.len, locker })
+            self.locks.unanswered.set(Some((kind, range)));
+            self.locking(kind, range)
         };
         let mut results = self.run(op, Keep::Yes, None, Cargo::default()).await?;
+        self.locks.unanswered.set(before);
         match results.next(opnum::LOCK)? {
             Status::OK => {
                 let stateid: Stateid = results.result()?;
@@ -65,6 +59,54 @@ impl Opened {
         }
     }
 
+    fn locking(&self, kind: LockType, range: ByteRange) -> Op {
+        let locker = match self.locks.stateid.get() {
+            Some(stateid) => Locker::Known { stateid, seqid: 0 },
+            None => Locker::New {
+                open_seqid: 0,
+                open_stateid: self.stateid(),
+                lock_seqid: 0,
+                // The session identifies the client (RFC 8881 18.10.3).
+                owner: Owner { client: 0, owner: self.owner.clone() },
+            },
+        };
+        Op::Lock(Lock { kind, reclaim: false, offset: range.offset, length: range.len, locker })
+    }
+
+    /// If a LOCK got no reply, ensures that the server does not carry it out later. If it was the first one, what it may
+    /// have locked is unlocked; a later one is unlocked by its range, or with the whole file.
+    async fn settle(&self) -> Result<(), Error> {
+        let Some((kind, range)) = self.locks.unanswered.get() else { return Ok(()) };
+        self.client.settle().await?;
+        if self.locks.stateid.get().is_some() {
+            return Ok(());
+        }
+        let ops = || self.unlocking_first(kind, range);
+        let mut results = self.client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        results.ok::<()>(opnum::PUTFH)?;
+        match results.next(opnum::LOCK)? {
+            Status::OK => {
+                let stateid: Stateid = results.result()?;
+                self.locks.stateid.set(Some(Stateid { seqid: 0, ..stateid }));
+                results.ok::<Stateid>(opnum::LOCKU)?;
+            }
+            // The open has ended, and its locks with it. The next request reopens the file.
+            status if is_lost(status) => self.locks.forgotten(),
+            status @ (Status::DELAY | Status::GRACE) => return Err(Error::Status4(status)),
+            // An owner that had this lock would be granted it again.
+            _ => {}
+        }
+        self.locks.unanswered.set(None);
+        Ok(())
+    }
+
+    /// The operations that unlock what a first LOCK without a reply may have locked. The same owner gets the same state
+    /// id again, which is then the compound's current state id (RFC 8881 18.10.3, 16.2.3.1.2).
+    fn unlocking_first(&self, kind: LockType, range: ByteRange) -> Vec<Op> {
+        let lock = self.locking(LockType { waits: false, ..kind }, range);
+        vec![Op::Putfh(self.handle), lock, unlock(Stateid::CURRENT, ByteRange::WHOLE)]
+    }
+
     /// See [`crate::client::File::unlock`].
     pub async fn unlock(&self, range: ByteRange) -> Result<(), Error> {
         range.check()?;
@@ -72,6 +114,7 @@ impl Opened {
         if self.locks.are_lost() {
             return Err(Error::LocksLost);
         }
+        self.settle().await?;
         // Without a state id, the owner has never locked anything.
         let Some(stateid) = self.locks.stateid.get() else { return Ok(()) };
         let ops = || self.unlocking(stateid, range);
@@ -83,19 +126,30 @@ impl Opened {
         results.ok::<()>(opnum::PUTFH)?;
         results.ok::<Stateid>(opnum::LOCKU)?;
         self.locks.held.borrow_mut().remove(range);
+        if range == ByteRange::WHOLE {
+            self.locks.unanswered.set(None);
+        }
         Ok(())
     }
 
     fn unlocking(&self, stateid: Stateid, range: ByteRange) -> Vec<Op> {
-        // The server ignores the type and the number (RFC 8881 18.12.3).
-        let kind = LockType { exclusive: false, waits: false };
-        let unlock = Locku { kind, seqid: 0, stateid, offset: range.offset, length: range.len };
-        vec![Op::Putfh(self.handle), Op::Locku(unlock)]
+        vec![Op::Putfh(self.handle), unlock(stateid, range)]
     }
 
-    /// The operations that release all locks of a file that is dropped.
+    /// The operations that unlock all that the server may have locked.
     pub(super) fn unlocking_all(&self) -> Option<Vec<Op>> {
-        let stateid = self.locks.in_use().filter(|_| self.locks.are_held())?;
-        Some(self.unlocking(stateid, ByteRange::WHOLE))
+        if !self.locks.may_be_held() {
+            return None;
+        }
+        match self.locks.stateid.get() {
+            Some(stateid) => Some(self.unlocking(stateid, ByteRange::WHOLE)),
+            None => self.locks.unanswered.get().map(|(kind, range)| self.unlocking_first(kind, range)),
+        }
     }
+}
+
+fn unlock(stateid: Stateid, range: ByteRange) -> Op {
+    // The server ignores the type and the number (RFC 8881 18.12.3).
+    let kind = LockType { exclusive: false, waits: false };
+    Op::Locku(Locku { kind, seqid: 0, stateid, offset: range.offset, length: range.len })
 }

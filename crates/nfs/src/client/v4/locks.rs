@@ -4,6 +4,10 @@
 //! Each open file is a lock owner of its own. Its first LOCK names that owner (open_to_lock_owner4) and returns the
 //! state id of the owner's locks, which later requests use.
 //!
+//! A LOCK that ends without a reply, because the caller gave up or the server could not be reached, may have been
+//! granted. It is remembered until everything is unlocked. If it was the first one, the state id is unknown, too: the
+//! same owner gets it again by the same LOCK (18.10.3).
+//!
 //! The locks end when the server loses the open: it has restarted, or has not heard from this client for a lease
 //! period. They are not reclaimed. The file then refuses to be read, written, locked or unlocked ([`Error::LocksLost`]),
 //! because others may have changed what the caller believes to be locked. READs and WRITEs carry the locks' state id, so
@@ -12,9 +16,9 @@
 use std::cell::{Cell, RefCell};
 
 use futures_util::lock::Mutex;
-use weft_wire::nfs4::Stateid;
+use weft_wire::nfs4::{LockType, Stateid};
 
-use crate::client::locks::LockedRanges;
+use crate::client::locks::{ByteRange, LockedRanges};
 
 /// The locks of one open file.
 #[derive(Default)]
@@ -24,6 +28,9 @@ pub(super) struct Locks {
     pub(super) stateid: Cell<Option<Stateid>>,
     /// What is locked; what was locked, if the locks are lost.
     pub(super) held: RefCell<LockedRanges>,
+    /// The last LOCK without a reply: the server may have locked this range, which is not in `held`. Without a state id
+    /// there is at most one.
+    pub(super) unanswered: Cell<Option<(LockType, ByteRange)>>,
     lost: Cell<bool>,
     /// Held while a LOCK or LOCKU is unanswered: the server carries them out in the order in which `held` changes.
     pub(super) turn: Mutex<()>,
@@ -35,8 +42,9 @@ impl Locks {
         self.lost.get()
     }
 
-    pub fn are_held(&self) -> bool {
-        !self.lost.get() && !self.held.borrow().is_empty()
+    /// Whether the server may have locked something.
+    pub fn may_be_held(&self) -> bool {
+        !self.lost.get() && (!self.held.borrow().is_empty() || self.unanswered.get().is_some())
     }
 
     /// The state id for READ and WRITE while a range is locked, even if that lock is lost.
@@ -46,6 +54,7 @@ impl Locks {
 
     /// The server does not know the state id, or has opened the file anew.
     pub fn forgotten(&self) {
+        self.unanswered.set(None);
         match self.held.borrow().is_empty() {
             true => self.stateid.set(None),
             false => self.lost.set(true),

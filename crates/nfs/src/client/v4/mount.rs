@@ -3,7 +3,9 @@
 //! See RFC 8881 7.7 (one tree of all exports), 18.4, 18.13, 18.23, 18.25, 18.26 and 18.30. Symbolic links are not
 //! followed; a path is walked name by name below the root, most of it in one compound.
 
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,7 +56,7 @@ pub struct Extras {
 pub struct Mount {
     pub(super) client: Rc<Client>,
     root: Handle,
-    /// Renews the lease; ends with the last clone.
+    /// Renews the lease, and closes abandoned files with locks; ends with the last clone.
     _keeper: Rc<rt::Task<()>>,
 }
 
@@ -381,14 +383,25 @@ fn names(path: &str) -> Result<Vec<Text>, Error> {
         .collect()
 }
 
-/// Renews the lease before it expires, even on an idle mount (RFC 8881 8.3).
+/// Renews the lease before it expires, even on an idle mount (RFC 8881 8.3). Closes abandoned files with locks at once,
+/// because others may wait for these.
 async fn keep_alive(client: std::rc::Weak<Client>, lease: Duration) {
+    let mut failed = false;
     loop {
-        rt::sleep(part(lease, 4)).await;
+        let left_locks =
+            poll_fn(|cx| client.upgrade().map_or(Poll::Pending, |client| client.poll_left_locks(cx)));
+        let pause = part(lease, 4);
+        match failed {
+            true => rt::sleep(pause).await,
+            false => rt::timeout(pause, left_locks).await.unwrap_or_default(),
+        }
         let Some(client) = client.upgrade() else { return };
-        if let Err(e) = client.renew(lease).await {
+        let closed = client.close_left_locks().await;
+        let kept = client.renew(lease).await.and(closed);
+        failed = kept.is_err();
+        if let Err(e) = kept {
             // The next user of the mount sees the error.
-            tracing::debug!("lease not renewed: {e}");
+            tracing::debug!("lease not renewed, or abandoned files not closed: {e}");
         }
     }
 }

@@ -16,7 +16,7 @@ use weft_wire::nfs4::{
 use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
 use super::locks::Locks;
-use super::session::{Client, Keep};
+use super::session::{Client, Closing, Keep};
 use crate::client::patience::Patience;
 use crate::client::rpc::Cargo;
 use crate::client::{Attributes, ByteRange, Error, SetAttributes};
@@ -85,7 +85,8 @@ impl Opened {
         // Without a reply, the state id is unknown. The same owner gets the same state again, which is then the
         // compound's current state id (RFC 8881 9.9, 16.2.3.1.2).
         let close = Op::Close(Close { seqid: 0, stateid: Stateid::CURRENT });
-        let unanswered = client.unanswered([dir, &[open(None), close]].concat());
+        let closing = Closing { unlock: None, close: [dir, &[open(None), close]].concat() };
+        let unanswered = client.unanswered(closing);
         let ops = || [dir, &[open(how.clone()), Op::Getfh]].concat();
         let mut results = client.run(ops, Keep::Yes, None, Cargo::default()).await?;
         unanswered.answered();
@@ -236,15 +237,19 @@ impl Opened {
         vec![Op::Putfh(self.handle), Op::Close(Close { seqid: 0, stateid: self.stateid.get() })]
     }
 
+    /// RFC 8881 18.2.3: a server may refuse to close a file with locks, so it is unlocked first.
+    fn closing_unlocked(&self) -> Closing {
+        Closing { unlock: self.unlocking_all(), close: self.closing() }
+    }
+
     /// CLOSE; a second time does nothing.
     pub async fn close(&self) -> Result<(), Error> {
         if self.closed.replace(true) || self.lost.get().is_some() {
             return Ok(());
         }
         self.client.leave(self.number);
-        let unanswered = self.client.unanswered(self.closing());
-        if self.locks.are_held() {
-            // RFC 8881 18.2.3: a server may refuse to close a file with locks.
+        let unanswered = self.client.unanswered(self.closing_unlocked());
+        if self.locks.may_be_held() {
             match self.unlock(ByteRange::WHOLE).await {
                 Ok(()) | Err(Error::LocksLost) => {}
                 Err(e) => return Err(e),
@@ -266,9 +271,7 @@ impl Drop for Opened {
         if !self.closed.get() {
             self.client.leave(self.number);
             if self.lost.get().is_none() {
-                self.client.close_later(self.closing());
-                // The last one queued is sent first.
-                self.unlocking_all().into_iter().for_each(|unlock| self.client.close_later(unlock));
+                self.client.close_later(self.closing_unlocked());
             }
         }
     }

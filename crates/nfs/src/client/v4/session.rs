@@ -11,6 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -65,8 +66,14 @@ pub(crate) struct Client {
     /// Open files by their owners' numbers, for reclaim.
     files: RefCell<BTreeMap<u64, Weak<Opened>>>,
     next_owner: Cell<u64>,
-    /// Operations that close abandoned files, which the server may still have open.
-    forgotten: RefCell<Vec<Vec<Op>>>,
+    /// Abandoned files, which the server may still have open.
+    forgotten: RefCell<Vec<Closing>>,
+    /// Whether one of them may have locks, for which others wait.
+    left_locks: Cell<bool>,
+    /// The task that closes these.
+    keeper: RefCell<Option<Waker>>,
+    /// Held by the task that closes abandoned files; the others wait for it.
+    closing: Mutex<()>,
     recovered: Cell<u32>,
     /// Largest READ and WRITE in bytes.
     pub sizes: Cell<(usize, usize)>,
@@ -80,25 +87,31 @@ pub(super) struct Session {
     renewed: Cell<Time>,
 }
 
+/// What closes an abandoned file: two compounds, the second of which is sent whatever the first one returns.
+#[derive(Clone)]
+pub(super) struct Closing {
+    /// Unlocks what the file may have locked.
+    pub unlock: Option<Vec<Op>>,
+    pub close: Vec<Op>,
+}
+
 /// A request that opens or closes a file. If it gets no reply, because the caller gave up or the connection was lost,
 /// the server may have the file open: then it is closed later.
 pub(super) struct Unanswered<'a> {
     client: &'a Client,
-    /// The operations that close it; empty once the reply has arrived.
-    close: Vec<Op>,
+    /// `None` once the reply has arrived.
+    closing: Option<Closing>,
 }
 
 impl Unanswered<'_> {
     pub fn answered(mut self) {
-        self.close.clear();
+        self.closing = None;
     }
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if !self.close.is_empty() {
-            self.client.close_later(std::mem::take(&mut self.close));
-        }
+        self.closing.take().into_iter().for_each(|closing| self.client.close_later(closing));
     }
 }
 
@@ -136,6 +149,9 @@ impl Client {
             files: RefCell::default(),
             next_owner: Cell::new(0),
             forgotten: RefCell::default(),
+            left_locks: Cell::new(false),
+            keeper: RefCell::default(),
+            closing: Mutex::default(),
             recovered: Cell::new(0),
             sizes: Cell::new((1, 1)),
         }))
@@ -289,6 +305,23 @@ impl Client {
                 status if ends_session(status) => return Ok(false),
                 status => return Err(Error::Status4(status)),
             }
+        }
+    }
+
+    /// From now on, the server carries out no request that was abandoned before. A request that undoes one is sent after
+    /// this: in another slot, or on another connection, it could overtake it.
+    pub(super) async fn settle(&self) -> Result<(), Error> {
+        let patience = Patience::new();
+        let session = self.session(&patience).await?;
+        loop {
+            let taken = self.connections.in_time(&patience, session.slots.take_doubtful()).await?;
+            let Some(mut slot_guard) = taken else { return Ok(()) };
+            if !self.settled(&patience, &session, &slot_guard).await? {
+                self.lose(&session);
+                return Ok(());
+            }
+            slot_guard.advance();
+            slot_guard.answered();
         }
     }
 
@@ -512,14 +545,33 @@ impl Client {
         self.files.borrow_mut().remove(&number);
     }
 
-    /// Queues operations that close an abandoned file.
-    pub fn close_later(&self, close: Vec<Op>) {
-        self.forgotten.borrow_mut().push(close);
+    /// Queues an abandoned file to be closed.
+    pub(super) fn close_later(&self, closing: Closing) {
+        let locks = closing.unlock.is_some();
+        self.forgotten.borrow_mut().push(closing);
+        if locks {
+            self.left_locks.set(true);
+            self.keeper.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Ready while there are abandoned files with locks. One task waits for this, and closes them.
+    pub fn poll_left_locks(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.left_locks.get() {
+            return Poll::Ready(());
+        }
+        self.keeper.replace(Some(cx.waker().clone()));
+        Poll::Pending
+    }
+
+    /// Closes abandoned files if any of them has locks.
+    pub async fn close_left_locks(&self) -> Result<(), Error> {
+        if self.left_locks.get() { self.close_forgotten(true).await } else { Ok(()) }
     }
 
     /// The guard to hold until a request that opens or closes a file is answered.
-    pub(super) fn unanswered(&self, close: Vec<Op>) -> Unanswered<'_> {
-        Unanswered { client: self, close }
+    pub(super) fn unanswered(&self, closing: Closing) -> Unanswered<'_> {
+        Unanswered { client: self, closing: Some(closing) }
     }
 
     /// Closes abandoned files if there are enough of them, or if `all` is set.
@@ -527,12 +579,20 @@ impl Client {
         if !all && self.forgotten.borrow().len() < MAX_FORGOTTEN {
             return Ok(());
         }
+        // Whoever returns from here knows that none is being closed: the session may end.
+        let _alone = self.connections.in_time(&Patience::new(), self.closing.lock()).await?;
         loop {
             let next = self.forgotten.borrow_mut().pop();
-            let Some(ops) = next else { return Ok(()) };
-            let unanswered = self.unanswered(ops.clone());
+            let Some(closing) = next else {
+                self.left_locks.set(false);
+                return Ok(());
+            };
+            let unanswered = self.unanswered(closing.clone());
+            self.settle().await?;
             // A file that the server does not know is closed.
-            self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
+            for ops in closing.unlock.iter().chain([&closing.close]) {
+                self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
+            }
             unanswered.answered();
         }
     }

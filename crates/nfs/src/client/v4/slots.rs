@@ -4,7 +4,7 @@
 //!
 //! A request that is abandoned before its reply leaves its slot in doubt: the server may or may not have seen its
 //! sequence number. The next user resolves that before it uses the slot (see `session`), so no number is used for two
-//! requests.
+//! requests. A request that undoes an abandoned one is sent after that, because slots have no order among each other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +26,8 @@ struct State {
     /// Waiting requests, in order of arrival.
     waiting: BTreeMap<u64, Waker>,
     next_ticket: u64,
+    /// Tasks that wait until others have resolved slots in doubt.
+    settling: Vec<Waker>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -41,6 +43,7 @@ impl State {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             *slot = value;
         }
+        self.settling.drain(..).for_each(Waker::wake);
     }
 }
 
@@ -52,6 +55,7 @@ impl Slots {
             target: count,
             waiting: BTreeMap::new(),
             next_ticket: 0,
+            settling: Vec::new(),
         };
         Rc::new(Slots { state: RefCell::new(state), ended: Cell::new(false) })
     }
@@ -78,11 +82,36 @@ impl Slots {
         .await
     }
 
+    /// Takes a slot in doubt, waiting while others resolve them all. `None` once no slot is in doubt, or the session
+    /// has ended. Slots beyond the target are not counted: the server may have retired them.
+    pub async fn take_doubtful(self: &Rc<Slots>) -> Option<SlotGuard> {
+        poll_fn(|cx| {
+            let state = &mut *self.state.borrow_mut();
+            let is_doubtful = |slot: &u32| state.slots.get(*slot as usize).is_some_and(|slot| slot.doubtful);
+            if self.ended.get() || !(0..state.target).any(|slot| is_doubtful(&slot)) {
+                return Poll::Ready(None);
+            }
+            let free = state.free.range(..state.target).copied().find(is_doubtful);
+            if let Some(slot) = free {
+                state.free.remove(&slot);
+                return Poll::Ready(Some(SlotGuard { slots: self.clone(), slot, answered: false }));
+            }
+            if !state.settling.iter().any(|waker| waker.will_wake(cx.waker())) {
+                state.settling.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
     /// The session has ended: no more slots are given out.
     pub fn end(&self) {
         self.ended.set(true);
-        let waiting = std::mem::take(&mut self.state.borrow_mut().waiting);
-        waiting.into_values().for_each(Waker::wake);
+        let mut state = self.state.borrow_mut();
+        let waiting = std::mem::take(&mut state.waiting).into_values();
+        let settling = std::mem::take(&mut state.settling);
+        drop(state);
+        waiting.chain(settling).for_each(Waker::wake);
     }
 
     /// The server wants only slots up to this one used (RFC 8881 18.46.3); slot 0 is always allowed.

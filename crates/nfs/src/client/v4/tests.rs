@@ -5,6 +5,7 @@ mod locks;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -21,7 +22,7 @@ use weft_transport::{
     Access, Channel, Error as Failed, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Sending,
     Ticket, Traffic,
 };
-use weft_wire::nfs4::{CALLBACK_VERSION, CB_COMPOUND, CB_NULL, Status};
+use weft_wire::nfs4::{self, CALLBACK_VERSION, CB_COMPOUND, CB_NULL, CompoundHead, Op, Status, Xdr};
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
@@ -58,6 +59,17 @@ impl Wire {
         self.gone.set(true);
         self.to_server.wake();
         self.to_client.wake();
+    }
+
+    /// Holds up the last request, which the server has not received yet.
+    fn hold_up(&self) -> Bytes {
+        self.to_server.messages.borrow_mut().pop_back().unwrap()
+    }
+
+    /// A request that was held up arrives.
+    fn arrives(&self, request: Bytes) {
+        self.to_server.messages.borrow_mut().push_back(request);
+        self.to_server.wake();
     }
 }
 
@@ -134,8 +146,12 @@ impl Channel for End {
                 return Sending::answered(Ok(()));
             }
         }
+        let message = Bytes::from(bytes);
+        if !self.server {
+            self.wire.world.sent.borrow_mut().extend(operations(&message));
+        }
         let (_, to) = self.queues();
-        to.messages.borrow_mut().push_back(bytes.into());
+        to.messages.borrow_mut().push_back(message);
         to.wake();
         Sending::answered(Ok(()))
     }
@@ -154,12 +170,26 @@ impl Channel for End {
     }
 }
 
+/// The operations of a request of version 4.1, by their numbers.
+fn operations(request: &Bytes) -> Vec<u32> {
+    let mut d = Decoder::new(request.clone());
+    match Call::parse(&mut d) {
+        Ok(call) if (call.program, call.version) == (nfs4::PROGRAM, nfs4::VERSION) => {
+            let head = CompoundHead::parse(&mut d).unwrap();
+            (0..head.count).map(|_| Op::parse(&mut d, head.minor).unwrap().number()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// A server that can be restarted, and when its connections end.
 struct World {
     server: RefCell<Arc<Server>>,
     start: Box<dyn Fn() -> Arc<Server>>,
     wires: RefCell<Vec<Rc<Wire>>>,
     pool: Pool,
+    /// Operations that the clients have sent.
+    sent: RefCell<Vec<u32>>,
     /// Replies so far.
     replies: Cell<usize>,
     /// The connection ends at this reply, counted from now; 0 means never.
@@ -180,6 +210,7 @@ impl World {
             start: Box::new(start),
             wires: RefCell::default(),
             pool: Pool::new(16 << 20),
+            sent: RefCell::default(),
             replies: Cell::new(0),
             until: Cell::new(0),
             dialed: Cell::new(0),
@@ -549,6 +580,29 @@ fn what_is_given_up_is_not_left_open() {
             assert_eq!(opens.open_nodes(), [], "{given_up}, sent: {sent}");
         });
     }
+}
+
+#[test]
+fn what_undoes_a_request_that_is_given_up_does_not_overtake_it() {
+    Sim::new(1).run(async {
+        let share = Share::new("data", Vfs::new(Ram::new(64 << 20)));
+        let opens = share.vfs.opens().clone();
+        let share = Cell::new(Some(share));
+        let world = World::new(move || server(share.take().unwrap(), LEASE, None));
+        let mount = world.mount(1).await;
+        let wire = world.wires.borrow().last().unwrap().clone();
+        // The OPEN is in the second slot, and is held up; the request that closes the file is in the first one.
+        let mut first = pin!(mount.stat(""));
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        assert!(mount.create("f", SetAttributes::default()).now_or_never().is_none());
+        let late = wire.hold_up();
+        first.await.unwrap();
+        mount.client.close_forgotten(true).await.unwrap();
+        wire.arrives(late);
+        mount.null().await.unwrap();
+        assert_eq!((opens.open_nodes(), mount.recovered()), (Vec::new(), 0));
+        mount.end().await.unwrap();
+    });
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Byte-range locks: between clients, when a connection is lost in the middle, and when the server loses them.
 
+use weft_wire::nfs4::opnum;
+
 use super::*;
 use crate::client::{ByteRange, File, LockConflict, LockKind, OnConflict};
 
@@ -84,6 +86,41 @@ fn a_lock_waits_until_the_range_is_free() {
 }
 
 #[test]
+fn a_file_with_locks_that_is_abandoned_is_unlocked_while_its_mount_is_idle() {
+    // The file is dropped; its CLOSE is given up; its only LOCK gets no reply.
+    for end in ["drop", "close", "lock"] {
+        Sim::new(7).run(async {
+            let world = World::in_memory();
+            let (mount, other) = (world.mount(1).await, world.other().await);
+            let (file, theirs) = (create(&mount).await, create(&other).await);
+            let idle = mount.open("f", false).await.unwrap();
+            match end {
+                "lock" => {
+                    assert!(file.lock(ByteRange::WHOLE, Exclusive, Fail).now_or_never().is_none());
+                    // The server carries it out.
+                    mount.null().await.unwrap();
+                }
+                _ => file.lock(ByteRange::WHOLE, Exclusive, Fail).await.unwrap(),
+            }
+            fails(&theirs, 0, 1, Shared).await;
+            if end == "close" {
+                assert!(file.close().now_or_never().is_none());
+            }
+            drop(file);
+            let begun = rt::now();
+            theirs.lock(range(0, 1), Exclusive, Wait).await.unwrap();
+            let waited = rt::now() - begun;
+            assert!(waited < Duration::from_secs(1), "{end}: {waited:?}");
+            // Nothing else is closed, and the lease is still renewed.
+            rt::sleep(LEASE * 3).await;
+            idle.lock(range(5, 1), Shared, Fail).await.unwrap();
+            assert_eq!(mount.recovered(), 0);
+            mount.end().await.unwrap();
+        });
+    }
+}
+
+#[test]
 fn wrong_use_is_an_error() {
     Sim::new(3).run(async {
         let world = World::in_memory();
@@ -137,6 +174,89 @@ fn a_connection_that_is_cut_at_any_reply_loses_no_lock() {
             }
             file.close().await.unwrap();
             theirs.lock(ByteRange::WHOLE, Exclusive, Fail).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_lock_that_is_given_up_can_be_unlocked() {
+    // The first LOCK of a file, whose state id is unknown, or a later one; the server receives it before the next
+    // request, or after that.
+    for (first, late) in [(true, false), (true, true), (false, false), (false, true)] {
+        Sim::new(1).run(async {
+            let world = World::in_memory();
+            let mount = world.mount(1).await;
+            let wire = world.wires.borrow().last().unwrap().clone();
+            let other = world.other().await;
+            let (file, theirs) = (create(&mount).await, create(&other).await);
+            if !first {
+                file.lock(range(50, 10), Exclusive, Fail).await.unwrap();
+            }
+            // The LOCK is in the second slot, and the next request in the first one.
+            let mut stat = pin!(file.stat());
+            assert!(futures_util::poll!(stat.as_mut()).is_pending());
+            assert!(file.lock(range(0, 10), Exclusive, Fail).now_or_never().is_none());
+            let held_up = late.then(|| wire.hold_up());
+            stat.await.unwrap();
+            if !late {
+                assert_eq!(fails(&theirs, 0, 1, Shared).await.range, range(0, 10));
+            }
+            file.unlock(range(0, 10)).await.unwrap();
+            held_up.into_iter().for_each(|request| wire.arrives(request));
+            mount.null().await.unwrap();
+            theirs.lock(range(0, 10), Exclusive, Fail).await.unwrap();
+            // What was locked with a reply stays locked, and the file can be locked again.
+            match first {
+                true => file.lock(range(50, 10), Exclusive, Fail).await.unwrap(),
+                false => assert_eq!(fails(&theirs, 50, 1, Shared).await.range, range(50, 10)),
+            }
+            assert_eq!((fails(&file, 9, 1, Shared).await.range, mount.recovered()), (range(0, 10), 0));
+            file.close().await.unwrap();
+            theirs.lock(ByteRange::WHOLE, Exclusive, Fail).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_lock_that_is_given_up_and_would_be_denied_holds_nothing() {
+    Sim::new(1).run(async {
+        let world = World::in_memory();
+        let (mount, other) = (world.mount(1).await, world.other().await);
+        let (file, theirs) = (create(&mount).await, create(&other).await);
+        theirs.lock(range(0, 10), Exclusive, Fail).await.unwrap();
+        assert!(file.lock(range(5, 10), Exclusive, Fail).now_or_never().is_none());
+        file.lock(range(10, 10), Exclusive, Fail).await.unwrap();
+        file.unlock(ByteRange::WHOLE).await.unwrap();
+        assert!(file.lock(range(5, 10), Exclusive, Fail).now_or_never().is_none());
+        file.close().await.unwrap();
+        theirs.lock(ByteRange::WHOLE, Exclusive, Fail).await.unwrap();
+    });
+}
+
+#[test]
+fn a_file_is_unlocked_before_it_is_closed_even_if_no_lock_had_a_reply() {
+    // The first LOCK, or a later one, gets no reply; then the file is closed, dropped, or its CLOSE is given up.
+    for (first, end) in ["close", "drop", "give up"].map(|end| [(true, end), (false, end)]).concat() {
+        Sim::new(1).run(async {
+            let world = World::in_memory();
+            let mount = world.mount(1).await;
+            let file = create(&mount).await;
+            if !first {
+                file.lock(range(0, 10), Exclusive, Fail).await.unwrap();
+                file.unlock(ByteRange::WHOLE).await.unwrap();
+            }
+            assert!(file.lock(range(20, 10), Exclusive, Fail).now_or_never().is_none());
+            world.sent.borrow_mut().clear();
+            match end {
+                "close" => file.close().await.unwrap(),
+                "drop" => {}
+                _ => assert!(file.close().now_or_never().is_none()),
+            }
+            drop(file);
+            mount.end().await.unwrap();
+            let sent = world.sent.take();
+            let place = |number| sent.iter().position(|sent| *sent == number).unwrap();
+            assert!(place(opnum::LOCKU) < place(opnum::CLOSE), "{end}, first: {first}: {sent:?}");
         });
     }
 }
