@@ -10,6 +10,7 @@ use std::str::FromStr;
 use weft_machine::Peer;
 
 use crate::access::posix::Process;
+use crate::rights::Rights;
 
 /// The user and group of callers without their own identity: nobody, with the number used by most systems.
 pub const NOBODY: u32 = 65_534;
@@ -21,6 +22,8 @@ pub struct Rules {
     pub encrypted: bool,
     /// Whether listings hide what their user may not read, in protocols that support that.
     pub hides_unreadable: bool,
+    /// Who may use it, in protocols whose users log on.
+    pub rights: Rights,
     /// The rules of NFS.
     pub nfs: Export,
 }

@@ -7,6 +7,7 @@ mod config;
 mod rdma;
 pub(crate) mod replica;
 mod serve;
+mod user;
 mod value;
 mod volume;
 
@@ -25,6 +26,7 @@ pub(crate) use self::config::*;
 pub(crate) use self::rdma::*;
 pub(crate) use self::replica::*;
 pub(crate) use self::serve::*;
+pub(crate) use self::user::*;
 pub(crate) use self::value::*;
 pub(crate) use self::volume::*;
 
@@ -101,6 +103,10 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     /// Create, list, resize and remove volumes
     Volume(Volume),
+    /// Add, change, remove and list the users who may log on
+    User(User),
+    /// Add, change, remove and list groups of users
+    Group(Group),
     /// Replicate volumes to other hosts
     Replica(Box<Replica>),
     /// Show what the servers of a state directory serve, to whom, and whether RDMA carries the payload
@@ -149,6 +155,8 @@ impl Command {
             Command::Volume(args) => args.state_dir.as_deref(),
             Command::Replica(args) => args.state_dir.as_deref(),
             Command::Status(args) => args.state_dir.as_deref(),
+            Command::User(args) => args.state_dir.as_deref(),
+            Command::Group(args) => args.state_dir.as_deref(),
             Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
             Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
@@ -167,7 +175,7 @@ impl Command {
             | Command::Demo(_)
             | Command::Volume(_)
             | Command::Bench(_) => false,
-            Command::Status(_) | Command::Replica(_) => false,
+            Command::Status(_) | Command::Replica(_) | Command::User(_) | Command::Group(_) => false,
             Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => false,
         }
     }

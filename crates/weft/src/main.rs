@@ -39,11 +39,13 @@ mod shares;
 mod show;
 mod signals;
 mod stat;
+mod state;
 mod status;
 mod sync;
 mod transfer;
 mod unknown;
 mod url;
+mod users;
 mod volume;
 mod watch;
 mod when;
@@ -80,6 +82,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),
         Command::Replica(args) => replica::run(*args),
+        Command::User(args) => users::user(args),
+        Command::Group(args) => users::group(args),
         Command::Status(args) => status::run(args),
         Command::Cp(args) => copy::run(args),
         Command::Ls(args) => list::run(args),

@@ -30,6 +30,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::budget::Holder;
 use weft_machine::{Buf, Charge, File, Pool, rt};
+use weft_store::rights::Right;
 use weft_store::backend::Ram;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
@@ -208,7 +209,7 @@ impl Bench {
         });
         let session = session(&server, &connection, 77, "tester", profile);
         let vfs = share.vfs.clone();
-        let tree = session.connect(Some(share), 10).unwrap();
+        let tree = session.connect(Some(share), Right::Write, 10).unwrap();
         Bench { vfs, server, client, connection, session, tree, ids: Cell::new(0) }
     }
 
