@@ -58,8 +58,8 @@ impl Request {
             Request::Grow { volume, .. } => {
                 Some(ShellCommand::new("weft volume info").operand(volume).here().to_string())
             }
-            Request::Users => Some(ShellCommand::new("weft user list").here().to_string()),
             Request::Status
+            | Request::Users
             | Request::Replica(replica::Command::Status | replica::Command::Verify { .. }) => None,
             Request::Replica(_) => Some(ShellCommand::new("weft replica status").here().to_string()),
         }

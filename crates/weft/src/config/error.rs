@@ -64,8 +64,6 @@ pub(crate) enum Problem {
     Excludes(Key),
     /// There is no share and no volume.
     NothingServed,
-    /// The number of users is not one.
-    NotOneUser,
     /// Nothing is served over RDMA, so there is nothing to capture.
     NothingByRdma,
     /// There is no directory for state that survives a restart.
@@ -134,7 +132,6 @@ impl ConfigError {
             | Problem::Needs { .. }
             | Problem::Excludes(_)
             | Problem::NothingServed
-            | Problem::NotOneUser
             | Problem::NothingByRdma
             | Problem::AnyPort { .. }
             | Problem::Links(_) => true,
@@ -222,7 +219,6 @@ impl fmt::Display for ConfigError {
                     f.write_str("nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])")
                 }
             },
-            Problem::NotOneUser => write!(f, "{key}: configure exactly one user, with a name"),
             Problem::NothingByRdma => write!(
                 f,
                 "{key}: nothing is served over RDMA; give a folder, a ramdisk ({}) or {}",

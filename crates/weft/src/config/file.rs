@@ -12,8 +12,7 @@ use super::mistake::{BadFile, Fault, Mistake};
 use super::sources::{Lines, Position, Sources};
 use super::table::{Field, ROWS, Row};
 use super::types::{Entry, TomlValue};
-use super::{ServeConfig, ShareConfig, ShareSource, UserConfig, VolumeConfig};
-use crate::args::default_user;
+use super::{ServeConfig, ShareConfig, ShareSource, VolumeConfig};
 
 /// Larger files are refused.
 const MAX_BYTES: u64 = 1 << 20;
@@ -59,7 +58,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ServeConfig, BadFile> {
         });
         return Err(BadFile::new(path, mistakes.collect()));
     }
-    let config = ServeConfig { sources: Sources::of_file(path), ..defaults() };
+    let config = ServeConfig { sources: Sources::of_file(path), ..ServeConfig::default() };
     let mut reader = Reader { lines, config, mistakes: Vec::new() };
     let folder = path.parent().unwrap_or(Path::new(""));
     // The document is itself a table.
@@ -70,11 +69,6 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ServeConfig, BadFile> {
         true => Ok(reader.config),
         false => Err(BadFile::new(path, reader.mistakes)),
     }
-}
-
-/// The configuration of an empty file. Like the command line, it names a user.
-pub(super) fn defaults() -> ServeConfig {
-    ServeConfig { users: vec![UserConfig { name: default_user() }], ..ServeConfig::default() }
 }
 
 struct Reader<'a> {
@@ -144,7 +138,7 @@ impl Reader<'_> {
     /// Checks that the share has exactly one source of files.
     fn check_source(&mut self, at: &[&str], offset: usize) {
         let sources = &self.config.sources;
-        let mut given: Vec<(Position, &str)> = ["folder", "ram", "volumes"]
+        let mut given: Vec<(Position, &str)> = ["path", "ram", "volumes"]
             .into_iter()
             .filter_map(|key| Some((sources.position(&dotted(&[at, &[key]].concat()))?, key)))
             .collect();

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use weft_smb::server::dfs::Link;
+use weft_store::rights::Rights;
 use weft_store::rules::{Export, Rules};
 
 use super::error::FolderFault;
@@ -21,6 +22,8 @@ pub(crate) struct ShareConfig {
     pub source: ShareSource,
     /// Whether all changes are refused.
     pub read_only: bool,
+    /// Who may read and write.
+    pub rights: Rights,
     /// Whether encryption is required; NFS then does not offer the share.
     pub encrypt: bool,
     /// Whether listings over SMB hide what the user may not read.
@@ -58,6 +61,7 @@ impl ShareConfig {
             name: name.into(),
             source,
             read_only: false,
+            rights: Rights::default(),
             encrypt: false,
             hide_unreadable: false,
             continuous_availability: false,
@@ -88,7 +92,9 @@ impl ShareConfig {
         Rules {
             encrypted: self.encrypt,
             hides_unreadable: self.hide_unreadable,
+            rights: self.rights.clone(),
             nfs: Export { read_only: nfs.read_only || self.read_only, ..nfs },
+            nfs_is_chosen: self.nfs.is_some(),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use weft_smb::auth::Secret;
 
 use super::Name;
-use super::store::{Listing, Store};
+use super::store::{Listing, Store, StoreError};
 use crate::Failure;
 use crate::admin::{self, Request};
 use crate::args::{Group, GroupCommand, User, UserCommand};
@@ -20,6 +20,10 @@ pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
     let store = Store::of(&state);
     match args.command {
         UserCommand::Add(args) => {
+            // Before a password is asked for.
+            if store.read()?.is_some_and(|listing| listing.user(&args.name).is_some()) {
+                return Err(StoreError::UserExists(args.name).into());
+            }
             let password = chosen(&args.name, args.generate)?;
             store.add_user(&args.name, &Secret::password(&password.text), &args.groups)?;
             say!("added user {}", args.name)?;
@@ -27,6 +31,9 @@ pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
             apply(&state)?;
         }
         UserCommand::Passwd(args) => {
+            if store.read()?.is_none_or(|listing| listing.user(&args.name).is_none()) {
+                return Err(StoreError::NoUser(args.name).into());
+            }
             let password = chosen(&args.name, args.generate)?;
             store.set_password(&args.name, &Secret::password(&password.text))?;
             say!("changed the password of {}", args.name)?;

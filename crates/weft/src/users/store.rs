@@ -101,11 +101,6 @@ impl Store {
         Store { path: state.join(FILE), key_path: state.join(KEY_FILE) }
     }
 
-    /// The file.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// What it contains; `None` if there is no such file.
     pub(crate) fn read(&self) -> Result<Option<Listing>, StoreError> {
         let Some(document) = self.document()? else { return Ok(None) };
@@ -431,7 +426,7 @@ mod tests {
     fn a_change_that_is_refused_changes_nothing() {
         let (_dir, store) = store();
         add(&store, "alice", "one");
-        let before = std::fs::read(store.path()).unwrap();
+        let before = std::fs::read(&store.path).unwrap();
         let secret = Secret::password("two");
         let refused = [
             store.add_user(&name("Alice"), &secret, &[]),
@@ -444,22 +439,22 @@ mod tests {
             let said = refused.unwrap_err().to_string();
             assert!(said.contains("weft user ") || said.contains("weft group "), "{said}");
         }
-        assert_eq!(std::fs::read(store.path()).unwrap(), before);
+        assert_eq!(std::fs::read(&store.path).unwrap(), before);
     }
 
     #[test]
     fn comments_stay_and_nobody_else_reads_the_file() {
         let (_dir, store) = store();
         add(&store, "alice", "one");
-        let text = std::fs::read_to_string(store.path()).unwrap();
+        let text = std::fs::read_to_string(&store.path).unwrap();
         assert!(!text.contains("\n[users]\n"), "{text}");
-        std::fs::write(store.path(), text.replace("[users.alice]", "# The boss.\n[users.alice] # room 7")).unwrap();
-        std::fs::set_permissions(store.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::write(&store.path, text.replace("[users.alice]", "# The boss.\n[users.alice] # room 7")).unwrap();
+        std::fs::set_permissions(&store.path, std::fs::Permissions::from_mode(0o644)).unwrap();
         add(&store, "bob", "two");
         store.add_to_group(&name("staff"), &[name("bob")]).unwrap();
-        let text = std::fs::read_to_string(store.path()).unwrap();
+        let text = std::fs::read_to_string(&store.path).unwrap();
         assert!(text.contains("# The boss.\n[users.alice] # room 7\n"), "{text}");
-        for file in [store.path(), &store.key_path] {
+        for file in [&store.path, &store.key_path] {
             assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600, "{}", file.display());
         }
     }
@@ -468,7 +463,7 @@ mod tests {
     fn what_does_not_fit_is_named() {
         let (_dir, store) = store();
         add(&store, "alice", "one");
-        let good = std::fs::read_to_string(store.path()).unwrap();
+        let good = std::fs::read_to_string(&store.path).unwrap();
         for (bad, why) in [
             (good.replace("version = 1", "version = 2"), "version 2"),
             (good.replace("version = 1\n", ""), "no version"),
@@ -480,11 +475,11 @@ mod tests {
             (good.clone() + "[groups]\n\"@staff\" = []\n", "cannot be a name"),
             ("version = ".into(), "TOML"),
         ] {
-            std::fs::write(store.path(), &bad).unwrap();
+            std::fs::write(&store.path, &bad).unwrap();
             let said = store.read().err().unwrap().to_string();
             assert!(said.contains("users.toml") && said.contains(why), "{why}: {said}");
             assert!(store.set_password(&name("alice"), &Secret::password("x")).is_err());
-            assert_eq!(std::fs::read_to_string(store.path()).unwrap(), bad, "it stays as it was");
+            assert_eq!(std::fs::read_to_string(&store.path).unwrap(), bad, "it stays as it was");
         }
     }
 

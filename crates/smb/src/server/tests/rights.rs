@@ -77,6 +77,11 @@ fn a_right_bounds_what_its_user_may_do_and_none_hides_the_share() {
             assert_eq!(create(&mut bob, opening("f", access)).await, NtStatus::ACCESS_DENIED, "{access:?}");
         }
         assert_eq!(create(&mut bob, create_request("new", CreateOptions::NONE)).await, NtStatus::ACCESS_DENIED);
+        let delete = create::Request {
+            disposition: CreateDisposition::Open,
+            ..create_request("f", CreateOptions::DELETE_ON_CLOSE)
+        };
+        assert_eq!(create(&mut bob, delete).await, NtStatus::ACCESS_DENIED);
         let folder = create_request("folder", CreateOptions::DIRECTORY_FILE);
         assert_eq!(create(&mut bob, folder).await, NtStatus::ACCESS_DENIED);
         let stream = create_request("f:stream", CreateOptions::NONE);

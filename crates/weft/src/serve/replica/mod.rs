@@ -142,18 +142,24 @@ impl Member {
 }
 
 /// How others log on to this server when the roles are exchanged.
-struct Own {
+pub(super) struct Own {
     user: String,
     password: Password,
+}
+
+impl Own {
+    /// The user with this password.
+    pub(super) fn new(user: &str, password: &str) -> Own {
+        Own { user: user.to_owned(), password: Password::new(password) }
+    }
 }
 
 impl Replicas {
     /// Makes the doors and the recorded groups, which start with [`Replicas::start`]. When this returns, the fronts
     /// of volumes in no group lead to the volumes; all others are closed, and their groups open them.
     pub(super) fn new(
-        plan: &Plan,
         state: &Path,
-        password: &str,
+        own: Own,
         cores: &Arc<Cores>,
         pool: &Pool,
         volumes: &[Served],
@@ -199,7 +205,7 @@ impl Replicas {
             looking: AsyncMutex::default(),
             measuring: Arc::default(),
             ends: AtomicBool::new(false),
-            own: Own { user: plan.user().to_owned(), password: Password::new(password) },
+            own,
             server: u64::from_le_bytes(random::bytes()?),
             smb_port: OnceLock::new(),
             acceptor: OnceLock::new(),
