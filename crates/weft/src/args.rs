@@ -7,6 +7,7 @@ mod config;
 mod rdma;
 pub(crate) mod replica;
 mod serve;
+mod share;
 mod user;
 mod value;
 mod volume;
@@ -26,6 +27,7 @@ pub(crate) use self::config::*;
 pub(crate) use self::rdma::*;
 pub(crate) use self::replica::*;
 pub(crate) use self::serve::*;
+pub(crate) use self::share::*;
 pub(crate) use self::user::*;
 pub(crate) use self::value::*;
 pub(crate) use self::volume::*;
@@ -103,6 +105,8 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     /// Create, list, resize and remove volumes
     Volume(Volume),
+    /// Add, remove and list the shares of the configuration file
+    Share(Share),
     /// Add, change, remove and list the users who may log on
     User(User),
     /// Add, change, remove and list groups of users
@@ -160,7 +164,7 @@ impl Command {
             Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
             Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => None,
+            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Share(_) | Command::Man(_) => None,
         }
     }
 
@@ -175,7 +179,7 @@ impl Command {
             | Command::Demo(_)
             | Command::Volume(_)
             | Command::Bench(_) => false,
-            Command::Status(_) | Command::Replica(_) | Command::User(_) | Command::Group(_) => false,
+            Command::Status(_) | Command::Replica(_) | Command::Share(_) | Command::User(_) | Command::Group(_) => false,
             Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => false,
         }
     }

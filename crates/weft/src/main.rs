@@ -35,6 +35,7 @@ mod rdma;
 mod ready;
 mod replica;
 mod serve;
+mod share_command;
 mod shares;
 mod show;
 mod signals;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),
         Command::Replica(args) => replica::run(*args),
+        Command::Share(args) => share_command::run(args),
         Command::User(args) => users::user(args),
         Command::Group(args) => users::group(args),
         Command::Status(args) => status::run(args),

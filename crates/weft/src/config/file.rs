@@ -24,6 +24,14 @@ const ALIKE: f64 = 0.8;
 /// # Errors
 /// All mistakes in the file itself; [`ServeConfig::check`] checks the rules between keys.
 pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
+    parse(path, &text(path)?)
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// It cannot be read, it is too long, or it is not UTF-8.
+pub(super) fn text(path: &Path) -> Result<String, BadFile> {
     let whole = |fault| BadFile::new(path, vec![Mistake { at: None, key: None, fault }]);
     let mut bytes = Vec::new();
     let opened = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
@@ -31,14 +39,11 @@ pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(whole(Fault::TooLarge { most: MAX_BYTES }));
     }
-    match str::from_utf8(&bytes) {
-        Ok(text) => parse(path, text),
-        Err(e) => {
-            let (before, _) = bytes.split_at(e.valid_up_to());
-            let at = Lines::of(&String::from_utf8_lossy(before)).position(before.len());
-            Err(BadFile::new(path, vec![Mistake { at: Some(at), key: None, fault: Fault::NotUtf8 }]))
-        }
-    }
+    String::from_utf8(bytes).map_err(|e| {
+        let (before, _) = e.as_bytes().split_at(e.utf8_error().valid_up_to());
+        let at = Lines::of(&String::from_utf8_lossy(before)).position(before.len());
+        BadFile::new(path, vec![Mistake { at: Some(at), key: None, fault: Fault::NotUtf8 }])
+    })
 }
 
 /// Reads the text of a file.

@@ -6,6 +6,7 @@
 //! parses a command line, binds, or opens anything for writing.
 
 mod check;
+pub(crate) mod edit;
 mod error;
 mod file;
 pub(crate) mod find;

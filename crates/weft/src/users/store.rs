@@ -486,12 +486,13 @@ mod tests {
     #[test]
     fn writers_take_turns() {
         let (_dir, store) = store();
+        add(&store, "first", "x");
         std::thread::scope(|scope| {
             for i in 0..8 {
                 let store = &store;
                 scope.spawn(move || add(store, &format!("user{i}"), "x"));
             }
         });
-        assert_eq!(store.read().unwrap().unwrap().users.len(), 8);
+        assert_eq!(store.read().unwrap().unwrap().users.len(), 9);
     }
 }

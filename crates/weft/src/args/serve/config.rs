@@ -489,7 +489,7 @@ mod tests {
             (asked("--volume v --nbd", |c| c.listeners.nbd_port = None), "volumes needs a way to serve them"),
             (
                 asked("./data", |c| c.shares[0].source = ShareSource::Folder("/none/x".into())),
-                "shares.data.folder: cannot serve /none/x: no such folder; create it: mkdir -p /none/x",
+                "shares.data.path: cannot serve /none/x: no such folder; create it: mkdir -p /none/x",
             ),
             (
                 asked("./data", |c| c.listeners.smb_port = c.listeners.smb_direct_port),
