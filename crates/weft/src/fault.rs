@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(status_of(&*Url::of_file(text).unwrap_err()), 2, "{text}");
         }
         for (from, to) in [("a", "b"), ("", "smb://a@h/s/f"), ("smb://a@h/s/f", "")] {
-            let refused = crate::copy::Direction::of(from, to).err().unwrap();
+            let refused = crate::direction::Direction::of(from, to).err().unwrap();
             assert_eq!(status_of(&*refused), 2, "{refused}");
         }
         for refused in [VolumeError::Name("a/b".into()), VolumeError::ImpossibleSize("1000 bytes".into())] {

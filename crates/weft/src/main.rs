@@ -19,6 +19,7 @@ mod connect;
 mod copy;
 mod default_port;
 mod demo;
+mod direction;
 mod doctor;
 mod exports;
 mod fault;

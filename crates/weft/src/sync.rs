@@ -25,7 +25,7 @@ use weft_machine::{Pool, rt};
 use crate::Failure;
 use crate::args::Sync;
 use crate::connect::{Remote, password_for};
-use crate::copy::{Direction, name_of};
+use crate::direction::{Direction, name_of};
 use crate::fault::{Fault, Misuse};
 use crate::local::{Folder, STANDARD, Source, Target, remove_unfinished};
 use crate::out::name;
