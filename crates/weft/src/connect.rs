@@ -27,6 +27,7 @@ use weft_rdma::{Provider, Traffic, rnic};
 use weft_smb::client::{Session, Tree};
 use zeroize::Zeroizing;
 
+use self::smb::session::{Entered, enter};
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::connect::probe::Spoken;
@@ -511,7 +512,7 @@ pub(crate) async fn shares_as(
 ) -> Result<Vec<RemoteShare>, Failure> {
     let asking = async |until| {
         let url = &settled(url, options).await?;
-        smb::shares(&Dial::new(url, options, pool, None, until).await?, password).await
+        smb::session::shares(&Dial::new(url, options, pool, None, until).await?, password).await
     };
     in_all(&url.host, asking).await
 }
@@ -527,7 +528,7 @@ pub(crate) struct Joined {
     /// Why this transport was chosen.
     pub reason: &'static str,
     /// Keeps its connections alive; ends with this value.
-    _keeper: Task<()>,
+    _keeping: Task<()>,
 }
 
 /// Connects to a share of SMB: host, port and user.
@@ -553,11 +554,11 @@ pub(crate) async fn join(
     };
     let entering = async |until| {
         let dial = Dial::new(&url, options, pool, None, until).await?;
-        smb::enter(&dial, password).await
+        enter(&dial, password).await
     };
-    let smb::Entered { session, tree, ways, medium, reason } = in_all(host, entering).await?;
-    let keeper = rt::spawn(ways.keep(session.clone()));
-    Ok(Joined { session, tree, transport: medium.name(), reason, _keeper: keeper })
+    let Entered { session, tree, keeper, medium, reason } = in_all(host, entering).await?;
+    let keeping = rt::spawn(keeper.keep(session.clone()));
+    Ok(Joined { session, tree, transport: medium.name(), reason, _keeping: keeping })
 }
 
 /// Everything up to a usable server, within [`WHOLE_LIMIT`]; `step` gets the moment at which that limit ends.
