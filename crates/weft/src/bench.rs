@@ -7,6 +7,7 @@
 mod agent;
 mod crew;
 mod live;
+mod messages;
 mod own;
 mod replica;
 mod secret;
