@@ -256,7 +256,7 @@ pub(crate) fn run(args: args::Status) -> Result<ExitCode, Failure> {
 pub(crate) fn state_dir(named: Option<&Path>) -> Result<PathBuf, Failure> {
     match named {
         Some(dir) => Ok(dir.to_owned()),
-        None => crate::volume::state_of_user().ok_or_else(|| {
+        None => crate::state_dir::state_of_user().ok_or_else(|| {
             "neither XDG_STATE_HOME nor HOME is set: give the server's --state-dir DIR".into()
         }),
     }

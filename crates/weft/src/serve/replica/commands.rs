@@ -20,7 +20,7 @@ use super::{Replicas, carrier, failover, picture};
 use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::args::replica::Objection;
 use crate::listen::Stop;
-use crate::volume::human;
+use crate::size::human;
 
 /// Carries a command out; an error says what to type.
 pub(super) async fn carry_out(
