@@ -28,6 +28,10 @@ use crate::connect::reach::authority;
 const VERSION: u32 = 1;
 /// Maximum number of groups.
 pub(super) const MOST_GROUPS: usize = 256;
+/// Maximum number of partners: a source has at most eight destinations.
+pub(super) const MOST_PARTNERS: usize = 8;
+/// The longest name of a partner, in bytes: the journal has no room for more.
+pub(super) const MOST_NAME: usize = 128;
 
 /// A group of volumes that keep their order of writes.
 #[derive(Serialize, Deserialize, Clone, Debug)]
