@@ -35,7 +35,7 @@ use self::sweep::Sweep;
 use self::team::Observer;
 use crate::Failure;
 use crate::args::{BenchCommand, Measuring, PictureOf, ServerOf};
-use crate::fault::{Misuse, none_has};
+use crate::misuse::{Misuse, none_has};
 use crate::out::{Console, ShellCommand};
 use crate::url::Scheme;
 use crate::when::When;

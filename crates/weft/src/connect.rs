@@ -32,7 +32,7 @@ use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::connect::probe::Spoken;
 use crate::default_port;
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::out::{ShellCommand, shell_word};
 use crate::partial::mixed_text;
 use crate::password;

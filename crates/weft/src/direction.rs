@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 use crate::args::default_user;
-use crate::fault::Misuse;
-use crate::local::STANDARD;
-use crate::out::ShellCommand;
+use crate::misuse::Misuse;
+use crate::out::{STANDARD, ShellCommand};
 use crate::url::Url;
 
 /// Which end is on the server.

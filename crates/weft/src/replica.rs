@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::admin::replica::{Command, Create, Group, Reply};
 use crate::admin::{Request, Server};
 use crate::args::{Keep, Other, Replica, ReplicaCommand, ReplicaCreate, ReplicaMode, ReplicaStatus};
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::out;
 use crate::password;
 use crate::serve::replica::config::{Address, Password};

@@ -21,7 +21,7 @@ use crate::Failure;
 use crate::admin::replica::Group;
 use crate::admin::{self, Request, Server};
 use crate::args;
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::out::path_name;
 
 /// One running server.

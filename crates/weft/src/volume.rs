@@ -15,7 +15,7 @@ use weft_store::volume::{Create, Error, Listed, RecordedVolume, Storage, Volumes
 use crate::Failure;
 use crate::admin::{self, Request, Unanswered};
 use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize, within_memory};
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::out::ShellCommand;
 use crate::serve::replica::membership::{self, InGroup};
 use crate::size::human;

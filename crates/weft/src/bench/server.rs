@@ -15,8 +15,8 @@ use crate::Failure;
 use crate::args::{Connect, Over, ServerOf, Transport};
 use crate::child::Service;
 use crate::connect;
-use crate::fault::Misuse;
 use crate::host::Host;
+use crate::misuse::Misuse;
 use crate::password;
 use crate::url::{Scheme, Url};
 

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::Failure;
 use crate::default_port;
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::partial::partial_name;
 use crate::providers;
 use crate::transfer::join;
