@@ -14,7 +14,8 @@ use weft_machine::{Pool, rt};
 use weft_smb::client::{NetworkInterface, Session, Tree};
 use weft_transport::{Channel, nbss, smbd};
 
-use super::{Dial, Medium, WHOLE_LIMIT};
+use super::WHOLE_LIMIT;
+use super::dial::{Dial, Medium};
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;

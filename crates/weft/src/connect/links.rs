@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_smb::client::{Referral, Target};
 
-use super::Dial;
+use super::dial::Dial;
 use super::smb::session::{Entered, enter};
 use crate::Failure;
 use crate::default_port;

@@ -21,11 +21,12 @@ use weft_wire::smb2::create::CreateDisposition;
 use weft_wire::smb2::{NtStatus, spelling};
 
 use self::session::Entered;
+use super::dial::{Dial, Medium};
 use super::lasting::{Opened, Share};
 use super::links::{self, Through};
 use super::{
-    Agreed, Answer, Behind, Dial, Medium, Partial, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
-    RemoteStat, UNDER_WAY, note_shown,
+    Agreed, Answer, Behind, Partial, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder, RemoteStat,
+    UNDER_WAY, note_shown,
 };
 use crate::Failure;
 use crate::partial::partial_name;

@@ -9,9 +9,11 @@ use weft_wire::smb2::{Guid, NtStatus};
 
 use crate::Failure;
 use crate::args::Transport;
+use crate::connect::RemoteShare;
 use crate::connect::channels::{self, Keeper};
+use crate::connect::dial::{Dial, Medium};
+use crate::connect::logon::let_in;
 use crate::connect::reach::authority;
-use crate::connect::{Dial, Medium, RemoteShare, let_in};
 use crate::default_port;
 use crate::url::Url;
 
