@@ -35,6 +35,7 @@ pub(super) struct WireConfig {
 }
 
 impl WireConfig {
+    /// Leaves the password out.
     pub(super) fn of(config: &ClientConfig) -> WireConfig {
         let name = config.connect.transport.to_possible_value();
         WireConfig {
@@ -49,7 +50,7 @@ impl WireConfig {
         }
     }
 
-    /// The same here, with the password of this host's environment.
+    /// The client's configuration on the agent's host, with the password of the agent's environment.
     pub(super) fn received(self) -> Result<ClientConfig, Failure> {
         let url = Url::parse(&self.url)?.ok_or("no URL")?;
         let transport = Transport::from_str(&self.transport, false)?;
@@ -74,6 +75,7 @@ pub(super) enum Ask {
     Open {
         thread: u32,
         key: u32,
+        // Hosts of other versions know it by this name.
         #[serde(rename = "way")]
         config: WireConfig,
         files: Vec<Named>,
