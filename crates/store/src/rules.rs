@@ -37,7 +37,9 @@ impl Rules {
         if self.encrypted {
             Some("which cannot encrypt it")
         } else if !self.rights.are_open() && !self.nfs_is_chosen {
-            Some("whose clients name their users themselves, so that the keys read and write do not bind them")
+            Some(
+                "whose clients name their users themselves, so that the keys read and write do not bind them",
+            )
         } else {
             None
         }

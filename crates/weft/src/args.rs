@@ -164,7 +164,11 @@ impl Command {
             Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
             Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Share(_) | Command::Man(_) => None,
+            Command::Doctor(_)
+            | Command::Rdma(_)
+            | Command::Config(_)
+            | Command::Share(_)
+            | Command::Man(_) => None,
         }
     }
 
@@ -179,7 +183,11 @@ impl Command {
             | Command::Demo(_)
             | Command::Volume(_)
             | Command::Bench(_) => false,
-            Command::Status(_) | Command::Replica(_) | Command::Share(_) | Command::User(_) | Command::Group(_) => false,
+            Command::Status(_)
+            | Command::Replica(_)
+            | Command::Share(_)
+            | Command::User(_)
+            | Command::Group(_) => false,
             Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => false,
         }
     }

@@ -19,7 +19,9 @@ mod connect;
 mod copy;
 mod default_port;
 mod demo;
+mod direction;
 mod doctor;
+mod exit_status;
 mod exports;
 mod fault;
 mod host;
@@ -28,6 +30,7 @@ mod listen;
 mod local;
 mod logging;
 mod man;
+mod misuse;
 mod partial;
 mod password;
 mod providers;
@@ -39,8 +42,10 @@ mod share_command;
 mod shares;
 mod show;
 mod signals;
+mod size;
 mod stat;
-mod state;
+mod state_dir;
+mod state_of_command;
 mod status;
 mod sync;
 mod transfer;
@@ -70,7 +75,7 @@ fn main() -> ExitCode {
     });
     if let Err(e) = logging::start(args.verbose, args.command.serves()) {
         note!("weft: {e}");
-        return ExitCode::from(fault::status_of(&e));
+        return ExitCode::from(exit_status::status_of(&e));
     }
     out::remember_state_dir(args.command.state_dir());
     if args.end_with_reader {
@@ -119,7 +124,7 @@ fn main() -> ExitCode {
             if let Some(advice) = out::state_dir_advice(&error.to_string()) {
                 note!("  {advice}");
             }
-            ExitCode::from(fault::status_of(&*error))
+            ExitCode::from(exit_status::status_of(&*error))
         }
     })
 }

@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::args::{Share, ShareAdd, ShareCommand};
 use crate::config::edit::Edit;
 use crate::config::{self, ServeConfig, ShareConfig, ShareSource, find};
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::out::path_name;
 
 /// Runs the command.
@@ -77,7 +77,8 @@ fn list(config: &ServeConfig, json: bool) -> Result<(), Failure> {
         let mut line = format!("{:width$}  {}", share.name, source(share));
         for (what, list) in [("read", &share.rights.read), ("write", &share.rights.write)] {
             if let Some(list) = names(list) {
-                line += &format!("; {what}: {}", if list.is_empty() { "nobody".into() } else { list.join(", ") });
+                line +=
+                    &format!("; {what}: {}", if list.is_empty() { "nobody".into() } else { list.join(", ") });
             }
         }
         for (what, is_set) in [("read-only", share.read_only), ("encrypted", share.encrypt)] {

@@ -303,7 +303,10 @@ mod tests {
         assert_eq!((staff.kind, staff.name.as_str()), (SidUse::Alias, "staff"));
         assert_eq!(accounts.of_sid(staff.sid.as_ref().unwrap(), &mut domains), staff);
         assert_eq!(accounts.groups.len(), 1, "one group has one account, and a user's name is not a group's");
-        assert_eq!(accounts.sids_of_groups(&["STAFF".into(), "ops".into()]).collect::<Vec<_>>(), [staff.sid.unwrap()]);
+        assert_eq!(
+            accounts.sids_of_groups(&["STAFF".into(), "ops".into()]).collect::<Vec<_>>(),
+            [staff.sid.unwrap()]
+        );
         for (name, sid) in [
             ("Everyone", "S-1-1-0"),
             ("NT AUTHORITY\\SYSTEM", "S-1-5-18"),
@@ -322,7 +325,8 @@ mod tests {
 
     #[test]
     fn sids_outlive_the_order_of_a_configuration() {
-        let (one, other) = (Accounts::new("weft", ["alice", "bob"], []), Accounts::new("WEFT", ["bob", "alice"], ["x"]));
+        let (one, other) =
+            (Accounts::new("weft", ["alice", "bob"], []), Accounts::new("WEFT", ["bob", "alice"], ["x"]));
         let rid = |accounts: &Accounts, name| accounts.find(name).unwrap().rid;
         assert_eq!(rid(&one, "alice"), rid(&other, "Alice"));
         assert_ne!(rid(&one, "alice"), rid(&one, "bob"));

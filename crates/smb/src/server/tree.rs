@@ -52,7 +52,9 @@ pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Fai
     }
     let share_type = if share.is_some() { ShareType::Disk } else { ShareType::Pipe };
     let rules = share.as_ref().map(|share| share.rules.clone());
-    let right_now = || rules.as_ref().map_or(Right::Write, |rules| connection.server.directory().right(&session.user, rules));
+    let right_now = || {
+        rules.as_ref().map_or(Right::Write, |rules| connection.server.directory().right(&session.user, rules))
+    };
     let right = right_now();
     let share = match (share, right) {
         (Some(share), Right::None) => {
@@ -95,8 +97,7 @@ pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Fai
     }
     let mut reply = Reply::with_capacity(16);
     let maximal_access = if right == Right::Read { READABLE } else { AccessMask::FILE_ALL };
-    Response { share_type, flags, capabilities, maximal_access: maximal_access.0 }
-        .emit(&mut reply.message);
+    Response { share_type, flags, capabilities, maximal_access: maximal_access.0 }.emit(&mut reply.message);
     Ok((tree.id, reply))
 }
 

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::{ArgGroup, ValueEnum};
 
 use super::{
-    Misread, ProviderKind, memory, number, parse_bytes, parse_congestion, parse_dialect,
-    parse_size, within_memory,
+    Misread, ProviderKind, memory, number, parse_bytes, parse_congestion, parse_dialect, parse_size,
+    within_memory,
 };
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::config::{MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};

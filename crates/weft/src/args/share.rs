@@ -7,9 +7,11 @@ use weft_store::rights::Principal;
 
 /// `weft share`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  weft share add team /srv/team --read @staff --write alice\n  weft share list\n  \
+#[command(
+    after_help = "Examples:\n  weft share add team /srv/team --read @staff --write alice\n  weft share list\n  \
 weft share remove team\n\n\
-The commands change the configuration file; its comments stay. Without --read and --write every user may read and write.")]
+The commands change the configuration file; its comments stay. Without --read and --write every user may read and write."
+)]
 pub(crate) struct Share {
     /// Configuration file [default: the file that weft serve reads]
     #[arg(long, value_name = "FILE", global = true)]

@@ -8,9 +8,11 @@ use crate::users::Name;
 
 /// `weft user`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  weft user add alice --group staff\n  weft user passwd alice\n  weft user list\n\n\
+#[command(
+    after_help = "Examples:\n  weft user add alice --group staff\n  weft user passwd alice\n  weft user list\n\n\
 The users may log on to every server of the state directory that is started without --user. A server that is running \
-takes changes over at once. The password comes from WEFT_PASSWORD, or is asked for on the terminal.")]
+takes changes over at once. The password comes from WEFT_PASSWORD, or is asked for on the terminal."
+)]
 pub(crate) struct User {
     /// State directory, which contains the users [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", global = true, env = "WEFT_STATE_DIR", hide_env_values = true)]
@@ -73,8 +75,10 @@ pub(crate) struct UserList {
 
 /// `weft group`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  weft group add staff alice bob\n  weft group remove staff bob\n  weft group list\n\n\
-The keys read and write of a share name a group as \"@staff\".")]
+#[command(
+    after_help = "Examples:\n  weft group add staff alice bob\n  weft group remove staff bob\n  weft group list\n\n\
+The keys read and write of a share name a group as \"@staff\"."
+)]
 pub(crate) struct Group {
     /// State directory, which contains the groups [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", global = true, env = "WEFT_STATE_DIR", hide_env_values = true)]

@@ -156,7 +156,7 @@ impl ServeConfig {
 
     /// The directory of state that survives a restart, if there is one.
     fn state_dir(&self) -> Option<PathBuf> {
-        self.state_dir.clone().or_else(crate::volume::state_of_user)
+        self.state_dir.clone().or_else(crate::state_dir::state_of_user)
     }
 
     fn check_buffers(&self) -> Result<(), ConfigError> {

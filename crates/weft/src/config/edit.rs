@@ -100,7 +100,8 @@ impl Edit {
 
     /// Removes a share.
     pub(crate) fn remove_share(&mut self, name: &str) -> Result<(), EditError> {
-        let known = self.config.shares.iter().find(|share| share.is_named(name)).map(|share| share.name.clone());
+        let known =
+            self.config.shares.iter().find(|share| share.is_named(name)).map(|share| share.name.clone());
         let Some(key) = known else {
             let names: Vec<_> = self.config.shares.iter().map(|share| share.name.as_str()).collect();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -131,7 +132,8 @@ impl Edit {
 
     /// The new file has the mode and the owner of the old one. A crash leaves one of both.
     fn replace(&self, text: &[u8]) -> io::Result<()> {
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder =
+            self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if self.is_new {
             std::fs::create_dir_all(folder)?;
         }
@@ -181,13 +183,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("etc/weft.toml");
         let mut edit = Edit::open(&path).unwrap();
-        let rights = Rights { read: None, write: Some(vec![Principal::Group("staff".into()), Principal::Everyone]) };
+        let rights =
+            Rights { read: None, write: Some(vec![Principal::Group("staff".into()), Principal::Everyone]) };
         edit.add_share(&ShareConfig { rights, read_only: true, ..share("team", dir.path()) }).unwrap();
         edit.save(false).unwrap();
         let first = std::fs::read_to_string(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o644);
         let folder = dir.path().display();
-        let table = format!("\n[shares.team]\npath = \"{folder}\"\nwrite = [\"@staff\", \"*\"]\nread_only = true\n");
+        let table =
+            format!("\n[shares.team]\npath = \"{folder}\"\nwrite = [\"@staff\", \"*\"]\nread_only = true\n");
         assert_eq!(first, format!("{HEADER}{table}"));
 
         let commented = first.replace("[shares.team]", "# The team.\n[shares.team] # of the third floor")
@@ -200,7 +204,10 @@ mod tests {
         let second = std::fs::read_to_string(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
         assert!(second.contains("# The team.\n[shares.team] # of the third floor"), "{second}");
-        assert!(second.contains("cores = 1 # enough") && second.contains("[shares.\"Old things\"]"), "{second}");
+        assert!(
+            second.contains("cores = 1 # enough") && second.contains("[shares.\"Old things\"]"),
+            "{second}"
+        );
         let mut edit = Edit::open(&path).unwrap();
         edit.remove_share("old THINGS").unwrap();
         edit.save(true).unwrap();

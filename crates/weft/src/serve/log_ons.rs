@@ -11,8 +11,8 @@ use crate::Failure;
 use crate::args::default_user;
 use crate::config::Plan;
 use crate::password::{self, Password};
-use crate::users::store::{Listing, Store, StoreError};
 use crate::users::Name;
+use crate::users::store::{Listing, Store, StoreError};
 
 /// See the module.
 pub(super) struct LogOns {
@@ -45,7 +45,8 @@ impl LogOns {
             false => None,
         };
         let stored = listing.users.first().map(|user| user.name.as_str());
-        let first = configured.as_ref().map(|user| user.name.as_str()).or(stored).unwrap_or_default().to_owned();
+        let first =
+            configured.as_ref().map(|user| user.name.as_str()).or(stored).unwrap_or_default().to_owned();
         Ok(LogOns { store, configured, first })
     }
 
@@ -101,12 +102,16 @@ pub(super) fn warn_of_unknown(shares: &[Share], users: &[smb::User]) {
             let (is_known, kind) = match principal {
                 Principal::Everyone => continue,
                 Principal::User(name) => (users.iter().any(|user| is(&user.name, name)), "user"),
-                Principal::Group(name) => {
-                    (users.iter().flat_map(|user| &user.groups).any(|group| is(group, name)), "group with members")
-                }
+                Principal::Group(name) => (
+                    users.iter().flat_map(|user| &user.groups).any(|group| is(group, name)),
+                    "group with members",
+                ),
             };
             if !is_known {
-                tracing::warn!("share {}: the rights name {principal}, but there is no such {kind}", share.name);
+                tracing::warn!(
+                    "share {}: the rights name {principal}, but there is no such {kind}",
+                    share.name
+                );
             }
         }
     }

@@ -74,7 +74,8 @@ impl Start {
         let shares: Vec<Share> = self.shares.drain(..).map(|described| described.share).collect();
         let files = match &bound.files {
             Some(_) => {
-                let users = self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
+                let users =
+                    self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
                 log_ons::warn_of_unknown(&shares, &users);
                 let door = replicas.as_ref().map(|replicas| replicas.share());
                 Some(FileServers::new(&self.plan, users, shares.clone(), door, &ready, pool).await?)

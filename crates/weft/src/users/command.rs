@@ -12,11 +12,11 @@ use crate::Failure;
 use crate::admin::{self, Request};
 use crate::args::{Group, GroupCommand, User, UserCommand};
 use crate::password::{self, Password};
-use crate::state;
+use crate::state_of_command::state_of_command;
 
 /// Runs `weft user`.
 pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
-    let state = state::dir(args.state_dir.as_deref())?;
+    let state = state_of_command(args.state_dir.as_deref())?;
     let store = Store::of(&state);
     match args.command {
         UserCommand::Add(args) => {
@@ -52,7 +52,7 @@ pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
 
 /// Runs `weft group`.
 pub(crate) fn group(args: Group) -> Result<ExitCode, Failure> {
-    let state = state::dir(args.state_dir.as_deref())?;
+    let state = state_of_command(args.state_dir.as_deref())?;
     let store = Store::of(&state);
     match args.command {
         GroupCommand::Add(args) => {
@@ -96,7 +96,10 @@ fn tell_password(user: &Name, password: &Password) -> Result<(), Failure> {
 fn apply(state: &Path) -> Result<(), Failure> {
     for server in admin::servers(state)? {
         server.ask(&Request::Users).map_err(|e| {
-            format!("the change is recorded, but the server with process number {} has not taken it over: {e}", server.pid)
+            format!(
+                "the change is recorded, but the server with process number {} has not taken it over: {e}",
+                server.pid
+            )
         })?;
     }
     Ok(())

@@ -32,7 +32,8 @@ impl SealingKey {
     pub(super) fn open(path: &Path) -> io::Result<SealingKey> {
         let make = || Ok(random::bytes::<KEY_BYTES>()?.to_vec());
         let bytes = Zeroizing::new(private::made_once(path, make)?);
-        let unfit = |_| io::Error::new(io::ErrorKind::InvalidData, format!("it does not have {KEY_BYTES} bytes"));
+        let unfit =
+            |_| io::Error::new(io::ErrorKind::InvalidData, format!("it does not have {KEY_BYTES} bytes"));
         Ok(SealingKey(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).map_err(unfit)?)))
     }
 
@@ -80,8 +81,13 @@ mod tests {
         let (alice, bob): (Name, Name) = ("alice".parse().unwrap(), "bob".parse().unwrap());
         let secret = Secret::password("correct horse");
         let sealed = key.seal(&alice, &secret).unwrap();
-        assert_eq!(key.open_sealed(&"ALICE".parse().unwrap(), &sealed).ok().unwrap().as_nt_hash(), secret.as_nt_hash());
-        assert!(!sealed.contains(&secret.as_nt_hash().iter().map(|b| format!("{b:02x}")).collect::<String>()));
+        assert_eq!(
+            key.open_sealed(&"ALICE".parse().unwrap(), &sealed).ok().unwrap().as_nt_hash(),
+            secret.as_nt_hash()
+        );
+        assert!(
+            !sealed.contains(&secret.as_nt_hash().iter().map(|b| format!("{b:02x}")).collect::<String>())
+        );
         assert_ne!(key.seal(&alice, &secret).unwrap(), sealed, "the nonce differs");
         assert!(key.open_sealed(&bob, &sealed).is_err());
         let other = SealingKey::open(&dir.path().join("other.key")).unwrap();

@@ -79,7 +79,10 @@ pub(crate) enum StoreError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: {why}", path_name(path))]
     Malformed { path: PathBuf, why: String },
-    #[error("{}: it has version {found}, and this program knows version {VERSION}: use the weft that wrote it", path_name(path))]
+    #[error(
+        "{}: it has version {found}, and this program knows version {VERSION}: use the weft that wrote it",
+        path_name(path)
+    )]
     Newer { path: PathBuf, found: i64 },
     #[error("{}: the hash of {user} does not open with {}: restore that file, or set a new password: {}", path_name(path), path_name(key), ShellCommand::new("weft user passwd").operand(user.as_str()).here())]
     Sealed { path: PathBuf, key: PathBuf, user: Name },
@@ -142,15 +145,21 @@ impl Store {
     pub(crate) fn add_to_group(&self, group: &Name, users: &[Name]) -> Result<(), StoreError> {
         self.change(|change| {
             change.ensure_group(group)?;
-            users.iter().try_for_each(|user| change.known(user).and_then(|user| change.add_member(group, &user)))
+            users
+                .iter()
+                .try_for_each(|user| change.known(user).and_then(|user| change.add_member(group, &user)))
         })
     }
 
     /// Removes users from a group, or the whole group if none is named.
     pub(crate) fn remove_from_group(&self, group: &Name, users: &[Name]) -> Result<(), StoreError> {
         self.change(|change| {
-            let members =
-                change.listing.groups.get(group).cloned().ok_or_else(|| StoreError::NoGroup(group.clone()))?;
+            let members = change
+                .listing
+                .groups
+                .get(group)
+                .cloned()
+                .ok_or_else(|| StoreError::NoGroup(group.clone()))?;
             if users.is_empty() {
                 remove_key(table(&mut change.document, "groups"), group);
             }
@@ -235,7 +244,11 @@ impl Store {
                 match listing.user(&member) {
                     Some(user) if !users.contains(&member) => users.push(user.name.clone()),
                     Some(_) => {}
-                    None => return Err(self.malformed(format!("groups.{name} has a member {member}, who is no user"))),
+                    None => {
+                        return Err(
+                            self.malformed(format!("groups.{name} has a member {member}, who is no user"))
+                        );
+                    }
                 }
             }
             if listing.groups.insert(name.clone(), users).is_some() {
@@ -359,7 +372,11 @@ fn table<'a>(document: &'a mut DocumentMut, name: &str) -> &'a mut Table {
 
 /// A table's key for a name, which may be written in another case.
 fn key_of(table: &Table, name: &Name) -> Option<String> {
-    table.iter().map(|(key, _)| key).find(|key| key.parse::<Name>().is_ok_and(|key| key == *name)).map(str::to_owned)
+    table
+        .iter()
+        .map(|(key, _)| key)
+        .find(|key| key.parse::<Name>().is_ok_and(|key| key == *name))
+        .map(str::to_owned)
 }
 
 fn remove_key(table: &mut Table, name: &Name) {
@@ -409,7 +426,9 @@ mod tests {
         assert_eq!(names(listing.users.iter().map(|user| &user.name)), ["alice", "bob"]);
         assert_eq!(names(&listing.groups[&name("staff")]), ["bob", "alice"]);
         assert_eq!(names(listing.groups_of(&name("Bob"))), ["ops", "staff"]);
-        let hash = |store: &Store, user| *store.read().unwrap().unwrap().user(&name(user)).unwrap().secret.as_nt_hash();
+        let hash = |store: &Store, user| {
+            *store.read().unwrap().unwrap().user(&name(user)).unwrap().secret.as_nt_hash()
+        };
         assert_eq!(hash(&store, "Alice"), *Secret::password("one").as_nt_hash());
         store.set_password(&name("Alice"), &Secret::password("three")).unwrap();
         assert_eq!(hash(&store, "alice"), *Secret::password("three").as_nt_hash());
@@ -448,7 +467,8 @@ mod tests {
         add(&store, "alice", "one");
         let text = std::fs::read_to_string(&store.path).unwrap();
         assert!(!text.contains("\n[users]\n"), "{text}");
-        std::fs::write(&store.path, text.replace("[users.alice]", "# The boss.\n[users.alice] # room 7")).unwrap();
+        std::fs::write(&store.path, text.replace("[users.alice]", "# The boss.\n[users.alice] # room 7"))
+            .unwrap();
         std::fs::set_permissions(&store.path, std::fs::Permissions::from_mode(0o644)).unwrap();
         add(&store, "bob", "two");
         store.add_to_group(&name("staff"), &[name("bob")]).unwrap();

@@ -32,7 +32,10 @@ pub(crate) fn token(directory: &Directory, user: &str) -> Token {
     Token {
         user: accounts.sid_of_user(user),
         group: accounts.primary_group(),
-        others: [Sid::everyone(), Sid::network(), Sid::authenticated_users()].into_iter().chain(groups).collect(),
+        others: [Sid::everyone(), Sid::network(), Sid::authenticated_users()]
+            .into_iter()
+            .chain(groups)
+            .collect(),
     }
 }
 

@@ -30,8 +30,8 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::budget::Holder;
 use weft_machine::{Buf, Charge, File, Pool, rt};
-use weft_store::rights::Right;
 use weft_store::backend::Ram;
+use weft_store::rights::Right;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
     Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, RemotePayload, Segment, Sending,

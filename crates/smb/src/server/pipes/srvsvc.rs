@@ -3,8 +3,8 @@
 //! Spec: [MS-SRVS] 3.1.4, [MS-WKST] 3.2.4. Shares and sessions cannot be changed: shares are configured, and sessions
 //! are ended by their clients. A user sees only his own sessions.
 
-use weft_store::rights::Right;
 use weft_machine::{clock, rt};
+use weft_store::rights::Right;
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::srvsvc::{self, Enum, ServerInfo, SessionInfo, ShareInfo};
 use weft_wire::dcerpc::wkssvc::{self, WorkstationInfo};
@@ -64,7 +64,8 @@ fn shares(caller: &Caller<'_>) -> Vec<ShareInfo> {
     let directory = caller.server.directory();
     let shares = caller.server.shares.now();
     // Users see the shares that they may use.
-    let usable = shares.iter().filter(|share| directory.right(&caller.session.user, &share.rules) > Right::None);
+    let usable =
+        shares.iter().filter(|share| directory.right(&caller.session.user, &share.rules) > Right::None);
     usable.map(|share| disk(&share.name)).chain([ipc]).collect()
 }
 

@@ -72,11 +72,18 @@ fn a_right_bounds_what_its_user_may_do_and_none_hides_the_share() {
         let file = open(&mut bob, "f", AccessMask::FILE_READ_DATA).await;
         assert_eq!(&bob.read(file, 8).await.1[..], b"of alice");
         assert_ne!(bob.write(file, b"of bob").await, NtStatus::SUCCESS);
-        for access in [AccessMask::FILE_WRITE_DATA, AccessMask::DELETE, AccessMask::WRITE_DAC, AccessMask::FILE_WRITE_EA]
-        {
+        for access in [
+            AccessMask::FILE_WRITE_DATA,
+            AccessMask::DELETE,
+            AccessMask::WRITE_DAC,
+            AccessMask::FILE_WRITE_EA,
+        ] {
             assert_eq!(create(&mut bob, opening("f", access)).await, NtStatus::ACCESS_DENIED, "{access:?}");
         }
-        assert_eq!(create(&mut bob, create_request("new", CreateOptions::NONE)).await, NtStatus::ACCESS_DENIED);
+        assert_eq!(
+            create(&mut bob, create_request("new", CreateOptions::NONE)).await,
+            NtStatus::ACCESS_DENIED
+        );
         let delete = create::Request {
             disposition: CreateDisposition::Open,
             ..create_request("f", CreateOptions::DELETE_ON_CLOSE)
@@ -130,7 +137,8 @@ fn a_handle_that_waits_comes_back_only_with_the_right_that_it_had() {
         let world = world();
         let waiting = |client: &mut Client, name: &str| {
             let guid = [name.as_bytes()[0]; 16];
-            let context = RequestContext::DurableV2 { timeout_ms: 0, flags: DurableFlags::NONE, create_guid: guid };
+            let context =
+                RequestContext::DurableV2 { timeout_ms: 0, flags: DurableFlags::NONE, create_guid: guid };
             let request = create::Request {
                 oplock: create::OplockLevel::BATCH,
                 contexts: vec![context],
@@ -149,8 +157,11 @@ fn a_handle_that_waits_comes_back_only_with_the_right_that_it_had() {
         weft_machine::rt::sleep(std::time::Duration::from_secs(1)).await;
 
         let reconnect = |file| {
-            let context =
-                RequestContext::DurableReconnectV2 { file, create_guid: [b'f'; 16], flags: DurableFlags::NONE };
+            let context = RequestContext::DurableReconnectV2 {
+                file,
+                create_guid: [b'f'; 16],
+                flags: DurableFlags::NONE,
+            };
             create::Request {
                 oplock: create::OplockLevel::BATCH,
                 contexts: vec![context],

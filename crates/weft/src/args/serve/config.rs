@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Serve, SmbSigning};
 use crate::config::{
     CAPTURE_BYTES, CaptureConfig, CertificateConfig, ConfigError, Key, Limits, Listeners, Origin, Problem,
-    RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource, SmbConfig, TlsConfig,
-    VolumeConfig, key, keys_of_option, share_of_folder,
+    RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource, SmbConfig, TlsConfig, VolumeConfig,
+    key, keys_of_option, share_of_folder,
 };
 use crate::default_port;
 use crate::out::path_name;

@@ -1,7 +1,7 @@
 //! Copies with tokens.
 
-use weft_store::rights::Right;
 use weft_store::backend::Dir;
+use weft_store::rights::Right;
 use weft_wire::smb2::ioctl::{self, CtlCode, Flags};
 use weft_wire::smb2::offload::{OffloadRead, OffloadReadAnswer, OffloadWrite, OffloadWriteAnswer, Token};
 
