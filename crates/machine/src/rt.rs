@@ -5,6 +5,7 @@
 //! migrate between cores.
 
 mod background;
+mod changes;
 mod cores;
 mod crowd;
 mod drain;
@@ -30,6 +31,7 @@ use self::tickets::Tickets;
 use crate::clock::Time;
 
 pub use cores::{Cores, CoresOptions};
+pub use changes::{ChangeCount, Follower};
 pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
 pub use reactor::{Counters, Driver, Options, SpinInhibitor, driver};
