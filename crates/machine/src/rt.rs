@@ -30,8 +30,8 @@ use std::time::Duration;
 use self::tickets::Tickets;
 use crate::clock::Time;
 
-pub use cores::{Cores, CoresOptions};
 pub use changes::{ChangeCount, Follower};
+pub use cores::{Cores, CoresOptions};
 pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
 pub use reactor::{Counters, Driver, Options, SpinInhibitor, driver};

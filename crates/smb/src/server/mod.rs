@@ -24,7 +24,6 @@ mod pipes;
 mod requests;
 mod session;
 mod session_setup;
-mod shares;
 mod status;
 mod tree;
 
@@ -35,7 +34,7 @@ use std::sync::Arc;
 use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
-use weft_store::vfs::Share;
+use weft_store::vfs::{CurrentShares, Share};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
@@ -47,7 +46,6 @@ use clients::Clients;
 use connection::Connection;
 use logons::Refusals;
 use session::Sessions;
-use shares::Shares;
 
 /// The most that READ, WRITE and transact can move: what SMB Direct peers and Windows use.
 pub const MAX_IO: u32 = 8 << 20;
@@ -261,7 +259,7 @@ impl Offers {
 pub struct Server {
     /// The configuration without its shares, which are in `shares`.
     pub(crate) config: Config,
-    pub(crate) shares: Shares,
+    pub(crate) shares: CurrentShares,
     pub(crate) sessions: Sessions,
     /// State that outlives a session, or belongs to a client rather than to one of its sessions.
     pub(crate) handles: ops::Handles,
@@ -291,7 +289,7 @@ impl Server {
         Engine::choose();
         let held = Budget::new(config.limits.held_bytes);
         let descriptors = Budget::shared(config.limits.descriptors, held::DESCRIPTOR_SHARE);
-        let shares = Shares::new(std::mem::take(&mut config.shares));
+        let shares = CurrentShares::new(std::mem::take(&mut config.shares));
         Arc::new(Server {
             config,
             shares,

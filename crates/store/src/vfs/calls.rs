@@ -34,10 +34,24 @@ const MAX_DEPTH: usize = 1024;
 /// Maximum number of directories that [`Vfs::open_below`] remembers.
 const MAX_JUDGED: usize = 16_384;
 
+/// Identifies a file system in this process. Nodes, and the keys and owners of its table of opens, mean nothing in
+/// another one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct VfsId(u64);
+
+impl VfsId {
+    /// An id that no other file system has.
+    fn new() -> VfsId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        VfsId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A share's file system, with a typed call for each operation, the table of its opens, and its watches. Clones share
-/// all three. It may act for a client, which then keeps its caching rights on directories that it changes.
+/// all three, and the id. It may act for a client, which then keeps its caching rights on directories that it changes.
 #[derive(Clone)]
 pub struct Vfs {
+    id: VfsId,
     backend: Arc<dyn Backend>,
     opens: Arc<Opens>,
     watches: Arc<Watches>,
@@ -72,6 +86,7 @@ impl Vfs {
         let caches = Arc::default();
         unlinked::look_after(&backend, &caches);
         Vfs {
+            id: VfsId::new(),
             backend,
             opens: Arc::default(),
             watches: Arc::default(),
@@ -83,6 +98,11 @@ impl Vfs {
             failures: Failures::default(),
             settles: false,
         }
+    }
+
+    /// Its id, which its clones have too, and those made by [`Vfs::read_only`] and the like.
+    pub fn id(&self) -> VfsId {
+        self.id
     }
 
     /// Notifies `cache`, which knows this file system as `share`, of files that have lost their last name.
