@@ -15,6 +15,7 @@ pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
 use super::object::{Told, Witnessed};
+use super::share::ShareKey;
 use super::share_id::ShareId;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
@@ -107,7 +108,7 @@ impl Vfs {
 
     /// Notifies `cache`, which knows this file system as `share`, of files that have lost their last name.
     pub fn add_cache(&self, share: ShareId, cache: Weak<dyn Cache>) {
-        self.caches.add(share, cache);
+        self.caches.add(ShareKey { id: share, vfs: self.id }, cache);
     }
 
     /// Checks once for files that other programs have removed, as a thread does periodically.
