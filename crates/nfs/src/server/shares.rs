@@ -80,3 +80,5 @@ impl Server {
     }
 }
 
+#[cfg(test)]
+mod tests;
