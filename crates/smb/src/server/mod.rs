@@ -25,7 +25,6 @@ mod pipes;
 mod requests;
 mod session;
 mod session_setup;
-mod shares;
 mod status;
 mod tree;
 
@@ -36,7 +35,7 @@ use std::sync::Arc;
 use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
-use weft_store::vfs::Share;
+use weft_store::vfs::{CurrentShares, Share};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
@@ -48,7 +47,6 @@ use connection::Connection;
 use directory::Directory;
 use logons::Refusals;
 use session::Sessions;
-use shares::Shares;
 
 /// The most that READ, WRITE and transact can move: what SMB Direct peers and Windows use.
 pub const MAX_IO: u32 = 8 << 20;
@@ -271,7 +269,7 @@ impl Offers {
 pub struct Server {
     /// The configuration without its shares and users, which are in `shares` and `directory`.
     pub(crate) config: Config,
-    pub(crate) shares: Shares,
+    pub(crate) shares: CurrentShares,
     pub(crate) sessions: Sessions,
     /// State that outlives a session, or belongs to a client rather than to one of its sessions.
     pub(crate) handles: ops::Handles,
@@ -297,7 +295,7 @@ impl Server {
         Engine::choose();
         let held = Budget::new(config.limits.held_bytes);
         let descriptors = Budget::shared(config.limits.descriptors, held::DESCRIPTOR_SHARE);
-        let shares = Shares::new(std::mem::take(&mut config.shares));
+        let shares = CurrentShares::new(std::mem::take(&mut config.shares));
         Arc::new(Server {
             config,
             shares,

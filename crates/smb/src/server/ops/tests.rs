@@ -183,7 +183,7 @@ impl Bench {
 
     /// A session on a server that other benches may share.
     fn on(server: Arc<Server>, dialect: Dialect, rdma: bool) -> Bench {
-        let share = server.shares.now()[0].clone();
+        let share = Share::clone(&server.shares.now()[0]);
         let client = Rc::new(Client {
             rdma,
             memory: (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>().into(),
