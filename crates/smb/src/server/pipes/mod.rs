@@ -5,6 +5,8 @@
 //! [`Association`], which answers at once, so only a READ that precedes its WRITE ever waits. There are no pipes of
 //! other programs, and no byte locks, directories or change notices on IPC$.
 
+mod caller;
+mod handles;
 mod lsarpc;
 mod rpc;
 mod samr;
@@ -29,7 +31,8 @@ use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::query_info::{self, InfoType};
 use weft_wire::smb2::{Command, FileId, HEADER_LEN, NtStatus, close, flush, read, set_info, write};
 
-use self::rpc::{Association, Caller, Service};
+use self::caller::Caller;
+use self::rpc::{Association, Service};
 use super::context::{Answer, Failure, OpContext, Reply};
 use super::held::{self, PIPE_BYTES};
 use super::ops;
