@@ -1,8 +1,8 @@
 //! The state that a session shares with its trees and files.
 //!
-//! Spec: [MS-SMB2] 3.2.1.3 (session), 3.2.1.4 (tree connect), 3.2.4.20 (IOCTL), 3.2.5.5 (validation), 3.2.4.22 (leaving).
-//! Owns the connections; dropping the last session, tree and file closes them. A tree connect ends when the last tree and
-//! file of it is dropped.
+//! Spec: [MS-SMB2] 3.2.1.3 (session), 3.2.1.4 (tree connect), 3.2.4.20 (IOCTL), 3.2.4.22 (leaving), 3.2.5.5
+//! (validation). Owns the connections, which close when the last session, tree and file is dropped, and the tree
+//! connects, each of which ends with its last tree and file.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
