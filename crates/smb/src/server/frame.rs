@@ -21,8 +21,9 @@ use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus, compound, echo};
 
 use super::admission::{self, InSession, Incoming, Protection, Refused};
+use super::answer::{Answer, Failure, Reply};
 use super::connection::Connection;
-use super::context::{Answer, Failure, OpContext, Reply};
+use super::context::OpContext;
 use super::outgoing::{self, Answered};
 use super::session::Session;
 use super::{negotiate, ops, session_setup, tree};

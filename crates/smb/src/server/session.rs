@@ -24,7 +24,6 @@ use weft_store::rights::Right;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
 
-use super::about::ShareAbout;
 use super::directory::Directory;
 use super::held::{self, DESCRIPTORS_OF_OPEN, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
@@ -45,13 +44,13 @@ pub(crate) struct Session {
     pub(super) profile: Profile,
     /// ClientGuid of the first connection; the others must have the same.
     pub(super) client_guid: Guid,
-    /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     /// When it was set up.
     pub met: Time,
     /// Where its client is, once it has connected to a share.
     pub client: OnceLock<String>,
     /// The user's token for access checks, once needed.
     pub token: OnceLock<Token>,
+    /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     pub(super) keys: SessionKeys,
     /// Whether requests that are neither signed nor encrypted are refused.
     pub(super) signing_required: bool,
@@ -310,16 +309,9 @@ impl Session {
         }
     }
 
-    /// The connected shares by name, without IPC$.
-    pub(super) fn shares(&self) -> Vec<ShareAbout> {
-        let about = |tree: &Arc<Tree>| {
-            let share = tree.share.as_ref()?;
-            Some(ShareAbout { name: share.name.to_string(), encrypted: share.rules.encrypted })
-        };
-        let mut shares: Vec<_> = lock(&self.trees).by_id.values().filter_map(about).collect();
-        shares.sort_by(|a, b| a.name.cmp(&b.name));
-        shares.dedup();
-        shares
+    /// Its trees.
+    pub(super) fn trees(&self) -> Vec<Arc<Tree>> {
+        lock(&self.trees).by_id.values().cloned().collect()
     }
 
     /// Number of its trees on this share; `None` means IPC$.

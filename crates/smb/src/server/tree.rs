@@ -10,7 +10,7 @@ use weft_wire::smb2::tree_connect::{Request, Response, ShareCapabilities, ShareF
 use weft_wire::smb2::{Dialect, NtStatus, tree_disconnect};
 
 use super::admission::{Admitted, InSession};
-use super::context::{Answer, Failure, Reply};
+use super::answer::{Answer, Failure, Reply};
 
 /// The share of named pipes: always present, without files.
 const IPC: &str = "IPC$";

@@ -35,8 +35,10 @@ use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
 use super::security::{self, Asked};
 use super::{durable, ea, namespace, path, persistent, previous, status, symlink, tunnel};
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 use crate::server::held::OPEN_BYTES;
+use crate::server::limits;
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
 const INVALID_ACCESS: AccessMask = AccessMask(0x0CE0_FE00);
@@ -229,7 +231,7 @@ async fn enter(
             if let Err(open) = refused(open) {
                 open.close().await;
             }
-            status::limit_reached("opens per session");
+            limits::reached("opens per session");
             return Err(NtStatus::TOO_MANY_OPENED_FILES.into());
         }
     };

@@ -13,7 +13,8 @@ use weft_wire::smb2::query_info::SecurityInformation;
 
 use super::attributes::{self, Metadata};
 use super::opens::Open;
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
 use crate::server::directory::Directory;
 
 /// `STATUS_INVALID_OWNER`: the descriptor has no owner, or one that the user may not set.

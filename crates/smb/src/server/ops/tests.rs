@@ -47,9 +47,11 @@ use weft_wire::smb2::{close, create};
 use super::dispatch;
 use crate::crypto::{Preauth, Profile, Role, SessionKeys};
 use crate::server::admission::Incoming;
-use crate::server::connection::{Connection, Negotiated};
-use crate::server::context::{Answer, OpContext, Reply};
+use crate::server::answer::{Answer, Reply};
+use crate::server::connection::Connection;
+use crate::server::context::OpContext;
 use crate::server::held::SESSION_BYTES;
+use crate::server::negotiated::Negotiated;
 use crate::server::session::{New, Session, Tree};
 use crate::server::{Config, NetworkInterface, Offers, Server};
 

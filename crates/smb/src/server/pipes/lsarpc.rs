@@ -7,7 +7,8 @@ use weft_wire::dcerpc::lsarpc::{self, Policy};
 use weft_wire::dcerpc::ndr::Handle;
 use weft_wire::smb2::NtStatus;
 
-use super::rpc::{Caller, Handles, Object};
+use super::caller::Caller;
+use super::handles::{Handles, Object};
 
 pub(super) fn call(
     caller: &Caller<'_>,

@@ -10,7 +10,8 @@ use weft_wire::dcerpc::samr::{self, Account, PRIMARY_GROUP};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::fscc::security::Sid;
 
-use super::rpc::{Caller, Handles, Object};
+use super::caller::Caller;
+use super::handles::{Handles, Object};
 use crate::server::accounts::{Accounts, NONE, builtin};
 
 /// The domain of a handle: the host's own, or one without members.

@@ -9,7 +9,7 @@ use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::srvsvc::{self, Enum, ServerInfo, SessionInfo, ShareInfo};
 use weft_wire::dcerpc::wkssvc::{self, WorkstationInfo};
 
-use super::rpc::Caller;
+use super::caller::Caller;
 
 /// NET_API_STATUS ([MS-ERREF] 2.2).
 const MORE_DATA: u32 = 234;

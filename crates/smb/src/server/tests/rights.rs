@@ -1,6 +1,7 @@
 //! Rights of users and groups on a share, and users who come and go while the server runs.
 
 use weft_store::rights::{Principal, Rights};
+use weft_store::vfs::Share;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions};
 use weft_wire::smb2::create_context::{DurableFlags, RequestContext};
@@ -170,14 +171,14 @@ fn a_handle_that_waits_comes_back_only_with_the_right_that_it_had() {
         };
         // Meanwhile she may only read.
         world.server.replace_users(&[user("alice", &["staff"])]).await;
-        let mut rights = world.server.shares.now().to_vec();
-        rights[0].rules.rights.write = list(&[]);
-        world.server.replace_shares(rights.clone());
+        let mut share = Share::clone(&world.server.shares.now()[0]);
+        share.rules.rights.write = list(&[]);
+        world.server.replace_shares(vec![share.clone()]);
         let mut alice = logged_on(&world, "alice").await;
         alice.tree().await;
         assert_eq!(create(&mut alice, reconnect(file)).await, NtStatus::ACCESS_DENIED);
-        rights[0].rules.rights.write = list(&["alice"]);
-        world.server.replace_shares(rights);
+        share.rules.rights.write = list(&["alice"]);
+        world.server.replace_shares(vec![share]);
         alice.tree().await;
         assert_eq!(create(&mut alice, reconnect(file)).await, NtStatus::SUCCESS);
         alice.wire.hang_up();

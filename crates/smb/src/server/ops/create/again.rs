@@ -20,7 +20,8 @@ use super::super::owned_open::OwnedOpen;
 use super::super::path::Path;
 use super::super::{persistent, resolve};
 use super::OpenedFile;
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 /// A client that lost its connection may be back on another core before the server has noticed the loss.
 const GRACE: Duration = Duration::from_millis(50);
