@@ -188,7 +188,8 @@ class Reload(unittest.TestCase):
             try:
                 figures = []
                 for n in range(RELOADS):
-                    text = FILE if n % 2 else FILE.split("[shares.go]")[0] + f'[shares.n{n}]\npath = "new"\nread = ["bob"]\n'
+                    (self.work / "new" / str(n)).mkdir()
+                    text = FILE if n % 2 else FILE.split("[shares.go]")[0] + f'[shares.n{n}]\npath = "new/{n}"\nread = ["bob"]\n'
                     self.file.write_text(text)
                     if n % 4 == 0:
                         self.weft("user", "remove", "bob")
@@ -207,6 +208,7 @@ class Reload(unittest.TestCase):
             self.assertIn("in-stay", stays.communicate("ls\n", timeout=60)[0])
             for kind in urls:
                 self.assertTrue(weft.same(source, self.work / "stay" / f"by-{kind}"))
+            self.assertNotIn("another Weft", server.log_text())
             half = len(figures) // 2
             first, last = max(fds for fds, _ in figures[:half]), min(fds for fds, _ in figures[half:])
             self.assertLessEqual(last, first, figures)

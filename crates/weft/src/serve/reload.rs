@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::admin::Reloaded;
 use crate::args::Serve;
 use crate::config::reference::{self, Effective};
-use crate::config::{Plan, PlannedShare, ServeConfig, ShareSource};
+use crate::config::{PlannedShare, ServeConfig, ShareSource};
 use crate::config_command;
 use crate::shares::{self, Described};
 
@@ -43,8 +43,8 @@ pub(super) struct Reload {
 pub(super) struct Current {
     pub config: ServeConfig,
     pub shares: Vec<Described>,
-    /// They stay until the process ends; [`neighbours`].
-    pub marks: Vec<Marks>,
+    /// The marks of its folders; see [`neighbours`].
+    pub marks: Option<Marks>,
 }
 
 /// The parts of a server that a reload changes.
@@ -59,7 +59,6 @@ pub(super) struct Changed {
 struct Prepared {
     config: ServeConfig,
     shares: Vec<Described>,
-    opened: Vec<Described>,
 }
 
 impl Reload {
@@ -89,7 +88,11 @@ impl Reload {
             Some(log_ons) => log_ons.now()?,
             None => Vec::new(),
         };
-        let Prepared { config, shares, opened } = prepared;
+        let Prepared { config, shares } = prepared;
+        let is_among =
+            |list: &[Described], one: &Described| list.iter().any(|other| other.source == one.source);
+        let other_folders = shares.iter().any(|share| !is_among(&current.shares, share))
+            || current.shares.iter().any(|share| !is_among(&shares, share));
         let report = report(&current.config, &config, &current.shares, &shares);
         let served: Vec<Share> = shares.iter().map(|described| described.share.clone()).collect();
         log_ons::warn_of_unknown(&served, &users);
@@ -97,7 +100,11 @@ impl Reload {
             files.replace(served, self.door.clone(), &users).await;
         }
         self.subject.replace_shares(&shares);
-        current.marks.push(neighbours::mark(&opened));
+        if other_folders {
+            // Otherwise our own marks would look like those of another server.
+            current.marks = None;
+            current.marks = Some(neighbours::mark(&shares));
+        }
         current.shares = shares;
         // Keys that need a restart are compared with what the server was started with.
         current.config.shares = config.shares;
@@ -109,15 +116,11 @@ impl Reload {
 /// Reads and checks the configuration, and opens the files of new shares. Blocks.
 fn prepare(args: Serve, known: &[Described]) -> Result<Prepared, Failure> {
     let plan = config_command::requested(args)?.check()?;
-    let (mut shares, mut opened) = (Vec::new(), Vec::new());
+    let mut shares = Vec::new();
     for planned in &plan.shares {
         match known.iter().find(|described| is_same(described, planned)) {
             Some(described) => shares.push(described.under(planned)),
-            None => {
-                let new = shares::open(std::slice::from_ref(planned))?;
-                opened.extend(new.iter().cloned());
-                shares.extend(new);
-            }
+            None => shares.extend(shares::open(std::slice::from_ref(planned))?),
         }
     }
     // The volumes are those of the start.
@@ -126,11 +129,7 @@ fn prepare(args: Serve, known: &[Described]) -> Result<Prepared, Failure> {
     {
         shares.push(described.under(&PlannedShare { config: config.clone(), snapshots: None }));
     }
-    Ok(Prepared { config: config_of(plan), shares, opened })
-}
-
-fn config_of(plan: Plan) -> ServeConfig {
-    plan.config().clone()
+    Ok(Prepared { config: plan.config().clone(), shares })
 }
 
 /// Whether a planned share is one that is served, with the same files.

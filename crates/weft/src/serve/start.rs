@@ -127,8 +127,7 @@ impl Start {
     ) -> Arc<Reload> {
         let changed =
             Changed { log_ons: self.log_ons.clone(), files: files.clone(), door, subject: subject.clone() };
-        let marks = self.marks.take().into_iter().collect();
-        let current = Current { config: self.plan.config().clone(), shares, marks };
+        let current = Current { config: self.plan.config().clone(), shares, marks: self.marks.take() };
         Arc::new(Reload::new(self.args.clone(), changed, current))
     }
 
