@@ -73,11 +73,15 @@ impl Opened {
         Op::Lock(Lock { kind, reclaim: false, offset: range.offset, length: range.len, locker })
     }
 
-    /// If a LOCK got no reply, ensures that the server does not carry it out later. If it was the first one, what it may
-    /// have locked is unlocked; a later one is unlocked by its range, or with the whole file.
+    /// If a LOCK or LOCKU got no reply, ensures that the server does not carry it out later. If it was the first LOCK,
+    /// what it may have locked is unlocked; a later one is unlocked by its range, or with the whole file.
     async fn settle(&self) -> Result<(), Error> {
-        let Some((kind, range)) = self.locks.unanswered.get() else { return Ok(()) };
+        if !self.locks.unsettled.get() && self.locks.unanswered.get().is_none() {
+            return Ok(());
+        }
         self.client.settle().await?;
+        self.locks.unsettled.set(false);
+        let Some((kind, range)) = self.locks.unanswered.get() else { return Ok(()) };
         if self.locks.stateid.get().is_some() {
             return Ok(());
         }
@@ -118,7 +122,9 @@ impl Opened {
         // Without a state id, the owner has never locked anything.
         let Some(stateid) = self.locks.stateid.get() else { return Ok(()) };
         let ops = || self.unlocking(stateid, range);
+        let outstanding = self.locks.outstanding();
         let mut results = self.client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        outstanding.answered();
         if is_lost(results.status) {
             self.locks.forgotten();
             return if self.locks.are_lost() { Err(Error::LocksLost) } else { Ok(()) };
