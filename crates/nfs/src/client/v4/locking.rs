@@ -96,9 +96,11 @@ impl Opened {
             }
             // The open has ended, and its locks with it. The next request reopens the file.
             status if is_lost(status) => self.locks.forgotten(),
-            status @ (Status::DELAY | Status::GRACE) => return Err(Error::Status4(status)),
-            // An owner that had this lock would be granted it again.
-            _ => {}
+            // The first LOCK failed for the same reason: an owner that had this lock would be granted it again.
+            Status::DENIED | Status::OPENMODE | Status::INVAL | Status::BAD_RANGE => {}
+            // This proves nothing: the server is busy or faulty, or its owners cannot lock a range twice (LOCK_RANGE, RFC
+            // 8881 18.10.4).
+            status => return Err(Error::Status4(status)),
         }
         self.locks.unanswered.set(None);
         Ok(())

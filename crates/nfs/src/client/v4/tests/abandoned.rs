@@ -73,3 +73,31 @@ fn an_unlock_that_is_given_up_does_not_undo_a_later_lock() {
         assert!(!is_locked_for(&two.theirs).await);
     });
 }
+
+#[test]
+fn only_proof_that_a_lock_without_a_reply_was_refused_counts_as_unlocked() {
+    // A server without POSIX semantics returns LOCK_RANGE if the owner has the lock already.
+    for status in [Status::LOCK_RANGE, Status::SERVERFAULT, Status::IO, Status::RESOURCE] {
+        Sim::new(1).run(async {
+            let Two { world, mount, _other, file, theirs, .. } = Two::new().await;
+            assert!(file.lock(R, Exclusive, Fail).now_or_never().is_none());
+            mount.null().await.unwrap();
+            world.refuse(move |op| matches!(op, Op::Lock(_)).then_some(status));
+            let unlocked = file.unlock(R).await;
+            assert!(matches!(unlocked, Err(Error::Status4(s)) if s == status), "{status}: {unlocked:?}");
+            world.refuse(|_| None);
+            assert!(is_locked_for(&theirs).await);
+            file.unlock(R).await.unwrap();
+            assert!(!is_locked_for(&theirs).await);
+        });
+    }
+    for status in [Status::OPENMODE, Status::INVAL, Status::BAD_RANGE] {
+        Sim::new(1).run(async {
+            let Two { world, mount, _other, file, .. } = Two::new().await;
+            world.refuse(move |op| matches!(op, Op::Lock(_)).then_some(status));
+            assert!(file.lock(R, Exclusive, Fail).now_or_never().is_none());
+            mount.null().await.unwrap();
+            file.unlock(R).await.unwrap();
+        });
+    }
+}
