@@ -107,10 +107,11 @@ impl Opened {
     }
 
     /// The operations that unlock what a first LOCK without a reply may have locked. The same owner gets the same state
-    /// id again, which is then the compound's current state id (RFC 8881 18.10.3, 16.2.3.1.2).
+    /// id again, which is then the compound's current state id (RFC 8881 18.10.3, 16.2.3.1.2). The owner has locked
+    /// nothing else, and some servers unlock only the exact range (18.12.4).
     fn unlocking_first(&self, kind: LockType, range: ByteRange) -> Vec<Op> {
         let lock = self.locking(LockType { waits: false, ..kind }, range);
-        vec![Op::Putfh(self.handle), lock, unlock(Stateid::CURRENT, ByteRange::WHOLE)]
+        vec![Op::Putfh(self.handle), lock, unlock(Stateid::CURRENT, range)]
     }
 
     /// See [`crate::client::File::unlock`].

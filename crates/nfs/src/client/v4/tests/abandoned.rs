@@ -1,6 +1,8 @@
 //! Requests that end without a reply, because the caller gives up or the server does not answer: what the server may
 //! still carry out undoes nothing that comes later, and what was to be undone is.
 
+use weft_wire::nfs4::Locku;
+
 use super::*;
 use crate::client::{ByteRange, File, LockKind, OnConflict};
 
@@ -100,4 +102,21 @@ fn only_proof_that_a_lock_without_a_reply_was_refused_counts_as_unlocked() {
             file.unlock(R).await.unwrap();
         });
     }
+}
+
+#[test]
+fn a_server_that_unlocks_only_exact_ranges_unlocks_what_was_given_up() {
+    Sim::new(1).run(async {
+        let Two { world, mount, _other, file, theirs, .. } = Two::new().await;
+        let exact = |at: &Locku| (at.offset, at.length) == (R.offset, R.len);
+        world.refuse(move |op| match op {
+            Op::Locku(at) if !exact(at) => Some(Status::LOCK_RANGE),
+            _ => None,
+        });
+        assert!(file.lock(R, Exclusive, Fail).now_or_never().is_none());
+        mount.null().await.unwrap();
+        // The next lock first undoes the one without a reply.
+        file.lock(ByteRange { offset: 50, len: 1 }, Exclusive, Fail).await.unwrap();
+        assert!(!is_locked_for(&theirs).await);
+    });
 }
