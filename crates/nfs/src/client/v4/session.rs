@@ -58,6 +58,9 @@ pub(crate) struct Client {
     owner: ClientOwner,
     /// The client id that the server assigned, and the sequence number of the next CREATE_SESSION.
     known: Cell<Option<(u64, u32)>>,
+    /// Whether the server does not have the state of this client id yet: open files have to be reclaimed, and
+    /// RECLAIM_COMPLETE sent. A caller that gives up meanwhile leaves this to the next one.
+    owes_reclaim: Cell<bool>,
     current: RefCell<Option<Rc<Session>>>,
     /// Held by the task that creates the session; the others wait for it.
     making: Mutex<()>,
@@ -143,6 +146,7 @@ impl Client {
             pool,
             owner,
             known: Cell::new(None),
+            owes_reclaim: Cell::new(false),
             current: RefCell::new(None),
             making: Mutex::default(),
             over: RefCell::default(),
@@ -354,14 +358,16 @@ impl Client {
     /// reclaims all open files.
     async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         self.end_lost(patience, false).await?;
-        // A server that restarts during the reclaim has forgotten the files reclaimed so far.
-        let mut reclaim = false;
         for _ in 0..MAX_LOSSES {
             let (client, number) = match self.known.get() {
                 Some(known) => known,
                 None => {
                     let ok = self.exchange_id(patience).await?;
-                    reclaim |= ok.flags & exchange_flag::CONFIRMED_R == 0;
+                    if ok.flags & exchange_flag::CONFIRMED_R == 0 {
+                        self.owes_reclaim.set(true);
+                        // The restart has closed these on the server.
+                        self.forgotten.borrow_mut().clear();
+                    }
                     self.known.set(Some((ok.client, ok.sequence)));
                     (ok.client, ok.sequence)
                 }
@@ -388,7 +394,7 @@ impl Client {
                 fore: made.fore,
                 renewed: Cell::new(rt::now()),
             });
-            if !reclaim || self.reclaim(&session).await? {
+            if !self.owes_reclaim.get() || self.reclaim(&session).await? {
                 self.over.borrow_mut().retain(|lost| *lost != session.id);
                 return Ok(session);
             }
@@ -477,11 +483,10 @@ impl Client {
     }
 
     /// Reclaims the open files, sends RECLAIM_COMPLETE, and opens again what could not be reclaimed. Returns false if
-    /// the session was lost meanwhile.
+    /// the session was lost meanwhile. Until this has completed, it is repeated from the start in the next session:
+    /// the same owner is granted the same open again, and a server that restarts meanwhile has forgotten all of them.
     async fn reclaim(&self, session: &Session) -> Result<bool, Error> {
         let files: Vec<_> = self.files.borrow().values().filter_map(Weak::upgrade).collect();
-        // The restart has closed these on the server.
-        self.forgotten.borrow_mut().clear();
         let mut anew = Vec::new();
         for file in files {
             match self.within(session, &file.reclaim(Back::Previous), Keep::Yes).await? {
@@ -509,6 +514,7 @@ impl Client {
             let status = file.taken(results)?;
             file.lost.set((status != Status::OK).then_some(status));
         }
+        self.owes_reclaim.set(false);
         Ok(true)
     }
 

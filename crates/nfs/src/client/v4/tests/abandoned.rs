@@ -120,3 +120,65 @@ fn a_server_that_unlocks_only_exact_ranges_unlocks_what_was_given_up() {
         assert!(!is_locked_for(&theirs).await);
     });
 }
+
+/// A server whose state survives, with a grace period.
+fn durable_world(folder: &tempfile::TempDir, state: &tempfile::TempDir) -> Rc<World> {
+    let (path, kept) = (folder.path().to_owned(), state.path().to_owned());
+    World::new(move || {
+        let durable = Durable::open(&kept, "abandoned").unwrap();
+        server(Share::new("data", Vfs::new(Dir::open(&path).unwrap())), LEASE, Some(durable))
+    })
+}
+
+#[test]
+fn a_recovery_that_is_given_up_at_any_reply_is_completed_by_the_next_request() {
+    // SEQUENCE, DESTROY_SESSION, CREATE_SESSION, EXCHANGE_ID, CREATE_SESSION, both OPENs, RECLAIM_COMPLETE, WRITE.
+    for speaks in 0..=9 {
+        let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        Sim::new(speaks as u64).run(async {
+            let world = durable_world(&folder, &state);
+            let mount = world.mount(1).await;
+            let (file, second) = (create(&mount).await, create(&mount).await);
+            file.lock(R, Exclusive, Fail).await.unwrap();
+            world.restart().await;
+            world.speaks.set(speaks);
+            let given_up = rt::timeout(Duration::from_secs(1), second.write(0, Bytes::from_static(b"one")));
+            assert_eq!(given_up.await.is_err(), speaks < 9, "{speaks}");
+            world.speaks.set(usize::MAX);
+            second.write(0, Bytes::from_static(b"two")).await.unwrap_or_else(|e| panic!("{speaks}: {e}"));
+            second.lock(R, Exclusive, Fail).await.unwrap_or_else(|e| panic!("{speaks}: {e}"));
+            assert!(matches!(file.read(0, 1).await, Err(Error::LocksLost)), "{speaks}");
+            mount.end().await.unwrap();
+        });
+        assert_eq!(std::fs::read(folder.path().join("f")).unwrap(), b"two");
+    }
+}
+
+#[test]
+fn a_recovery_that_fails_is_completed_by_the_next_request() {
+    // One operation of the recovery fails once.
+    let is_reclaim = |op: &Op| matches!(op, Op::ReclaimComplete(_));
+    let is_second_session = |op: &Op| matches!(op, Op::CreateSession(_));
+    for (fails, nth) in [(is_reclaim as fn(&Op) -> bool, 1), (is_second_session, 2)] {
+        let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        Sim::new(1).run(async {
+            let world = durable_world(&folder, &state);
+            let mount = world.mount(1).await;
+            let file = create(&mount).await;
+            world.restart().await;
+            let left = Cell::new(nth);
+            world.refuse(move |op| {
+                if !fails(op) {
+                    return None;
+                }
+                left.set(left.get() - 1);
+                (left.get() == 0).then_some(Status::SERVERFAULT)
+            });
+            let failed = file.write(0, Bytes::from_static(b"one")).await;
+            assert!(matches!(failed, Err(Error::Status4(Status::SERVERFAULT))), "{failed:?}");
+            file.write(0, Bytes::from_static(b"two")).await.unwrap();
+            file.lock(R, Exclusive, Fail).await.unwrap();
+            mount.end().await.unwrap();
+        });
+    }
+}
