@@ -73,8 +73,8 @@ impl Opened {
         Op::Lock(Lock { kind, reclaim: false, offset: range.offset, length: range.len, locker })
     }
 
-    /// If a LOCK or LOCKU got no reply, ensures that the server does not carry it out later. If it was the first LOCK,
-    /// what it may have locked is unlocked; a later one is unlocked by its range, or with the whole file.
+    /// If requests got no reply, ensures that the server does not carry them out later. If one was the first LOCK, what
+    /// it may have locked is unlocked; a later one is unlocked by its range, or with the whole file.
     async fn settle(&self) -> Result<(), Error> {
         if !self.locks.unsettled.get() && self.locks.unanswered.get().is_none() {
             return Ok(());

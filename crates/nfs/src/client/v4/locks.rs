@@ -8,8 +8,9 @@
 //! granted. It is remembered until everything is unlocked. If it was the first one, the state id is unknown, too: the
 //! same owner gets it again by the same LOCK (18.10.3).
 //!
-//! A LOCKU that ends without a reply may be carried out after later requests, and then unlocks what they have locked. So
-//! the next LOCK or LOCKU first ensures that the server no longer carries it out.
+//! A LOCKU, WRITE or SETATTR that ends without a reply may be carried out after later requests. It would unlock what they
+//! have locked, or change what is no longer locked. So the next LOCK or LOCKU first ensures that the server no longer
+//! carries it out. After the CLOSE, its state id is not valid any more.
 //!
 //! The locks end when the server loses the open: it has restarted, or has not heard from this client for a lease
 //! period. They are not reclaimed. The file then refuses to be read, written, locked or unlocked ([`Error::LocksLost`]),

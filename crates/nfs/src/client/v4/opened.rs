@@ -15,7 +15,7 @@ use weft_wire::nfs4::{
 
 use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
-use super::locks::Locks;
+use super::locks::{Locks, Outstanding};
 use super::session::{Client, Closing, Keep};
 use crate::client::patience::Patience;
 use crate::client::rpc::Cargo;
@@ -163,7 +163,9 @@ impl Opened {
                 used.set(self.stateid.get());
                 vec![Op::Putfh(self.handle), op(self.locks.in_use().unwrap_or(used.get()))]
             };
+            let outstanding = (keep == Keep::Yes).then(|| self.locks.outstanding());
             let mut results = self.client.run(ops, keep, payload, cargo.again()).await?;
+            outstanding.into_iter().for_each(Outstanding::answered);
             if !is_lost(results.status) {
                 results.ok::<()>(opnum::PUTFH)?;
                 return Ok(results);

@@ -182,3 +182,23 @@ fn a_recovery_that_fails_is_completed_by_the_next_request() {
         });
     }
 }
+
+#[test]
+fn a_change_that_is_given_up_does_not_arrive_after_the_unlock() {
+    for truncates in [false, true] {
+        Sim::new(1).run(async {
+            let two = Two::new().await;
+            two.file.lock(R, Exclusive, Fail).await.unwrap();
+            let late = match truncates {
+                true => two.given_up(two.file.set_len(1)).await,
+                false => two.given_up(two.file.write(0, Bytes::from_static(b"mine"))).await,
+            };
+            two.file.unlock(R).await.unwrap();
+            two.theirs.lock(R, Exclusive, Fail).await.unwrap();
+            two.theirs.write(0, Bytes::from_static(b"theirs")).await.unwrap();
+            two.arrives(late).await;
+            assert_eq!(two.theirs.read(0, 10).await.unwrap(), "theirs", "truncates: {truncates}");
+            assert_eq!(two.mount.recovered(), 0);
+        });
+    }
+}
