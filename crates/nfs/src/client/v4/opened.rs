@@ -258,7 +258,9 @@ impl Opened {
             }
         }
         let mut results = self.client.run(|| self.closing(), Keep::Yes, None, Cargo::default()).await?;
-        unanswered.answered();
+        if !stays_open(results.status) {
+            unanswered.answered();
+        }
         // A server that restarted meanwhile has closed it.
         if is_lost(results.status) {
             return Ok(());
@@ -289,6 +291,12 @@ pub(super) fn is_lost(status: Status) -> bool {
             | Status::EXPIRED
             | Status::ADMIN_REVOKED
     )
+}
+
+/// Whether a CLOSE with this status was not carried out, so that the file has to be closed later. A file that the server
+/// does not know is closed.
+pub(super) fn stays_open(status: Status) -> bool {
+    matches!(status, Status::DELAY | Status::LOCKS_HELD)
 }
 
 /// Skips the results of the operations that walk to the file.

@@ -27,7 +27,7 @@ use weft_wire::xdr::Malformed;
 
 use super::callback;
 use super::compound::{self, Results};
-use super::opened::{Back, Opened};
+use super::opened::{Back, Opened, stays_open};
 use super::slots::{SlotGuard, Slots};
 use crate::client::Error;
 use crate::client::connections::Connections;
@@ -48,7 +48,7 @@ const MAX_KEPT_BYTES: u32 = 4096;
 const MIN_KEPT_BYTES: u32 = 512;
 /// How often a session may be lost while it is created, or during one request.
 const MAX_LOSSES: u32 = 16;
-/// Abandoned files that were not closed; when there are this many, they are closed before the next open.
+/// Abandoned files that were not closed; when there are this many, some are closed before the next open.
 const MAX_FORGOTTEN: usize = 16;
 
 /// The client's state on a server.
@@ -69,7 +69,7 @@ pub(crate) struct Client {
     /// Open files by their owners' numbers, for reclaim.
     files: RefCell<BTreeMap<u64, Weak<Opened>>>,
     next_owner: Cell<u64>,
-    /// Abandoned files, which the server may still have open.
+    /// Abandoned files, which the server may still have open. Those that it refuses to close come first.
     forgotten: RefCell<Vec<Closing>>,
     /// Whether one of them may have locks, for which others wait.
     left_locks: Cell<bool>,
@@ -580,27 +580,36 @@ impl Client {
         Unanswered { client: self, closing: Some(closing) }
     }
 
-    /// Closes abandoned files if there are enough of them, or if `all` is set.
+    /// Closes abandoned files, latest first: all of them, or so many that fewer than [`MAX_FORGOTTEN`] are left.
+    ///
+    /// # Errors
+    /// More are left, because the server does not close them. Each was tried once, and the next call tries the others
+    /// first.
     pub async fn close_forgotten(&self, all: bool) -> Result<(), Error> {
-        if !all && self.forgotten.borrow().len() < MAX_FORGOTTEN {
+        let left = || self.forgotten.borrow().len();
+        let is_enough = || left() < if all { 1 } else { MAX_FORGOTTEN };
+        if !all && is_enough() {
             return Ok(());
         }
         // Whoever returns from here knows that none is being closed: the session may end.
         let _alone = self.connections.in_time(&Patience::new(), self.closing.lock()).await?;
-        loop {
-            let next = self.forgotten.borrow_mut().pop();
-            let Some(closing) = next else {
-                self.left_locks.set(false);
-                return Ok(());
-            };
+        let (mut refusals, mut refused) = (0usize, Status::OK);
+        while !is_enough() && left() > refusals {
+            let Some(closing) = self.forgotten.borrow_mut().pop() else { break };
             let unanswered = self.unanswered(closing.clone());
             self.settle().await?;
-            // A file that the server does not know is closed.
-            for ops in closing.unlock.iter().chain([&closing.close]) {
+            if let Some(ops) = &closing.unlock {
                 self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
             }
+            let closed = self.run(|| closing.close.clone(), Keep::Yes, None, Cargo::default()).await?.status;
             unanswered.answered();
+            if stays_open(closed) {
+                (refusals, refused) = (refusals.saturating_add(1), closed);
+                self.forgotten.borrow_mut().insert(0, closing);
+            }
         }
+        self.left_locks.set(self.forgotten.borrow().iter().any(|closing| closing.unlock.is_some()));
+        if is_enough() { Ok(()) } else { Err(Error::Status4(refused)) }
     }
 
     /// Renews the lease if the server has not heard from us for half of `lease`.

@@ -1,7 +1,8 @@
 //! Requests that end without a reply, because the caller gives up or the server does not answer: what the server may
 //! still carry out undoes nothing that comes later, and what was to be undone is.
 
-use weft_wire::nfs4::Locku;
+use weft_store::NodeId;
+use weft_wire::nfs4::{Close, Locku, Stateid};
 
 use super::*;
 use crate::client::{ByteRange, File, LockKind, OnConflict};
@@ -201,4 +202,68 @@ fn a_change_that_is_given_up_does_not_arrive_after_the_unlock() {
             assert_eq!(two.mount.recovered(), 0);
         });
     }
+}
+
+/// A server whose open files can be counted.
+fn counted() -> (Rc<World>, impl Fn() -> Vec<NodeId>) {
+    let share = Share::new("data", Vfs::new(Ram::new(64 << 20)));
+    let opens = share.vfs.opens().clone();
+    let share = Cell::new(Some(share));
+    (World::new(move || server(share.take().unwrap(), LEASE, None)), move || opens.open_nodes())
+}
+
+#[test]
+fn a_file_that_the_server_does_not_close_yet_is_closed_later() {
+    // The server is busy for longer than one request waits, or refuses because of the locks; the file is dropped or
+    // closed.
+    for (status, drops) in
+        [Status::DELAY, Status::LOCKS_HELD].map(|status| [(status, true), (status, false)]).concat()
+    {
+        Sim::new(1).run(async {
+            let (world, open_nodes) = counted();
+            let mount = world.mount(1).await;
+            let file = create(&mount).await;
+            file.lock(R, Exclusive, Fail).await.unwrap();
+            let begun = rt::now();
+            world.refuse(move |op| {
+                let busy = rt::now().since(begun) < Duration::from_secs(200);
+                matches!(op, Op::Close(_)).then_some(status).filter(|_| busy)
+            });
+            if !drops {
+                let closed = file.close().await;
+                assert!(matches!(closed, Err(Error::Status4(s)) if s == status), "{status}: {closed:?}");
+            }
+            drop(file);
+            rt::sleep(Duration::from_secs(500)).await;
+            assert_eq!(open_nodes(), [], "{status}, drops: {drops}");
+            mount.end().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_closed_keeps_no_other_open() {
+    Sim::new(1).run(async {
+        let (world, open_nodes) = counted();
+        let mount = world.mount(1).await;
+        let bad = Rc::new(Cell::new(None::<Stateid>));
+        let first = bad.clone();
+        world.refuse(move |op| match op {
+            Op::Close(Close { stateid, .. }) => {
+                first.set(Some(first.get().unwrap_or(*stateid)));
+                (first.get() == Some(*stateid)).then_some(Status::LOCKS_HELD)
+            }
+            _ => None,
+        });
+        for n in 0..60 {
+            let file = mount.create(&format!("f{n}"), SetAttributes::default()).await;
+            drop(file.unwrap_or_else(|e| panic!("{n}: {e}")));
+        }
+        assert!(open_nodes().len() <= 17, "{}", open_nodes().len());
+        assert!(mount.client.close_forgotten(true).await.is_err());
+        assert_eq!(open_nodes().len(), 1, "all others are closed");
+        world.refuse(|_| None);
+        mount.end().await.unwrap();
+        assert_eq!(open_nodes(), []);
+    });
 }
