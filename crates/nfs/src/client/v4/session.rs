@@ -75,7 +75,7 @@ pub(crate) struct Client {
     left_locks: Cell<bool>,
     /// The task that closes these.
     keeper: RefCell<Option<Waker>>,
-    /// Held by the task that closes abandoned files; the others wait for it.
+    /// Held by the task that closes abandoned files.
     closing: Mutex<()>,
     recovered: Cell<u32>,
     /// Largest READ and WRITE in bytes.
@@ -580,7 +580,8 @@ impl Client {
         Unanswered { client: self, closing: Some(closing) }
     }
 
-    /// Closes abandoned files, latest first: all of them, or so many that fewer than [`MAX_FORGOTTEN`] are left.
+    /// Closes abandoned files, latest first: all of them, or so many that fewer than [`MAX_FORGOTTEN`] are left, unless
+    /// another task is doing that.
     ///
     /// # Errors
     /// More are left, because the server does not close them. Each was tried once, and the next call tries the others
@@ -591,8 +592,15 @@ impl Client {
         if !all && is_enough() {
             return Ok(());
         }
-        // Whoever returns from here knows that none is being closed: the session may end.
-        let _alone = self.connections.in_time(&Patience::new(), self.closing.lock()).await?;
+        let _alone = match all {
+            // Whoever returns from here knows that none is being closed: the session may end.
+            true => self.connections.in_time(&Patience::new(), self.closing.lock()).await?,
+            // The task that closes them may be an open that its caller no longer polls.
+            false => match self.closing.try_lock() {
+                Some(alone) => alone,
+                None => return Ok(()),
+            },
+        };
         let (mut refusals, mut refused) = (0usize, Status::OK);
         while !is_enough() && left() > refusals {
             let Some(closing) = self.forgotten.borrow_mut().pop() else { break };

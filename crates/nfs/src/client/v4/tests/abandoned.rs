@@ -267,3 +267,24 @@ fn a_file_that_cannot_be_closed_keeps_no_other_open() {
         assert_eq!(open_nodes(), []);
     });
 }
+
+#[test]
+fn an_open_does_not_wait_for_another_that_closes_abandoned_files() {
+    Sim::new(1).run(async {
+        let world = World::in_memory();
+        let mount = world.mount(1).await;
+        let mut files = Vec::new();
+        for n in 0..20 {
+            files.push(mount.create(&format!("f{n}"), SetAttributes::default()).await.unwrap());
+        }
+        files.truncate(3);
+        // Its caller does not poll it any more.
+        let mut first = pin!(mount.create("g", SetAttributes::default()));
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        drop(files);
+        let begun = rt::now();
+        create(&mount).await.close().await.unwrap();
+        assert!(rt::now() - begun < Duration::from_secs(1), "{:?}", rt::now() - begun);
+        first.await.unwrap();
+    });
+}
