@@ -48,6 +48,10 @@ const MAX_KEPT_BYTES: u32 = 4096;
 const MIN_KEPT_BYTES: u32 = 512;
 /// How often a session may be lost while it is created, or during one request.
 const MAX_LOSSES: u32 = 16;
+/// Attempts to bind connections to a lost session before it is ended: enough for [`MAX_LINES`].
+///
+/// [`MAX_LINES`]: crate::client::MAX_LINES
+const MAX_BINDS: u32 = 6;
 /// Abandoned files that were not closed; when there are this many, some are closed before the next open.
 const MAX_FORGOTTEN: usize = 16;
 
@@ -312,21 +316,36 @@ impl Client {
         }
     }
 
-    /// From now on, the server carries out no request that was abandoned before. A request that undoes one is sent after
-    /// this: in another slot, or on another connection, it could overtake it.
+    /// From now on, the server carries out no request that was abandoned before, in this session or in one that was lost.
+    /// A request that undoes one is sent after this: in another slot, or on another connection, it could overtake it.
+    ///
+    /// This does not cover a request in a slot beyond the server's target, which the server may have retired: it might
+    /// still arrive before that.
     pub(super) async fn settle(&self) -> Result<(), Error> {
-        let patience = Patience::new();
-        let session = self.session(&patience).await?;
-        loop {
-            let taken = self.connections.in_time(&patience, session.slots.take_doubtful()).await?;
-            let Some(mut slot_guard) = taken else { return Ok(()) };
-            if !self.settled(&patience, &session, &slot_guard).await? {
-                self.lose(&session);
+        let patience = &Patience::new();
+        for _ in 0..MAX_LOSSES {
+            let session = self.session(patience).await?;
+            if !self.over.borrow().is_empty() {
+                // No session is being made, which would be on the list until it is usable.
+                let _alone = self.connections.in_time(patience, self.making.lock()).await?;
+                self.end_lost(patience, true).await?;
+            }
+            while let Some(mut slot_guard) =
+                self.connections.in_time(patience, session.slots.take_doubtful()).await?
+            {
+                if !self.settled(patience, &session, &slot_guard).await? {
+                    self.lose(&session);
+                    break;
+                }
+                slot_guard.advance();
+                slot_guard.answered();
+            }
+            // The session may have been lost meanwhile. The server may still carry out its requests until it has ended.
+            if self.over.borrow().is_empty() {
                 return Ok(());
             }
-            slot_guard.advance();
-            slot_guard.answered();
         }
+        Err(Error::Status4(Status::BADSESSION))
     }
 
     /// The session, created if necessary.
@@ -402,28 +421,38 @@ impl Client {
         Err(Error::Status4(Status::BADSESSION))
     }
 
-    /// Makes the server end unused sessions. Each stays on the list until the server has replied, even if the caller
+    /// Makes the server end unused sessions. Each stays on the list until the server has ended it, even if the caller
     /// gives up meanwhile. Without `insists`, a session that is still in use on the server is left there.
     async fn end_lost(&self, patience: &Patience, insists: bool) -> Result<(), Error> {
-        let mut bound = None;
-        loop {
-            let Some(session) = self.over.borrow().last().copied() else { return Ok(()) };
-            match self.alone(patience, &Op::DestroySession(session)).await?.status {
-                Status::DELAY if !insists => return Ok(()),
-                status @ Status::DELAY if busy(patience, status).await => continue,
-                status @ Status::DELAY => return Err(Error::Status4(status)),
-                // RFC 8881 18.37.3: only a connection bound to the session may do this, and this may be a new one.
-                Status::CONN_NOT_BOUND_TO_SESSION if bound != Some(session) => {
-                    bound = Some(session);
-                    self.bind(patience, session).await?;
-                    continue;
+        let lost = self.over.borrow().clone();
+        for session in lost {
+            let mut binds = 0u32;
+            loop {
+                match self.alone(patience, &Op::DestroySession(session)).await?.status {
+                    // A session that the server does not know has ended already.
+                    Status::OK | Status::BADSESSION | Status::DEADSESSION => {
+                        self.over.borrow_mut().retain(|lost| *lost != session);
+                        break;
+                    }
+                    // RFC 8881 18.37.3: only a connection bound to the session may do this, and this may be a new one.
+                    // Connections take turns, so every attempt binds one more than the last.
+                    Status::CONN_NOT_BOUND_TO_SESSION if binds < MAX_BINDS => {
+                        binds = binds.saturating_add(1);
+                        for _ in 0..binds {
+                            self.bind(patience, session).await?;
+                        }
+                    }
+                    status @ (Status::DELAY | Status::BACK_CHAN_BUSY)
+                        if insists && busy(patience, status).await => {}
+                    status if insists => return Err(Error::Status4(status)),
+                    status => {
+                        tracing::debug!(%status, "an unused session stays on the server for now");
+                        break;
+                    }
                 }
-                // A session that the server does not know has ended already.
-                Status::OK | Status::BADSESSION | Status::DEADSESSION => {}
-                status => tracing::debug!(%status, "an unused session stays on the server"),
             }
-            self.over.borrow_mut().retain(|lost| *lost != session);
         }
+        Ok(())
     }
 
     async fn exchange_id(&self, patience: &Patience) -> Result<ExchangeIdOk, Error> {

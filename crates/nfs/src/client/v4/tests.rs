@@ -536,6 +536,21 @@ fn a_session_that_is_out_of_step_is_ended_for_the_server_too() {
 }
 
 #[test]
+fn a_session_is_ended_over_any_number_of_new_connections() {
+    for connections in [2, 3, 4, 7, 16] {
+        Sim::new(1).run(async {
+            let world = World::in_memory();
+            let mount = world.mount(connections).await;
+            let lost = mount.client.lose_session();
+            world.wires.take().iter().for_each(|wire| wire.cut());
+            mount.null().await.unwrap();
+            let known = mount.client.is_known(lost).await;
+            assert_eq!((mount.client.lost(), known), (0, false), "{connections} connections");
+        });
+    }
+}
+
+#[test]
 fn after_a_restart_open_files_are_taken_back_while_others_wait_for_the_grace_period() {
     let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (path, kept) = (folder.path().to_owned(), state.path().to_owned());

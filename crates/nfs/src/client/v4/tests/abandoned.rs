@@ -291,3 +291,30 @@ fn an_open_does_not_wait_for_another_that_closes_abandoned_files() {
         first.await.unwrap();
     });
 }
+
+#[test]
+fn a_lock_in_a_session_that_the_server_does_not_end_yet_is_not_carried_out_after_it_was_undone() {
+    // The session was lost before, or is lost when the slot of the abandoned request is resolved.
+    for lost in [true, false] {
+        Sim::new(1).run(async {
+            let two = Two::new().await;
+            let late = two.given_up(two.file.lock(R, Exclusive, Fail)).await;
+            let (busy, misordered) = (Cell::new(2), Cell::new(!lost));
+            two.world.refuse(move |op| match op {
+                Op::DestroySession(_) if busy.get() > 0 => {
+                    busy.set(busy.get() - 1);
+                    Some(Status::DELAY)
+                }
+                Op::Sequence(_) if misordered.take() => Some(Status::SEQ_MISORDERED),
+                _ => None,
+            });
+            if lost {
+                two.mount.client.lose_session();
+            }
+            two.file.unlock(R).await.unwrap();
+            two.arrives(late).await;
+            assert!(!is_locked_for(&two.theirs).await, "lost before: {lost}");
+            assert_eq!((two.mount.recovered(), two.mount.client.lost()), (1, 0));
+        });
+    }
+}
