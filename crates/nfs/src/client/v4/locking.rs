@@ -32,6 +32,9 @@ impl Opened {
 
     async fn try_lock(&self, range: ByteRange, kind: LockKind, on_conflict: OnConflict) -> Result<(), Error> {
         let _alone = self.locks.turn.lock().await;
+        if self.is_closed() {
+            return Err(Error::Status4(Status::BAD_STATEID));
+        }
         self.settle().await?;
         let kind =
             LockType { exclusive: kind == LockKind::Exclusive, waits: on_conflict == OnConflict::Wait };
@@ -118,6 +121,11 @@ impl Opened {
     pub async fn unlock(&self, range: ByteRange) -> Result<(), Error> {
         range.check()?;
         let _alone = self.locks.turn.lock().await;
+        self.unlock_in_turn(range).await
+    }
+
+    /// Unlocks a range, for a caller that holds `turn`.
+    pub(super) async fn unlock_in_turn(&self, range: ByteRange) -> Result<(), Error> {
         if self.locks.are_lost() {
             return Err(Error::LocksLost);
         }

@@ -38,7 +38,8 @@ pub(super) struct Locks {
     /// Whether the server may still carry out a request that ended without a reply.
     pub(super) unsettled: Cell<bool>,
     lost: Cell<bool>,
-    /// Held while a LOCK or LOCKU is unanswered: the server carries them out in the order in which `held` changes.
+    /// Held while a LOCK or LOCKU is unanswered: the server carries them out in the order in which `held` changes. After
+    /// the last LOCKU, that of [`Opened::close`](super::opened::Opened::close), no LOCK is sent.
     pub(super) turn: Mutex<()>,
 }
 

@@ -137,6 +137,10 @@ impl Opened {
         Ok(Status::OK)
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
     pub(super) fn stateid(&self) -> Stateid {
         self.stateid.get()
     }
@@ -250,13 +254,18 @@ impl Opened {
             return Ok(());
         }
         self.client.leave(self.number);
+        let waiting = self.client.unanswered(self.closing_unlocked());
+        let alone = self.locks.turn.lock().await;
+        // A LOCK that had its turn before may have been granted meanwhile; no other is sent.
         let unanswered = self.client.unanswered(self.closing_unlocked());
+        waiting.answered();
         if self.locks.may_be_held() {
-            match self.unlock(ByteRange::WHOLE).await {
+            match self.unlock_in_turn(ByteRange::WHOLE).await {
                 Ok(()) | Err(Error::LocksLost) => {}
                 Err(e) => return Err(e),
             }
         }
+        drop(alone);
         let mut results = self.client.run(|| self.closing(), Keep::Yes, None, Cargo::default()).await?;
         if !stays_open(results.status) {
             unanswered.answered();

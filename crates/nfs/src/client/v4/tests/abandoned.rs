@@ -1,14 +1,16 @@
 //! Requests that end without a reply, because the caller gives up or the server does not answer: what the server may
 //! still carry out undoes nothing that comes later, and what was to be undone is.
 
+use std::collections::BTreeSet;
+
 use weft_store::NodeId;
-use weft_wire::nfs4::{Close, Locku, Stateid};
+use weft_wire::nfs4::{Close, Locku, Stateid, opnum};
 
 use super::*;
 use crate::client::{ByteRange, File, LockKind, OnConflict};
 
 use LockKind::{Exclusive, Shared};
-use OnConflict::Fail;
+use OnConflict::{Fail, Wait};
 
 const R: ByteRange = ByteRange { offset: 0, len: 10 };
 
@@ -317,4 +319,19 @@ fn a_lock_in_a_session_that_the_server_does_not_end_yet_is_not_carried_out_after
             assert_eq!((two.mount.recovered(), two.mount.client.lost()), (1, 0));
         });
     }
+}
+
+#[test]
+fn a_lock_that_waits_for_the_unlock_of_a_close_is_not_sent() {
+    Sim::new(1).run(async {
+        let two = Two::new().await;
+        two.file.lock(R, Exclusive, Fail).await.unwrap();
+        two.world.sent.borrow_mut().clear();
+        let (closed, locked) = futures_util::join!(two.file.close(), two.file.lock(R, Exclusive, Wait));
+        closed.unwrap();
+        assert!(matches!(locked, Err(Error::Status4(Status::BAD_STATEID))), "{locked:?}");
+        let sent: BTreeSet<_> = two.world.sent.take().into_iter().collect();
+        assert!(sent.contains(&opnum::CLOSE) && !sent.contains(&opnum::LOCK), "{sent:?}");
+        assert!(!is_locked_for(&two.theirs).await);
+    });
 }
