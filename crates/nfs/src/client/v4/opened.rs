@@ -261,7 +261,8 @@ impl Opened {
         waiting.answered();
         if self.locks.may_be_held() {
             match self.unlock_in_turn(ByteRange::WHOLE).await {
-                Ok(()) | Err(Error::LocksLost) => {}
+                // The CLOSE shows whether the server accepts that it was not unlocked.
+                Ok(()) | Err(Error::LocksLost | Error::Status4(_)) => {}
                 Err(e) => return Err(e),
             }
         }

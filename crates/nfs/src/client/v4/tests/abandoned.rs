@@ -335,3 +335,14 @@ fn a_lock_that_waits_for_the_unlock_of_a_close_is_not_sent() {
         assert!(!is_locked_for(&two.theirs).await);
     });
 }
+
+#[test]
+fn a_file_is_closed_even_if_the_server_does_not_unlock_it() {
+    Sim::new(1).run(async {
+        let two = Two::new().await;
+        two.file.lock(R, Exclusive, Fail).await.unwrap();
+        two.world.refuse(|op| matches!(op, Op::Locku(_)).then_some(Status::LOCK_RANGE));
+        two.file.close().await.unwrap();
+        assert!(!is_locked_for(&two.theirs).await);
+    });
+}
