@@ -82,6 +82,8 @@ pub(crate) struct Client {
     /// Held by the task that closes abandoned files.
     closing: Mutex<()>,
     recovered: Cell<u32>,
+    /// Whether the mount has ended: then nothing is done on the server that no caller waits for.
+    pub ended: Cell<bool>,
     /// Largest READ and WRITE in bytes.
     pub sizes: Cell<(usize, usize)>,
 }
@@ -161,6 +163,7 @@ impl Client {
             keeper: RefCell::default(),
             closing: Mutex::default(),
             recovered: Cell::new(0),
+            ended: Cell::new(false),
             sizes: Cell::new((1, 1)),
         }))
     }

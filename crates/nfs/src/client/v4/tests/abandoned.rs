@@ -346,3 +346,21 @@ fn a_file_is_closed_even_if_the_server_does_not_unlock_it() {
         assert!(!is_locked_for(&two.theirs).await);
     });
 }
+
+#[test]
+fn a_mount_that_could_not_be_ended_does_not_dial_again() {
+    Sim::new(1).run(async {
+        let world = World::in_memory();
+        let mount = world.mount(1).await;
+        let (file, _open) = (create(&mount).await, create(&mount).await);
+        file.lock(R, Exclusive, Fail).await.unwrap();
+        world.speaks.set(0);
+        drop(file);
+        assert!(mount.end().await.is_err());
+        // What was under way when it ended fails as well.
+        rt::sleep(LEASE * 4).await;
+        let dialed = world.dialed.get();
+        rt::sleep(LEASE * 20).await;
+        assert_eq!(world.dialed.get(), dialed);
+    });
+}
