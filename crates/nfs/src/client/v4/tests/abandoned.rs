@@ -364,3 +364,21 @@ fn a_mount_that_could_not_be_ended_does_not_dial_again() {
         assert_eq!(world.dialed.get(), dialed);
     });
 }
+
+#[test]
+fn a_close_waits_for_the_lock_before_it() {
+    Sim::new(1).run(async {
+        let two = Two::new().await;
+        // So that the LOCK is not sent at once.
+        two.given_up(two.file.set_len(1)).await;
+        two.world.sent.borrow_mut().clear();
+        let (locked, closed) = futures_util::join!(two.file.lock(R, Exclusive, Fail), two.file.close());
+        locked.unwrap();
+        closed.unwrap();
+        let sent = two.world.sent.take();
+        let changes: Vec<_> =
+            sent.into_iter().filter(|op| [opnum::LOCK, opnum::LOCKU, opnum::CLOSE].contains(op)).collect();
+        assert_eq!(changes, [opnum::LOCK, opnum::LOCKU, opnum::CLOSE]);
+        assert!(!is_locked_for(&two.theirs).await);
+    });
+}
