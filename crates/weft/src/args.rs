@@ -143,6 +143,8 @@ pub(crate) enum Command {
     Config(Config),
     /// Write the manual pages into a folder
     Man(Man),
+    /// Print a script that completes weft's commands and options in a shell
+    Completions(Completions),
 }
 
 /// `weft man`.
@@ -151,6 +153,18 @@ pub(crate) struct Man {
     /// Folder for the pages; created if missing
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+}
+
+/// `weft completions`.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  weft completions bash > ~/.local/share/bash-completion/completions/weft\n  \
+weft completions zsh > ~/.zfunc/_weft\n  weft completions fish > ~/.config/fish/completions/weft.fish"
+)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
 }
 
 impl Command {
@@ -168,7 +182,11 @@ impl Command {
             Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
             Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => None,
+            Command::Doctor(_)
+            | Command::Rdma(_)
+            | Command::Config(_)
+            | Command::Man(_)
+            | Command::Completions(_) => None,
         }
     }
 
@@ -189,7 +207,11 @@ impl Command {
             | Command::Share(_)
             | Command::User(_)
             | Command::Group(_) => false,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => false,
+            Command::Doctor(_)
+            | Command::Rdma(_)
+            | Command::Config(_)
+            | Command::Man(_)
+            | Command::Completions(_) => false,
         }
     }
 }

@@ -13,6 +13,7 @@ mod bench;
 mod cat;
 mod child;
 mod compare;
+mod completions;
 mod config;
 mod config_command;
 mod connect;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Config(args) => config_command::run(args),
         Command::Man(args) => man::run(args),
+        Command::Completions(args) => completions::run(args),
         Command::Rdma(args) => rdma::run(args),
     };
     signals::end(match outcome {

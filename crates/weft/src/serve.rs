@@ -16,6 +16,7 @@ mod registration;
 mod reload;
 pub(crate) mod replica;
 mod rpc;
+mod service;
 mod start;
 mod state_dir;
 mod status;
@@ -105,16 +106,22 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let told = writeln!(stdout, "{}", ready.line(json)).and_then(|()| stdout.flush());
     told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;
 
+    service::watch(cores.clone())?;
+    let status = format!("shares: {}, volumes: {}", ready.shares.len(), ready.volumes.len());
+    service::ready(&status);
     // Without a file, or at a terminal that is gone, SIGHUP asks for the end.
     let reloads = reload.has_file() && !std::io::stdin().is_terminal();
     while signals.wait()? == Asked::HangUp && reloads {
-        let reload = reload.clone();
+        service::reloading();
+        let (reload, status) = (reload.clone(), status.clone());
         cores.run(0, move || async move {
             if let Err(e) = reload.run().await {
                 tracing::error!("the configuration is not read again, and nothing has changed: {e}");
             }
+            service::ready(&status);
         });
     }
+    service::stopping();
     tracing::info!("draining: no new connections, requests in flight are answered");
     stop.stop();
     if let Some(files) = &files {
