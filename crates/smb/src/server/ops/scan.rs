@@ -34,7 +34,7 @@ pub(crate) struct Scan {
     /// Distinguishes shares for clients with the POSIX extensions; `None` for others.
     pub(super) device: Option<u32>,
     /// The charge for `ready` between two requests.
-    pub(super) held: Option<Charge>,
+    held: Option<Charge>,
 }
 
 impl Scan {
