@@ -443,7 +443,7 @@ async fn carry_out(
                 return Err("3.3.5.7: TREE_CONNECT is neither signed nor encrypted");
             }
             chain.tree_id = None;
-            Ok(tree::connect(&request).map(|(id, reply)| {
+            Ok(tree::connect(&request).await.map(|(id, reply)| {
                 chain.tree_id = Some(id);
                 step.id = Id::tree(id);
                 reply

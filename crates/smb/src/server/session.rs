@@ -20,9 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft_machine::{Budget, Charge, Time, rt};
 use weft_store::access::Token;
+use weft_store::rights::Right;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
 
+use super::directory::Directory;
 use super::held::{self, DESCRIPTORS_OF_OPEN, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
@@ -151,6 +153,8 @@ pub(crate) struct Tree {
     pub id: u32,
     /// The share; `None` for IPC$, which has no files.
     pub share: Option<Share>,
+    /// What its user may do on the share.
+    pub right: Right,
     /// The open pipes, on IPC$.
     pub pipes: Pipes,
     _held: Charge,
@@ -260,7 +264,7 @@ impl Session {
 
     /// Connects to a share, unless the session already has `limit` trees. Only a further tree of the same share needs
     /// room.
-    pub(super) fn connect(&self, share: Option<Share>, limit: usize) -> Option<Arc<Tree>> {
+    pub(super) fn connect(&self, share: Option<Share>, right: Right, limit: usize) -> Option<Arc<Tree>> {
         let trees = &mut *lock(&self.trees);
         if trees.by_id.len() >= limit {
             return None;
@@ -276,7 +280,7 @@ impl Session {
             trees.last = trees.last.wrapping_add(1);
             let id = trees.last;
             if id != 0 && id != u32::MAX && !trees.by_id.contains_key(&id) {
-                let tree = Arc::new(Tree { id, share, pipes: Pipes::default(), _held: held });
+                let tree = Arc::new(Tree { id, share, right, pipes: Pipes::default(), _held: held });
                 trees.by_id.insert(id, tree.clone());
                 return Some(tree);
             }
@@ -291,6 +295,18 @@ impl Session {
             self.opens.close_tree(id).await;
         }
         found.is_some()
+    }
+
+    /// Disconnects the trees on which the user has lost a right.
+    pub(super) async fn disconnect_beyond(&self, directory: &Directory) {
+        let has_lost = |tree: &&Arc<Tree>| {
+            let share = tree.share.as_ref();
+            share.is_some_and(|share| directory.right(&self.user, &share.rules) < tree.right)
+        };
+        let lost: Vec<_> = lock(&self.trees).by_id.values().filter(has_lost).map(|tree| tree.id).collect();
+        for id in lost {
+            self.disconnect(id).await;
+        }
     }
 
     /// Its trees.

@@ -298,7 +298,7 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
     let server = &connection.server;
     Ok(InProgress {
         acceptor: Acceptor::new(
-            server.users.clone(),
+            server.directory().users.clone(),
             server.name.clone(),
             server.config.names.clone(),
             server_challenge,
@@ -361,6 +361,11 @@ async fn established(
     if !server.sessions.insert(&session) {
         connection.forget(id);
         return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
+    }
+    if !server.directory().knows(&session.user) {
+        refuse(connection, Some(&session.user), "the user was removed during the log-on");
+        session.end(&server.sessions).await;
+        return Err(NtStatus::LOGON_FAILURE.into());
     }
     // 3.3.5.5.3: ends the user's previous session, from before the connection was lost, if it still exists.
     if request.previous_session_id != id {

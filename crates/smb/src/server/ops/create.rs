@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
 use weft_machine::rt;
 use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
+use weft_store::rights::Right;
 use weft_store::vfs::{Attr, DirName, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
@@ -579,6 +580,9 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     // A share's root cannot be deleted.
     let dos = vfs.xattr_summary(attr.node).await?.dos;
     let kept = attributes::is_readonly(attr, dos) || vfs.is_read_only();
+    if delete && cx.tree().right < Right::Write {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
     if delete && (kept || attr.node == NodeId::ROOT) {
         return Err(NtStatus::CANNOT_DELETE.into());
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use weft_store::opens::{Form, Opening, Range};
+use weft_store::rights::Right;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateAction, CreateOptions};
 
@@ -17,7 +18,7 @@ use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
 use super::persistent::{Persistent, RECORD_COPIES};
 use super::recording::{rights_of_bits, sharing_of};
-use super::rights::{DATA, WRITE_DATA, reach_of, rights_of_access};
+use super::rights::{CHANGING, DATA, WRITE_DATA, reach_of, rights_of_access};
 use crate::server::Server;
 use crate::server::held::{DESCRIPTORS_OF_OPEN, LOCK_BYTES, OPEN_BYTES};
 use crate::server::journal::{Cached, Journal, Record, Unusable};
@@ -57,10 +58,15 @@ async fn reopen(
     let offers = &server.config.offers;
     let share = server.shares.named(&record.share).filter(|share| offers.is_continuous(&share.name));
     let share = share.ok_or("the share is no longer continuously available")?;
+    let access = AccessMask(record.access);
+    let needed = if access.intersects(CHANGING) { Right::Write } else { Right::Read };
+    if server.directory().right(&record.user, &share.rules) < needed {
+        return Err("its user no longer has the right".into());
+    }
     let vfs = share.vfs.clone();
     let text = |e: weft_store::vfs::Error| e.to_string();
     let attr = vfs.find_at(&record.path, record.file).await.map_err(text)?;
-    let (access, options) = (AccessMask(record.access), CreateOptions(record.options));
+    let options = CreateOptions(record.options);
     let handles = &server.handles;
     let caching = match &record.cached {
         Cached::Nothing => Caching::None,

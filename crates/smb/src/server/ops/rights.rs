@@ -1,4 +1,4 @@
-//! What an access mask and a share mode mean to others who open the file.
+//! What the bits of an access mask and of a share mode stand for.
 //!
 //! Spec: [MS-FSA] 2.1.5.1.2.2 (sharing), 2.1.4.12 (oplocks).
 
@@ -14,6 +14,18 @@ pub(super) const DATA: AccessMask = AccessMask(
 );
 pub(super) const WRITE_DATA: AccessMask =
     AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
+
+/// The rights that nobody has on a read-only file system.
+pub(super) const CHANGING: AccessMask = AccessMask(
+    AccessMask::FILE_WRITE_DATA.0
+        | AccessMask::FILE_APPEND_DATA.0
+        | AccessMask::FILE_WRITE_EA.0
+        | AccessMask::FILE_DELETE_CHILD.0
+        | AccessMask::FILE_WRITE_ATTRIBUTES.0
+        | AccessMask::DELETE.0
+        | AccessMask::WRITE_DAC.0
+        | AccessMask::WRITE_OWNER.0,
+);
 
 /// The sharing rights that an access needs from others ([MS-FSA] 2.1.5.1.2.2).
 pub(super) fn rights_of_access(access: AccessMask) -> Rights {

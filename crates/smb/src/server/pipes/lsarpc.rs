@@ -16,7 +16,8 @@ pub(super) fn call(
     opnum: u16,
     stub: &[u8],
 ) -> Result<Vec<u8>, FaultStatus> {
-    let accounts = &caller.server.accounts;
+    let directory = caller.server.directory();
+    let accounts = &directory.accounts;
     let policy = |handles: &Handles, handle| match handles.find(handle)? {
         Object::Policy => Ok(()),
         _ => Err(FaultStatus::CONTEXT_MISMATCH),

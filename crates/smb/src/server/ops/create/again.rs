@@ -87,7 +87,7 @@ async fn take(
     });
     let (client, user) = (cx.session().client_guid, &*cx.session().user);
     let (create_guid, persistent) = (v2.map(|(guid, _)| guid), v2.is_some_and(|(_, persistent)| persistent));
-    let claim = Claim { file, create_guid, client, user, lease, persistent };
+    let claim = Claim { file, create_guid, client, user, lease, persistent, right: cx.tree().right };
     let preserved = &cx.server().handles.preserved;
     let look = || {
         preserved.peek(&claim, |open| {
