@@ -36,6 +36,7 @@ mod password;
 mod providers;
 mod rdma;
 mod ready;
+mod reload;
 mod replica;
 mod serve;
 mod share_command;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),
         Command::Replica(args) => replica::run(*args),
+        Command::Reload(args) => reload::run(args),
         Command::Share(args) => share_command::run(args),
         Command::User(args) => users::user(args),
         Command::Group(args) => users::group(args),
