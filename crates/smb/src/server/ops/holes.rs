@@ -11,7 +11,7 @@ use weft_wire::smb2::fsctl::{self, Extent};
 use weft_wire::smb2::ioctl::Request;
 
 use super::attributes;
-use super::ioctl::Output;
+use super::control_output::Output;
 use super::opens::Open;
 use crate::server::answer::Failure;
 

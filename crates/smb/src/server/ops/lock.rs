@@ -1,7 +1,7 @@
 //! LOCK: byte-range locks.
 //!
 //! Spec: [MS-SMB2] 3.3.5.14, [MS-FSA] 2.1.5.8, 2.1.5.9. The locks are in the store's table of opens; repeated LOCKs are
-//! recognized by the open's [`super::replay::LockSequences`].
+//! recognized by the open's [`super::lock_sequences::LockSequences`].
 
 use futures_util::future::{Either, select};
 use std::pin::pin;
@@ -11,14 +11,13 @@ use weft_wire::smb2::lock::{Element, Flags, Request, Response};
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::{Dialect, NtStatus};
 
-use super::opens::{self, Open};
-use super::persistent;
+use super::opens::Open;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
 pub(super) async fn lock(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
-    let open = opens::find(cx, request.file)?;
+    let open = cx.open(request.file)?;
     if open.kind == Kind::Dir {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
@@ -39,7 +38,7 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
     if sequenced {
         open.locks.done(request.sequence);
     }
-    if let Err(status) = persistent::save(&open).await {
+    if let Err(status) = open.save_record().await {
         // A change that would not survive a restart is neither acknowledged nor carried out.
         open.locks.forget(request.sequence);
         changed.undo(&open);
