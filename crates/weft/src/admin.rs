@@ -40,6 +40,8 @@ pub(crate) enum Request {
     Status,
     /// Replication.
     Replica(replica::Command),
+    /// Read the users and groups again.
+    Users,
     /// Grow a volume that it serves.
     Grow {
         /// The volume's name.
@@ -57,6 +59,7 @@ impl Request {
                 Some(ShellCommand::new("weft volume info").operand(volume).here().to_string())
             }
             Request::Status
+            | Request::Users
             | Request::Replica(replica::Command::Status | replica::Command::Verify { .. }) => None,
             Request::Replica(_) => Some(ShellCommand::new("weft replica status").here().to_string()),
         }

@@ -7,6 +7,8 @@ mod config;
 mod rdma;
 pub(crate) mod replica;
 mod serve;
+mod share;
+mod user;
 mod value;
 mod volume;
 
@@ -25,6 +27,8 @@ pub(crate) use self::config::*;
 pub(crate) use self::rdma::*;
 pub(crate) use self::replica::*;
 pub(crate) use self::serve::*;
+pub(crate) use self::share::*;
+pub(crate) use self::user::*;
 pub(crate) use self::value::*;
 pub(crate) use self::volume::*;
 
@@ -101,6 +105,12 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     /// Create, list, resize and remove volumes
     Volume(Volume),
+    /// Add, remove and list the shares of the configuration file
+    Share(Share),
+    /// Add, change, remove and list the users who may log on
+    User(User),
+    /// Add, change, remove and list groups of users
+    Group(Group),
     /// Replicate volumes to other hosts
     Replica(Box<Replica>),
     /// Show what the servers of a state directory serve, to whom, and whether RDMA carries the payload
@@ -149,10 +159,16 @@ impl Command {
             Command::Volume(args) => args.state_dir.as_deref(),
             Command::Replica(args) => args.state_dir.as_deref(),
             Command::Status(args) => args.state_dir.as_deref(),
+            Command::User(args) => args.state_dir.as_deref(),
+            Command::Group(args) => args.state_dir.as_deref(),
             Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
             Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => None,
+            Command::Doctor(_)
+            | Command::Rdma(_)
+            | Command::Config(_)
+            | Command::Share(_)
+            | Command::Man(_) => None,
         }
     }
 
@@ -167,7 +183,11 @@ impl Command {
             | Command::Demo(_)
             | Command::Volume(_)
             | Command::Bench(_) => false,
-            Command::Status(_) | Command::Replica(_) => false,
+            Command::Status(_)
+            | Command::Replica(_)
+            | Command::Share(_)
+            | Command::User(_)
+            | Command::Group(_) => false,
             Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => false,
         }
     }

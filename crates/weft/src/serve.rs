@@ -7,6 +7,7 @@ mod durable;
 pub(crate) mod error;
 mod files;
 mod interfaces;
+mod log_ons;
 mod names;
 mod nbd;
 mod neighbours;
@@ -27,8 +28,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weft_machine::rt::{self, Cores, CoresOptions};
-use weft_smb::auth::Secret;
 
+use self::log_ons::LogOns;
 use self::start::{Services, Start};
 use crate::Failure;
 use crate::addresses;
@@ -37,7 +38,6 @@ use crate::config;
 use crate::config_command;
 use crate::listen::{self, Stop};
 use crate::out;
-use crate::password;
 use crate::shares;
 use crate::signals::Signals;
 
@@ -63,16 +63,17 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let shares = shares::open(&plan.shares)?;
     // Until the process ends.
     let _marks = neighbours::mark(&shares);
-    let password = match plan.serves_files() {
-        true => Some(password::for_server(plan.user())?),
+    let log_ons = match plan.serves_files() {
+        true => Some(Arc::new(LogOns::of(&plan)?)),
         false => None,
     };
+    let password = log_ons.as_ref().and_then(|log_ons| log_ons.password());
     let cores = Arc::new(start_cores(&plan.config().limits)?);
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
     let replicates = plan.config().replication.enabled;
     let start = Start {
-        secret: password.as_ref().map(|password| Secret::password(&password.text)),
-        password: password.as_ref().filter(|_| replicates).map(|password| password.text.clone()),
+        own: log_ons.as_ref().filter(|_| replicates).and_then(|log_ons| log_ons.own()),
+        log_ons: log_ons.clone(),
         plan,
         shares,
         cores: cores.clone(),
@@ -89,7 +90,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let Services { ready, files, nbd, replicas, _admin, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
     // Also with --json: nobody could log on otherwise.
-    if let Some(password) = password.as_ref().filter(|password| password.made_up) {
+    if let Some(password) = password.filter(|password| password.made_up) {
         note!("password of {}: {}", ready.user, *password.text);
     }
     if !json {
@@ -98,7 +99,6 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
             ready.how_to(&addresses::in_hints(ready.listen, &interfaces::found()))
         ));
     }
-    drop(password);
     let mut stdout = std::io::stdout();
     let told = writeln!(stdout, "{}", ready.line(json)).and_then(|()| stdout.flush());
     told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;

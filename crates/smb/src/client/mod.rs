@@ -6,31 +6,41 @@
 
 mod connections;
 mod copy;
+mod core;
 mod credits;
+mod description;
 mod dfs;
+mod durable;
 mod error;
 mod file;
 mod kept;
 mod leases;
 mod link;
+mod lock_sequences;
 mod locks;
 mod negotiate;
+mod open_options;
 mod options;
+mod path;
 mod payload;
 mod region;
 mod session;
 mod setup;
 mod shares;
+mod stat;
 mod tree;
 
+pub use description::Description;
 pub use dfs::{Referral, Target};
 pub use error::{Denial, Error};
 pub use file::File;
 pub use locks::{ByteRange, LockKind, OnConflict};
+pub use open_options::OpenOptions;
 pub use options::{Options, Wish};
-pub use session::{Carrier, Description, Endpoint, Session};
+pub use session::{Carrier, Endpoint, Session};
 pub use shares::Share;
-pub use tree::{Entry, OpenOptions, Space, Stat, Tree};
+pub use stat::Stat;
+pub use tree::{Entry, Space, Tree};
 pub use weft_wire::smb2::Filetime;
 pub use weft_wire::smb2::ioctl::{CtlCode, NetworkInterface};
 

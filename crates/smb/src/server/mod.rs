@@ -7,16 +7,21 @@
 mod about;
 mod accounts;
 mod admission;
+mod answer;
+mod authentication;
 mod clients;
 mod connection;
 mod context;
 mod credits;
 pub mod dfs;
+mod directory;
 mod frame;
 mod held;
 pub mod journal;
+mod limits;
 mod logons;
 mod negotiate;
+mod negotiated;
 mod notices;
 mod ops;
 mod outgoing;
@@ -38,12 +43,12 @@ use weft_store::vfs::{CurrentShares, Share};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
-use crate::auth::{Delays, Keytab, Secret, ServerNames, Users};
+use crate::auth::{Delays, Keytab, Secret, ServerNames};
 use crate::crypto::Engine;
 pub use about::{About, Served, SessionAbout, ShareAbout};
-use accounts::Accounts;
 use clients::Clients;
 use connection::Connection;
+use directory::Directory;
 use logons::Refusals;
 use session::Sessions;
 
@@ -56,6 +61,15 @@ pub struct User {
     pub name: String,
     /// The password's hash.
     pub secret: Secret,
+    /// The groups that the user is in.
+    pub groups: Vec<String>,
+}
+
+impl User {
+    /// A user without groups.
+    pub fn new(name: impl Into<String>, secret: Secret) -> User {
+        User { name: name.into(), secret, groups: Vec::new() }
+    }
 }
 
 /// A network interface that clients may use for further channels ([MS-SMB2] 2.2.32.5).
@@ -257,16 +271,14 @@ impl Offers {
 
 /// A server, shared by all cores.
 pub struct Server {
-    /// The configuration without its shares, which are in `shares`.
+    /// The configuration without its shares and users, which are in `shares` and `directory`.
     pub(crate) config: Config,
     pub(crate) shares: CurrentShares,
     pub(crate) sessions: Sessions,
     /// State that outlives a session, or belongs to a client rather than to one of its sessions.
     pub(crate) handles: ops::Handles,
     clients: Arc<Clients>,
-    /// The host and its users as SIDs.
-    pub(crate) accounts: Accounts,
-    users: Arc<Users>,
+    directory: directory::Current,
     delays: Delays,
     refusals: Refusals,
     /// Memory that sessions occupy.
@@ -281,10 +293,8 @@ impl Server {
     /// A server without connections.
     pub fn new(mut config: Config) -> Arc<Server> {
         config.limits.max_io = config.limits.max_io.min(MAX_IO);
-        let users = config.users.iter().map(|user| (user.name.as_str(), user.secret.clone()));
-        let users = Arc::new(Users::new(users));
         let name = Arc::from(config.name.as_str());
-        let accounts = Accounts::new(&config.name, config.users.iter().map(|user| user.name.as_str()));
+        let directory = Directory::new(&config.name, &std::mem::take(&mut config.users));
         // Measured now rather than during the first log-on.
         Engine::choose();
         let held = Budget::new(config.limits.held_bytes);
@@ -296,8 +306,7 @@ impl Server {
             sessions: Sessions::default(),
             handles: ops::Handles::default(),
             clients: Arc::default(),
-            accounts,
-            users,
+            directory: directory::Current::new(directory),
             delays: Delays::default(),
             refusals: Refusals::default(),
             held,
@@ -311,6 +320,26 @@ impl Server {
     /// connects again. A share whose files should stay open must have the same file system as the one that it replaces.
     pub fn replace_shares(&self, shares: Vec<Share>) {
         self.shares.replace(shares);
+    }
+
+    /// Lets these users log on from now on. The sessions and waiting handles of users who are gone end, and so do the
+    /// trees of users who have lost a right on the share. Other sessions stay, also if the password has changed.
+    pub async fn replace_users(&self, users: &[User]) {
+        let directory = self.directory.replace(Directory::new(&self.name, users));
+        self.handles.close_waiting_unless(|user| directory.knows(user));
+        for session in self.sessions.all() {
+            if directory.knows(&session.user) {
+                session.disconnect_beyond(&directory).await;
+            } else {
+                tracing::info!(user = %session.user, "the session ends: its user was removed");
+                session.end(&self.sessions).await;
+            }
+        }
+    }
+
+    /// The users at this time.
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        self.directory.get()
     }
 
     /// Reopens the handles that clients had in the previous run, and keeps them for those clients. Call this before
@@ -340,7 +369,7 @@ impl Server {
     /// Who is charged for a client's resources. If only one user can log on, its share would be everything, and a few
     /// addresses could exhaust it for the next one; then only addresses are charged.
     fn holder(&self, source: Option<Source>, user: &Arc<str>) -> Holder {
-        let several = self.config.users.len() > 1 || self.config.offers.keytab.is_some();
+        let several = self.directory().has_several() || self.config.offers.keytab.is_some();
         Holder { source, user: several.then(|| user.clone()) }
     }
 

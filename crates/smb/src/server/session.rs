@@ -20,10 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft_machine::{Budget, Charge, Time, rt};
 use weft_store::access::Token;
+use weft_store::rights::Right;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
 
-use super::about::ShareAbout;
+use super::directory::Directory;
 use super::held::{self, DESCRIPTORS_OF_OPEN, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
@@ -43,13 +44,13 @@ pub(crate) struct Session {
     pub(super) profile: Profile,
     /// ClientGuid of the first connection; the others must have the same.
     pub(super) client_guid: Guid,
-    /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     /// When it was set up.
     pub met: Time,
     /// Where its client is, once it has connected to a share.
     pub client: OnceLock<String>,
     /// The user's token for access checks, once needed.
     pub token: OnceLock<Token>,
+    /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     pub(super) keys: SessionKeys,
     /// Whether requests that are neither signed nor encrypted are refused.
     pub(super) signing_required: bool,
@@ -152,6 +153,8 @@ pub(crate) struct Tree {
     pub id: u32,
     /// The share; `None` for IPC$, which has no files.
     pub share: Option<Share>,
+    /// What its user may do on the share.
+    pub right: Right,
     /// The open pipes, on IPC$.
     pub pipes: Pipes,
     _held: Charge,
@@ -261,7 +264,7 @@ impl Session {
 
     /// Connects to a share, unless the session already has `limit` trees. Only a further tree of the same share needs
     /// room.
-    pub(super) fn connect(&self, share: Option<Share>, limit: usize) -> Option<Arc<Tree>> {
+    pub(super) fn connect(&self, share: Option<Share>, right: Right, limit: usize) -> Option<Arc<Tree>> {
         let trees = &mut *lock(&self.trees);
         if trees.by_id.len() >= limit {
             return None;
@@ -277,7 +280,7 @@ impl Session {
             trees.last = trees.last.wrapping_add(1);
             let id = trees.last;
             if id != 0 && id != u32::MAX && !trees.by_id.contains_key(&id) {
-                let tree = Arc::new(Tree { id, share, pipes: Pipes::default(), _held: held });
+                let tree = Arc::new(Tree { id, share, right, pipes: Pipes::default(), _held: held });
                 trees.by_id.insert(id, tree.clone());
                 return Some(tree);
             }
@@ -294,16 +297,21 @@ impl Session {
         found.is_some()
     }
 
-    /// The connected shares by name, without IPC$.
-    pub(super) fn shares(&self) -> Vec<ShareAbout> {
-        let about = |tree: &Arc<Tree>| {
-            let share = tree.share.as_ref()?;
-            Some(ShareAbout { name: share.name.to_string(), encrypted: share.rules.encrypted })
+    /// Disconnects the trees on which the user has lost a right.
+    pub(super) async fn disconnect_beyond(&self, directory: &Directory) {
+        let has_lost = |tree: &&Arc<Tree>| {
+            let share = tree.share.as_ref();
+            share.is_some_and(|share| directory.right(&self.user, &share.rules) < tree.right)
         };
-        let mut shares: Vec<_> = lock(&self.trees).by_id.values().filter_map(about).collect();
-        shares.sort_by(|a, b| a.name.cmp(&b.name));
-        shares.dedup();
-        shares
+        let lost: Vec<_> = lock(&self.trees).by_id.values().filter(has_lost).map(|tree| tree.id).collect();
+        for id in lost {
+            self.disconnect(id).await;
+        }
+    }
+
+    /// Its trees.
+    pub(super) fn trees(&self) -> Vec<Arc<Tree>> {
+        lock(&self.trees).by_id.values().cloned().collect()
     }
 
     /// Number of its trees on this share; `None` means IPC$.

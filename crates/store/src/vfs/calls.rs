@@ -228,6 +228,12 @@ impl Vfs {
         Vfs { backend: Arc::new(ReadOnly::new(self.backend)), ..self }
     }
 
+    /// The same file system with the same opens, for users who may only read it.
+    #[must_use]
+    pub fn for_readers(&self) -> Vfs {
+        Vfs { backend: Arc::new(ReadOnly::for_readers(self.backend.clone())), ..self.clone() }
+    }
+
     /// The same file system, whose disk errors are recorded in `health`.
     #[must_use]
     pub fn heard_by(self, health: Health) -> Vfs {

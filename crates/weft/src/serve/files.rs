@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use weft_machine::{LogLimit, Pool, random, rt};
 use weft_nfs::server as nfs;
-use weft_smb::auth::Secret;
 use weft_smb::server as smb;
 use weft_store::Share;
 use weft_transport::Channel;
@@ -30,14 +29,14 @@ impl FileServers {
     /// Serves these shares, and replication's door over SMB. `ready` contains the ports to announce to clients.
     pub(super) async fn new(
         plan: &Plan,
-        secret: Option<Secret>,
+        users: Vec<smb::User>,
         shares: Vec<Share>,
         door: Option<Share>,
         ready: &Ready,
         pool: &Pool,
     ) -> Result<FileServers, StartError> {
         let all = shares.iter().cloned().chain(door).collect();
-        let smb = smb_server(plan, secret, all, ready, pool)?;
+        let smb = smb_server(plan, users, all, ready, pool)?;
         smb.restore().await?;
         let nfs = nfs_server(plan, shares, ready, pool)?;
         Ok(FileServers { smb, nfs })
@@ -80,7 +79,7 @@ impl FileServers {
 
 fn smb_server(
     plan: &Plan,
-    secret: Option<Secret>,
+    users: Vec<smb::User>,
     shares: Vec<Share>,
     ready: &Ready,
     pool: &Pool,
@@ -98,12 +97,11 @@ fn smb_server(
         Some(journal) => journal.server_guid(),
         None => random::bytes()?,
     };
-    let user = |secret| smb::User { name: plan.user().to_owned(), secret };
     Ok(smb::Server::new(smb::Config {
         server_guid,
         name: host_name(),
         shares,
-        users: secret.map(user).into_iter().collect(),
+        users,
         names: names::of(&host_name(), &config.server_names),
         signing: config.signing,
         min_dialect: config.min_dialect,
@@ -124,14 +122,14 @@ fn nfs_server(
     pool: &Pool,
 ) -> Result<Arc<nfs::Server>, StartError> {
     let config = plan.config();
-    // NFS cannot encrypt.
-    let (encrypted, in_the_clear): (Vec<_>, Vec<_>) =
-        shares.into_iter().partition(|share| share.rules.encrypted);
-    for share in encrypted.iter().filter(|_| config.listeners.serve_nfs()) {
-        tracing::warn!("share {} is not offered over NFS, which cannot encrypt it", share.name);
+    let (withheld, offered): (Vec<_>, Vec<_>) =
+        shares.into_iter().partition(|share| share.rules.withheld_from_nfs().is_some());
+    for share in withheld.iter().filter(|_| config.listeners.serve_nfs()) {
+        let why = share.rules.withheld_from_nfs().unwrap_or_default();
+        tracing::warn!("share {} is not offered over NFS, {why}", share.name);
     }
     Ok(nfs::Server::new(nfs::Config {
-        shares: in_the_clear,
+        shares: offered,
         pool: pool.clone(),
         limits: nfs::Limits::within(listen::quota::descriptors()),
         durable: durable::of_nfs(plan, ready)?,

@@ -9,17 +9,16 @@ use std::time::Duration;
 
 use weft_machine::rt::{self, Cores};
 use weft_machine::{Pool, heap};
-use weft_smb::auth::Secret;
 use weft_store::Share;
-use zeroize::Zeroizing;
 
-use super::admin::Admin;
+use super::admin::{Admin, Managed};
 use super::error::StartError;
 use super::files::FileServers;
+use super::log_ons::{self, LogOns};
 use super::nbd::Nbd;
 use super::ports::FilePorts;
 use super::registration::Registration;
-use super::replica::Replicas;
+use super::replica::{Own, Replicas};
 use super::volumes::{self, Growths, Opened};
 use super::{nbd, status};
 use crate::config::{Plan, key};
@@ -33,10 +32,10 @@ use crate::shares::Described;
 pub(super) struct Start {
     pub plan: Plan,
     pub shares: Vec<Described>,
-    /// Set if there are shares.
-    pub secret: Option<Secret>,
-    /// The password for servers that this one becomes a destination of. Set if volumes may be replicated.
-    pub password: Option<Zeroizing<String>>,
+    /// Set if there is something for users who log on.
+    pub log_ons: Option<Arc<LogOns>>,
+    /// For servers that this one becomes a destination of. Set if volumes may be replicated.
+    pub own: Option<Own>,
     pub cores: Arc<Cores>,
     pub connections: Arc<AtomicUsize>,
     pub stop: Stop,
@@ -75,8 +74,11 @@ impl Start {
         let shares: Vec<Share> = self.shares.drain(..).map(|described| described.share).collect();
         let files = match &bound.files {
             Some(_) => {
-                let (secret, door) = (self.secret.take(), replicas.as_ref().map(|replicas| replicas.share()));
-                Some(FileServers::new(&self.plan, secret, shares.clone(), door, &ready, pool).await?)
+                let users =
+                    self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
+                log_ons::warn_of_unknown(&shares, &users);
+                let door = replicas.as_ref().map(|replicas| replicas.share());
+                Some(FileServers::new(&self.plan, users, shares.clone(), door, &ready, pool).await?)
             }
             None => None,
         };
@@ -85,7 +87,8 @@ impl Start {
         let growths = Growths::of(&opened.served);
         let subject = status::Subject::new(self.cores.clone(), &ready, smb, &shares, growths.clone());
         let subject = subject.with_config(self.plan.config().sources.file());
-        let admin = admin.open(subject, replicas.clone(), growths);
+        let users = self.log_ons.clone().zip(files.as_ref().map(|files| files.smb.clone()));
+        let admin = admin.open(Managed { subject, replicas: replicas.clone(), growths, users });
         let acceptor = self.acceptor(buffers)?;
         if let Some(replicas) = &replicas {
             replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
@@ -105,8 +108,8 @@ impl Start {
     /// Opens the volumes with their replication, and makes the share that contains them as files.
     fn open_volumes(&mut self, pool: &Pool) -> Result<(Opened, Option<Arc<Replicas>>), StartError> {
         let opened = volumes::open(&self.plan, pool)?;
-        let replicas = match self.password.take() {
-            Some(password) => Some(self.replicas(&password, pool, &opened)?),
+        let replicas = match self.own.take() {
+            Some(own) => Some(self.replicas(own, pool, &opened)?),
             None => None,
         };
         if let (true, [], None, [first, ..]) =
@@ -119,11 +122,11 @@ impl Start {
     }
 
     /// Replication of the volumes: the fronts of volumes in a group stay closed until the group opens them.
-    fn replicas(&self, password: &str, pool: &Pool, opened: &Opened) -> Result<Arc<Replicas>, StartError> {
+    fn replicas(&self, own: Own, pool: &Pool, opened: &Opened) -> Result<Arc<Replicas>, StartError> {
         // A plan without a directory for it would not pass the check.
         let state = self.plan.state_dir().unwrap_or_default();
         let Opened { served, absent } = opened;
-        Ok(Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)?)
+        Ok(Replicas::new(&state, own, &self.cores, pool, served, absent)?)
     }
 
     async fn bind(&self, pool: &Pool, opened: &Opened) -> Result<Bound, StartError> {
@@ -144,7 +147,7 @@ impl Start {
             pid: std::process::id(),
             listen: listen.first(),
             addresses: listen.all().to_vec(),
-            user: self.plan.user().to_owned(),
+            user: self.log_ons.as_ref().map(|log_ons| log_ons.first().to_owned()).unwrap_or_default(),
             smb_port: files.and_then(FilePorts::smb_port),
             smbd_port: files.map(|files| files.smb_rdma.port),
             providers: files.map(|files| files.smb_rdma.providers.clone()).unwrap_or_default(),

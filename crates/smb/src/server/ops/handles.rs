@@ -45,6 +45,11 @@ impl Handles {
         self.next.fetch_max(number.saturating_add(1), Ordering::Relaxed);
     }
 
+    /// Closes the handles that wait for a client, except those of users for whom `stays` is true.
+    pub(in crate::server) fn close_waiting_unless(&self, stays: impl Fn(&str) -> bool) {
+        self.preserved.close_unless(stays);
+    }
+
     /// Number of repeatable CREATEs.
     #[cfg(test)]
     pub(in crate::server) fn creates(&self) -> usize {
