@@ -165,7 +165,7 @@ mod tests {
     use weft_wire::rpc::{AuthSys, Fragment};
 
     use super::*;
-    use crate::server::shares::PeerShares;
+    use crate::server::peer_shares::PeerShares;
     use crate::server::tests::{call_of, handle_of, results_for, results_for_as, results_of};
     use crate::server::{Config, Limits, Policy, Server};
 

@@ -15,8 +15,7 @@ pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
 use super::object::{Told, Witnessed};
-use super::share::ShareKey;
-use super::share_id::ShareId;
+use super::share_id::{ShareId, ShareKey, VfsId};
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
@@ -34,19 +33,6 @@ use crate::opens::{Access, Key, Opens, Refused};
 const MAX_DEPTH: usize = 1024;
 /// Maximum number of directories that [`Vfs::open_below`] remembers.
 const MAX_JUDGED: usize = 16_384;
-
-/// Identifies a file system in this process. Nodes, and the keys and owners of its table of opens, mean nothing in
-/// another one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct VfsId(u64);
-
-impl VfsId {
-    /// An id that no other file system has.
-    fn new() -> VfsId {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        VfsId(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
 
 /// A share's file system, with a typed call for each operation, the table of its opens, and its watches. Clones share
 /// all three, and the id. It may act for a client, which then keeps its caching rights on directories that it changes.
