@@ -14,7 +14,7 @@ use weft_store::{Attr, Exists, Make, NodeId, SetAttr, Vfs};
 
 async fn make(vfs: &Vfs, name: &str) -> Attr {
     let made = vfs.create(NodeId::ROOT, name.as_bytes(), Make::File, Exists::Fail, SetAttr::default()).await;
-    made.unwrap().0
+    made.unwrap().attr
 }
 
 async fn content(vfs: &Vfs, name: &str) -> Vec<u8> {
@@ -81,7 +81,7 @@ fn names_come_back_in_their_order_or_not_at_all() {
             make(&vfs, "second").await;
             disk.crash();
             let vfs = Vfs::new(disk.for_process());
-            let (entries, _) = vfs.readdir(NodeId::ROOT, 0, 100).await.unwrap();
+            let entries = vfs.readdir(NodeId::ROOT, 0, 100).await.unwrap().entries;
             seen.insert(
                 entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect::<Vec<_>>(),
             );

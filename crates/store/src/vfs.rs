@@ -228,6 +228,24 @@ pub struct Entry {
     pub xattrs: Option<XattrSummary>,
 }
 
+/// Names of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// In the directory's order.
+    pub entries: Vec<Entry>,
+    /// Whether the directory ends with them.
+    pub is_last: bool,
+}
+
+/// The result of a creation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// The node, new or not.
+    pub attr: Attr,
+    /// Whether it is new: otherwise it existed before.
+    pub is_new: bool,
+}
+
 /// How SETXATTR treats an existing value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
@@ -331,10 +349,10 @@ pub enum Outcome {
     Attr(Attr),
     /// An open file.
     File(OpenFile),
-    /// A node, and whether it is new.
-    Created { attr: Attr, created: bool },
-    /// Names, and whether the directory ends here.
-    Entries { entries: Vec<Entry>, end: bool },
+    /// A node, new or not.
+    Created(Created),
+    /// Names.
+    Entries(Listing),
     /// Directory and name of a node.
     Place(DirName),
     /// A link's target.

@@ -265,7 +265,7 @@ mod tests {
             let set = weft_store::SetAttr { mode: Some(mode), ..Default::default() };
             let what = Make::Special(Special::Fifo);
             let making = vfs.create(NodeId::ROOT, name.as_bytes(), what, Exists::Fail, set);
-            let (pipe, _) = rt::block_on(making).unwrap().unwrap();
+            let pipe = rt::block_on(making).unwrap().unwrap().attr;
             let asked = AccessArgs { object: handle_of(&server, share, pipe.node), access: 0x3f };
             let may: Outcome<AccessOk, AttrOnly> =
                 call(&server, INSIDE, user(uid), nfs::ACCESS, &asked).unwrap();

@@ -15,7 +15,9 @@ use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
 use weft_machine::rt;
 use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
 use weft_store::rights::Right;
-use weft_store::vfs::{Attr, DirName, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
+use weft_store::vfs::{
+    Attr, Created, DirName, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs,
+};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
@@ -468,7 +470,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     let tunnelled = cx.server().handles.tunnel.take(here, &resolved.name, rt::now());
     let name = tunnelled.as_deref().unwrap_or(&resolved.name);
     let made = vfs.create(resolved.dir, name, make, Exists::Fail, wish.birth(descriptor.is_some())).await;
-    let (attr, _) = match made {
+    let Created { attr, .. } = match made {
         Err(Error::Exists) => return Ok(None),
         // The directory was removed since it was found.
         Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
@@ -525,7 +527,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
             let attr = match made {
                 Err(Error::Exists) => return Ok(None),
                 Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
-                other => other?.0,
+                other => other?.attr,
             };
             if let Some(descriptor) = &descriptor {
                 weft_store::access::keep(vfs, attr.node, descriptor).await?;
@@ -537,7 +539,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
         return Err(NtStatus::DELETE_PENDING.into());
     }
     match vfs.stream(base.node, name, false).await {
-        Ok((attr, _)) => return existing(cx, vfs, wish, &attr, place).await,
+        Ok(Created { attr, .. }) => return existing(cx, vfs, wish, &attr, place).await,
         Err(Error::NotFound) if wish.creates() => {}
         Err(Error::NotFound) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
         Err(e) => return Err(e.into()),
@@ -546,8 +548,8 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     let asked = Asked { desired: wish.access, implied: AccessMask::FILE_WRITE_DATA };
     let dos = vfs.xattr_summary(base.node).await?.dos;
     let access = security::granted(cx, vfs, asked, Metadata { attr: &base, dos }, place.dir).await?;
-    let (attr, made) = vfs.stream(base.node, name, true).await?;
-    if !made {
+    let Created { attr, is_new } = vfs.stream(base.node, name, true).await?;
+    if !is_new {
         return Ok(None);
     }
     let opened = match take(cx, vfs, wish, Metadata { attr: &attr, dos }, place, access, true).await {

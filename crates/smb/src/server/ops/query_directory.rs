@@ -10,7 +10,7 @@
 use weft_machine::rt;
 use weft_store::access::{self, Token};
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Entry, Error, Kind, NodeId, Vfs, XattrSummary};
+use weft_store::vfs::{Attr, Entry, Error, Kind, Listing, NodeId, Vfs, XattrSummary};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::fscc::directory::{self, Writer};
@@ -176,7 +176,7 @@ impl Scan {
         }
         let now = vfs.getattr(dir).await?;
         self.stamp = Some((now.mtime, now.ctime));
-        let (entries, end) = match vfs.readdir_with_xattrs(dir, self.cookie, BATCH).await {
+        let Listing { entries, is_last } = match vfs.readdir_with_xattrs(dir, self.cookie, BATCH).await {
             // A removed folder must not look empty: a client that mirrors it would empty the mirror.
             Err(Error::NotFound) if dir == NodeId::ROOT => {
                 return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
@@ -184,7 +184,7 @@ impl Scan {
             Err(Error::NotFound) => return Err(NtStatus::FILE_DELETED.into()),
             other => other?,
         };
-        self.end = end;
+        self.end = is_last;
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
         self.ready.expect(entries.len());
         for Entry { name, attr, xattrs, cookie } in entries {

@@ -106,7 +106,7 @@ impl Persistent {
             timeout_ms: u32::try_from(owner.timeout.as_millis()).unwrap_or(u32::MAX),
             delete_pending: open.claim.delete_pending(),
             cached,
-            locks: locks.map(|(range, exclusive)| (range.offset, range.len, exclusive)).collect(),
+            locks: locks.map(|held| (held.range.offset, held.range.len, held.exclusive)).collect(),
             sequences: open.locks.all(),
             path: open.vfs.path(open.node).await.unwrap_or_default(),
         }

@@ -198,7 +198,7 @@ async fn may_be_lost(vfs: &Vfs, attr: &Attr) -> Result<(), Failure> {
     match attr.kind {
         Kind::Symlink | Kind::Special(_) => return Ok(()),
         Kind::File if attr.size > 0 => return Err(status::IO_REPARSE_DATA_INVALID.into()),
-        Kind::Dir if !vfs.readdir(node, 0, 1).await?.0.is_empty() => {
+        Kind::Dir if !vfs.readdir(node, 0, 1).await?.entries.is_empty() => {
             return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
         Kind::File | Kind::Dir => {}
@@ -256,7 +256,7 @@ async fn succeed(
     // The descriptor brings the permissions of group and others.
     let mode = mode.map(|mode| if descriptor.is_some() { mode & !0o077 } else { mode });
     let birth = SetAttr { mode, ..SetAttr::default() };
-    let (made, _) = vfs.create(first.dir, &first.name, make, Exists::Fail, birth).await?;
+    let made = vfs.create(first.dir, &first.name, make, Exists::Fail, birth).await?.attr;
     let done = match prepare(&open, &before, &made, descriptor.as_ref()).await {
         Ok(successor) => {
             let (new, old) = (Named { at: &first, attr: &made }, Named { at: &place, attr: &before });

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use weft_store::opens::{Access, Refused, Rights};
-use weft_store::vfs::{Attr, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
+use weft_store::vfs::{Attr, Created, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::fscc::file::{
@@ -216,7 +216,7 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     if open.kind == Kind::Dir {
-        let (entries, _) = open.vfs.readdir(open.node, 0, 1).await?;
+        let entries = open.vfs.readdir(open.node, 0, 1).await?.entries;
         if !entries.is_empty() {
             return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
@@ -331,7 +331,7 @@ async fn gives_way(open: &Open, target: &Attr, replace: bool) -> Result<bool, Fa
     if !replace || !open.is_posix() || (open.kind, target.kind) != (Kind::Dir, Kind::Dir) {
         return Ok(false);
     }
-    let (entries, _) = open.vfs.readdir(target.node, 0, 1).await?;
+    let entries = open.vfs.readdir(target.node, 0, 1).await?.entries;
     if entries.is_empty() { Ok(true) } else { Err(NtStatus::DIRECTORY_NOT_EMPTY.into()) }
 }
 
@@ -341,7 +341,7 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
     if open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    if let Ok((target, _)) = open.vfs.stream(base, name, false).await
+    if let Ok(Created { attr: target, .. }) = open.vfs.stream(base, name, false).await
         && target.node != open.node
     {
         let dos = open.vfs.xattr_summary(base).await?.dos;
