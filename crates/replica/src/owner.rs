@@ -58,6 +58,8 @@ impl<C: Owned> Owner<C> {
     }
 
     fn lock(&self) -> MutexGuard<'_, C> {
+        #[cfg(test)]
+        crate::tests::locked();
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

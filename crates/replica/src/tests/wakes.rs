@@ -12,6 +12,7 @@ use weft_machine::rt;
 use weft_store::block::BlockOp;
 use weft_wire::repl::control::{Hello, Refusal, Request, Response, Welcome};
 
+use super::locks;
 use super::stories::{pair, start, tell};
 use super::world::{PARTNERSHIP, Start, World};
 use crate::destination::{Destination, MAX_WAITING};
@@ -25,6 +26,10 @@ const WRITES: u64 = 64;
 /// How often one write is polled at most, on average: for the first time, when it has its place, when its record is
 /// applied, and when that is acknowledged.
 const MOST_POLLS: u64 = 4;
+
+/// How often the state in memory of either side, or the list of those who wait for a change, is locked for one write, on
+/// average.
+const MOST_LOCKS: u64 = 13;
 
 /// Submits writes at once, `stride` bytes apart, and counts how often they are polled until all are answered.
 async fn polls(world: &World, stride: u64) -> u64 {
@@ -52,8 +57,11 @@ async fn polls(world: &World, stride: u64) -> u64 {
 fn n_writes_at_once_are_woken_n_times() {
     tell(async {
         let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let before = locks();
         let polls = polls(&world, 4096).await;
+        let locked = locks() - before;
         assert!(polls <= MOST_POLLS * WRITES, "{WRITES} writes were polled {polls} times");
+        assert!(locked <= MOST_LOCKS * WRITES, "for {WRITES} writes something was locked {locked} times");
         world.until_follows(0).await;
         world.check_equal(0, 1).await;
     });
@@ -138,6 +146,10 @@ fn writes_that_a_removed_destination_has_kept_waiting_go_on_at_once() {
 /// How often an append is polled at most, on average: for the first time, when it is its turn, and when it is durable.
 const MOST_APPEND_POLLS: u64 = 3;
 
+/// How often the state in memory of the copy, or the list of those who wait for a change, is locked for one append, on
+/// average.
+const MOST_APPEND_LOCKS: u64 = 9;
+
 /// A copy that another connection of its source has claimed, and that session.
 async fn claimed(world: &World) -> (Arc<Destination>, u64) {
     world.cut();
@@ -203,8 +215,14 @@ fn n_appends_at_once_are_woken_n_times_in_whatever_order_they_arrive() {
         for backwards in [false, true] {
             let last = copy.status().last;
             let sequence = |n| if backwards { last + appends - n } else { last + 1 + n };
+            let before = locks();
             let polls = append_polls(&copy, session, (0..appends).map(sequence)).await;
+            let locked = locks() - before;
             assert!(polls <= MOST_APPEND_POLLS * appends, "{appends} appends were polled {polls} times");
+            assert!(
+                locked <= MOST_APPEND_LOCKS * appends,
+                "for {appends} appends something was locked {locked} times"
+            );
             world.until("all is applied", || copy.status().applied == last + appends).await;
         }
     });
