@@ -141,6 +141,6 @@ struct Stores<'a>(&'a Destination);
 
 impl Drop for Stores<'_> {
     fn drop(&mut self) {
-        self.0.handle(|core| core.storing = core.storing.saturating_sub(1));
+        self.0.release(|core| core.storing = core.storing.saturating_sub(1));
     }
 }

@@ -551,6 +551,9 @@ impl<'a> Impatient<'a> {
 
 impl Drop for Impatient<'_> {
     fn drop(&mut self) {
+        if self.0.owner.is_broken() {
+            return;
+        }
         let core = self.0.core();
         // A side that ends or is opened again stays impatient.
         if !core.ends && !core.retired && core.failed.is_none() {
@@ -564,7 +567,7 @@ struct Leaves<'a>(&'a Destination);
 
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
-        self.0.handle(|core| core.leaving = core.leaving.saturating_sub(1));
+        self.0.release(|core| core.leaving = core.leaving.saturating_sub(1));
     }
 }
 
@@ -580,6 +583,6 @@ impl<'a> Begins<'a> {
 
 impl Drop for Begins<'_> {
     fn drop(&mut self) {
-        self.0.handle(|core| core.beginning = core.beginning.saturating_sub(1));
+        self.0.release(|core| core.beginning = core.beginning.saturating_sub(1));
     }
 }

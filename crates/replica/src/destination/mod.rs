@@ -332,13 +332,18 @@ impl Destination {
 
     /// Applies one event to the core, and wakes those whose wait is over. The caller must not hold a view.
     fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
-        let (result, effects) = self.owner.handle(|core| {
+        self.owner.handle(|core| {
             let result = event(core);
             (core.log, core.is_full) = (self.log.fill(), self.space.is_wanted());
             result
-        });
-        effects.wakes.wake();
-        result
+        })
+    }
+
+    /// Applies the event of something that is dropped.
+    fn release(&self, event: impl FnOnce(&mut Core)) {
+        if !self.owner.is_broken() {
+            self.handle(event);
+        }
     }
 
     /// The pool for its reads.

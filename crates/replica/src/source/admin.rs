@@ -254,7 +254,7 @@ impl Source {
         commands: &Commands,
     ) -> Result<Ready<'_>, End> {
         loop {
-            let command = self.changed.until(|| {
+            let command = self.owner.until(|| {
                 let next = self.on_peer(n, |partner, _| {
                     let command = commands.waiting().pop_front()?;
                     partner.comparing = matches!(command, Command::Verify { .. });
@@ -380,7 +380,7 @@ impl Source {
         }
         self.halt(Phase::SplitBrain, "this side has given up: the other one counts".into(), None);
         // Placed records must be in the log before `demote` marks their ranges.
-        let idle = self.changed.until(|| self.core().active.is_empty().then_some(()));
+        let idle = self.owner.until(|| self.core().active.is_empty().then_some(()));
         let _failed = rt::timeout(self.config.timeout, idle).await;
         self.demote().await
     }
@@ -428,7 +428,7 @@ impl Source {
     pub async fn close(&self) -> Result<(), Error> {
         self.space.be_patient(false);
         self.handle(|core| (core.closing, core.quiet) = (true, true));
-        let idle = self.changed.until(|| {
+        let idle = self.owner.until(|| {
             let core = self.core();
             (core.halted.is_some() || core.active.is_empty()).then_some(())
         });

@@ -152,7 +152,7 @@ impl Drop for Unwritten<'_> {
         if self.pages.is_empty() {
             return;
         }
-        self.source.handle(|core| {
+        self.source.release(|core| {
             for (n, member, page) in &self.pages {
                 if let Ok((partner, _)) = core.peer_mut(*n)
                     && let Some(map) = partner.maps.get_mut(*member)

@@ -50,7 +50,7 @@ use crate::log::{Fill, Log};
 use crate::owner::{Owner, View};
 use crate::record::MAX_PAYLOAD;
 use crate::replay::{self, Opened};
-use crate::signal::{Gate, Signal};
+use crate::signal::Gate;
 use crate::space::Space;
 use crate::state::{PeerState, State};
 use crate::status::{Mode, Phase, Role};
@@ -126,8 +126,6 @@ pub struct Source {
     journal: Journal,
     log: Log,
     owner: Owner<Core>,
-    /// Something in the core has changed that few tasks wait for: see `outline`.
-    changed: Signal,
     /// One checkpoint at a time.
     checkpoints: Gate,
     /// Room in the log was asked for since it was last looked for.
@@ -448,7 +446,6 @@ impl Source {
             journal,
             log,
             owner: Owner::new(core),
-            changed: Signal::default(),
             checkpoints: Gate::default(),
             room_wanted: AtomicBool::default(),
             space,
@@ -505,7 +502,7 @@ impl Source {
     /// Waits until each destination was asked whether this side is still its source, or could not be reached: no write
     /// may be answered before. The wait is limited to the time that asking takes.
     pub async fn greeted(&self) {
-        let all = self.changed.until(|| {
+        let all = self.owner.until(|| {
             let core = self.core();
             let greeted = core.peers.iter().flatten().all(|partner| partner.greeted);
             (greeted || core.halted.is_some()).then_some(())
@@ -544,13 +541,13 @@ impl Source {
 
     /// Waits until writes fail.
     pub async fn until_halted(&self) -> (Phase, String) {
-        self.changed.until(|| self.halted()).await
+        self.owner.until(|| self.halted()).await
     }
 
     /// Waits until no [`Source::ship`] runs.
     pub async fn until_links_ended(&self) {
         let none = || self.core().peers.iter().flatten().all(|partner| !partner.shipping);
-        self.changed.until(|| none().then_some(())).await;
+        self.owner.until(|| none().then_some(())).await;
     }
 
     /// Whether a destination refuses this source because both sides were written to.
@@ -584,15 +581,20 @@ impl Source {
 
     /// Applies one event to the core and carries out its effects. The caller must not hold a view.
     fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
-        let (result, effects) = self.owner.handle(event);
-        effects.wakes.wake();
-        if effects.before != effects.after {
-            self.changed.notify();
-        }
-        if effects.before.sends() != effects.after.sends() {
+        let (result, effects) = self.owner.apply(event);
+        let sends = effects.before.sends() != effects.after.sends();
+        self.owner.tell(effects);
+        if sends {
             self.log.sends.notify();
         }
         result
+    }
+
+    /// Applies the event of something that is dropped.
+    fn release(&self, event: impl FnOnce(&mut Core)) {
+        if !self.owner.is_broken() {
+            self.handle(event);
+        }
     }
 
     /// Applies one event to one destination; `None` if it was removed.

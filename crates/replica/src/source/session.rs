@@ -77,7 +77,7 @@ impl Source {
         let _shipping = Shipping(self, n);
         let mut turned_away = None;
         loop {
-            let suspended = self.changed.until(|| {
+            let suspended = self.owner.until(|| {
                 let core = self.core();
                 if core.halted.is_some() || core.closing {
                     return Some(None);
@@ -139,7 +139,7 @@ impl Source {
             self.lost(n).await;
             self.greet(n);
             let pause = pin!(rt::sleep(self.config.retry));
-            let news = pin!(self.changed.until(|| {
+            let news = pin!(self.owner.until(|| {
                 let core = self.core();
                 let stop = core.halted.is_some() || core.closing;
                 (stop || core.peer(n).map_or(true, |(partner, _)| partner.again)).then_some(())
@@ -401,7 +401,7 @@ impl Source {
             let over = core.halted.is_some() || core.closing;
             over || core.replayed || core.peer(n).map_or(true, |(_, state)| state.suspended)
         };
-        self.changed.until(|| ready().then_some(())).await;
+        self.owner.until(|| ready().then_some(())).await;
     }
 
     /// Decides what the destination needs, begins a resync if necessary, and returns the first sequence to send.
@@ -707,7 +707,7 @@ impl Source {
     /// Ends the session on request, or when the destination does not answer.
     async fn watch(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
         loop {
-            let end = pin!(self.changed.until(|| {
+            let end = pin!(self.owner.until(|| {
                 let core = self.core();
                 if core.halted.is_some() || core.closing {
                     return Some(End::Stopped);
@@ -737,7 +737,8 @@ struct Shipping<'a>(&'a Source, usize);
 
 impl Drop for Shipping<'_> {
     fn drop(&mut self) {
-        self.0.on_peer(self.1, |partner, _| {
+        self.0.release(|core| {
+            let Ok((partner, _)) = core.peer_mut(self.1) else { return };
             partner.shipping = false;
             partner.connected = false;
             partner.maps.iter_mut().for_each(Bitmap::give_up_copies);

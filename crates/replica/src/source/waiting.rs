@@ -3,8 +3,7 @@
 //! A write waits twice: for its place in the log, and for its answer. Both waits are kept in the core, under its lock,
 //! so nothing can change between a look and the wait that follows it. An event wakes exactly those whose condition it
 //! has made true: a write that waits for an answer is found by its sequence, so n writes cause n wake-ups. What few
-//! tasks wait for (the loops of the destinations, an administrator) stays with the [`Signal`](crate::signal::Signal) of
-//! the source.
+//! tasks wait for (the loops of the destinations, an administrator) is in the outline: see `outline`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
@@ -69,6 +68,17 @@ impl Owned for Core {
         if std::mem::take(&mut self.waiting.has_room) || is_news || applied.is_some() {
             self.settle_unplaced(&mut wakes);
         }
+        wakes
+    }
+
+    #[cfg(debug_assertions)]
+    fn everyone(&mut self) -> Wakes {
+        let Core { waiting, locks, .. } = self;
+        let mut wakes = Wakes::default();
+        wakes.extend(std::mem::take(&mut waiting.answers).into_values());
+        wakes.extend(std::mem::take(&mut waiting.blocked).into_values());
+        wakes.extend(waiting.unplaced.iter_mut().filter_map(|write| write.waker.take()));
+        wakes.extend(locks.iter_mut().filter_map(|lock| lock.waker.take()));
         wakes
     }
 
@@ -236,7 +246,7 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if self.number.is_some() {
             let source = self.source;
-            source.handle(|core| self.leave(core));
+            source.release(|core| self.leave(core));
         }
     }
 }
@@ -278,7 +288,7 @@ impl Drop for RecordWait<'_> {
     fn drop(&mut self) {
         if self.sequence.is_some() {
             let source = self.source;
-            source.handle(|core| self.leave(core));
+            source.release(|core| self.leave(core));
         }
     }
 }

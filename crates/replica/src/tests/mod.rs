@@ -1,5 +1,7 @@
 //! Two hosts, their disks and the cable between them, from one seed; and stories of what goes wrong.
 
+#[cfg(debug_assertions)]
+mod broken;
 mod damage;
 mod exchange;
 mod found;
