@@ -13,6 +13,7 @@ use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 use weft_store::volume::plain::Plain;
 
 use crate::destination::{self, Destination};
+use crate::group::Group;
 use crate::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
 use crate::source::{self, Source};
 use crate::status::Role;
@@ -106,6 +107,18 @@ fn who_waits_for_a_source_that_is_broken_is_told_why() {
         });
         assert!(why.contains("broken") && why.contains("payload on its way is counted wrongly"), "{why}");
     }
+}
+
+#[test]
+fn who_waits_for_a_group_that_is_broken_is_told_why() {
+    let why = panic_of(|| async {
+        let source = Source::open(side(Role::Source).await, source::Config::default());
+        let source = source.await.expect("it opens");
+        let group = Arc::new(Group::new("db", Vec::new()));
+        let breaks = group.clone();
+        wait_for(group.until(|_| false), move || breaks.break_down(source)).await;
+    });
+    assert!(why.contains("broken") && why.contains("a group whose task has ended"), "{why}");
 }
 
 #[test]
