@@ -38,7 +38,7 @@ use crate::overlay::Overlay;
 use crate::owner::{Owner, View};
 use crate::replay::{self, Opened};
 use crate::signal::Gate;
-use crate::space::{self, Space};
+use crate::space::{self, Space, Watcher};
 use crate::state::State;
 use crate::status::{Mode, Phase, Role};
 
@@ -143,7 +143,8 @@ struct Core {
     told: u64,
     /// The log after the last event.
     log: Fill,
-    /// Whether something waited for space on a disk then.
+    /// Whether something waited for space on a disk then. The first write that waits is an event, and so is the end of
+    /// the last wait.
     is_full: bool,
     /// Everything through here is in the volumes.
     applied: u64,
@@ -313,7 +314,7 @@ impl Destination {
             snapshots: Vec::new(),
         };
         space.be_patient(true);
-        Ok(Arc::new(Destination {
+        let destination = Arc::new(Destination {
             side,
             bare,
             space,
@@ -322,7 +323,10 @@ impl Destination {
             log,
             owner: Owner::new(core),
             volumes: Gate::default(),
-        }))
+        });
+        let watcher: Weak<Destination> = Arc::downgrade(&destination);
+        destination.space.tell(watcher);
+        Ok(destination)
     }
 
     /// The core, to look at.
@@ -551,6 +555,12 @@ impl Destination {
         self.handle(|core| core.closing = true);
         self.fail("it was closed".into());
         last
+    }
+}
+
+impl Watcher for Destination {
+    fn space_has_changed(&self) {
+        self.release(|_| ());
     }
 }
 

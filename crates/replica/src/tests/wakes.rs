@@ -244,6 +244,30 @@ fn appends_that_find_no_room_are_woken_in_turn() {
 }
 
 #[test]
+fn appends_that_wait_for_room_are_refused_at_once_when_the_disk_becomes_full() {
+    tell(async {
+        let mut start = start(Mode::Synchronous);
+        start.log_bytes = vec![512 * 1024, 64 * 1024];
+        let world = pair(start, First::Copy).await;
+        let (copy, session) = claimed(&world).await;
+        let last = copy.status().last;
+        let disk = &world.nodes[1].members[0];
+        disk.fill(true);
+        // More than its log holds: the rest waits until records leave the log, which takes a volume with space.
+        let appends = (1..=MAX_WAITING as u64).map(|n| copy.append(session, vec![record(last + n)]));
+        let answers = rt::timeout(Duration::from_millis(100), join_all(appends)).await;
+        let answers = answers.expect("all are answered, though no other event comes");
+        let (logged, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        assert!(!logged.is_empty() && !refused.is_empty(), "{} and {}", logged.len(), refused.len());
+        assert!(refused.iter().all(|answer| *answer == Err(Refusal::NoSpace)), "{refused:?}");
+        disk.fill(false);
+        let has = last + logged.len() as u64;
+        world.until("all is applied", || copy.status().applied == has).await;
+        assert!(!copy.status().full);
+    });
+}
+
+#[test]
 fn an_append_that_nobody_waits_for_any_more_is_forgotten_and_one_of_an_earlier_session_is_refused() {
     tell(async {
         let world = pair(start(Mode::Synchronous), First::Copy).await;
