@@ -416,14 +416,26 @@ impl Destination {
         self.handle(|core| core.begin_phase(phase, now));
     }
 
-    /// Checks that a request is of the current session.
+    /// Checks that a request that has just arrived is of the current session: its source was heard from.
     fn check(&self, session: u64) -> Result<(), Refusal> {
+        self.handle(|core| self.hear(core, session))
+    }
+
+    /// Checks that the session of a request is still the current one after the request has waited. A source that has
+    /// sent a request and then fallen silent must not seem alive as long as its request waits.
+    fn recheck(&self, session: u64) -> Result<(), Refusal> {
         self.handle(|core| self.admit(core, session))
     }
 
-    /// Does the same within an event.
+    /// Does the same as [`Destination::check`] within an event.
+    fn hear(&self, core: &mut Core, session: u64) -> Result<(), Refusal> {
+        self.admit(core, session)?;
+        (core.heard_ms, core.heard, core.lost_ms) = (self.side.wall.now_ms(), rt::now(), 0);
+        Ok(())
+    }
+
+    /// Does the same as [`Destination::recheck`] within an event.
     fn admit(&self, core: &mut Core, session: u64) -> Result<(), Refusal> {
-        let now = self.side.wall.now_ms();
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
@@ -433,9 +445,8 @@ impl Destination {
         if core.session != Some(session) {
             return Err(Refusal::Session);
         }
-        (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
         if core.phase == Phase::ReplayingLog {
-            core.catch_up(self.log.fill().durable, now);
+            core.catch_up(self.log.fill().durable, self.side.wall.now_ms());
         }
         Ok(())
     }

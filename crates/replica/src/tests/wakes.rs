@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use super::world::{PARTNERSHIP, Start, World};
 use crate::destination::{Destination, MAX_WAITING};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::source::{Config, First, OnFull};
-use crate::status::Mode;
+use crate::status::{Mode, Phase};
 
 /// Writes at once.
 const WRITES: u64 = 64;
@@ -264,6 +265,31 @@ fn appends_that_wait_for_room_are_refused_at_once_when_the_disk_becomes_full() {
         let has = last + logged.len() as u64;
         world.until("all is applied", || copy.status().applied == has).await;
         assert!(!copy.status().full);
+    });
+}
+
+#[test]
+fn a_source_whose_append_waits_counts_as_silent_when_it_is() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let (copy, session) = claimed(&world).await;
+        let last = copy.status().last;
+        // The record before it never comes.
+        let mut append = pin!(copy.append(session, vec![record(last + 2)]));
+        assert!(rt::timeout(Duration::ZERO, append.as_mut()).await.is_err());
+        copy.connection_ended(session);
+        for _ in 0..12 {
+            // Every look at the session polls it.
+            assert!(rt::timeout(Duration::from_secs(1), append.as_mut()).await.is_err());
+        }
+        assert!(copy.is_source_silent(), "it was heard from {:?} ago", rt::now().since(copy.heard_at()));
+        let source = copy.status().peers.remove(0);
+        assert_eq!(source.phase, Phase::WaitingForSource);
+        assert!(source.lost_ms > 0, "the end of its connection is forgotten");
+        // Its next request is heard.
+        let append = copy.append(session, vec![record(last + 1)]);
+        append.await.expect("it is appended");
+        assert!(!copy.is_source_silent());
     });
 }
 
