@@ -13,6 +13,8 @@ use super::outline::Outline;
 use super::{Active, Core, Source};
 use crate::owner::{Owned, Wakes};
 use crate::record::overlap;
+#[cfg(debug_assertions)]
+use crate::status::Phase;
 
 /// The waits of one source.
 #[derive(Debug, Default)]
@@ -95,6 +97,14 @@ impl Owned for Core {
         assert!(unplaced.iter().map(|write| write.ticket).is_sorted(), "a write has passed another");
         for lock in self.locks.iter().filter(|lock| lock.waker.is_some()) {
             assert!(self.is_active(lock.member, &lock.range), "a range is free, and its lock still waits");
+        }
+        for partner in self.peers.iter().flatten() {
+            let is_said_to = partner.phase == Phase::ContinuouslyReplicating && !partner.is_lost();
+            assert!(
+                !is_said_to || partner.follows(),
+                "a destination is said to follow, and takes no command"
+            );
+            assert!(partner.connected || partner.commands.is_empty(), "a command waits for no session");
         }
         if self.halted.is_some() || self.given_up {
             let waits = !answers.is_empty() || unplaced.iter().any(|write| write.waker.is_some());

@@ -2,6 +2,7 @@
 
 #[cfg(debug_assertions)]
 mod broken;
+mod commands;
 mod damage;
 mod exchange;
 mod found;
