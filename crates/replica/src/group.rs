@@ -837,7 +837,7 @@ impl Group {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, debug_assertions))]
 impl Group {
     /// Breaks an invariant.
     pub(crate) fn break_down(&self, source: Arc<Source>) {

@@ -141,7 +141,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, debug_assertions))]
 impl Destination {
     /// Breaks an invariant, by an event that returns a guard.
     pub(crate) fn break_down(&self) {

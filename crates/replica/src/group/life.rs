@@ -165,7 +165,7 @@ impl Core {
     }
 
     /// Breaks an invariant.
-    #[cfg(test)]
+    #[cfg(all(test, debug_assertions))]
     pub fn break_down(&mut self, source: Arc<Source>) {
         self.running = Some(source);
         self.stage = Stage::Ended;

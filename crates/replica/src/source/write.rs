@@ -259,7 +259,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, debug_assertions))]
 impl Source {
     /// Breaks an invariant, by an event that returns a guard.
     pub(crate) fn break_down(&self) {
