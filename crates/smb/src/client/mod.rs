@@ -1,7 +1,7 @@
 //! An SMB client, dialects 2.1 to 3.1.1, over any [`weft_transport::Channel`]: [`Session`], [`Tree`], [`File`].
 //!
 //! Spec: [MS-SMB2] 3.2. Owns the connections of one session. It does not discover servers, reconnect, follow DFS links
-//! (it only resolves them), cache, or take oplocks. Runs on one core: clones share state through `Rc`. Needs a running
+//! (it only resolves them), cache, or take oplocks. The owner of a [`Lease`] may cache. Runs on one core: clones share state through `Rc`. Needs a running
 //! [`weft_machine::rt`] loop.
 
 mod connections;
@@ -11,6 +11,7 @@ mod dfs;
 mod error;
 mod file;
 mod kept;
+mod leased;
 mod leases;
 mod link;
 mod locks;
@@ -26,12 +27,15 @@ mod tree;
 pub use dfs::{Referral, Target};
 pub use error::{Denial, Error};
 pub use file::File;
+pub use leased::Lease;
+pub use leases::LeaseBreak;
 pub use locks::{ByteRange, LockKind, OnConflict};
 pub use options::{Options, Wish};
 pub use session::{Carrier, Description, Endpoint, Session};
 pub use shares::Share;
 pub use tree::{Entry, OpenOptions, Space, Stat, Tree};
 pub use weft_wire::smb2::Filetime;
+pub use weft_wire::smb2::create_context::LeaseState;
 pub use weft_wire::smb2::ioctl::{CtlCode, NetworkInterface};
 
 #[cfg(test)]
