@@ -45,6 +45,8 @@ pub struct Report {
     pub answered: u64,
     /// Crashes of process and host.
     pub crashes: u64,
+    /// Leases that were granted, and breaks of them that clients had to acknowledge.
+    pub leases: (u64, u64),
 }
 
 /// A world and its server.
@@ -80,6 +82,7 @@ pub fn run(seed: u64) -> Report {
         trace: world.trace.digest(),
         answered: world.answered.get(),
         crashes: world.crashes.get(),
+        leases: world.leases.counts(),
     }
 }
 
@@ -145,6 +148,9 @@ impl Run {
             rt::sleep(QUIET).await;
             world.model.quiet();
             world.names.quiet();
+            if let Err(why) = world.leases.quiet() {
+                panic!("{why}");
+            }
         }
         // From here on nothing fails any more.
         world.disk.set_faults(DiskFaults::default());

@@ -2,9 +2,10 @@
 //!
 //! Each worker writes its own sectors, because an NFS client repeats writes that a server has lost, and relies on nobody else writing
 //! there meanwhile. It writes no sector twice between two flushes, because repeated writes arrive in their old order. All workers read
-//! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks.
+//! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks, `leasing` the leases.
 
 mod alone;
+mod leasing;
 mod locking;
 mod names;
 
@@ -22,6 +23,7 @@ use weft_nfs::client as nfs;
 use weft_smb::client as smb;
 use weft_transport::{Channel, nbss, record};
 
+use self::leasing::LeasedFile;
 use self::locking::LockFile;
 use crate::disk::SECTOR;
 use crate::model::{Failed, Protocol};
@@ -56,6 +58,8 @@ pub(crate) struct Worker {
     alone: Option<File>,
     /// The file that it has open to lock ranges of it.
     locks: Option<LockFile>,
+    /// The file that it has open with a lease.
+    leased: Option<LeasedFile>,
     /// The same as a persistent handle, once its session is lost.
     lost: Option<alone::Lost>,
 }
@@ -138,6 +142,7 @@ pub(crate) fn workers() -> Vec<Worker> {
         dirty: BTreeSet::new(),
         alone: None,
         locks: None,
+        leased: None,
         lost: None,
     };
     (0..WORKERS).map(worker).collect()
@@ -168,14 +173,14 @@ impl Worker {
     }
 
     /// One thing that a client does.
-    pub async fn step(&mut self, world: &World) {
+    pub async fn step(&mut self, world: &Rc<World>) {
         let nanos = with_rng(|rng| rng.within(0..=200_000_000));
         rt::sleep(Duration::from_nanos(nanos)).await;
         if self.file.is_none() {
             let file = below(FILES);
             return self.open(world, file).await;
         }
-        match below(24) {
+        match below(27) {
             0..4 => self.write(world).await,
             4..7 => {
                 self.read(world, None).await;
@@ -186,7 +191,8 @@ impl Worker {
             12..15 => self.change_name(world).await,
             15..17 => self.rename(world).await,
             17..19 => self.look_at_another(world).await,
-            _ => self.use_locks(world).await,
+            19..24 => self.use_locks(world).await,
+            _ => self.use_leases(world).await,
         }
     }
 
@@ -215,6 +221,7 @@ impl Worker {
     pub async fn end(mut self, world: &World) {
         self.close(world).await;
         self.close_locks(world).await;
+        self.close_leased(world).await;
         self.no_longer_alone(world).await;
         let ended = match self.session.take() {
             Some(Session::Smb(session, _)) => ends("LOGOFF", session.logoff()).await,
@@ -322,8 +329,9 @@ impl Worker {
     /// Nothing of its session is left, except a persistent handle.
     fn lose(&mut self, world: &World) {
         world.locks.released_all(self.number);
+        world.leases.released_all(self.number);
         self.forget(world);
-        (self.file, self.locks) = (None, None);
+        (self.file, self.locks, self.leased) = (None, None, None);
         self.leave_alone(world);
         self.dirty.clear();
     }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::disk::Disk;
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::model::{Model, Protocol};
 use crate::names::{Alone, Names};
@@ -30,6 +31,7 @@ pub(crate) struct World {
     pub names: Names,
     pub alone: Alone,
     pub locks: Locks,
+    pub leases: Leases,
     pub trace: Trace,
     /// Calls that were answered with success.
     pub answered: Cell<u64>,
@@ -42,6 +44,8 @@ impl World {
     pub fn grants_lost(&self, of: Option<Protocol>) {
         self.alone.lost(of);
         self.locks.lost(of);
+        // Only clients of SMB have leases, and no break reaches one of a connection that is cut.
+        self.leases.lost();
     }
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use weft_machine::Time;
 use weft_machine::sim::Sim;
 use weft_sim::disk::{Disk, Faults, SECTOR};
+use weft_sim::leases::{Act, ClaimId, Leases, Rights};
 use weft_sim::locks::{Claim, Locks};
 use weft_sim::model::{Failed, Model, Protocol};
 use weft_sim::names::{Alone, Change, Names, Seen, Tag};
@@ -373,4 +374,94 @@ fn a_lock_that_the_server_may_have_forgotten_is_no_claim() {
     locks.lost(None);
     assert!(!locks.has_claims(1));
     assert_eq!(locks.granted(claim(2, 0..10, true), locks.losses()), Ok(true));
+}
+
+const RWH: Rights = Rights { read: true, write: true, handle: true };
+const RW: Rights = Rights { handle: false, ..RWH };
+const RH: Rights = Rights { write: false, ..RWH };
+const R: Rights = Rights { handle: false, ..RH };
+
+/// Client 1 has a lease of the one file.
+fn leased(rights: Rights) -> (Leases, ClaimId) {
+    let leases = Leases::default();
+    let claim = leases.granted(leases.begin(1, 0, Act::Open), rights).unwrap();
+    (leases, claim.expect("nothing was lost"))
+}
+
+fn does(leases: &Leases, by: usize, act: Act) -> Result<(), String> {
+    leases.end(leases.begin(by, 0, act), Ok(()))
+}
+
+#[test]
+fn nothing_is_answered_that_a_lease_excludes() {
+    for act in [Act::Open, Act::Read, Act::Write] {
+        assert!(does(&leased(RW).0, 2, act).is_err(), "{act:?} beside cached writes");
+        assert!(does(&leased(RWH).0, 1, act).is_ok(), "{act:?} by the holder");
+        assert!(does(&leased(RH).0, 2, act).is_ok(), "{act:?} beside cached reads");
+        let (leases, claim) = leased(RWH);
+        let access = leases.begin(2, 0, act);
+        leases.gives_up(claim, RH);
+        assert!(leases.end(access, Ok(())).is_ok(), "{act:?} has waited");
+        let leases = Leases::default();
+        let (before, open) = (leases.begin(2, 0, act), leases.begin(1, 0, Act::Open));
+        assert!(leases.granted(open, RWH).unwrap().is_some());
+        assert!(leases.end(before, Ok(())).is_ok(), "{act:?} may have come first");
+    }
+    assert!(does(&leased(RH).0, 2, Act::TakeAway).is_err() && does(&leased(RW).0, 2, Act::TakeAway).is_ok());
+}
+
+#[test]
+fn leases_that_exclude_each_other_are_not_granted_side_by_side() {
+    for (held, wished) in [(RW, R), (R, RW), (RWH, RH), (R, RWH)] {
+        let (leases, _) = leased(held);
+        let access = leases.begin(2, 0, Act::Open);
+        assert!(leases.granted(access, wished).is_err(), "{held:?} {wished:?}");
+    }
+    let (leases, _) = leased(RH);
+    assert!(leases.granted(leases.begin(2, 0, Act::Open), R).unwrap().is_some());
+    leases.released_all(1);
+    leases.released_all(2);
+    assert!(leases.granted(leases.begin(3, 0, Act::Open), RWH).unwrap().is_some());
+}
+
+#[test]
+fn the_holder_of_a_lease_is_told_of_writes() {
+    let (leases, claim) = leased(R);
+    let before = leases.moment();
+    does(&leases, 2, Act::Write).unwrap();
+    assert!(leases.heard(claim, before).is_ok(), "the answer may have overtaken the break");
+    assert!(leases.heard(claim, leases.moment()).is_err() && leases.quiet().is_err());
+    leases.broken(claim, Rights::default(), false);
+    assert!(leases.heard(claim, leases.moment()).is_ok() && leases.quiet().is_ok());
+    // The server says one thing after the other.
+    let (leases, claim) = leased(RWH);
+    leases.broken(claim, RH, true);
+    leases.gives_up(claim, RH);
+    leases.broken(claim, R, true);
+    does(&leases, 2, Act::Write).unwrap();
+    assert!(leases.heard(claim, leases.moment()).is_ok());
+    leases.gives_up(claim, R);
+    assert!(leases.heard(claim, leases.moment()).is_err());
+    assert_eq!(leases.counts(), (1, 2));
+}
+
+#[test]
+fn a_lease_of_a_name_that_leads_elsewhere_is_no_claim() {
+    let (leases, claim) = leased(RH);
+    let (open, leaving) = (leases.begin(2, 0, Act::Open), leases.begin(3, 0, Act::TakeAway));
+    leases.gives_up(claim, R);
+    assert!(leases.end(leaving, Ok(())).is_ok());
+    assert_eq!(leases.granted(open, RWH), Ok(None), "of which file?");
+    assert!(
+        leases.granted(leases.begin(2, 0, Act::Open), RWH).unwrap().is_some(),
+        "the old one counts no more"
+    );
+    let unknown = leases.begin(3, 0, Act::TakeAway);
+    leases.end(unknown, Err(Failed::Unknown)).unwrap();
+    assert_eq!(leases.granted(leases.begin(4, 0, Act::Open), R), Ok(None), "it may still happen");
+    leases.quiet().unwrap();
+    assert!(leases.granted(leases.begin(4, 0, Act::Open), R).unwrap().is_some());
+    let open = leases.begin(2, 0, Act::Open);
+    leases.lost();
+    assert_eq!(leases.granted(open, RWH), Ok(None), "it was granted before the loss");
 }
