@@ -19,6 +19,7 @@ pub mod model;
 pub mod names;
 mod run;
 mod state;
+pub mod tap;
 mod trace;
 mod work;
 mod world;

@@ -148,7 +148,7 @@ impl Run {
             rt::sleep(QUIET).await;
             world.model.quiet();
             world.names.quiet();
-            if let Err(why) = world.leases.quiet() {
+            if let Err(why) = world.leases.quiet().and_then(|()| world.taps.quiet()) {
                 panic!("{why}");
             }
         }
@@ -247,18 +247,20 @@ impl Run {
         smb.restore().await.expect("its journal");
         let tending = nfs.clone();
         let (smb_pool, nfs_pool) = (pool.clone(), pool.clone());
+        let (smb_world, nfs_world) = (self.world.clone(), self.world.clone());
         let tasks = vec![
             accept(SMB, move |stream| {
                 let (server, pool) = (smb.clone(), smb_pool.clone());
-                async move { server.serve(nbss::Nbss::new(stream, pool, nbss::Config::default())).await }
+                let channel = nbss::Nbss::new(stream, pool, nbss::Config::default());
+                let channel = smb_world.taps.tap(channel);
+                async move { server.serve(channel).await }
             }),
             accept(NFS, move |stream| {
                 let (server, pool) = (nfs.clone(), nfs_pool.clone());
-                async move {
-                    let served = server.serve(record::Record::new(stream, pool, record::Config::default()));
-                    // It ends with its connection, however that ends.
-                    drop(served.await);
-                }
+                let channel = record::Record::new(stream, pool, record::Config::default());
+                let channel = nfs_world.taps.tap(channel);
+                // It ends with its connection, however that ends.
+                async move { drop(server.serve(channel).await) }
             }),
             rt::spawn(async move { tending.run_housekeeping().await }),
         ];

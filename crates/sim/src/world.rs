@@ -11,6 +11,7 @@ use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::model::{Model, Protocol};
 use crate::names::{Alone, Names};
+use crate::tap::Taps;
 use crate::trace::Trace;
 
 /// Where the servers listen.
@@ -32,6 +33,7 @@ pub(crate) struct World {
     pub alone: Alone,
     pub locks: Locks,
     pub leases: Leases,
+    pub taps: Taps,
     pub trace: Trace,
     /// Calls that were answered with success.
     pub answered: Cell<u64>,
