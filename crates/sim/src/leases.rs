@@ -241,6 +241,12 @@ impl Leases {
         self.files.borrow_mut().values_mut().for_each(|file| file.claims.retain(|claim| claim.by != by));
     }
 
+    /// A client has lost one of its connections, and what was on its way there.
+    pub fn connection_lost(&self, by: usize) {
+        self.losses.set(self.losses.get() + 1);
+        self.released_all(by);
+    }
+
     /// The server may have forgotten leases.
     pub fn lost(&self) {
         self.losses.set(self.losses.get() + 1);

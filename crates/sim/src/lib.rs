@@ -12,7 +12,9 @@
 //! The checks use only what clients see, not the servers' internal state.
 #![forbid(unsafe_code)]
 
+pub mod copies;
 pub mod disk;
+pub mod fragile;
 pub mod leases;
 pub mod locks;
 pub mod model;

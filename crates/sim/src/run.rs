@@ -47,6 +47,10 @@ pub struct Report {
     pub crashes: u64,
     /// Leases that were granted, and breaks of them that clients had to acknowledge.
     pub leases: (u64, u64),
+    /// Calls of NFS that arrived twice.
+    pub copied: u64,
+    /// Connections of SMB that broke under a request.
+    pub broken: u64,
 }
 
 /// A world and its server.
@@ -83,6 +87,8 @@ pub fn run(seed: u64) -> Report {
         answered: world.answered.get(),
         crashes: world.crashes.get(),
         leases: world.leases.counts(),
+        copied: world.taps.copied(),
+        broken: world.broken.get(),
     }
 }
 

@@ -5,6 +5,7 @@
 //! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks, `leasing` the leases.
 
 mod alone;
+mod channels;
 mod leasing;
 mod locking;
 mod names;
@@ -21,13 +22,14 @@ use weft_machine::sim::with_rng;
 use weft_machine::{Pool, Stream, rt};
 use weft_nfs::client as nfs;
 use weft_smb::client as smb;
-use weft_transport::{Channel, nbss, record};
+use weft_transport::{Channel, record};
 
 use self::leasing::LeasedFile;
 use self::locking::LockFile;
 use crate::disk::SECTOR;
+use crate::fragile::Fragile;
 use crate::model::{Failed, Protocol};
-use crate::world::{CALL_LIMIT, NFS, PASSWORD, SHARE, SMB, USER, World, tell};
+use crate::world::{CALL_LIMIT, NFS, PASSWORD, SHARE, USER, World, tell};
 
 /// Files that workers share.
 const FILES: usize = 3;
@@ -50,6 +52,8 @@ pub(crate) struct Worker {
     kind: Kind,
     pool: Pool,
     session: Option<Session>,
+    /// The connections of a session of SMB.
+    channels: Vec<Rc<Fragile>>,
     file: Option<(usize, u64, File)>,
     opens: u64,
     /// Sectors written since the last flush that was answered.
@@ -137,6 +141,7 @@ pub(crate) fn workers() -> Vec<Worker> {
         kind: kind(number),
         pool: Pool::new(32 << 20),
         session: None,
+        channels: Vec::new(),
         file: None,
         opens: 0,
         dirty: BTreeSet::new(),
@@ -180,7 +185,7 @@ impl Worker {
             let file = below(FILES);
             return self.open(world, file).await;
         }
-        match below(27) {
+        match below(28) {
             0..4 => self.write(world).await,
             4..7 => {
                 self.read(world, None).await;
@@ -192,12 +197,14 @@ impl Worker {
             15..17 => self.rename(world).await,
             17..19 => self.look_at_another(world).await,
             19..24 => self.use_locks(world).await,
-            _ => self.use_leases(world).await,
+            24..27 => self.use_leases(world).await,
+            _ => self.change_channels(world).await,
         }
     }
 
     /// Reads all of every file.
     pub async fn check(&mut self, world: &World) {
+        self.keep_channels();
         for file in 0..FILES {
             // Its session may have been lost long ago, which the first call tells.
             for attempt in 0.. {
@@ -250,8 +257,8 @@ impl Worker {
         let pool = self.pool.clone();
         self.session = Some(match self.kind {
             Kind::Smb { sealed } => {
-                let stream = Stream::connect(SMB).await?;
-                let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
+                let channel = self.dial_smb().await?;
+                self.channels = vec![channel.clone()];
                 let encryption = if sealed { smb::Wish::Required } else { smb::Wish::IfRequired };
                 let options = smb::Options { encryption, ..smb::Options::new("weft", USER, PASSWORD, pool) };
                 let session = match self.session_before() {

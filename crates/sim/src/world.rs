@@ -37,6 +37,8 @@ pub(crate) struct World {
     pub trace: Trace,
     /// Calls that were answered with success.
     pub answered: Cell<u64>,
+    /// Connections of SMB that broke under a request.
+    pub broken: Cell<u64>,
     /// Crashes of process and host.
     pub crashes: Cell<u64>,
 }

@@ -1,11 +1,14 @@
 //! The simulated disk keeps what was flushed, and the model refuses what may not be seen.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::Time;
 use weft_machine::sim::Sim;
+use weft_machine::{Time, rt};
+use weft_sim::copies::{Answered, Copies};
 use weft_sim::disk::{Disk, Faults, SECTOR};
 use weft_sim::leases::{Act, ClaimId, Leases, Rights};
 use weft_sim::locks::{Claim, Locks};
@@ -464,4 +467,68 @@ fn a_lease_of_a_name_that_leads_elsewhere_is_no_claim() {
     let open = leases.begin(2, 0, Act::Open);
     leases.lost();
     assert_eq!(leases.granted(open, RWH), Ok(None), "it was granted before the loss");
+}
+
+fn words(words: &[u32]) -> Bytes {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// REMOVE of version 3, its credential and verifier empty.
+fn removal(xid: u32) -> Bytes {
+    words(&[xid, 0, 2, 100_003, 3, 12, 0, 0, 0, 0])
+}
+
+/// A COMPOUND that begins with SEQUENCE.
+fn compound(xid: u32) -> Bytes {
+    words(&[xid, 0, 2, 100_003, 4, 1, 0, 0, 0, 0, 0, 1, 1, 53])
+}
+
+/// The next call that arrives twice, and its copy once that has arrived.
+async fn twice(copies: &mut Copies, call: fn(u32) -> Bytes) -> (u32, u32) {
+    let xid = (1..1000).find(|xid| {
+        copies.called(*xid, &call(*xid));
+        copies.next().is_some()
+    });
+    rt::sleep(Duration::from_secs(1)).await;
+    let (copy, body) = copies.take(rt::now()).unwrap();
+    assert_eq!(body[4..], call(0)[4..]);
+    (xid.unwrap(), copy)
+}
+
+#[test]
+fn a_call_that_arrives_twice_is_answered_alike() {
+    Sim::new(1).run(async {
+        let copied = Rc::<Cell<u64>>::default();
+        let mut copies = Copies::new(copied.clone());
+        let answer = |xid, status| words(&[xid, 1, 0, 0, 0, 0, status]);
+        let (xid, copy) = twice(&mut copies, removal).await;
+        assert_eq!(xid, copy);
+        assert_eq!(copies.answered(xid, &answer(xid, 0)), Ok(Answered::Client));
+        assert_eq!(copies.answered(xid, &answer(xid, 0)), Ok(Answered::Nobody));
+        let (xid, _) = twice(&mut copies, removal).await;
+        assert_eq!(copies.answered(xid, &answer(xid, 0)), Ok(Answered::Client));
+        assert!(copies.answered(xid, &answer(xid, 2)).is_err(), "it was removed twice");
+        for again in [true, false] {
+            for (status, may) in [(0, true), (10_008, true), (10_068, true), (2, false)] {
+                let mut copies = Copies::new(copied.clone());
+                let (xid, copy) = twice(&mut copies, compound).await;
+                assert_ne!(xid, copy);
+                let mut answers = [(xid, 0, Answered::Client), (copy, status, Answered::Nobody)];
+                if again {
+                    answers.reverse();
+                }
+                let judged =
+                    answers.map(|(xid, status, who)| (copies.answered(xid, &answer(xid, status)), who));
+                assert_eq!(
+                    judged.iter().all(|(judged, who)| *judged == Ok(*who)),
+                    may,
+                    "{status}: {judged:?}"
+                );
+            }
+        }
+        assert_eq!(copied.get(), 1 + 6);
+        let written = |xid| words(&[xid, 0, 2, 100_003, 3, 7, 0, 0, 0, 0]);
+        (1..1000).for_each(|xid| copies.called(xid, &written(xid)));
+        assert_eq!(copies.next(), None, "a WRITE may be carried out twice");
+    });
 }
