@@ -31,6 +31,9 @@ use crate::world::{NFS, PASSWORD, SHARE, SMB, USER, World, tell};
 const QUIET: Duration = Duration::from_secs(90);
 /// TCP's keepalive finds out by then that nobody is at the other end (`machine::net` sets it so).
 const KEEPALIVE: Duration = Duration::from_secs(60);
+/// How long a crash waits for a rename, and for how many waits of the disk it is within one.
+const A_RENAME: Duration = Duration::from_secs(5);
+const STEPS: u32 = 2;
 /// Leases have ended by then, and whatever servers keep for clients that are gone.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
@@ -181,8 +184,12 @@ impl Run {
             0 => self.cut(CutHow::Reset),
             1 => self.cut(CutHow::Close),
             2 => self.cut(CutHow::Silent),
-            3 => self.restart(false).await,
-            4 => self.restart(true).await,
+            kind @ (3 | 4) => {
+                if below(2) == 0 {
+                    self.meet_a_rename().await;
+                }
+                self.restart(kind == 4).await;
+            }
             _ => {
                 let days = with_rng(|rng| rng.within(0..=2000));
                 let back = with_rng(|rng| rng.one_in(2));
@@ -191,6 +198,15 @@ impl Run {
                 tell!(self.world, "the clock is set to {wall:?}");
                 sim::set_wall(wall);
             }
+        }
+    }
+
+    /// Waits until a rename is at work, and a little longer: its steps are what a crash may come between.
+    async fn meet_a_rename(&self) {
+        if rt::timeout(A_RENAME, self.world.names.next_rename()).await.is_ok() {
+            let longest = self.world.disk.faults().wait * STEPS;
+            let nanos = with_rng(|rng| rng.within(0..=longest.as_nanos() as u64));
+            rt::sleep(Duration::from_nanos(nanos)).await;
         }
     }
 

@@ -469,6 +469,20 @@ fn a_lease_of_a_name_that_leads_elsewhere_is_no_claim() {
     assert_eq!(leases.granted(open, RWH), Ok(None), "it was granted before the loss");
 }
 
+#[test]
+fn who_is_alone_lets_nobody_in() {
+    let (alone, soon) = (Alone::default(), Time::ZERO + Duration::from_secs(1));
+    assert_eq!(alone.granted((1, Protocol::Smb), 0, true, Time::ZERO), Ok(true));
+    assert!(alone.let_in(2, 0, soon, soon).is_err());
+    assert!(alone.let_in(1, 0, soon, soon).is_ok() && alone.let_in(2, 0, Time::ZERO, soon).is_ok());
+    alone.lost(None);
+    assert!(alone.let_in(2, 0, soon, soon).is_ok(), "it was let in before the loss");
+    assert!(alone.let_in(2, 1, soon, soon).is_err(), "a persistent handle waits for its client");
+    assert!(alone.let_in(2, 1, soon, Time::ZERO + Duration::from_secs(60)).is_ok(), "not for ever");
+    alone.released(1);
+    assert!(alone.let_in(2, 1, soon, soon).is_ok());
+}
+
 fn words(words: &[u32]) -> Bytes {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
