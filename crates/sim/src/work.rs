@@ -185,7 +185,7 @@ impl Worker {
             let file = below(FILES);
             return self.open(world, file).await;
         }
-        match below(28) {
+        match below(29) {
             0..4 => self.write(world).await,
             4..7 => {
                 self.read(world, None).await;
@@ -294,6 +294,10 @@ impl Worker {
         if self.session.is_none() {
             for _ in 0..ATTEMPTS {
                 match self.connect(world).await {
+                    Ok(()) if below(2) == 0 => {
+                        self.add_channel(world).await;
+                        break;
+                    }
                     Ok(()) => break,
                     failed => self.told(world, "connects", &failed),
                 }

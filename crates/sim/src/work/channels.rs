@@ -18,23 +18,28 @@ impl Worker {
         Ok(Fragile::new(nbss::Nbss::new(stream, self.pool.clone(), nbss::Config::default())))
     }
 
-    /// Adds a connection to a session with one, or lets one of two break under its next request.
-    pub(super) async fn change_channels(&mut self, world: &Rc<World>) {
-        self.channels.retain(|channel| !channel.is_broken());
+    /// Adds a connection to the session.
+    pub(super) async fn add_channel(&mut self, world: &World) {
         let Some(Session::Smb(session, _)) = &self.session else { return };
         if !session.is_multichannel() {
             return;
         }
-        if session.carriers().len() < 2 || self.channels.len() < 2 {
-            let added = async {
-                let channel = self.dial_smb().await?;
-                ends("a binding", session.add(channel.clone())).await?;
-                Ok(channel)
-            };
-            let added = added.await;
-            self.told(world, "adds a connection", &added);
-            self.channels.extend(added);
-            return;
+        let added = async {
+            let channel = self.dial_smb().await?;
+            ends("a binding", session.add(channel.clone())).await?;
+            Ok(channel)
+        };
+        let added = added.await;
+        self.told(world, "adds a connection", &added);
+        self.channels.extend(added);
+    }
+
+    /// Adds a connection to a session with one, or lets one of two break under its next request.
+    pub(super) async fn change_channels(&mut self, world: &Rc<World>) {
+        self.channels.retain(|channel| !channel.is_broken());
+        match &self.session {
+            Some(Session::Smb(session, _)) if session.carriers().len() > 1 && self.channels.len() > 1 => {}
+            _ => return self.add_channel(world).await,
         }
         // Requests without payload go over the first.
         let which = if below(4) == 0 { 1 } else { 0 };
