@@ -6,10 +6,11 @@
 //!
 //! Checks: both protocols read an answered write; flushed data survives every crash; a renamed file has exactly one of its names, and its
 //! content; an exclusively opened file is open to no other client, and stays so over a restart for a persistent handle; locks that exclude
-//! each other are not granted side by side, and one that nobody holds any more is granted again; nothing is answered that another client's lease excludes; every call ends; after all clients have
-//! gone, nothing is open and every buffer is returned.
+//! each other are not granted side by side, and one that nobody holds any more is granted again; nothing is answered that another client's
+//! lease excludes; every request gets exactly one answer, and what arrives twice is done once; every call ends; after all clients have gone,
+//! nothing is open and every buffer is returned.
 //!
-//! The checks use only what clients see, not the servers' internal state.
+//! The checks use only what clients see and what passes between them and the servers, not the servers' internal state.
 #![forbid(unsafe_code)]
 
 pub mod copies;

@@ -2,7 +2,8 @@
 //!
 //! Each worker writes its own sectors, because an NFS client repeats writes that a server has lost, and relies on nobody else writing
 //! there meanwhile. It writes no sector twice between two flushes, because repeated writes arrive in their old order. All workers read
-//! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks, `leasing` the leases.
+//! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks, `leasing` the
+//! leases, `channels` the connections of SMB that break.
 
 mod alone;
 mod channels;
