@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-check bench-papers sim test-replica test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-before bench-check bench-papers sim test-replica test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-rdma   compare iWARP with plain TCP, shared memory with memcpy, and run 1,000 connections; checks bounds likewise"
 	@echo "make bench-peers  compare SMB READ with Debian's smbd, by the same independent client (installs samba)"
 	@echo "make bench-smb    the same for READ and WRITE, plain, signed, encrypted, from a folder and from memory"
+	@echo "make bench-before compare SMB and NFS with an older version of weft, BESIDE=FILE, by the same independent clients"
 	@echo "make bench-scale  1,000 connections, 10,000 opens, a million notify events, a folder of 100,000: memory, latency, limits"
 	@echo "make bench-check  check that weft bench agrees with independent loaders within 5%, against smbd and Ganesha (on a quiet machine)"
 	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
@@ -126,6 +127,12 @@ bench-peers: build
 bench-smb: build
 	$(CARGO) build --release --locked -p weft-smb --example aead
 	bash tests/peers/run.sh smb; first=$$?; /usr/bin/python3 tests/peers/direct.py && exit $$first
+
+# BESIDE=FILE names a binary of an older version. Both halves run, even if the first one fails.
+bench-before: build
+	@test -x "$(BESIDE)" || { echo "name the binary of the older version: make bench-before BESIDE=FILE" >&2; exit 2; }
+	bash tests/peers/run.sh smb --beside "$(realpath $(BESIDE))"; first=$$?; \
+	bash tests/peers/run.sh nfs --beside "$(realpath $(BESIDE))" && exit $$first
 
 # A few minutes; needs 20,000 descriptors (ulimit -Hn).
 bench-scale: build

@@ -12,7 +12,7 @@ import unittest
 import weft
 
 FILE = """
-users = ["{user}"]
+user = "{user}"
 
 [listeners]
 addresses = ["127.0.0.1"]
@@ -26,10 +26,10 @@ mountd_port = 0
 root_squash = false
 
 [shares.projects]
-folder = "one"
+path = "one"
 
 [shares."Old things"]
-folder = "two"
+path = "two"
 read_only = true
 nfs.secure = false
 """
@@ -107,7 +107,7 @@ class Configured(unittest.TestCase):
         self.assertRegex(shown, r"shares\.projects\.read_only = true +# --read-only projects\n")
         self.assertRegex(shown, rf"listeners\.smb_port = 0 +# {at}:6:1\n")
         self.assertRegex(shown, r"limits\.pin = false +# default\n")
-        self.assertIn('shares."Old things".folder = ', shown)
+        self.assertIn('shares."Old things".path = ', shown)
         # An option that the file does not allow is refused under the name that was typed.
         said = self.refused("--smbd-port", "1", "--smb-port", "1").stderr
         self.assertIn("--smb-port and --smbd-port are both 1", said)

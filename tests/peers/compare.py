@@ -19,9 +19,13 @@ METRICS = {
 }
 
 
-@dataclasses.dataclass
+# The servers of another weft have the names of ours behind this word.
+BESIDE = "other"
+
+
+@dataclasses.dataclass(frozen=True)
 class Line:
-    """One comparison: the same work on ours and on theirs, and the ratio that is promised."""
+    """One comparison: the same work on ours and on theirs, and the ratio that is promised, if any."""
 
     title: str
     ours: tuple  # server, share
@@ -44,15 +48,44 @@ def options(description):
     options.add_argument("--seconds", type=float, default=2)
     options.add_argument("--span", type=int, default=1 << 30, help="bytes of the file")
     options.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
+    options.add_argument(
+        "--beside", metavar="BINARY",
+        help="another weft in the place of the peers; a line falls short if it is worse by more than its spread",
+    )
     return options
 
 
 def wanted(lines, arguments):
-    """The lines that the command line asks for."""
+    """The lines that the command line asks for. Beside another weft, lines that differ in their peer alone are one."""
+    if arguments.beside:
+        alike = {}
+        for line in lines:
+            other = dataclasses.replace(line, theirs=(f"{BESIDE} {line.ours[0]}", line.ours[1]), promise=None)
+            alike.setdefault(dataclasses.replace(other, title=""), dataclasses.replace(other, title=line.title))
+        lines = alike.values()
     return [
         line for line in lines
         if arguments.match in line.title and (not arguments.size or line.size in arguments.size)
     ]
+
+
+def start(make, lines, arguments):
+    """The servers that the lines need. `make` has a function for each name of ours and of the peers, which takes what
+    only Weft has: its binary, and a word before its name."""
+    servers = {}
+    for name in sorted({side[0] for line in lines for side in (line.ours, line.theirs)}):
+        other = name.startswith(BESIDE)
+        servers[name] = make[name.removeprefix(f"{BESIDE} ")](
+            **({"binary": arguments.beside, "prefix": f"{BESIDE} "} if other else {})
+        )
+    return servers
+
+
+def put(lines, servers, path):
+    """Copies the file to the ramdisks that the lines use."""
+    for name, share in sorted({side for line in lines for side in (line.ours, line.theirs)}):
+        if share == "ram":
+            servers[name].put(path, share)
 
 
 def write_file(path, size):
@@ -108,11 +141,15 @@ def compare(line, servers, loader, repetitions):
             figures.append(measure(line, servers[name], loader(line, servers[name], share)))
     ratio = statistics.median(seen[line.ours]) / statistics.median(seen[line.theirs])
     shown = [f"{statistics.median(f):.0f} ({min(f):.0f}-{max(f):.0f})" for f in seen.values()]
-    bound = "" if line.promise is None else f"{'<=' if less else '>='} {line.promise}"
+    promise = line.promise
+    if line.theirs[0].startswith(BESIDE):
+        spread = max((max(f) - min(f)) / statistics.median(f) for f in seen.values())
+        promise = round(1 + spread if less else 1 - spread, 2)
+    bound = "" if promise is None else f"{'<=' if less else '>='} {promise}"
     names = f"{servers[line.ours[0]].name} / {servers[line.theirs[0]].name}"
     print(f"{line.title:31} {line.size >> 10:5} KiB  {names:30} {unit:20} {shown[0]:>20} {shown[1]:>20} {ratio:6.2f}  {bound}",
           flush=True)
-    if line.promise is None or (ratio <= line.promise if less else ratio >= line.promise):
+    if promise is None or (ratio <= promise if less else ratio >= promise):
         return None
     return f"{line.title}, {line.size >> 10} KiB: {ratio:.2f} of {servers[line.theirs[0]].name}'s {unit}, promised {bound}"
 

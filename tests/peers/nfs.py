@@ -8,7 +8,7 @@ short.
 import pathlib
 import tempfile
 
-from compare import Line, judge, options, wanted, write_file
+from compare import Line, judge, options, put, start, wanted, write_file
 from servers import Ganesha, Weft
 
 SIZES = [8 << 10, 64 << 10, 512 << 10]
@@ -39,12 +39,12 @@ def main():
         data = work / "data"
         data.mkdir(mode=0o777)
         write_file(data / "file.bin", arguments.span)
-        servers = {
-            "ganesha": Ganesha(work, data),
-            "weft": Weft(data, "--nfs-port", "0", "--mountd-port", "0", "--no-root-squash", *arguments.weft_option),
-        }
-        servers["weft"].put(data / "file.bin", "ram")
-        judge(wanted(lines(), arguments), servers, loader, arguments)
+        nfs = ["--nfs-port", "0", "--mountd-port", "0", "--no-root-squash", *arguments.weft_option]
+        todo = wanted(lines(), arguments)
+        make = {"ganesha": lambda: Ganesha(work, data), "weft": lambda **which: Weft(data, *nfs, **which)}
+        servers = start(make, todo, arguments)
+        put(todo, servers, data / "file.bin")
+        judge(todo, servers, loader, arguments)
 
 
 if __name__ == "__main__":

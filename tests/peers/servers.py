@@ -118,12 +118,12 @@ class Smbd(Server):
 class Weft(Server):
     """`weft serve` on one core, with the folder as share `data` and a ramdisk as share `ram`."""
 
-    def __init__(self, data, *options, name="weft"):
-        self.name = name
+    def __init__(self, data, *options, name="weft", binary=WEFT, prefix=""):
+        self.name, self.binary = prefix + name, binary
         # What is compared is said, whatever the defaults are.
         signing = [] if "--signing" in options or "--require-encryption" in options else ["--signing", "enabled"]
         self.process = subprocess.Popen(
-            [WEFT, "serve", data, "--ram", "ram=2G", "--user", USER, "--smb-port", "0", "--smbd-port", "0",
+            [self.binary, "serve", data, "--ram", "ram=2G", "--user", USER, "--smb-port", "0", "--smbd-port", "0",
              "--cores", "1", "--pin", "--congestion", "reno", "--json", *signing, *options],
             stdout=subprocess.PIPE, text=True, env=dict(os.environ, WEFT_PASSWORD=PASSWORD),
         )
@@ -138,7 +138,7 @@ class Weft(Server):
     def put(self, path, share):
         """Copies a file to a share."""
         subprocess.run(
-            [WEFT, "cp", path, f"smb://{USER}@127.0.0.1:{self.smb_port}/{share}/{path.name}", "--transport", "tcp"],
+            [self.binary, "cp", path, f"smb://{USER}@127.0.0.1:{self.smb_port}/{share}/{path.name}", "--transport", "tcp"],
             check=True, capture_output=True, env=dict(os.environ, WEFT_PASSWORD=PASSWORD),
         )
 

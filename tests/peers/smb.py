@@ -9,7 +9,7 @@ import pathlib
 import tempfile
 import time
 
-from compare import Line, judge, options, wanted, write_file
+from compare import Line, judge, options, put, start, wanted, write_file
 from servers import Smbd, Stream, Weft
 
 SIZES = [8 << 10, 64 << 10, 1 << 20]
@@ -42,17 +42,19 @@ def lines():
     yield Line("READ beside a plain TCP stream", plain, ("stream", ""), 1 << 20, 0.65, metric="rate")
 
 
-def start(names, work, data, arguments):
-    """The servers of these names."""
-    make = {
-        "weft": lambda: Weft(data, *arguments.weft_option),
-        "weft signed": lambda: Weft(data, "--signing", "required", *arguments.weft_option, name="weft, signed"),
-        "weft encrypted": lambda: Weft(data, "--require-encryption", *arguments.weft_option, name="weft, encrypted"),
+def makers(work, data, arguments):
+    """What starts the server of each name."""
+    def weft(*options, name="weft"):
+        return lambda **which: Weft(data, *options, *arguments.weft_option, name=name, **which)
+
+    return {
+        "weft": weft(),
+        "weft signed": weft("--signing", "required", name="weft, signed"),
+        "weft encrypted": weft("--require-encryption", name="weft, encrypted"),
         "smbd": lambda: Smbd(work, data),
         "smbd signed": lambda: Smbd(work, data, "mandatory"),
         "stream": lambda: Stream(arguments.loader),
     }
-    return {name: make[name]() for name in make if name in names}
 
 
 def main():
@@ -80,9 +82,8 @@ def main():
         data.mkdir(mode=0o777)
         write_file(data / "file.bin", arguments.span)
         todo = wanted(first_lines() if arguments.first else lines(), arguments)
-        servers = start({side[0] for line in todo for side in (line.ours, line.theirs)}, work, data, arguments)
-        if any(line.ours[1] == "ram" for line in todo):
-            servers["weft"].put(data / "file.bin", "ram")
+        servers = start(makers(work, data, arguments), todo, arguments)
+        put(todo, servers, data / "file.bin")
         time.sleep(2)  # smbd forks its helpers first
         judge(todo, servers, loader, arguments)
 

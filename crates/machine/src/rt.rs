@@ -5,6 +5,7 @@
 //! migrate between cores.
 
 mod background;
+mod changes;
 mod cores;
 mod crowd;
 mod drain;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use self::tickets::Tickets;
 use crate::clock::Time;
 
+pub use changes::{ChangeCount, Follower};
 pub use cores::{Cores, CoresOptions};
 pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};

@@ -253,7 +253,7 @@ impl Run {
         let vfs = Vfs::new(self.world.disk.for_process());
         let share = Share::new(SHARE, vfs.clone());
         let pool = Pool::new(64 << 20);
-        let user = smbd::User { name: USER.into(), secret: Secret::password(PASSWORD) };
+        let user = smbd::User::new(USER, Secret::password(PASSWORD));
         let smb = smbd::Server::new(smbd::Config {
             signing: smbd::Signing::Enabled,
             offers: self.state.offers(),

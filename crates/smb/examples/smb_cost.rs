@@ -79,7 +79,7 @@ async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
         ..Config::new(
             [1; 16],
             vec![Share::new("ram", Vfs::new(Ram::new(2 * FILE_BYTES as u64)))],
-            vec![User { name: "u".into(), secret: Secret::password("p") }],
+            vec![User::new("u", Secret::password("p"))],
             pool.clone(),
         )
     });

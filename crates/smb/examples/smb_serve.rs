@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..Config::new(
             *b"weft example 16b",
             vec![Share::new("data", vfs)],
-            vec![User { name: user.clone(), secret: Secret::password(password) }],
+            vec![User::new(user.clone(), Secret::password(password))],
             pool.clone(),
         )
     });

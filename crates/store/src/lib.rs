@@ -10,6 +10,7 @@ pub mod backend;
 pub mod block;
 pub mod health;
 pub mod opens;
+pub mod rights;
 pub mod rules;
 pub mod set_id;
 pub mod snapshots;

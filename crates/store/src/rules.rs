@@ -10,6 +10,7 @@ use std::str::FromStr;
 use weft_machine::Peer;
 
 use crate::access::posix::Process;
+use crate::rights::Rights;
 
 /// The user and group of callers without their own identity: nobody, with the number used by most systems.
 pub const NOBODY: u32 = 65_534;
@@ -21,8 +22,28 @@ pub struct Rules {
     pub encrypted: bool,
     /// Whether listings hide what their user may not read, in protocols that support that.
     pub hides_unreadable: bool,
+    /// Who may use it, in protocols whose users log on.
+    pub rights: Rights,
     /// The rules of NFS.
     pub nfs: Export,
+    /// Whether `nfs` was chosen for this share.
+    pub nfs_is_chosen: bool,
+}
+
+impl Rules {
+    /// Why NFS does not offer the share, if so. Its callers name their users themselves, so rights of users who log on
+    /// do not bind them: then the share must be meant for NFS.
+    pub fn withheld_from_nfs(&self) -> Option<&'static str> {
+        if self.encrypted {
+            Some("which cannot encrypt it")
+        } else if !self.rights.are_open() && !self.nfs_is_chosen {
+            Some(
+                "whose clients name their users themselves, so that the keys read and write do not bind them",
+            )
+        } else {
+            None
+        }
+    }
 }
 
 /// How a share is exported by a protocol whose callers name themselves.

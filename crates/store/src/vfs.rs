@@ -13,6 +13,7 @@ mod open_stream;
 mod own;
 mod share;
 mod share_id;
+mod shares;
 mod stream;
 mod streams;
 mod unlinked;
@@ -24,7 +25,7 @@ use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
 
-pub use self::calls::{Unsettled, Vfs};
+pub use self::calls::{Unsettled, Vfs, VfsId};
 pub use self::dir_name::DirName;
 pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Dos, OWN_XATTRS, XattrSummary};
@@ -32,8 +33,9 @@ pub use self::error::Error;
 pub use self::file::{OpenFile, Read};
 pub use self::object::{Done, Object, ObjectOp, Quota, Submission};
 pub use self::own::{NameChange, Own};
-pub use self::share::Share;
+pub use self::share::{Share, ShareKey};
 pub use self::share_id::ShareId;
+pub use self::shares::{CurrentShares, ShareList};
 pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
 pub use self::streams::StreamEntry;
 pub use self::unlinked::Cache;

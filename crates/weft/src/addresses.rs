@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::str::FromStr;
 
+use weft_machine::Listener;
 use weft_machine::net::Interface;
 
 /// The name that means the loopback addresses of both families.
@@ -229,6 +230,11 @@ pub(crate) async fn bind_each<T>(
         }
         return Ok(bound);
     }
+}
+
+/// The port that a listener is bound to, for [`bind_each`].
+pub(crate) fn port_of(listener: &Listener) -> u16 {
+    listener.local_addr().port()
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ mod config;
 mod rdma;
 pub(crate) mod replica;
 mod serve;
+mod share;
+mod user;
 mod value;
 mod volume;
 
@@ -25,6 +27,8 @@ pub(crate) use self::config::*;
 pub(crate) use self::rdma::*;
 pub(crate) use self::replica::*;
 pub(crate) use self::serve::*;
+pub(crate) use self::share::*;
+pub(crate) use self::user::*;
 pub(crate) use self::value::*;
 pub(crate) use self::volume::*;
 
@@ -101,6 +105,14 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     /// Create, list, resize and remove volumes
     Volume(Volume),
+    /// Let running servers read their configuration, users and groups again
+    Reload(Reload),
+    /// Add, remove and list the shares of the configuration file
+    Share(Share),
+    /// Add, change, remove and list the users who may log on
+    User(User),
+    /// Add, change, remove and list groups of users
+    Group(Group),
     /// Replicate volumes to other hosts
     Replica(Box<Replica>),
     /// Show what the servers of a state directory serve, to whom, and whether RDMA carries the payload
@@ -131,6 +143,8 @@ pub(crate) enum Command {
     Config(Config),
     /// Write the manual pages into a folder
     Man(Man),
+    /// Print a script that completes weft's commands and options in a shell
+    Completions(Completions),
 }
 
 /// `weft man`.
@@ -141,6 +155,18 @@ pub(crate) struct Man {
     pub dir: PathBuf,
 }
 
+/// `weft completions`.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  weft completions bash > ~/.local/share/bash-completion/completions/weft\n  \
+weft completions zsh > ~/.zfunc/_weft\n  weft completions fish > ~/.config/fish/completions/weft.fish"
+)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
 impl Command {
     /// The state directory that the command line or the environment names.
     pub(crate) fn state_dir(&self) -> Option<&Path> {
@@ -149,10 +175,18 @@ impl Command {
             Command::Volume(args) => args.state_dir.as_deref(),
             Command::Replica(args) => args.state_dir.as_deref(),
             Command::Status(args) => args.state_dir.as_deref(),
+            Command::User(args) => args.state_dir.as_deref(),
+            Command::Reload(args) => args.state_dir.as_deref(),
+            Command::Share(args) => args.state_dir.as_deref(),
+            Command::Group(args) => args.state_dir.as_deref(),
             Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
             Command::Sync(_) | Command::Demo(_) | Command::Bench(_) => None,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => None,
+            Command::Doctor(_)
+            | Command::Rdma(_)
+            | Command::Config(_)
+            | Command::Man(_)
+            | Command::Completions(_) => None,
         }
     }
 
@@ -167,8 +201,17 @@ impl Command {
             | Command::Demo(_)
             | Command::Volume(_)
             | Command::Bench(_) => false,
-            Command::Status(_) | Command::Replica(_) => false,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => false,
+            Command::Status(_)
+            | Command::Reload(_)
+            | Command::Replica(_)
+            | Command::Share(_)
+            | Command::User(_)
+            | Command::Group(_) => false,
+            Command::Doctor(_)
+            | Command::Rdma(_)
+            | Command::Config(_)
+            | Command::Man(_)
+            | Command::Completions(_) => false,
         }
     }
 }
@@ -195,6 +238,24 @@ pub(crate) struct Status {
     /// Seconds between updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch", value_parser = number::<u64>(1..=86_400))]
     pub every: u64,
+}
+
+/// `weft reload`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  weft reload\n  weft reload --pid 4711 --json\n\n\
+A server checks the new configuration first; if it is wrong, nothing changes. Sessions and open files live on; a share or \
+user that is gone ends its own sessions only. Keys that need a restart are named and keep their values. SIGHUP does the \
+same with a server that has a configuration file and no terminal.")]
+pub(crate) struct Reload {
+    /// The state directory of the servers [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
+    #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+    /// Only the server with this process number
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..))]
+    pub pid: Option<u32>,
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `weft demo`.

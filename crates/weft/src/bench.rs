@@ -7,6 +7,7 @@
 mod agent;
 mod crew;
 mod live;
+mod messages;
 mod own;
 mod replica;
 mod secret;
@@ -34,7 +35,7 @@ use self::sweep::Sweep;
 use self::team::Observer;
 use crate::Failure;
 use crate::args::{BenchCommand, Measuring, PictureOf, ServerOf};
-use crate::fault::{Misuse, none_has};
+use crate::misuse::{Misuse, none_has};
 use crate::out::{Console, ShellCommand};
 use crate::url::Scheme;
 use crate::when::When;

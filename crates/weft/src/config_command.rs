@@ -7,7 +7,8 @@ use crate::Failure;
 use crate::args::{Config, ConfigCommand, Serve};
 use crate::config::reference::{self, Effective};
 use crate::config::{self, ServeConfig, find};
-use crate::fault::{self, Misuse};
+use crate::exit_status::status_of;
+use crate::misuse::Misuse;
 use crate::out::{ShellCommand, path_name};
 
 /// Runs the command.
@@ -49,7 +50,7 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
         Ok(config) => config,
         Err(bad) => {
             note!("{bad}");
-            return Ok(ExitCode::from(fault::status_of(&bad)));
+            return Ok(ExitCode::from(status_of(&bad)));
         }
     };
     let errors = config.errors();
@@ -57,7 +58,7 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
         note!("{error}");
     }
     match errors.first() {
-        Some(error) => Ok(ExitCode::from(fault::status_of(error))),
+        Some(error) => Ok(ExitCode::from(status_of(error))),
         None => {
             say!("{}: no errors", path_name(path))?;
             Ok(ExitCode::SUCCESS)

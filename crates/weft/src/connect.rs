@@ -1,61 +1,48 @@
-//! Clients by URL: chooses the transport and explains the choice, connects, and presents SMB and NFS as one kind of
-//! remote folder.
+//! Clients by URL: connects, and presents SMB and NFS as one kind of remote folder.
+//!
+//! [`dial`] reaches a server's ports and has the choice of transports, [`logon`] limits the time for a log-on or mount
+//! and explains why it failed.
 
 mod channels;
+mod dial;
 mod lasting;
 mod links;
+mod logon;
 mod nfs;
 mod probe;
 pub(crate) mod reach;
 mod smb;
 
-use std::cell::Cell;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, LocalBoxFuture, join_all, select};
-use weft_machine::net::{CONNECT_LIMIT, SourcePort};
+use futures_util::future::LocalBoxFuture;
 use weft_machine::rt::{self, Task};
 use weft_machine::{Pool, Stream, Time};
-use weft_rdma::{Provider, Traffic, rnic};
+use weft_rdma::Traffic;
 use weft_smb::client::{Session, Tree};
 use zeroize::Zeroizing;
 
+use self::dial::{Dial, Medium};
+use self::smb::session::{Entered, enter};
 use crate::Failure;
-use crate::args::{Connect, Transport};
-use crate::connect::probe::Spoken;
+use crate::args::Connect;
 use crate::default_port;
-use crate::fault::Misuse;
-use crate::out::{ShellCommand, shell_word};
+use crate::misuse::Misuse;
 use crate::partial::mixed_text;
 use crate::password;
-use crate::providers;
-use crate::url::{Scheme, Url, escaped};
+use crate::url::{Scheme, Url};
 use crate::when::When;
 
 /// How long a port on loopback may take to answer.
 const LOOPBACK_LIMIT: Duration = Duration::from_secs(1);
-/// Time limit for setting up RDMA with one address, including the protocol's negotiation. A provider's own set-up
-/// limit is the same, and its error is more precise.
-const RDMA_LIMIT: Duration = weft_rdma::SETUP_LIMIT;
-/// How long a connected server may take to let a client in: it may have to ask domain controllers. If a port does not
-/// answer, probing what it speaks happens within this limit.
-const LOGON_LIMIT: Duration = Duration::from_secs(20);
 /// Time limit until a server can be used: its name, all addresses, transports and versions tried, DFS links followed,
 /// the log-on or mount. Each step also has its own limit.
 const WHOLE_LIMIT: Duration = Duration::from_secs(90);
-/// A port that stays silent for this long is probed while we keep waiting.
-const LOOK_AFTER: Duration = Duration::from_millis(700);
-/// Time limit of that probe.
-const LOOK_LIMIT: Duration = Duration::from_millis(1500);
-/// A wait for a connection exceeds the waits for its addresses by this much, because their errors are more precise.
-const CONNECT_SLACK: Duration = Duration::from_millis(500);
 /// How long closing a session may take: some commands fail because the server is gone.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Longest chain of symbolic links.
@@ -232,40 +219,6 @@ pub(crate) struct Remote {
     reason: &'static str,
     pool: Pool,
     origin: u32,
-}
-
-/// The chosen transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Medium {
-    Tcp,
-    Iwarp,
-    Shm,
-    Rnic,
-}
-
-impl Medium {
-    fn name(self) -> &'static str {
-        match self {
-            Medium::Tcp => "tcp",
-            Medium::Iwarp => "iwarp",
-            Medium::Shm => "shm",
-            Medium::Rnic => "rnic",
-        }
-    }
-}
-
-/// Parameters of a connection attempt, for either protocol.
-struct Dial<'a> {
-    url: &'a Url,
-    options: &'a Connect,
-    pool: &'a Pool,
-    congestion: Option<&'a str>,
-    /// Addresses of the URL's host, in the order in which they are tried.
-    ips: Vec<IpAddr>,
-    /// The address at which the server was reached; from then on it is tried first.
-    reached: Cell<Option<IpAddr>>,
-    /// When [`WHOLE_LIMIT`] ends.
-    until: Time,
 }
 
 impl Remote {
@@ -511,7 +464,7 @@ pub(crate) async fn shares_as(
 ) -> Result<Vec<RemoteShare>, Failure> {
     let asking = async |until| {
         let url = &settled(url, options).await?;
-        smb::shares(&Dial::new(url, options, pool, None, until).await?, password).await
+        smb::session::shares(&Dial::new(url, options, pool, None, until).await?, password).await
     };
     in_all(&url.host, asking).await
 }
@@ -527,7 +480,7 @@ pub(crate) struct Joined {
     /// Why this transport was chosen.
     pub reason: &'static str,
     /// Keeps its connections alive; ends with this value.
-    _keeper: Task<()>,
+    _keeping: Task<()>,
 }
 
 /// Connects to a share of SMB: host, port and user.
@@ -553,11 +506,11 @@ pub(crate) async fn join(
     };
     let entering = async |until| {
         let dial = Dial::new(&url, options, pool, None, until).await?;
-        smb::enter(&dial, password).await
+        enter(&dial, password).await
     };
-    let smb::Entered { session, tree, ways, medium, reason } = in_all(host, entering).await?;
-    let keeper = rt::spawn(ways.keep(session.clone()));
-    Ok(Joined { session, tree, transport: medium.name(), reason, _keeper: keeper })
+    let Entered { session, tree, keeper, medium, reason } = in_all(host, entering).await?;
+    let keeping = rt::spawn(keeper.keep(session.clone()));
+    Ok(Joined { session, tree, transport: medium.name(), reason, _keeping: keeping })
 }
 
 /// Everything up to a usable server, within [`WHOLE_LIMIT`]; `step` gets the moment at which that limit ends.
@@ -589,298 +542,6 @@ async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
         return Ok(Url { port: default_port::WEFT_SMB, ..url.clone() });
     }
     Ok(url.clone())
-}
-
-/// A TCP port that a log-on or mount uses, and the language it should speak.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    addr: SocketAddr,
-    language: Language,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Language {
-    Smb,
-    Nfs,
-    /// MOUNT on its own port.
-    Mount,
-}
-
-impl Language {
-    fn name(self) -> &'static str {
-        match self {
-            Language::Smb => "SMB",
-            Language::Nfs => "NFS",
-            Language::Mount => "MOUNT",
-        }
-    }
-
-    fn is(self, spoken: &Spoken) -> bool {
-        match self {
-            Language::Smb => *spoken == Spoken::Smb,
-            Language::Nfs => *spoken == Spoken::Nfs,
-            // Weft answers both protocols on one port.
-            Language::Mount => matches!(spoken, Spoken::Rpc | Spoken::Nfs),
-        }
-    }
-}
-
-/// A log-on or mount over a connection to `addr`, with the time limit common to both, because the layers below have
-/// none. A server that answers late or wrongly is probed; so is `mountd` if it is asked over TCP.
-async fn let_in<T>(
-    dial: &Dial<'_>,
-    medium: Medium,
-    addr: SocketAddr,
-    mountd: Option<SocketAddr>,
-    step: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let language = match dial.url.scheme {
-        Scheme::Smb => Language::Smb,
-        Scheme::Nfs => Language::Nfs,
-    };
-    let whom = format!("{} at {}", language.name(), reach::authority(&dial.url.host, addr.port()));
-    // Large futures; a benchmark's threads would otherwise hold several of them on their stacks.
-    let step = Box::pin(step);
-    let served = (medium == Medium::Tcp).then_some(Asked { addr, language });
-    let mountd = mountd.map(|addr| Asked { addr, language: Language::Mount });
-    let ports: Vec<Asked> = served.into_iter().chain(mountd).collect();
-    if ports.is_empty() {
-        return reach::patiently_until(dial.until, LOGON_LIMIT, whom, step).await;
-    }
-    let looked_at = async {
-        let mut step = pin!(reach::within(LOGON_LIMIT.saturating_sub(LOOK_LIMIT), &whom, step));
-        let answered = match rt::timeout(LOOK_AFTER, &mut step).await {
-            Ok(answered) => answered,
-            // Some protocols wait for the remainder of what they take for a long message. A slow server speaks its
-            // protocol correctly.
-            Err(_) => match select(step, Box::pin(other_language(dial.url, &ports))).await {
-                Either::Left((answered, _)) => answered,
-                Either::Right((Some(wrong), _)) => return Err(wrong.into()),
-                Either::Right((None, step)) => step.await,
-            },
-        };
-        match answered {
-            Err(e) => Err(Box::pin(explained(dial.url, &ports, e)).await),
-            done => done,
-        }
-    };
-    reach::patiently_until(dial.until, LOGON_LIMIT, &whom, Box::pin(looked_at)).await
-}
-
-/// The ports that speak another protocol than they should, or misbehave.
-async fn otherwise(ports: &[Asked]) -> impl Iterator<Item = (Asked, Spoken)> {
-    let looks = ports.iter().map(async |asked| {
-        let spoken = rt::timeout(LOOK_LIMIT, probe::probe(asked.addr)).await.ok();
-        spoken.filter(|spoken| !asked.language.is(spoken)).map(|spoken| (*asked, spoken))
-    });
-    join_all(looks).await.into_iter().flatten()
-}
-
-/// What is wrong with a port that speaks another protocol; `None` if no such port is known.
-async fn other_language(url: &Url, ports: &[Asked]) -> Option<String> {
-    let known = |spoken: &Spoken| !matches!(spoken, Spoken::Silent | Spoken::Closes | Spoken::Gone);
-    let mut otherwise = otherwise(ports).await;
-    otherwise.find(|(_, spoken)| known(spoken)).map(|(asked, spoken)| told_of(url, asked, &spoken, ""))
-}
-
-/// Explains why no session or mount came about: if the server did not answer as it should, says what the port speaks.
-async fn explained(url: &Url, ports: &[Asked], failure: Failure) -> Failure {
-    let answered = failure.downcast_ref::<weft_smb::client::Error>().is_some_and(|e| match e {
-        weft_smb::client::Error::Malformed(_) => false,
-        e => !e.is_loss(),
-    }) || failure.downcast_ref::<weft_nfs::client::Error>().is_some_and(|e| {
-        !matches!(
-            e,
-            weft_nfs::client::Error::Channel(_)
-                | weft_nfs::client::Error::Malformed(_)
-                | weft_nfs::client::Error::Late(_)
-        )
-    });
-    if answered {
-        return failure;
-    }
-    let wrong = otherwise(ports).await.next();
-    match wrong {
-        Some((asked, spoken)) => told_of(url, asked, &spoken, &failure.to_string()).into(),
-        None => failure,
-    }
-}
-
-/// The sentence for a port that does not speak what it should, and what to type.
-fn told_of(url: &Url, asked: Asked, spoken: &Spoken, failure: &str) -> String {
-    let (object, share) = (reach::authority(&url.host, asked.addr.port()), escaped(&url.share, ""));
-    let other = asked.language.name();
-    let named = match asked.language {
-        Language::Mount => "name the port of MOUNT as ?mountport=N (weft serve: --mountd-port)".to_owned(),
-        _ => format!("name the port of {other}"),
-    };
-    let found = match spoken {
-        Spoken::Smb if asked.language == Language::Mount => format!("speaks SMB, not {other}; {named}"),
-        Spoken::Smb => {
-            format!("speaks SMB, not {other}; try {}", shell_word(format!("smb://USER@{object}/{share}")))
-        }
-        Spoken::Nfs => {
-            format!("speaks NFS, not {other}; try {}", shell_word(format!("nfs://{object}/{share}")))
-        }
-        Spoken::Rpc => format!(
-            "speaks ONC RPC, but not NFS; name the port of NFS, or this one as {}",
-            match url.scheme {
-                Scheme::Nfs => "?mountport=N",
-                Scheme::Smb => "nfs://HOST:PORT/EXPORT?mountport=N",
-            }
-        ),
-        Spoken::Rdma => format!(
-            "is an RDMA port; name the TCP port of {other} (in a URL, the RDMA port is ?rdmaport={})",
-            asked.addr.port()
-        ),
-        Spoken::Nbd => format!(
-            "speaks NBD, not {other}; connect with an NBD client: {}",
-            ShellCommand::new("nbdinfo").operand(format!("nbd://{object}"))
-        ),
-        Spoken::Other(name) => format!("speaks {name}, not {other}; {named}"),
-        Spoken::Silent => format!(
-            "accepts connections but does not answer; is it the port of {other}, or does the server hang?"
-        ),
-        Spoken::Closes => format!(
-            "accepts connections and closes them without an answer; is it the port of {other}, and may this host use it?"
-        ),
-        Spoken::Gone => format!("no longer accepts connections ({failure})"),
-    };
-    format!("{object} {found}")
-}
-
-/// NFS servers may require a reserved port; SMB servers have passwords.
-fn source_port(scheme: Scheme) -> SourcePort {
-    match scheme {
-        Scheme::Nfs => SourcePort::Reserved,
-        Scheme::Smb => SourcePort::Any,
-    }
-}
-
-impl<'a> Dial<'a> {
-    async fn new(
-        url: &'a Url,
-        options: &'a Connect,
-        pool: &'a Pool,
-        congestion: Option<&'a str>,
-        until: Time,
-    ) -> Result<Dial<'a>, Failure> {
-        let ips = reach::resolve(&url.host).await?;
-        Ok(Dial { url, options, pool, congestion, ips, reached: Cell::new(None), until })
-    }
-
-    /// The possible addresses of a port of the server.
-    fn addresses(&self, port: u16) -> Vec<SocketAddr> {
-        let reached = self.reached.get();
-        let others = self.ips.iter().copied().filter(|ip| Some(*ip) != reached);
-        reached.into_iter().chain(others).map(|ip| SocketAddr::new(ip, port)).collect()
-    }
-
-    /// Total time limit for all addresses: each has its own limit and starts a little after the one before.
-    fn of_all(&self, one: Duration) -> Duration {
-        let others = u32::try_from(self.ips.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        one + reach::STAGGER.saturating_mul(others) + CONNECT_SLACK
-    }
-
-    /// Connects to a port of the server at any of its addresses.
-    async fn tcp(&self, port: u16) -> Result<(SocketAddr, Stream), Failure> {
-        let host = &self.url.host;
-        let connecting = async {
-            let (congestion, source) = (self.congestion, source_port(self.url.scheme));
-            let connect = async |addr| Stream::connect_from(addr, CONNECT_LIMIT, congestion, source).await;
-            match reach::first(&self.addresses(port), connect).await {
-                Ok(reached) => Ok(reached),
-                Err(failed) => {
-                    let refused = failed.iter().any(|(_, e)| e.kind() == io::ErrorKind::ConnectionRefused);
-                    let advice = match refused {
-                        true if self.url.scheme == Scheme::Nfs && port == self.url.port => {
-                            "is the server running, and does it serve NFS at this port (weft serve: --nfs-port)?"
-                        }
-                        true => "is the server running, and is this its port?",
-                        false => "is the address right, and does a firewall allow this port?",
-                    };
-                    Err(format!("{}; {advice}", reach::told(host, port, &failed)).into())
-                }
-            }
-        };
-        let limit = self.of_all(CONNECT_LIMIT);
-        let whom = reach::authority(host, port);
-        let (addr, stream) = reach::patiently_until(self.until, limit, whom, connecting).await?;
-        self.reached.set(Some(addr.ip()));
-        Ok((addr, stream))
-    }
-
-    /// Connects by RDMA to any of the server's addresses with `connect`.
-    async fn rdma<T, E: std::fmt::Display>(
-        &self,
-        what: &str,
-        port: u16,
-        connect: impl AsyncFn(SocketAddr) -> Result<T, E>,
-    ) -> Result<(SocketAddr, T), Failure> {
-        let connecting = async {
-            let connected = reach::first(&self.addresses(port), connect).await;
-            connected
-                .map_err(|failed| format!("{what}: {}", reach::told(&self.url.host, port, &failed)).into())
-        };
-        let limit = self.of_all(RDMA_LIMIT);
-        let (addr, connected) = reach::patiently_until(self.until, limit, what, connecting).await?;
-        self.reached.set(Some(addr.ip()));
-        Ok((addr, connected))
-    }
-
-    /// The provider of an RDMA medium; `None` for TCP.
-    fn provider(&self, medium: Medium) -> Result<Option<Box<dyn Provider>>, Failure> {
-        Ok(match medium {
-            Medium::Tcp => None,
-            Medium::Iwarp => {
-                let (source, crc) = (source_port(self.url.scheme), !self.options.no_crc);
-                Some(providers::iwarp_from(source, self.pool, crc, self.congestion))
-            }
-            // Its sockets are named by port alone: a port of another host's server may be a local server's socket.
-            Medium::Shm if !self.is_here() => {
-                let host = &self.url.host;
-                return Err(format!(
-                    "shared memory reaches only servers on this host, and {host} is another host; omit --transport, or choose iwarp or tcp"
-                )
-                .into());
-            }
-            Medium::Shm => Some(providers::shm_provider(self.pool)),
-            Medium::Rnic => Some(providers::rnic_provider(self.pool)),
-        })
-    }
-
-    /// Whether the server's address belongs to this host.
-    fn is_here(&self) -> bool {
-        match self.reached.get() {
-            Some(ip) => reach::is_local(ip),
-            None => self.ips.iter().copied().any(reach::is_local),
-        }
-    }
-
-    /// The transports to try in order, each with the reason to show if it works.
-    fn choices(&self, announced: impl Fn(Medium) -> bool) -> Vec<(Medium, &'static str)> {
-        match self.options.transport {
-            Transport::Tcp => vec![(Medium::Tcp, "TCP, as requested")],
-            Transport::Iwarp => vec![(Medium::Iwarp, "iWARP, as requested")],
-            Transport::Shm => vec![(Medium::Shm, "shared memory, as requested")],
-            Transport::Rnic => vec![(Medium::Rnic, "an RDMA device, as requested")],
-            Transport::Auto => {
-                let mut choices = Vec::new();
-                if announced(Medium::Shm) {
-                    choices.push((Medium::Shm, "the server is on this host"));
-                }
-                if announced(Medium::Rnic) && rnic::devices().is_ok() {
-                    choices.push((Medium::Rnic, "both sides have an RDMA device"));
-                }
-                if announced(Medium::Iwarp) {
-                    choices.push((Medium::Iwarp, "the server announces RDMA"));
-                }
-                choices
-                    .push((Medium::Tcp, "no RDMA: the server does not announce it, or it was not reachable"));
-                choices
-            }
-        }
-    }
 }
 
 #[cfg(test)]

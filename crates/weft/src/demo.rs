@@ -21,7 +21,7 @@ use crate::args::{Connect, Demo, Transport};
 use crate::bench::Measured;
 use crate::child::Service;
 use crate::connect::Remote;
-use crate::fault::none_has;
+use crate::misuse::none_has;
 use crate::out::Console;
 use crate::rdma::pin;
 use crate::signals::{stop_on_signals, unless_stopped};

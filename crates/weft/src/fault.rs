@@ -8,43 +8,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use weft_load::job::JobError;
-use weft_load::loaders::LoaderError;
-use weft_store::volume::Error as VolumeError;
-
 use crate::Failure;
-use crate::config::{BadFile, ConfigError};
 use crate::out::ShellCommand;
-use crate::url::UrlError;
-
-/// A command line that can never be carried out as written: the exit status is the one for lines that clap refuses.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Misuse(String);
-
-impl Misuse {
-    pub(crate) fn new(sentence: impl Into<String>) -> Misuse {
-        Misuse(sentence.into())
-    }
-}
-
-/// Refuses `--only TEXT`: `what` (a point, a line) has no such text in its name.
-pub(crate) fn none_has(only: &str, what: &str) -> Misuse {
-    Misuse::new(format!("--only {only:?}: no {what} has this text in its name"))
-}
-
-/// The exit status of a command that failed.
-pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
-    let of_loads = failure.is::<JobError>() || failure.is::<LoaderError>();
-    let of_volumes = failure.downcast_ref::<VolumeError>();
-    let is_of_volumes = matches!(of_volumes, Some(VolumeError::Name(_) | VolumeError::ImpossibleSize(_)));
-    let is_of_config = failure.downcast_ref::<ConfigError>().is_some_and(ConfigError::is_misuse)
-        || failure.downcast_ref::<BadFile>().is_some_and(BadFile::is_misuse);
-    match of_loads || is_of_volumes || failure.is::<Misuse>() || failure.is::<UrlError>() || is_of_config {
-        true => 2,
-        false => 1,
-    }
-}
 
 /// Why a copy failed.
 #[derive(Debug)]
@@ -113,25 +78,6 @@ impl From<&'static str> for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_command_line_that_is_wrong_has_the_status_of_what_clap_refuses() {
-        use crate::url::Url;
-        for text in
-            ["smb://a@h:99999/s/f", "nfs://h/s/f?vers=5", "", "http://h/f", "smb://a@h", "smb://a@h/s"]
-        {
-            assert_eq!(status_of(&*Url::of_file(text).unwrap_err()), 2, "{text}");
-        }
-        for (from, to) in [("a", "b"), ("", "smb://a@h/s/f"), ("smb://a@h/s/f", "")] {
-            let refused = crate::copy::Direction::of(from, to).err().unwrap();
-            assert_eq!(status_of(&*refused), 2, "{refused}");
-        }
-        for refused in [VolumeError::Name("a/b".into()), VolumeError::ImpossibleSize("1000 bytes".into())] {
-            assert_eq!(status_of(&refused), 2, "{refused}");
-        }
-        assert_eq!(status_of(&VolumeError::NotFound("vol1".into())), 1);
-        assert_eq!(status_of(&*Failure::from("the disk is full")), 1);
-    }
 
     #[test]
     fn the_end_that_failed_is_named_and_the_other_is_not() {

@@ -23,7 +23,7 @@ pub(crate) use self::source::Source;
 
 use crate::Failure;
 use crate::fault::Fault;
-use crate::out::{ShellCommand, path_name};
+use crate::out::{STANDARD, ShellCommand, path_name};
 use crate::when::When;
 
 /// Longest chain of symbolic links: Linux's limit.
@@ -32,14 +32,6 @@ const MAX_LINKS: usize = 40;
 const MAX_XATTR_BYTES: usize = 64 << 10;
 /// Attributes that certify the old content: like a write, a replacement drops them, and the set-id bits.
 const OF_CONTENT: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
-/// The name of standard input and output.
-pub(crate) const STANDARD: &str = "-";
-
-/// Whether a command's output file is standard output, so that nothing else may be printed there.
-pub(crate) fn is_standard_output(path: &Path) -> bool {
-    path == Path::new(STANDARD) || path == Path::new("/dev/stdout")
-}
-
 /// Where a command writes.
 #[derive(Debug)]
 pub(crate) enum Destination {

@@ -21,7 +21,7 @@ use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 
 /// Warnings and errors that one place may log in a burst.
 const BURST: u32 = 100;
@@ -253,7 +253,7 @@ mod tests {
             let refused = filter(text).err().unwrap_or_else(|| panic!("{text} is accepted")).to_string();
             assert!(refused.starts_with(&format!("WEFT_LOG: {directive:?} ")), "{refused}");
             assert!(refused.contains("WEFT_LOG=debug"), "{refused}");
-            assert_eq!(crate::fault::status_of(&filter(text).unwrap_err()), 2);
+            assert_eq!(crate::exit_status::status_of(&filter(text).unwrap_err()), 2);
         }
     }
 

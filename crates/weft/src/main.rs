@@ -13,13 +13,16 @@ mod bench;
 mod cat;
 mod child;
 mod compare;
+mod completions;
 mod config;
 mod config_command;
 mod connect;
 mod copy;
 mod default_port;
 mod demo;
+mod direction;
 mod doctor;
+mod exit_status;
 mod exports;
 mod fault;
 mod host;
@@ -28,22 +31,29 @@ mod listen;
 mod local;
 mod logging;
 mod man;
+mod misuse;
 mod partial;
 mod password;
 mod providers;
 mod rdma;
 mod ready;
+mod reload;
 mod replica;
 mod serve;
+mod share_command;
 mod shares;
 mod show;
 mod signals;
+mod size;
 mod stat;
+mod state_dir;
+mod state_of_command;
 mod status;
 mod sync;
 mod transfer;
 mod unknown;
 mod url;
+mod users;
 mod volume;
 mod watch;
 mod when;
@@ -67,7 +77,7 @@ fn main() -> ExitCode {
     });
     if let Err(e) = logging::start(args.verbose, args.command.serves()) {
         note!("weft: {e}");
-        return ExitCode::from(fault::status_of(&e));
+        return ExitCode::from(exit_status::status_of(&e));
     }
     out::remember_state_dir(args.command.state_dir());
     if args.end_with_reader {
@@ -80,6 +90,10 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),
         Command::Replica(args) => replica::run(*args),
+        Command::Reload(args) => reload::run(args),
+        Command::Share(args) => share_command::run(args),
+        Command::User(args) => users::user(args),
+        Command::Group(args) => users::group(args),
         Command::Status(args) => status::run(args),
         Command::Cp(args) => copy::run(args),
         Command::Ls(args) => list::run(args),
@@ -92,6 +106,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Config(args) => config_command::run(args),
         Command::Man(args) => man::run(args),
+        Command::Completions(args) => completions::run(args),
         Command::Rdma(args) => rdma::run(args),
     };
     signals::end(match outcome {
@@ -113,7 +128,7 @@ fn main() -> ExitCode {
             if let Some(advice) = out::state_dir_advice(&error.to_string()) {
                 note!("  {advice}");
             }
-            ExitCode::from(fault::status_of(&*error))
+            ExitCode::from(exit_status::status_of(&*error))
         }
     })
 }

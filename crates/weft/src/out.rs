@@ -17,8 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::fault::Misuse;
-use crate::local::{STANDARD, is_standard_output};
+use crate::misuse::Misuse;
 
 /// The state directory that the command line names.
 static STATE_DIR: OnceLock<PathBuf> = OnceLock::new();
@@ -130,6 +129,14 @@ fn told<T>(written: io::Result<T>) -> io::Result<T> {
             CLOSED.store(true, Ordering::Relaxed);
         }
     })
+}
+
+/// The name of standard input and output.
+pub(crate) const STANDARD: &str = "-";
+
+/// Whether a command's output file is standard output, so that nothing else may be printed there.
+pub(crate) fn is_standard_output(path: &Path) -> bool {
+    path == Path::new(STANDARD) || path == Path::new("/dev/stdout")
 }
 
 /// Where a command prints its messages: standard output, or standard error if standard output carries one of its

@@ -61,6 +61,32 @@ pub(crate) fn for_server(user: &str) -> io::Result<Password> {
     Ok(Password { text: make_up()?, made_up: true })
 }
 
+/// A new password for a user: from the environment, or typed twice on the terminal.
+pub(crate) fn new_for(user: &str) -> io::Result<Password> {
+    if let Some(text) = from_environment() {
+        return Ok(Password { text, made_up: false });
+    }
+    if !io::stdin().is_terminal() {
+        return Err(io::Error::other(format!(
+            "no password for {user}: run the command on a terminal, set {VARIABLE}, or give --generate"
+        )));
+    }
+    let text = ask(&io::stdin(), &format!("New password for {user}: "))?;
+    if text.is_empty() {
+        return Err(io::Error::other("the password is empty: give --generate to have one made"));
+    }
+    let again = ask(&io::stdin(), "The same again: ")?;
+    if text != again {
+        return Err(io::Error::other("the two passwords differ: nothing was changed"));
+    }
+    Ok(Password { text, made_up: false })
+}
+
+/// A password that was generated.
+pub(crate) fn generated() -> io::Result<Password> {
+    Ok(Password { text: make_up()?, made_up: true })
+}
+
 /// The password for logging on to a server: from the environment or the terminal.
 pub(crate) fn for_client(user: &str, host: &str) -> io::Result<Zeroizing<String>> {
     if let Some(text) = from_environment() {

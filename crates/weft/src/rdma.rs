@@ -14,7 +14,7 @@ use weft_machine::rt;
 
 use crate::Failure;
 use crate::args::{Core, Perf, Rdma};
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 
 /// Runs the command.
 pub(crate) fn run(args: Rdma) -> Result<ExitCode, Failure> {

@@ -116,7 +116,7 @@ impl From<&Described> for ReadyShare {
             name: share.name.to_string(),
             kind: share.vfs.kind(),
             source: described.source.clone(),
-            by_nfs: !share.rules.encrypted,
+            by_nfs: share.rules.withheld_from_nfs().is_none(),
         }
     }
 }

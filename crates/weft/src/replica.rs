@@ -17,11 +17,12 @@ use crate::Failure;
 use crate::admin::replica::{Command, Create, Group, Reply};
 use crate::admin::{Request, Server};
 use crate::args::{Keep, Other, Replica, ReplicaCommand, ReplicaCreate, ReplicaMode, ReplicaStatus};
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::out;
 use crate::password;
 use crate::serve::replica::config::{Address, Password};
 use crate::serve::replica::{Misfit, few_and_distinct};
+use crate::state_of_command::state_of_command;
 use crate::status;
 
 /// Time limit for a command that waits for the other side.
@@ -31,7 +32,7 @@ const VERIFY_PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Runs the command.
 pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
-    let state = status::state_dir(args.state_dir.as_deref())?;
+    let state = state_of_command(args.state_dir.as_deref())?;
     let (state, pid) = (state.as_path(), args.pid);
     let command = match args.command {
         ReplicaCommand::Status(args) => return show(state, pid, &args),

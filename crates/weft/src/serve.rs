@@ -7,19 +7,22 @@ mod durable;
 pub(crate) mod error;
 mod files;
 mod interfaces;
+mod log_ons;
 mod names;
 mod nbd;
 mod neighbours;
 mod ports;
 mod registration;
+mod reload;
 pub(crate) mod replica;
 mod rpc;
+mod service;
 mod start;
 mod state_dir;
 mod status;
 mod volumes;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,8 +30,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weft_machine::rt::{self, Cores, CoresOptions};
-use weft_smb::auth::Secret;
 
+use self::log_ons::LogOns;
 use self::start::{Services, Start};
 use crate::Failure;
 use crate::addresses;
@@ -37,23 +40,22 @@ use crate::config;
 use crate::config_command;
 use crate::listen::{self, Stop};
 use crate::out;
-use crate::password;
 use crate::shares;
-use crate::signals::Signals;
+use crate::signals::{Asked, Signals};
 
 /// How long requests in flight may take to finish after a signal.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
-    let signals = Signals::catch()?;
+    let mut signals = Signals::catch()?;
     // Before anything fails for lack of descriptors.
     listen::quota::raise_descriptors()?;
     if let Some(bytes) = crate::signals::longest_file() {
         tracing::warn!("`ulimit -f` limits files to {bytes} bytes: writes past that fail");
     }
     let json = args.json;
-    let config = config_command::requested(args)?;
+    let config = config_command::requested(args.clone())?;
     if let Some(file) = config.sources.file() {
         tracing::info!("configuration: {}", out::path_name(file));
         // Commands that the user is told to type must name it.
@@ -61,23 +63,25 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     }
     let plan = config.check()?;
     let shares = shares::open(&plan.shares)?;
-    // Until the process ends.
-    let _marks = neighbours::mark(&shares);
-    let password = match plan.serves_files() {
-        true => Some(password::for_server(plan.user())?),
+    let marks = Some(neighbours::mark(&shares));
+    let log_ons = match plan.serves_files() {
+        true => Some(Arc::new(LogOns::of(&plan)?)),
         false => None,
     };
+    let password = log_ons.as_ref().and_then(|log_ons| log_ons.password());
     let cores = Arc::new(start_cores(&plan.config().limits)?);
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
     let replicates = plan.config().replication.enabled;
     let start = Start {
-        secret: password.as_ref().map(|password| Secret::password(&password.text)),
-        password: password.as_ref().filter(|_| replicates).map(|password| password.text.clone()),
+        own: log_ons.as_ref().filter(|_| replicates).and_then(|log_ons| log_ons.own()),
+        log_ons: log_ons.clone(),
         plan,
         shares,
         cores: cores.clone(),
         connections: connections.clone(),
         stop: stop.clone(),
+        args,
+        marks,
     };
 
     // Everything is bound on core 0: sockets belong to the core that accepts on them.
@@ -86,10 +90,10 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // The receiver waits for exactly this.
         let _ = report.send(start.start().await);
     });
-    let Services { ready, files, nbd, replicas, _admin, _volumes, _registration } =
+    let Services { ready, files, nbd, replicas, reload, _admin, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
     // Also with --json: nobody could log on otherwise.
-    if let Some(password) = password.as_ref().filter(|password| password.made_up) {
+    if let Some(password) = password.filter(|password| password.made_up) {
         note!("password of {}: {}", ready.user, *password.text);
     }
     if !json {
@@ -98,12 +102,26 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
             ready.how_to(&addresses::in_hints(ready.listen, &interfaces::found()))
         ));
     }
-    drop(password);
     let mut stdout = std::io::stdout();
     let told = writeln!(stdout, "{}", ready.line(json)).and_then(|()| stdout.flush());
     told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;
 
-    signals.wait()?;
+    service::watch(cores.clone())?;
+    let status = format!("shares: {}, volumes: {}", ready.shares.len(), ready.volumes.len());
+    service::ready(&status);
+    // Without a file, or at a terminal that is gone, SIGHUP asks for the end.
+    let reloads = reload.has_file() && !std::io::stdin().is_terminal();
+    while signals.wait()? == Asked::HangUp && reloads {
+        service::reloading();
+        let (reload, status) = (reload.clone(), status.clone());
+        cores.run(0, move || async move {
+            if let Err(e) = reload.run().await {
+                tracing::error!("the configuration is not read again, and nothing has changed: {e}");
+            }
+            service::ready(&status);
+        });
+    }
+    service::stopping();
     tracing::info!("draining: no new connections, requests in flight are answered");
     stop.stop();
     if let Some(files) = &files {

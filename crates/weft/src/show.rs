@@ -12,9 +12,9 @@ use weft_load::result::Report;
 
 use crate::Failure;
 use crate::args::Show;
-use crate::fault::Misuse;
-use crate::local::{Destination, is_standard_output};
-use crate::out::Console;
+use crate::local::Destination;
+use crate::misuse::Misuse;
+use crate::out::{Console, is_standard_output};
 
 /// Runs the command.
 pub(crate) fn run(args: Show) -> Result<ExitCode, Failure> {

@@ -7,20 +7,23 @@ pub(crate) mod advice;
 mod page;
 mod print;
 mod screen;
+mod traffic;
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::traffic::Traffic;
 use crate::Failure;
 use crate::admin::replica::Group;
 use crate::admin::{self, Request, Server};
 use crate::args;
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::out::path_name;
+use crate::state_of_command::state_of_command;
 
 /// One running server.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -156,57 +159,6 @@ pub(crate) struct Session {
     pub age_seconds: u64,
 }
 
-/// Bytes and operations, as seen by the server.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traffic {
-    /// RDMA Writes to the client, for its READs.
-    pub rdma_written_bytes: u64,
-    /// Number of RDMA Writes.
-    pub rdma_writes: u64,
-    /// RDMA Reads from the client, for its WRITEs.
-    pub rdma_read_bytes: u64,
-    /// Number of RDMA Reads.
-    pub rdma_reads: u64,
-    /// Bytes that the client itself moved by RDMA, in both directions.
-    pub rdma_by_client_bytes: u64,
-    /// Bytes in messages (RDMA Sends, or frames on TCP) to the client.
-    pub sent_bytes: u64,
-    /// Number of messages.
-    pub sent: u64,
-    /// Bytes in messages from the client.
-    pub received_bytes: u64,
-    /// Number of messages.
-    pub received: u64,
-}
-
-impl From<weft_rdma::Traffic> for Traffic {
-    fn from(moved: weft_rdma::Traffic) -> Traffic {
-        Traffic {
-            rdma_written_bytes: moved.written.0,
-            rdma_writes: moved.written.1,
-            rdma_read_bytes: moved.read.0,
-            rdma_reads: moved.read.1,
-            rdma_by_client_bytes: moved.placed.0 + moved.served.0,
-            sent_bytes: moved.sent.0,
-            sent: moved.sent.1,
-            received_bytes: moved.received.0,
-            received: moved.received.1,
-        }
-    }
-}
-
-impl Traffic {
-    /// Bytes moved by RDMA Read and Write.
-    pub(crate) fn rdma_bytes(&self) -> u64 {
-        self.rdma_written_bytes + self.rdma_read_bytes + self.rdma_by_client_bytes
-    }
-
-    /// Bytes in messages.
-    pub(crate) fn inline_bytes(&self) -> u64 {
-        self.sent_bytes + self.received_bytes
-    }
-}
-
 /// NBD's counters of a connection.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 pub(crate) struct Nbd {
@@ -268,7 +220,7 @@ pub(crate) struct Advice {
 
 /// Runs the command.
 pub(crate) fn run(args: args::Status) -> Result<ExitCode, Failure> {
-    let state = state_dir(args.state_dir.as_deref())?;
+    let state = state_of_command(args.state_dir.as_deref())?;
     let mut out = crate::out::Stdout;
     let every = Duration::from_secs(args.every);
     if args.watch && !args.json && std::io::stdout().is_terminal() {
@@ -298,16 +250,6 @@ pub(crate) fn run(args: args::Status) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(every);
-    }
-}
-
-/// The named state directory, or this user's.
-pub(crate) fn state_dir(named: Option<&Path>) -> Result<PathBuf, Failure> {
-    match named {
-        Some(dir) => Ok(dir.to_owned()),
-        None => crate::volume::state_of_user().ok_or_else(|| {
-            "neither XDG_STATE_HOME nor HOME is set: give the server's --state-dir DIR".into()
-        }),
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::args::default_user;
 use crate::default_port;
-use crate::fault::Misuse;
 use crate::host::{in_brackets, is_ipv6};
+use crate::misuse::Misuse;
 use crate::out::{ShellCommand, shell_word};
 
 /// The protocol of a URL.

@@ -2,7 +2,7 @@
 //! serves them, and `store::volume` knows their layout.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,9 +15,11 @@ use weft_store::volume::{Create, Error, Listed, RecordedVolume, Storage, Volumes
 use crate::Failure;
 use crate::admin::{self, Request, Unanswered};
 use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize, within_memory};
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::out::ShellCommand;
-use crate::serve::replica::config::{self, InGroup};
+use crate::serve::replica::membership::{self, InGroup};
+use crate::size::human;
+use crate::state_of_command::state_of_command;
 
 /// Runs the command.
 pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
@@ -93,7 +95,7 @@ fn resize(volumes: &Volumes, args: &VolumeResize) -> Result<(), Failure> {
 /// The group that contains a volume, according to replication's files. Groups of older versions are not recorded in
 /// volumes.
 fn group_of(volumes: &Volumes, name: &str) -> Result<Option<InGroup>, Failure> {
-    Ok(config::group_of(volumes.dir().parent().unwrap_or(volumes.dir()), name)?)
+    Ok(membership::group_of(volumes.dir().parent().unwrap_or(volumes.dir()), name)?)
 }
 
 /// Refuses changes to a volume in a group that the group would not notice: it would take the rest for the volume's
@@ -147,26 +149,7 @@ fn grow(volumes: &Volumes, args: &VolumeResize) -> Result<u64, Failure> {
 
 /// The volumes of this user, or of the named directory.
 pub(crate) fn remembered(state_dir: Option<&Path>) -> Result<Volumes, Failure> {
-    let state = match state_dir {
-        Some(dir) => dir.to_owned(),
-        None => state_of_user().ok_or(
-            "neither XDG_STATE_HOME nor HOME is set, so the state directory is unknown: use --state-dir DIR",
-        )?,
-    };
-    Ok(Volumes::at(state.join("volumes")))
-}
-
-/// The default state directory of this user's programs.
-pub(crate) fn state_of_user() -> Option<PathBuf> {
-    default_state_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
-}
-
-/// A relative path is ignored (XDG Base Directory Specification).
-fn default_state_dir(xdg: Option<std::ffi::OsString>, home: Option<std::ffi::OsString>) -> Option<PathBuf> {
-    let absolute =
-        |path: Option<std::ffi::OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute(xdg).or_else(|| absolute(home).map(|home| home.join(".local/state")))?;
-    Some(state.join("weft"))
+    Ok(Volumes::at(state_of_command(state_dir)?.join("volumes")))
 }
 
 /// Refuses a size that a volume in memory cannot have on this host.
@@ -268,38 +251,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// "10 GiB", "1.5 MiB", "513 B": binary units, with one decimal if it is significant.
-pub(crate) fn human(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let unit = (bytes.max(1).ilog2() / 10) as usize;
-    let value = bytes as f64 / (1_u64 << (10 * unit)) as f64;
-    match units[unit] {
-        "B" => format!("{bytes} B"),
-        name if value.fract() < 0.05 || value >= 100.0 => format!("{value:.0} {name}"),
-        name => format!("{value:.1} {name}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_read_as_people_write_them() {
-        let said = [0, 513, 1024, 1536, 10 << 30, (1 << 40) + (1 << 39), u64::MAX].map(human);
-        assert_eq!(said, ["0 B", "513 B", "1 KiB", "1.5 KiB", "10 GiB", "1.5 TiB", "16 EiB"]);
-    }
-
-    #[test]
-    fn the_state_directory_is_that_of_xdg() {
-        let dir = |xdg: Option<&str>, home: Option<&str>| {
-            default_state_dir(xdg.map(Into::into), home.map(Into::into)).map(|dir| dir.display().to_string())
-        };
-        assert_eq!(dir(Some("/x"), Some("/home/a")).as_deref(), Some("/x/weft"));
-        assert_eq!(dir(None, Some("/home/a")).as_deref(), Some("/home/a/.local/state/weft"));
-        assert_eq!(dir(Some("relative"), Some("/home/a")).as_deref(), Some("/home/a/.local/state/weft"));
-        assert_eq!(dir(None, None), None);
-    }
 
     /// Runs `weft volume` with these words, in this state directory.
     fn command(state: &str, words: &[&str]) -> Result<(), String> {

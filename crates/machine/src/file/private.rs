@@ -4,14 +4,14 @@
 //! The caller chooses the place.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// The permission bits of other users.
 const OTHERS: u32 = 0o077;
 /// Prefixes of the names in a state directory.
-const NAMES: [&str; 6] = ["run", "nfs-", "smb-", "volumes", "replica", "snapshots"];
+const NAMES: [&str; 7] = ["run", "nfs-", "smb-", "users", "volumes", "replica", "snapshots"];
 
 /// Creates a state directory if missing, closed to other users (0700). A directory that an earlier version left open is
 /// closed; one in which another user keeps files is not changed, and a warning is logged.
@@ -62,6 +62,59 @@ pub fn file(path: &Path) -> io::Result<File> {
         tracing::info!("{} was open to other users; it is closed now (0600)", path.display());
     }
     Ok(file)
+}
+
+/// The content of a file, or `None` if there is none. One that an earlier program left open to other users is closed.
+///
+/// # Errors
+/// It cannot be read, it is longer than `most` bytes, it is no regular file, or another user, who is not root, can
+/// change it.
+pub fn read(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
+    // A FIFO does not block.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    let file = match options.open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let own = found.uid() == rustix::process::geteuid().as_raw();
+    if !own && found.uid() != 0 {
+        let text = format!("it belongs to user {}, who could change it: chown it", found.uid());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    if found.mode() & OTHERS != 0 && own {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        tracing::warn!("{} was open to other users; it is closed now (0600)", path.display());
+    }
+    let mut content = Vec::new();
+    (&file).take(most as u64 + 1).read_to_end(&mut content)?;
+    if content.len() > most {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {most} bytes")));
+    }
+    Ok(Some(content))
+}
+
+/// Replaces a file's content, closed to other users (0600). After a crash or a full disk it has the old content or the
+/// new one.
+///
+/// # Errors
+/// The content was not replaced, or it is not known to be durable.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let draft = path.with_added_extension(format!("new-{}", std::process::id()));
+    let replaced = write_whole(&draft, content).and_then(|()| std::fs::rename(&draft, path));
+    if let Err(e) = replaced {
+        // The first error is the one to report; a draft that stays is replaced by the next one of this process.
+        let _ = std::fs::remove_file(&draft);
+        return Err(e);
+    }
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 /// The content of a file that is created once: the existing content, or else what `make` returns. A reader of the file
@@ -146,6 +199,23 @@ mod tests {
         std::fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
         folder(&state).unwrap();
         assert_eq!(mode(&state), 0o755, "somebody keeps something else in it");
+    }
+
+    #[test]
+    fn what_is_replaced_is_whole_and_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users.toml");
+        assert_eq!(read(&path, 10).unwrap(), None);
+        replace(&path, b"first").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(read(&path, 5).unwrap().unwrap(), b"first");
+        assert_eq!(mode(&path), 0o600);
+        replace(&path, b"second").unwrap();
+        assert_eq!(read(&path, 6).unwrap().unwrap(), b"second");
+        assert_eq!(read(&path, 5).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+        assert!(replace(&dir.path().join("missing/users.toml"), b"").is_err());
+        assert!(read(dir.path(), 10).is_err());
     }
 
     #[test]

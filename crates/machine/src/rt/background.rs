@@ -13,9 +13,9 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
+use std::mem;
 use std::rc::Rc;
-use std::task::Context;
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 use super::turn::{self, TURN_TICKS};
 
@@ -72,7 +72,7 @@ impl Place {
 fn ran(state: &Cell<State>) {
     let before = state.get();
     if before == State::Runs {
-        QUEUE.with(|queue| queue.used.set(turn::lasts().min(MOST_USED_TICKS)));
+        QUEUE.with_borrow_mut(|queue| queue.used = turn::lasts().min(MOST_USED_TICKS));
     }
     state.set(match (turn::is_spent(), before) {
         (false, _) => State::Foreground,
@@ -93,7 +93,7 @@ fn wait_or_run(state: &Rc<Cell<State>>, cx: &Context<'_>) -> Option<u64> {
         State::Spent => {
             state.set(State::Waits);
             let waiting = Waiting { state: state.clone(), waker: cx.waker().clone() };
-            QUEUE.with(|queue| queue.waiting.borrow_mut().push_back(waiting));
+            QUEUE.with_borrow_mut(|queue| queue.waiting.push_back(waiting));
             None
         }
     }
@@ -114,94 +114,84 @@ impl Waiting {
 /// The background of a loop.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: RefCell<VecDeque<Waiting>>,
+    waiting: VecDeque<Waiting>,
     /// The task that was woken to run.
-    granted: RefCell<Option<Waiting>>,
+    granted: Option<Waiting>,
     /// Polls of tasks of this thread when the loop last asked.
-    polls: Cell<u64>,
+    polls: u64,
     /// How long the task that was granted last ran, in ticks.
-    used: Cell<u64>,
+    used: u64,
     /// When it was seen to have run.
-    ran: Cell<u64>,
+    ran: u64,
     /// The same of tasks that are not in the background.
-    others_ran: Cell<u64>,
+    others_ran: u64,
     /// Whether nobody waited when the loop last asked.
-    was_empty: Cell<bool>,
+    was_empty: bool,
 }
 
 thread_local! {
-    static QUEUE: Queue = Queue::default();
+    static QUEUE: RefCell<Queue> = RefCell::default();
 }
 
 impl Queue {
-    fn offer(&self, polls: u64) -> bool {
-        let mut granted = self.granted.borrow_mut();
-        let mut waiting = self.waiting.borrow_mut();
-        if granted.is_none() && waiting.is_empty() {
-            self.polls.set(polls);
-            self.was_empty.set(true);
+    fn offer(&mut self, polls: u64) -> bool {
+        let mut others = polls.wrapping_sub(self.polls);
+        self.polls = polls;
+        let is_empty = self.is_empty();
+        let was_empty = mem::replace(&mut self.was_empty, is_empty);
+        if is_empty {
             return false;
         }
         let now = turn::ticks();
-        let mut others = polls.wrapping_sub(self.polls.replace(polls));
-        if let Some(task) = &*granted {
+        if let Some(task) = &self.granted {
             if matches!(task.state.get(), State::Granted(_)) && task.is_alive() {
                 return true;
             }
             others = others.saturating_sub(1);
-            self.ran.set(now);
-            *granted = None;
+            self.ran = now;
+            self.granted = None;
         }
-        let was_empty = self.was_empty.replace(false);
         if others > 0 || was_empty {
-            self.others_ran.set(now);
+            self.others_ran = now;
             // A processor whose counter is behind ends the wait.
-            let theirs = now.checked_sub(self.ran.get());
-            if theirs.is_some_and(|ticks| ticks < SHARE * self.used.get()) {
-                return !waiting.is_empty();
+            let theirs = now.checked_sub(self.ran);
+            if theirs.is_some_and(|ticks| ticks < SHARE * self.used) {
+                return !self.waiting.is_empty();
             }
         }
         let next = loop {
-            match waiting.pop_front() {
+            match self.waiting.pop_front() {
                 None => return false,
                 Some(task) if task.is_alive() => break task,
                 Some(_) => {}
             }
         };
-        let quiet = now.saturating_sub(self.others_ran.get()) > QUIET_TICKS;
-        let part = TURN_TICKS / (waiting.len() as u64 + 1);
+        let quiet = now.saturating_sub(self.others_ran) > QUIET_TICKS;
+        let part = TURN_TICKS / (self.waiting.len() as u64 + 1);
         next.state.set(State::Granted(if quiet { TURN_TICKS } else { part.max(SHORT_TICKS) }));
-        self.used.set(0);
+        self.used = 0;
         next.waker.wake_by_ref();
-        *granted = Some(next);
+        self.granted = Some(next);
         true
     }
 
     fn is_empty(&self) -> bool {
-        self.granted.borrow().is_none() && self.waiting.borrow().is_empty()
+        self.granted.is_none() && self.waiting.is_empty()
     }
 }
 
 /// Called in each turn of the loop, with the polls of tasks so far: lets a task in the background run if it is its
 /// turn. Returns whether one runs or waits.
 pub(super) fn offer(polls: u64) -> bool {
-    QUEUE.with(|queue| queue.offer(polls))
+    QUEUE.with_borrow_mut(|queue| queue.offer(polls))
 }
 
 /// Whether no task of this thread waits in the background or was granted a turn.
 pub(super) fn is_empty() -> bool {
-    QUEUE.with(Queue::is_empty)
+    QUEUE.with_borrow(Queue::is_empty)
 }
 
 /// A loop begins on this thread, or, with its queue, goes on. Returns the queue of the one before.
 pub(super) fn replace(with: Queue) -> Queue {
-    QUEUE.with(|queue| Queue {
-        waiting: queue.waiting.replace(with.waiting.into_inner()).into(),
-        granted: queue.granted.replace(with.granted.into_inner()).into(),
-        polls: queue.polls.replace(with.polls.get()).into(),
-        used: queue.used.replace(with.used.get()).into(),
-        ran: queue.ran.replace(with.ran.get()).into(),
-        others_ran: queue.others_ran.replace(with.others_ran.get()).into(),
-        was_empty: queue.was_empty.replace(with.was_empty.get()).into(),
-    })
+    QUEUE.replace(with)
 }

@@ -642,8 +642,8 @@ fn who_has_little_to_do_does_not_wait_for_all_who_have_much() {
     on_each_driver(|| async {
         let turns = Rc::new(Cell::new(0));
         let busy: Vec<_> = (0..BUSY).map(|_| spawn_busy(&turns)).collect();
-        // Each shows in a turn that it has much to do.
-        while turns.get() < 2 * BUSY {
+        // Each shows in two turns that it has much to do.
+        while turns.get() < 3 * BUSY {
             yield_now().await;
         }
         let before = turns.get();
@@ -654,6 +654,31 @@ fn who_has_little_to_do_does_not_wait_for_all_who_have_much() {
         })
         .await;
         assert!(turns.get() <= before + ROUNDS + 2, "{} turns", turns.get() - before);
+        drop(busy);
+    });
+}
+
+/// The host may have taken the processor during the turn.
+#[test]
+fn who_used_up_one_turn_does_not_wait_behind_all_who_have_much_to_do() {
+    const BUSY: usize = 10;
+    on_each_driver(|| async {
+        let turns = Rc::new(Cell::new(0));
+        let busy: Vec<_> = (0..BUSY).map(|_| spawn_busy(&turns)).collect();
+        while turns.get() < 3 * BUSY {
+            yield_now().await;
+        }
+        let counted = turns.clone();
+        let waited = spawn(async move {
+            while !turn_is_over() {
+                std::hint::spin_loop();
+            }
+            let before = counted.get();
+            yield_now().await;
+            counted.get() - before
+        })
+        .await;
+        assert!(waited < BUSY / 2, "{waited} turns");
         drop(busy);
     });
 }

@@ -6,7 +6,7 @@
 //! listing. The state is the clock of each thread's turn. A single system call is not bounded; one that may take long
 //! runs on a worker.
 //!
-//! A task whose turn is over gets its next one in the background, see [`super::background`].
+//! A task that uses up two turns in a row gets its next one in the background, see [`super::background`].
 //!
 //! A check reads the processor's time-stamp counter and compares. In a simulation turns do not end, because its time
 //! stands still while a task runs; [`crate::sim::Sim::short_turns`] ends one at every second check.
@@ -136,7 +136,7 @@ impl TurnClock {
 }
 
 /// Whether the running task has run for so long that it must let others run. It stays over until the task is polled
-/// again.
+/// again. A task that is told so in two turns in a row waits in the background for the next one.
 #[inline]
 pub fn turn_is_over() -> bool {
     TURN.with(TurnClock::is_over)

@@ -138,7 +138,8 @@ impl Caller {
         Error::Access
     }
 
-    fn check_writable(&self, wanted: u32) -> Result<(), Error> {
+    /// Refuses changes of a share that is read-only for this caller.
+    pub fn check_writable(&self, wanted: u32) -> Result<(), Error> {
         if self.read_only && wanted & WRITE != 0 { Err(Error::ReadOnly) } else { Ok(()) }
     }
 

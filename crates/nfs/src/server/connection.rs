@@ -6,7 +6,6 @@
 //! wait (for a disk, a worker) are polled beside the next receive, and beside the wait for a peer that does not read
 //! its replies. The replies of a batch are sent together.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,16 +18,12 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
 use weft_machine::rt;
-use weft_store::rules::Protection;
-use weft_transport::{Channel, Error, Message, Outgoing, Peer, Security, Sending};
-use weft_wire::rpc::Credential;
+use weft_transport::{Channel, Error, Message, Outgoing, Peer, Sending};
 
 use super::Server;
 use super::answers::Answers;
-use super::caller::Caller;
-use super::context;
+use super::context::Connection;
 use super::dispatch::NotRpc;
-use super::identity::Origin;
 use super::line::{self, CallbackLine};
 use super::watch::Watch;
 
@@ -78,52 +73,29 @@ enum Event {
     /// The server has a call for the client.
     Calling(Bytes),
     Drained,
+    /// The shares were replaced.
+    SharesChanged,
 }
 
 pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Watch) -> Result<(), Error> {
     let peer = channel.peer();
-    let host = peer.ip().map_or_else(|| "local".to_owned(), |ip| ip.to_string());
     tracing::debug!(%peer, kind = ?channel.kind(), medium = channel.medium(), "NFS connection");
     // A handshake has verified the peer's address.
     let _present = match peer {
         Peer::Tcp(addr) | Peer::Rdma(addr) => Some(server.reached.arrive(addr.ip())),
         Peer::Udp(_) | Peer::Local { .. } => None,
     };
-    let limits = channel.limits();
-    let caller = Caller::of(&Credential::None, server.policy);
     let line = Arc::new(CallbackLine::default());
-    let kind = channel.kind();
-    let protection = match channel.security() {
-        None => Protection::None,
-        Some(Security { holder: None }) => Protection::Tls,
-        Some(Security { holder: Some(_) }) => Protection::Mutual,
-    };
     let answers = Answers::of(&*channel, &server.pool);
-    let (admitted, mut told) = (Cell::new(false), false);
-    let connection = context::Context {
-        server,
-        kind,
-        protection,
-        peer,
-        origin: Origin::of(peer, channel.security()),
-        let_in: server.lets_in_by(peer, protection),
-        host: host.into(),
-        limits,
-        answers: &answers,
-        caller,
-        rules: server.rules_for(peer),
-        ruled: None,
-        line: &line,
-        watch,
-        admitted: &admitted,
-        remote: None,
-    };
+    let connection = Connection::new(server, &*channel, &answers, &line, watch);
+    let mut told = false;
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
     let mut receiving = None;
     // The last reply to a peer that has too many unread: no more calls are received until the network has taken it.
     let mut untaken: Option<Sending> = None;
     let mut place = server.drain.join();
     let mut calls = line.join();
+    let mut changes = server.shares.follow();
     let mut draining = false;
     let mut in_a_row = 0usize;
     let ended = loop {
@@ -134,6 +106,10 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         let mut poll_event = |cx: &mut Context<'_>| {
             if let Poll::Ready(Some(finished)) = Pin::new(&mut running).poll_next(cx) {
                 return Poll::Ready(Event::Finished(finished));
+            }
+            // A connection that waits must not keep the files of removed shares open.
+            if changes.poll(cx) != connection.shares_number() {
+                return Poll::Ready(Event::SharesChanged);
             }
             if draining {
                 return Poll::Pending;
@@ -179,6 +155,10 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 receiving = None;
                 continue;
             }
+            Event::SharesChanged => {
+                drop(connection.shares());
+                continue;
+            }
             Event::Calling(call) => Ok(Some(channel.send(Outgoing::bytes(call)))),
             Event::Finished(finished) => send(&*channel, finished).map(Some),
             // A call received before the end is not carried out, because nobody would get the reply.
@@ -193,7 +173,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             Event::Received(Ok(None)) => break Ok(()),
             Event::Received(Err(e)) => break Err(e),
         };
-        if admitted.get() && !told {
+        if connection.admitted.get() && !told {
             channel.authenticated();
             told = true;
         }
@@ -231,7 +211,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
 /// Starts a message and those received with it, and counts them. Returns the future of the last reply, if there was
 /// one.
 fn begin<'a>(
-    connection: &'a context::Context<'a>,
+    connection: &'a Connection<'a>,
     channel: &dyn Channel,
     first: Message,
     running: &mut FuturesUnordered<Running<'a>>,

@@ -3,15 +3,16 @@
 //! See RFC 5531 section 9. It holds the payload of a call that is still with the client. `dispatch` chooses the
 //! procedure; `ops`, `v4`, `mount` and `nlm` carry it out.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::{Buf, Payload, PayloadSource};
 use weft_store::rules::Protection;
-use weft_store::{DirName, Error, NodeId, OpenFile, Share};
-use weft_transport::{Kind, Limits, Part, Peer, RemotePayload};
+use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareList};
+use weft_transport::{Channel, Kind, Limits, Part, Peer, RemotePayload, Security};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
 use weft_wire::rpc::{Credential, Reply};
@@ -24,14 +25,14 @@ use super::file_id::FileId;
 use super::handles::Named;
 use super::identity::Origin;
 use super::line::CallbackLine;
+use super::shares::PeerShares;
 use super::watch::Watch;
 
 /// Bytes of an RPC call or reply around the payload of a READ or WRITE, at most.
 const HEADER_BYTES: usize = 4096;
 
 /// What the requests of a connection share.
-#[derive(Clone)]
-pub(super) struct Context<'a> {
+pub(super) struct Connection<'a> {
     pub server: &'a Server,
     pub kind: Kind,
     /// How the connection is protected.
@@ -40,29 +41,42 @@ pub(super) struct Context<'a> {
     pub peer: Peer,
     /// The same, as the key of clients' records.
     pub origin: Origin,
-    /// Whether some share admits callers from this address. Callers that no share admits have no access to clients'
-    /// records.
-    pub let_in: bool,
     /// The peer's address as text, without the port, which changes when a client reconnects.
     pub host: Rc<str>,
     pub limits: Limits,
     /// Buffers for long replies.
     pub answers: &'a Answers,
-    /// The caller; each call has a copy of this context with its own.
-    pub caller: Caller,
-    /// Whether some share has rules that this peer may fail.
-    pub rules: bool,
-    /// The caller's credential, if such rules exist (see `export`).
-    pub ruled: Option<Rc<Credential>>,
     /// The connection for calls from the server to the client.
     pub line: &'a Arc<CallbackLine>,
     /// Publishes the callers seen on this connection.
     pub watch: &'a Watch,
     /// Whether a peer that some share admits has sent a call: see
     /// [`Channel::authenticated`](weft_transport::Channel::authenticated).
-    pub admitted: &'a Cell<bool>,
+    pub admitted: Cell<bool>,
+    /// The shares that the last request used; possibly replaced since.
+    last_shares: RefCell<Rc<PeerShares>>,
+}
+
+/// One call of a connection.
+#[derive(Clone)]
+pub(super) struct Context<'a> {
+    pub connection: &'a Connection<'a>,
+    /// The shares, which stay the same while the call is carried out.
+    pub shares: &'a PeerShares,
+    /// The caller.
+    pub caller: Caller,
+    /// The caller's credential, if some share has rules that this peer may fail (see `export`).
+    pub ruled: Option<Rc<Credential>>,
     /// Payload of the call that is still with the client.
     pub remote: Option<Rc<dyn RemotePayload>>,
+}
+
+impl<'a> Deref for Context<'a> {
+    type Target = Connection<'a>;
+
+    fn deref(&self) -> &Connection<'a> {
+        self.connection
+    }
 }
 
 /// Results that follow the reply's header.
@@ -96,14 +110,14 @@ impl Results {
 /// The node of a handle.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
-    pub share: &'a Share,
+    pub share: &'a Arc<Share>,
     pub id: NodeId,
 }
 
 impl Node<'_> {
     /// Its share and node id.
     pub fn file(&self) -> FileId {
-        FileId { share: self.share.id, node: self.id }
+        FileId { share: self.share.key(), node: self.id }
     }
 
     /// This name in the directory.
@@ -112,13 +126,78 @@ impl Node<'_> {
     }
 }
 
+impl<'a> Connection<'a> {
+    /// A connection of this peer, which begins with the current shares.
+    pub fn new(
+        server: &'a Server,
+        channel: &dyn Channel,
+        answers: &'a Answers,
+        line: &'a Arc<CallbackLine>,
+        watch: &'a Watch,
+    ) -> Connection<'a> {
+        let peer = channel.peer();
+        let protection = match channel.security() {
+            None => Protection::None,
+            Some(Security { holder: None }) => Protection::Tls,
+            Some(Security { holder: Some(_) }) => Protection::Mutual,
+        };
+        let host = peer.ip().map_or_else(|| "local".to_owned(), |ip| ip.to_string());
+        let shares = PeerShares::new(server.shares.now(), server.policy, peer, protection);
+        Connection {
+            server,
+            kind: channel.kind(),
+            protection,
+            peer,
+            origin: Origin::of(peer, channel.security()),
+            host: host.into(),
+            limits: channel.limits(),
+            answers,
+            line,
+            watch,
+            admitted: Cell::new(false),
+            last_shares: RefCell::new(Rc::new(shares)),
+        }
+    }
+
+    /// The current shares.
+    pub fn shares(&self) -> Rc<PeerShares> {
+        let last = self.last_shares.borrow().clone();
+        if self.server.shares.is_current(&last.list) {
+            return last;
+        }
+        let new = PeerShares::new(self.server.shares.now(), self.server.policy, self.peer, self.protection);
+        let new = Rc::new(new);
+        self.last_shares.replace(new.clone());
+        new
+    }
+
+    /// The number of the list that it keeps.
+    pub fn shares_number(&self) -> u64 {
+        self.last_shares.borrow().list.number()
+    }
+
+    /// Largest READ and WRITE on this connection.
+    pub fn max_payload(&self) -> u32 {
+        let carried = match self.limits.placed_payload() {
+            Some(placed) => placed,
+            None => self.limits.max_message.saturating_sub(HEADER_BYTES),
+        };
+        self.server.limits.max_payload.min(u32::try_from(carried).unwrap_or(u32::MAX))
+    }
+}
+
 impl<'a> Context<'a> {
+    /// The shares that the call sees.
+    pub fn list(&self) -> &'a ShareList {
+        &self.shares.list
+    }
+
     /// Resolves a handle.
     pub async fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
-        let named = self.server.handles.open(&self.server.shares, handle).await?;
+        let named = self.server.handles.open(self.list(), handle).await?;
         // Only version 4 has the root of all shares and named attributes.
         let Named::Node(FileId { share, node: id }) = named else { return Err(Status::STALE) };
-        let share = self.server.shares.get(share).ok_or(Status::STALE)?;
+        let share = self.list().of(share).ok_or(Status::STALE)?;
         if share.vfs.stream_of(id).is_some() {
             return Err(Status::STALE);
         }
@@ -127,12 +206,12 @@ impl<'a> Context<'a> {
 
     /// The handle of a file.
     pub async fn handle(&self, file: FileId) -> Result<Handle, Error> {
-        self.server.handles.make(&self.server.shares, file).await
+        self.server.handles.make(self.list(), file).await
     }
 
     /// The origin that keys the clients' records of this caller; an error if no share admits it.
     pub fn origin(&self) -> Result<&Origin, nfs4::Status> {
-        if self.let_in { Ok(&self.origin) } else { Err(nfs4::Status::ACCESS) }
+        if self.shares.let_in { Ok(&self.origin) } else { Err(nfs4::Status::ACCESS) }
     }
 
     /// The call's payload; fetches it if it is still with the client.
@@ -163,15 +242,6 @@ impl<'a> Context<'a> {
         };
         let reopened = file.write_from(offset, source, async || again().await.map(Some)).await?;
         Ok(reopened.unwrap_or(file))
-    }
-
-    /// Largest READ and WRITE on this connection.
-    pub fn max_payload(&self) -> u32 {
-        let carried = match self.limits.placed_payload() {
-            Some(placed) => placed,
-            None => self.limits.max_message.saturating_sub(HEADER_BYTES),
-        };
-        self.server.limits.max_payload.min(u32::try_from(carried).unwrap_or(u32::MAX))
     }
 }
 

@@ -17,8 +17,9 @@ use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::answers::bytes_in;
 use super::caller::Caller;
-use super::context::{Context, Results, args};
+use super::context::{Connection, Context, Results, args};
 use super::duplicates::MAX_ANSWER;
+use super::shares::PeerShares;
 use super::{export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
@@ -28,7 +29,7 @@ const REPLY_BYTES: usize = 256;
 #[derive(Debug)]
 pub(super) struct NotRpc(pub &'static str);
 
-impl Context<'_> {
+impl Connection<'_> {
     /// Answers one message.
     pub async fn answer(&self, message: Message) -> Result<Outgoing, NotRpc> {
         let Message { body, detached, ticket } = message;
@@ -51,10 +52,11 @@ impl Context<'_> {
         if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
             d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
         }
-        if !self.admitted.get() && self.server.lets_in(self.peer) {
+        let shares = self.shares();
+        if shares.admits {
             self.admitted.set(true);
         }
-        let reply = match self.results(&call, d, remote).await {
+        let reply = match self.results(&call, d, remote, &shares).await {
             Ok(results) => {
                 let (mut parts, room) = match results {
                     Results::One { body, payload, room } => {
@@ -79,6 +81,7 @@ impl Context<'_> {
         call: &Call,
         d: Decoder,
         remote: Option<Rc<dyn RemotePayload>>,
+        shares: &PeerShares,
     ) -> Result<Results, Reply> {
         if let Credential::Other(flavor) = call.credential {
             // RFC 9289 4.1: only a probe at the beginning of the connection can switch to TLS.
@@ -104,8 +107,8 @@ impl Context<'_> {
         let mut body = Encoder::with_capacity(REPLY_BYTES);
         Reply::Success.emit(call.xid, &mut body);
         let caller = Caller::of(&call.credential, self.server.policy);
-        let ruled = self.rules.then(|| Rc::new(call.credential.clone()));
-        let mut cx = Context { caller, ruled, remote, ..self.clone() };
+        let ruled = shares.ruled.then(|| Rc::new(call.credential.clone()));
+        let mut cx = Context { connection: self, shares, caller, ruled, remote };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,
@@ -144,7 +147,9 @@ impl Context<'_> {
             _ => Err(Reply::ProgramUnavailable),
         }
     }
+}
 
+impl Context<'_> {
     /// Carries out a request that must not be carried out twice, or returns the cached reply.
     async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
         let duplicates = &self.server.duplicates;

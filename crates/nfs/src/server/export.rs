@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use weft_machine::{LogLimit, rt};
 use weft_store::rules::{Export, Flavor as Named, Ports, Unadmitted};
-use weft_store::{Share, ShareId};
+use weft_store::{ShareId, ShareKey};
 use weft_wire::nfs3::{Status, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
@@ -52,7 +52,7 @@ fn takes(export: &Export, credential: &Credential) -> bool {
 impl<'a> Context<'a> {
     /// The rules of a share, if any share has rules.
     fn rules(&self, share: ShareId) -> Option<(&'a Export, &Rc<Credential>)> {
-        Some((&self.server.shares.get(share)?.rules.nfs, self.ruled.as_ref()?))
+        Some((&self.list().get(share)?.rules.nfs, self.ruled.as_ref()?))
     }
 
     /// Whether the caller may use this share at all.
@@ -71,9 +71,9 @@ impl<'a> Context<'a> {
     }
 
     /// Whether this share admits callers from this address over this connection, whatever identity they claim.
-    pub fn lets_in(&self, share: ShareId) -> bool {
+    pub fn lets_in(&self, share: ShareKey) -> bool {
         let ports = self.server.policy.ports();
-        let share = self.server.shares.get(share);
+        let share = self.list().of(share);
         share.is_some_and(|share| share.rules.nfs.lets_in(self.peer, ports, self.protection))
     }
 
@@ -81,7 +81,7 @@ impl<'a> Context<'a> {
     fn tell_port(&self, share: ShareId) {
         static REFUSED: LogLimit = LogLimit::new();
         if let Some(left_out) = REFUSED.pass(rt::now()) {
-            let name = self.server.shares.get(share).map_or("", |share| &share.name);
+            let name = self.list().get(share).map_or("", |share| &share.name);
             tracing::warn!(
                 peer = %self.peer,
                 "export {name} refused a caller whose port is not below {}; only root of its host can bind such a port \
@@ -97,13 +97,13 @@ impl<'a> Context<'a> {
         Caller::by(credential, self.server.policy, export)
     }
 
-    /// This connection's context in each share; empty if all are the same.
+    /// This call's context in each share; empty if all are the same.
     pub fn views(&self) -> Vec<(ShareId, Context<'a>)> {
         if self.ruled.is_none() {
             return Vec::new();
         }
-        let view = |share: &Share| (share.id, Context { caller: self.caller_in(share.id), ..self.clone() });
-        self.server.shares.iter().map(view).collect()
+        let view = |id| (id, Context { caller: self.caller_in(id), ..self.clone() });
+        self.list().iter().map(|share| view(share.id)).collect()
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use bytes::Bytes;
     use weft_machine::{Listener, Pool, Stream, rt};
     use weft_store::backend::Ram;
-    use weft_store::rules::{NOBODY, Squash};
+    use weft_store::rules::{NOBODY, Protection, Squash};
     use weft_store::{Exists, Make, NodeId, Share, Special, Vfs};
     use weft_transport::{Peer, record};
     use weft_wire::mount::{self, DirPath, Export as Exported, List, MountResult, MountStatus};
@@ -165,6 +165,7 @@ mod tests {
     use weft_wire::rpc::{AuthSys, Fragment};
 
     use super::*;
+    use crate::server::shares::PeerShares;
     use crate::server::tests::{call_of, handle_of, results_for, results_for_as, results_of};
     use crate::server::{Config, Limits, Policy, Server};
 
@@ -218,7 +219,7 @@ mod tests {
             (made.uid, made.gid)
         };
         // The roots belong to the user who runs the test; everyone may write there.
-        for share in &server.shares {
+        for share in server.shares.now().iter() {
             let set = weft_store::SetAttr { mode: Some(0o777), ..Default::default() };
             rt::block_on(share.vfs.setattr(NodeId::ROOT, set)).unwrap().unwrap();
         }
@@ -259,7 +260,7 @@ mod tests {
         let ruled = Export { read_only: true, squash: Some(Squash::None), ..Export::default() };
         let server = server(ruled);
         let allowed = |share: usize, mode, uid| {
-            let vfs = &server.shares[share].vfs;
+            let vfs = &server.vfs(share);
             let name = format!("{mode:o}-{uid}");
             let set = weft_store::SetAttr { mode: Some(mode), ..Default::default() };
             let what = Make::Special(Special::Fifo);
@@ -348,7 +349,7 @@ mod tests {
     /// removed.
     fn removes_by_a_reset(export: Export) -> bool {
         let server = server(Export { squash: Some(Squash::None), ..export });
-        let vfs = &server.shares[0].vfs;
+        let vfs = &server.vfs(0);
         let made = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, weft_store::SetAttr::default());
         rt::block_on(made).unwrap().unwrap();
         let object = DirOp { dir: handle_of(&server, 0, NodeId::ROOT), name: Name(Bytes::from_static(b"f")) };
@@ -412,12 +413,13 @@ mod tests {
     fn who_comes_from_a_port_of_any_user_is_kept_out_of_everything() {
         const OUTSIDE: &str = "192.0.2.1:40000";
         let server = server(Export::default());
-        assert!(!server.ruled && server.rules_for(Peer::Tcp(OUTSIDE.parse().unwrap())));
-        assert!(!server.rules_for(Peer::Tcp(INSIDE.parse().unwrap())), "the usual callers cost nothing more");
-        assert!(
-            !server.lets_in(Peer::Tcp(OUTSIDE.parse().unwrap())),
-            "and such a connection counts as a stranger's"
-        );
+        let seen_by = |peer: &str| {
+            let peer = Peer::Tcp(peer.parse().unwrap());
+            PeerShares::new(server.shares.now(), server.policy, peer, Protection::None)
+        };
+        assert!(seen_by(OUTSIDE).ruled);
+        assert!(!seen_by(INSIDE).ruled, "the usual callers cost nothing more");
+        assert!(!seen_by(OUTSIDE).admits, "and such a connection counts as a stranger's");
         let object = handle_of(&server, 0, NodeId::ROOT);
         let dir_op = DirOp { dir: object, name: Name(Bytes::from_static(b"x")) };
         macro_rules! refused {

@@ -6,16 +6,17 @@
 //! A file whose last name is removed or replaced by this server, over any protocol, is closed at once; one that
 //! another program removes is closed by the store's sweep. Until then, READ and WRITE fetch its attributes and find
 //! that it is stale.
+//!
+//! Files of a share that is no longer served are closed, and those that a late request opens are not kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_store::{Attr, Cache, Error, NodeId, OpenFile, ShareId, Vfs, access};
+use weft_store::{Attr, Cache, CurrentShares, Error, NodeId, OpenFile, Share, ShareKey, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
 
 use super::caller::{Caller, READ, WRITE};
 use super::file_id::FileId;
-use super::shares::Shares;
 use super::{guard, shard};
 
 /// Enough that cores rarely contend for one shard.
@@ -43,17 +44,18 @@ struct Shard {
 pub(super) struct OpenFiles {
     shards: [Mutex<Shard>; SHARDS],
     per_shard: usize,
+    shares: Arc<CurrentShares>,
 }
 
 impl OpenFiles {
-    /// A cache of about `limit` files.
-    pub fn new(limit: usize) -> OpenFiles {
-        OpenFiles { shards: Default::default(), per_shard: (limit / SHARDS).max(1) }
+    /// A cache of about `limit` files of these shares.
+    pub fn new(limit: usize, shares: Arc<CurrentShares>) -> OpenFiles {
+        OpenFiles { shards: Default::default(), per_shard: (limit / SHARDS).max(1), shares }
     }
 
     /// Subscribes to these shares' notifications of removed files.
-    pub fn follow(self: &Arc<OpenFiles>, shares: &Shares) {
-        for share in shares.iter() {
+    pub fn follow<'a>(self: &Arc<OpenFiles>, shares: impl IntoIterator<Item = &'a Share>) {
+        for share in shares {
             let cache: Arc<dyn Cache> = self.clone();
             share.vfs.add_cache(share.id, Arc::downgrade(&cache));
         }
@@ -64,12 +66,13 @@ impl OpenFiles {
     pub async fn open_as(
         &self,
         vfs: &Vfs,
-        share: ShareId,
+        share: ShareKey,
         attr: &Attr,
         write: bool,
         caller: &Caller,
     ) -> Result<OpenFile, Error> {
         let key = FileId { share, node: attr.node };
+        may_write(vfs, write)?;
         let wanted = guard::data(if write { WRITE } else { READ });
         let now = vfs.descriptors();
         let known = self.shard(key).find(key, write, now);
@@ -86,24 +89,35 @@ impl OpenFiles {
 
     /// The file of a node, opened if necessary.
     pub async fn open(&self, vfs: &Vfs, key: FileId, write: bool) -> Result<OpenFile, Error> {
+        may_write(vfs, write)?;
         if let Some((file, _)) = self.shard(key).find(key, write, vfs.descriptors()) {
             return Ok(file);
         }
         let file = vfs.open(key.node, write).await?;
-        let evicted = self.shard(key).keep(key, &file, write, self.per_shard);
-        // Closing a file can take time, so it is done without the lock.
-        match evicted {
-            // Once nobody has the file open, the kernel may forget that it could not write back its data. So the file
-            // is flushed, and a failure counted, before it is closed. The caller that opens another file waits for
-            // this; otherwise a slow disk would let the number of descriptors grow.
-            Some(Entry { file, .. }) if file.is_unflushed() => {
-                if let Err(e) = file.sync().await {
-                    tracing::warn!("could not flush a file that a client has written: {e}");
-                }
-            }
-            evicted => drop(evicted),
+        let evicted = {
+            let mut shard = self.shard(key);
+            // Checked under the lock, which `close` takes after the shares were replaced.
+            if self.shares.serves(key.share) { shard.keep(key, &file, write, self.per_shard) } else { None }
+        };
+        // Closing a file can take time, so it is done without the lock. The caller that opens another file waits for
+        // this; otherwise a slow disk would let the number of descriptors grow.
+        if let Some(evicted) = evicted {
+            evicted.close().await;
         }
         Ok(file)
+    }
+
+    /// Closes the files of these shares, which are no longer served.
+    pub async fn close(&self, gone: &[ShareKey]) {
+        for shard in &self.shards {
+            let closed: Vec<_> = {
+                let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                shard.entries.extract_if(|key, _| gone.contains(&key.share)).map(|(_, entry)| entry).collect()
+            };
+            for entry in closed {
+                entry.close().await;
+            }
+        }
     }
 
     /// Number of open files.
@@ -114,18 +128,37 @@ impl OpenFiles {
 
     // A map's insert or remove leaves it usable even if it panicked.
     fn shard(&self, FileId { share, node }: FileId) -> MutexGuard<'_, Shard> {
-        shard(&self.shards, (node.0 ^ share.number()) as usize).lock().unwrap_or_else(PoisonError::into_inner)
+        shard(&self.shards, (node.0 ^ share.id.number()) as usize)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A share may have become read-only since a file was opened.
+fn may_write(vfs: &Vfs, write: bool) -> Result<(), Error> {
+    if write && vfs.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+}
+
+impl Entry {
+    /// Once nobody has the file open, the kernel may forget that it could not write back its data. So the file is
+    /// flushed, and a failure counted, before it is closed.
+    async fn close(self) {
+        if self.file.is_unflushed()
+            && let Err(e) = self.file.sync().await
+        {
+            tracing::warn!("could not flush a file that a client has written: {e}");
+        }
     }
 }
 
 impl Cache for OpenFiles {
-    fn forget(&self, share: ShareId, node: NodeId) {
+    fn forget(&self, share: ShareKey, node: NodeId) {
         let key = FileId { share, node };
         let closed = self.shard(key).entries.remove(&key);
         drop(closed);
     }
 
-    fn sweep(&self, share: ShareId) {
+    fn sweep(&self, share: ShareKey) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let gone = |key: &FileId, entry: &mut Entry| key.share == share && entry.file.is_unlinked();

@@ -61,7 +61,7 @@ pub fn nfs_server(data: &[u8]) {
     let mut files = Vec::new();
     Sim::new(u64::from(script.byte())).time_limit(Duration::from_secs(1 << 20)).run(async {
         let mut world = World::new(&pool).await;
-        files.extend(world.server.shares.iter().map(|share| Arc::downgrade(share.vfs.opens())));
+        files.extend(world.server.shares.now().iter().map(|share| Arc::downgrade(share.vfs.opens())));
         let mut acts = 0;
         while !script.is_over() && acts < MAX_ACTS {
             world.act(&mut script).await;
@@ -209,9 +209,10 @@ impl World {
         rt::spawn(async move { housekeeper.run_housekeeping().await }).detach();
         let mut known = Knowledge::default();
         // That of the first share twice, because most calls use it.
+        let shares = server.shares.now();
         for name in ["ram", "ram", "other"] {
-            let root = FileId { share: ShareId::of_name(name), node: NodeId::ROOT };
-            let root = server.handles.make(&server.shares, root).await;
+            let share = shares.get(ShareId::of_name(name)).expect("a share of this name").key();
+            let root = server.handles.make(&shares, FileId { share, node: NodeId::ROOT }).await;
             known.handles.learn(Bytes::copy_from_slice(root.expect("a root").as_bytes()));
         }
         let mut world = World {

@@ -18,13 +18,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use siphasher::sip::SipHasher24;
-use weft_store::{Error, NodeId, Share, ShareId, Stable};
+use weft_store::{Error, NodeId, Share, ShareId, ShareKey, ShareList, Stable};
 use weft_wire::nfs3::{Handle, Status};
 
 use super::attributes::status;
 use super::file_id::FileId;
 use super::shard;
-use super::shares::Shares;
 
 const NODE: u8 = 2;
 const ROOT: u8 = 3;
@@ -40,7 +39,7 @@ const MAX_KNOWN: usize = 1 << 18;
 const SHARDS: usize = 64;
 
 /// A share, a file of it, and for a named attribute the hash of its name.
-type Key = (ShareId, Stable, Option<u64>);
+type Key = (ShareKey, Stable, Option<u64>);
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,22 +92,22 @@ impl Handles {
     }
 
     /// Makes the handle of a file of these shares.
-    pub async fn make(&self, shares: &Shares, file: FileId) -> Result<Handle, Error> {
+    pub async fn make(&self, shares: &ShareList, file: FileId) -> Result<Handle, Error> {
         let FileId { share, node } = file;
-        let vfs = &shares.get(share).ok_or(Error::Stale)?.vfs;
+        let vfs = &shares.of(share).ok_or(Error::Stale)?.vfs;
         let stable = vfs.stable(node).await?;
         let attribute = vfs.stream_of(node).map(|(_, attribute)| name_hash(&attribute));
         self.know((share, stable, attribute), node);
         let layout = if attribute.is_some() { ATTRIBUTE } else { NODE };
-        Ok(self.sealed(layout, share, stable, attribute))
+        Ok(self.sealed(layout, share.id, stable, attribute))
     }
 
     /// Makes the handle of a node's named attributes.
-    pub async fn attributes(&self, shares: &Shares, file: FileId) -> Result<Handle, Error> {
+    pub async fn attributes(&self, shares: &ShareList, file: FileId) -> Result<Handle, Error> {
         let FileId { share, node } = file;
-        let stable = shares.get(share).ok_or(Error::Stale)?.vfs.stable(node).await?;
+        let stable = shares.of(share).ok_or(Error::Stale)?.vfs.stable(node).await?;
         self.know((share, stable, None), node);
-        Ok(self.sealed(ATTRIBUTES, share, stable, None))
+        Ok(self.sealed(ATTRIBUTES, share.id, stable, None))
     }
 
     /// The share that a handle names, without checking that the handle is genuine or that the share exists.
@@ -124,7 +123,7 @@ impl Handles {
 
     /// Resolves a handle. One with our layout and a wrong tag was issued by another server, or forged: the client is
     /// told to look the name up again.
-    pub async fn open(&self, shares: &Shares, handle: &Handle) -> Result<Named, Status> {
+    pub async fn open(&self, shares: &ShareList, handle: &Handle) -> Result<Named, Status> {
         let (bytes, tag) = handle.as_bytes().split_last_chunk::<8>().ok_or(Status::BADHANDLE)?;
         let [layout, s0, s1, s2, s3, s4, s5, s6, rest @ ..] = bytes else { return Err(Status::BADHANDLE) };
         let (stable, rest) = rest.split_first_chunk::<24>().ok_or(Status::BADHANDLE)?;
@@ -143,7 +142,7 @@ impl Handles {
         let id = ShareId::from_bytes([*s0, *s1, *s2, *s3, *s4, *s5, *s6]);
         let share = shares.get(id).ok_or(Status::STALE)?;
         let stable = Stable(*stable);
-        let file = |node| FileId { share: id, node };
+        let file = |node| FileId { share: share.key(), node };
         Ok(match attribute {
             Some(attribute) => Named::Node(file(self.attribute(share, stable, attribute).await?)),
             None if *layout == ATTRIBUTES => Named::Attributes(file(self.node(share, stable).await?)),
@@ -160,15 +159,23 @@ impl Handles {
     }
 
     /// A file has lost its last name, and nobody has it open.
-    pub fn gone(&self, share: ShareId, stable: Stable) {
+    pub fn gone(&self, share: ShareKey, stable: Stable) {
         if let Some(known) = self.shard(&stable).get_mut(&(share, stable, None)) {
             *known = None;
         }
     }
 
+    /// Forgets the handles of these shares, which are no longer served.
+    pub fn forget(&self, gone: &[ShareKey]) {
+        for shard in &self.known {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.retain(|(share, ..), _| !gone.contains(share));
+        }
+    }
+
     /// The node with this identity.
     async fn node(&self, share: &Share, stable: Stable) -> Result<NodeId, Status> {
-        let key = (share.id, stable, None);
+        let key = (share.key(), stable, None);
         if let Some(node) = self.known(&key)? {
             return Ok(node);
         }
@@ -179,7 +186,7 @@ impl Handles {
 
     /// The named attribute of a node whose name has this hash.
     async fn attribute(&self, share: &Share, file: Stable, name: u64) -> Result<NodeId, Status> {
-        let key = (share.id, file, Some(name));
+        let key = (share.key(), file, Some(name));
         // The store forgets nodes that nobody holds.
         if let Some(node) = self.known(&key)?.filter(|node| share.vfs.stream_of(*node).is_some()) {
             return Ok(node);
@@ -205,7 +212,7 @@ pub(super) fn name_hash(name: &[u8]) -> u64 {
 mod tests {
     use weft_machine::rt;
     use weft_store::backend::{Dir, Ram};
-    use weft_store::{Exists, Make, SetAttr, Vfs};
+    use weft_store::{CurrentShares, Exists, Make, SetAttr, Vfs};
 
     use super::*;
 
@@ -216,8 +223,8 @@ mod tests {
     #[test]
     fn no_bit_of_a_handle_can_be_changed() {
         rt::block_on(async {
-            let shares = Shares::new(vec![share("ram", Vfs::new(Ram::new(1 << 20)))]);
-            let root = FileId { share: shares[0].id, node: NodeId::ROOT };
+            let shares = CurrentShares::new(vec![share("ram", Vfs::new(Ram::new(1 << 20)))]).now();
+            let root = FileId { share: shares[0].key(), node: NodeId::ROOT };
             let handles = Handles::new([7; 16]);
             let good = handles.make(&shares, root).await.unwrap();
             assert_eq!(handles.open(&shares, &good).await, Ok(Named::Node(root)));
@@ -243,20 +250,24 @@ mod tests {
         rt::block_on(async {
             let folder = tempfile::tempdir().unwrap();
             let open = || Vfs::new(Dir::open(folder.path()).unwrap());
-            let before = Shares::new(vec![share("a", Vfs::new(Ram::new(1 << 20))), share("data", open())]);
+            let before =
+                CurrentShares::new(vec![share("a", Vfs::new(Ram::new(1 << 20))), share("data", open())])
+                    .now();
             let vfs = &before[1].vfs;
             let (made, _) = vfs
                 .create(NodeId::ROOT, b"file", Make::File, Exists::Fail, SetAttr::default())
                 .await
                 .unwrap();
             let old = Handles::new([7; 16]);
-            let handle = old.make(&before, FileId { share: before[1].id, node: made.node }).await.unwrap();
-            let lost = old.make(&before, FileId { share: before[0].id, node: NodeId::ROOT }).await;
+            let handle = old.make(&before, FileId { share: before[1].key(), node: made.node }).await.unwrap();
+            let lost = old.make(&before, FileId { share: before[0].key(), node: NodeId::ROOT }).await;
             // Another run: the share is at another position, and its nodes have other numbers.
-            let after = Shares::new(vec![share("data", open()), share("a", Vfs::new(Ram::new(1 << 20)))]);
+            let after =
+                CurrentShares::new(vec![share("data", open()), share("a", Vfs::new(Ram::new(1 << 20)))])
+                    .now();
             let handles = Handles::new([7; 16]);
             let Ok(Named::Node(file)) = handles.open(&after, &handle).await else { panic!("not found") };
-            assert_eq!((file.share, file.share), (before[1].id, after[0].id));
+            assert_eq!((file.share.id, file.share), (before[1].id, after[0].key()));
             assert_eq!(after[0].vfs.lookup(NodeId::ROOT, b"file", false).await.unwrap().node, file.node);
             assert_eq!(handles.make(&after, file).await.unwrap(), handle);
             // The in-memory share's content is gone.

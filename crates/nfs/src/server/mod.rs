@@ -42,12 +42,12 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::lock::Mutex as Queue;
 use weft_machine::rt::{self, Drain};
 use weft_machine::{Pool, clock, random};
-use weft_store::rules::Protection;
-use weft_store::{Share, Timestamp};
+use weft_store::{CurrentShares, Share, Timestamp};
 use weft_transport::datagram::Reached;
-use weft_transport::{Channel, Error, Peer};
+use weft_transport::{Channel, Error};
 
 pub use caller::Policy;
 use duplicates::Duplicates;
@@ -60,7 +60,6 @@ use nlm::Locking;
 use outgoing::Outgoing;
 use rpcbind::Services;
 pub use rpcbind::{Net, Role, Service};
-use shares::Shares;
 use stability::Run;
 use v4::state::States;
 pub use watch::Watch;
@@ -142,7 +141,9 @@ impl Default for Limits {
 
 /// The state that all connections share.
 pub struct Server {
-    shares: Shares,
+    shares: Arc<CurrentShares>,
+    /// Held while shares are replaced.
+    replacing: Queue<()>,
     limits: Limits,
     pool: Pool,
     policy: Policy,
@@ -153,8 +154,6 @@ pub struct Server {
     /// When it started.
     born: Timestamp,
     handles: Handles,
-    /// Whether some share has rules of its own.
-    ruled: bool,
     files: Arc<OpenFiles>,
     mounts: Mounts,
     /// Locks of version 3 clients.
@@ -180,11 +179,8 @@ impl Server {
     /// If the system has no random numbers, without which handles could be guessed.
     pub fn new(config: Config) -> Arc<Server> {
         let Config { shares, pool, limits, policy, durable } = config;
-        let settled = |share: Share| match share.rules.nfs.asynchronous {
-            true => share,
-            false => Share { vfs: share.vfs.clone().settled(), ..share },
-        };
-        let shares = Shares::new(shares.into_iter().map(settled).collect());
+        let shares = Arc::new(CurrentShares::new(shares.into_iter().map(shares::settled).collect()));
+        let list = shares.now();
         let (mut key, mut identity) = (secret(), secret());
         let mut before = Vec::new();
         if let Some(durable) = &durable {
@@ -206,14 +202,14 @@ impl Server {
         let epoch = u32::from_be_bytes(secret());
         let monitors = Monitors::new(durable.as_ref());
         let silent = monitors.any_before();
-        let files = Arc::new(OpenFiles::new(limits.open_files));
-        files.follow(&shares);
+        let files = Arc::new(OpenFiles::new(limits.open_files, shares.clone()));
+        files.follow(list.iter().map(|share| &**share));
         let states = States::new(state_limits, epoch, durable, before, silent, rt::now());
-        states.grace.reserve(shares.iter().map(|share| share.vfs.opens()));
+        states.grace.reserve(list.iter().map(|share| share.vfs.opens()), rt::now());
         Arc::new(Server {
             handles: Handles::new(key),
-            ruled: shares.iter().any(|share| !share.rules.nfs.is_plain()),
             shares,
+            replacing: Queue::default(),
             limits,
             pool,
             policy,
@@ -271,20 +267,16 @@ impl Server {
         self.reached.clone()
     }
 
-    /// Whether this peer may use any share.
-    fn lets_in(&self, peer: Peer) -> bool {
-        self.shares.iter().any(|share| share.rules.nfs.admits(peer, self.policy.ports()).is_ok())
+    /// The share at this position.
+    #[cfg(test)]
+    fn share(&self, at: usize) -> Arc<Share> {
+        self.shares.now()[at].clone()
     }
 
-    /// The same for a connection with this protection.
-    fn lets_in_by(&self, peer: Peer, protection: Protection) -> bool {
-        let ports = self.policy.ports();
-        self.shares.iter().map(|share| &share.rules.nfs).any(|export| export.lets_in(peer, ports, protection))
-    }
-
-    /// Whether each call of this peer must be checked against the rules of its share.
-    fn rules_for(&self, peer: Peer) -> bool {
-        self.ruled || !self.policy.ports().include(peer)
+    /// Its files.
+    #[cfg(test)]
+    fn vfs(&self, at: usize) -> weft_store::Vfs {
+        self.share(at).vfs.clone()
     }
 
     /// Ends each connection once the requests that it has begun are answered.

@@ -3,11 +3,11 @@
 //! See RFC 1813 section 5. [`Mounts`] lists who has mounted what, for information only; it decides nothing. Only the
 //! networks and ports of an export restrict mounting.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use weft_store::rules::Network;
-use weft_store::{Error, Kind, NodeId, Share};
+use weft_store::{Error, Kind, NodeId, Share, ShareList};
 use weft_wire::mount::{DirPath, Export, List, MountEntry, MountResult, MountStatus, Name};
 use weft_wire::nfs3::Status;
 
@@ -27,6 +27,13 @@ impl Mounts {
         Mounts { entries: Mutex::default(), limit }
     }
 
+    /// Forgets the mounts of shares that are not in this list.
+    pub fn keep_of(&self, shares: &ShareList) {
+        let is_of_one =
+            |path: &DirPath| names(&path.0).next().is_some_and(|name| shares.named(name).is_some());
+        self.entries().retain(|(_, path)| is_of_one(path));
+    }
+
     // A Vec's push or retain leaves it usable even if it panicked.
     fn entries(&self) -> MutexGuard<'_, Vec<(String, DirPath)>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
@@ -38,7 +45,7 @@ pub(super) async fn mnt(cx: &Context<'_>, path: DirPath) -> MountResult {
         Ok((share, node)) => {
             remember(cx, &path);
             let flavors = export::flavors(&share.rules.nfs);
-            match cx.handle(FileId { share: share.id, node }).await {
+            match cx.handle(FileId { share: share.key(), node }).await {
                 Ok(handle) => MountResult::Ok { handle, flavors },
                 Err(_) => MountResult::Failed(MountStatus::IO),
             }
@@ -73,7 +80,7 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(&'a Share, NodeId), MountStatus> {
     let mut names_left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
     let export = names_left.pop().ok_or(MountStatus::NOENT)?;
-    let share = cx.server.shares.named(&export).ok_or(MountStatus::NOENT)?;
+    let share = cx.list().named(&export).ok_or(MountStatus::NOENT)?;
     // The flavour is checked when the share is used; MOUNT tells the caller which one is needed.
     if matches!(cx.admit(share.id), Err(KeptOut::Network | KeptOut::Port)) {
         return Err(MountStatus::ACCES);
@@ -139,10 +146,10 @@ pub(super) fn umntall(cx: &Context<'_>) {
 }
 
 pub(super) fn exports(cx: &Context<'_>) -> List<Export> {
-    let export = |share: &Share| {
+    let export = |share: &Arc<Share>| {
         let group = |network: &Network| Name(Bytes::from(network.to_string()));
         let groups = List(share.rules.nfs.networks.iter().map(group).collect());
         Export { dir: DirPath(Bytes::from(format!("/{}", share.name))), groups }
     };
-    List(cx.server.shares.iter().map(export).collect())
+    List(cx.list().iter().map(export).collect())
 }

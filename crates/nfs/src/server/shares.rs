@@ -1,88 +1,84 @@
-//! The shares of a server, which handles and tables identify by their ids.
+//! The shares as a connection sees them, and what happens when they are replaced.
 //!
-//! An id does not depend on the other shares; nothing stored refers to a position in the list.
+//! A request uses one [`PeerShares`] until it ends, so it sees one configuration. The connection keeps it for the next
+//! requests until there is a newer list of shares, so a request costs one atomic load more and no lock.
+//!
+//! [`Server::replace_shares`] installs the new list before it releases what clients hold in shares that are gone.
+//! A request that still uses an old list may enter something in between. So every table is entered under a lock, or
+//! followed by a check, that finds the share gone: see `OpenFiles::open`, `Client::hold` and `nlm`.
 
-use weft_store::{Share, ShareId};
+use std::sync::Arc;
 
-/// The exported shares, in listing order.
-pub(super) struct Shares(Vec<Share>);
+use weft_machine::rt;
+use weft_store::rules::Protection;
+use weft_store::{Share, ShareKey, ShareList};
+use weft_transport::Peer;
 
-impl Shares {
-    /// Shares, whose names must differ.
-    pub fn new(shares: Vec<Share>) -> Shares {
-        Shares(shares)
+use super::caller::Policy;
+use super::{Server, nlm, v4};
+
+/// A list of shares, and what its rules mean for one peer.
+pub(super) struct PeerShares {
+    pub list: Arc<ShareList>,
+    /// Whether each call of this peer must be checked against the rules of its share: some share has rules, or the peer
+    /// has a port that not every share admits.
+    pub ruled: bool,
+    /// Whether some share admits callers from this address, whatever the protection of their connection.
+    pub admits: bool,
+    /// Whether some share admits callers over this connection. Callers that no share admits have no access to
+    /// clients' records.
+    pub let_in: bool,
+}
+
+impl PeerShares {
+    /// These shares for a peer whose connection has this protection.
+    pub fn new(list: Arc<ShareList>, policy: Policy, peer: Peer, protection: Protection) -> PeerShares {
+        let ports = policy.ports();
+        let rules = || list.iter().map(|share| &share.rules.nfs);
+        PeerShares {
+            ruled: rules().any(|export| !export.is_plain()) || !ports.include(peer),
+            admits: rules().any(|export| export.admits(peer, ports).is_ok()),
+            let_in: rules().any(|export| export.lets_in(peer, ports, protection)),
+            list,
+        }
     }
+}
 
-    /// The share with this id.
-    pub fn get(&self, id: ShareId) -> Option<&Share> {
-        self.0.iter().find(|share| share.id == id)
+/// A share as NFS serves it: changes are durable when they are answered, unless its rules say otherwise.
+pub(super) fn settled(share: Share) -> Share {
+    match share.rules.nfs.asynchronous {
+        true => share,
+        false => Share { vfs: share.vfs.clone().settled(), ..share },
     }
+}
 
-    /// The share with this name.
-    pub fn named(&self, name: &[u8]) -> Option<&Share> {
-        self.0.iter().find(|share| share.name.as_bytes() == name)
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> std::slice::Iter<'_, Share> {
-        self.0.iter()
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
+impl Server {
+    /// Serves these shares from the next requests on. A share with the id and the file system of an earlier one keeps
+    /// its handles, and what clients hold in it; its new rules apply to them at once. The handles of all others become
+    /// stale (RFC 1813 2.6, RFC 8881 4.2.2), and their opens, locks and delegations are released before this returns.
+    ///
+    /// A share that returns by the same name with other files has other handles, unless the files are the same on
+    /// disk: then the handles are valid again, as after a restart.
+    pub async fn replace_shares(&self, shares: Vec<Share>) {
+        let _one_at_a_time = self.replacing.lock().await;
+        let shares: Vec<Share> = shares.into_iter().map(settled).collect();
+        let new = || shares.iter().filter(|share| !self.shares.serves(share.key()));
+        self.files.follow(new());
+        // Their tables of opens are those of other protocols, too.
+        self.states.grace.reserve(new().map(|share| share.vfs.opens()), rt::now());
+        let old = self.shares.replace(shares);
+        let gone: Vec<ShareKey> =
+            old.iter().map(|share| share.key()).filter(|key| !self.shares.serves(*key)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        self.handles.forget(&gone);
+        self.mounts.keep_of(&self.shares.now());
+        v4::release(self, &gone).await;
+        nlm::release(self, &old, &gone).await;
+        self.files.close(&gone).await;
     }
 }
 
 #[cfg(test)]
-impl std::ops::Index<usize> for Shares {
-    type Output = Share;
-
-    fn index(&self, at: usize) -> &Share {
-        &self.0[at]
-    }
-}
-
-#[cfg(test)]
-impl<'a> IntoIterator for &'a Shares {
-    type Item = &'a Share;
-    type IntoIter = std::slice::Iter<'a, Share>;
-
-    fn into_iter(self) -> std::slice::Iter<'a, Share> {
-        self.iter()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use weft_store::backend::Ram;
-    use weft_store::{NodeId, Vfs};
-    use weft_wire::nfs3::{GetattrArgs, GetattrOk, Outcome, PROGRAM, VERSION, procedure};
-
-    use super::*;
-    use crate::server::tests::{handle_of, results_for};
-    use crate::server::{Config, Limits, Policy, Server};
-
-    /// Regression: when the first of two shares was removed, the second took over its file system id.
-    #[test]
-    fn a_share_is_the_same_to_clients_when_another_one_goes() {
-        let seen = |names: &[&str]| {
-            let share = |name: &&str| Share::new(*name, Vfs::new(Ram::new(1 << 20)));
-            let config = Config {
-                shares: names.iter().map(share).collect(),
-                pool: weft_machine::Pool::new(0),
-                limits: Limits::default(),
-                policy: Policy { decides: false, squash_root: true },
-                durable: None,
-            };
-            let server = Server::new(config);
-            let at = names.iter().position(|name| *name == "data").unwrap();
-            let args = GetattrArgs { object: handle_of(&server, at, NodeId::ROOT) };
-            let number = (PROGRAM, VERSION, procedure::GETATTR);
-            let got = results_for::<Outcome<GetattrOk, ()>>(&server, "192.0.2.1:700", number, &args);
-            weft_machine::rt::block_on(got).unwrap().unwrap().attributes.fsid
-        };
-        assert_eq!(seen(&["gone", "data"]), seen(&["data"]));
-        assert_ne!(seen(&["data"]), 0, "that is the pseudo file system's");
-    }
-}
+mod tests;

@@ -92,15 +92,15 @@ fn server_where(policy: Policy) -> Arc<Server> {
 }
 
 pub(super) fn node_of(server: &Server, handle: &Handle) -> NodeId {
-    match rt::block_on(server.handles.open(&server.shares, handle)).unwrap() {
+    match rt::block_on(server.handles.open(&server.shares.now(), handle)).unwrap() {
         Ok(handles::Named::Node(file)) => file.node,
         other => panic!("{other:?}"),
     }
 }
 
 pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
-    let file = FileId { share: server.shares[share].id, node };
-    rt::block_on(server.handles.make(&server.shares, file)).unwrap().unwrap()
+    let file = FileId { share: server.share(share).key(), node };
+    rt::block_on(server.handles.make(&server.shares.now(), file)).unwrap().unwrap()
 }
 
 /// All replies to these messages, and how the connection ended.
@@ -356,7 +356,7 @@ fn nothing_is_cut_off_a_file_while_others_may_take_it_back_after_a_restart() {
             done.map(|_| ()).map_err(|failed| failed.status)
         };
         let until = rt::now() + Duration::from_secs(3600);
-        let reserved = server.shares[0].vfs.opens().reserve(until);
+        let reserved = server.vfs(0).opens().reserve(until);
         assert_eq!(resize(100).await, Ok(()), "what grows takes nothing away");
         // Each is a new request, not a repetition.
         assert_eq!(resize(1).await, Err(Status::JUKEBOX));
@@ -530,7 +530,7 @@ fn a_guessed_handle_opens_nothing() {
 fn a_read_is_a_range_of_the_file_and_never_longer_than_the_channel_carries() {
     let server = server();
     let file = make(&server, b"f");
-    let vfs = &server.shares[0].vfs;
+    let vfs = &server.vfs(0);
     let node = node_of(&server, &file);
     let content = vec![5; 3 << 20];
     rt::block_on(async {
@@ -631,7 +631,7 @@ fn share_modes_of_others_are_respected_and_pass() {
     let server = server();
     let file = make(&server, b"f");
     let node = node_of(&server, &file);
-    let opens = server.shares[0].vfs.opens().clone();
+    let opens = server.vfs(0).opens().clone();
     let read = ReadArgs { file, offset: 0, count: 1 };
     let ask = || reply_to(&server, nfs(procedure::READ, &read)).1.u32().map(Status).unwrap();
     assert_eq!(ask(), Status::OK);
@@ -826,8 +826,8 @@ fn mounts_are_listed_until_they_are_unmounted() {
 #[test]
 fn files_kept_open_are_bounded_and_a_removed_one_is_closed() {
     let server = server();
-    let vfs = server.shares[0].vfs.clone();
-    let files = OpenFiles::new(16);
+    let vfs = server.vfs(0);
+    let files = OpenFiles::new(16, server.shares.clone());
     rt::block_on(async {
         let set = weft_store::SetAttr::default;
         let exists = weft_store::Exists::Fail;
@@ -836,7 +836,7 @@ fn files_kept_open_are_bounded_and_a_removed_one_is_closed() {
             let make = weft_store::Make::File;
             let (attr, _) = vfs.create(NodeId::ROOT, name.as_bytes(), make, exists, set()).await.unwrap();
             files
-                .open(&vfs, FileId { share: server.shares[0].id, node: attr.node }, n % 2 == 0)
+                .open(&vfs, FileId { share: server.share(0).key(), node: attr.node }, n % 2 == 0)
                 .await
                 .unwrap();
         }

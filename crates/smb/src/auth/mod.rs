@@ -41,6 +41,11 @@ impl Secret {
     pub fn nt_hash(hash: [u8; 16]) -> Secret {
         Secret(hash)
     }
+
+    /// The NT hash, to be sealed by whoever stores it.
+    pub fn as_nt_hash(&self) -> &[u8; 16] {
+        &self.0
+    }
 }
 
 /// Why authentication failed. The texts do not help to guess passwords.

@@ -11,7 +11,8 @@ use weft_wire::smb2::ioctl::CtlCode;
 
 use super::error::Error;
 use super::file::File;
-use super::tree::OpenOptions;
+use super::open_options::OpenOptions;
+use super::tree::Tree;
 
 /// Size of one chunk, and chunks per request: Windows' limits, which every server supports (3.3.3).
 const CHUNK_BYTES: u32 = 1 << 20;
@@ -62,7 +63,7 @@ impl File {
     /// # Errors
     /// As [`File::copy_from`] and [`super::Tree::open`].
     pub async fn overwrite(&self, to: &str) -> Result<(), Error> {
-        let target = self.tree().open(to, OpenOptions::write()).await?;
+        let target = Tree::of(self.tree().clone()).open(to, OpenOptions::write()).await?;
         let found = self.stat().await?;
         target.copy_from(self, found.len).await?;
         target.set_len(found.len).await?;

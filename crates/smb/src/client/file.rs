@@ -26,15 +26,16 @@ use weft_wire::smb2::rdma_transform::Crypto;
 use weft_wire::smb2::{Command, FileId, Filetime, NtStatus, close, flush, read, set_info, write};
 
 use super::connections::Connection;
+use super::core::{CREDIT_BYTES, ReplayBackoff, TreeCore};
 use super::error::Error;
 use super::kept::Kept;
 use super::link::{Permit, Reply};
-use super::locks::LockSequences;
+use super::lock_sequences::LockSequences;
 use super::negotiate::Negotiated;
+use super::path::wire_path;
 use super::payload::{self, Protector};
 use super::region::Region;
-use super::session::{CREDIT_BYTES, ReplayBackoff};
-use super::tree::{Stat, Tree, TreeCore, wire_path};
+use super::stat::Stat;
 
 const TOO_MUCH: Error = Error::Violation("READ: more bytes than were asked for");
 
@@ -315,7 +316,7 @@ impl File {
 
     /// Writes all of `data` at `offset` without copying it, and returns the buffer. On an error the buffer is lost.
     ///
-    /// A buffer that is longer than one WRITE (see [`Tree::io_sizes`]) is split as in [`File::write`]. On an
+    /// A buffer that is longer than one WRITE (see [`super::Tree::io_sizes`]) is split as in [`File::write`]. On an
     /// encrypted session the server reads an encrypted copy.
     pub async fn write_buf(&self, offset: u64, mut data: Buf) -> Result<Buf, Error> {
         check_end(offset, data.len())?;
@@ -556,8 +557,8 @@ impl File {
     }
 
     /// Its share.
-    pub(super) fn tree(&self) -> Tree {
-        Tree::of(self.0.tree.clone())
+    pub(super) fn tree(&self) -> &Rc<TreeCore> {
+        &self.0.tree
     }
 
     /// A control code on this file.

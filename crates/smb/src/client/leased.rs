@@ -15,7 +15,9 @@ use weft_wire::smb2::{Command, Guid};
 use super::error::Error;
 use super::file::File;
 use super::leases::{Breaks, LeaseBreak, Leases};
-use super::tree::{OpenOptions, Tree, wire_path};
+use super::open_options::OpenOptions;
+use super::path::wire_path;
+use super::tree::Tree;
 
 /// A lease of one file, as long as the file that it was opened with. Dropping it acknowledges no further breaks.
 pub struct Lease {

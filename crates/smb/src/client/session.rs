@@ -1,171 +1,33 @@
 //! A session: one log-on over one or more connections, and the shares connected through it.
 //!
-//! Spec: [MS-SMB2] 3.2.4.2 (connecting), 3.2.4.20 (IOCTL), 3.2.4.23 (logging off), 3.2.5.5 (tree connect, validation).
-//! Owns the connections, shared with its trees and files; dropping the last of them closes the connections. It does not
-//! reconnect by itself: see [`Session::again`] and [`Tree::reopen`].
+//! Spec: [MS-SMB2] 3.2.4.2 (connecting), 3.2.4.23 (logging off), 3.2.5.5 (tree connect). What it shares with its trees
+//! and files is in `core`. It does not reconnect by itself: see [`Session::again`] and [`Tree::reopen`].
 
 use std::cell::Cell;
-use std::fmt;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::{Pool, rt};
 use weft_transport::{Channel, Kind, Traffic};
 use weft_wire::smb2::ioctl::{self, CtlCode, NetworkInterface};
-use weft_wire::smb2::negotiate::{CipherId, SigningId};
-use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::session_setup::SessionFlags;
 use weft_wire::smb2::tree_connect::{self, RequestFlags, ShareFlags};
-use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, echo, logoff};
+use weft_wire::smb2::{Command, Dialect, FileId, Guid, echo, logoff};
 
 use super::connections::{Connection, Connections};
+use super::core::Core;
+use super::description::Description;
 use super::error::{Denial, Error};
 use super::leases::Leases;
-use super::link::{Call, Link, Policy, Protection, Reply, Security, TreeConnect};
-use super::negotiate::{Negotiated, negotiate};
+use super::link::{Link, Policy, TreeConnect};
+use super::negotiate::negotiate;
 use super::options::{Options, Wish};
 use super::setup::{authenticate, bind};
 use super::tree::Tree;
 
-/// Payload bytes per credit ([MS-SMB2] 3.1.5.2).
-pub(super) const CREDIT_BYTES: usize = 64 << 10;
-/// Bytes of a message besides its payload: transform header, header, the largest fixed part of a body.
-const OVERHEAD: usize = 256;
 /// Requests that one binding takes with NTLM: no two bindings may use the same MessageIds.
 const LEGS: u32 = 2;
 /// Largest IOCTL output that we ask for: one credit.
 const IOCTL_OUTPUT: u32 = 64 << 10;
-
-/// State shared by session, trees and files.
-pub(super) struct Core {
-    pub connections: Connections,
-    /// What the first connection negotiated; the others agree with it.
-    pub negotiated: Rc<Negotiated>,
-    pub options: Options,
-    /// The session's keys, needed to bind further connections.
-    security: Rc<Security>,
-    /// What we or the server require of every request.
-    pub policy: Policy,
-    /// Number of bindings attempted.
-    bindings: Cell<u32>,
-    /// A tree for IOCTLs that need no particular one; see [`Session::any_tree`].
-    any_tree: Cell<Option<TreeConnect>>,
-    /// The leases of its durable handles.
-    pub leases: Rc<Leases>,
-    validated: Cell<bool>,
-    /// The session was logged off: its trees and files have ended too, and nothing is encrypted with its keys any more.
-    ended: Cell<bool>,
-}
-
-impl Core {
-    /// A request that names no tree.
-    fn request(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
-        Call::new(command, TreeConnect::NONE, self.policy, emit)
-    }
-
-    /// This tree ends.
-    pub fn left(&self, tree: TreeConnect) {
-        if self.any_tree.get() == Some(tree) {
-            self.any_tree.set(None);
-        }
-    }
-
-    /// Sends a request and ignores its response, for handles that are dropped; does nothing after a log-off.
-    pub fn let_go(&self, call: Call) {
-        if !self.ended.get() {
-            self.connections.any().link.send_and_forget(call);
-        }
-    }
-
-    /// How many bytes one READ may ask for, or one WRITE carry, on this connection.
-    pub fn io_bytes(&self, connection: &Connection, server: u32, by_rdma: bool) -> usize {
-        let limits = connection.link.channel().limits();
-        let carried = match limits.max_rdma {
-            Some(max) if by_rdma => max,
-            _ => limits.max_message.saturating_sub(OVERHEAD),
-        };
-        let paid = match connection.negotiated.multi_credit {
-            true => CREDIT_BYTES.saturating_mul(connection.link.window().min(u32::from(u16::MAX)) as usize),
-            false => CREDIT_BYTES,
-        };
-        (server as usize).min(carried).min(paid).clamp(1, weft_machine::buf::MAX_BUF)
-    }
-
-    /// The buffer pool.
-    pub fn pool(&self) -> &Pool {
-        &self.options.pool
-    }
-
-    /// The connection for payload: one with RDMA if there is one.
-    pub fn pick(&self, tree: TreeConnect) -> Rc<Connection> {
-        self.connections.pick(|connection| u32::from(self.rdma_by(connection, tree)))
-    }
-
-    /// Sends one request without payload; repeats it over another connection if its own is lost.
-    pub async fn call(&self, mut call: Call) -> Result<Reply, Error> {
-        let mut backoff = ReplayBackoff::new(&self.options);
-        loop {
-            let connection = self.connections.any();
-            if self.connections.len() == 1 && self.connections.lost() == 0 {
-                return connection.link.call(call).await;
-            }
-            match connection.link.call(call.clone()).await {
-                Err(e) if self.connections.goes_on(&connection, &e) => {}
-                Ok(reply) if reply.header.status == NtStatus::FILE_NOT_AVAILABLE && backoff.wait().await => {}
-                answered => return answered,
-            }
-            call.replay = true;
-        }
-    }
-
-    /// One IOCTL.
-    pub async fn ioctl(&self, tree: TreeConnect, request: &ioctl::Request) -> Result<Bytes, Error> {
-        let mut call = Call::new(Command::Ioctl, tree, self.policy, |out| request.emit(out));
-        // 3.2.4.1.5: a request may cost several credits only if that was negotiated.
-        let bytes = request.input.len().max(request.max_output_response as usize);
-        if self.connections.any().negotiated.multi_credit {
-            call.charge = u16::try_from(bytes.div_ceil(CREDIT_BYTES).max(1)).unwrap_or(u16::MAX);
-        }
-        let message = self.call(call).await?.success()?;
-        Ok(ioctl::Response::parse(&message)?.output)
-    }
-
-    /// 3.2.5.5: nothing else protects NEGOTIATE in 3.0 and 3.0.2, so the server repeats its NEGOTIATE response in a
-    /// signed message.
-    async fn validate(&self, tree: TreeConnect) -> Result<(), Error> {
-        if !self.validated.get() {
-            self.validate_on(&self.connections.any(), tree).await?;
-            self.validated.set(true);
-        }
-        Ok(())
-    }
-
-    async fn validate_on(&self, connection: &Connection, tree: TreeConnect) -> Result<(), Error> {
-        let dialect = self.negotiated.profile.dialect;
-        if dialect < Dialect::V3_0 || dialect >= Dialect::V3_1_1 {
-            return Ok(());
-        }
-        let request = ioctl::Request {
-            code: CtlCode::VALIDATE_NEGOTIATE_INFO,
-            file: FileId::RELATED,
-            input: connection.negotiated.validation(),
-            max_input_response: 0,
-            max_output_response: 24,
-            flags: ioctl::Flags::IS_FSCTL,
-        };
-        let call = Call::new(Command::Ioctl, tree, self.policy, |out| request.emit(out)).at_least_signed();
-        let reply = connection.link.call(call).await?;
-        let output = match reply.success() {
-            Ok(message) => ioctl::Response::parse(&message)?.output,
-            // 3.2.5.14.12: a signed refusal means that the server does not know the request; unsigned responses were
-            // rejected earlier.
-            Err(e) if e.status().is_some_and(|s| s != NtStatus::ACCESS_DENIED) => return Ok(()),
-            Err(e) => return Err(e),
-        };
-        connection.negotiated.validate(&output)
-    }
-}
 
 /// A log-on at a server. Cloning shares it; the connections close when the last clone, tree and file is dropped.
 ///
@@ -422,73 +284,6 @@ impl Session {
     }
 }
 
-impl Core {
-    /// Whether payload may move by RDMA on this connection. If messages are signed or encrypted, the payload must be
-    /// too, which requires a negotiated RDMA transform.
-    pub fn rdma_by(&self, connection: &Connection, tree: TreeConnect) -> bool {
-        let protected = match self.transform(tree) {
-            Some(kind) => connection.negotiated.transforms.contains(&kind),
-            None => true,
-        };
-        protected
-            && self.negotiated.profile.dialect >= Dialect::V3_0
-            && connection.link.channel().limits().max_rdma.is_some()
-    }
-
-    /// See [`Tree::describe`].
-    pub fn describe(&self, tree: TreeConnect) -> Description {
-        let connection = self.pick(tree);
-        let channel = connection.link.channel();
-        let profile = &connection.negotiated.profile;
-        let protection = self.policy.of(tree);
-        Description {
-            peer: channel.peer().to_string(),
-            transport: channel.kind(),
-            medium: channel.medium(),
-            dialect: profile.dialect,
-            signing: (protection == Protection::Signed).then_some(profile.signing),
-            cipher: profile.cipher.filter(|_| protection == Protection::Sealed),
-            by_share: tree.sealed && !self.policy.sealed,
-            rdma: self.rdma_by(&connection, tree),
-            server_guid: self.negotiated.server_guid,
-            connections: self.connections.len(),
-        }
-    }
-
-    /// The transform to apply to RDMA payload.
-    pub fn transform(&self, tree: TreeConnect) -> Option<RdmaTransformId> {
-        match self.policy.of(tree) {
-            Protection::None => None,
-            Protection::Signed => Some(RdmaTransformId::SIGNING),
-            Protection::Sealed => Some(RdmaTransformId::ENCRYPTION),
-        }
-    }
-}
-
-/// Backoff for repeating a request that was refused because its original is still being carried out.
-pub(super) struct ReplayBackoff {
-    next: Duration,
-    left: Duration,
-}
-
-impl ReplayBackoff {
-    pub fn new(options: &Options) -> ReplayBackoff {
-        ReplayBackoff { next: Duration::from_millis(5), left: options.timeout }
-    }
-
-    /// Waits, longer each time; false once the time limit is reached.
-    pub async fn wait(&mut self) -> bool {
-        if self.left.is_zero() {
-            return false;
-        }
-        let wait = self.next.min(self.left);
-        rt::sleep(wait).await;
-        self.left = self.left.saturating_sub(wait);
-        self.next = self.next.saturating_mul(2).min(Duration::from_secs(1));
-        true
-    }
-}
-
 /// One connection of a session.
 #[derive(Clone, Debug)]
 pub struct Carrier {
@@ -515,51 +310,5 @@ impl Endpoint {
     fn parse(line: &str) -> Option<Endpoint> {
         let (kind, address) = line.trim().split_once(' ')?;
         Some(Endpoint { kind: kind.to_owned(), address: address.trim().to_owned() })
-    }
-}
-
-/// The properties of a session, or of a share in it; its `Display` is one line for a user.
-#[derive(Clone, Debug)]
-pub struct Description {
-    /// The server.
-    pub peer: String,
-    /// SMB over TCP or SMB Direct.
-    pub transport: Kind,
-    /// "tcp", "iwarp", "shm".
-    pub medium: &'static str,
-    /// Dialect.
-    pub dialect: Dialect,
-    /// How messages are signed, if they are.
-    pub signing: Option<SigningId>,
-    /// How messages are encrypted, if they are.
-    pub cipher: Option<CipherId>,
-    /// Whether it is the share that requires encryption; the session does not.
-    pub by_share: bool,
-    /// Whether large READs and WRITEs move by RDMA.
-    pub rdma: bool,
-    /// The server's identity.
-    pub server_guid: Guid,
-    /// Number of connections.
-    pub connections: usize,
-}
-
-impl fmt::Display for Description {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transport = match self.transport {
-            Kind::Smbd => "SMB Direct over ",
-            _ => "",
-        };
-        write!(f, "SMB {} to {} by {transport}{}", self.dialect, self.peer, self.medium)?;
-        match (self.cipher, self.signing) {
-            (Some(cipher), _) if self.by_share => write!(f, ", encrypted for the share ({cipher:?})")?,
-            (Some(cipher), _) => write!(f, ", encrypted ({cipher:?})")?,
-            (None, Some(signing)) => write!(f, ", signed ({signing:?})")?,
-            (None, None) => f.write_str(", neither signed nor encrypted")?,
-        }
-        f.write_str(if self.rdma { ", payload by RDMA" } else { ", payload in messages" })?;
-        match self.connections {
-            1 => Ok(()),
-            n => write!(f, ", {n} connections"),
-        }
     }
 }

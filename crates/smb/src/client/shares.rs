@@ -12,8 +12,8 @@ use weft_wire::smb2::create::CreateOptions;
 
 use super::error::Error;
 use super::file::File;
+use super::open_options::OpenOptions;
 use super::session::Session;
-use super::tree::OpenOptions;
 
 /// The largest packet that we accept: as much as one READ without RDMA returns.
 const FRAGMENT_BYTES: u16 = 4096;

@@ -1,8 +1,6 @@
 //! A share: opening, listing, renaming, removing by path.
 //!
-//! Spec: [MS-SMB2] 3.2.4.3 (opening), 3.2.4.17 (listing), 3.2.4.22 (leaving).
-//! Owns the tree connect, which ends when the last clone and file is dropped. Links are not followed, nothing is
-//! cached.
+//! Spec: [MS-SMB2] 3.2.4.3 (opening), 3.2.4.17 (listing). Links are not followed, nothing is cached.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,22 +8,24 @@ use std::rc::Rc;
 use bytes::Bytes;
 use weft_machine::random;
 use weft_wire::security::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};
-use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
-use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
+use weft_wire::smb2::access::{AccessMask, FileAttributes};
+use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions};
 use weft_wire::smb2::create_context::{DurableFlags, RequestContext};
 use weft_wire::smb2::fscc::{self, FileClass, FsClass, directory};
 use weft_wire::smb2::ioctl::CtlCode;
 use weft_wire::smb2::query_info::InfoType;
-use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::tree_connect::{self, ShareCapabilities, ShareType};
-use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, reparse, tree_disconnect};
+use weft_wire::smb2::{Command, NtStatus, query_directory, reparse};
 
-use super::connections::Connection;
+use super::core::{Core, TreeCore};
+use super::description::Description;
 use super::error::Error;
 use super::file::{self, File};
 use super::kept::Kept;
 use super::link::{Call, TreeConnect};
-use super::session::{Core, Description};
+use super::open_options::OpenOptions;
+use super::path::wire_path;
+use super::stat::Stat;
 
 /// Most entries of one directory that we keep: about 1 GiB of memory besides their names.
 const MAX_LISTING: usize = 4 << 20;
@@ -41,191 +41,6 @@ const NO_TARGET: [NtStatus; 4] = [
     NtStatus::NOT_SUPPORTED,
     NtStatus::INVALID_DEVICE_REQUEST,
 ];
-
-/// A tree connect, shared by its clones and files.
-pub(super) struct TreeCore {
-    pub core: Rc<Core>,
-    pub connect: TreeConnect,
-    disk: bool,
-    /// Part of a DFS namespace.
-    dfs: bool,
-    /// Continuously available: its handles can be persistent.
-    available: bool,
-    /// Do not disconnect: others use its id, or the server has ended it.
-    kept: Cell<bool>,
-    /// The owner of files that are created here, once known.
-    owner: RefCell<Option<Sid>>,
-}
-
-impl TreeCore {
-    /// The connection for payload, and whether the payload moves by RDMA.
-    pub fn pick(&self) -> (Rc<Connection>, bool) {
-        let connection = self.core.pick(self.connect);
-        let rdma = self.core.rdma_by(&connection, self.connect);
-        (connection, rdma)
-    }
-
-    /// See [`Core::transform`].
-    pub fn transform(&self) -> Option<RdmaTransformId> {
-        self.core.transform(self.connect)
-    }
-
-    pub fn call(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
-        Call::new(command, self.connect, self.core.policy, emit)
-    }
-}
-
-impl Drop for TreeCore {
-    fn drop(&mut self) {
-        if !self.kept.get() {
-            self.core.left(self.connect);
-            let call = self.call(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out));
-            self.core.let_go(call);
-        }
-    }
-}
-
-/// How to open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Requested access.
-    pub access: AccessMask,
-    /// Access that others may have meanwhile.
-    pub share: ShareAccess,
-    /// What to do if the file exists, and if not.
-    pub disposition: CreateDisposition,
-    /// Further options.
-    pub options: CreateOptions,
-    /// A new file gets an ACL for its owner alone, if the server has security descriptors; an existing file is
-    /// unchanged.
-    pub private: bool,
-}
-
-impl OpenOptions {
-    /// An existing file, for reading.
-    pub fn read() -> OpenOptions {
-        OpenOptions {
-            access: AccessMask::FILE_GENERIC_READ,
-            share: ShareAccess::ALL,
-            disposition: CreateDisposition::Open,
-            options: CreateOptions::NON_DIRECTORY_FILE,
-            private: false,
-        }
-    }
-
-    /// An existing file, for reading and writing.
-    pub fn write() -> OpenOptions {
-        OpenOptions { access: AccessMask::FILE_GENERIC_READ | AccessMask::FILE_GENERIC_WRITE, ..Self::read() }
-    }
-
-    /// A file that is created if it does not exist, for reading and writing.
-    pub fn create() -> OpenOptions {
-        OpenOptions { disposition: CreateDisposition::OpenIf, ..Self::write() }
-    }
-
-    /// A file that is created, or truncated if it exists, for reading and writing.
-    pub fn truncate() -> OpenOptions {
-        OpenOptions { disposition: CreateDisposition::OverwriteIf, ..Self::write() }
-    }
-
-    /// A file that must not exist, for reading and writing.
-    pub fn create_new() -> OpenOptions {
-        OpenOptions { disposition: CreateDisposition::Create, ..Self::write() }
-    }
-
-    /// A file for new content: created if missing, for reading, writing, renaming and deleting. Nobody else may write,
-    /// rename or delete it meanwhile.
-    pub fn draft() -> OpenOptions {
-        let write = Self::write();
-        OpenOptions {
-            access: write.access | AccessMask::DELETE,
-            share: ShareAccess::READ,
-            disposition: CreateDisposition::Create,
-            ..write
-        }
-    }
-
-    /// A new, empty file that is deleted on close, to see which properties the server gives new files.
-    pub fn passing() -> OpenOptions {
-        let options = CreateOptions::NON_DIRECTORY_FILE | CreateOptions::DELETE_ON_CLOSE;
-        OpenOptions { options, ..Self::draft() }
-    }
-
-    /// A file or link, for deletion.
-    pub fn delete() -> OpenOptions {
-        let options = CreateOptions::NON_DIRECTORY_FILE | CreateOptions::OPEN_REPARSE_POINT;
-        Self { options, ..Self::anything(AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES) }
-    }
-
-    /// A file, to change its access control list.
-    pub fn protect() -> OpenOptions {
-        Self::anything(AccessMask::READ_CONTROL | AccessMask::WRITE_DAC)
-    }
-
-    /// A file, to read its access control list.
-    pub fn look() -> OpenOptions {
-        Self::anything(AccessMask::READ_CONTROL)
-    }
-
-    /// The CREATE request for these options, with these contexts.
-    pub(super) fn request(self, name: String, contexts: Vec<RequestContext>) -> create::Request {
-        create::Request {
-            oplock: OplockLevel::NONE,
-            impersonation: 2,
-            desired_access: self.access,
-            attributes: FileAttributes::NORMAL,
-            share_access: self.share,
-            disposition: self.disposition,
-            options: self.options,
-            name,
-            contexts,
-        }
-    }
-
-    fn directory(access: AccessMask) -> OpenOptions {
-        OpenOptions { access, options: CreateOptions::DIRECTORY_FILE, ..Self::read() }
-    }
-
-    fn anything(access: AccessMask) -> OpenOptions {
-        OpenOptions { access, options: CreateOptions::OPEN_REPARSE_POINT, ..Self::read() }
-    }
-}
-
-/// Metadata of a file or directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
-    /// Bytes.
-    pub len: u64,
-    /// Allocated bytes.
-    pub allocated: u64,
-    /// A directory.
-    pub is_dir: bool,
-    /// Creation time.
-    pub created: Filetime,
-    /// Time of the last read.
-    pub accessed: Filetime,
-    /// Time of the last write.
-    pub modified: Filetime,
-    /// Time of the last change of content or metadata.
-    pub changed: Filetime,
-    /// Attributes.
-    pub attributes: FileAttributes,
-}
-
-impl From<create::FileSummary> for Stat {
-    fn from(summary: create::FileSummary) -> Stat {
-        Stat {
-            len: summary.end_of_file,
-            allocated: summary.allocation_size,
-            is_dir: summary.attributes.contains(FileAttributes::DIRECTORY),
-            created: summary.creation_time,
-            accessed: summary.last_access_time,
-            modified: summary.last_write_time,
-            changed: summary.change_time,
-            attributes: summary.attributes,
-        }
-    }
-}
 
 /// One entry of a listing. Names contain no separators: a server cannot use them to escape the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -527,14 +342,6 @@ impl Tree {
     }
 }
 
-/// A path in wire form: `\` between names, none at either end.
-pub(super) fn wire_path(path: &str) -> Result<String, Error> {
-    if path.contains('\0') {
-        return Err(Error::Misuse("a path must not contain NUL"));
-    }
-    Ok(path.replace('/', "\\").trim_matches('\\').to_owned())
-}
-
 /// Skips `.` and `..`; refuses a name that is a path.
 fn checked(entry: directory::Entry) -> Result<Option<Entry>, Error> {
     if entry.name == "." || entry.name == ".." {
@@ -561,14 +368,6 @@ fn checked(entry: directory::Entry) -> Result<Option<Entry>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_become_wire_paths() {
-        assert_eq!(wire_path("/a/b\\c/").unwrap(), r"a\b\c");
-        assert_eq!(wire_path("").unwrap(), "");
-        assert_eq!(wire_path("../x").unwrap(), r"..\x", "the server refuses it, not we");
-        assert!(wire_path("a\0b").is_err());
-    }
 
     #[test]
     fn names_that_would_leave_the_directory_are_refused() {

@@ -10,8 +10,9 @@ use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::{CipherId, SigningId};
 use zeroize::Zeroizing;
 
+use super::cipher::key_len;
 use super::preauth::Preauth;
-use super::seal::{Opener, Sealer, key_len};
+use super::seal::{Opener, Sealer};
 use super::sign::SigningKey;
 
 /// Our end of the connection: decides which key seals and which opens.

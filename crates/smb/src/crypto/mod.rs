@@ -5,6 +5,7 @@
 //! ids.
 
 mod ccm;
+mod cipher;
 mod engine;
 mod gmac;
 mod kdf;
@@ -12,7 +13,7 @@ mod preauth;
 mod seal;
 mod sign;
 
-pub use engine::Engine;
+pub use cipher::Engine;
 pub use kdf::{Profile, Role, SessionKeys, signing_key};
 pub use preauth::Preauth;
 pub use seal::{Opener, SealError, Sealer, transform};

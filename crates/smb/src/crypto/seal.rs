@@ -1,21 +1,18 @@
 //! Encryption: the transform header, and AES-GCM or AES-CCM over everything after it.
 //!
-//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3. Owns key schedules and the nonce counter. The caller reads the header with
+//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3. Owns the nonce counter. The caller reads the header with
 //! [`transform`] first, to look up the session. Sealing works in place after 52 reserved bytes; opening writes into a
 //! buffer of the caller.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aws_lc_rs::aead as aws;
 use bytes::Bytes;
-use ring::aead as ring;
-use weft_machine::buf;
 use weft_wire::smb2::Malformed;
 use weft_wire::smb2::negotiate::CipherId;
 use weft_wire::smb2::transform::{AUTHENTICATED, SIGNATURE_AT, TRANSFORM_LEN, TransformHeader};
 
-use super::ccm::{Ccm, NONCE_LEN};
-use super::engine::{Choice, Engine};
+use super::cipher::{Engine, Forged, Key};
+use super::engine::Choice;
 
 /// Position of the tag in a transform header.
 const SIGNATURE: std::ops::Range<usize> = SIGNATURE_AT..SIGNATURE_AT + 16;
@@ -32,55 +29,18 @@ pub enum SealError {
     Forged,
 }
 
+impl From<Forged> for SealError {
+    fn from(Forged: Forged) -> SealError {
+        SealError::Forged
+    }
+}
+
 /// Parses the header of an encrypted message and checks that the declared length matches the rest of the message.
 pub fn transform(message: &[u8]) -> Result<TransformHeader, Malformed> {
     let header = TransformHeader::parse(message)?;
     match Some(header.original_message_size as usize) == message.len().checked_sub(TRANSFORM_LEN) {
         true => Ok(header),
         false => Err(Malformed("OriginalMessageSize differs from the bytes that follow")),
-    }
-}
-
-#[allow(clippy::large_enum_variant, reason = "two in a session, which is behind an Arc")]
-enum Key {
-    AwsLc(aws::LessSafeKey),
-    Ring(ring::LessSafeKey),
-    Ccm(Ccm),
-}
-
-/// Key length of a cipher in bytes.
-pub(super) fn key_len(cipher: CipherId) -> usize {
-    match cipher {
-        CipherId::AES_256_GCM | CipherId::AES_256_CCM => 32,
-        _ => 16,
-    }
-}
-
-impl Key {
-    /// Nonce length in bytes (2.2.41).
-    fn nonce_len(&self) -> usize {
-        match self {
-            Key::Ccm(_) => NONCE_LEN,
-            Key::AwsLc(_) | Key::Ring(_) => 12,
-        }
-    }
-
-    /// Expands a key of [`key_len`] bytes.
-    fn new(cipher: CipherId, engine: Engine, key: &[u8]) -> Key {
-        const WHY: &str = "the key derivation gives 16 or 32 bytes";
-        match engine {
-            _ if cipher == CipherId::AES_128_CCM || cipher == CipherId::AES_256_CCM => {
-                Key::Ccm(Ccm::new(key))
-            }
-            Engine::AwsLc => {
-                let algorithm = if key.len() == 32 { &aws::AES_256_GCM } else { &aws::AES_128_GCM };
-                Key::AwsLc(aws::LessSafeKey::new(aws::UnboundKey::new(algorithm, key).expect(WHY)))
-            }
-            Engine::Ring => {
-                let algorithm = if key.len() == 32 { &ring::AES_256_GCM } else { &ring::AES_128_GCM };
-                Key::Ring(ring::LessSafeKey::new(ring::UnboundKey::new(algorithm, key).expect(WHY)))
-            }
-        }
     }
 }
 
@@ -94,11 +54,11 @@ pub struct Sealer {
 impl Sealer {
     /// Expands a key: 32 bytes for 256-bit ciphers, 16 for the others.
     pub fn new(cipher: CipherId, key: &[u8]) -> Sealer {
-        Sealer::with(Choice::of_this_machine(), cipher, key)
+        Sealer::with(Choice::of_this_machine().seal, cipher, key)
     }
 
-    pub(super) fn with(choice: Choice, cipher: CipherId, key: &[u8]) -> Sealer {
-        Sealer { key: Key::new(cipher, choice.seal, key), next_nonce: AtomicU64::new(1) }
+    pub(super) fn with(engine: Engine, cipher: CipherId, key: &[u8]) -> Sealer {
+        Sealer { key: Key::new(cipher, engine, key), next_nonce: AtomicU64::new(1) }
     }
 
     /// Encrypts `message[TRANSFORM_LEN..]` in place and fills in the header before it.
@@ -116,7 +76,7 @@ impl Sealer {
         };
         header.nonce[..12].copy_from_slice(&nonce);
         head.copy_from_slice(&header.to_bytes());
-        let tag = self.encrypt(nonce, head.get(AUTHENTICATED).expect(WHOLE), body);
+        let tag = self.key.encrypt(nonce, head.get(AUTHENTICATED).expect(WHOLE), body);
         head.get_mut(SIGNATURE).expect(WHOLE).copy_from_slice(&tag);
         Ok(())
     }
@@ -125,7 +85,7 @@ impl Sealer {
     /// the same counter, and the tag.
     pub fn seal_payload(&self, payload: &mut [u8]) -> Result<(Bytes, Bytes), SealError> {
         let nonce = self.nonce()?;
-        let tag = self.encrypt(nonce, &[], payload);
+        let tag = self.key.encrypt(nonce, &[], payload);
         let nonce = nonce.get(..self.nonce_len()).expect("11 or 12 of 12 bytes");
         Ok((Bytes::copy_from_slice(nonce), Bytes::copy_from_slice(&tag)))
     }
@@ -147,24 +107,6 @@ impl Sealer {
         nonce[..8].copy_from_slice(&counter.to_le_bytes());
         Ok(nonce)
     }
-
-    fn encrypt(&self, nonce: [u8; 12], aad: &[u8], body: &mut [u8]) -> [u8; 16] {
-        // The only possible errors are lengths beyond GCM's limit (64 GiB).
-        match &self.key {
-            Key::AwsLc(key) => {
-                let nonce = aws::Nonce::assume_unique_for_key(nonce);
-                let tag = key.seal_in_place_separate_tag(nonce, aws::Aad::from(aad), body);
-                tag.expect("length within GCM's").as_ref().try_into().expect("a tag has 16 bytes")
-            }
-            Key::Ring(key) => {
-                let nonce = ring::Nonce::assume_unique_for_key(nonce);
-                let tag = key.seal_in_place_separate_tag(nonce, ring::Aad::from(aad), body);
-                tag.expect("length within GCM's").as_ref().try_into().expect("a tag has 16 bytes")
-            }
-            // The counter fits into CCM's shorter nonce; byte 11 of the field is zero either way.
-            Key::Ccm(key) => key.seal(&short(&nonce), aad, body),
-        }
-    }
 }
 
 /// Decrypts one direction of a session.
@@ -175,11 +117,11 @@ pub struct Opener {
 impl Opener {
     /// Expands a key: 32 bytes for 256-bit ciphers, 16 for the others.
     pub fn new(cipher: CipherId, key: &[u8]) -> Opener {
-        Opener::with(Choice::of_this_machine(), cipher, key)
+        Opener::with(Choice::of_this_machine().open, cipher, key)
     }
 
-    pub(super) fn with(choice: Choice, cipher: CipherId, key: &[u8]) -> Opener {
-        Opener { key: Key::new(cipher, choice.open, key) }
+    pub(super) fn with(engine: Engine, cipher: CipherId, key: &[u8]) -> Opener {
+        Opener { key: Key::new(cipher, engine, key) }
     }
 
     /// Decrypts a message for which [`transform`] succeeded into `plain`, which must be `original_message_size` bytes
@@ -192,7 +134,7 @@ impl Opener {
         assert_eq!(sealed.len(), plain.len());
         let nonce: [u8; 12] = head[20..32].try_into().expect("12 bytes");
         let (aad, tag) = (head.get(AUTHENTICATED).expect(WHOLE), head.get(SIGNATURE).expect(WHOLE));
-        self.decrypt(nonce, aad, tag, sealed, plain)
+        Ok(self.key.decrypt(nonce, aad, tag, sealed, plain)?)
     }
 
     /// Decrypts payload that travelled beside its message into `plain`, which must have the payload's length. A nonce
@@ -213,43 +155,6 @@ impl Opener {
         }
         let mut padded = [0; 12];
         padded.get_mut(..nonce.len()).ok_or(SealError::Forged)?.copy_from_slice(nonce);
-        self.decrypt(padded, &[], tag, sealed, plain)
+        Ok(self.key.decrypt(padded, &[], tag, sealed, plain)?)
     }
-
-    fn decrypt(
-        &self,
-        nonce: [u8; 12],
-        aad: &[u8],
-        tag: &[u8],
-        sealed: &[u8],
-        plain: &mut [u8],
-    ) -> Result<(), SealError> {
-        match &self.key {
-            Key::AwsLc(key) => {
-                let nonce = aws::Nonce::assume_unique_for_key(nonce);
-                key.open_separate_gather(nonce, aws::Aad::from(aad), sealed, tag, plain)
-                    .map_err(|_| SealError::Forged)
-            }
-            Key::Ring(key) => {
-                buf::copy(plain, sealed);
-                let nonce = ring::Nonce::assume_unique_for_key(nonce);
-                let tag = ring::Tag::try_from(tag).expect("16 bytes");
-                key.open_in_place_separate_tag(nonce, ring::Aad::from(aad), tag, plain, 0..)
-                    .map(drop)
-                    .map_err(|_| SealError::Forged)
-            }
-            Key::Ccm(key) => {
-                buf::copy(plain, sealed);
-                match key.open(&short(&nonce), aad, tag, plain) {
-                    true => Ok(()),
-                    false => Err(SealError::Forged),
-                }
-            }
-        }
-    }
-}
-
-/// The part of the nonce field that CCM uses.
-fn short(nonce: &[u8; 12]) -> [u8; NONCE_LEN] {
-    *nonce.first_chunk().expect("11 of 12 bytes")
 }

@@ -4,13 +4,14 @@
 //! The request path keeps nothing for this purpose except two flags for queries that a client sends once.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use weft_machine::rt;
 use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::{Capabilities, CipherId, SigningId};
 
 use super::connection::Connection;
-use super::session::Session;
+use super::session::{Session, Tree};
 
 /// A connection with its server. Stays on its core; cloning shares it.
 #[derive(Clone)]
@@ -95,6 +96,20 @@ impl Served {
     }
 }
 
+impl ShareAbout {
+    /// The connected shares of a session by name, without IPC$.
+    fn of(session: &Session) -> Vec<ShareAbout> {
+        let about = |tree: &Arc<Tree>| {
+            let share = tree.share.as_ref()?;
+            Some(ShareAbout { name: share.name.to_string(), encrypted: share.rules.encrypted })
+        };
+        let mut shares: Vec<_> = session.trees().iter().filter_map(about).collect();
+        shares.sort_by(|a, b| a.name.cmp(&b.name));
+        shares.dedup();
+        shares
+    }
+}
+
 impl SessionAbout {
     fn of(session: &Session) -> SessionAbout {
         let cipher = session.profile.cipher.filter(|_| session.encrypt);
@@ -105,7 +120,7 @@ impl SessionAbout {
             signing_required: session.signing_required,
             encryption: cipher.map(cipher_name),
             channels: session.mailboxes().len(),
-            shares: session.shares(),
+            shares: ShareAbout::of(session),
             opens: session.opens.len(),
             age_seconds: rt::now().since(session.met).as_secs(),
         }
@@ -127,11 +142,4 @@ fn cipher_name(cipher: CipherId) -> &'static str {
         CipherId::AES_128_CCM => "AES-128-CCM",
         _ => "AES-256-CCM",
     }
-}
-
-/// The queries that a client has sent on a connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
-    pub interfaces: bool,
-    pub endpoints: bool,
 }

@@ -14,6 +14,8 @@ use weft_wire::smb2::fscc::security::Sid;
 
 /// Smaller relative ids are reserved for the system ([MS-SAMR] 3.1.1.9.1).
 const FIRST_RID: u32 = 1000;
+/// The name of [`PRIMARY_GROUP`].
+pub(crate) const NONE: &str = "None";
 
 /// The accounts of a server.
 pub(crate) struct Accounts {
@@ -21,6 +23,8 @@ pub(crate) struct Accounts {
     pub(crate) host: Domain,
     /// The users, in the order of the configuration.
     pub(crate) users: Vec<Account>,
+    /// Their groups. Windows calls such groups of a host aliases.
+    pub(crate) groups: Vec<Account>,
 }
 
 /// A domain whose members are the same on every host.
@@ -83,28 +87,48 @@ pub(crate) fn builtin() -> Domain {
 }
 
 impl Accounts {
-    /// The accounts of a host with this name and these users.
-    pub(crate) fn new<'a>(host: &str, users: impl IntoIterator<Item = &'a str>) -> Accounts {
+    /// The accounts of a host with this name, these users, and their groups, which may be named several times. A group
+    /// with the name of a user or of [`PRIMARY_GROUP`] has no SID, because names of a domain are unique.
+    pub(crate) fn new<'a>(
+        host: &str,
+        users: impl IntoIterator<Item = &'a str>,
+        groups: impl IntoIterator<Item = &'a str>,
+    ) -> Accounts {
         let name = host.to_uppercase();
         let hash = digest(&SHA256, format!("weft host {name}").as_bytes());
         let words = words(hash.as_ref()).take(3);
         let sid = Sid { authority: 5, sub_authorities: std::iter::once(21).chain(words).collect() };
-        let mut accounts: Vec<Account> = Vec::new();
+        let mut accounts = Accounts { host: Domain { name, sid }, users: Vec::new(), groups: Vec::new() };
         for user in users {
-            let mut rid = rid_of(user);
-            // Two names with the same id: so rare that the order of the configuration may decide.
-            while accounts.iter().any(|account| account.rid == rid) {
-                rid = rid.wrapping_add(1);
-            }
-            accounts.push(Account { name: user.to_owned(), rid });
+            let rid = accounts.free_rid(rid_of("user", user));
+            accounts.users.push(Account { name: user.to_owned(), rid });
         }
-        Accounts { host: Domain { name, sid }, users: accounts }
+        for group in groups {
+            let is_taken = accounts.find(group).is_some() || accounts.find_group(group).is_some();
+            if !is_taken && !group.eq_ignore_ascii_case(NONE) {
+                let rid = accounts.free_rid(rid_of("group", group));
+                accounts.groups.push(Account { name: group.to_owned(), rid });
+            }
+        }
+        accounts
     }
 
-    /// The account of this name.
+    /// Two names with the same id are so rare that the order of the configuration may decide.
+    fn free_rid(&self, mut rid: u32) -> u32 {
+        while self.users.iter().chain(&self.groups).any(|account| account.rid == rid) {
+            rid = rid.wrapping_add(1);
+        }
+        rid
+    }
+
+    /// The user of this name.
     pub(crate) fn find(&self, name: &str) -> Option<&Account> {
-        let wanted = name.to_lowercase();
-        self.users.iter().find(|account| account.name.to_lowercase() == wanted)
+        named(&self.users, name)
+    }
+
+    /// The group of this name.
+    pub(crate) fn find_group(&self, name: &str) -> Option<&Account> {
+        named(&self.groups, name)
     }
 
     /// A SID in the host's own domain.
@@ -116,7 +140,12 @@ impl Accounts {
 
     /// The SID of a user, who may have logged on under a name that is not listed.
     pub(crate) fn sid_of_user(&self, name: &str) -> Sid {
-        self.sid(self.find(name).map_or_else(|| rid_of(name), |account| account.rid))
+        self.sid(self.find(name).map_or_else(|| rid_of("user", name), |account| account.rid))
+    }
+
+    /// The SIDs of these groups.
+    pub(crate) fn sids_of_groups(&self, names: &[String]) -> impl Iterator<Item = Sid> {
+        names.iter().filter_map(|name| Some(self.sid(self.find_group(name)?.rid)))
     }
 
     /// The group that contains every user.
@@ -135,8 +164,11 @@ impl Accounts {
         if in_host && let Some(account) = self.find(local) {
             return self.translated(&account.name, account.rid, SidUse::User, domains);
         }
-        if in_host && is(local, "None") {
-            return self.translated("None", PRIMARY_GROUP, SidUse::Group, domains);
+        if in_host && let Some(group) = self.find_group(local) {
+            return self.translated(&group.name, group.rid, SidUse::Alias, domains);
+        }
+        if in_host && is(local, NONE) {
+            return self.translated(NONE, PRIMARY_GROUP, SidUse::Group, domains);
         }
         if domain.is_none_or(|domain| domain.is_empty() || local.is_empty()) {
             let whole = if local.is_empty() { domain.unwrap_or("") } else { local };
@@ -173,8 +205,11 @@ impl Accounts {
             if let Some(account) = self.users.iter().find(|account| account.rid == rid) {
                 return self.translated(&account.name, rid, SidUse::User, domains);
             }
+            if let Some(group) = self.groups.iter().find(|group| group.rid == rid) {
+                return self.translated(&group.name, rid, SidUse::Alias, domains);
+            }
             if rid == PRIMARY_GROUP {
-                return self.translated("None", rid, SidUse::Group, domains);
+                return self.translated(NONE, rid, SidUse::Group, domains);
             }
         }
         for domain in [self.host.clone(), builtin()] {
@@ -208,10 +243,15 @@ impl Accounts {
     }
 }
 
-/// Derives a relative id from a name: 30 bits of its hash. Two users of one server collide with a chance of one in a
-/// billion.
-fn rid_of(name: &str) -> u32 {
-    let hash = digest(&SHA256, format!("weft user {}", name.to_lowercase()).as_bytes());
+fn named<'a>(accounts: &'a [Account], name: &str) -> Option<&'a Account> {
+    let wanted = name.to_lowercase();
+    accounts.iter().find(|account| account.name.to_lowercase() == wanted)
+}
+
+/// Derives a relative id from the name of a "user" or "group": 30 bits of its hash. Two names of one server collide
+/// with a chance of one in a billion.
+fn rid_of(kind: &str, name: &str) -> u32 {
+    let hash = digest(&SHA256, format!("weft {kind} {}", name.to_lowercase()).as_bytes());
     let word = words(hash.as_ref()).next().unwrap_or(0);
     (word % (1 << 30)).saturating_add(FIRST_RID)
 }
@@ -252,13 +292,21 @@ mod tests {
 
     #[test]
     fn names_and_sids_lead_to_each_other() {
-        let accounts = Accounts::new("Weft", ["alice", "Bob"]);
+        let accounts = Accounts::new("Weft", ["alice", "Bob"], ["staff", "Staff", "alice"]);
         let mut domains = Vec::new();
         for name in ["alice", "WEFT\\ALICE", "alice@weft"] {
             let alice = accounts.of_name(name, &mut domains);
             assert_eq!((alice.kind, alice.name.as_str()), (SidUse::User, "alice"));
             assert_eq!(accounts.of_sid(alice.sid.as_ref().unwrap(), &mut domains), alice);
         }
+        let staff = accounts.of_name("staff", &mut domains);
+        assert_eq!((staff.kind, staff.name.as_str()), (SidUse::Alias, "staff"));
+        assert_eq!(accounts.of_sid(staff.sid.as_ref().unwrap(), &mut domains), staff);
+        assert_eq!(accounts.groups.len(), 1, "one group has one account, and a user's name is not a group's");
+        assert_eq!(
+            accounts.sids_of_groups(&["STAFF".into(), "ops".into()]).collect::<Vec<_>>(),
+            [staff.sid.unwrap()]
+        );
         for (name, sid) in [
             ("Everyone", "S-1-1-0"),
             ("NT AUTHORITY\\SYSTEM", "S-1-5-18"),
@@ -277,11 +325,12 @@ mod tests {
 
     #[test]
     fn sids_outlive_the_order_of_a_configuration() {
-        let (one, other) = (Accounts::new("weft", ["alice", "bob"]), Accounts::new("WEFT", ["bob", "alice"]));
+        let (one, other) =
+            (Accounts::new("weft", ["alice", "bob"], []), Accounts::new("WEFT", ["bob", "alice"], ["x"]));
         let rid = |accounts: &Accounts, name| accounts.find(name).unwrap().rid;
         assert_eq!(rid(&one, "alice"), rid(&other, "Alice"));
         assert_ne!(rid(&one, "alice"), rid(&one, "bob"));
         assert_eq!(one.host.sid, other.host.sid);
-        assert_ne!(one.host.sid, Accounts::new("other", []).host.sid);
+        assert_ne!(one.host.sid, Accounts::new("other", [], []).host.sid);
     }
 }

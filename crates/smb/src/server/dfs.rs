@@ -8,7 +8,7 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::dfs::{Flags, NEWEST, Request, Response, Target};
 use weft_wire::smb2::utf16;
 
-use super::context::Failure;
+use super::answer::Failure;
 
 /// How long clients cache referrals of links and of roots: Windows' values.
 const LINK_SECONDS: u32 = 1800;

@@ -21,8 +21,9 @@ use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus, compound, echo};
 
 use super::admission::{self, InSession, Incoming, Protection, Refused};
+use super::answer::{Answer, Failure, Reply};
 use super::connection::Connection;
-use super::context::{Answer, Failure, OpContext, Reply};
+use super::context::OpContext;
 use super::outgoing::{self, Answered};
 use super::session::Session;
 use super::{negotiate, ops, session_setup, tree};
@@ -442,7 +443,7 @@ async fn carry_out(
                 return Err("3.3.5.7: TREE_CONNECT is neither signed nor encrypted");
             }
             chain.tree_id = None;
-            Ok(tree::connect(&request).map(|(id, reply)| {
+            Ok(tree::connect(&request).await.map(|(id, reply)| {
                 chain.tree_id = Some(id);
                 step.id = Id::tree(id);
                 reply

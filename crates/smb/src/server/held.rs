@@ -13,7 +13,7 @@
 use weft_machine::budget::Full;
 use weft_wire::smb2::NtStatus;
 
-use super::ops;
+use super::limits;
 
 /// A session with its keys and its entries in the tables of its connections.
 pub(super) const SESSION_BYTES: usize = 4096;
@@ -37,12 +37,12 @@ pub(super) const DESCRIPTORS_OF_OPEN: usize = 2;
 
 /// The status for a client that is out of memory budget.
 pub(super) fn refused(_: Full) -> NtStatus {
-    ops::limit_reached("memory of the sessions of an address or user");
+    limits::reached("memory of the sessions of an address or user");
     NtStatus::INSUFFICIENT_RESOURCES
 }
 
 /// The status for a client that is out of descriptors.
 pub(super) fn no_descriptor(_: Full) -> NtStatus {
-    ops::limit_reached("open files of an address or a user (a part of ulimit -n)");
+    limits::reached("open files of an address or a user (a part of ulimit -n)");
     NtStatus::TOO_MANY_OPENED_FILES
 }

@@ -7,16 +7,21 @@
 mod about;
 mod accounts;
 mod admission;
+mod answer;
+mod authentication;
 mod clients;
 mod connection;
 mod context;
 mod credits;
 pub mod dfs;
+mod directory;
 mod frame;
 mod held;
 pub mod journal;
+mod limits;
 mod logons;
 mod negotiate;
+mod negotiated;
 mod notices;
 mod ops;
 mod outgoing;
@@ -24,7 +29,6 @@ mod pipes;
 mod requests;
 mod session;
 mod session_setup;
-mod shares;
 mod status;
 mod tree;
 
@@ -35,19 +39,18 @@ use std::sync::Arc;
 use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
-use weft_store::vfs::Share;
+use weft_store::vfs::{CurrentShares, Share, Vfs};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
-use crate::auth::{Delays, Keytab, Secret, ServerNames, Users};
+use crate::auth::{Delays, Keytab, Secret, ServerNames};
 use crate::crypto::Engine;
 pub use about::{About, Served, SessionAbout, ShareAbout};
-use accounts::Accounts;
 use clients::Clients;
 use connection::Connection;
+use directory::Directory;
 use logons::Refusals;
 use session::Sessions;
-use shares::Shares;
 
 /// The most that READ, WRITE and transact can move: what SMB Direct peers and Windows use.
 pub const MAX_IO: u32 = 8 << 20;
@@ -58,6 +61,15 @@ pub struct User {
     pub name: String,
     /// The password's hash.
     pub secret: Secret,
+    /// The groups that the user is in.
+    pub groups: Vec<String>,
+}
+
+impl User {
+    /// A user without groups.
+    pub fn new(name: impl Into<String>, secret: Secret) -> User {
+        User { name: name.into(), secret, groups: Vec::new() }
+    }
 }
 
 /// A network interface that clients may use for further channels ([MS-SMB2] 2.2.32.5).
@@ -259,16 +271,14 @@ impl Offers {
 
 /// A server, shared by all cores.
 pub struct Server {
-    /// The configuration without its shares, which are in `shares`.
+    /// The configuration without its shares and users, which are in `shares` and `directory`.
     pub(crate) config: Config,
-    pub(crate) shares: Shares,
+    pub(crate) shares: CurrentShares,
     pub(crate) sessions: Sessions,
     /// State that outlives a session, or belongs to a client rather than to one of its sessions.
     pub(crate) handles: ops::Handles,
     clients: Arc<Clients>,
-    /// The host and its users as SIDs.
-    pub(crate) accounts: Accounts,
-    users: Arc<Users>,
+    directory: directory::Current,
     delays: Delays,
     refusals: Refusals,
     /// Memory that sessions occupy.
@@ -283,23 +293,20 @@ impl Server {
     /// A server without connections.
     pub fn new(mut config: Config) -> Arc<Server> {
         config.limits.max_io = config.limits.max_io.min(MAX_IO);
-        let users = config.users.iter().map(|user| (user.name.as_str(), user.secret.clone()));
-        let users = Arc::new(Users::new(users));
         let name = Arc::from(config.name.as_str());
-        let accounts = Accounts::new(&config.name, config.users.iter().map(|user| user.name.as_str()));
+        let directory = Directory::new(&config.name, &std::mem::take(&mut config.users));
         // Measured now rather than during the first log-on.
         Engine::choose();
         let held = Budget::new(config.limits.held_bytes);
         let descriptors = Budget::shared(config.limits.descriptors, held::DESCRIPTOR_SHARE);
-        let shares = Shares::new(std::mem::take(&mut config.shares));
+        let shares = CurrentShares::new(std::mem::take(&mut config.shares));
         Arc::new(Server {
             config,
             shares,
             sessions: Sessions::default(),
             handles: ops::Handles::default(),
             clients: Arc::default(),
-            accounts,
-            users,
+            directory: directory::Current::new(directory),
             delays: Delays::default(),
             refusals: Refusals::default(),
             held,
@@ -310,9 +317,34 @@ impl Server {
     }
 
     /// Serves these shares from now on. A connected tree keeps its share with its requirements until the client
-    /// connects again. A share whose files should stay open must have the same file system as the one that it replaces.
+    /// connects again, or until [`Server::replace_users`]. A share whose files should stay open must have the same file
+    /// system as the one that it replaces.
     pub fn replace_shares(&self, shares: Vec<Share>) {
         self.shares.replace(shares);
+    }
+
+    /// Lets these users log on from now on, and ends what the current users and shares no longer allow: sessions and
+    /// waiting handles of users who are gone, trees and waiting handles on shares that are gone or serve other files,
+    /// and trees whose share now demands more than when they were connected. All other sessions stay, also if the
+    /// password has changed.
+    pub async fn replace_users(&self, users: &[User]) {
+        let directory = self.directory.replace(Directory::new(&self.name, users));
+        let shares = self.shares.now();
+        let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
+        self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
+        for session in self.sessions.all() {
+            if directory.knows(&session.user) {
+                session.disconnect_unless(|tree| tree::is_allowed(&session, tree, &directory, &shares)).await;
+            } else {
+                tracing::info!(user = %session.user, "the session ends: its user was removed");
+                session.end(&self.sessions).await;
+            }
+        }
+    }
+
+    /// The users at this time.
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        self.directory.get()
     }
 
     /// Reopens the handles that clients had in the previous run, and keeps them for those clients. Call this before
@@ -342,7 +374,7 @@ impl Server {
     /// Who is charged for a client's resources. If only one user can log on, its share would be everything, and a few
     /// addresses could exhaust it for the next one; then only addresses are charged.
     fn holder(&self, source: Option<Source>, user: &Arc<str>) -> Holder {
-        let several = self.config.users.len() > 1 || self.config.offers.keytab.is_some();
+        let several = self.directory().has_several() || self.config.offers.keytab.is_some();
         Holder { source, user: several.then(|| user.clone()) }
     }
 

@@ -19,7 +19,7 @@ use weft_wire::smb2::header::{self, Flags};
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error, read};
 
-use super::context::{Answer, Failure};
+use super::answer::{Answer, Failure};
 use super::session::Session;
 use super::status;
 use crate::compression::Agreed;

@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft_machine::{Budget, Charge, Time, rt};
 use weft_store::access::Token;
+use weft_store::rights::Right;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
 
-use super::about::ShareAbout;
 use super::held::{self, DESCRIPTORS_OF_OPEN, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
@@ -43,13 +43,13 @@ pub(crate) struct Session {
     pub(super) profile: Profile,
     /// ClientGuid of the first connection; the others must have the same.
     pub(super) client_guid: Guid,
-    /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     /// When it was set up.
     pub met: Time,
     /// Where its client is, once it has connected to a share.
     pub client: OnceLock<String>,
     /// The user's token for access checks, once needed.
     pub token: OnceLock<Token>,
+    /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     pub(super) keys: SessionKeys,
     /// Whether requests that are neither signed nor encrypted are refused.
     pub(super) signing_required: bool,
@@ -152,6 +152,8 @@ pub(crate) struct Tree {
     pub id: u32,
     /// The share; `None` for IPC$, which has no files.
     pub share: Option<Share>,
+    /// What its user may do on the share.
+    pub right: Right,
     /// The open pipes, on IPC$.
     pub pipes: Pipes,
     _held: Charge,
@@ -261,7 +263,7 @@ impl Session {
 
     /// Connects to a share, unless the session already has `limit` trees. Only a further tree of the same share needs
     /// room.
-    pub(super) fn connect(&self, share: Option<Share>, limit: usize) -> Option<Arc<Tree>> {
+    pub(super) fn connect(&self, share: Option<Share>, right: Right, limit: usize) -> Option<Arc<Tree>> {
         let trees = &mut *lock(&self.trees);
         if trees.by_id.len() >= limit {
             return None;
@@ -277,7 +279,7 @@ impl Session {
             trees.last = trees.last.wrapping_add(1);
             let id = trees.last;
             if id != 0 && id != u32::MAX && !trees.by_id.contains_key(&id) {
-                let tree = Arc::new(Tree { id, share, pipes: Pipes::default(), _held: held });
+                let tree = Arc::new(Tree { id, share, right, pipes: Pipes::default(), _held: held });
                 trees.by_id.insert(id, tree.clone());
                 return Some(tree);
             }
@@ -294,16 +296,17 @@ impl Session {
         found.is_some()
     }
 
-    /// The connected shares by name, without IPC$.
-    pub(super) fn shares(&self) -> Vec<ShareAbout> {
-        let about = |tree: &Arc<Tree>| {
-            let share = tree.share.as_ref()?;
-            Some(ShareAbout { name: share.name.to_string(), encrypted: share.rules.encrypted })
-        };
-        let mut shares: Vec<_> = lock(&self.trees).by_id.values().filter_map(about).collect();
-        shares.sort_by(|a, b| a.name.cmp(&b.name));
-        shares.dedup();
-        shares
+    /// Disconnects the trees for which `stays` is false.
+    pub(super) async fn disconnect_unless(&self, stays: impl Fn(&Tree) -> bool) {
+        let lost = self.trees().into_iter().filter(|tree| !stays(tree));
+        for tree in lost {
+            self.disconnect(tree.id).await;
+        }
+    }
+
+    /// Its trees.
+    pub(super) fn trees(&self) -> Vec<Arc<Tree>> {
+        lock(&self.trees).by_id.values().cloned().collect()
     }
 
     /// Number of its trees on this share; `None` means IPC$.

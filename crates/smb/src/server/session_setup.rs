@@ -1,7 +1,6 @@
 //! SESSION_SETUP and LOGOFF: turns tokens into a session with keys, or into a further channel of one.
 //!
-//! Spec: [MS-SMB2] 3.3.5.5 and its sections, 3.3.5.6. Owns authentications in progress; [`crate::auth`] interprets the
-//! tokens.
+//! Spec: [MS-SMB2] 3.3.5.5 and its sections, 3.3.5.6. [`crate::auth`] interprets the tokens.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -10,15 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::{Time, random, rt};
+use weft_machine::{random, rt};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
 use weft_wire::smb2::{Dialect, Header, NtStatus, logoff};
 
 use super::admission::InSession;
+use super::answer::{Answer, Failure, Reply};
+use super::authentication::{InProgress, Purpose};
 use super::connection::Connection;
-use super::context::{Answer, Failure, Reply};
 use super::held::SESSION_BYTES;
 use super::logons::escaped;
 use super::negotiate::filetime;
@@ -26,42 +26,6 @@ use super::session::{self, Binding, New, Session};
 use super::status;
 use crate::auth::{Acceptor, AuthError, Crowded, Login, Refused, Step, Target};
 use crate::crypto::{self, Preauth, Role, Sender, SessionKeys, SigningKey};
-
-/// An authentication between two round trips.
-pub(super) struct InProgress {
-    acceptor: Acceptor,
-    /// 3.1.1: the preauthentication hash that the keys will be bound to.
-    preauth: Rc<RefCell<Preauth>>,
-    purpose: Purpose,
-    begun: Time,
-    _place: Rc<()>,
-}
-
-impl InProgress {
-    /// Whether the client is still within the time limit.
-    fn is_fresh(&self, connection: &Connection) -> bool {
-        let limit = Duration::from_millis(connection.server.config.limits.authenticate_ms);
-        rt::now().since(self.begun) <= limit
-    }
-}
-
-/// The purpose of an authentication.
-#[derive(Clone)]
-enum Purpose {
-    /// A new session.
-    New,
-    /// Reauthentication of its session (3.3.5.5.2).
-    Again(Rc<Binding>),
-    /// Binding this connection to a session.
-    Bind(Arc<Session>),
-}
-
-impl Purpose {
-    /// Whether a round trip continues an authentication of the same purpose.
-    fn is_alike(&self, other: &Purpose) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
 
 /// The result of one round trip.
 pub(super) struct Leg {
@@ -101,7 +65,8 @@ async fn advance(
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let id = header.session_id;
-    connection.in_progress.borrow_mut().retain(|_, progress| progress.is_fresh(connection));
+    let limit = Duration::from_millis(server.config.limits.authenticate_ms);
+    connection.in_progress.borrow_mut().retain(|_, progress| progress.is_fresh(limit));
     let found = connection.in_progress.borrow_mut().remove(&id);
     let purpose = match () {
         () if id == 0 => Purpose::New,
@@ -333,7 +298,7 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
     let server = &connection.server;
     Ok(InProgress {
         acceptor: Acceptor::new(
-            server.users.clone(),
+            server.directory().users.clone(),
             server.name.clone(),
             server.config.names.clone(),
             server_challenge,
@@ -396,6 +361,11 @@ async fn established(
     if !server.sessions.insert(&session) {
         connection.forget(id);
         return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
+    }
+    if !server.directory().knows(&session.user) {
+        refuse(connection, Some(&session.user), "the user was removed during the log-on");
+        session.end(&server.sessions).await;
+        return Err(NtStatus::LOGON_FAILURE.into());
     }
     // 3.3.5.5.3: ends the user's previous session, from before the connection was lost, if it still exists.
     if request.previous_session_id != id {

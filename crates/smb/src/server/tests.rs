@@ -28,4 +28,6 @@ mod protection;
 #[cfg(test)]
 mod relay;
 #[cfg(test)]
+mod rights;
+#[cfg(test)]
 mod sessions;

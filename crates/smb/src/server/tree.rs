@@ -1,21 +1,34 @@
 //! TREE_CONNECT and TREE_DISCONNECT.
 //!
-//! Spec: [MS-SMB2] 3.3.5.7, 3.3.5.8. The session owns its trees. Shares are not restricted to users: every user may
-//! connect to every share, and the file system decides.
+//! Spec: [MS-SMB2] 3.3.5.7, 3.3.5.8. The session owns its trees. The rights on the share decide who may connect; a user
+//! who may only read gets a view of the files that refuses changes.
 
-use weft_store::vfs::Share;
+use weft_store::rights::Right;
+use weft_store::vfs::{Share, ShareList};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, ShareType};
 use weft_wire::smb2::{Dialect, NtStatus, tree_disconnect};
 
 use super::admission::{Admitted, InSession};
-use super::context::{Answer, Failure, Reply};
+use super::answer::{Answer, Failure, Reply};
+use super::directory::Directory;
+use super::session::{Session, Tree};
 
 /// The share of named pipes: always present, without files.
 const IPC: &str = "IPC$";
 
+/// The rights of a user who may only read a share (MaximalAccess).
+const READABLE: AccessMask = AccessMask(
+    AccessMask::FILE_READ_DATA.0
+        | AccessMask::FILE_READ_EA.0
+        | AccessMask::FILE_EXECUTE.0
+        | AccessMask::FILE_READ_ATTRIBUTES.0
+        | AccessMask::READ_CONTROL.0
+        | AccessMask::SYNCHRONIZE.0,
+);
+
 /// Connects; returns the new TreeId for the response's header.
-pub(super) fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> {
+pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> {
     let (connection, session) = (request.connection(), request.session());
     let request =
         Request::parse(request.message()).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
@@ -40,10 +53,27 @@ pub(super) fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> 
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let share_type = if share.is_some() { ShareType::Disk } else { ShareType::Pipe };
-    let tree = session.connect(share, config.limits.trees).ok_or_else(|| {
+    let rules = share.as_ref().map(|share| share.rules.clone());
+    let right_now = || {
+        rules.as_ref().map_or(Right::Write, |rules| connection.server.directory().right(&session.user, rules))
+    };
+    let right = right_now();
+    let share = match (share, right) {
+        (Some(share), Right::None) => {
+            tracing::info!(user = %session.user, peer = %connection.peer, share = %share.name, "refused: the user has no right on the share");
+            return Err(NtStatus::ACCESS_DENIED.into());
+        }
+        (Some(share), Right::Read) => Some(Share { vfs: share.vfs.for_readers(), ..share }),
+        (share, _) => share,
+    };
+    let tree = session.connect(share, right, config.limits.trees).ok_or_else(|| {
         tracing::warn!(peer = %connection.peer, "limit reached: trees per session");
         NtStatus::INSUFFICIENT_RESOURCES
     })?;
+    if right_now() < right {
+        session.disconnect(tree.id).await;
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
     session.client.get_or_init(|| {
         let address = connection.peer.rsplit_once(':').map_or(&*connection.peer, |(address, _)| address);
         address.to_owned()
@@ -68,9 +98,19 @@ pub(super) fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> 
         flags |= ShareFlags::COMPRESS_DATA;
     }
     let mut reply = Reply::with_capacity(16);
-    Response { share_type, flags, capabilities, maximal_access: AccessMask::FILE_ALL.0 }
-        .emit(&mut reply.message);
+    let maximal_access = if right == Right::Read { READABLE } else { AccessMask::FILE_ALL };
+    Response { share_type, flags, capabilities, maximal_access: maximal_access.0 }.emit(&mut reply.message);
     Ok((tree.id, reply))
+}
+
+/// Whether a tree could still be connected as it is.
+pub(super) fn is_allowed(session: &Session, tree: &Tree, directory: &Directory, shares: &ShareList) -> bool {
+    let Some(connected) = &tree.share else { return true };
+    let Some(now) = shares.of(connected.key()) else { return false };
+    // A reader's view is read-only by itself.
+    let loses_writes = tree.right == Right::Write && now.vfs.is_read_only() && !connected.vfs.is_read_only();
+    let lacks_encryption = now.rules.encrypted && !session.encrypt && !tree.encrypted();
+    directory.right(&session.user, &now.rules) >= tree.right && !loses_writes && !lacks_encryption
 }
 
 /// Disconnects a tree.

@@ -9,12 +9,20 @@ use futures_util::future::{LocalBoxFuture, ready};
 use crate::vfs::{Backend, Error, NodeId, Op, Outcome, Watches};
 
 /// See the module.
-pub struct ReadOnly(Arc<dyn Backend>);
+pub struct ReadOnly {
+    inner: Arc<dyn Backend>,
+    refusal: fn() -> Error,
+}
 
 impl ReadOnly {
     /// Wraps `backend`, refusing changes.
     pub fn new(backend: Arc<dyn Backend>) -> ReadOnly {
-        ReadOnly(backend)
+        ReadOnly { inner: backend, refusal: || Error::ReadOnly }
+    }
+
+    /// Wraps `backend` for users who may only read it, while others change it.
+    pub fn for_readers(backend: Arc<dyn Backend>) -> ReadOnly {
+        ReadOnly { inner: backend, refusal: || Error::Access }
     }
 }
 
@@ -50,7 +58,7 @@ fn changes(op: &Op) -> bool {
 
 impl Backend for ReadOnly {
     fn kind(&self) -> &'static str {
-        self.0.kind()
+        self.inner.kind()
     }
 
     fn is_read_only(&self) -> bool {
@@ -58,15 +66,18 @@ impl Backend for ReadOnly {
     }
 
     fn changes_on_the_host(&self) -> bool {
-        self.0.changes_on_the_host()
+        self.inner.changes_on_the_host()
     }
 
     fn sweep(&self, max: usize) {
-        self.0.sweep(max);
+        self.inner.sweep(max);
     }
 
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
-        if changes(&op) { Box::pin(ready(Err(Error::ReadOnly))) } else { self.0.submit(op) }
+        match changes(&op) {
+            true => Box::pin(ready(Err((self.refusal)()))),
+            false => self.inner.submit(op),
+        }
     }
 
     fn observe(
@@ -75,6 +86,6 @@ impl Backend for ReadOnly {
         recursive: bool,
         watches: &Arc<Watches>,
     ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
-        self.0.clone().observe(dir, recursive, watches)
+        self.inner.clone().observe(dir, recursive, watches)
     }
 }

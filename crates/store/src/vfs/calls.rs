@@ -15,6 +15,7 @@ pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
 use super::object::{Told, Witnessed};
+use super::share::ShareKey;
 use super::share_id::ShareId;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
@@ -34,10 +35,24 @@ const MAX_DEPTH: usize = 1024;
 /// Maximum number of directories that [`Vfs::open_below`] remembers.
 const MAX_JUDGED: usize = 16_384;
 
+/// Identifies a file system in this process. Nodes, and the keys and owners of its table of opens, mean nothing in
+/// another one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct VfsId(u64);
+
+impl VfsId {
+    /// An id that no other file system has.
+    fn new() -> VfsId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        VfsId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A share's file system, with a typed call for each operation, the table of its opens, and its watches. Clones share
-/// all three. It may act for a client, which then keeps its caching rights on directories that it changes.
+/// all three, and the id. It may act for a client, which then keeps its caching rights on directories that it changes.
 #[derive(Clone)]
 pub struct Vfs {
+    id: VfsId,
     backend: Arc<dyn Backend>,
     opens: Arc<Opens>,
     watches: Arc<Watches>,
@@ -72,6 +87,7 @@ impl Vfs {
         let caches = Arc::default();
         unlinked::look_after(&backend, &caches);
         Vfs {
+            id: VfsId::new(),
             backend,
             opens: Arc::default(),
             watches: Arc::default(),
@@ -85,9 +101,14 @@ impl Vfs {
         }
     }
 
+    /// Its id, which its clones have too, and those made by [`Vfs::read_only`] and the like.
+    pub fn id(&self) -> VfsId {
+        self.id
+    }
+
     /// Notifies `cache`, which knows this file system as `share`, of files that have lost their last name.
     pub fn add_cache(&self, share: ShareId, cache: Weak<dyn Cache>) {
-        self.caches.add(share, cache);
+        self.caches.add(ShareKey { id: share, vfs: self.id }, cache);
     }
 
     /// Checks once for files that other programs have removed, as a thread does periodically.
@@ -203,8 +224,21 @@ impl Vfs {
     /// The same file system with the same opens, refusing changes.
     #[must_use]
     pub fn read_only(self) -> Vfs {
-        self.caches.set_read_only();
+        self.caches.set_read_only(true);
         Vfs { backend: Arc::new(ReadOnly::new(self.backend)), ..self }
+    }
+
+    /// The same file system, which may be changed again after it was served [`Vfs::read_only`].
+    #[must_use]
+    pub fn changeable(self) -> Vfs {
+        self.caches.set_read_only(false);
+        self
+    }
+
+    /// The same file system with the same opens, for users who may only read it.
+    #[must_use]
+    pub fn for_readers(&self) -> Vfs {
+        Vfs { backend: Arc::new(ReadOnly::for_readers(self.backend.clone())), ..self.clone() }
     }
 
     /// The same file system, whose disk errors are recorded in `health`.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weft_machine::clock;
 
-use super::{Backend, NodeId, ShareId};
+use super::{Backend, NodeId, ShareKey};
 
 /// How often the thread runs. With [`PER_TURN`] descriptors it checks the 4096 that a `dir` share caches within 40
 /// seconds.
@@ -20,29 +20,31 @@ const PER_TURN: usize = 1024;
 
 /// Keeps files open between requests, although no client has them open.
 pub trait Cache: Send + Sync {
-    /// A file of `share` has lost its last name; the cache was added with that id ([`super::Vfs::add_cache`]).
-    fn forget(&self, share: ShareId, node: NodeId);
+    /// A file of `share` has lost its last name; the cache was added with its id ([`super::Vfs::add_cache`]).
+    fn forget(&self, share: ShareKey, node: NodeId);
     /// Closes the files of `share` without a name.
-    fn sweep(&self, share: ShareId);
+    fn sweep(&self, share: ShareKey);
 }
 
-/// The caches of one file system, with the share id that each uses for it.
+/// The caches of one file system, with the share as which each knows it.
 #[derive(Default)]
 pub(super) struct Caches {
-    all: Mutex<Vec<(ShareId, Weak<dyn Cache>)>>,
+    all: Mutex<Vec<(ShareKey, Weak<dyn Cache>)>>,
     /// Whether this file system is read-only, so that the thread must not change it either.
     read_only: AtomicBool,
 }
 
 impl Caches {
-    pub(super) fn add(&self, share: ShareId, cache: Weak<dyn Cache>) {
+    pub(super) fn add(&self, share: ShareKey, cache: Weak<dyn Cache>) {
         let mut caches = lock(&self.all);
-        caches.retain(|(_, cache)| cache.strong_count() > 0);
+        // A share that comes back is added again.
+        let known = |(of, old): &(ShareKey, Weak<dyn Cache>)| *of == share && old.ptr_eq(&cache);
+        caches.retain(|entry| entry.1.strong_count() > 0 && !known(entry));
         caches.push((share, cache));
     }
 
     /// Outside of the lock, because closing a file can take time.
-    fn each(&self, act: impl Fn(&dyn Cache, ShareId)) {
+    fn each(&self, act: impl Fn(&dyn Cache, ShareKey)) {
         let all = lock(&self.all).clone();
         all.iter().for_each(|(share, cache)| {
             if let Some(cache) = cache.upgrade() {
@@ -51,8 +53,8 @@ impl Caches {
         });
     }
 
-    pub(super) fn set_read_only(&self) {
-        self.read_only.store(true, Ordering::Release);
+    pub(super) fn set_read_only(&self, is_read_only: bool) {
+        self.read_only.store(is_read_only, Ordering::Release);
     }
 
     pub(super) fn forget(&self, node: NodeId) {

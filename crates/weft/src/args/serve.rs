@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use clap::{ArgGroup, ValueEnum};
 
 use super::{
-    Misread, ProviderKind, default_user, memory, number, parse_bytes, parse_congestion, parse_dialect,
-    parse_size, within_memory,
+    Misread, ProviderKind, memory, number, parse_bytes, parse_congestion, parse_dialect, parse_size,
+    within_memory,
 };
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::config::{MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
 use crate::default_port;
 
 /// `weft serve`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(group = ArgGroup::new("door").multiple(true))]
 #[command(group = ArgGroup::new("volumes").multiple(true))]
 // Every option of NFS requires one of these: none is accepted without effect, and none serves NFS on its own.
@@ -79,9 +79,10 @@ pub(crate) struct Serve {
     /// and SMB's persistent handles [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft; not for NFS on port 0]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
-    /// User who may log on
-    #[arg(long, default_value_t = default_user(), value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    pub user: String,
+    /// User who may log on beside those of `weft user`; the password comes from WEFT_PASSWORD, is asked for or
+    /// generated [default: none if there are such users; otherwise $USER, or weft]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub user: Option<String>,
     /// Keytab with a key of cifs/HOST: users of its realm can also log on to SMB with Kerberos tickets, if they may
     /// log on at all
     #[arg(long, value_name = "FILE")]

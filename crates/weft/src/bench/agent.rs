@@ -10,121 +10,26 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
 use weft_load::cpu;
 use weft_load::host::Counters;
 use weft_load::job::MANY;
 use weft_load::measure::{self, Clients};
 use weft_load::result::EndSample;
-use weft_load::run::Counted;
-use weft_load::workload::Workload;
-use zeroize::Zeroizing;
 
-use super::crew::{Crew, Named, Running, Waiting, Way};
-use super::secret::{Side, Talk};
+use super::crew::{Crew, Running};
+use super::messages::{Answer, Ask, TOKEN};
+use super::secret::{self, Side, Talk};
 use crate::Failure;
-use crate::args::{AgentOf, Connect, Transport};
-use crate::password;
+use crate::args::AgentOf;
+use crate::state_of_command::state_of_command;
 use crate::status;
-use crate::url::{Scheme, Url};
-
-/// The environment variable with the token.
-pub(super) const TOKEN: &str = "WEFT_AGENT_TOKEN";
-
-/// How a client connects, as sent over the wire: everything except the password.
-#[derive(Serialize, Deserialize, Debug)]
-pub(super) struct WireWay {
-    url: String,
-    transport: String,
-    no_crc: bool,
-    encrypt: bool,
-    sign: bool,
-    compress: bool,
-    channels: Option<u32>,
-    congestion: Option<String>,
-}
-
-impl WireWay {
-    pub(super) fn of(way: &Way) -> WireWay {
-        let name = way.connect.transport.to_possible_value();
-        WireWay {
-            url: super::own::root(&way.url),
-            transport: name.map_or_else(String::new, |value| value.get_name().to_owned()),
-            no_crc: way.connect.no_crc,
-            encrypt: way.connect.encrypt,
-            sign: way.connect.sign,
-            compress: way.connect.compress,
-            channels: way.connect.channels,
-            congestion: way.congestion.clone(),
-        }
-    }
-
-    fn way(self) -> Result<Way, Failure> {
-        let url = Url::parse(&self.url)?.ok_or("no URL")?;
-        let transport = Transport::from_str(&self.transport, false)?;
-        let password = match url.scheme {
-            Scheme::Nfs => Zeroizing::new(String::new()),
-            Scheme::Smb => std::env::var(password::VARIABLE).map(Zeroizing::new).map_err(|_| {
-                format!("the agent has no password for {}: start it with {}", url.host, password::VARIABLE)
-            })?,
-        };
-        let WireWay { no_crc, encrypt, sign, compress, channels, congestion, .. } = self;
-        let connect = Connect { no_crc, encrypt, sign, compress, channels, ..Connect::by(transport) };
-        Ok(Way { url, connect, password: Arc::new(password), congestion })
-    }
-}
-
-/// A request of a conductor.
-#[derive(Serialize, Deserialize, Debug)]
-pub(super) enum Ask {
-    /// Starts this many threads in place of the previous ones, and chooses how they wait.
-    Threads { threads: u32, waiting: Waiting },
-    /// Thread `thread` becomes client number `key`, with these files.
-    Open { thread: u32, key: u32, way: WireWay, files: Vec<Named> },
-    /// Starts the clients of this number.
-    Drive { key: u32, workloads: Vec<Workload> },
-    /// Asks for the operations since the start, and whether a client has failed.
-    Progress,
-    /// Starts counting.
-    Begin,
-    /// Stops counting.
-    End,
-    /// No new operation starts from now on.
-    Stop,
-    /// Asks for the counts.
-    Counted,
-    /// Closes the clients of this number.
-    Close(u32),
-    /// Starts observing the resource use of the server on this host.
-    Observe,
-    /// Asks for the resource use since then.
-    Observed,
-}
-
-/// The agent's answer.
-#[derive(Serialize, Deserialize, Debug)]
-pub(super) enum Answer {
-    Done,
-    Progress {
-        operations: u64,
-        failed: bool,
-    },
-    Counted {
-        counted: Box<Counted>,
-        cpu: Duration,
-    },
-    /// The use of the server and of this host while observed.
-    Observed(Box<EndSample>),
-    Failed(String),
-}
 
 /// Runs the command.
 pub(super) fn run(args: AgentOf) -> Result<ExitCode, Failure> {
     let token = match std::env::var(TOKEN) {
         Ok(token) if token.len() >= 16 => token,
         Ok(_) => return Err(format!("{TOKEN} is too short to be a secret: 16 characters or more").into()),
-        Err(_) => super::sweep::unique()? + &super::sweep::unique()?,
+        Err(_) => secret::generate()?,
     };
     let server = observed(&args)?;
     let listener = TcpListener::bind(args.listen).map_err(|e| format!("{}: {e}", args.listen))?;
@@ -165,7 +70,7 @@ fn observed(args: &AgentOf) -> Result<Option<measure::Server>, Failure> {
     if !args.server {
         return Ok(None);
     }
-    let servers = status::chosen(&status::state_dir(args.state_dir.as_deref())?, None)?;
+    let servers = status::chosen(&state_of_command(args.state_dir.as_deref())?, None)?;
     match &servers[..] {
         [one] => Ok(Some(measure::Server { pid: one.pid })),
         many => {
@@ -248,9 +153,9 @@ impl Hands {
                 self.crew = Some(Crew::start(threads as usize, cores, waiting, &Arc::default())?);
             }
             Ask::Threads { threads, .. } => return Err(format!("cannot start {threads} threads").into()),
-            Ask::Open { thread, key, way, files } => {
-                let way = way.way()?;
-                self.crew()?.open(thread as usize, key, &way, files)?;
+            Ask::Open { thread, key, config, files } => {
+                let config = config.received()?;
+                self.crew()?.open(thread as usize, key, &config, files)?;
             }
             Ask::Drive { key, workloads } => {
                 let crew = self.crew()?;

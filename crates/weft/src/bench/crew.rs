@@ -53,7 +53,7 @@ thread_local! {
 
 /// How a client connects.
 #[derive(Clone)]
-pub(crate) struct Way {
+pub(crate) struct ClientConfig {
     /// Share or export, and the folder in it.
     pub url: Url,
     /// The transport and its options.
@@ -166,11 +166,17 @@ impl Crew {
     }
 
     /// Connects thread `i` as client number `key` and opens `files`.
-    pub(crate) fn open(&self, i: usize, key: u32, way: &Way, files: Vec<Named>) -> Result<Agreed, Failure> {
-        let (way, buffers, stop) = (way.clone(), self.buffers(), self.stop.clone());
+    pub(crate) fn open(
+        &self,
+        i: usize,
+        key: u32,
+        config: &ClientConfig,
+        files: Vec<Named>,
+    ) -> Result<Agreed, Failure> {
+        let (config, buffers, stop) = (config.clone(), self.buffers(), self.stop.clone());
         self.on(i, move || async move {
             let opening = unless_stopped(&stop, async {
-                let remote = connect(&way, buffers).await?;
+                let remote = connect(&config, buffers).await?;
                 let mut open = Vec::with_capacity(files.len());
                 for (_, path) in &files {
                     open.push(remote.open(path, true).await.map_err(|e| format!("opening {path}: {e}"))?);
@@ -231,11 +237,17 @@ impl Crew {
 
     /// Creates files of `bytes` bytes, filled with their pattern, in a new folder. Stops on an interrupt, and on
     /// failure removes what it has created.
-    pub(crate) fn make(&self, way: &Way, folder: &str, files: Vec<Named>, bytes: u64) -> Result<(), Failure> {
-        let (way, buffers, folder, stop) =
-            (way.clone(), self.buffers(), folder.to_owned(), self.stop.clone());
+    pub(crate) fn make(
+        &self,
+        config: &ClientConfig,
+        folder: &str,
+        files: Vec<Named>,
+        bytes: u64,
+    ) -> Result<(), Failure> {
+        let (config, buffers, folder, stop) =
+            (config.clone(), self.buffers(), folder.to_owned(), self.stop.clone());
         self.on(0, move || async move {
-            let remote = unless_stopped(&stop, connect(&way, buffers)).await?;
+            let remote = unless_stopped(&stop, connect(&config, buffers)).await?;
             let made = unless_stopped(&stop, async {
                 if !folder.is_empty() {
                     remote.mkdir(&folder).await.map_err(|e| format!("making the folder {folder}: {e}"))?;
@@ -255,19 +267,24 @@ impl Crew {
             let tidied = rt::timeout(patience(&stop), removed(remote, &folder, &files)).await;
             // Reported here, because nobody looks at the error after an interrupt.
             if let Err(e) = tidied.unwrap_or_else(|_| Err(format!("no answer for {folder}").into())) {
-                note!("files were left behind on {}: {e}", way.url.host);
+                note!("files were left behind on {}: {e}", config.url.host);
             }
             Err(failed)
         })
     }
 
     /// Removes files and their folder.
-    pub(crate) fn remove(&self, way: &Way, folder: &str, files: Vec<Named>) -> Result<(), Failure> {
-        let (way, buffers, folder, stop) =
-            (way.clone(), self.buffers(), folder.to_owned(), self.stop.clone());
+    pub(crate) fn remove(
+        &self,
+        config: &ClientConfig,
+        folder: &str,
+        files: Vec<Named>,
+    ) -> Result<(), Failure> {
+        let (config, buffers, folder, stop) =
+            (config.clone(), self.buffers(), folder.to_owned(), self.stop.clone());
         self.on(0, move || async move {
             let removing = async {
-                let remote = connect(&way, buffers).await?;
+                let remote = connect(&config, buffers).await?;
                 removed(remote, &folder, &files).await
             };
             // Without an interrupt, a slow server gets all the time it needs.
@@ -279,11 +296,12 @@ impl Crew {
     }
 
     /// The size of a file; `None` if it does not exist.
-    pub(crate) fn size(&self, way: &Way, path: &str) -> Result<Option<u64>, Failure> {
-        let (way, buffers, path, stop) = (way.clone(), self.buffers(), path.to_owned(), self.stop.clone());
+    pub(crate) fn size(&self, config: &ClientConfig, path: &str) -> Result<Option<u64>, Failure> {
+        let (config, buffers, path, stop) =
+            (config.clone(), self.buffers(), path.to_owned(), self.stop.clone());
         self.on(0, move || async move {
             let finding = unless_stopped(&stop, async {
-                let remote = connect(&way, buffers).await?;
+                let remote = connect(&config, buffers).await?;
                 let found = remote.stat(&path).await;
                 remote.close().await;
                 found
@@ -296,13 +314,20 @@ impl Crew {
     }
 }
 
-async fn connect(way: &Way, buffers: usize) -> Result<Remote, Failure> {
+async fn connect(config: &ClientConfig, buffers: usize) -> Result<Remote, Failure> {
     let pool = POOL.with_borrow_mut(|pool| pool.get_or_insert_with(|| Pool::new(buffers)).clone());
-    let connecting =
-        Remote::connect_as(&way.url, &way.connect, &pool, &way.password, way.congestion.as_deref());
+    let connecting = Remote::connect_as(
+        &config.url,
+        &config.connect,
+        &pool,
+        &config.password,
+        config.congestion.as_deref(),
+    );
     match rt::timeout(PATIENCE, connecting).await {
         Ok(remote) => remote,
-        Err(_) => Err(format!("{} admitted no client within {} s", way.url.host, PATIENCE.as_secs()).into()),
+        Err(_) => {
+            Err(format!("{} admitted no client within {} s", config.url.host, PATIENCE.as_secs()).into())
+        }
     }
 }
 

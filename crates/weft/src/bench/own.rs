@@ -12,7 +12,7 @@ use weft_load::loaders::{Understood, diskspd, iozone, sqlio};
 use super::{Assignment, Assignments, session, timing};
 use crate::Failure;
 use crate::args::{JobOf, LoaderOf, Measuring, Over, ServerOf};
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::url::{Scheme, Url};
 
 /// Runs `weft bench run`.

@@ -25,6 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The first word of both sides, with the protocol's version.
 const WORD: &str = "weft-bench-agent/1";
 
+/// A new token or password: 128 random bits in hexadecimal.
+pub(super) fn generate() -> Result<String, random::Unavailable> {
+    Ok(random::bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// The sender of a line; a code is valid for one side only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {

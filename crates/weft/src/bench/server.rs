@@ -6,16 +6,17 @@ use std::sync::Arc;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use weft_load::job::Job;
 use weft_load::measure;
-use weft_machine::{Pool, random, rt};
+use weft_machine::{Pool, rt};
 use zeroize::Zeroizing;
 
-use super::crew::Way;
+use super::crew::ClientConfig;
+use super::{messages, secret};
 use crate::Failure;
 use crate::args::{Connect, Over, ServerOf, Transport};
 use crate::child::Service;
 use crate::connect;
-use crate::fault::Misuse;
 use crate::host::Host;
+use crate::misuse::Misuse;
 use crate::password;
 use crate::url::{Scheme, Url};
 
@@ -121,7 +122,7 @@ impl Server {
                 "the server's own figures are missing (processor time, memory, interrupts, cycles per byte of both ends): on {host} \
                  start `weft bench agent --listen ADDRESS:{} --server` (another server than Weft's: --server-pid PID), and on this host add \
                  --server-agent {host}",
-                super::team::PORT
+                messages::PORT
             ),
         })
     }
@@ -151,7 +152,12 @@ impl Server {
     }
 
     /// How clients reach the share of a protocol over a transport.
-    pub(crate) fn way(&mut self, scheme: Scheme, over: Over, job: &Job) -> Result<Way, Failure> {
+    pub(crate) fn client_config(
+        &mut self,
+        scheme: Scheme,
+        over: Over,
+        job: &Job,
+    ) -> Result<ClientConfig, Failure> {
         let transport = match over {
             Over::Tcp => Transport::Tcp,
             Over::Iwarp | Over::IwarpNocrc => Transport::Iwarp,
@@ -170,7 +176,7 @@ impl Server {
             connect.check_nfs().map_err(|e| Misuse::new(e.to_string()))?;
         }
         let (url, password) = self.url(scheme)?;
-        Ok(Way { url, connect, password, congestion: self.congestion() })
+        Ok(ClientConfig { url, connect, password, congestion: self.congestion() })
     }
 
     fn url(&mut self, scheme: Scheme) -> Result<(Url, Arc<Zeroizing<String>>), Failure> {
@@ -305,7 +311,7 @@ fn only_share(url: &Url, password: &str) -> Result<String, Failure> {
 }
 
 fn start_here(cores: usize) -> Result<(Service, String), Failure> {
-    let password: String = random::bytes::<16>()?.iter().map(|b| format!("{b:02x}")).collect();
+    let password = secret::generate()?;
     let (ram, cores) = (format!("{SHARE}={SHARE_SIZE}"), cores.to_string());
     let export = format!("{SHARE}:insecure");
     let args = [
@@ -409,7 +415,8 @@ mod tests {
         for options in [ServerOf { encrypt: true, ..options() }, ServerOf { sign: true, ..options() }] {
             let kind = named("nfs://nas/data", &options).unwrap();
             let mut server = Server { kind, options, password: None, cores: vec![], client_cores: vec![] };
-            let refused = server.way(Scheme::Nfs, Over::Tcp, latency).map(|_| ()).unwrap_err().to_string();
+            let refused =
+                server.client_config(Scheme::Nfs, Over::Tcp, latency).map(|_| ()).unwrap_err().to_string();
             assert!(refused.contains(" is for SMB; "), "{refused}");
         }
     }

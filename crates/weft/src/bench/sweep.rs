@@ -11,7 +11,7 @@ use weft_load::result::{Mark, Peer, Point, Refusal, Sample, Section};
 use weft_load::workload::Mix;
 use weft_machine::random;
 
-use super::crew::{Crew, Named, Waiting, Way};
+use super::crew::{ClientConfig, Crew, Named, Waiting};
 use super::live::Live;
 use super::server::Server;
 use super::team::{Observer, Team};
@@ -25,7 +25,7 @@ const NEW_FILE_BYTES: u64 = 64 << 20;
 
 /// Files created for a job.
 struct Made {
-    way: Way,
+    config: ClientConfig,
     folder: String,
     files: Vec<Named>,
 }
@@ -71,7 +71,7 @@ impl Sweep<'_> {
         let outcome =
             made.as_ref().map_or(Ok(()), |made| self.measure(&team, made, scheme, job, &items, &mut section));
         let tidied = made.map_or(Ok(()), |made| match job.paths.is_empty() || !made.files.is_empty() {
-            true => team.here.remove(&made.way, &made.folder, made.files),
+            true => team.here.remove(&made.config, &made.folder, made.files),
             false => Ok(()),
         });
         self.live.clear();
@@ -88,11 +88,11 @@ impl Sweep<'_> {
         if job.paths.is_empty() || job.file_bytes > 0 {
             return Ok(job.clone());
         }
-        let way = self.server.way(scheme, Over::Tcp, job)?;
+        let config = self.server.client_config(scheme, Over::Tcp, job)?;
         let crew = Crew::start(1, 1, Waiting::Asleep, &self.stop)?;
         let mut least = None;
         for path in &job.paths {
-            if let Some(size) = crew.size(&way, path)? {
+            if let Some(size) = crew.size(&config, path)? {
                 least = Some(least.map_or(size, |least: u64| least.min(size)));
             }
         }
@@ -105,25 +105,25 @@ impl Sweep<'_> {
 
     /// Creates files in a folder of our own, or those of the job that do not exist. `None` if interrupted.
     fn make(&mut self, crew: &Crew, scheme: Scheme, job: &Job) -> Result<Option<Made>, Failure> {
-        let way = self.server.way(scheme, Over::Tcp, job)?;
+        let config = self.server.client_config(scheme, Over::Tcp, job)?;
         let made = match job.paths.is_empty() {
             true => {
-                let folder = join(&way.url.path, &format!("weft-bench-{}", unique()?));
+                let folder = join(&config.url.path, &format!("weft-bench-{}", unique()?));
                 let file = |n| (u64::from(n), format!("{folder}/{n:02}.bin"));
                 let files = (0..job.files).map(file).collect();
-                Made { way, folder, files }
+                Made { config, folder, files }
             }
             false => {
                 let mut files = Vec::new();
                 for (number, path) in (0..).zip(&job.paths) {
-                    if self.is_missing(crew, &way, job, path)? {
+                    if self.is_missing(crew, &config, job, path)? {
                         files.push((number, path.clone()));
                     }
                 }
-                Made { way, folder: String::new(), files }
+                Made { config, folder: String::new(), files }
             }
         };
-        match crew.make(&made.way, &made.folder, made.files.clone(), job.file_bytes) {
+        match crew.make(&made.config, &made.folder, made.files.clone(), job.file_bytes) {
             Ok(()) => Ok(Some(made)),
             Err(_) if self.stopped() => Ok(None),
             Err(e) => Err(e),
@@ -131,8 +131,8 @@ impl Sweep<'_> {
     }
 
     /// Whether a file that the job names must be created. An existing file is never written to.
-    fn is_missing(&self, crew: &Crew, way: &Way, job: &Job, path: &str) -> Result<bool, Failure> {
-        let Some(size) = crew.size(way, path)? else {
+    fn is_missing(&self, crew: &Crew, config: &ClientConfig, job: &Job, path: &str) -> Result<bool, Failure> {
+        let Some(size) = crew.size(config, path)? else {
             return match job.creates {
                 true => Ok(true),
                 false => Err(format!("{path} does not exist: diskspd creates it with -c64M").into()),
@@ -195,12 +195,12 @@ impl Sweep<'_> {
             }
             self.live.doing(&format!("connecting by {}", transport.name()));
             let key = over.len() as u32;
-            let way = self.server.way(scheme, transport, job)?;
+            let config = self.server.client_config(scheme, transport, job)?;
             let opening: Result<Vec<Option<Agreed>>, Failure> = (0..team.len())
                 .map(|i| {
                     let files =
                         job.files_of(i as u32).into_iter().map(|n| paths[n as usize].clone()).collect();
-                    team.open(i, key, &way, files)
+                    team.open(i, key, &config, files)
                 })
                 .collect();
             match opening {
@@ -363,6 +363,6 @@ fn join(folder: &str, name: &str) -> String {
 }
 
 /// A unique part of a name.
-pub(super) fn unique() -> Result<String, Failure> {
+fn unique() -> Result<String, Failure> {
     Ok(random::bytes::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -15,15 +15,13 @@ use weft_load::result::EndSample;
 use weft_load::run::Counted;
 use weft_load::workload::Workload;
 
-use super::agent::{Answer, Ask, TOKEN, WireWay};
-use super::crew::{Crew, Named, Running, Waiting, Way};
+use super::crew::{ClientConfig, Crew, Named, Running, Waiting};
+use super::messages::{Answer, Ask, PORT, TOKEN, WireConfig};
 use super::secret::{Side, Talk};
 use crate::Failure;
 use crate::connect::Agreed;
 use crate::host::Host;
 
-/// The port that agents listen on.
-pub(crate) const PORT: u16 = 7175;
 /// An agent that does not answer within this time counts as absent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -131,16 +129,16 @@ impl Team {
         &self,
         i: usize,
         key: u32,
-        way: &Way,
+        config: &ClientConfig,
         files: Vec<Named>,
     ) -> Result<Option<Agreed>, Failure> {
         if i < self.threads_here {
-            return self.here.open(i, key, way, files).map(Some);
+            return self.here.open(i, key, config, files).map(Some);
         }
         let holds = |agent: &&Agent| (agent.first..agent.first + agent.threads).contains(&i);
         let agent = self.agents.iter().find(holds).ok_or("there is no such client")?;
         let thread = u32::try_from(i - agent.first)?;
-        agent.ask(Ask::Open { thread, key, way: WireWay::of(way), files })?;
+        agent.ask(Ask::Open { thread, key, config: WireConfig::of(config), files })?;
         Ok(None)
     }
 

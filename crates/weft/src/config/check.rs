@@ -60,11 +60,6 @@ impl Plan {
         &self.config
     }
 
-    /// The user who may log on.
-    pub(crate) fn user(&self) -> &str {
-        self.config.users.first().map_or("", |user| &user.name)
-    }
-
     /// Whether there is something for users who log on; NBD has no users.
     pub(crate) fn serves_files(&self) -> bool {
         self.config.serves_files()
@@ -113,7 +108,6 @@ impl ServeConfig {
         let shares = self.shares.iter().map(|share| self.check_share(share).map(drop));
         let behind = [
             self.check_volumes(),
-            self.check_users(),
             self.check_nfs(),
             ports::check(self, self.serves_files()),
             self.check_capture(),
@@ -162,7 +156,7 @@ impl ServeConfig {
 
     /// The directory of state that survives a restart, if there is one.
     fn state_dir(&self) -> Option<PathBuf> {
-        self.state_dir.clone().or_else(crate::volume::state_of_user)
+        self.state_dir.clone().or_else(crate::state_dir::state_of_user)
     }
 
     fn check_buffers(&self) -> Result<(), ConfigError> {
@@ -306,13 +300,6 @@ impl ServeConfig {
         let wanting = (!has_door).then_some(key::VOLUMES);
         let doors = Give::One(vec![key::NBD_PORT, key::NBD_SOCKET, key::REPLICATION]);
         self.needs(wanting, "a way to serve them", doors)
-    }
-
-    fn check_users(&self) -> Result<(), ConfigError> {
-        match &self.users[..] {
-            [user] if !user.name.is_empty() => Ok(()),
-            _ => Err(self.wrong(key::USER, Problem::NotOneUser)),
-        }
     }
 
     /// Every NFS key requires an NFS port: none is accepted without effect, and none serves NFS by itself.

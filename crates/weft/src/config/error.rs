@@ -3,17 +3,17 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use weft_machine::net::TlsError;
 use weft_store::snapshots::BadPattern;
 
 use super::key::{self, Key, Origin};
-use super::share::MAX_NAME_CHARS;
+use super::share::{FolderFault, MAX_NAME_CHARS};
 use super::sources::Sources;
 use crate::args::Misread;
-use crate::out::{ShellCommand, path_name};
+use crate::out::path_name;
 
 /// A configuration that cannot be served.
 #[derive(Debug)]
@@ -64,8 +64,6 @@ pub(crate) enum Problem {
     Excludes(Key),
     /// There is no share and no volume.
     NothingServed,
-    /// The number of users is not one.
-    NotOneUser,
     /// Nothing is served over RDMA, so there is nothing to capture.
     NothingByRdma,
     /// There is no directory for state that survives a restart.
@@ -89,19 +87,6 @@ pub(crate) enum Give {
     All(Vec<Key>),
     /// One of these.
     One(Vec<Key>),
-}
-
-/// Why a folder cannot be served.
-#[derive(Debug)]
-pub(crate) enum FolderFault {
-    /// It does not exist.
-    Missing,
-    /// It cannot be reached or opened.
-    Unreachable(io::Error),
-    /// It is not a folder; this is its parent folder.
-    NoFolder { above: PathBuf },
-    /// It has no name that could be a share's.
-    Nameless,
 }
 
 impl ConfigError {
@@ -134,7 +119,6 @@ impl ConfigError {
             | Problem::Needs { .. }
             | Problem::Excludes(_)
             | Problem::NothingServed
-            | Problem::NotOneUser
             | Problem::NothingByRdma
             | Problem::AnyPort { .. }
             | Problem::Links(_) => true,
@@ -222,7 +206,6 @@ impl fmt::Display for ConfigError {
                     f.write_str("nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])")
                 }
             },
-            Problem::NotOneUser => write!(f, "{key}: configure exactly one user, with a name"),
             Problem::NothingByRdma => write!(
                 f,
                 "{key}: nothing is served over RDMA; give a folder, a ramdisk ({}) or {}",
@@ -280,29 +263,6 @@ impl Give {
             [before @ .., last] => {
                 let before: Vec<String> = before.iter().map(|key| sources.named(key)).collect();
                 format!("{} {word} {}", before.join(", "), sources.named(last))
-            }
-        }
-    }
-}
-
-impl FolderFault {
-    fn said(&self, path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = path_name(path);
-        match self {
-            FolderFault::Missing => {
-                let make = ShellCommand::new("mkdir -p").operand(path);
-                write!(f, "cannot serve {shown}: no such folder; create it: {make}")
-            }
-            FolderFault::Unreachable(e) => write!(f, "cannot serve {shown}: {e}"),
-            FolderFault::NoFolder { above } => {
-                write!(
-                    f,
-                    "cannot serve {shown}: it is not a folder; give its parent folder: {}",
-                    path_name(above)
-                )
-            }
-            FolderFault::Nameless => {
-                write!(f, "{shown} has no name that a share could use: give a folder below it")
             }
         }
     }

@@ -12,8 +12,7 @@ use super::mistake::{BadFile, Fault, Mistake};
 use super::sources::{Lines, Position, Sources};
 use super::table::{Field, ROWS, Row};
 use super::types::{Entry, TomlValue};
-use super::{ServeConfig, ShareConfig, ShareSource, UserConfig, VolumeConfig};
-use crate::args::default_user;
+use super::{ServeConfig, ShareConfig, ShareSource, VolumeConfig};
 
 /// Larger files are refused.
 const MAX_BYTES: u64 = 1 << 20;
@@ -25,6 +24,14 @@ const ALIKE: f64 = 0.8;
 /// # Errors
 /// All mistakes in the file itself; [`ServeConfig::check`] checks the rules between keys.
 pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
+    parse(path, &text(path)?)
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// It cannot be read, it is too long, or it is not UTF-8.
+pub(super) fn text(path: &Path) -> Result<String, BadFile> {
     let whole = |fault| BadFile::new(path, vec![Mistake { at: None, key: None, fault }]);
     let mut bytes = Vec::new();
     let opened = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
@@ -32,14 +39,11 @@ pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(whole(Fault::TooLarge { most: MAX_BYTES }));
     }
-    match str::from_utf8(&bytes) {
-        Ok(text) => parse(path, text),
-        Err(e) => {
-            let (before, _) = bytes.split_at(e.valid_up_to());
-            let at = Lines::of(&String::from_utf8_lossy(before)).position(before.len());
-            Err(BadFile::new(path, vec![Mistake { at: Some(at), key: None, fault: Fault::NotUtf8 }]))
-        }
-    }
+    String::from_utf8(bytes).map_err(|e| {
+        let (before, _) = e.as_bytes().split_at(e.utf8_error().valid_up_to());
+        let at = Lines::of(&String::from_utf8_lossy(before)).position(before.len());
+        BadFile::new(path, vec![Mistake { at: Some(at), key: None, fault: Fault::NotUtf8 }])
+    })
 }
 
 /// Reads the text of a file.
@@ -59,7 +63,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ServeConfig, BadFile> {
         });
         return Err(BadFile::new(path, mistakes.collect()));
     }
-    let config = ServeConfig { sources: Sources::of_file(path), ..defaults() };
+    let config = ServeConfig { sources: Sources::of_file(path), ..ServeConfig::default() };
     let mut reader = Reader { lines, config, mistakes: Vec::new() };
     let folder = path.parent().unwrap_or(Path::new(""));
     // The document is itself a table.
@@ -70,11 +74,6 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ServeConfig, BadFile> {
         true => Ok(reader.config),
         false => Err(BadFile::new(path, reader.mistakes)),
     }
-}
-
-/// The configuration of an empty file. Like the command line, it names a user.
-pub(super) fn defaults() -> ServeConfig {
-    ServeConfig { users: vec![UserConfig { name: default_user() }], ..ServeConfig::default() }
 }
 
 struct Reader<'a> {
@@ -144,7 +143,7 @@ impl Reader<'_> {
     /// Checks that the share has exactly one source of files.
     fn check_source(&mut self, at: &[&str], offset: usize) {
         let sources = &self.config.sources;
-        let mut given: Vec<(Position, &str)> = ["folder", "ram", "volumes"]
+        let mut given: Vec<(Position, &str)> = ["path", "ram", "volumes"]
             .into_iter()
             .filter_map(|key| Some((sources.position(&dotted(&[at, &[key]].concat()))?, key)))
             .collect();

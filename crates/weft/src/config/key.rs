@@ -28,7 +28,6 @@ pub(crate) struct Key {
 
 pub(crate) const SHARES: Key = Key::new("DIR", "shares");
 pub(crate) const STATE_DIR: Key = Key::new("--state-dir", "state_dir");
-pub(crate) const USER: Key = Key::new("--user", "users");
 pub(crate) const VOLUMES: Key = Key::new("--volume", "volumes");
 pub(crate) const REPLICATION: Key = Key::new("--replica", "replication.enabled");
 pub(crate) const SMB_PORT: Key = Key::new("--smb-port", "listeners.smb_port");
@@ -89,7 +88,7 @@ impl Key {
 
     /// The folder of a share. On the command line it has no option name.
     pub(crate) fn of_folder(name: &str, folder: &Path) -> Key {
-        Key::owned(path_name(folder), format!("shares.{}.folder", part(name)))
+        Key::owned(path_name(folder), format!("shares.{}.path", part(name)))
     }
 
     /// The share that contains the volumes, with this name.
@@ -133,7 +132,7 @@ impl Key {
 }
 
 /// A part of a dotted TOML key, quoted if necessary.
-pub(super) fn part(name: &str) -> Cow<'_, str> {
+pub(crate) fn part(name: &str) -> Cow<'_, str> {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     match !name.is_empty() && name.chars().all(is_bare) {
         true => name.into(),
@@ -168,7 +167,6 @@ mod tests {
             serve.get_opts().filter_map(|arg| arg.get_long()).map(|long| format!("--{long}")).collect();
         let of_server = [
             STATE_DIR,
-            USER,
             VOLUMES,
             REPLICATION,
             SMB_PORT,

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use weft_store::rights::NoPrincipal;
 use weft_store::rules::NotANetwork;
 
 use super::sources::Position;
@@ -74,10 +75,10 @@ pub(super) enum Fault {
     #[error("{text:?}: {why}")]
     Unparsed { text: String, why: Unparsed },
     /// A share without files.
-    #[error("the share has no files: add folder, ram or volumes")]
+    #[error("the share has no files: add path, ram or volumes")]
     NoSource,
     /// A share with two sources of files.
-    #[error("a share has only one of folder, ram and volumes: remove the others")]
+    #[error("a share has only one of path, ram and volumes: remove the others")]
     SecondSource,
     /// A share of volumes that is switched off.
     #[error("write true, or remove the key")]
@@ -102,6 +103,8 @@ pub(super) enum Unparsed {
     Network(NotANetwork),
     #[error("{0}")]
     Link(String),
+    #[error(transparent)]
+    Principal(NoPrincipal),
 }
 
 impl From<AddressError> for Unparsed {

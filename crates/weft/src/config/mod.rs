@@ -6,6 +6,7 @@
 //! parses a command line, binds, or opens anything for writing.
 
 mod check;
+pub(crate) mod edit;
 mod error;
 mod file;
 pub(crate) mod find;
@@ -58,8 +59,9 @@ pub(crate) struct ServeConfig {
     pub listeners: Listeners,
     /// Resource limits and thread settings.
     pub limits: Limits,
-    /// Who may log on.
-    pub users: Vec<UserConfig>,
+    /// A user who may log on beside those of `weft user`; the password is not part of the configuration. `None`: one
+    /// with a default name, if there are no others.
+    pub user: Option<String>,
     /// The shares. At most one of them contains the volumes.
     pub shares: Vec<ShareConfig>,
     /// The volumes.
@@ -155,13 +157,6 @@ impl Default for Limits {
             congestion: None,
         }
     }
-}
-
-/// A user who may log on. The configuration does not contain the password.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UserConfig {
-    /// The name, which is not empty.
-    pub name: String,
 }
 
 /// A volume, by its name in the state directory.

@@ -1,13 +1,15 @@
 //! A share: where its files are, and the rules for its users.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use weft_smb::server::dfs::Link;
+use weft_store::rights::Rights;
 use weft_store::rules::{Export, Rules};
 
-use super::error::FolderFault;
 use super::key::{self, Key};
+use crate::out::{ShellCommand, path_name};
 
 /// The longest name of a share; Windows allows no longer one.
 pub(super) const MAX_NAME_CHARS: usize = 80;
@@ -21,6 +23,8 @@ pub(crate) struct ShareConfig {
     pub source: ShareSource,
     /// Whether all changes are refused.
     pub read_only: bool,
+    /// Who may read and write.
+    pub rights: Rights,
     /// Whether encryption is required; NFS then does not offer the share.
     pub encrypt: bool,
     /// Whether listings over SMB hide what the user may not read.
@@ -58,6 +62,7 @@ impl ShareConfig {
             name: name.into(),
             source,
             read_only: false,
+            rights: Rights::default(),
             encrypt: false,
             hide_unreadable: false,
             continuous_availability: false,
@@ -88,7 +93,46 @@ impl ShareConfig {
         Rules {
             encrypted: self.encrypt,
             hides_unreadable: self.hide_unreadable,
+            rights: self.rights.clone(),
             nfs: Export { read_only: nfs.read_only || self.read_only, ..nfs },
+            nfs_is_chosen: self.nfs.is_some(),
+        }
+    }
+}
+
+/// Why a folder cannot be served.
+#[derive(Debug)]
+pub(crate) enum FolderFault {
+    /// It does not exist.
+    Missing,
+    /// It cannot be reached or opened.
+    Unreachable(io::Error),
+    /// It is not a folder; this is its parent folder.
+    NoFolder { above: PathBuf },
+    /// It has no name that could be a share's.
+    Nameless,
+}
+
+impl FolderFault {
+    /// The sentence for a folder, and what to do.
+    pub(super) fn said(&self, path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = path_name(path);
+        match self {
+            FolderFault::Missing => {
+                let make = ShellCommand::new("mkdir -p").operand(path);
+                write!(f, "cannot serve {shown}: no such folder; create it: {make}")
+            }
+            FolderFault::Unreachable(e) => write!(f, "cannot serve {shown}: {e}"),
+            FolderFault::NoFolder { above } => {
+                write!(
+                    f,
+                    "cannot serve {shown}: it is not a folder; give its parent folder: {}",
+                    path_name(above)
+                )
+            }
+            FolderFault::Nameless => {
+                write!(f, "{shown} has no name that a share could use: give a folder below it")
+            }
         }
     }
 }

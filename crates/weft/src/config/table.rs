@@ -12,9 +12,9 @@ use super::mistake::{Fault, Unparsed};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
     Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress, OneOf, Optional,
-    Port, Refused, Size, Text, TomlValue, Type, UnixId,
+    Port, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
 };
-use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, ServeConfig, UserConfig, VolumeConfig};
+use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, ServeConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
 
 /// A key.
@@ -55,7 +55,7 @@ pub(super) enum Field {
 }
 
 /// The default of the keys that name the source of a share's files.
-pub(super) const ONE_OF_THREE: &str = "one of folder, ram and volumes is required";
+pub(super) const ONE_OF_THREE: &str = "one of path, ram and volumes is required";
 
 /// A row whose value is a field of the configuration.
 macro_rules! field {
@@ -114,17 +114,15 @@ pub(super) const ROWS: &[Row] = &[
         "Directory for state that survives a restart: the list of volumes, NFS state, persistent SMB handles.",
         |c| c.state_dir
     ),
-    converted!(
+    field!(
         Server,
-        "users",
-        List<Text>,
+        "user",
+        Optional<Text>,
         ["--user"],
-        "the value of $USER, or weft",
-        "[\"alice\"]",
-        "The users who may log on; exactly one for now. The password is not part of the configuration.",
-        set | c,
-        names | c.users = names.into_iter().map(|name| UserConfig { name }).collect(),
-        get | c | c.users.iter().map(|user| user.name.clone()).collect()
+        "none if there are users of `weft user`; otherwise $USER, or weft",
+        "\"alice\"",
+        "A user who may log on beside those of `weft user`, with the password from WEFT_PASSWORD; if it is unset, the server asks on the terminal or generates one.",
+        |c| c.user
     ),
     field!(
         Server,
@@ -498,7 +496,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
-        "shares.*.folder",
+        "shares.*.path",
         Optional<FilePath>,
         ["DIR"],
         ONE_OF_THREE,
@@ -529,6 +527,26 @@ pub(super) const ROWS: &[Row] = &[
         meaning: "The share contains the volumes, as files.",
         field: Field::Share { set: set_volumes, get: get_volumes },
     },
+    field!(
+        Share,
+        "shares.*.read",
+        Optional<List<Someone>>,
+        [],
+        "every user, or nobody but those in write if that key is given",
+        "[\"@staff\", \"carol\"]",
+        "Who may read over SMB: users, groups of `weft group` with a leading @, or \"*\" for every user. NFS then needs a table nfs.",
+        |s| s.rights.read
+    ),
+    field!(
+        Share,
+        "shares.*.write",
+        Optional<List<Someone>>,
+        [],
+        "every user, or nobody if read is given",
+        "[\"alice\"]",
+        "Who may read and write over SMB, in the same form. The permissions of each file apply as well.",
+        |s| s.rights.write
+    ),
     field!(
         Share,
         "shares.*.read_only",

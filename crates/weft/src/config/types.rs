@@ -8,6 +8,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 use weft_smb::server::{Dialect, Signing};
+use weft_store::rights::Principal;
 use weft_store::rules::{Flavor, Network, Protection, Squash};
 
 use super::key::quoted;
@@ -266,6 +267,26 @@ impl Type for Text {
 
     fn show(value: &String) -> Option<String> {
         Some(quoted(value))
+    }
+}
+
+/// A user or group that has a right on a share.
+pub(super) struct Someone;
+
+impl Type for Someone {
+    type Value = Principal;
+
+    fn name() -> String {
+        "a user, a group (\"@staff\") or everyone (\"*\")".into()
+    }
+
+    fn read(given: &TomlValue) -> Result<Principal, Refused> {
+        let text = given.text(Someone::name)?;
+        text.parse::<Principal>().map_err(|e| given.unparsed(text, Unparsed::Principal(e)))
+    }
+
+    fn show(value: &Principal) -> Option<String> {
+        Some(quoted(&value.to_string()))
     }
 }
 

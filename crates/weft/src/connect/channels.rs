@@ -14,7 +14,8 @@ use weft_machine::{Pool, rt};
 use weft_smb::client::{NetworkInterface, Session, Tree};
 use weft_transport::{Channel, nbss, smbd};
 
-use super::{Dial, Medium, WHOLE_LIMIT};
+use super::WHOLE_LIMIT;
+use super::dial::{Dial, Medium};
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;
@@ -26,9 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The maximum number of connections: more help nobody, and the server refuses 32.
 const MOST: usize = 16;
 
-/// A connection to the server that should stay open.
+/// How a connection that should stay open reaches the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Way {
+struct Route {
     medium: Medium,
     addr: SocketAddr,
 }
@@ -41,7 +42,7 @@ pub(super) struct Keeper {
     pool: Pool,
     congestion: Option<String>,
     /// The medium and address of the first connection.
-    first: Way,
+    first: Route,
     /// TCP port of the server, and the port of `first.medium`.
     rdma_port: u16,
 }
@@ -70,7 +71,7 @@ impl Keeper {
             options: dial.options.clone(),
             pool: dial.pool.clone(),
             congestion: dial.congestion.map(str::to_owned),
-            first: Way { medium, addr },
+            first: Route { medium, addr },
             rdma_port: addr.port(),
         }
     }
@@ -90,7 +91,7 @@ impl Keeper {
 
     /// Replaces a session whose connections are all lost, in the same share.
     pub(super) async fn again(&self, lost: &Session) -> Result<(Session, Tree), Failure> {
-        let Way { medium, addr } = self.first;
+        let Route { medium, addr } = self.first;
         let first = self.log_on(lost, medium, addr).await;
         let Err(why) = first else { return first };
         if medium == Medium::Tcp || self.options.transport != Transport::Auto {
@@ -131,21 +132,21 @@ impl Keeper {
                 Vec::new()
             }
         };
-        let mut missing = self.ways(&interfaces);
+        let mut missing = self.routes(&interfaces);
         for carrier in session.carriers() {
-            let is = |way: &Way| {
-                way.medium.name() == carrier.medium
-                    && (way.medium == Medium::Shm || way.addr.to_string() == carrier.peer)
+            let is = |route: &Route| {
+                route.medium.name() == carrier.medium
+                    && (route.medium == Medium::Shm || route.addr.to_string() == carrier.peer)
             };
             if let Some(i) = missing.iter().position(is) {
                 missing.remove(i);
             }
         }
-        join_all(missing.into_iter().map(|way| self.add(session, way))).await;
+        join_all(missing.into_iter().map(|route| self.add(session, route))).await;
     }
 
-    async fn add(&self, session: &Session, way: Way) {
-        let Way { medium, addr } = way;
+    async fn add(&self, session: &Session, route: Route) {
+        let Route { medium, addr } = route;
         let adding = async {
             let (_, channel) = open(&self.dial(addr.ip()), medium, addr.port()).await?;
             Ok::<_, Failure>(session.add(channel).await?)
@@ -159,27 +160,27 @@ impl Keeper {
 
     /// Every connection that should exist, including the first: as many as requested to the address that the user
     /// named, one to each further address of the server, and, with RDMA, one over TCP as a fallback.
-    fn ways(&self, interfaces: &[NetworkInterface]) -> Vec<Way> {
-        let Way { medium, addr } = self.first;
+    fn routes(&self, interfaces: &[NetworkInterface]) -> Vec<Route> {
+        let Route { medium, addr } = self.first;
         let count = self.options.channels.unwrap_or(1).max(1) as usize;
-        let mut ways = vec![self.first.clone(); count];
+        let mut routes = vec![self.first.clone(); count];
         // The two addresses of loopback are one link, not two.
         let same_reach = |interface: &&NetworkInterface| {
             interface.addr != addr.ip() && !interface.addr.is_loopback() && !addr.ip().is_loopback()
         };
         if medium != Medium::Shm {
             for interface in interfaces.iter().filter(same_reach) {
-                let way = Way { medium, addr: SocketAddr::new(interface.addr, self.rdma_port) };
-                if !ways.contains(&way) {
-                    ways.push(way);
+                let route = Route { medium, addr: SocketAddr::new(interface.addr, self.rdma_port) };
+                if !routes.contains(&route) {
+                    routes.push(route);
                 }
             }
         }
         if medium != Medium::Tcp && self.options.transport == Transport::Auto {
-            ways.push(Way { medium: Medium::Tcp, addr: SocketAddr::new(addr.ip(), self.url.port) });
+            routes.push(Route { medium: Medium::Tcp, addr: SocketAddr::new(addr.ip(), self.url.port) });
         }
-        ways.truncate(MOST);
-        ways
+        routes.truncate(MOST);
+        routes
     }
 }
 
@@ -202,24 +203,28 @@ mod tests {
         NetworkInterface { index: 2, rss: false, rdma: true, link_speed_bps: 1, addr: addr.parse().unwrap() }
     }
 
-    fn ways(keeper: &Keeper, interfaces: &[NetworkInterface]) -> Vec<String> {
-        keeper.ways(interfaces).iter().map(|way| format!("{} {}", way.medium.name(), way.addr)).collect()
+    fn routes(keeper: &Keeper, interfaces: &[NetworkInterface]) -> Vec<String> {
+        keeper
+            .routes(interfaces)
+            .iter()
+            .map(|route| format!("{} {}", route.medium.name(), route.addr))
+            .collect()
     }
 
     #[test]
     fn one_connection_to_each_address_and_a_standby_beside_rdma() {
         let interfaces = [told("10.0.0.1"), told("10.0.1.1"), told("127.0.0.1")];
         let tcp = keeper(Medium::Tcp, Transport::Auto, None);
-        assert_eq!(ways(&tcp, &interfaces), ["tcp 10.0.0.1:4450", "tcp 10.0.1.1:4450"]);
+        assert_eq!(routes(&tcp, &interfaces), ["tcp 10.0.0.1:4450", "tcp 10.0.1.1:4450"]);
         let iwarp = keeper(Medium::Iwarp, Transport::Auto, Some(2));
         assert_eq!(
-            ways(&iwarp, &interfaces),
+            routes(&iwarp, &interfaces),
             ["iwarp 10.0.0.1:5445", "iwarp 10.0.0.1:5445", "iwarp 10.0.1.1:5445", "tcp 10.0.0.1:4450"]
         );
         let asked = keeper(Medium::Iwarp, Transport::Iwarp, None);
-        assert_eq!(ways(&asked, &[]), ["iwarp 10.0.0.1:5445"], "what was asked for and nothing else");
+        assert_eq!(routes(&asked, &[]), ["iwarp 10.0.0.1:5445"], "what was asked for and nothing else");
         let shm = keeper(Medium::Shm, Transport::Auto, None);
-        assert_eq!(ways(&shm, &interfaces), ["shm 10.0.0.1:5445", "tcp 10.0.0.1:4450"]);
-        assert_eq!(keeper(Medium::Tcp, Transport::Tcp, Some(1000)).ways(&[]).len(), MOST);
+        assert_eq!(routes(&shm, &interfaces), ["shm 10.0.0.1:5445", "tcp 10.0.0.1:4450"]);
+        assert_eq!(keeper(Medium::Tcp, Transport::Tcp, Some(1000)).routes(&[]).len(), MOST);
     }
 }

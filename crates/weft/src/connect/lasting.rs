@@ -35,21 +35,21 @@ pub(super) struct Life {
     pub session: Session,
     pub tree: Tree,
     number: u32,
-    ways: Keeper,
-    /// Maintains the connections; ends with this value.
-    _keeper: Task<()>,
+    keeper: Keeper,
+    /// The keeper at work; ends with this value.
+    _keeping: Task<()>,
 }
 
 impl Life {
-    fn new(session: Session, tree: Tree, ways: Keeper, number: u32) -> Life {
-        let keeper = rt::spawn(ways.clone().keep(session.clone()));
-        Life { session, tree, number, ways, _keeper: keeper }
+    fn new(session: Session, tree: Tree, keeper: Keeper, number: u32) -> Life {
+        let keeping = rt::spawn(keeper.clone().keep(session.clone()));
+        Life { session, tree, number, keeper, _keeping: keeping }
     }
 
     async fn next(&self) -> Result<Life, Failure> {
-        let (session, tree) = self.ways.again(&self.session).await?;
-        self.ways.fill(&session).await;
-        Ok(Life::new(session, tree, self.ways.clone(), self.number + 1))
+        let (session, tree) = self.keeper.again(&self.session).await?;
+        self.keeper.fill(&session).await;
+        Ok(Life::new(session, tree, self.keeper.clone(), self.number + 1))
     }
 }
 
@@ -67,8 +67,8 @@ pub(super) struct Share {
 }
 
 impl Share {
-    pub fn new(session: Session, tree: Tree, ways: Keeper) -> Share {
-        let life = Life::new(session, tree, ways, 0);
+    pub fn new(session: Session, tree: Tree, keeper: Keeper) -> Share {
+        let life = Life::new(session, tree, keeper, 0);
         Share {
             life: RefCell::new(Rc::new(life)),
             until: RefCell::default(),

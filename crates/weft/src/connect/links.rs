@@ -11,8 +11,8 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_smb::client::{Referral, Target};
 
-use super::Dial;
-use super::smb::{Entered, enter};
+use super::dial::Dial;
+use super::smb::session::{Entered, enter};
 use crate::Failure;
 use crate::default_port;
 use crate::url::Url;

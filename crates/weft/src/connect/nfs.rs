@@ -25,14 +25,16 @@ use weft_transport::{Channel, record, rpcrdma};
 use weft_wire::mount::MountStatus;
 use weft_wire::nfs4::Status as Status4;
 
+use super::dial::{Dial, Medium};
+use super::logon::let_in;
 use super::reach;
 use super::{
-    Agreed, Answer, Behind, Dial, FILE_MODE, Medium, Partial, RemoteDraft, RemoteEntry, RemoteFile,
-    RemoteFolder, RemoteStat, UNDER_WAY, let_in, note_shown,
+    Agreed, Answer, Behind, FILE_MODE, Partial, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
+    RemoteStat, UNDER_WAY, note_shown,
 };
 use crate::Failure;
 use crate::default_port;
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::partial::partial_name;
 use crate::providers;
 use crate::transfer::join;

@@ -13,7 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_machine::{Time, rt};
 
 use crate::Failure;
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 
 /// How long an attempt runs alone before the next address is tried as well (RFC 8305 section 8).
 pub(crate) const STAGGER: Duration = Duration::from_millis(250);

@@ -52,7 +52,7 @@ impl Served {
             server_guid: [7; 16],
             name: "AWAY".into(),
             shares: vec![self.share.clone()],
-            users: vec![User { name: "alice".into(), secret: Secret::password("secret") }],
+            users: vec![User::new("alice", Secret::password("secret"))],
             names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
             signing: Signing::Enabled,
             min_dialect: Dialect::V3_0,

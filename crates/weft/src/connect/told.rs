@@ -9,7 +9,9 @@ use bytes::Bytes;
 use weft_machine::{Listener, Pool, Stream, rt, sim};
 use weft_rdma::Work;
 
-use super::{Dial, Medium, WHOLE_LIMIT, channels, in_all, let_in, nfs, reach};
+use super::dial::{Dial, Medium};
+use super::logon::let_in;
+use super::{WHOLE_LIMIT, channels, in_all, nfs, reach};
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;

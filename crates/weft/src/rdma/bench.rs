@@ -28,7 +28,7 @@ use super::pin;
 use crate::Failure;
 use crate::args::Bench;
 use crate::child::Service;
-use crate::fault::none_has;
+use crate::misuse::none_has;
 use crate::out::Console;
 
 /// TCP congestion control on both sides: bbr, the usual default of cloud machines, paces loopback.

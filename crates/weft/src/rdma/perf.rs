@@ -18,7 +18,7 @@ use super::{server, settle};
 use crate::Failure;
 use crate::args::{Crc, Figure, Operation, PerfClient, PerfServer, ProviderKind};
 use crate::connect::reach;
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::providers;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 

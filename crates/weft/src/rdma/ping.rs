@@ -19,7 +19,7 @@ use super::server;
 use crate::Failure;
 use crate::args::{Ping, ProviderKind};
 use crate::connect::reach;
-use crate::fault::Misuse;
+use crate::misuse::Misuse;
 use crate::providers;
 use crate::signals::{raised, stop_on_signals, unless_stopped};
 

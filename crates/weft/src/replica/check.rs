@@ -18,8 +18,8 @@ use crate::args::ReplicaCheck;
 use crate::doctor::{Report, Verdict};
 use crate::out::Console;
 use crate::serve::replica::check::{Measured, There, Unknown, look, measure};
+use crate::size::human;
 use crate::transfer::CLIENT_BUFFERS;
-use crate::volume::human;
 
 /// A synchronous write waits for a round trip: beyond this, applications notice.
 const SYNC_ROUND_TRIP_MS: f64 = 5.0;

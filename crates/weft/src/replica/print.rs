@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::admin::replica::{Group, Link};
 use crate::args::replica::{Objection, OnLoss};
 use crate::out::ShellCommand;
-use crate::volume::human;
+use crate::size::human;
 
 /// Prints all groups.
 pub(super) fn groups(out: &mut impl Write, groups: &[Group]) -> io::Result<()> {

@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::admin::replica::{Command, Differs, Reply};
 use crate::args::ReplicaVerify;
 use crate::out::ShellCommand;
-use crate::volume::human;
+use crate::size::human;
 
 /// Runs the command.
 pub(super) fn run(state: &Path, pid: Option<u32>, args: ReplicaVerify) -> Result<ExitCode, Failure> {

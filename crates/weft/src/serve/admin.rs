@@ -7,9 +7,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use weft_machine::rt;
+use weft_smb::server as smb;
 
 use super::error::{AdminFault, StartError};
+use super::log_ons::LogOns;
 use super::neighbours;
+use super::reload::Reload;
 use super::replica::Replicas;
 use super::status;
 use super::volumes::{GrowError, Growths};
@@ -29,7 +32,7 @@ const NO_REPLICAS: &str =
 pub(super) struct Admin {
     endpoint: Option<Endpoint>,
     /// Its directory.
-    dir: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
     stop: Stop,
 }
 
@@ -64,51 +67,66 @@ impl Admin {
     }
 
     /// Answers requests from now on. Returns the socket's file, which is removed on drop.
-    pub(super) fn open(
-        self,
-        subject: status::Subject,
-        replicas: Option<Arc<Replicas>>,
-        growths: Growths,
-    ) -> Option<SocketFile> {
+    pub(super) fn open(self, managed: Managed) -> Option<SocketFile> {
         let mut endpoint = self.endpoint?;
         let file = endpoint.take_file();
-        let subject = Rc::new(subject.with_state(self.dir));
+        let managed = Rc::new(managed);
         let handler: Handler = Rc::new(move |request, hung_up| {
-            let (subject, replicas, growths) = (subject.clone(), replicas.clone(), growths.clone());
-            Box::pin(async move { carry_out(request, &subject, replicas, &growths, &hung_up).await })
+            let managed = managed.clone();
+            Box::pin(async move { managed.carry_out(request, &hung_up).await })
         });
         rt::spawn(endpoint.serve(handler, self.stop)).detach();
         file
     }
 }
 
-/// Carries a request out.
-async fn carry_out(
-    request: Request,
-    subject: &status::Subject,
-    replicas: Option<Arc<Replicas>>,
-    growths: &Growths,
-    hung_up: &Stop,
-) -> Result<Value, Failure> {
-    match request {
-        Request::Grow { volume, size } => {
-            if replicas.is_some_and(|replicas| replicas.has(&volume)) {
-                return Err(GrowError::Replicated { volume, size }.into());
+/// The parts of a server that requests are about.
+pub(super) struct Managed {
+    pub subject: Arc<status::Subject>,
+    pub replicas: Option<Arc<Replicas>>,
+    pub growths: Growths,
+    /// Set if there is something for users who log on.
+    pub users: Option<(Arc<LogOns>, Arc<smb::Server>)>,
+    pub reload: Arc<Reload>,
+}
+
+impl Managed {
+    /// Carries a request out.
+    async fn carry_out(&self, request: Request, hung_up: &Stop) -> Result<Value, Failure> {
+        let replicas = self.replicas.clone();
+        match request {
+            Request::Grow { volume, size } => {
+                if replicas.is_some_and(|replicas| replicas.has(&volume)) {
+                    return Err(GrowError::Replicated { volume, size }.into());
+                }
+                Ok(self.growths.grow(&volume, size).await?.into())
             }
-            Ok(growths.grow(&volume, size).await?.into())
-        }
-        Request::Replica(command) => {
-            let reply = match (replicas, command) {
-                (Some(replicas), command) => replicas.command(command, hung_up).await?,
-                (None, Command::Status) => Reply::Status(Vec::new()),
-                (None, _) => return Err(NO_REPLICAS.into()),
-            };
-            Ok(serde_json::to_value(reply)?)
-        }
-        Request::Status => {
-            let mut status = subject.status().await?;
-            status.replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
-            Ok(serde_json::to_value(status)?)
+            Request::Users => {
+                if let Some((log_ons, smb)) = &self.users {
+                    smb.replace_users(&log_ons.now()?).await;
+                    tracing::info!("read the users and groups again");
+                }
+                Ok(Value::Null)
+            }
+            Request::Reload { file } => {
+                if file.is_some_and(|file| !self.reload.uses(&file)) {
+                    return Ok(Value::Null);
+                }
+                Ok(serde_json::to_value(self.reload.run().await?)?)
+            }
+            Request::Replica(command) => {
+                let reply = match (replicas, command) {
+                    (Some(replicas), command) => replicas.command(command, hung_up).await?,
+                    (None, Command::Status) => Reply::Status(Vec::new()),
+                    (None, _) => return Err(NO_REPLICAS.into()),
+                };
+                Ok(serde_json::to_value(reply)?)
+            }
+            Request::Status => {
+                let mut status = self.subject.status().await?;
+                status.replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
+                Ok(serde_json::to_value(status)?)
+            }
         }
     }
 }

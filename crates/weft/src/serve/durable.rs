@@ -32,7 +32,7 @@ pub(super) fn of_nfs(plan: &Plan, ready: &Ready) -> Result<Option<Durable>, Star
     if port.is_none() {
         return Ok(None);
     }
-    let Some(dir) = crate::volume::state_of_user() else {
+    let Some(dir) = crate::state_dir::state_of_user() else {
         tracing::warn!(
             "NFS clients will not survive a restart: neither XDG_STATE_HOME nor HOME is set; give a --state-dir"
         );

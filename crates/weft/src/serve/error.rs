@@ -13,6 +13,7 @@ use super::replica::error::{Unlisted, Unremembered};
 use crate::config::{Key, Origin};
 use crate::listen::quota::FewDescriptors;
 use crate::out::path_name;
+use crate::users::store::StoreError;
 
 /// Why a server does not start although its configuration is valid.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,9 @@ pub(crate) enum StartError {
     /// A port cannot be bound.
     #[error(transparent)]
     Listen(#[from] CannotListen),
+    /// The users cannot be read.
+    #[error(transparent)]
+    Users(#[from] StoreError),
     /// A volume cannot be served.
     #[error(transparent)]
     Volume(#[from] Unserved),

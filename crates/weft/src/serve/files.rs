@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use weft_machine::{LogLimit, Pool, random, rt};
 use weft_nfs::server as nfs;
-use weft_smb::auth::Secret;
 use weft_smb::server as smb;
 use weft_store::Share;
 use weft_transport::Channel;
@@ -24,23 +23,24 @@ use crate::ready::Ready;
 pub(super) struct FileServers {
     pub smb: Arc<smb::Server>,
     pub nfs: Arc<nfs::Server>,
+    serves_nfs: bool,
 }
 
 impl FileServers {
     /// Serves these shares, and replication's door over SMB. `ready` contains the ports to announce to clients.
     pub(super) async fn new(
         plan: &Plan,
-        secret: Option<Secret>,
+        users: Vec<smb::User>,
         shares: Vec<Share>,
         door: Option<Share>,
         ready: &Ready,
         pool: &Pool,
     ) -> Result<FileServers, StartError> {
         let all = shares.iter().cloned().chain(door).collect();
-        let smb = smb_server(plan, secret, all, ready, pool)?;
+        let smb = smb_server(plan, users, all, ready, pool)?;
         smb.restore().await?;
         let nfs = nfs_server(plan, shares, ready, pool)?;
-        Ok(FileServers { smb, nfs })
+        Ok(FileServers { smb, nfs, serves_nfs: plan.config().listeners.serve_nfs() })
     }
 
     /// The function that serves an SMB connection.
@@ -71,6 +71,13 @@ impl FileServers {
         })
     }
 
+    /// Serves these shares, and replication's door over SMB, to these users from now on.
+    pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, users: &[smb::User]) {
+        self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs)).await;
+        self.smb.replace_shares(shares.into_iter().chain(door).collect());
+        self.smb.replace_users(users).await;
+    }
+
     /// Refuses new requests; those in flight are answered.
     pub(super) fn drain(&self) {
         self.smb.drain();
@@ -80,7 +87,7 @@ impl FileServers {
 
 fn smb_server(
     plan: &Plan,
-    secret: Option<Secret>,
+    users: Vec<smb::User>,
     shares: Vec<Share>,
     ready: &Ready,
     pool: &Pool,
@@ -98,12 +105,11 @@ fn smb_server(
         Some(journal) => journal.server_guid(),
         None => random::bytes()?,
     };
-    let user = |secret| smb::User { name: plan.user().to_owned(), secret };
     Ok(smb::Server::new(smb::Config {
         server_guid,
         name: host_name(),
         shares,
-        users: secret.map(user).into_iter().collect(),
+        users,
         names: names::of(&host_name(), &config.server_names),
         signing: config.signing,
         min_dialect: config.min_dialect,
@@ -117,6 +123,17 @@ fn smb_server(
     }))
 }
 
+/// The shares that NFS offers; tells why it does not offer the others.
+fn by_nfs(shares: Vec<Share>, serves_nfs: bool) -> Vec<Share> {
+    let (withheld, offered): (Vec<_>, Vec<_>) =
+        shares.into_iter().partition(|share| share.rules.withheld_from_nfs().is_some());
+    for share in withheld.iter().filter(|_| serves_nfs) {
+        let why = share.rules.withheld_from_nfs().unwrap_or_default();
+        tracing::warn!("share {} is not offered over NFS, {why}", share.name);
+    }
+    offered
+}
+
 fn nfs_server(
     plan: &Plan,
     shares: Vec<Share>,
@@ -124,14 +141,8 @@ fn nfs_server(
     pool: &Pool,
 ) -> Result<Arc<nfs::Server>, StartError> {
     let config = plan.config();
-    // NFS cannot encrypt.
-    let (encrypted, in_the_clear): (Vec<_>, Vec<_>) =
-        shares.into_iter().partition(|share| share.rules.encrypted);
-    for share in encrypted.iter().filter(|_| config.listeners.serve_nfs()) {
-        tracing::warn!("share {} is not offered over NFS, which cannot encrypt it", share.name);
-    }
     Ok(nfs::Server::new(nfs::Config {
-        shares: in_the_clear,
+        shares: by_nfs(shares, config.listeners.serve_nfs()),
         pool: pool.clone(),
         limits: nfs::Limits::within(listen::quota::descriptors()),
         durable: durable::of_nfs(plan, ready)?,

@@ -8,9 +8,10 @@ use weft_machine::{Listener, LogLimit, Pool, rt};
 use weft_nbd::{Config, Export, Limits, Server, Tls, Watch};
 
 use super::error::CannotListen;
-use super::ports::{bind_tcp, port_of};
+use super::ports::bind_tcp;
 use super::status;
 use super::volumes::Served;
+use crate::addresses::port_of;
 use crate::config::{Plan, key};
 use crate::listen::quota::Service;
 use crate::listen::{Acceptor, ServeStream, unix::PathListener};

@@ -10,7 +10,7 @@ use weft_rdma::wrap::pcap::Capture;
 use super::capture;
 use super::error::{CannotListen, Choice, StartError};
 use super::rpc::RpcPort;
-use crate::addresses::{Addresses, bind_each};
+use crate::addresses::{Addresses, bind_each, port_of};
 use crate::config::{CaptureConfig, Key, Plan, key};
 use crate::listen::quota::Service as Served;
 use crate::listen::{self, Acceptor, Framing, Messages};
@@ -93,10 +93,6 @@ pub(super) async fn bind_tcp(plan: &Plan, (key, port): (Key, u16)) -> Result<Vec
     let bound = bind_each(&plan.listen, port, async |addr| Listener::bind(addr), port_of).await;
     let choice = || Choice::port(&key, plan.config().sources.origin_of(&key));
     bound.map_err(|(addr, source)| CannotListen::At { addr, choice: choice(), source })
-}
-
-pub(super) fn port_of(listener: &Listener) -> u16 {
-    listener.local_addr().port()
 }
 
 /// The RDMA listeners of one port number.

@@ -9,8 +9,7 @@ use weft_nfs::server::{Net, Role, Service};
 use weft_transport::datagram;
 
 use super::error::{CannotListen, Choice};
-use super::ports::port_of;
-use crate::addresses::bind_each;
+use crate::addresses::{bind_each, port_of};
 use crate::config::{Key, Plan};
 use crate::listen::{self, Acceptor, Framing, quota};
 

@@ -9,19 +9,21 @@ use std::time::Duration;
 
 use weft_machine::rt::{self, Cores};
 use weft_machine::{Pool, heap};
-use weft_smb::auth::Secret;
 use weft_store::Share;
-use zeroize::Zeroizing;
 
-use super::admin::Admin;
+use super::admin::{Admin, Managed};
 use super::error::StartError;
 use super::files::FileServers;
+use super::log_ons::{self, LogOns};
 use super::nbd::Nbd;
+use super::neighbours::Marks;
 use super::ports::FilePorts;
 use super::registration::Registration;
-use super::replica::Replicas;
+use super::reload::{Changed, Current, Reload};
+use super::replica::{Own, Replicas};
 use super::volumes::{self, Growths, Opened};
 use super::{nbd, status};
+use crate::args::Serve;
 use crate::config::{Plan, key};
 use crate::listen::quota::Quotas;
 use crate::listen::unix::SocketFile;
@@ -33,13 +35,16 @@ use crate::shares::Described;
 pub(super) struct Start {
     pub plan: Plan,
     pub shares: Vec<Described>,
-    /// Set if there are shares.
-    pub secret: Option<Secret>,
-    /// The password for servers that this one becomes a destination of. Set if volumes may be replicated.
-    pub password: Option<Zeroizing<String>>,
+    /// Set if there is something for users who log on.
+    pub log_ons: Option<Arc<LogOns>>,
+    /// For servers that this one becomes a destination of. Set if volumes may be replicated.
+    pub own: Option<Own>,
     pub cores: Arc<Cores>,
     pub connections: Arc<AtomicUsize>,
     pub stop: Stop,
+    /// The command line, to read the configuration again.
+    pub args: Serve,
+    pub marks: Option<Marks>,
 }
 
 /// The services, once everything listens.
@@ -48,6 +53,7 @@ pub(super) struct Services {
     pub files: Option<FileServers>,
     pub nbd: Option<Arc<weft_nbd::Server>>,
     pub replicas: Option<Arc<Replicas>>,
+    pub reload: Arc<Reload>,
     /// Locked until the process ends.
     pub _volumes: Vec<volumes::Served>,
     /// Removed when the process ends.
@@ -72,20 +78,28 @@ impl Start {
         let bound = self.bind(pool, &opened).await?;
         let ready = self.ready(&bound, &opened);
         let admin = Admin::bind(&self.plan, &self.stop)?;
-        let shares: Vec<Share> = self.shares.drain(..).map(|described| described.share).collect();
+        let described = std::mem::take(&mut self.shares);
+        let shares: Vec<Share> = described.iter().map(|described| described.share.clone()).collect();
+        let door = replicas.as_ref().map(|replicas| replicas.share());
         let files = match &bound.files {
             Some(_) => {
-                let (secret, door) = (self.secret.take(), replicas.as_ref().map(|replicas| replicas.share()));
-                Some(FileServers::new(&self.plan, secret, shares.clone(), door, &ready, pool).await?)
+                let users =
+                    self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
+                log_ons::warn_of_unknown(&shares, &users);
+                Some(FileServers::new(&self.plan, users, shares, door.clone(), &ready, pool).await?)
             }
             None => None,
         };
         let registration = self.announce(&bound, files.as_ref())?;
         let smb = files.as_ref().map(|files| files.smb.clone());
         let growths = Growths::of(&opened.served);
-        let subject = status::Subject::new(self.cores.clone(), &ready, smb, &shares, growths.clone());
-        let subject = subject.with_config(self.plan.config().sources.file());
-        let admin = admin.open(subject, replicas.clone(), growths);
+        let subject = status::Subject::new(self.cores.clone(), &ready, smb, &described, growths.clone());
+        let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
+        let subject = Arc::new(subject);
+        let users = self.log_ons.clone().zip(files.as_ref().map(|files| files.smb.clone()));
+        let reload = self.reload(described, door, &files, &subject);
+        let managed = Managed { subject, replicas: replicas.clone(), growths, users, reload: reload.clone() };
+        let admin = admin.open(managed);
         let acceptor = self.acceptor(buffers)?;
         if let Some(replicas) = &replicas {
             replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
@@ -96,17 +110,32 @@ impl Start {
             files,
             nbd,
             replicas,
+            reload,
             _admin: admin,
             _volumes: opened.served,
             _registration: registration,
         })
     }
 
+    /// What reads the configuration again.
+    fn reload(
+        &mut self,
+        shares: Vec<Described>,
+        door: Option<Share>,
+        files: &Option<FileServers>,
+        subject: &Arc<status::Subject>,
+    ) -> Arc<Reload> {
+        let changed =
+            Changed { log_ons: self.log_ons.clone(), files: files.clone(), door, subject: subject.clone() };
+        let current = Current { config: self.plan.config().clone(), shares, marks: self.marks.take() };
+        Arc::new(Reload::new(self.args.clone(), changed, current))
+    }
+
     /// Opens the volumes with their replication, and makes the share that contains them as files.
     fn open_volumes(&mut self, pool: &Pool) -> Result<(Opened, Option<Arc<Replicas>>), StartError> {
         let opened = volumes::open(&self.plan, pool)?;
-        let replicas = match self.password.take() {
-            Some(password) => Some(self.replicas(&password, pool, &opened)?),
+        let replicas = match self.own.take() {
+            Some(own) => Some(self.replicas(own, pool, &opened)?),
             None => None,
         };
         if let (true, [], None, [first, ..]) =
@@ -119,11 +148,11 @@ impl Start {
     }
 
     /// Replication of the volumes: the fronts of volumes in a group stay closed until the group opens them.
-    fn replicas(&self, password: &str, pool: &Pool, opened: &Opened) -> Result<Arc<Replicas>, StartError> {
+    fn replicas(&self, own: Own, pool: &Pool, opened: &Opened) -> Result<Arc<Replicas>, StartError> {
         // A plan without a directory for it would not pass the check.
         let state = self.plan.state_dir().unwrap_or_default();
         let Opened { served, absent } = opened;
-        Ok(Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)?)
+        Ok(Replicas::new(&state, own, &self.cores, pool, served, absent)?)
     }
 
     async fn bind(&self, pool: &Pool, opened: &Opened) -> Result<Bound, StartError> {
@@ -144,7 +173,7 @@ impl Start {
             pid: std::process::id(),
             listen: listen.first(),
             addresses: listen.all().to_vec(),
-            user: self.plan.user().to_owned(),
+            user: self.log_ons.as_ref().map(|log_ons| log_ons.first().to_owned()).unwrap_or_default(),
             smb_port: files.and_then(FilePorts::smb_port),
             smbd_port: files.map(|files| files.smb_rdma.port),
             providers: files.map(|files| files.smb_rdma.providers.clone()).unwrap_or_default(),

@@ -13,7 +13,7 @@ use weft_store::volume::superblock::Superblock;
 use weft_store::volume::{Error, Growth, Volume, Volumes};
 
 use super::error::Unserved;
-use super::replica;
+use super::replica::membership;
 use crate::config::Plan;
 use crate::out::ShellCommand;
 use crate::ready::{ReadyAbsent, ReadyVolume};
@@ -75,7 +75,7 @@ impl Absent {
     fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, Unserved> {
         let superblock = remembered.info(name).ok().map(|known| known.superblock);
         let state = remembered.dir().parent().unwrap_or(remembered.dir());
-        let in_group = replica::config::group_of(state, name)?.filter(|in_group| in_group.is_sure);
+        let in_group = membership::group_of(state, name)?.filter(|in_group| in_group.is_sure);
         let marked = superblock.as_ref().and_then(|superblock| superblock.membership.as_ref());
         let group = in_group.map(|in_group| in_group.group).or_else(|| marked.map(|of| of.group.clone()));
         let lost = match e {
@@ -231,9 +231,9 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
         return Ok(opened);
     }
     if !replicates {
-        replica::refuse_members(plan)?;
+        membership::refuse_members(plan)?;
     }
-    let remembered = volume::remembered(config.state_dir.as_deref());
+    let remembered = volume::remembered(plan.state_dir().as_deref());
     let remembered = remembered.map_err(|e| Unserved::Remembered(e.to_string()))?;
     for asked in &config.volumes {
         let name = &asked.name;

@@ -14,7 +14,7 @@ use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Table, TableState, Wr
 use super::print::{age, counted};
 use super::{Connection, Status, Traffic};
 use crate::replica::print::{Brief, brief};
-use crate::volume::human;
+use crate::size::human;
 
 /// Two answers of the servers, and the user's position in the list.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::{Connection, Session, Status};
 use crate::replica::print as replica;
-use crate::volume::human;
+use crate::size::human;
 
 /// Prints one server.
 pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {

@@ -22,7 +22,7 @@ pub fn smb(vfs: Vfs, pool: &Pool) -> Arc<Server> {
         ..Config::new(
             [7; 16],
             vec![Share::new("ram", vfs)],
-            vec![User { name: "tester".into(), secret: Secret::password("secret") }],
+            vec![User::new("tester", Secret::password("secret"))],
             pool.clone(),
         )
     })

@@ -26,7 +26,7 @@ use futures_util::future::{AbortHandle, Abortable};
 use weft_machine::budget::Full;
 use weft_machine::{Budget, rt};
 use weft_store::opens::{Access, Conflict, LockOwner, Opening, Opens, Range, Refused, Rights, SetFailed};
-use weft_store::{Kind as NodeKind, NodeId, ShareId};
+use weft_store::{Kind as NodeKind, NodeId, ShareKey, ShareList};
 use weft_transport::Peer;
 use weft_wire::nfs3::Status as Nfs;
 use weft_wire::nlm::*;
@@ -170,7 +170,7 @@ fn kept(object: &Object) -> Object {
 /// unreserved ports, cannot release what root of that host holds.
 async fn named<'a>(cx: &Context<'a>, lock: &Lock) -> Result<Asked<'a>, Status> {
     let node = cx.node(&lock.file).await.map_err(|_| Status::STALE_FH)?;
-    if !cx.lets_in(node.share.id) {
+    if !cx.lets_in(node.share.key()) {
         return Err(Status::DENIED);
     }
     at(cx, lock, node)
@@ -185,7 +185,7 @@ fn at<'a>(cx: &Context<'a>, lock: &Lock, node: Node<'a>) -> Result<Asked<'a>, St
     // 0 means to the end, which NFSv4 writes as all ones.
     let length = if lock.length == 0 { u64::MAX } else { lock.length };
     let range = Range::to_end(lock.offset, length).ok_or(Status::FBIG)?;
-    let owner = OwnerId { share: node.share.id, owner: kept(&lock.owner), svid: lock.svid };
+    let owner = OwnerId { share: node.share.key(), owner: kept(&lock.owner), svid: lock.svid };
     Ok(Asked { node, range, host: host(cx, &lock.caller)?, owner })
 }
 
@@ -235,7 +235,7 @@ async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
         let id = known.unwrap_or_else(|| opens.lock_owner());
         match opens.test_range(asked.node.id, id, asked.range, args.exclusive) {
             None => Ok(Status::GRANTED),
-            Some(conflict) => Err(Err(holder(cx, asked.node.share.id, &conflict))),
+            Some(conflict) => Err(Err(holder(cx, asked.node.share.key(), &conflict))),
         }
     };
     let outcome: Result<Status, Result<Status, Holder>> = outcome.await;
@@ -243,7 +243,7 @@ async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
 }
 
 /// The holder of a conflicting lock. Owners over SMB and NFSv4 have no NLM names.
-fn holder(cx: &Context<'_>, share: ShareId, conflict: &Conflict) -> Holder {
+fn holder(cx: &Context<'_>, share: ShareKey, conflict: &Conflict) -> Holder {
     let words = conflict.owner.and_then(|id| cx.server.locking.table.words(share, id));
     let (owner, svid) = words.unwrap_or_default();
     let length = if conflict.range.is_to_end() { 0 } else { conflict.range.len };
@@ -277,7 +277,7 @@ async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result
         done = attempt();
     }
     let wish = asked.wish(&args.lock, args.exclusive);
-    match done {
+    let outcome = match done {
         Ok(()) => {
             // The client may have waited for this lock, and repeats its request because it heard nothing.
             if let Some(blocked) = table.unblock(&asked.host, &wish, None) {
@@ -286,12 +286,21 @@ async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result
             Ok(Status::GRANTED)
         }
         Err(SetFailed::Conflict(_)) if args.block && monitored == Monitored::Yes => {
-            wait(cx.server, &asked, (entered.id, entered.ranges.clone()), args, wish)
+            wait(cx.server, &asked, (entered.id, entered.ranges.clone()), args, wish.clone())
         }
         Err(SetFailed::Conflict(_)) => Err(Status::DENIED),
         Err(SetFailed::Refused(Refused::Limit(_))) => Err(Status::DENIED_NOLOCKS),
         Err(SetFailed::Refused(_)) => Err(Status::FAILED),
+    };
+    if outcome.is_ok() && !cx.server.shares.serves(asked.owner.share) {
+        // Whoever released the locks of the share may have missed this one.
+        if let Some(blocked) = table.unblock(&asked.host, &wish, None) {
+            blocked.waiting.abort();
+        }
+        opens.release_ranges(asked.node.id, entered.id);
+        return Err(Status::STALE_FH);
     }
+    outcome
 }
 
 /// Spawns a task that waits for the lock and tells the client.
@@ -426,7 +435,10 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
             Ok(false) => return Err(Status::DENIED),
             Err(Full) => return Err(Status::DENIED_NOLOCKS),
         }
-        if let Err(status) = super::monitors::monitor(cx.server, host.addr) {
+        let monitored = super::monitors::monitor(cx.server, host.addr);
+        // Whoever released the share modes of the share may have missed this one.
+        let served = cx.server.shares.serves(node.share.key());
+        if let Err(status) = monitored.and(if served { Ok(()) } else { Err(Status::STALE_FH) }) {
             if let Some(open) = cx.server.locking.table.unshare(&host, node.file(), owner) {
                 super::v4::close_open(&node.share.vfs, open).await;
             }
@@ -442,7 +454,7 @@ async fn unshare(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
     let unshared = async {
         in_turn(cx, false)?;
         let node = cx.node(&args.share.file).await.map_err(|_| Status::STALE_FH)?;
-        if !cx.lets_in(node.share.id) {
+        if !cx.lets_in(node.share.key()) {
             return Err(Status::DENIED);
         }
         let host = host(cx, &args.share.caller)?;
@@ -480,7 +492,7 @@ pub(super) async fn restarted(cx: &Context<'_>, name: &Object, state: Option<u32
         (_, None) => true,
     };
     let freed = table.free(&host, |share, since| is_older(since) && cx.lets_in(share));
-    give_up(cx.server, freed).await;
+    give_up(cx.list(), freed).await;
     super::monitors::forget_idle(cx.server, host.addr);
     Ok(())
 }
@@ -499,16 +511,25 @@ async fn state_by_tcp(cx: &Context<'_>, host: &HostId) -> Option<u32> {
     }
 }
 
-async fn give_up(server: &Server, freed: table::Freed) {
+/// Releases what was taken from a host in shares of this list.
+async fn give_up(shares: &ShareList, freed: table::Freed) {
     for (FileId { share, node }, id) in freed.ranges {
-        if let Some(share) = server.shares.get(share) {
+        if let Some(share) = shares.of(share) {
             share.vfs.opens().release_ranges(node, id);
         }
     }
     for (share, open) in freed.shares {
-        if let Some(share) = server.shares.get(share) {
+        if let Some(share) = shares.of(share) {
             super::v4::close_open(&share.vfs, open).await;
         }
+    }
+}
+
+/// Releases what hosts hold, and ends their waits, in shares of the list `old` that are no longer served.
+pub(super) async fn release(server: &Server, old: &ShareList, gone: &[ShareKey]) {
+    let table = &server.locking.table;
+    for host in table.hosts_known() {
+        give_up(old, table.free(&host, |share, _| gone.contains(&share))).await;
     }
 }
 

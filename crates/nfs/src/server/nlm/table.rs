@@ -25,7 +25,7 @@ use futures_util::future::AbortHandle;
 use weft_machine::budget::Full;
 use weft_machine::{Budget, Charge, Source};
 use weft_store::opens::{LockOwner, Open, Opens, Refused};
-use weft_store::{NodeId, ShareId};
+use weft_store::{NodeId, ShareKey};
 use weft_wire::nlm::Object;
 
 use crate::server::file_id::FileId;
@@ -57,7 +57,7 @@ pub struct HostId {
 /// A lock owner: a process of a host, as the host distinguishes them. The store's ids of lock owners are per share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct OwnerId {
-    pub share: ShareId,
+    pub share: ShareKey,
     pub owner: Object,
     pub svid: u32,
 }
@@ -137,7 +137,7 @@ impl Host {
 struct Hosts {
     known: HashMap<HostId, Host>,
     /// The NLM names of each owner in `known`, by the store's id.
-    words: HashMap<(ShareId, LockOwner), (Object, u32)>,
+    words: HashMap<(ShareKey, LockOwner), (Object, u32)>,
     next: u64,
 }
 
@@ -145,7 +145,7 @@ struct Hosts {
 #[derive(Default)]
 pub(super) struct Freed {
     pub ranges: Vec<(FileId, LockOwner)>,
-    pub shares: Vec<(ShareId, Open)>,
+    pub shares: Vec<(ShareKey, Open)>,
 }
 
 /// All hosts.
@@ -227,6 +227,11 @@ impl Table {
         self.hosts().known.contains_key(host)
     }
 
+    /// All hosts that do.
+    pub fn hosts_known(&self) -> Vec<HostId> {
+        self.hosts().known.keys().cloned().collect()
+    }
+
     /// The addresses of hosts that do.
     pub fn addresses(&self) -> HashSet<IpAddr> {
         self.hosts().known.keys().map(|host| host.addr.to_canonical()).collect()
@@ -238,7 +243,7 @@ impl Table {
     }
 
     /// The NLM name of a lock's owner.
-    pub fn words(&self, share: ShareId, id: LockOwner) -> Option<(Object, u32)> {
+    pub fn words(&self, share: ShareKey, id: LockOwner) -> Option<(Object, u32)> {
         self.hosts().words.get(&(share, id)).cloned()
     }
 
@@ -358,7 +363,7 @@ impl Table {
 
     /// Removes what a host holds, and ends its waits, in every share for which `goes` returns true, given the host's
     /// state number at the time of its lock (share modes have none).
-    pub fn free(&self, host: &HostId, goes: impl Fn(ShareId, Option<u32>) -> bool) -> Freed {
+    pub fn free(&self, host: &HostId, goes: impl Fn(ShareKey, Option<u32>) -> bool) -> Freed {
         let hosts = &mut *self.hosts();
         let mut freed = Freed::default();
         let Some(known) = hosts.known.get_mut(host) else { return freed };

@@ -92,7 +92,7 @@ fn locks_of_smb_and_of_version_4_stand_in_the_same_table() {
     let node = node_of(&server, &file);
     rt::block_on(async {
         let server = &server;
-        let opens = server.shares[0].vfs.opens();
+        let opens = server.vfs(0).opens().clone();
         let key: Key = opens.key();
         let smb = opens.try_open(node, &Opening::new(Rights::READ, Rights::ALL, key)).unwrap();
         let first = Range::new(0, 10).unwrap();
@@ -152,7 +152,7 @@ fn who_waits_is_told_when_it_has_the_lock_and_loses_it_when_it_does_not_want_it(
         rt::block_on(async {
             let (server, listener) = server_of_client();
             let server = &server;
-            let share = &server.shares[0];
+            let share = server.share(0);
             let made = share.vfs.create(
                 NodeId::ROOT,
                 b"f",
@@ -163,7 +163,7 @@ fn who_waits_is_told_when_it_has_the_lock_and_loses_it_when_it_does_not_want_it(
             let node = made.await.unwrap().0.node;
             let file = server
                 .handles
-                .make(&server.shares, FileId { share: server.shares[0].id, node })
+                .make(&server.shares.now(), FileId { share: server.share(0).key(), node })
                 .await
                 .unwrap();
             let told = Rc::new(RefCell::new(Vec::new()));
@@ -214,7 +214,7 @@ fn a_wait_that_is_cancelled_is_over() {
         for _ in 0..10 {
             rt::yield_now().await;
         }
-        let opens = server.shares[0].vfs.opens();
+        let opens = server.vfs(0).opens().clone();
         assert_eq!(opens.test_range(node, opens.lock_owner(), Range::new(0, 100).unwrap(), true), None);
         assert_eq!(server.locking.table.len(), 0);
     })
@@ -265,7 +265,7 @@ fn share_modes_meet_those_of_others() {
         assert_eq!(ask(procedure::SHARE, &share("b", SHARE_WRITE, 0)).await, Status::DENIED);
         assert_eq!(ask(procedure::SHARE, &share("b", SHARE_READ, 0)).await, Status::GRANTED);
         // An SMB open for writing is refused, too.
-        let opens = server.shares[0].vfs.opens();
+        let opens = server.vfs(0).opens().clone();
         let writes = Opening::new(Rights::WRITE, Rights::ALL, opens.key());
         assert!(opens.try_open(node, &writes).is_err());
         // It cancels, and later leaves.
@@ -571,7 +571,8 @@ fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same(
     rt::block_on(async {
         let (server, listener) = server_of_client();
         let server = &server;
-        let made = server.shares[0].vfs.create(
+        let vfs = server.vfs(0);
+        let made = vfs.create(
             NodeId::ROOT,
             b"f",
             weft_store::Make::File,
@@ -580,7 +581,10 @@ fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same(
         );
         let file = server
             .handles
-            .make(&server.shares, FileId { share: server.shares[0].id, node: made.await.unwrap().0.node })
+            .make(
+                &server.shares.now(),
+                FileId { share: server.share(0).key(), node: made.await.unwrap().0.node },
+            )
             .await
             .unwrap();
         let udp = Peer::Udp(HERE.parse().unwrap());
@@ -625,10 +629,10 @@ fn a_lock_that_is_being_taken_can_be_given_back_whatever_comes_between() {
     let here = Peer::Tcp(HERE.parse().unwrap());
     let host = HostId { addr: here.ip().unwrap(), name: Bytes::from_static(b"box") };
     let mine = part(file, 1, 0, 10);
-    let owner = OwnerId { share: server.shares[0].id, owner: mine.owner.clone(), svid: mine.svid };
+    let owner = OwnerId { share: server.share(0).key(), owner: mine.owner.clone(), svid: mine.svid };
     rt::block_on(async {
         let server = &server;
-        let (table, opens) = (&server.locking.table, server.shares[0].vfs.opens());
+        let (table, opens) = (&server.locking.table, &server.vfs(0).opens().clone());
         let theirs = part(file, 9, 100, 1);
         assert_eq!(locked(server, THERE, &wish(theirs.clone(), true, false)).await, Status::GRANTED);
         for between in [Between::Unlock, Between::FailingLock, Between::FreeAll, Between::Restart] {
@@ -704,11 +708,14 @@ fn who_shows_no_certificate_neither_locks_nor_frees_in_exports_that_ask_for_one(
         Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default(), policy, durable: None });
     rt::block_on(async {
         let server = &server;
-        let vfs = &server.shares[0].vfs;
+        let vfs = &server.vfs(0);
         let made = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, SetAttr::default());
         let node = made.await.unwrap().0.node;
-        let file =
-            server.handles.make(&server.shares, FileId { share: server.shares[0].id, node }).await.unwrap();
+        let file = server
+            .handles
+            .make(&server.shares.now(), FileId { share: server.share(0).key(), node })
+            .await
+            .unwrap();
         let peer = Peer::Tcp(HERE.parse().unwrap());
         let known = (peer, Some(Security { holder: Some(Certified([1; 32])) }));
         async fn call<T: Xdr>(

@@ -118,7 +118,7 @@ impl Node<'_> {
         if let Some(range) = Range::new(offset, u64::from(len)) {
             self.vfs().opens().may_transfer(self.id, range, write)?;
         }
-        cx.server.files.open_as(self.vfs(), self.share.id, attr, write, &cx.caller).await
+        cx.server.files.open_as(self.vfs(), self.share.key(), attr, write, &cx.caller).await
     }
 }
 

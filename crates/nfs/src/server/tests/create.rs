@@ -90,7 +90,7 @@ impl Race {
             size: Some(CONTENT.len() as u64),
             ..SetAttr::default()
         };
-        let vfs = &self.server.shares[0].vfs;
+        let vfs = &self.server.vfs(0);
         rt::block_on(vfs.create(NodeId::ROOT, NAME, Make::File, Exists::Fail, set)).unwrap().unwrap();
         self
     }
@@ -110,7 +110,7 @@ impl Race {
     }
 
     fn found(&self) -> Result<Attr, weft_store::Error> {
-        rt::block_on(self.server.shares[0].vfs.lookup(NodeId::ROOT, NAME, false)).unwrap()
+        rt::block_on(self.server.vfs(0).lookup(NodeId::ROOT, NAME, false)).unwrap()
     }
 }
 

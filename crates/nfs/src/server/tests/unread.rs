@@ -75,7 +75,7 @@ impl Channel for Unread {
 fn with_long_folder() -> Arc<Server> {
     let server = server();
     for i in 0..600 {
-        let (vfs, name) = (&server.shares[0].vfs, format!("{i:0200}"));
+        let (vfs, name) = (&server.vfs(0), format!("{i:0200}"));
         let made = vfs.create(NodeId::ROOT, name.as_bytes(), Make::File, Exists::Fail, SetAttr::default());
         rt::block_on(made).unwrap().unwrap();
     }

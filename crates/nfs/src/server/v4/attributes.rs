@@ -191,12 +191,13 @@ fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
     }
     give! {
         kind TYPE = FileType::DIR;
-        change CHANGE = nanos(born);
+        // The names in it change with the list of shares.
+        change CHANGE = nanos(born).wrapping_add(cx.cx.list().number());
         size SIZE = 0;
         fsid FSID = Fsid::default();
         fileid FILEID = 1;
         mode MODE = 0o555;
-        numlinks NUMLINKS = cx.cx.server.shares.len().saturating_add(2) as u32;
+        numlinks NUMLINKS = cx.cx.list().len().saturating_add(2) as u32;
         owner OWNER = number(0);
         owner_group OWNER_GROUP = number(0);
         rawdev RAWDEV = SpecData::default();
@@ -208,7 +209,7 @@ fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
         mounted_on_fileid MOUNTED_ON_FILEID = 1;
         files_avail FILES_AVAIL = 0;
         files_free FILES_FREE = 0;
-        files_total FILES_TOTAL = cx.cx.server.shares.len() as u64;
+        files_total FILES_TOTAL = cx.cx.list().len() as u64;
         space_avail SPACE_AVAIL = 0;
         space_free SPACE_FREE = 0;
         space_total SPACE_TOTAL = 0;

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use weft_store::Kind as NodeKind;
 use weft_store::opens::{Open, Removal};
-use weft_store::{DirName, Error, Vfs};
+use weft_store::{DirName, Error, ShareKey, Vfs};
 
 use super::state::clients::Taken;
 use super::state::{Kind, State};
 use crate::server::Server;
 use crate::server::context::Node;
 
-/// Closes what a state holds. A second time does nothing.
-pub(super) async fn close(server: &Server, state: &State) {
-    let Some(share) = server.shares.get(state.file.share) else { return };
+/// Closes what a state holds, also in a share that is no longer served. A second time does nothing.
+pub(super) async fn close(state: &State) {
+    let share = &state.share;
     match &state.kind {
         Kind::Open { .. } | Kind::Delegation { .. } => {
             if let Some(right) = state.delegation() {
@@ -49,21 +49,21 @@ pub(in crate::server) async fn close_open(vfs: &Vfs, open: Open) {
 pub(in crate::server) async fn clear_lapsed(server: &Server, node: &Node<'_>) -> bool {
     let taken = server.states.take_lapsed(node.file(), weft_machine::rt::now());
     let any = !taken.0.is_empty();
-    give_up(server, taken).await;
+    give_up(taken).await;
     any
 }
 
 /// Closes what was revoked from clients.
-pub(super) async fn give_up(server: &Server, taken: Taken) {
+pub(super) async fn give_up(taken: Taken) {
     for state in &taken.0 {
-        close(server, state).await;
+        close(state).await;
     }
 }
 
 /// Closes what a client did not receive after all.
 pub(super) async fn give_back(server: &Server, state: Arc<State>) {
     server.states.leave(&state);
-    give_up(server, Taken(vec![state])).await;
+    give_up(Taken(vec![state])).await;
 }
 
 /// The last close of a file that another client (SMB) has marked for deletion.
@@ -85,5 +85,10 @@ async fn remove(vfs: &Vfs, removal: Removal) {
 /// Revokes the state of clients that have been silent for long. Call this periodically.
 pub(in crate::server) async fn sweep(server: &Server) {
     let taken = server.states.sweep(weft_machine::rt::now());
-    give_up(server, taken).await;
+    give_up(taken).await;
+}
+
+/// Releases what clients hold in these shares, which are no longer served.
+pub(in crate::server) async fn release(server: &Server, gone: &[ShareKey]) {
+    give_up(server.states.take_from(gone)).await;
 }

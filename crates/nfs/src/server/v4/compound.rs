@@ -148,7 +148,7 @@ impl<'a> Compound<'a> {
 
     /// A file with its share.
     pub fn node_of(&self, file: FileId) -> Option<Node<'a>> {
-        let share = self.cx.server.shares.get(file.share)?;
+        let share = self.cx.list().of(file.share)?;
         Some(Node { share, id: file.node })
     }
 

@@ -121,7 +121,7 @@ async fn enter(
 ) -> Result<Option<Arc<State>>, Status> {
     let vfs = &node.share.vfs;
     let states = &c.cx.server.states;
-    let key = client.key(node.share.id, vfs.opens());
+    let key = client.key(node.share.key(), vfs.opens());
     let opening = Opening { reach: Reach::Attributes, ..Opening::new(Rights::NONE, Rights::ALL, key) };
     let Ok(charge) = client.state_room() else { return Ok(None) };
     let Ok(descriptors) = states.descriptors(client) else { return Ok(None) };
@@ -158,10 +158,10 @@ async fn enter(
         asked: 0,
     };
     let kind = Kind::Delegation { held: RwLock::new(held), right: right.clone() };
-    let state = states.enter(client.lease.clone(), node.file(), kind, charge);
+    let state = states.enter(client.lease.clone(), node, kind, charge);
     states.delegated.enter(&state);
     right.entered(client, &state);
-    if client.hold(&state) {
+    if client.hold(&state, &c.cx.server.shares).is_ok() {
         return Ok(Some(state));
     }
     super::close::give_back(c.cx.server, state).await;
@@ -195,7 +195,7 @@ pub(super) async fn clear(c: &Compound<'_>, node: &Node<'_>, access: Access) -> 
     let opens = node.share.vfs.opens();
     let speaks = c.turn.as_ref().map(|turn| Speaker::Session(&turn.session));
     let client = speaks.and_then(|speaker| c.cx.server.states.client(speaker, 0).ok());
-    let key = client.map(|client| client.key(node.share.id, opens));
+    let key = client.map(|client| client.key(node.share.key(), opens));
     match rt::timeout(MOMENT, opens.clear(node.id, key, access)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(Refused::Limit(_))) | Err(rt::Elapsed) => Err(Status::DELAY),

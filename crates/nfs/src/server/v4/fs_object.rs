@@ -28,9 +28,9 @@ impl<'a> FsObject<'a> {
     pub async fn open(cx: &Context<'a>, handle: &Handle) -> Result<FsObject<'a>, Status> {
         let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
         // Version 3's error numbers mean the same in version 4.
-        let named = cx.server.handles.open(&cx.server.shares, &bytes).await.map_err(|e| Status(e.0))?;
+        let named = cx.server.handles.open(cx.list(), &bytes).await.map_err(|e| Status(e.0))?;
         let node = |FileId { share, node: id }| {
-            let share = cx.server.shares.get(share).ok_or(Status::STALE)?;
+            let share = cx.list().of(share).ok_or(Status::STALE)?;
             Ok(Node { share, id })
         };
         match named {
@@ -57,8 +57,7 @@ impl<'a> FsObject<'a> {
             FsObject::Root => cx.server.handles.root(),
             FsObject::Node(node) => cx.handle(node.file()).await.map_err(|e| status(&e))?,
             FsObject::Attributes(node) => {
-                let (handles, shares) = (&cx.server.handles, &cx.server.shares);
-                handles.attributes(shares, node.file()).await.map_err(|e| status(&e))?
+                cx.server.handles.attributes(cx.list(), node.file()).await.map_err(|e| status(&e))?
             }
         };
         Ok(Handle::new(handle.as_bytes()).expect("ours are short"))
@@ -113,7 +112,7 @@ impl Node<'_> {
             Err(e) => matches!(e, Error::Stale),
         };
         if nameless && !self.share.vfs.opens().is_open(self.id) {
-            cx.server.handles.gone(self.share.id, stable);
+            cx.server.handles.gone(self.share.key(), stable);
         }
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use weft_store::opens::{Access, Range, Refused, Rights};
-use weft_store::{Attr, Kind, OpenFile};
+use weft_store::{Attr, Error, Kind, OpenFile};
 use weft_wire::nfs4::{Stateid, Status, share};
 
 use super::compound::Compound;
@@ -82,6 +82,11 @@ pub(super) async fn file_in(
     stateid: &Stateid,
     intent: Intent,
 ) -> Result<OpenFile, Status> {
+    if intent.writes() {
+        // The share may have become read-only since the open.
+        let refused = if node.share.vfs.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) };
+        refused.and_then(|()| cx.caller.check_writable(WRITE)).map_err(|e| status(&e))?;
+    }
     let Some(state) = state(c, node, stateid)? else {
         return without_open(c, cx, node, stateid, intent).await;
     };
@@ -148,7 +153,7 @@ async fn without_open(
         }
     }
     let files = &cx.server.files;
-    let opened = files.open_as(&node.share.vfs, node.share.id, &attr, intent.writes(), &cx.caller).await;
+    let opened = files.open_as(&node.share.vfs, node.share.key(), &attr, intent.writes(), &cx.caller).await;
     opened.map_err(|e| status(&e))
 }
 

@@ -19,7 +19,7 @@ mod ops;
 mod reply;
 pub(super) mod state;
 
-pub(super) use close::{clear_lapsed, close_open, sweep};
+pub(super) use close::{clear_lapsed, close_open, release, sweep};
 pub(super) use dispatch::compound;
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl Own {
             ..server::Config::new(
                 *b"a server's guid!",
                 vec![Share::new("data", Vfs::new(Ram::new(256 << 20)))],
-                vec![server::User { name: "alice".into(), secret: Secret::password("secret") }],
+                vec![server::User::new("alice", Secret::password("secret"))],
                 pool.clone(),
             )
         };

@@ -23,7 +23,8 @@ use super::durable::Preserved;
 use super::lease::Lease;
 use super::opens::Open;
 use super::persistent;
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
 use crate::server::session::Session;
 
 /// What the caching rights of an open are based on.

@@ -18,7 +18,8 @@ use weft_wire::smb2::fscc::notify::{Action, Change};
 
 use super::opens::{self, Open};
 use super::path;
-use crate::server::context::{Answer, OpContext, Reply};
+use crate::server::answer::{Answer, Reply};
+use crate::server::context::OpContext;
 use crate::server::held::WATCH_BYTES;
 
 /// Waiting requests per open.

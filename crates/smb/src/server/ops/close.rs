@@ -9,7 +9,8 @@ use weft_wire::smb2::create::CreateOptions;
 
 use super::caching::Interim;
 use super::{attributes, caching};
-use crate::server::context::{Answer, OpContext, Reply};
+use crate::server::answer::{Answer, Reply};
+use crate::server::context::OpContext;
 
 pub(super) async fn close(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
 use weft_machine::rt;
 use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
+use weft_store::rights::Right;
 use weft_store::vfs::{Attr, DirName, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
@@ -34,8 +35,10 @@ use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
 use super::security::{self, Asked};
 use super::{durable, ea, namespace, path, persistent, previous, status, symlink, tunnel};
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 use crate::server::held::OPEN_BYTES;
+use crate::server::limits;
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
 const INVALID_ACCESS: AccessMask = AccessMask(0x0CE0_FE00);
@@ -228,7 +231,7 @@ async fn enter(
             if let Err(open) = refused(open) {
                 open.close().await;
             }
-            status::limit_reached("opens per session");
+            limits::reached("opens per session");
             return Err(NtStatus::TOO_MANY_OPENED_FILES.into());
         }
     };
@@ -600,6 +603,9 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     // A share's root cannot be deleted.
     let dos = vfs.xattr_summary(attr.node).await?.dos;
     let kept = attributes::is_readonly(attr, dos) || vfs.is_read_only();
+    if delete && cx.tree().right < Right::Write {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
     if delete && (kept || attr.node == NodeId::ROOT) {
         return Err(NtStatus::CANNOT_DELETE.into());
     }

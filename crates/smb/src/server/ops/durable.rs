@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use weft_machine::{LogLimit, Time, rt};
 use weft_store::opens::Opens;
-use weft_store::vfs::{Kind, NodeId};
+use weft_store::rights::Right;
+use weft_store::vfs::{Kind, NodeId, Vfs};
 use weft_wire::smb2::create_context::{self, DurableFlags, RequestContext, ResponseContext};
 use weft_wire::smb2::{Dialect, FileId, Guid, NtStatus};
 
@@ -25,6 +26,7 @@ use super::caching::Caching;
 use super::opens::Open;
 use super::owned_open::OwnedOpen;
 use super::persistent::Persistent;
+use super::security;
 use crate::server::context::OpContext;
 
 /// Opens without a session, of all clients together.
@@ -258,6 +260,8 @@ pub(super) struct Claim<'a> {
     pub lease: Option<create_context::Lease>,
     /// Whether the client believes that the handle is persistent.
     pub persistent: bool,
+    /// What the user may do on the share.
+    pub right: Right,
 }
 
 impl Claim<'_> {
@@ -283,7 +287,9 @@ impl Claim<'_> {
         if self.persistent && durable.persistent.is_none() {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        if durable.is_of(self.user) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+        // The user may have lost the right since.
+        let exceeds = self.right < Right::Write && open.access.intersects(security::CHANGING);
+        if durable.is_of(self.user) && !exceeds { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
     }
 }
 
@@ -414,6 +420,18 @@ impl Preserved {
         let home = Arc::downgrade(self);
         rt::spawn(scavenge(home, id, until)).detach();
         Ok(())
+    }
+
+    /// Closes the waiting handles for whose user and files `stays` is false.
+    pub(super) fn close_unless(&self, stays: impl Fn(&str, &Vfs) -> bool) {
+        let mut kept = lock(&self.0);
+        let open_stays =
+            |open: &Open| open.durable.get().is_none_or(|durable| stays(&durable.user, &open.vfs));
+        let lost = kept.handles.values().filter(|kept| !open_stays(&kept.open));
+        let lost: Vec<_> = lost.map(|kept| kept.open.persistent).collect();
+        let lost: Vec<_> = lost.into_iter().filter_map(|id| kept.remove(id)).collect();
+        drop(kept);
+        lost.into_iter().for_each(OwnedOpen::close_detached);
     }
 
     /// The waiting persistent handle that this CREATE made (3.3.5.9, 3.3.5.9.12).

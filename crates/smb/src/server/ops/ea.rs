@@ -8,7 +8,7 @@ use weft_store::vfs::{Error, MAX_XATTR_NAME, NodeId, OWN_XATTRS, SetXattr, Vfs};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::fscc::ea::{FullEa, parse_names};
 
-use crate::server::context::Failure;
+use crate::server::answer::Failure;
 
 /// All names but those of weft's own attributes.
 async fn foreign(vfs: &Vfs, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {

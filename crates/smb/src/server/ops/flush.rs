@@ -8,7 +8,8 @@ use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::flush::{Request, Response};
 
 use super::opens;
-use crate::server::context::{Answer, OpContext, Reply};
+use crate::server::answer::{Answer, Reply};
+use crate::server::context::OpContext;
 
 /// FILE_WRITE_DATA and FILE_APPEND_DATA; on a directory the same bits are FILE_ADD_FILE and FILE_ADD_SUBDIRECTORY.
 const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);

@@ -13,7 +13,7 @@ use weft_wire::smb2::ioctl::Request;
 use super::attributes;
 use super::ioctl::Output;
 use super::opens::Open;
-use crate::server::context::Failure;
+use crate::server::answer::Failure;
 
 /// Ranges per FILE_LEVEL_TRIM.
 const MAX_TRIMS: u32 = 4096;

@@ -13,6 +13,7 @@ use weft_wire::smb2::{Dialect, Guid, NtStatus};
 
 use super::opens::Open;
 use crate::server::context::OpContext;
+use crate::server::limits;
 use crate::server::session::Session;
 
 /// Opens with an application instance, of all clients together.
@@ -74,7 +75,7 @@ impl Instances {
             });
         }
         if all.len() >= MAX_INSTANCES {
-            super::status::limit_reached("application instances");
+            limits::reached("application instances");
             return;
         }
         let opens = all.entry(instance.id).or_default();

@@ -11,7 +11,8 @@ use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
 use super::opens::{self, Open};
 use super::{create, durable, holes, offload, previous, reparse, server_copy};
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
 const VALIDATE_LEN: u32 = 24;

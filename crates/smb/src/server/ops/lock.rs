@@ -13,7 +13,8 @@ use weft_wire::smb2::{Dialect, NtStatus};
 
 use super::opens::{self, Open};
 use super::persistent;
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 pub(super) async fn lock(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;

@@ -54,8 +54,8 @@ pub(super) use self::ioctl::ioctl;
 pub(crate) use self::opens::Opens;
 pub(crate) use self::persistent::restore;
 pub(crate) use self::read::{read, try_read};
-pub(crate) use self::status::limit_reached;
-use super::context::{Answer, OpContext};
+use super::answer::Answer;
+use super::context::OpContext;
 use super::pipes;
 
 /// Executes CREATE to OPLOCK_BREAK.

@@ -13,7 +13,8 @@ use weft_wire::smb2::{NtStatus, reparse};
 use super::opens::Open;
 use super::path::Path;
 use super::{attributes, create, resolve};
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
 
 /// The path of a CREATE relative to the share; STATUS_PATH_NOT_COVERED if it goes through a link.
 pub(super) fn relative(cx: &OpContext, name: String) -> Result<String, NtStatus> {

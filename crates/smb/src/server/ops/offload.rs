@@ -23,7 +23,8 @@ use weft_wire::smb2::offload::{OffloadRead, OffloadReadAnswer, OffloadWrite, Off
 use super::holes;
 use super::ioctl::Output;
 use super::opens::Open;
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
 
 /// Tokens of all clients together, and per user.
 const MAX_TOKENS: usize = 4096;

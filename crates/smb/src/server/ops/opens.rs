@@ -27,7 +27,8 @@ use super::persistent;
 use super::query_directory::Scan;
 use super::replay::{LockSequences, Repeatable};
 use super::tunnel::Tunnel;
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
 use crate::server::held::LOCK_BYTES;
 
 /// A file or directory that a client has open.

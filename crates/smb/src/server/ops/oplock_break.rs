@@ -11,7 +11,8 @@ use weft_wire::smb2::{FileId, Guid, NtStatus};
 
 use super::caching::{Caching, level_of};
 use super::{opens, persistent};
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 pub(super) async fn oplock_break(cx: &OpContext) -> Answer {
     let (response, waiters) = match Request::parse(cx.message())? {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::lock::Mutex;
 use weft_machine::budget::Full;
 use weft_store::opens::{Caching as Rights, Form, Opening, Opens, Range, Rights as Sharing};
+use weft_store::rights::Right;
 use weft_store::vfs::{Kind, Share, Stable};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{self as create_request, CreateAction, CreateOptions};
@@ -25,6 +26,7 @@ use super::create::{self, rights_of_access};
 use super::durable::{self, Durable, Owner, Preserved};
 use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
+use super::security;
 use super::status;
 use crate::server::Server;
 use crate::server::context::OpContext;
@@ -239,10 +241,15 @@ async fn reopen(
     let offers = &server.config.offers;
     let share = server.shares.named(&record.share).filter(|share| offers.is_continuous(&share.name));
     let share = share.ok_or("the share is no longer continuously available")?;
+    let access = AccessMask(record.access);
+    let needed = if access.intersects(security::CHANGING) { Right::Write } else { Right::Read };
+    if server.directory().right(&record.user, &share.rules) < needed {
+        return Err("its user no longer has the right".into());
+    }
     let vfs = share.vfs.clone();
     let text = |e: weft_store::vfs::Error| e.to_string();
     let attr = vfs.find_at(&record.path, record.file).await.map_err(text)?;
-    let (access, options) = (AccessMask(record.access), CreateOptions(record.options));
+    let options = CreateOptions(record.options);
     let handles = &server.handles;
     let caching = match &record.cached {
         Cached::Nothing => Caching::None,

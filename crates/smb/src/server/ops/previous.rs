@@ -12,7 +12,8 @@ use weft_wire::smb2::create::Request;
 use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::{Filetime, NtStatus, ioctl};
 
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
 
 /// Size of: number of snapshots, number returned, bytes of the list.
 const HEAD_BYTES: usize = 12;

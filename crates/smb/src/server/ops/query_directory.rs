@@ -21,7 +21,8 @@ use super::ahead::Ahead;
 use super::opens::{self, Open};
 use super::pattern::Pattern;
 use super::{attributes, create, namespace, path, resolve, security};
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 /// Entries per fetch from the store. One answer of 64 KiB holds about 500.
 const BATCH: usize = 512;

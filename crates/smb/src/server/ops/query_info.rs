@@ -20,7 +20,8 @@ use weft_wire::smb2::{Dialect, NtStatus, utf16};
 use super::create::volume_id;
 use super::opens::{self, ChangeTime, Open};
 use super::{attributes, ea, path, reparse, security};
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 /// The units of FileFsSizeInformation: clusters of 4 KiB, sectors of 512 bytes.
 const BYTES_PER_SECTOR: u32 = 512;

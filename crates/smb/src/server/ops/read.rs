@@ -18,7 +18,8 @@ use weft_wire::smb2::read::{Flags, RESPONSE_DATA_AT, Request, Response};
 use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 
 use super::opens::{self, Open};
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 /// Up to this size payload is sent in a gathered message, not by sendfile, so it is read at once.
 const READ_NOW_BYTES: usize = 16 << 10;

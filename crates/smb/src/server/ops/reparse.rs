@@ -42,7 +42,8 @@ use super::ioctl::Output;
 use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
 use super::{ea, security, status, symlink};
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
 use crate::server::held::{DESCRIPTORS_OF_OPEN, OPEN_BYTES};
 
 /// ReparseTag, ReparseDataLength, Reserved.

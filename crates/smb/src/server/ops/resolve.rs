@@ -8,7 +8,7 @@ use weft_wire::smb2::NtStatus;
 
 use super::path::{self, Path};
 use super::{status, symlink};
-use crate::server::context::Failure;
+use crate::server::answer::Failure;
 
 /// The result of resolving a path.
 pub(super) struct Resolved {

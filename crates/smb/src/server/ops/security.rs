@@ -4,6 +4,7 @@
 //! 3.3.5.20.3, 3.3.5.21.3. [`weft_store::access`] decides. SACLs are not kept: nobody has the privilege for them.
 
 use weft_store::access::{self, Guard, Token, inherit};
+use weft_store::rights::Right;
 use weft_store::vfs::{Attr, Dos, Kind, NodeId, SetAttr, Vfs};
 use weft_wire::security::{Ace, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::NtStatus;
@@ -12,8 +13,9 @@ use weft_wire::smb2::query_info::SecurityInformation;
 
 use super::attributes::{self, Metadata};
 use super::opens::Open;
-use crate::server::accounts::Accounts;
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
+use crate::server::directory::Directory;
 
 /// `STATUS_INVALID_OWNER`: the descriptor has no owner, or one that the user may not set.
 const INVALID_OWNER: NtStatus = NtStatus(0xC000_005A);
@@ -25,16 +27,22 @@ const OWNER: SecurityInformation = SecurityInformation(
 );
 
 /// The identity of a session's user in access checks.
-pub(crate) fn token(accounts: &Accounts, user: &str) -> Token {
+pub(crate) fn token(directory: &Directory, user: &str) -> Token {
+    let accounts = &directory.accounts;
+    let groups = accounts.sids_of_groups(directory.groups_of(user));
     Token {
         user: accounts.sid_of_user(user),
         group: accounts.primary_group(),
-        others: vec![Sid::everyone(), Sid::network(), Sid::authenticated_users()],
+        others: [Sid::everyone(), Sid::network(), Sid::authenticated_users()]
+            .into_iter()
+            .chain(groups)
+            .collect(),
     }
 }
 
+/// The groups are those at the session's first question, as in Windows: a change takes effect at the next log-on.
 fn token_of(cx: &OpContext) -> &Token {
-    cx.session().token.get_or_init(|| token(&cx.server().accounts, &cx.session().user))
+    cx.session().token.get_or_init(|| token(&cx.server().directory(), &cx.session().user))
 }
 
 /// The user for whom listings of this tree leave out unreadable files; `None` if they show everything.
@@ -65,7 +73,7 @@ pub(super) async fn maximal(
 }
 
 /// The rights that nobody has on a read-only file system.
-const CHANGING: AccessMask = AccessMask(
+pub(super) const CHANGING: AccessMask = AccessMask(
     AccessMask::FILE_WRITE_DATA.0
         | AccessMask::FILE_APPEND_DATA.0
         | AccessMask::FILE_WRITE_EA.0
@@ -109,8 +117,11 @@ pub(super) async fn granted(
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     if vfs.is_read_only() && (explicit | implied).intersects(CHANGING) {
-        // [MS-FSA] has its own status for a read-only volume.
-        return Err(NtStatus::MEDIA_WRITE_PROTECTED.into());
+        // [MS-FSA] has its own status for a read-only volume; other users may change this one.
+        return Err(match cx.tree().right < Right::Write {
+            true => NtStatus::ACCESS_DENIED.into(),
+            false => NtStatus::MEDIA_WRITE_PROTECTED.into(),
+        });
     }
     let ceiling = ceiling(vfs, attr, dos);
     if !ceiling.contains(explicit) {

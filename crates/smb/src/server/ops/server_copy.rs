@@ -14,7 +14,8 @@ use weft_wire::smb2::{FileId, NtStatus};
 
 use super::ioctl::Output;
 use super::opens::Open;
-use crate::server::context::{Failure, OpContext};
+use crate::server::answer::Failure;
+use crate::server::context::OpContext;
 
 /// ServerSideCopyMaxNumberofChunks, ServerSideCopyMaxChunkSize, ServerSideCopyMaxDataSize (3.3.3, Windows' values).
 const MAX_CHUNKS: u32 = 256;

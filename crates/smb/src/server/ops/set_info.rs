@@ -24,7 +24,8 @@ use super::opens::{self, ChangeTime, Open};
 use super::path::{self, Path};
 use super::resolve::Resolved;
 use super::{caching, ea, namespace, persistent, resolve, security, status, symlink};
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 /// The unit of a file's allocation size.
 const ALLOCATION_UNIT: u64 = 4096;

@@ -3,15 +3,13 @@
 //! Spec: [MS-ERREF] 2.3.1; [MS-FSA] 2.1.5 names the status of each failure. The mapping does not know the operation, so
 //! "not found" means the last name; code that looks up the names before it returns STATUS_OBJECT_PATH_NOT_FOUND itself.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
-use weft_machine::{Time, random, rt};
+use weft_machine::random;
 use weft_store::opens::Refused;
 use weft_store::vfs::Error;
 use weft_wire::smb2::{Malformed, NtStatus};
 
-use crate::server::context::Failure;
+use crate::server::answer::Failure;
+use crate::server::limits;
 
 pub(super) const EA_TOO_LARGE: NtStatus = NtStatus(0xC000_0050);
 pub(super) const IO_REPARSE_DATA_INVALID: NtStatus = NtStatus(0xC000_0278);
@@ -38,11 +36,11 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::TooLarge => NtStatus::INVALID_PARAMETER,
         Error::NoSpace => NtStatus::DISK_FULL,
         Error::Limit(what @ "open files (ulimit -n)") => {
-            limit_reached(what);
+            limits::reached(what);
             NtStatus::TOO_MANY_OPENED_FILES
         }
         Error::Limit(what) => {
-            limit_reached(what);
+            limits::reached(what);
             NtStatus::INSUFFICIENT_RESOURCES
         }
         Error::ReadOnly => NtStatus::MEDIA_WRITE_PROTECTED,
@@ -59,20 +57,6 @@ pub(super) fn of(error: &Error) -> NtStatus {
             tracing::warn!("the file system failed: {e}");
             UNEXPECTED_IO_ERROR
         }
-    }
-}
-
-/// Logs that a limit was reached, and how to raise it if possible; at most every ten seconds, because limits are
-/// usually reached again and again.
-pub(crate) fn limit_reached(what: &'static str) {
-    const PAUSE: Duration = Duration::from_secs(10);
-    static LAST: Mutex<Option<(&str, Time)>> = Mutex::new(None);
-    let now = rt::now();
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if last.is_none_or(|(known, at)| known != what || now >= at + PAUSE || now < at) {
-        *last = Some((what, now));
-        drop(last);
-        tracing::warn!("limit reached: {what}");
     }
 }
 

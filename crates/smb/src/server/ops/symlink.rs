@@ -13,7 +13,7 @@ use weft_wire::smb2::error::{self, ERROR_ID_DEFAULT, ErrorContext};
 use weft_wire::smb2::{Dialect, NtStatus, reparse, utf16};
 
 use super::{path, status};
-use crate::server::context::Failure;
+use crate::server::answer::Failure;
 
 const ERROR_TAG: u32 = 0x4C4D_5953;
 const FLAG_RELATIVE: u32 = 1;

@@ -31,6 +31,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::budget::Holder;
 use weft_machine::{Buf, Charge, File, Pool, rt};
 use weft_store::backend::Ram;
+use weft_store::rights::Right;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
     Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, RemotePayload, Segment, Sending,
@@ -46,9 +47,11 @@ use weft_wire::smb2::{close, create};
 use super::dispatch;
 use crate::crypto::{Preauth, Profile, Role, SessionKeys};
 use crate::server::admission::Incoming;
-use crate::server::connection::{Connection, Negotiated};
-use crate::server::context::{Answer, OpContext, Reply};
+use crate::server::answer::{Answer, Reply};
+use crate::server::connection::Connection;
+use crate::server::context::OpContext;
 use crate::server::held::SESSION_BYTES;
+use crate::server::negotiated::Negotiated;
 use crate::server::session::{New, Session, Tree};
 use crate::server::{Config, NetworkInterface, Offers, Server};
 
@@ -182,7 +185,7 @@ impl Bench {
 
     /// A session on a server that other benches may share.
     fn on(server: Arc<Server>, dialect: Dialect, rdma: bool) -> Bench {
-        let share = server.shares.now()[0].clone();
+        let share = Share::clone(&server.shares.now()[0]);
         let client = Rc::new(Client {
             rdma,
             memory: (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>().into(),
@@ -208,7 +211,7 @@ impl Bench {
         });
         let session = session(&server, &connection, 77, "tester", profile);
         let vfs = share.vfs.clone();
-        let tree = session.connect(Some(share), 10).unwrap();
+        let tree = session.connect(Some(share), Right::Write, 10).unwrap();
         Bench { vfs, server, client, connection, session, tree, ids: Cell::new(0) }
     }
 

@@ -16,7 +16,8 @@ use weft_wire::smb2::write::{Flags, Request, Response};
 
 use super::opens::{self, Open};
 use super::read::Route;
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 /// Offset that means the end of the file (FILE_WRITE_TO_END_OF_FILE; [MS-FSA] 2.1.5.4: any negative one except -2).
 const AT_END: u64 = u64::MAX;

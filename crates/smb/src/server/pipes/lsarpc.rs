@@ -7,7 +7,8 @@ use weft_wire::dcerpc::lsarpc::{self, Policy};
 use weft_wire::dcerpc::ndr::Handle;
 use weft_wire::smb2::NtStatus;
 
-use super::rpc::{Caller, Handles, Object};
+use super::caller::Caller;
+use super::handles::{Handles, Object};
 
 pub(super) fn call(
     caller: &Caller<'_>,
@@ -15,7 +16,8 @@ pub(super) fn call(
     opnum: u16,
     stub: &[u8],
 ) -> Result<Vec<u8>, FaultStatus> {
-    let accounts = &caller.server.accounts;
+    let directory = caller.server.directory();
+    let accounts = &directory.accounts;
     let policy = |handles: &Handles, handle| match handles.find(handle)? {
         Object::Policy => Ok(()),
         _ => Err(FaultStatus::CONTEXT_MISMATCH),

@@ -1,22 +1,20 @@
 //! The server end of a pipe: RPC packets in, RPC packets out.
 //!
-//! Spec: C706 12.6.4, [MS-RPCE] 3.3.1.5 (connection-oriented server). Owns the bound contexts, the fragments of an
-//! incomplete call, and the handles that were given out. There is no separate authentication (the pipe's client has
-//! logged on), no concurrency (a call is answered before the next packet is read), and no transfer syntax but NDR.
+//! Spec: C706 12.6.4, [MS-RPCE] 3.3.1.5 (connection-oriented server). Owns the bound contexts and the fragments of an
+//! incomplete call. There is no separate authentication (the pipe's client has logged on), no concurrency (a call is
+//! answered before the next packet is read), and no transfer syntax but NDR.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use weft_wire::dcerpc::ndr::Handle;
 use weft_wire::dcerpc::pdu::{
     self, Bind, BindAck, Flags, HEADER_LEN, Header, MUST_RECEIVE_LEN, NakReason, PacketType, Request, Verdict,
 };
 use weft_wire::dcerpc::{FaultStatus, Syntax};
-use weft_wire::smb2::fscc::security::Sid;
 
+use super::caller::Caller;
+use super::handles::Handles;
 use super::{lsarpc, samr, srvsvc};
-use crate::server::Server;
-use crate::server::session::Session;
 
 /// The largest fragment received or sent, as in Windows.
 const MAX_FRAGMENT: u16 = 4280;
@@ -24,18 +22,9 @@ const MAX_FRAGMENT: u16 = 4280;
 const MAX_CALL_BYTES: usize = 512 << 10;
 /// Presentation contexts of one association.
 const MAX_CONTEXTS: usize = 64;
-/// Handles of one association.
-const MAX_HANDLES: usize = 256;
 /// Answers per WRITE. Clients wait for an answer before the next call; each call takes a while, and all requests on
 /// this core wait for it.
 const MAX_ANSWERS_AT_ONCE: usize = 64;
-
-/// The caller of an operation.
-pub(super) struct Caller<'a> {
-    pub(super) server: &'a Server,
-    pub(super) session: &'a Session,
-    pub(super) peer: &'a str,
-}
 
 /// An interface, named by its pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,62 +73,6 @@ impl Service {
             Service::Samr => dcerpc::samr::INTERFACE,
         }
     }
-}
-
-/// The object that a handle refers to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Object {
-    /// A policy of the local security authority.
-    Policy,
-    /// The account manager.
-    SamServer,
-    /// One of its domains.
-    Domain(Sid),
-    /// A user of the host's domain, by relative id.
-    User(u32),
-    /// The group of all users.
-    Everybody,
-}
-
-/// The open handles.
-#[derive(Default)]
-pub(super) struct Handles {
-    serial: u32,
-    open: Vec<(u32, Object)>,
-}
-
-impl Handles {
-    /// Opens a handle.
-    pub(super) fn open(&mut self, object: Object) -> Result<Handle, FaultStatus> {
-        if self.open.len() >= MAX_HANDLES {
-            return Err(FaultStatus::NO_MEMORY);
-        }
-        // All zeros mean a closed handle.
-        self.serial = self.serial.wrapping_add(1).max(1);
-        self.open.push((self.serial, object));
-        let mut handle = Handle::default();
-        handle.0[4..8].copy_from_slice(&self.serial.to_le_bytes());
-        // The rest of the UUID is the same for all: a handle is valid only on its own pipe.
-        handle.0[12..20].copy_from_slice(b"weft rpc");
-        Ok(handle)
-    }
-
-    /// The object of a handle.
-    pub(super) fn find(&self, handle: Handle) -> Result<&Object, FaultStatus> {
-        let object = self.open.iter().find(|(serial, _)| is(handle, *serial)).map(|(_, object)| object);
-        object.ok_or(FaultStatus::CONTEXT_MISMATCH)
-    }
-
-    /// Closes a handle.
-    pub(super) fn close(&mut self, handle: Handle) -> Result<(), FaultStatus> {
-        let at = self.open.iter().position(|(serial, _)| is(handle, *serial));
-        self.open.swap_remove(at.ok_or(FaultStatus::CONTEXT_MISMATCH)?);
-        Ok(())
-    }
-}
-
-fn is(handle: Handle, serial: u32) -> bool {
-    handle.0[..4] == [0; 4] && handle.0[4..8] == serial.to_le_bytes() && handle.0[12..20] == *b"weft rpc"
 }
 
 /// A call whose last fragment has not arrived.

@@ -1,7 +1,7 @@
 //! The account manager: lists domains and users.
 //!
-//! Spec: [MS-SAMR] 3.1.5. Accounts and passwords cannot be changed; the only group is the one of all users, and there
-//! are no aliases.
+//! Spec: [MS-SAMR] 3.1.5. Accounts and passwords cannot be changed. The only group in the sense of Windows is the one of
+//! all users; the server's groups are aliases.
 
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::lsarpc::{self, SidUse};
@@ -10,8 +10,9 @@ use weft_wire::dcerpc::samr::{self, Account, PRIMARY_GROUP};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::fscc::security::Sid;
 
-use super::rpc::{Caller, Handles, Object};
-use crate::server::accounts::{Accounts, builtin};
+use super::caller::Caller;
+use super::handles::{Handles, Object};
+use crate::server::accounts::{Accounts, NONE, builtin};
 
 /// The domain of a handle: the host's own, or one without members.
 fn domain<'a>(
@@ -33,9 +34,6 @@ fn user<'a>(accounts: &'a Accounts, handles: &Handles, handle: Handle) -> Result
     account.ok_or(FaultStatus::CONTEXT_MISMATCH)
 }
 
-/// The name of the only group, which has all users: [`PRIMARY_GROUP`].
-const EVERYBODY: &str = "None";
-
 fn everybody(handles: &Handles, handle: Handle) -> Result<(), FaultStatus> {
     match handles.find(handle)? {
         Object::Everybody => Ok(()),
@@ -49,7 +47,8 @@ pub(super) fn call(
     opnum: u16,
     stub: &[u8],
 ) -> Result<Vec<u8>, FaultStatus> {
-    let accounts = &caller.server.accounts;
+    let directory = caller.server.directory();
+    let accounts = &directory.accounts;
     Ok(match opnum {
         samr::CONNECT | samr::CONNECT2 | samr::CONNECT4 => {
             lsarpc::emit_handle(handles.open(Object::SamServer)?, NtStatus::SUCCESS)
@@ -93,12 +92,12 @@ pub(super) fn call(
         }
         samr::ENUMERATE_GROUPS => {
             let (own, _) = domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
-            let none = [Account { name: EVERYBODY.into(), rid: PRIMARY_GROUP }];
+            let none = [Account { name: NONE.into(), rid: PRIMARY_GROUP }];
             samr::emit_enumeration(if own { &none } else { &[] })
         }
         samr::ENUMERATE_ALIASES => {
-            domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
-            samr::emit_enumeration(&[])
+            let (own, _) = domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
+            samr::emit_enumeration(if own { &accounts.groups } else { &[] })
         }
         samr::GET_ALIAS_MEMBERSHIP => {
             domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
@@ -110,7 +109,10 @@ pub(super) fn call(
             let id = |name: &String| match accounts.find(name) {
                 _ if !own => None,
                 Some(account) => Some((account.rid, SidUse::User)),
-                None => name.eq_ignore_ascii_case(EVERYBODY).then_some((PRIMARY_GROUP, SidUse::Group)),
+                None => match accounts.find_group(name) {
+                    Some(group) => Some((group.rid, SidUse::Alias)),
+                    None => name.eq_ignore_ascii_case(NONE).then_some((PRIMARY_GROUP, SidUse::Group)),
+                },
             };
             samr::emit_ids(&names.iter().map(id).collect::<Vec<_>>())
         }
@@ -120,7 +122,10 @@ pub(super) fn call(
             let name = |rid: &u32| match accounts.users.iter().find(|account| account.rid == *rid) {
                 _ if !own => None,
                 Some(account) => Some((account.name.clone(), SidUse::User)),
-                None => (*rid == PRIMARY_GROUP).then(|| (EVERYBODY.to_owned(), SidUse::Group)),
+                None => match accounts.groups.iter().find(|group| group.rid == *rid) {
+                    Some(group) => Some((group.name.clone(), SidUse::Alias)),
+                    None => (*rid == PRIMARY_GROUP).then(|| (NONE.to_owned(), SidUse::Group)),
+                },
             };
             samr::emit_names(&ids.iter().map(name).collect::<Vec<_>>())
         }
@@ -135,7 +140,7 @@ pub(super) fn call(
         samr::QUERY_GROUP => {
             let (handle, class) = samr::parse_query(stub)?;
             everybody(handles, handle)?;
-            samr::emit_group(class, EVERYBODY, accounts.users.len())
+            samr::emit_group(class, NONE, accounts.users.len())
         }
         samr::GET_MEMBERS_IN_GROUP => {
             everybody(handles, Reader::new(stub).handle()?)?;

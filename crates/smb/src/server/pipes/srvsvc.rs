@@ -4,11 +4,12 @@
 //! are ended by their clients. A user sees only his own sessions.
 
 use weft_machine::{clock, rt};
+use weft_store::rights::Right;
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::srvsvc::{self, Enum, ServerInfo, SessionInfo, ShareInfo};
 use weft_wire::dcerpc::wkssvc::{self, WorkstationInfo};
 
-use super::rpc::Caller;
+use super::caller::Caller;
 
 /// NET_API_STATUS ([MS-ERREF] 2.2).
 const MORE_DATA: u32 = 234;
@@ -60,7 +61,12 @@ fn shares(caller: &Caller<'_>) -> Vec<ShareInfo> {
         path: String::new(),
         current_uses: u32::try_from(uses(None)).unwrap_or(u32::MAX),
     };
-    caller.server.shares.now().iter().map(|share| disk(&share.name)).chain([ipc]).collect()
+    let directory = caller.server.directory();
+    let shares = caller.server.shares.now();
+    // Users see the shares that they may use.
+    let usable =
+        shares.iter().filter(|share| directory.right(&caller.session.user, &share.rules) > Right::None);
+    usable.map(|share| disk(&share.name)).chain([ipc]).collect()
 }
 
 /// A page of an answer that starts at the resume handle: its first entry, its count, the status, the next handle.
@@ -106,7 +112,7 @@ fn server_info(caller: &Caller<'_>, level: u32) -> Vec<u8> {
     if !ServerInfo::LEVELS.contains(&level) {
         return srvsvc::emit_no_info(level, INVALID_LEVEL);
     }
-    let name = caller.server.accounts.host.name.clone();
+    let name = caller.server.directory().accounts.host.name.clone();
     ServerInfo { name, comment: "Weft".to_owned(), version: VERSION, kind: SERVER_TYPE }.emit(level)
 }
 
@@ -151,7 +157,7 @@ pub(super) fn workstation(caller: &Caller<'_>, opnum: u16, stub: &[u8]) -> Resul
         return Ok(srvsvc::emit_no_info(level, INVALID_LEVEL));
     }
     let users = u32::try_from(caller.server.session_count()).unwrap_or(u32::MAX);
-    let name = caller.server.accounts.host.name.clone();
+    let name = caller.server.directory().accounts.host.name.clone();
     Ok(WorkstationInfo { name, group: WORKGROUP.to_owned(), version: VERSION, users }.emit(level))
 }
 

@@ -227,7 +227,7 @@ pub(super) const PASSWORD: &str = "correct horse";
 impl World {
     pub fn with(change: impl FnOnce(&mut Config)) -> World {
         let pool = Pool::new(64 << 20);
-        let user = |name: &str| User { name: name.into(), secret: Secret::password(PASSWORD) };
+        let user = |name: &str| User::new(name, Secret::password(PASSWORD));
         let mut config = Config {
             names: crate::auth::ServerNames::new(["weft"], || vec!["192.0.2.7".parse().unwrap()]).into(),
             signing: crate::server::Signing::Enabled,

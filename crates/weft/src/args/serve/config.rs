@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Serve, SmbSigning};
 use crate::config::{
     CAPTURE_BYTES, CaptureConfig, CertificateConfig, ConfigError, Key, Limits, Listeners, Origin, Problem,
-    RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource, SmbConfig, TlsConfig, UserConfig,
-    VolumeConfig, key, keys_of_option, share_of_folder,
+    RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource, SmbConfig, TlsConfig, VolumeConfig,
+    key, keys_of_option, share_of_folder,
 };
 use crate::default_port;
 use crate::out::path_name;
@@ -35,7 +35,7 @@ impl Serve {
             config.state_dir = self.state_dir.take();
         }
         if given("user") {
-            config.users = vec![UserConfig { name: std::mem::take(&mut self.user) }];
+            config.user = self.user.take();
         }
         self.listeners(&mut config.listeners, &given);
         self.limits(&mut config.limits, &given);
@@ -291,10 +291,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let asked = config(folder.path(), "./data --user alice --listen localhost").unwrap();
         let shares = vec![ShareConfig::new("data", ShareSource::Folder(folder.path().join("data")))];
-        let users = vec![UserConfig { name: "alice".into() }];
+        let user = Some("alice".to_owned());
         // The environment may name a state directory.
         let state_dir = asked.state_dir.clone();
-        assert_eq!(asked, ServeConfig { shares, users, state_dir, ..ServeConfig::default() });
+        assert_eq!(asked, ServeConfig { shares, user, state_dir, ..ServeConfig::default() });
         let nbd = config(folder.path(), "--volume v --nbd").unwrap();
         assert_eq!(nbd.listeners.nbd_port, Some(default_port::NBD));
     }
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn an_option_that_is_typed_overrides_the_file_and_a_default_does_not() {
-        let file = "users = [\"bob\"]\n[listeners]\nsmb_port = 1\nnfs_port = 2\nsmb_direct_port = 3\n\
+        let file = "user = \"bob\"\n[listeners]\nsmb_port = 1\nnfs_port = 2\nsmb_direct_port = 3\n\
                     [limits]\ncores = 3\npin = true\n[smb]\nsigning = \"required\"\n\
                     [shares.a]\nram = \"1M\"\nnfs.async = true\n[volumes]\nv = {}\n";
         let kept = over(file, "").unwrap();
@@ -395,7 +395,7 @@ mod tests {
             (kept.listeners.smb_port, kept.listeners.nfs_port, kept.listeners.nbd_port),
             (1, Some(2), None)
         );
-        assert_eq!(kept.users, [UserConfig { name: "bob".into() }]);
+        assert_eq!(kept.user.as_deref(), Some("bob"));
         assert!(kept.limits.pin && kept.smb.signing == weft_smb::server::Signing::Required);
         let line =
             "--smb-port 9 --cores 4 --mountd-port 0 --nbd --read-only A --export a:ro --ram b=2M --volume w";
@@ -470,7 +470,6 @@ mod tests {
             (asked(ram, |c| c.limits.cores = Some(0)), "limits.cores = 0: write a number from 1 to 1024"),
             (asked(ram, |c| c.limits.buffers_bytes = 1), "limits.buffers = \"1\": write a size from 64M to "),
             (asked(ram, |c| c.limits.spin *= 1 << 20), "limits.spin = "),
-            (asked(ram, |c| c.users.clear()), "users: configure exactly one user"),
             (asked(ram, |c| c.shares.clear()), "nothing to serve: add a share ([shares.NAME]) or a volume"),
             (
                 asked(ram, |c| c.shares[0].snapshots = Some("%F".into())),
@@ -490,7 +489,7 @@ mod tests {
             (asked("--volume v --nbd", |c| c.listeners.nbd_port = None), "volumes needs a way to serve them"),
             (
                 asked("./data", |c| c.shares[0].source = ShareSource::Folder("/none/x".into())),
-                "shares.data.folder: cannot serve /none/x: no such folder; create it: mkdir -p /none/x",
+                "shares.data.path: cannot serve /none/x: no such folder; create it: mkdir -p /none/x",
             ),
             (
                 asked("./data", |c| c.listeners.smb_port = c.listeners.smb_direct_port),

@@ -15,6 +15,7 @@ use crate::Failure;
 use crate::admin::replica::{self, Command, Group, Reply};
 use crate::admin::{self, Request};
 use crate::args::Transport;
+use crate::bench::secret;
 use crate::bench::server::CONGESTION;
 use crate::child::Service;
 use crate::password;
@@ -60,7 +61,7 @@ impl Host {
         let mut args = vec!["serve", "--json", "--replica", "--user", USER, "--state-dir", state_dir];
         args.extend(["--smb-port", "0", "--smbd-port", "0", "--nbd-port", "0", "--congestion", CONGESTION]);
         args.extend(disks.iter().flat_map(|disk| ["--volume", disk.name]));
-        let password = crate::bench::sweep::unique()? + &crate::bench::sweep::unique()?;
+        let password = secret::generate()?;
         let password_of = Some((password::VARIABLE, &*password));
         let service = Service::start_apart(&args, password_of, Stdio::null(), LOG)?;
         let admin = admin::servers(&state)?.into_iter().find(|server| server.pid == service.pid());

@@ -22,7 +22,7 @@ fn unserved(text: &str) -> String {
 fn a_file_sets_what_it_says_and_nothing_else() {
     let config = parsed(
         r#"
-users = ["alice"]
+user = "alice"
 state_dir = "state"
 
 [listeners]
@@ -47,7 +47,7 @@ vol1 = { read_only = true }
 vol2 = {}
 
 [shares.projects]
-folder = "../srv/projects"
+path = "../srv/projects"
 read_only = true
 dfs_links = { "a/b" = ["//one/x", "//two/y/z"] }
 
@@ -64,7 +64,7 @@ async = true
 ram = "1G"
 "#,
     );
-    assert_eq!(config.users, [UserConfig { name: "alice".into() }]);
+    assert_eq!(config.user.as_deref(), Some("alice"));
     assert_eq!(config.state_dir.as_deref(), Some(Path::new("/etc/weft/state")));
     assert_eq!((config.listeners.smb_port, config.listeners.nfs_port), (0, Some(2049)));
     assert_eq!(config.listeners.smb_direct_port, ServeConfig::default().listeners.smb_direct_port);
@@ -169,7 +169,7 @@ fn a_value_that_a_key_does_not_take_is_refused_with_what_to_write() {
             "[listeners]\naddresses = \"::1\"\n",
             "write an array, each element an address or a name of this host, not a string",
         ),
-        ("users = [\"\"]\n", "weft.toml:1:10: users: the string is empty"),
+        ("user = \"\"\n", "weft.toml:1:8: user: the string is empty"),
         (
             "[smb]\nsigning = \"Required\"\n",
             "weft.toml:2:11: smb.signing: write \"auto\", \"required\" or \"enabled\", not \"Required\"",
@@ -196,10 +196,10 @@ fn a_value_that_a_key_does_not_take_is_refused_with_what_to_write() {
             "[shares]\na = \"/srv\"\n",
             "weft.toml:2:5: shares.a: write a table, such as [shares.NAME], not a string",
         ),
-        ("[shares.a]\n", "weft.toml:1:9: shares.a: the share has no files: add folder, ram or volumes"),
+        ("[shares.a]\n", "weft.toml:1:9: shares.a: the share has no files: add path, ram or volumes"),
         (
-            "[shares.a]\nram = \"1M\"\nfolder = \"/srv\"\n",
-            "weft.toml:3:1: shares.a.folder: a share has only one of folder, ram and volumes: remove the others",
+            "[shares.a]\nram = \"1M\"\npath = \"/srv\"\n",
+            "weft.toml:3:1: shares.a.path: a share has only one of path, ram and volumes: remove the others",
         ),
     ] {
         let refused = refused(text);
@@ -227,7 +227,7 @@ fn a_key_that_is_given_twice_is_refused() {
     for (text, says) in [
         ("[limits]\npin = true\npin = false\n", "weft.toml:3:1: pin: given twice"),
         ("[limits]\npin = true\n[limits]\ncores = 1\n", "weft.toml:3:"),
-        ("[shares.a]\nram = \"1M\"\n[shares.a]\nfolder = \"/srv\"\n", "weft.toml:3:"),
+        ("[shares.a]\nram = \"1M\"\n[shares.a]\npath = \"/srv\"\n", "weft.toml:3:"),
     ] {
         let refused = refused(text);
         assert!(refused.contains(says) && refused.contains("given twice"), "{says}: {refused}");
@@ -288,10 +288,9 @@ fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
             "weft.toml:4:1: shares.A.ram: two shares are named \"A\"",
         ),
         (
-            "[shares.a]\nfolder = \"/none/x\"\n".into(),
-            "weft.toml:2:1: shares.a.folder: cannot serve /none/x: no such folder",
+            "[shares.a]\npath = \"/none/x\"\n".into(),
+            "weft.toml:2:1: shares.a.path: cannot serve /none/x: no such folder",
         ),
-        (format!("users = [\"a\", \"b\"]\n{ram}"), "weft.toml:1:1: users: configure exactly one user"),
         (
             format!("[tls.nfs]\ncertificate = \"x\"\n[listeners]\nnfs_port = 0\n{ram}"),
             "weft.toml:2:1: tls.nfs.certificate needs its private key: give tls.nfs.key",

@@ -1,7 +1,6 @@
 use bytes::Bytes;
 use weft_machine::sim;
 use weft_store::SetAttr;
-use weft_wire::smb2::Command;
 
 use super::super::served::Served;
 use super::*;
@@ -91,17 +90,4 @@ fn servers_are_known_by_the_remark_of_their_pipes() {
     assert_eq!(named("IPC Service (Samba 4.17.12-Debian)").as_deref(), Some("Samba 4.17.12-Debian"));
     assert_eq!(named("Remote IPC").as_deref(), Some("Windows"));
     assert_eq!(named(""), None);
-}
-
-#[test]
-fn a_share_that_lets_nobody_in_is_named_with_the_reason_and_what_to_type() {
-    let url = Url::parse("smb://alice@nas:4450/data/x").unwrap().unwrap();
-    let said = |status| share_refused(&url, status, &Error::Status { command: Command::TreeConnect, status });
-    let none = said(NtStatus::BAD_NETWORK_NAME);
-    assert_eq!(none, "no share data on nas; `weft ls smb://alice@nas:4450` lists the shares");
-    let denied = said(NtStatus::ACCESS_DENIED);
-    assert_eq!(denied, "share data on nas: alice may not use it, or it requires --encrypt");
-    let other = said(NtStatus::INSUFFICIENT_RESOURCES);
-    assert!(other.starts_with("share data on nas: ") && other.contains("INSUFFICIENT_RESOURCES"), "{other}");
-    assert!(!other.contains("TreeConnect"), "{other}");
 }

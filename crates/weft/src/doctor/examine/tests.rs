@@ -90,7 +90,7 @@ fn server(pool: &Pool, endpoints: String, encrypted: bool) -> Arc<Server> {
         ..Config::new(
             [7; 16],
             vec![Share::new("ram", Vfs::new(Ram::new(1 << 20)))],
-            vec![User { name: "tester".into(), secret: Secret::password("secret") }],
+            vec![User::new("tester", Secret::password("secret"))],
             pool.clone(),
         )
     })

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -28,7 +29,7 @@ use weft_wire::smb2::ioctl::CtlCode;
 use super::config::Address;
 use super::door;
 use super::error::{Interrupted, Unasked};
-use super::partners::{ANSWERS_WITHIN, Part};
+use super::position::Part;
 use super::setup::{self, Ask, Tell};
 use crate::Failure;
 use crate::args::Connect;
@@ -76,6 +77,8 @@ fn unreachable(why: impl fmt::Display) -> peer::Error {
     peer::Error::Unreachable(why.to_string())
 }
 
+/// Time limit for an answer that a server has at once.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of open doors in a session; opening more closes the oldest ones.
 const MOST_DOORS: usize = 64;
 /// A server's answer to a request that it cannot parse, for example of a later version: UNEXPECTED_IO_ERROR.
@@ -112,8 +115,8 @@ impl Carrier {
     /// Whether a server without such a door was told that the partnership has ended. An older version does not say.
     async fn why_unknown(&self, partnership: &str) -> Refusal {
         let ask_for = Ask::Holds { partnership: partnership.to_owned() };
-        match rt::timeout(ANSWERS_WITHIN, ask(&self.address, &self.pool, &ask_for)).await {
-            Ok(Ok(Tell::Holds(holds))) if holds.part == Part::Ended => Refusal::Ended,
+        match ask_briefly(&self.address, &self.pool, &ask_for).await {
+            Some(Tell::Holds(holds)) if holds.part == Part::Ended => Refusal::Ended,
             _ => Refusal::Partnership,
         }
     }
@@ -287,7 +290,12 @@ pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Resul
     }
 }
 
-/// The same, but a refusal is a normal answer: after an error it is unknown what the other server has done.
+/// Asks another server what it knows at once; `None` if it does not answer within [`ANSWERS_WITHIN`], or refuses.
+pub(super) async fn ask_briefly(address: &Address, pool: &Pool, question: &Ask) -> Option<Tell> {
+    rt::timeout(ANSWERS_WITHIN, ask(address, pool, question)).await.ok()?.ok()
+}
+
+/// Like [`ask`], but a refusal is a normal answer: after an error it is unknown what the other server has done.
 pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, Unasked> {
     let (host, port) = (&address.host, address.port);
     let joined = join_server(address, pool, true).await;

@@ -1,6 +1,5 @@
 //! Carries out administrators' commands on groups. `crate::args` parses command lines, `crate::replica` prints.
 
-use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -10,17 +9,18 @@ use weft_replica::group::{Cause, Partner as Destined, Stopped};
 use weft_replica::source::{First, Source};
 use weft_replica::status::{self, Mode, Phase, Role, Status};
 
-use super::config::{self, Address, Partner, Policy};
+use super::config::{self, Partner, Policy};
 use super::destinations::{same_copy, who_is_at};
-use super::error::{Error, LogLeft, Misfit, NoRoute, NoSnapshot, Unasked};
+use super::error::{Error, LogLeft, Misfit, NoSnapshot, Unasked};
 use super::group::{self, Group, State};
 use super::names::GroupName;
+use super::own_address::{host_name, way_back};
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, failover, picture};
 use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::args::replica::Objection;
 use crate::listen::Stop;
-use crate::volume::human;
+use crate::size::human;
 
 /// Carries a command out; an error says what to type.
 pub(super) async fn carry_out(
@@ -356,49 +356,6 @@ async fn refuse_second_name(
     }
 }
 
-/// The address at which the server at `address` reaches this one: `return_host`, or the local address of the route
-/// there.
-pub(super) async fn way_back(
-    replicas: &Replicas,
-    there: &Address,
-    return_host: Option<&str>,
-) -> Result<Address, NoRoute> {
-    let host = match return_host {
-        Some(host) => host.to_owned(),
-        None => {
-            let to = (there.host.clone(), there.port);
-            rt::blocking(move || own_address((&to.0, to.1))).await?
-        }
-    };
-    Ok(Address {
-        host,
-        port: replicas.smb_port.get().copied().unwrap_or_default(),
-        user: replicas.own.user.clone(),
-        password: replicas.own.password.clone(),
-        transport: there.transport,
-        encrypt: there.encrypt,
-        compress: there.compress,
-    })
-}
-
-/// The local address of the route to another host; nothing is sent.
-fn own_address(there: (&str, u16)) -> Result<String, NoRoute> {
-    let found =
-        there.to_socket_addrs().map_err(|source| NoRoute::Unresolved { host: there.0.to_owned(), source })?;
-    let route = |to: std::net::SocketAddr| {
-        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(to)?;
-        socket.local_addr()
-    };
-    let own = found.map(route).find_map(Result::ok);
-    Ok(own.ok_or_else(|| NoRoute::Unreachable(there.0.to_owned()))?.ip().to_string())
-}
-
-pub(super) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
 /// Waits until the source of a copy has been silent for long enough, or is heard. The caller cancels the wait by
 /// hanging up: nothing has changed then, and no other command was excluded meanwhile. A command that ends the copy
 /// also ends the wait.
@@ -663,7 +620,7 @@ async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Resul
     if held().is_some() {
         return Err(NoSnapshot::Open(name.clone()).into());
     }
-    let picture = picture::take(replicas, &group, &copy).await?;
+    let picture = picture::take(replicas, &group.name, &group.members, &copy).await?;
     let uris = picture.uris.clone();
     *held() = Some(picture);
     Ok(Reply::Done(format!(

@@ -28,6 +28,10 @@ use crate::connect::reach::authority;
 const VERSION: u32 = 1;
 /// Maximum number of groups.
 pub(super) const MOST_GROUPS: usize = 256;
+/// Maximum number of partners: a source has at most eight destinations.
+pub(super) const MOST_PARTNERS: usize = 8;
+/// The longest name of a partner, in bytes: the journal has no room for more.
+pub(super) const MOST_NAME: usize = 128;
 
 /// A group of volumes that keep their order of writes.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -216,27 +220,6 @@ impl Remembered {
             }
         }
     }
-}
-
-/// The group that contains a volume, according to the files of a state directory.
-#[derive(Debug)]
-pub(crate) struct InGroup {
-    /// Its name.
-    pub group: String,
-    /// Whether this is certain. Otherwise a group has lost the list of its volumes, and this may be one of them.
-    pub is_sure: bool,
-}
-
-/// The group of a volume of this state directory, for code that changes volumes or gives advice about them.
-pub(crate) fn group_of(state: &Path, volume: &str) -> Result<Option<InGroup>, Unlisted> {
-    let volume = volume.to_owned();
-    let mut found = Folder::of(state).load()?;
-    found.retain(|found| found.may_have(&volume));
-    let in_group = found.into_iter().map(|found| {
-        let is_sure = !matches!(&found, Remembered::Damaged(damaged) if damaged.volumes.is_none());
-        InGroup { group: found.name().to_string(), is_sure }
-    });
-    Ok(in_group.max_by_key(|in_group| in_group.is_sure))
 }
 
 /// The folder of all groups.
@@ -447,6 +430,7 @@ impl Group {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
+    use super::super::membership::group_of;
     use super::*;
 
     fn name(text: &str) -> GroupName {

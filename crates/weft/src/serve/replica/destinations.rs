@@ -12,44 +12,23 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{join, join_all, select};
-use serde::{Deserialize, Serialize};
 use weft_machine::rt;
 use weft_replica::source::Source;
 
-use super::commands::{host_name, way_back};
-use super::config::{self, ListNumber, Partner};
+use super::config::{self, ListNumber, MOST_NAME, MOST_PARTNERS, Partner};
 use super::error::{Error, Unrecorded, Untold};
 use super::group::{Group, State};
-use super::partners::{ANSWERS_WITHIN, ASKS_AGAIN, ASKS_AT_LEAST};
-use super::setup::{Ask, Tell, UNREADABLE};
+use super::own_address::{host_name, way_back};
+use super::partners::{ASKS_AGAIN, ASKS_AT_LEAST};
+use super::setup::{Ask, List, Tell, UNREADABLE};
 use super::{Replicas, carrier};
 use crate::out::{self, Said};
 
-/// Maximum number of partners: a source has at most eight destinations.
-pub(super) const MOST_PARTNERS: usize = 8;
-/// The longest name of a partner, in bytes: the journal has no room for more.
-pub(super) const MOST_NAME: usize = 128;
 /// How long a destination may take to process a list: it asks the listed servers, which takes up to
-/// [`ANSWERS_WITHIN`].
+/// [`carrier::ANSWERS_WITHIN`].
 const HEARS_WITHIN: Duration = Duration::from_secs(10);
 /// How often a source repeats its list, for copies whose files were restored or whose server was updated.
 const SAYS_AGAIN: Duration = Duration::from_secs(600);
-
-/// The destinations of a source, as it sends them to one of them.
-#[derive(Serialize, Deserialize, Clone, Debug)]
-pub(super) struct List {
-    /// Orders lists.
-    pub number: ListNumber,
-    /// The random number that identifies the source's server.
-    pub server: u64,
-    /// The source's own address as it sees it; used if none of the known partners is the source.
-    pub source: Option<Partner>,
-    /// All other destinations.
-    pub partners: Vec<Partner>,
-    /// The name of the destination that becomes the source; empty if it is the receiver, or if there is none.
-    #[serde(default)]
-    pub successor: Said,
-}
 
 /// Whether two partners are the same, whatever their names.
 fn is_same(a: &Partner, b: &Partner) -> bool {
@@ -383,8 +362,8 @@ fn said_of(
 /// The number of the server that a partner's address leads to.
 async fn server_of(replicas: &Replicas, partner: &Partner) -> Option<u64> {
     let look = Ask::Look { volumes: Vec::new(), measure: false };
-    match rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &look)).await {
-        Ok(Ok(Tell::Looked { server, .. })) if server != 0 => Some(server),
+    match carrier::ask_briefly(&partner.address, &replicas.pool, &look).await {
+        Some(Tell::Looked { server, .. }) if server != 0 => Some(server),
         _ => None,
     }
 }

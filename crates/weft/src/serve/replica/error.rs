@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::args::replica::Objection;
 use crate::connect::reach::authority;
 use crate::out::{Said, ShellCommand};
-use crate::volume::human;
+use crate::size::human;
 
 /// Why a command, or a message of another server, was not carried out.
 #[derive(Debug, thiserror::Error)]

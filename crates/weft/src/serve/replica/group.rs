@@ -27,12 +27,12 @@ use weft_store::block::{Block, BlockOp, Medium, Outcome};
 use weft_store::volume::{Before, Error as VolumeError, Volume, Volumes};
 
 use super::carrier::{self, Carrier, Report};
-use super::commands::host_name;
 use super::config::{self, Partner};
 use super::error::{Busy, Error, Unrecorded};
 use super::kept::Kept;
+use super::most::Most;
 use super::names::GroupName;
-use super::partners::Most;
+use super::own_address::host_name;
 use super::picture::Picture;
 use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};

@@ -12,7 +12,7 @@ use weft_replica::destination::{Destination, Holder};
 
 use super::Replicas;
 use super::group::{Group, State};
-use super::partners::Holds;
+use super::position::Holds;
 
 /// How often partners are asked while a source is refused.
 const ASKS_EVERY: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ fn holder(asked: &[(String, Option<Holds>)], had: Option<&str>, epoch: u64, last
 
 #[cfg(test)]
 mod tests {
-    use super::super::partners::Part;
+    use super::super::position::Part;
     use super::*;
 
     #[test]

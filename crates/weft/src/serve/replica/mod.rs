@@ -17,10 +17,15 @@ mod group;
 mod holder;
 mod kept;
 mod lost;
+mod marks;
+pub(crate) mod membership;
+mod most;
 pub(crate) mod names;
 mod no_source;
+mod own_address;
 mod partners;
 mod picture;
+mod position;
 mod removed;
 mod setup;
 mod stopped;
@@ -52,15 +57,13 @@ pub(crate) use self::error::Misfit;
 use self::error::{Busy, Error, Unremembered, VolumeFault};
 use self::group::{Group, Home, State};
 use self::names::GroupName;
-use self::partners::Part;
+use self::position::Part;
 pub(crate) use self::setup::few_and_distinct;
 use self::setup::{Ask, Found, Join, Tell, UNREADABLE};
 use self::stopped::Reason;
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
-use crate::config::Plan;
 use crate::listen::{Acceptor, Stop};
-use crate::serve::error::Unserved;
 
 /// Everything that a server replicates.
 pub(super) struct Replicas {
@@ -142,18 +145,24 @@ impl Member {
 }
 
 /// How others log on to this server when the roles are exchanged.
-struct Own {
+pub(super) struct Own {
     user: String,
     password: Password,
+}
+
+impl Own {
+    /// The user with this password.
+    pub(super) fn new(user: &str, password: &str) -> Own {
+        Own { user: user.to_owned(), password: Password::new(password) }
+    }
 }
 
 impl Replicas {
     /// Makes the doors and the recorded groups, which start with [`Replicas::start`]. When this returns, the fronts
     /// of volumes in no group lead to the volumes; all others are closed, and their groups open them.
     pub(super) fn new(
-        plan: &Plan,
         state: &Path,
-        password: &str,
+        own: Own,
         cores: &Arc<Cores>,
         pool: &Pool,
         volumes: &[Served],
@@ -199,7 +208,7 @@ impl Replicas {
             looking: AsyncMutex::default(),
             measuring: Arc::default(),
             ends: AtomicBool::new(false),
-            own: Own { user: plan.user().to_owned(), password: Password::new(password) },
+            own,
             server: u64::from_le_bytes(random::bytes()?),
             smb_port: OnceLock::new(),
             acceptor: OnceLock::new(),
@@ -217,7 +226,7 @@ impl Replicas {
         found.retain(|found| !self.undoes(found));
         let marked = |member: &Arc<Member>| (member.name.clone(), member.growth.superblock().membership);
         let marked: Vec<(String, Option<Membership>)> = self.members.iter().map(marked).collect();
-        for name in kept::take_never_begun(&mut found, &marked) {
+        for name in marks::take_never_begun(&mut found, &marked) {
             tracing::warn!(
                 "group {name}: the server ended while the group was created, before anything was replicated: the group is removed, and its volumes \
                  are served as they are. If the other host has a copy with that name: `weft replica remove {name} --force` there"
@@ -227,7 +236,7 @@ impl Replicas {
                 Unremembered::NotForgotten { folder, group: name, source }
             })?;
         }
-        kept::complete(&mut found, &marked, self.folder.path());
+        marks::complete(&mut found, &marked, self.folder.path());
         found.sort_by_key(|found| matches!(found, Remembered::Damaged(damaged) if damaged.volumes.is_none()));
         for found in found {
             let (own, others) = left.into_iter().partition(|member| found.may_have(&member.name));
@@ -606,22 +615,6 @@ impl Drop for CommandTurn<'_> {
     fn drop(&mut self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
-}
-
-/// Refuses to serve grouped volumes on a server that does not replicate: writes to them would be in no log.
-pub(super) fn refuse_members(plan: &Plan) -> Result<(), Unserved> {
-    let Some(state) = plan.state_dir() else { return Ok(()) };
-    let names = plan.config().volumes.iter().map(|volume| &volume.name);
-    for found in Folder::of(&state).load()? {
-        if let Some(volume) = names.clone().find(|volume| found.may_have(volume)) {
-            let (volume, group) = (volume.clone(), found.name().to_string());
-            return Err(match found {
-                Remembered::Group(_) => Unserved::Replicated { volume, group },
-                Remembered::Damaged(damaged) => Unserved::MayBeReplicated { volume, group, why: damaged.why },
-            });
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

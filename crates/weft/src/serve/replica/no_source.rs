@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use weft_machine::rt;
 use weft_replica::destination::Destination;
 use weft_replica::status::Phase;
@@ -16,23 +15,12 @@ use weft_replica::status::Phase;
 use super::Replicas;
 use super::error::Error;
 use super::group::{Group, State};
-use super::partners::Holds;
+use super::position::{Holds, Standing};
 
 /// A copy that no source contacts asks its partners after this time, then after twice as long each time, up to a
 /// limit.
 const ASKS_AFTER: Duration = Duration::from_secs(2);
 const ASKS_AT_LEAST: Duration = Duration::from_secs(30);
-
-/// What a copy has. The greater value is the better source.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Standing {
-    /// Whether it is consistent: a state that a source once had.
-    pub whole: bool,
-    /// The epoch of that state.
-    pub epoch: u64,
-    /// Its last record.
-    pub last: u64,
-}
 
 /// What to do if `own` and all others are copies; `None` if one of the others is not, or did not answer.
 fn none_is_source(name: &str, own: Standing, others: &[(String, Option<Holds>)]) -> Option<String> {
@@ -122,7 +110,7 @@ fn waits_for_source(copy: &Destination) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::partners::Part;
+    use super::super::position::Part;
     use super::*;
 
     #[test]

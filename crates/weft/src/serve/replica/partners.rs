@@ -1,4 +1,4 @@
-//! What the other sides of a group have, and which of them is its source.
+//! Asks the other sides of a group what they have, and which of them is its source.
 //!
 //! See [`Ask::Holds`]. A group's file lists its partners, a copy's source first. A hello does not say which host sent
 //! it, so a copy with several partners asks them which one is the source. [`super::destinations`] decides which
@@ -8,222 +8,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, join_all, select};
-use serde::{Deserialize, Serialize};
 use weft_machine::rt;
 use weft_replica::destination::Destination;
 use weft_replica::status::Role;
 
 use super::config::Partner;
-use super::destinations::{MOST_NAME, MOST_PARTNERS};
 use super::error::Unrecorded;
 use super::group::{Group, State};
-use super::no_source::Standing;
+use super::most::{Most, joined};
+use super::position::{Holds, Part, RemotePosition};
 use super::setup::{Ask, Tell};
 use super::{Replicas, carrier, removed};
 use crate::args::replica::Objection;
 use crate::out::Said;
 
-/// Time limit for asking partners what they have.
-pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// A copy that has not found its source among its partners asks again after this time, then after twice as long each
 /// time, up to a limit. A new source says so once it has asked its destinations, which takes a moment.
 pub(super) const ASKS_AGAIN: Duration = Duration::from_secs(1);
 pub(super) const ASKS_AT_LEAST: Duration = Duration::from_secs(60);
-/// The answer of a side of a group.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(from = "Message", into = "Message")]
-pub(super) struct Holds {
-    /// Its role and what it has.
-    pub part: Part,
-    /// What it knows another side to have, because it was set back.
-    pub known: Option<RemotePosition>,
-    /// What it has as a copy, if it is one.
-    pub copy: Option<Standing>,
-}
-
-/// The role of a side, with the epoch and last record of its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// The source, which accepts writes.
-    Source { epoch: u64, last: u64 },
-    /// A copy that could be promoted.
-    Copy { epoch: u64, last: u64 },
-    /// A former source that is stopped or being opened.
-    Stopped { epoch: u64, last: u64 },
-    /// It has no usable data and does not report its role.
-    Nothing,
-    /// The server does not know the partnership.
-    Unknown,
-    /// The server does not know the partnership any more: its source has ended it.
-    Ended,
-}
-
-/// What a side knows another one to have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RemotePosition {
-    /// Its epoch; `None` from a server of an older version.
-    pub epoch: Option<u64>,
-    /// The last record.
-    pub last: u64,
-    /// That side's host.
-    pub holder: Said,
-}
-
-impl Part {
-    /// The epoch and last record; zeros, less than any real position, for a side that has nothing.
-    pub fn has(self) -> (u64, u64) {
-        match self {
-            Part::Source { epoch, last } | Part::Copy { epoch, last } | Part::Stopped { epoch, last } => {
-                (epoch, last)
-            }
-            Part::Nothing | Part::Unknown | Part::Ended => (0, 0),
-        }
-    }
-
-    /// Whether the server answers that there is no such partnership.
-    pub fn is_unknown(self) -> bool {
-        matches!(self, Part::Unknown | Part::Ended)
-    }
-}
-
-impl From<Part> for Holds {
-    fn from(part: Part) -> Holds {
-        Holds { part, known: None, copy: None }
-    }
-}
-
-/// [`Holds`] on the wire. An older version sends neither `part` nor `known_epoch`.
-#[derive(Serialize, Deserialize, Default)]
-#[serde(default)]
-struct Message {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    part: Option<Word>,
-    epoch: u64,
-    last: u64,
-    source: bool,
-    known: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    known_epoch: Option<u64>,
-    holder: Said,
-    copy: Option<Standing>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Copy)]
-#[serde(rename_all = "kebab-case")]
-enum Word {
-    Source,
-    Copy,
-    Stopped,
-    Unknown,
-    Ended,
-    #[serde(other)]
-    Nothing,
-}
-
-impl From<Message> for Holds {
-    fn from(message: Message) -> Holds {
-        let Message { epoch, last, .. } = message;
-        // An older version reports a stopped source as no source, and zeros if it has nothing or does not know the
-        // partnership.
-        let word = message.part.unwrap_or(match (message.source, epoch) {
-            (true, _) => Word::Source,
-            (false, 0) => Word::Nothing,
-            (false, _) => Word::Copy,
-        });
-        let part = match word {
-            Word::Source => Part::Source { epoch, last },
-            Word::Copy => Part::Copy { epoch, last },
-            Word::Stopped => Part::Stopped { epoch, last },
-            Word::Nothing => Part::Nothing,
-            Word::Unknown => Part::Unknown,
-            Word::Ended => Part::Ended,
-        };
-        let known =
-            RemotePosition { epoch: message.known_epoch, last: message.known, holder: message.holder };
-        Holds { part, known: (known.last > 0).then_some(known), copy: message.copy }
-    }
-}
-
-impl From<Holds> for Message {
-    fn from(Holds { part, known, copy }: Holds) -> Message {
-        let word = match part {
-            Part::Source { .. } => Word::Source,
-            Part::Copy { .. } => Word::Copy,
-            Part::Stopped { .. } => Word::Stopped,
-            Part::Nothing => Word::Nothing,
-            Part::Unknown => Word::Unknown,
-            Part::Ended => Word::Ended,
-        };
-        let (epoch, last) = part.has();
-        let source = matches!(part, Part::Source { .. });
-        let (known, known_epoch, holder) =
-            known.map_or((0, None, Said::default()), |known| (known.last, known.epoch, known.holder));
-        Message { part: Some(word), epoch, last, source, known, known_epoch, holder, copy }
-    }
-}
-
-/// The side that has the most.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(default)]
-pub(super) struct Most {
-    /// Its epoch.
-    #[serde(rename = "most_epoch")]
-    pub epoch: u64,
-    /// Its last record; zero if unknown.
-    #[serde(rename = "most_last")]
-    pub last: u64,
-    /// Its host.
-    pub holder: Said,
-    /// Hosts that could not be asked.
-    pub silent: Vec<Said>,
-}
-
-impl Most {
-    /// Drops implausible text: it comes from another server, and is kept.
-    pub fn keep_short(&mut self) {
-        self.silent.retain(|host| host.len() <= MOST_NAME);
-        self.silent.truncate(MOST_PARTNERS);
-        if self.holder.len() > MOST_NAME {
-            *self = Most::default();
-        }
-    }
-
-    /// Takes a host's position into account.
-    fn hear(&mut self, (epoch, last): (u64, u64), host: &str) {
-        if (epoch, last) > (self.epoch, self.last) {
-            (self.epoch, self.last, self.holder) = (epoch, last, host.to_owned().into());
-        }
-    }
-
-    /// Takes into account what a side knows another one to have; `before` is the epoch that a server of an older
-    /// version means.
-    fn hear_known(&mut self, known: &RemotePosition, before: u64) {
-        self.hear((known.epoch.unwrap_or(before), known.last), &known.holder);
-    }
-
-    /// What a copy with everything through record `last` of this epoch lacks.
-    pub fn missing(&self, epoch: u64, last: u64) -> Option<String> {
-        let holder = &self.holder;
-        match (self.epoch, self.last) {
-            most if most <= (epoch, last) => None,
-            (later, _) if later > epoch => {
-                Some(format!("this copy is of epoch {epoch}; {holder} has later writes, of epoch {later}"))
-            }
-            (_, most) => Some(format!(
-                "this copy lacks records {} to {most}; {holder} has them",
-                last.saturating_add(1)
-            )),
-        }
-    }
-
-    /// The sentence about hosts that could not be asked.
-    pub fn unasked(&self) -> String {
-        match self.silent.is_empty() {
-            true => String::new(),
-            false => format!("{} could not be asked and may have more", joined(&self.silent)),
-        }
-    }
-}
 
 /// What is known about the other sides that matters for a failover of this one.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -315,10 +117,6 @@ impl Elsewhere {
     }
 }
 
-fn joined(hosts: &[Said]) -> String {
-    hosts.iter().map(|host| &**host).collect::<Vec<_>>().join(" and ")
-}
-
 impl Group {
     /// This side's position, for a partner that asks.
     pub fn holds(&self) -> Holds {
@@ -355,9 +153,8 @@ impl Group {
     /// Asks one of them.
     pub(super) async fn ask_partner(&self, replicas: &Replicas, partner: &Partner) -> Option<Holds> {
         let ask = Ask::Holds { partnership: self.partnership_hex() };
-        let told = rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &ask));
-        match told.await {
-            Ok(Ok(Tell::Holds(holds))) => Some(holds),
+        match carrier::ask_briefly(&partner.address, &replicas.pool, &ask).await {
+            Some(Tell::Holds(holds)) => Some(holds),
             _ => None,
         }
     }
@@ -510,10 +307,6 @@ mod tests {
         Elsewhere::of("db", &asked, (1, 10), is_heard, successor, Most::default())
     }
 
-    fn parsed(message: &str) -> Holds {
-        serde_json::from_str(message).unwrap()
-    }
-
     #[test]
     fn only_a_copy_of_the_same_time_proves_that_roles_were_not_exchanged() {
         let says = |part: Part| words(&[("a", None), ("b", Some(part.into()))], "b:db");
@@ -538,7 +331,8 @@ mod tests {
         assert_eq!(words(&[("a", None), ("b", None)], "b:db"), ["switched"]);
         assert_eq!(says(Part::Source { epoch: 2, last: 20 }), ["switched", "alive", "other-has-more"]);
         // As an older version sends it.
-        let old = parsed(r#"{"epoch":0,"last":0,"source":false,"known":0,"holder":""}"#);
+        let old =
+            serde_json::from_str(r#"{"epoch":0,"last":0,"source":false,"known":0,"holder":""}"#).unwrap();
         assert_eq!(words(&[("a", None), ("b", Some(old))], "b:db"), ["switched"]);
     }
 
@@ -581,34 +375,5 @@ mod tests {
         assert_eq!(says(known(Some(1))), [""; 0]);
         assert_eq!(says(known(Some(2))), ["other-has-more"]);
         assert_eq!(says(known(None)), [""; 0], "an older version speaks of the epoch of this copy");
-    }
-
-    #[test]
-    fn what_a_side_has_is_understood_by_and_from_the_version_before() {
-        let (epoch, last) = (3, 17);
-        for part in [
-            Part::Source { epoch, last },
-            Part::Copy { epoch, last },
-            Part::Stopped { epoch, last },
-            Part::Nothing,
-            Part::Unknown,
-            Part::Ended,
-        ] {
-            let known = Some(RemotePosition { epoch: Some(2), last: 9, holder: "c".to_owned().into() });
-            let holds = Holds { part, known, copy: None };
-            assert_eq!(parsed(&serde_json::to_string(&holds).unwrap()), holds);
-        }
-        let old = serde_json::to_value(Holds::from(Part::Source { epoch, last })).unwrap();
-        assert_eq!((&old["epoch"], &old["last"], &old["source"]), (&3.into(), &17.into(), &true.into()));
-        let from =
-            |source, epoch| parsed(&format!(r#"{{"epoch":{epoch},"last":17,"source":{source},"known":4}}"#));
-        assert_eq!(from(true, 3).part, Part::Source { epoch, last });
-        assert_eq!(from(false, 3).part, Part::Copy { epoch, last });
-        assert_eq!(from(false, 0).part, Part::Nothing);
-        assert_eq!(
-            from(false, 3).known,
-            Some(RemotePosition { epoch: None, last: 4, holder: Said::default() })
-        );
-        assert_eq!(parsed(r#"{"part":"a later one"}"#).part, Part::Nothing);
     }
 }

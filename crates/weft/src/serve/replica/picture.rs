@@ -17,7 +17,7 @@ use weft_store::block::{Block, Medium};
 use weft_store::volume::plain::Plain;
 
 use super::error::NoSnapshot;
-use super::group::Group;
+use super::names::GroupName;
 use super::{Member, Replicas};
 use crate::listen::quota::Service;
 use crate::listen::unix::{PathListener, SocketFile};
@@ -44,10 +44,11 @@ impl Drop for Picture {
     }
 }
 
-/// Takes snapshots of all volumes of a copy at one moment, and serves them.
+/// Takes snapshots of all volumes of a copy at one moment, and serves them. `members` are the volumes of `group`.
 pub(super) async fn take(
     replicas: &Replicas,
-    group: &Group,
+    group: &GroupName,
+    members: &[Arc<Member>],
     copy: &Destination,
 ) -> Result<Picture, NoSnapshot> {
     let store = |size: u64| -> std::io::Result<Arc<dyn Block>> {
@@ -57,7 +58,7 @@ pub(super) async fn take(
     };
     let stores = copy.status().sizes.into_iter().map(store).collect::<Result<Vec<_>, _>>();
     let blocks = copy.snapshot(stores.map_err(NoSnapshot::Room)?).await?;
-    let exports = group.members.iter().zip(blocks).map(|(member, block)| Export {
+    let exports = members.iter().zip(blocks).map(|(member, block)| Export {
         name: member.name.clone(),
         description: "a snapshot of a copy, removed at the end of the test".into(),
         block,
@@ -66,7 +67,7 @@ pub(super) async fn take(
     let acceptor = replicas.acceptor.get().ok_or(NoSnapshot::NotListening)?;
     let server = nbd::server(exports.collect(), &replicas.pool, None);
     let folder = std::path::absolute(replicas.folder.path()).map_err(NoSnapshot::Path)?;
-    let path = socket_path(&folder, &group.name, &shm::runtime_dir())?;
+    let path = socket_path(&folder, group, &shm::runtime_dir())?;
     if !path.starts_with(&folder) {
         shm::secure_dir(path.parent().unwrap_or(&folder)).map_err(NoSnapshot::socket(&path))?;
     }
@@ -74,7 +75,7 @@ pub(super) async fn take(
     let stop = Stop::default();
     let uri = |member: &Arc<Member>| uri(&member.name, &path);
     let picture = Picture {
-        uris: group.members.iter().map(uri).collect(),
+        uris: members.iter().map(uri).collect(),
         server: server.clone(),
         stop: stop.clone(),
         _file: listener.take_file(),

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use weft_store::volume::MAX_SIZE;
 use weft_wire::repl::record::MAX_MEMBERS;
 
-use super::config::{Address, Policy};
-use super::destinations::List;
+use super::config::{Address, ListNumber, Partner, Policy};
 use super::door;
 use super::error::{Misfit, NoRoom};
+use super::most::Most;
 use super::names::GroupName;
-use super::partners::{Holds, Most};
+use super::position::Holds;
 use super::stopped::Mark;
 use crate::out::{self, Said};
 
@@ -174,6 +174,22 @@ impl Deref for Join {
     fn deref(&self) -> &Wished {
         &self.0
     }
+}
+
+/// The destinations of a source, as it sends them to one of them.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct List {
+    /// Orders lists.
+    pub number: ListNumber,
+    /// The random number that identifies the source's server.
+    pub server: u64,
+    /// The source's own address as it sees it; used if none of the known partners is the source.
+    pub source: Option<Partner>,
+    /// All other destinations.
+    pub partners: Vec<Partner>,
+    /// The name of the destination that becomes the source; empty if it is the receiver, or if there is none.
+    #[serde(default)]
+    pub successor: Said,
 }
 
 /// Whether these names can be the volumes of one group.

@@ -12,7 +12,7 @@ use weft_machine::clock::Time;
 use weft_machine::rt;
 use weft_replica::group::Cause;
 
-use super::partners::Most;
+use super::most::Most;
 
 /// How often a stopped group reports to its partners, and how long a report is valid there.
 const SAY_STOPPED_EVERY: Duration = Duration::from_secs(10);

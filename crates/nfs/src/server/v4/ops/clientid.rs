@@ -23,7 +23,7 @@ pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Resu
 
 pub async fn confirm(c: &Compound<'_>, args: &Confirm) -> Result<(), Status> {
     let taken = c.cx.server.states.setclientid_confirm(args, &c.identity()?, c.now)?;
-    give_up(c.cx.server, taken).await;
+    give_up(taken).await;
     call_back(c, args.client);
     Ok(())
 }

@@ -20,6 +20,7 @@ use super::super::compound::Compound;
 use super::super::fs_object::{FsObject, no_file};
 use super::super::io;
 use super::super::state::budget::no_room;
+use super::super::state::clients::NotHeld;
 use super::super::state::{
     Kind, LockOwner, LockedBy, OwnerSequence, Ranges, SequenceCheck, State, Unchanged,
 };
@@ -106,7 +107,7 @@ async fn first(
         }
         let known = open.held().locks.iter().find(|state| is_of(state, &lock_owner)).cloned();
         let opens = node.share.vfs.opens();
-        let id = lock_owner.id(node.share.id, || opens.lock_owner());
+        let id = lock_owner.id(node.share.key(), || opens.lock_owner());
         let result = match known {
             Some(state) => set(c, node, args, &state).await,
             None => {
@@ -114,13 +115,18 @@ async fn first(
                 let (charge, ranges) = room.map_err(|full| no_room(full, c.minor))?;
                 take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
-                let state = c.cx.server.states.enter(open.lease.clone(), node.file(), kind, charge);
+                let state = c.cx.server.states.enter(open.lease.clone(), node, kind, charge);
                 // Entered under its open first: revoking an open closes all locks entered under it.
-                if enter(&open, &state) && client.hold(&state) {
-                    Ok(state.stateid())
-                } else {
-                    give_back(c.cx.server, state).await;
-                    Err(Status::EXPIRED.into())
+                let held = match enter(&open, &state) {
+                    true => client.hold(&state, &c.cx.server.shares),
+                    false => Err(NotHeld::Expired),
+                };
+                match held {
+                    Ok(()) => Ok(state.stateid()),
+                    Err(why) => {
+                        give_back(c.cx.server, state).await;
+                        Err(Status::from(why).into())
+                    }
                 }
             }
         };
@@ -300,7 +306,7 @@ fn range(offset: u64, length: u64) -> Result<Range, Status> {
 /// The holder of the conflicting lock. An SMB open has no owner name.
 fn denied(c: &Compound<'_>, node: &Node<'_>, conflict: &Conflict) -> LockDenied {
     let states = &c.cx.server.states;
-    let owner = conflict.owner.and_then(|id| states.lock_owner_of(node.share.id, id));
+    let owner = conflict.owner.and_then(|id| states.lock_owner_of(node.share.key(), id));
     let owner = match owner {
         Some(owner) => WireOwner { client: states.shown(owner.client), owner: Opaque(owner.name.clone()) },
         None => WireOwner { client: 0, owner: Opaque::default() },
@@ -325,7 +331,8 @@ pub async fn lockt(c: &Compound<'_>, args: Lockt) -> Result<Option<LockDenied>, 
     let opens = node.share.vfs.opens();
     let known = client.mine().lock_owners.get(&args.owner.owner.0).cloned();
     // The id of an owner without locks matches nobody.
-    let id = known.map_or_else(|| opens.lock_owner(), |owner| owner.id(node.share.id, || opens.lock_owner()));
+    let id =
+        known.map_or_else(|| opens.lock_owner(), |owner| owner.id(node.share.key(), || opens.lock_owner()));
     let test = || opens.test_range(node.id, id, range, args.kind.exclusive);
     let mut conflict = test();
     if conflict.is_some() && clear(c, &node).await {

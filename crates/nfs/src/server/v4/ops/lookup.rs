@@ -25,7 +25,7 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<FsObject<'a>, Sta
     let node = match dir {
         FsObject::Root => {
             let name = &*component(name)?;
-            let share = c.cx.server.shares.named(name).ok_or(Status::NOENT)?;
+            let share = c.cx.list().named(name).ok_or(Status::NOENT)?;
             return Ok(FsObject::Node(Node { share, id: NodeId::ROOT }));
         }
         FsObject::Attributes(of) => return named::look_up(c, of, name).await,

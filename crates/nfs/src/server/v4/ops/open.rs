@@ -74,7 +74,7 @@ async fn forget(c: &Compound<'_>, client: &Client, turn: &mut OwnerSequence) {
     for state in std::mem::take(turn).states() {
         c.cx.server.states.leave(&state);
         client.mine().states.remove(&state.other);
-        close(c.cx.server, &state).await;
+        close(&state).await;
     }
 }
 
@@ -264,7 +264,7 @@ async fn by_name<'a>(
     let dir = match c.object()? {
         FsObject::Root => {
             let name = &*component(name)?;
-            let is_share = c.cx.server.shares.named(name).is_some();
+            let is_share = c.cx.list().named(name).is_some();
             return Err(match () {
                 () if is_share => Status::ISDIR,
                 () if args.how.is_some() => Status::ROFS,
@@ -461,10 +461,10 @@ async fn acquire(
             };
             let held = enter(c, client, found, wanted, room.descriptors).await?;
             let kind = Kind::Open { owner: owner.clone(), held: RwLock::new(held) };
-            let state = states.enter(client.lease.clone(), node.file(), kind, room.state);
-            if !client.hold(&state) {
+            let state = states.enter(client.lease.clone(), &node, kind, room.state);
+            if let Err(why) = client.hold(&state, &c.cx.server.shares) {
                 give_back(c.cx.server, state).await;
-                return Err(Status::EXPIRED);
+                return Err(why.into());
             }
             turn.opened(&state);
             Ok(state)
@@ -481,7 +481,7 @@ async fn enter(
 ) -> Result<Held, Status> {
     let node = &found.node;
     let vfs = &node.share.vfs;
-    let key = client.key(node.share.id, vfs.opens());
+    let key = client.key(node.share.key(), vfs.opens());
     let opening = Opening {
         overwrites: wanted.truncates,
         // The caller has checked the grace period.
@@ -562,7 +562,7 @@ async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted)
 pub async fn clear(c: &Compound<'_>, node: &Node<'_>) -> bool {
     let taken = c.cx.server.states.take_lapsed(node.file(), c.now);
     let any = !taken.0.is_empty();
-    give_up(c.cx.server, taken).await;
+    give_up(taken).await;
     any
 }
 

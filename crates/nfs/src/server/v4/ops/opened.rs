@@ -121,9 +121,9 @@ pub async fn close(c: &mut Compound<'_>, n: u32, args: &Close) -> Status {
         let locks = std::mem::take(&mut state.held_mut().locks);
         for lock in &locks {
             c.cx.server.states.drop_locks(lock);
-            close::close(c.cx.server, lock).await;
+            close::close(lock).await;
         }
-        close::close(c.cx.server, state).await;
+        close::close(state).await;
         turn.forget(state);
         if c.minor == 0 {
             // The state id stays known, so that the CLOSE can be repeated.

@@ -126,15 +126,18 @@ async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page)
 }
 
 async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Result<bool, Status> {
-    let first = usize::try_from(args.cookie.saturating_sub(OWN_COOKIES)).unwrap_or(usize::MAX);
-    for (number, share) in c.cx.server.shares.iter().enumerate().skip(first) {
+    // A cookie contains the share's id, so it stays valid when other shares come and go.
+    let first = args.cookie.saturating_sub(OWN_COOKIES);
+    let mut shares: Vec<_> = c.cx.list().iter().filter(|share| share.id.number() >= first).collect();
+    shares.sort_unstable_by_key(|share| share.id.number());
+    for share in shares {
         // A caller whose address is not admitted learns neither the share's attributes nor its handle.
         if c.cx.admit(share.id) == Err(KeptOut::Network) {
             continue;
         }
         let root = Node { share, id: NodeId::ROOT };
         let attr = root.attr().await?;
-        let cookie = (number as u64).saturating_add(1 + OWN_COOKIES);
+        let cookie = share.id.number().saturating_add(1 + OWN_COOKIES);
         let name = share.name.as_bytes().to_vec();
         let entry = match FsObject::Node(root).admit(c.cx, false) {
             Ok(()) => found(c, &root, args, name, cookie, &attr).await?,

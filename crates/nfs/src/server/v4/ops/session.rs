@@ -158,7 +158,7 @@ pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<Cr
     back_channel(c, &args.back)?;
     let (ok, taken) = server.states.create_session(args, fore, &by, c.now, make)?;
     c.cx.line.associate(&ok.session);
-    give_up(server, taken).await;
+    give_up(taken).await;
     Ok(ok)
 }
 

@@ -30,7 +30,7 @@ pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
             return Err(Status::LOCKS_HELD);
         }
         states.drop_delegation(&state);
-        close(c.cx.server, &state).await;
+        close(&state).await;
         return Ok(());
     }
     let state = states.current(&named, c.speaker()?)?;
@@ -53,7 +53,7 @@ pub async fn delegreturn(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Stat
     }
     state.lease.renew(c.now);
     states.drop_delegation(&state);
-    close(c.cx.server, &state).await;
+    close(&state).await;
     Ok(())
 }
 

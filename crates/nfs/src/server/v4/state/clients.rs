@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use weft_machine::budget::{Full, Holder};
 use weft_machine::{Charge, Time};
-use weft_store::ShareId;
 use weft_store::opens::{Key, LockOwner as LockId, Opens};
+use weft_store::{CurrentShares, ShareKey};
 use weft_wire::nfs4::{
     ChannelAttrs, ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier,
     exchange_flag,
@@ -57,7 +57,7 @@ pub struct Mine {
     pub states: HashMap<Other, Arc<State>>,
     pub sessions: Vec<Arc<Session>>,
     /// Its key in each share's table of opens.
-    keys: HashMap<ShareId, Key>,
+    keys: HashMap<ShareKey, Key>,
     /// RECLAIM_COMPLETE was received.
     pub reclaimed: bool,
     /// The journal records that this client had state.
@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// Its key in the table of opens of a share.
-    pub fn key(&self, share: ShareId, opens: &Opens) -> Key {
+    pub fn key(&self, share: ShareKey, opens: &Opens) -> Key {
         *self.mine().keys.entry(share).or_insert_with(|| opens.key())
     }
 
@@ -189,6 +189,24 @@ impl Client {
 
     fn holds_anything(&self) -> bool {
         !self.mine().states.is_empty()
+    }
+}
+
+/// Why a client does not hold a state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotHeld {
+    /// It has ended.
+    Expired,
+    /// The share of the state is no longer served.
+    ShareGone,
+}
+
+impl From<NotHeld> for Status {
+    fn from(why: NotHeld) -> Status {
+        match why {
+            NotHeld::Expired => Status::EXPIRED,
+            NotHeld::ShareGone => Status::STALE,
+        }
     }
 }
 
@@ -255,11 +273,15 @@ impl Client {
         (!self.lease.has_ended()).then_some(mine)
     }
 
-    /// Whether the client holds this now.
-    #[must_use]
-    pub fn hold(&self, state: &Arc<State>) -> bool {
-        let living = self.living();
-        living.map(|mut mine| mine.states.insert(state.other, state.clone())).is_some()
+    /// Whether the client holds this now: not if it has ended, or if the share is no longer served. Then the caller
+    /// closes the state, because whoever took the others has missed it.
+    pub fn hold(&self, state: &Arc<State>, shares: &CurrentShares) -> Result<(), NotHeld> {
+        let mut living = self.living().ok_or(NotHeld::Expired)?;
+        if !shares.serves(state.file.share) {
+            return Err(NotHeld::ShareGone);
+        }
+        living.states.insert(state.other, state.clone());
+        Ok(())
     }
 }
 
@@ -663,7 +685,7 @@ impl States {
     }
 
     /// The owner of these ranges in a share's table of locks.
-    pub fn lock_owner_of(&self, share: ShareId, id: LockId) -> Option<Arc<LockOwner>> {
+    pub fn lock_owner_of(&self, share: ShareKey, id: LockId) -> Option<Arc<LockOwner>> {
         let clients: Vec<_> = self.table().confirmed.values().cloned().collect();
         clients
             .iter()

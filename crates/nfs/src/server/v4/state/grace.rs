@@ -33,11 +33,12 @@ impl Grace {
         Grace { over, until, silent, waiting: Mutex::new(waiting), reserved: Mutex::default() }
     }
 
-    /// Reserves these tables for reclaims, as long as the period lasts.
-    pub fn reserve<'a>(&self, tables: impl Iterator<Item = &'a Arc<Opens>>) {
-        if !self.over.load(Ordering::Acquire) {
-            let reserved = tables.map(|opens| opens.reserve(self.until)).collect();
-            *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) = reserved;
+    /// Reserves these tables, too, for reclaims, as long as the period lasts.
+    pub fn reserve<'a>(&self, tables: impl Iterator<Item = &'a Arc<Opens>>, now: Time) {
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, which `end` takes after the flag is set.
+        if !self.over.load(Ordering::Acquire) && now < self.until {
+            reserved.extend(tables.map(|opens| opens.reserve(self.until)));
         }
     }
 

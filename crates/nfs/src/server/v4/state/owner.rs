@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use futures_util::lock::{Mutex as Queue, OwnedMutexGuard};
 use weft_machine::Charge;
-use weft_store::ShareId;
+use weft_store::ShareKey;
 use weft_store::opens;
 use weft_wire::nfs4::Status;
 
@@ -33,7 +33,7 @@ pub struct LockOwner {
     _charge: Charge,
     turn: Arc<Queue<OwnerSequence>>,
     /// Its id in each share's table of locks.
-    ids: Mutex<HashMap<ShareId, opens::LockOwner>>,
+    ids: Mutex<HashMap<ShareKey, opens::LockOwner>>,
 }
 
 /// An owner's last operation, and what it holds.
@@ -170,12 +170,17 @@ impl LockOwner {
     }
 
     /// Its id in this share's table; `new` creates one.
-    pub fn id(&self, share: ShareId, new: impl FnOnce() -> opens::LockOwner) -> opens::LockOwner {
+    pub fn id(&self, share: ShareKey, new: impl FnOnce() -> opens::LockOwner) -> opens::LockOwner {
         *self.ids.lock().unwrap_or_else(PoisonError::into_inner).entry(share).or_insert_with(new)
     }
 
+    /// Forgets its ids in the tables of these shares.
+    pub fn forget(&self, gone: &[ShareKey]) {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).retain(|share, _| !gone.contains(share));
+    }
+
     /// Whether this is its id in this share's table.
-    pub fn is(&self, share: ShareId, id: opens::LockOwner) -> bool {
+    pub fn is(&self, share: ShareKey, id: opens::LockOwner) -> bool {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).get(&share) == Some(&id)
     }
 }

@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use weft_machine::Charge;
-use weft_store::{Hold, OpenFile, opens};
+use weft_store::{Hold, OpenFile, Share, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
 use super::numbers::{Other, Purpose};
 use super::{Client, Delegation, Lease, LockOwner, Owner, Ranges, Speaker, States};
+use crate::server::context::Node;
 use crate::server::file_id::FileId;
 use crate::server::shard;
 
@@ -28,6 +29,8 @@ pub struct State {
     pub other: Other,
     pub lease: Arc<Lease>,
     pub file: FileId,
+    /// The share at the time of the open, for closing it when the share is gone.
+    pub share: Arc<Share>,
     seqid: AtomicU32,
     ended: AtomicBool,
     pub kind: Kind,
@@ -189,7 +192,8 @@ impl States {
     }
 
     /// Enters a new state; its first sequence number is 1. `charge` is the client's charge for it.
-    pub fn enter(&self, lease: Arc<Lease>, file: FileId, kind: Kind, charge: Charge) -> Arc<State> {
+    pub fn enter(&self, lease: Arc<Lease>, node: &Node<'_>, kind: Kind, charge: Charge) -> Arc<State> {
+        let (file, share) = (node.file(), node.share.clone());
         loop {
             let other = self.next_other(lease.client);
             let mut shard = self.ids.shard(&other);
@@ -198,7 +202,7 @@ impl States {
                 continue;
             }
             let (seqid, ended) = (AtomicU32::new(1), AtomicBool::new(false));
-            let state = Arc::new(State { other, lease, file, seqid, ended, kind, _charge: charge });
+            let state = Arc::new(State { other, lease, file, share, seqid, ended, kind, _charge: charge });
             shard.insert(other, state.clone());
             return state;
         }

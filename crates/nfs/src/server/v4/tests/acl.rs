@@ -76,7 +76,7 @@ fn what_a_descriptor_denies_is_denied_by_every_version() {
     let (file, stateid) = client.open("f", share::BOTH, 0);
     assert_eq!(client.status(file, write_op(stateid, 0, b"secret")), Status::OK);
     assert_eq!(client.status(file, Op::Close(Close { seqid: 0, stateid })), Status::OK);
-    let vfs = &server.shares[0].vfs;
+    let vfs = &server.vfs(0);
     let node = opens::file_node(&server, file);
     // As an SMB client sets it: alice has full access, this Unix user may read.
     let guard = |mask: AccessMask| {
@@ -119,7 +119,7 @@ fn permissions_that_any_version_sets_change_the_list_that_smb_shows_too() {
     let server = server();
     let client = Modern::new(&server, "a");
     let (file, _) = client.open("f", share::BOTH, 0);
-    let vfs = &server.shares[0].vfs;
+    let vfs = &server.vfs(0);
     let node = opens::file_node(&server, file);
     let alice: Sid = "S-1-5-21-1-2-3-1000".parse().unwrap();
     let token =

@@ -121,7 +121,7 @@ fn who_may_only_write_is_not_delegated_a_file() {
 
     story(async {
         let server = server_of(Limits::default(), Policy { decides: true, squash_root: true });
-        let vfs = &server.shares[0].vfs;
+        let vfs = &server.vfs(0);
         let open = SetAttr { mode: Some(0o777), ..SetAttr::default() };
         vfs.setattr(NodeId::ROOT, open).await.unwrap();
         for (name, mode) in [("drop", 0o622), ("drop2", 0o622), ("open", 0o666)] {
@@ -197,13 +197,13 @@ fn a_client_that_was_replaced_gets_nothing_more() {
         let session = server.states.session(&b.session, &origin(PEER)).unwrap();
         let client = server.states.client(Speaker::Session(&session), 0).unwrap();
         let state = client.mine().states.values().next().unwrap().clone();
-        assert!(client.hold(&state), "its own");
+        assert_eq!(client.hold(&state, &server.shares), Ok(()), "its own");
         let wire = super::live::Connection::new(&server);
         let known: ExchangeIdOk =
             wire.compound(2, &[exchange_id("b", *b"another!", 0)]).await.ok(opnum::EXCHANGE_ID);
         let create = create_session(known.client, known.sequence, channel());
         assert_eq!(wire.compound(2, &[create]).await.status, Status::OK);
-        assert!(!client.hold(&state) && client.mine().states.is_empty());
+        assert!(client.hold(&state, &server.shares).is_err() && client.mine().states.is_empty());
         give_back(&server, state).await;
         let alone = [Op::Putfh(root(&server)), denies(share::BOTH)];
         assert_eq!(a.run(&alone).await.status, Status::OK, "nobody else has it open");
@@ -325,7 +325,7 @@ fn names_and_other_protocols_recall_it_too() {
     story(async {
         let server = server();
         let (a, b) = (Live::new(&server, "a").await, Live::new(&server, "b").await);
-        let vfs = &server.shares[0].vfs;
+        let vfs = &server.vfs(0);
         let opens = vfs.opens();
         let give_back = async |file: Handle, delegation| {
             let asked = a.wire.asked().await;

@@ -270,12 +270,12 @@ fn a_file_that_is_closed_for_want_of_room_is_flushed_before() {
         let ours = write(&server, file, nfs3::Stable::Unstable).await.unwrap();
         *disk.0.lost.lock().unwrap() = true;
         disk.0.flushed.lock().unwrap().clear();
-        let vfs = &server.shares[0].vfs;
+        let vfs = &server.vfs(0);
         for other in 0..16 {
             let other = vfs.lookup(NodeId::ROOT, other.to_string().as_bytes(), false).await.unwrap();
             server
                 .files
-                .open(vfs, FileId { share: server.shares[0].id, node: other.node }, false)
+                .open(vfs, FileId { share: server.share(0).key(), node: other.node }, false)
                 .await
                 .unwrap();
         }
@@ -290,7 +290,7 @@ fn a_file_that_is_closed_for_want_of_room_is_flushed_before() {
 /// Requests of version 3, with the names they work on and the number of flushes.
 fn changes_of_3(server: &Server) -> Vec<(u32, Bytes, usize)> {
     let node = |name: &str| {
-        rt::block_on(server.shares[0].vfs.lookup(NodeId::ROOT, name.as_bytes(), false)).unwrap().unwrap().node
+        rt::block_on(server.vfs(0).lookup(NodeId::ROOT, name.as_bytes(), false)).unwrap().unwrap().node
     };
     let (file, dir, link) = (node("file"), node("dir"), node("link"));
     let (file, dir, link) =
@@ -352,7 +352,7 @@ impl nfs3::Xdr for Raw {
 }
 
 fn filled(disk: &Disk, server: &Server) {
-    let vfs = &server.shares[0].vfs;
+    let vfs = &server.vfs(0);
     rt::block_on(async {
         use weft_store::{Exists, Make, SetAttr};
         for (name, make) in [("file", Make::File), ("dir", Make::Dir), ("link", Make::Symlink(b"x".to_vec()))]
@@ -400,7 +400,7 @@ fn an_asynchronous_export_answers_before_changes_are_durable() {
     }
     assert_eq!(disk.0.flushes.lock().unwrap().0, 0);
     // What COMMIT promised is kept nevertheless.
-    let node = rt::block_on(server.shares[0].vfs.lookup(NodeId::ROOT, b"file", false)).unwrap().unwrap().node;
+    let node = rt::block_on(server.vfs(0).lookup(NodeId::ROOT, b"file", false)).unwrap().unwrap().node;
     rt::block_on(commit(&server, handle_of(&server, 0, node))).unwrap().unwrap();
     assert_eq!(disk.0.flushes.lock().unwrap().0, 1);
 }

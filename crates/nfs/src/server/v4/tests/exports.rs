@@ -13,7 +13,7 @@ fn root_of(server: &Server, share: usize) -> Handle {
 
 /// Makes a file with this content, which belongs to root.
 fn file(server: &Server, share: usize, name: &[u8], mode: u32, content: &'static [u8]) {
-    let vfs = &server.shares[share].vfs;
+    let vfs = &server.vfs(share);
     rt::block_on(async {
         let set = SetAttr { mode: Some(mode), uid: Some(0), gid: Some(0), ..SetAttr::default() };
         let made = vfs.make(NodeId::ROOT, name, Make::File, Exists::Fail, set).await;
@@ -53,7 +53,7 @@ fn mkdir(name: &str) -> Op {
 }
 
 fn owner(server: &Server, share: usize, name: &[u8]) -> u32 {
-    let vfs = &server.shares[share].vfs;
+    let vfs = &server.vfs(share);
     weft_machine::rt::block_on(vfs.lookup(NodeId::ROOT, name, false)).unwrap().unwrap().uid
 }
 

@@ -136,7 +136,7 @@ fn whichever_way_a_client_goes_nothing_comes_to_it_and_nothing_of_it_is_on_disk(
         assert_eq!(remembered(&server), [], "{way}");
         assert!(server.states.session(&a.session, &origin(PEER)).is_err(), "{way}");
         // One of its requests is still running.
-        assert!(!client.hold(&state) && client.mine().states.is_empty(), "{way}");
+        assert!(client.hold(&state, &server.shares).is_err() && client.mine().states.is_empty(), "{way}");
         assert_eq!(server.states.remember(&client), Err(Status::EXPIRED), "{way}");
         assert_eq!(remembered(&server), [], "{way}");
     }

@@ -75,7 +75,7 @@ fn locks_of_nfs_are_advisory_to_nfs_and_those_of_smb_are_not() {
         assert_eq!(client.status(file, write_op(stateid, 0, b"x")), Status::OK);
         assert_eq!(client.status(file, read_op(stateid, 0, 1)), Status::OK);
     }
-    let opens = server.shares[0].vfs.opens();
+    let opens = server.vfs(0).opens().clone();
     let handle = weft_wire::nfs3::Handle::new(file.as_bytes()).unwrap();
     let node = crate::server::tests::node_of(&server, &handle);
     let all = weft_store::opens::Rights::ALL;
@@ -203,7 +203,7 @@ fn what_a_client_held_is_freed_when_it_is_gone() {
 /// A LOCK that found its state alive on one connection continues after the state has ended on another one.
 fn lock_late(server: &Server, state: &State, end: &str) {
     let Kind::Lock { id, ranges, .. } = &state.kind else { panic!("locks") };
-    let opens = server.shares[0].vfs.opens();
+    let opens = &server.vfs(0).opens().clone();
     let range = Range::new(0, 10).unwrap();
     let set = || opens.try_set_range(state.file.node, *id, range, true);
     let by = LockedBy { opens, node: state.file.node, owner: *id };

@@ -6,7 +6,7 @@ mod delegations;
 mod disk;
 mod exports;
 mod leaving;
-mod live;
+pub mod live;
 mod locks;
 mod named;
 mod names;

@@ -66,7 +66,7 @@ impl Modern<'_> {
 
 /// What SMB sees of the file "f".
 fn streams(server: &Server) -> Vec<(String, u64)> {
-    let vfs = &server.shares[0].vfs;
+    let vfs = &server.vfs(0);
     weft_machine::rt::block_on(async {
         let file = vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap();
         let all = vfs.streams(file.node).await.unwrap();
@@ -187,7 +187,7 @@ fn what_cannot_be_done_with_named_attributes() {
 fn named_attributes_are_as_private_as_their_file() {
     let server = server_of(Limits::default(), Policy { decides: true, squash_root: true });
     let owner = Modern { uid: 7, ..Modern::new(&server, "a") };
-    let vfs = &server.shares[0].vfs;
+    let vfs = &server.vfs(0);
     let made = weft_machine::rt::block_on(async {
         let set = weft_store::SetAttr {
             mode: Some(0o640),
@@ -235,7 +235,7 @@ fn a_stream_that_is_to_go_with_its_last_close_takes_no_file_along() {
     let (file, _) = c.open("f", share::BOTH, 0);
     let dir = c.attributes_of(file, true).unwrap();
     let (notes, stateid) = c.open_in(dir, "n", MADE()).unwrap();
-    let vfs = &server.shares[0].vfs;
+    let vfs = &server.vfs(0);
     let node = weft_machine::rt::block_on(async {
         let file = vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap();
         vfs.stream(file.node, b"n", false).await.unwrap().0.node
@@ -257,8 +257,7 @@ fn a_large_named_attribute_is_a_file_beside_its_file() {
     let size = (40 << 20) + PIECE.len() as u64;
     let server = server();
     let c = Modern::new(&server, "a");
-    let free =
-        || weft_machine::rt::block_on(async { server.shares[0].vfs.statfs().await.unwrap().free }).unwrap();
+    let free = || weft_machine::rt::block_on(async { server.vfs(0).statfs().await.unwrap().free }).unwrap();
     let before = free();
     let (file, opened) = c.open("f", share::BOTH, 0);
     let dir = c.attributes_of(file, true).unwrap();

@@ -21,7 +21,7 @@ fn a_file_is_opened_written_read_and_closed() {
     // A repeated CLOSE gets the same reply; any other use of the state does not.
     assert_eq!(old.status(file, close), Status::OK);
     assert_eq!(old.status(file, read_op(stateid, 0, 1)), Status::BAD_STATEID);
-    assert_eq!(server.shares[0].vfs.opens().count(file_node(&server, file)), 0);
+    assert_eq!(server.vfs(0).opens().count(file_node(&server, file)), 0);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn share_reservations_meet_those_of_others_and_of_smb() {
     assert_eq!(b.status(file, write_op(Stateid::ANONYMOUS, 0, b"x")), Status::LOCKED);
     assert_eq!(a.status(file, write_op(stateid, 0, b"x")), Status::OPENMODE);
     // SMB's opens are in the same table.
-    let opens = server.shares[0].vfs.opens();
+    let opens = server.vfs(0).opens().clone();
     let node = file_node(&server, file);
     let smb = |access, share| opens.try_open(node, &Opening::new(access, share, opens.key()));
     assert!(smb(Rights::WRITE, Rights::ALL).is_err());

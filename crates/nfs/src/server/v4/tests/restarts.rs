@@ -82,7 +82,7 @@ fn nobody_takes_by_another_protocol_what_is_still_to_be_taken_back() {
     drop(server);
 
     let server = started(folder.path(), state.path(), LONG);
-    let vfs = server.shares[0].vfs.clone();
+    let vfs = server.vfs(0);
     let opens = vfs.opens();
     let story = async { vfs.lookup(weft_store::NodeId::ROOT, b"f", false).await.unwrap().node };
     let node = weft_machine::rt::block_on(story).unwrap();

@@ -20,7 +20,8 @@ use super::super::owned_open::OwnedOpen;
 use super::super::path::Path;
 use super::super::{persistent, resolve};
 use super::OpenedFile;
-use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::context::OpContext;
 
 /// A client that lost its connection may be back on another core before the server has noticed the loss.
 const GRACE: Duration = Duration::from_millis(50);
@@ -84,7 +85,7 @@ async fn take(
     });
     let (client, user) = (cx.session().client_guid, &*cx.session().user);
     let (create_guid, persistent) = (v2.map(|(guid, _)| guid), v2.is_some_and(|(_, persistent)| persistent));
-    let claim = Claim { file, create_guid, client, user, lease, persistent };
+    let claim = Claim { file, create_guid, client, user, lease, persistent, right: cx.tree().right };
     let preserved = &cx.server().handles.preserved;
     let look = || {
         preserved.peek(&claim, |open| {

@@ -1,6 +1,7 @@
 //! Memory that the sessions of an address, or of a user, occupy: bounded whatever its kind, and freed again.
 
 use weft_machine::Source;
+use weft_store::rights::Right;
 use weft_store::vfs::{Exists, Make, NodeId, SetAttr};
 use weft_wire::smb2::change_notify;
 use weft_wire::smb2::fscc::FileClass;
@@ -21,7 +22,7 @@ impl Bench {
         let source = Some(Source::V4([192, 0, 2, host].into()));
         let held = self.server.held.charge_if_room(Holder { source, user: Some(user.into()) }, SESSION_BYTES);
         let session = session_of(&self.connection, held, id, user, profile);
-        let tree = session.connect(self.tree.share.clone(), 10).unwrap();
+        let tree = session.connect(self.tree.share.clone(), Right::Write, 10).unwrap();
         Bench {
             vfs: self.vfs.clone(),
             server: self.server.clone(),
@@ -251,12 +252,12 @@ fn trees_are_connected_to_once_where_there_is_no_room() {
         let full = b.server.held.restore(b.connection.source, HELD);
         let other = b.another_session("other");
         for share in [None, b.tree.share.clone()] {
-            assert!(other.connect(share.clone(), 10).is_some(), "to come back to what is open");
-            assert!(other.connect(share, 10).is_none());
+            assert!(other.connect(share.clone(), Right::Write, 10).is_some(), "to come back to what is open");
+            assert!(other.connect(share, Right::Write, 10).is_none());
         }
         drop(full);
         let before = b.server.held.used_bytes();
-        assert!(other.connect(None, 10).is_some());
+        assert!(other.connect(None, Right::Write, 10).is_some());
         assert_eq!(b.server.held.used_bytes(), before + TREE_BYTES);
     });
 }

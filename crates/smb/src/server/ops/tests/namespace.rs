@@ -1,5 +1,6 @@
 //! Names of a DFS namespace, and links in it.
 
+use weft_store::rights::Right;
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::dfs;
 use weft_wire::smb2::fscc::{FileClass, directory};
@@ -110,7 +111,7 @@ fn referrals_are_told_on_any_tree() {
             flags: ioctl::Flags::IS_FSCTL,
         };
         let mut answers = Vec::new();
-        for tree in [b.tree.clone(), b.session.connect(None, 10).unwrap()] {
+        for tree in [b.tree.clone(), b.session.connect(None, Right::Write, 10).unwrap()] {
             let asker = Asker { tree: tree.id, ..b.asker() };
             let cx = b.cx_of(asker, Command::Ioctl, |out| request.emit(out));
             let message = dispatch(&cx).await.unwrap().message.into();

@@ -1,6 +1,7 @@
 //! Copies with tokens.
 
 use weft_store::backend::Dir;
+use weft_store::rights::Right;
 use weft_wire::smb2::ioctl::{self, CtlCode, Flags};
 use weft_wire::smb2::offload::{OffloadRead, OffloadReadAnswer, OffloadWrite, OffloadWriteAnswer, Token};
 
@@ -130,7 +131,7 @@ fn a_token_is_its_users_and_nobody_makes_one_up() {
         }
         // Another user who has seen the token.
         let other = b.another_session("mallory");
-        let tree = other.connect(b.tree.share.clone(), 10).unwrap();
+        let tree = other.connect(b.tree.share.clone(), Right::Write, 10).unwrap();
         let mallory = || Asker { session: &other, tree: tree.id, ..b.asker() };
         let cx = b.cx_of(mallory(), Command::Create, |out| Wish::file("to").request().emit(out));
         let opened = dispatch(&cx).await.ok().unwrap().message.into();

@@ -1,6 +1,7 @@
 //! Named pipes: calls on IPC$ as clients make them, and hostile ones.
 
 use futures_util::future::join;
+use weft_store::rights::Right;
 use weft_wire::dcerpc::ndr::Handle;
 use weft_wire::dcerpc::pdu::{self, Bind, BindAck, Context, PacketType, Verdict};
 use weft_wire::dcerpc::{FaultStatus, Syntax, lsarpc, srvsvc};
@@ -14,7 +15,7 @@ use crate::server::held::TREE_BYTES;
 /// A bench whose tree is IPC$.
 fn on_ipc(story: impl AsyncFnOnce(Bench)) {
     run(async |mut b| {
-        b.tree = b.session.connect(None, 10).unwrap();
+        b.tree = b.session.connect(None, Right::Write, 10).unwrap();
         story(b).await;
     });
 }
@@ -110,6 +111,8 @@ fn read_request(file: FileId, length: u32) -> read::Request {
 #[test]
 fn a_client_lists_the_shares() {
     on_ipc(async |b| {
+        let user = crate::server::User::new("tester", crate::auth::Secret::password("of the test"));
+        b.server.replace_users(&[user]).await;
         for name in ["srvsvc", "SRVSVC", "\\srvsvc", "PIPE\\srvsvc"] {
             let file = b.bound(name, srvsvc::INTERFACE).await;
             let call = request(srvsvc::SHARE_ENUM, &srvsvc::client::share_enum("\\\\weft", 0));
@@ -294,7 +297,7 @@ fn what_waits_in_pipes_is_bounded_and_given_back() {
         let mut trees = Vec::new();
         // Twice as much as the budget allows.
         while refused < 100 {
-            b.tree = b.session.connect(None, 100).unwrap();
+            b.tree = b.session.connect(None, Right::Write, 100).unwrap();
             trees.push(b.tree.id);
             for _ in 0..64 {
                 let Ok(file) = b.pipe("srvsvc").await else {
@@ -307,7 +310,7 @@ fn what_waits_in_pipes_is_bounded_and_given_back() {
             // The part for a single address.
             assert!(budget.used_bytes() <= (256 << 20) / 5);
         }
-        b.tree = b.session.connect(None, 100).unwrap();
+        b.tree = b.session.connect(None, Right::Write, 100).unwrap();
         for tree in trees {
             b.session.disconnect(tree).await;
         }

@@ -112,10 +112,8 @@ fn a_user_has_a_part_of_his_own_only_where_several_can_log_on() {
         else {
             panic!("nobody else has it")
         };
-        let user = |name: &&str| crate::server::User {
-            name: (*name).to_owned(),
-            secret: crate::auth::Secret::password("of the test"),
-        };
+        let user =
+            |name: &&str| crate::server::User::new(*name, crate::auth::Secret::password("of the test"));
         config.users = users.iter().map(user).collect();
         Server::new(config).holder(Some(Source::V4([192, 0, 2, 1].into())), &"one".into())
     };

@@ -70,7 +70,7 @@ async fn found(vfs: &Vfs) -> Found {
 
 /// Creates an object of another Unix user, with a descriptor of its own, in a root whose descriptor it would inherit.
 async fn owned(b: &Bench, wish: &Wish<'_>) -> FileId {
-    let me = b.server.accounts.sid_of_user(&b.session.user);
+    let me = b.server.directory().accounts.sid_of_user(&b.session.user);
     let sddl = |text: &str| text.replace("ME", &me.to_string()).parse::<SecurityDescriptor>().unwrap();
     access::keep(&b.vfs, NodeId::ROOT, &sddl("O:MED:P(A;OICI;FA;;;ME)(A;OICI;0x1200a9;;;WD)")).await.unwrap();
     let file = b.open(&Wish { disposition: CreateDisposition::Create, ..wish.clone() }).await.unwrap();

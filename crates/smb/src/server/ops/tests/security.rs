@@ -1,5 +1,6 @@
 //! Security descriptors: set, shown, inherited, and enforced.
 
+use weft_store::rights::Right;
 use weft_wire::security::{SecurityDescriptor, Sid};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
 use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformation};
@@ -14,7 +15,7 @@ impl Bench {
     fn as_user(&self, user: &str) -> Bench {
         let share = self.tree.share.clone().unwrap();
         let session = self.another_session(user);
-        let tree = session.connect(Some(share), 10).unwrap();
+        let tree = session.connect(Some(share), Right::Write, 10).unwrap();
         Bench {
             vfs: self.vfs.clone(),
             server: self.server.clone(),
@@ -27,7 +28,7 @@ impl Bench {
     }
 
     fn sid(&self) -> Sid {
-        self.server.accounts.sid_of_user(&self.session.user)
+        self.server.directory().accounts.sid_of_user(&self.session.user)
     }
 
     /// SDDL in which ME is this user.
@@ -213,7 +214,7 @@ fn a_share_that_hides_lists_what_its_user_may_read() {
         let mut share = alice.tree.share.clone().unwrap();
         share.rules.hides_unreadable = true;
         let session = bob.another_session("bob");
-        let hiding = Bench { tree: session.connect(Some(share), 10).unwrap(), session, ..bob };
+        let hiding = Bench { tree: session.connect(Some(share), Right::Write, 10).unwrap(), session, ..bob };
         assert_eq!(listing::names(&hiding, "", "*").await.unwrap(), [".", "..", "g"]);
         assert_eq!(listing::names(&hiding, "", "?").await.unwrap(), [".", "g"]);
         assert_eq!(status(listing::names(&hiding, "", "f").await), NtStatus::NO_SUCH_FILE);

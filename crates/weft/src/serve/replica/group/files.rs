@@ -1,7 +1,7 @@
 //! Creates and removes a group's files.
 //!
 //! This module owns the order in which the group's file, its journal and the marks of its volumes are created and
-//! removed, so that a crash in between leaves no volume that is served without its group. [`super::super::kept`]
+//! removed, so that a crash in between leaves no volume that is served without its group. [`super::super::marks`]
 //! reads them at the start.
 
 use std::io;

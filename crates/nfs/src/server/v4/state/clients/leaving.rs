@@ -13,6 +13,7 @@ use std::sync::{Arc, MutexGuard};
 
 use weft_machine::budget::{Full, Holder};
 use weft_machine::{Charge, Source, Time};
+use weft_store::ShareKey;
 use weft_wire::nfs4::Status;
 
 use super::super::budget::CLIENT_BYTES;
@@ -126,6 +127,26 @@ impl States {
             ended.add(self.end_if(client, holds).unwrap_or_default());
         }
         self.taken(table, ended)
+    }
+
+    /// Takes what clients hold in these shares, which are no longer served. The clients stay.
+    pub fn take_from(&self, gone: &[ShareKey]) -> Taken {
+        let clients: Vec<_> = self.table().confirmed.values().cloned().collect();
+        let mut taken = Vec::new();
+        for client in &clients {
+            let mut mine = client.mine();
+            mine.keys.retain(|share, _| !gone.contains(share));
+            mine.lock_owners.values().for_each(|owner| owner.forget(gone));
+            let of_gone = mine.states.values().filter(|state| gone.contains(&state.file.share));
+            taken.extend(of_gone.map(|state| (client, state.clone())));
+        }
+        for (client, state) in &taken {
+            // It counts a delegation as returned.
+            self.drop_delegation(state);
+            self.leave(state);
+            client.mine().states.remove(&state.other);
+        }
+        Taken(taken.into_iter().map(|(_, state)| state).collect())
     }
 
     /// Takes the state of clients that have been silent for so long that they are not expected back, and forgets

@@ -1,0 +1,148 @@
+//! Who may use a share, by users and groups of the server.
+//!
+//! These rights hold beside the permissions of each file: a user needs both. Protocols that know who their user is
+//! enforce them; names are compared without regard to case.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a user may do on a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
+    /// Nothing, not even see it.
+    None,
+    /// Read.
+    Read,
+    /// Read and change.
+    Write,
+}
+
+/// A user or group that has a right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Principal {
+    /// Every user who can log on.
+    Everyone,
+    /// A user.
+    User(String),
+    /// The members of a group.
+    Group(String),
+}
+
+impl Principal {
+    fn includes(&self, user: &str, groups: &[String]) -> bool {
+        let is = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+        match self {
+            Principal::Everyone => true,
+            Principal::User(name) => is(name, user),
+            Principal::Group(name) => groups.iter().any(|group| is(name, group)),
+        }
+    }
+}
+
+/// The name of a user, a group or everyone is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("give a user (\"alice\"), a group (\"@staff\"), or everyone (\"*\")")]
+pub struct NoPrincipal;
+
+impl FromStr for Principal {
+    type Err = NoPrincipal;
+
+    fn from_str(text: &str) -> Result<Principal, NoPrincipal> {
+        let named = |name: &str| match name.trim() == name && !name.is_empty() && !name.contains(['@', '*']) {
+            true => Ok(name.to_owned()),
+            false => Err(NoPrincipal),
+        };
+        match (text, text.strip_prefix('@')) {
+            ("*", _) => Ok(Principal::Everyone),
+            (_, Some(group)) => named(group).map(Principal::Group),
+            (user, None) => named(user).map(Principal::User),
+        }
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::Everyone => f.write_str("*"),
+            Principal::User(name) => f.write_str(name),
+            Principal::Group(name) => write!(f, "@{name}"),
+        }
+    }
+}
+
+/// The rights on a share. With neither list every user may write; with one of them, only those whom it names have the
+/// right.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Who may read.
+    pub read: Option<Vec<Principal>>,
+    /// Who may read and write.
+    pub write: Option<Vec<Principal>>,
+}
+
+impl Rights {
+    /// Whether every user may write.
+    pub fn are_open(&self) -> bool {
+        self.read.is_none() && self.write.is_none()
+    }
+
+    /// The right of a user who is in these groups.
+    pub fn of(&self, user: &str, groups: &[String]) -> Right {
+        let named = |list: &Option<Vec<Principal>>| {
+            list.iter().flatten().any(|principal| principal.includes(user, groups))
+        };
+        if self.are_open() || named(&self.write) {
+            Right::Write
+        } else if named(&self.read) {
+            Right::Read
+        } else {
+            Right::None
+        }
+    }
+
+    /// Everybody whom they name.
+    pub fn principals(&self) -> impl Iterator<Item = &Principal> {
+        self.read.iter().chain(&self.write).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(names: &[&str]) -> Option<Vec<Principal>> {
+        Some(names.iter().map(|name| name.parse().unwrap()).collect())
+    }
+
+    #[test]
+    fn a_list_gives_its_right_to_those_whom_it_names_and_to_nobody_else() {
+        use Right::{None as No, Read, Write};
+        let staff = ["Staff".to_owned()];
+        for (read, write, alice, bob_of_staff, eve) in [
+            (None, None, Write, Write, Write),
+            (list(&["alice"]), None, Read, No, No),
+            (None, list(&["ALICE"]), Write, No, No),
+            (list(&["@staff"]), list(&["alice"]), Write, Read, No),
+            (list(&["*"]), list(&["@STAFF"]), Read, Write, Read),
+            (list(&["alice"]), list(&["alice"]), Write, No, No),
+            (list(&[]), None, No, No, No),
+            (None, list(&[]), No, No, No),
+            // A user with the name of a group is not its member.
+            (list(&["staff"]), None, No, No, No),
+        ] {
+            let rights = Rights { read, write };
+            let seen = [rights.of("alice", &[]), rights.of("bob", &staff), rights.of("eve", &[])];
+            assert_eq!(seen, [alice, bob_of_staff, eve], "{rights:?}");
+        }
+    }
+
+    #[test]
+    fn principals_are_read_as_they_are_shown() {
+        for text in ["alice", "@staff", "*", "first last"] {
+            assert_eq!(text.parse::<Principal>().unwrap().to_string(), text);
+        }
+        for text in ["", "@", " alice", "@@x", "a@b", "@*", "**"] {
+            assert_eq!(text.parse::<Principal>(), Err(NoPrincipal), "{text}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Changes a configuration file in place: its comments and its order stay.
+//!
+//! A change is checked before the file is replaced: the new text must be a configuration without errors.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
+use weft_store::rights::Principal;
+
+use super::share::ShareConfig;
+use super::{BadFile, ConfigError, ServeConfig, ShareSource, file};
+use crate::out::{ShellCommand, path_name};
+
+/// The text of a new file.
+const HEADER: &str = "# The configuration of weft serve. `weft config reference` describes all keys.\n";
+
+/// Why a file was not changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EditError {
+    #[error(transparent)]
+    File(#[from] BadFile),
+    /// The configuration would be wrong.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    #[error("{}: {source}", path_name(path))]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: there is already a share {name}; to give it other rights, edit the file, or remove it first: {}", path_name(path), ShellCommand::new("weft share remove").operand(name))]
+    Exists { path: PathBuf, name: String },
+    #[error("{}: it has no share {name}; it has {there}", path_name(path))]
+    Missing { path: PathBuf, name: String, there: String },
+}
+
+/// A configuration file that is about to change.
+pub(crate) struct Edit {
+    /// With links resolved: the file itself is replaced, not a link to it.
+    path: PathBuf,
+    document: DocumentMut,
+    config: ServeConfig,
+    is_new: bool,
+}
+
+impl Edit {
+    /// Opens a file; a missing one is created by [`Edit::save`].
+    pub(crate) fn open(path: &Path) -> Result<Edit, EditError> {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let (text, is_new) = match file::text(&path) {
+            Ok(text) => (text, false),
+            Err(bad) if bad.is_missing() => (HEADER.to_owned(), true),
+            Err(bad) => return Err(bad.into()),
+        };
+        let config = file::parse(&path, &text)?;
+        // Two parsers of one grammar; the first one has better messages.
+        let document = text.parse().map_err(|e: toml_edit::TomlError| EditError::Io {
+            path: path.clone(),
+            source: io::Error::new(io::ErrorKind::InvalidData, e.to_string()),
+        })?;
+        Ok(Edit { path, document, config, is_new })
+    }
+
+    /// Adds a share of a folder.
+    pub(crate) fn add_share(&mut self, share: &ShareConfig) -> Result<(), EditError> {
+        let (path, name) = (self.path.clone(), share.name.clone());
+        if self.config.shares.iter().any(|known| known.is_named(&name)) {
+            return Err(EditError::Exists { path, name });
+        }
+        let mut table = Table::new();
+        if let ShareSource::Folder(folder) = &share.source {
+            table.insert("path", value(folder.to_string_lossy().into_owned()));
+        }
+        let lists = [("read", &share.rights.read), ("write", &share.rights.write)];
+        for (key, list) in lists.into_iter().filter_map(|(key, list)| Some((key, list.as_ref()?))) {
+            table.insert(key, value(list.iter().map(Principal::to_string).collect::<Array>()));
+        }
+        let flags = [("read_only", share.read_only), ("encrypt", share.encrypt)];
+        for (key, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
+            table.insert(key, value(true));
+        }
+        let mut before = "\n".to_owned();
+        if self.document.is_empty() {
+            // The text of a file without keys counts as the end of the file.
+            before.insert_str(0, self.document.trailing().as_str().unwrap_or_default());
+            self.document.set_trailing("");
+        }
+        table.decor_mut().set_prefix(before);
+        let shares = self.document.entry("shares").or_insert_with(implicit);
+        match shares {
+            Item::Table(shares) => shares.insert(&name, Item::Table(table)),
+            // An inline table of shares.
+            Item::Value(Value::InlineTable(shares)) => {
+                shares.insert(&name, table.into_inline_table().into());
+                None
+            }
+            _ => None,
+        };
+        Ok(())
+    }
+
+    /// Removes a share.
+    pub(crate) fn remove_share(&mut self, name: &str) -> Result<(), EditError> {
+        let known =
+            self.config.shares.iter().find(|share| share.is_named(name)).map(|share| share.name.clone());
+        let Some(key) = known else {
+            let names: Vec<_> = self.config.shares.iter().map(|share| share.name.as_str()).collect();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(EditError::Missing { path: self.path.clone(), name: name.to_owned(), there });
+        };
+        if let Some(shares) = self.document.get_mut("shares").and_then(Item::as_table_like_mut) {
+            shares.remove(&key);
+        }
+        Ok(())
+    }
+
+    /// Replaces the file; before that, checks what it will contain. `may_be_empty`: serving nothing is no error.
+    pub(crate) fn save(self, may_be_empty: bool) -> Result<PathBuf, EditError> {
+        let text = self.document.to_string();
+        let config = file::parse(&self.path, &text)?;
+        let error = match may_be_empty && config.shares.is_empty() {
+            true => None,
+            false => config.errors().into_iter().next(),
+        };
+        match error {
+            Some(error) => Err(error.into()),
+            None => match self.replace(text.as_bytes()) {
+                Ok(()) => Ok(self.path),
+                Err(source) => Err(EditError::Io { path: self.path, source }),
+            },
+        }
+    }
+
+    /// The new file has the mode and the owner of the old one. A crash leaves one of both.
+    fn replace(&self, text: &[u8]) -> io::Result<()> {
+        let folder =
+            self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if self.is_new {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut draft = tempfile::NamedTempFile::new_in(folder)?;
+        draft.write_all(text)?;
+        match self.path.metadata() {
+            Ok(old) => {
+                draft.as_file().set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+                let new = draft.as_file().metadata()?;
+                if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+                    std::os::unix::fs::fchown(draft.as_file(), Some(old.uid()), Some(old.gid()))?;
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                draft.as_file().set_permissions(Permissions::from_mode(0o644))?;
+            }
+            Err(e) => return Err(e),
+        }
+        draft.as_file().sync_all()?;
+        match self.is_new {
+            // Somebody may have created it meanwhile.
+            true => draft.persist_noclobber(&self.path)?,
+            false => draft.persist(&self.path)?,
+        };
+        File::open(folder)?.sync_all()
+    }
+}
+
+fn implicit() -> Item {
+    let mut table = Table::new();
+    table.set_implicit(true);
+    Item::Table(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_store::rights::Rights;
+
+    use super::*;
+
+    fn share(name: &str, folder: &Path) -> ShareConfig {
+        ShareConfig::new(name, ShareSource::Folder(folder.to_owned()))
+    }
+
+    #[test]
+    fn shares_come_and_go_and_the_rest_stays_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("etc/weft.toml");
+        let mut edit = Edit::open(&path).unwrap();
+        let rights =
+            Rights { read: None, write: Some(vec![Principal::Group("staff".into()), Principal::Everyone]) };
+        edit.add_share(&ShareConfig { rights, read_only: true, ..share("team", dir.path()) }).unwrap();
+        edit.save(false).unwrap();
+        let first = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o644);
+        let folder = dir.path().display();
+        let table =
+            format!("\n[shares.team]\npath = \"{folder}\"\nwrite = [\"@staff\", \"*\"]\nread_only = true\n");
+        assert_eq!(first, format!("{HEADER}{table}"));
+
+        let commented = first.replace("[shares.team]", "# The team.\n[shares.team] # of the third floor")
+            + "\n# Tuning\n[limits]\ncores = 1 # enough\n";
+        std::fs::write(&path, &commented).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let mut edit = Edit::open(&path).unwrap();
+        edit.add_share(&share("Old things", dir.path())).unwrap();
+        edit.save(false).unwrap();
+        let second = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
+        assert!(second.contains("# The team.\n[shares.team] # of the third floor"), "{second}");
+        assert!(
+            second.contains("cores = 1 # enough") && second.contains("[shares.\"Old things\"]"),
+            "{second}"
+        );
+        let mut edit = Edit::open(&path).unwrap();
+        edit.remove_share("old THINGS").unwrap();
+        edit.save(true).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), commented);
+    }
+
+    #[test]
+    fn a_change_that_would_be_wrong_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weft.toml");
+        let text = "[shares]\na = { ram = \"1M\" }\n";
+        std::fs::write(&path, text).unwrap();
+        let refused = |change: &dyn Fn(&mut Edit) -> Result<(), EditError>| {
+            let mut edit = Edit::open(&path).unwrap();
+            let said = change(&mut edit).and_then(|()| edit.save(false).map(drop)).unwrap_err().to_string();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            said
+        };
+        let said = refused(&|edit| edit.add_share(&share("A", dir.path())));
+        assert!(said.contains("already a share A"), "{said}");
+        let said = refused(&|edit| edit.add_share(&share("b", Path::new("/none/x"))));
+        assert!(said.contains("cannot serve /none/x"), "{said}");
+        let said = refused(&|edit| edit.add_share(&share("b:c", dir.path())));
+        assert!(said.contains("b:c"), "{said}");
+        let said = refused(&|edit| edit.remove_share("b"));
+        assert!(said.contains("no share b; it has a"), "{said}");
+        std::fs::write(&path, "[shares.a]\nramm = \"1M\"\n").unwrap();
+        assert!(matches!(Edit::open(&path), Err(EditError::File(_))));
+        // A link stays one.
+        std::fs::write(&path, text).unwrap();
+        let link = dir.path().join("link.toml");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let mut edit = Edit::open(&link).unwrap();
+        edit.add_share(&share("b", dir.path())).unwrap();
+        edit.save(false).unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert!(std::fs::read_to_string(&path).unwrap().contains("[shares.b]"));
+    }
+}

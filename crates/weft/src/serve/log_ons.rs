@@ -1,0 +1,118 @@
+//! Who may log on to the file servers: the users of the state directory's store, and the one whom the configuration
+//! names. The store is read again when its users change.
+
+use weft_smb::auth::Secret;
+use weft_smb::server as smb;
+use weft_store::Share;
+use weft_store::rights::Principal;
+
+use super::replica::Own;
+use crate::Failure;
+use crate::args::default_user;
+use crate::config::Plan;
+use crate::password::{self, Password};
+use crate::users::Name;
+use crate::users::store::{Listing, Store, StoreError};
+
+/// See the module.
+pub(super) struct LogOns {
+    store: Option<Store>,
+    configured: Option<Configured>,
+    /// The user of examples.
+    first: String,
+}
+
+/// The user whom the configuration names, or the default one.
+struct Configured {
+    name: String,
+    password: Password,
+}
+
+impl LogOns {
+    /// Reads the store, and gets the password of the configured user. Without users in the store somebody must be able
+    /// to log on, and replication logs on to other servers with a password.
+    pub(super) fn of(plan: &Plan) -> Result<LogOns, Failure> {
+        let store = plan.state_dir().map(|state| Store::of(&state));
+        let listing = store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
+        let named = plan.config().user.clone();
+        let is_needed = named.is_some() || listing.users.is_empty() || plan.config().replication.enabled;
+        let configured = match is_needed {
+            true => {
+                let name = named.unwrap_or_else(default_user);
+                let password = password::for_server(&name)?;
+                Some(Configured { name, password })
+            }
+            false => None,
+        };
+        let stored = listing.users.first().map(|user| user.name.as_str());
+        let first =
+            configured.as_ref().map(|user| user.name.as_str()).or(stored).unwrap_or_default().to_owned();
+        Ok(LogOns { store, configured, first })
+    }
+
+    /// The user of examples.
+    pub(super) fn first(&self) -> &str {
+        &self.first
+    }
+
+    /// How other servers log on to this one.
+    pub(super) fn own(&self) -> Option<Own> {
+        self.configured.as_ref().map(|user| Own::new(&user.name, &user.password.text))
+    }
+
+    /// The password of the configured user.
+    pub(super) fn password(&self) -> Option<&Password> {
+        self.configured.as_ref().map(|user| &user.password)
+    }
+
+    /// Everybody who may log on now.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(super) fn now(&self) -> Result<Vec<smb::User>, StoreError> {
+        let listing = self.store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
+        let configured = self.configured.as_ref().map(|user| smb::User {
+            groups: groups_of(&listing, &user.name),
+            ..smb::User::new(&user.name, Secret::password(&user.password.text))
+        });
+        let is_configured =
+            |name: &Name| self.configured.as_ref().is_some_and(|user| is_named(name, &user.name));
+        let stored = listing.users.iter().filter(|user| !is_configured(&user.name)).map(|user| smb::User {
+            groups: groups_of(&listing, user.name.as_str()),
+            ..smb::User::new(user.name.as_str(), user.secret.clone())
+        });
+        Ok(configured.into_iter().chain(stored).collect())
+    }
+}
+
+fn is_named(name: &Name, text: &str) -> bool {
+    text.parse::<Name>().is_ok_and(|other| *name == other)
+}
+
+fn groups_of(listing: &Listing, user: &str) -> Vec<String> {
+    let Ok(user) = user.parse::<Name>() else { return Vec::new() };
+    listing.groups_of(&user).map(|group| group.as_str().to_owned()).collect()
+}
+
+/// Warns of users and groups that have a right on a share and do not exist: usually a spelling mistake.
+pub(super) fn warn_of_unknown(shares: &[Share], users: &[smb::User]) {
+    let is = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+    for share in shares {
+        for principal in share.rules.rights.principals() {
+            let (is_known, kind) = match principal {
+                Principal::Everyone => continue,
+                Principal::User(name) => (users.iter().any(|user| is(&user.name, name)), "user"),
+                Principal::Group(name) => (
+                    users.iter().flat_map(|user| &user.groups).any(|group| is(group, name)),
+                    "group with members",
+                ),
+            };
+            if !is_known {
+                tracing::warn!(
+                    "share {}: the rights name {principal}, but there is no such {kind}",
+                    share.name
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `weft share`: adds, removes and lists the shares of a configuration file.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+use weft_store::rights::{Principal, Rights};
+
+use crate::Failure;
+use crate::args::{Share, ShareAdd, ShareCommand};
+use crate::config::edit::Edit;
+use crate::config::{self, ServeConfig, ShareConfig, ShareSource, find};
+use crate::misuse::Misuse;
+use crate::out::path_name;
+use crate::reload;
+
+/// Runs the command.
+pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
+    let (path, state) = (file(args.config)?, args.state_dir);
+    match args.command {
+        ShareCommand::Add(args) => reload::servers_of(&add(&path, args)?, state.as_deref())?,
+        ShareCommand::Remove(args) => {
+            let mut edit = Edit::open(&path)?;
+            edit.remove_share(&args.name)?;
+            let saved = edit.save(true)?;
+            say!("removed share {} from {}; its files stay", args.name, path_name(&saved))?;
+            reload::servers_of(&saved, state.as_deref())?;
+        }
+        ShareCommand::List(args) => list(&config::read(&path)?, args.json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The file that is changed.
+fn file(named: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    let no_file = || Misuse::new("neither XDG_CONFIG_HOME nor HOME is set: name the file with --config FILE");
+    Ok(named.or_else(find::default_file).ok_or_else(no_file)?)
+}
+
+/// Returns the file that was changed.
+fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
+    // In the file, a relative path would refer to the file's folder.
+    let folder = std::path::absolute(&args.path)?;
+    let given = |list: Vec<Principal>| (!list.is_empty()).then_some(list);
+    let share = ShareConfig {
+        rights: Rights { read: given(args.read), write: given(args.write) },
+        read_only: args.read_only,
+        encrypt: args.encrypt,
+        ..ShareConfig::new(args.name, ShareSource::Folder(folder))
+    };
+    let mut edit = Edit::open(path)?;
+    edit.add_share(&share)?;
+    let saved = edit.save(false)?;
+    say!("added share {} to {}", share.name, path_name(&saved))?;
+    Ok(saved)
+}
+
+fn list(config: &ServeConfig, json: bool) -> Result<(), Failure> {
+    let source = |share: &ShareConfig| match &share.source {
+        ShareSource::Folder(path) => path.display().to_string(),
+        ShareSource::Ram { size_bytes } => format!("ram, {size_bytes} bytes"),
+        ShareSource::Volumes => "the volumes".to_owned(),
+    };
+    let names = |list: &Option<Vec<Principal>>| -> Option<Vec<String>> {
+        list.as_ref().map(|list| list.iter().map(Principal::to_string).collect())
+    };
+    if json {
+        let shares = config.shares.iter().map(|share| {
+            json!({
+                "name": share.name, "source": source(share), "read": names(&share.rights.read),
+                "write": names(&share.rights.write), "read_only": share.read_only, "encrypt": share.encrypt,
+            })
+        });
+        serde_json::to_writer_pretty(&mut crate::out::Stdout, &shares.collect::<Vec<_>>())?;
+        say!()?;
+        return Ok(());
+    }
+    let width = config.shares.iter().map(|share| share.name.chars().count()).max().unwrap_or(0);
+    for share in &config.shares {
+        let mut line = format!("{:width$}  {}", share.name, source(share));
+        for (what, list) in [("read", &share.rights.read), ("write", &share.rights.write)] {
+            if let Some(list) = names(list) {
+                line +=
+                    &format!("; {what}: {}", if list.is_empty() { "nobody".into() } else { list.join(", ") });
+            }
+        }
+        for (what, is_set) in [("read-only", share.read_only), ("encrypted", share.encrypt)] {
+            if is_set {
+                line += &format!("; {what}");
+            }
+        }
+        say!("{line}")?;
+    }
+    Ok(())
+}

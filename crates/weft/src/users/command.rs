@@ -1,0 +1,144 @@
+//! `weft user` and `weft group`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::json;
+use weft_smb::auth::Secret;
+
+use super::Name;
+use super::store::{Listing, Store, StoreError};
+use crate::Failure;
+use crate::admin::{self, Request};
+use crate::args::{Group, GroupCommand, User, UserCommand};
+use crate::password::{self, Password};
+use crate::state_of_command::state_of_command;
+
+/// Runs `weft user`.
+pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
+    let state = state_of_command(args.state_dir.as_deref())?;
+    let store = Store::of(&state);
+    match args.command {
+        UserCommand::Add(args) => {
+            // Before a password is asked for.
+            if store.read()?.is_some_and(|listing| listing.user(&args.name).is_some()) {
+                return Err(StoreError::UserExists(args.name).into());
+            }
+            let password = chosen(&args.name, args.generate)?;
+            store.add_user(&args.name, &Secret::password(&password.text), &args.groups)?;
+            say!("added user {}", args.name)?;
+            tell_password(&args.name, &password)?;
+            apply(&state)?;
+        }
+        UserCommand::Passwd(args) => {
+            if store.read()?.is_none_or(|listing| listing.user(&args.name).is_none()) {
+                return Err(StoreError::NoUser(args.name).into());
+            }
+            let password = chosen(&args.name, args.generate)?;
+            store.set_password(&args.name, &Secret::password(&password.text))?;
+            say!("changed the password of {}", args.name)?;
+            tell_password(&args.name, &password)?;
+            apply(&state)?;
+        }
+        UserCommand::Remove(args) => {
+            store.remove_user(&args.name)?;
+            say!("removed user {}", args.name)?;
+            apply(&state)?;
+        }
+        UserCommand::List(args) => list_users(&store.read()?.unwrap_or_default(), args.json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `weft group`.
+pub(crate) fn group(args: Group) -> Result<ExitCode, Failure> {
+    let state = state_of_command(args.state_dir.as_deref())?;
+    let store = Store::of(&state);
+    match args.command {
+        GroupCommand::Add(args) => {
+            store.add_to_group(&args.group, &args.users)?;
+            match &args.users[..] {
+                [] => say!("group {} exists", args.group)?,
+                users => say!("{}: added {}", args.group, joined(users))?,
+            }
+            apply(&state)?;
+        }
+        GroupCommand::Remove(args) => {
+            store.remove_from_group(&args.group, &args.users)?;
+            match &args.users[..] {
+                [] => say!("removed group {}", args.group)?,
+                users => say!("{}: removed {}", args.group, joined(users))?,
+            }
+            apply(&state)?;
+        }
+        GroupCommand::List(args) => list_groups(&store.read()?.unwrap_or_default(), args.json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn joined<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
+    names.into_iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn chosen(user: &Name, generate: bool) -> Result<Password, Failure> {
+    Ok(if generate { password::generated()? } else { password::new_for(user.as_str())? })
+}
+
+/// Prints a password that the user does not know yet.
+fn tell_password(user: &Name, password: &Password) -> Result<(), Failure> {
+    if password.made_up {
+        say!("password of {user}: {}", *password.text)?;
+    }
+    Ok(())
+}
+
+/// Lets the running servers of this state directory take the change over.
+fn apply(state: &Path) -> Result<(), Failure> {
+    for server in admin::servers(state)? {
+        server.ask(&Request::Users).map_err(|e| {
+            format!(
+                "the change is recorded, but the server with process number {} has not taken it over: {e}",
+                server.pid
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn list_users(listing: &Listing, json: bool) -> Result<(), Failure> {
+    if json {
+        let users = listing.users.iter().map(|user| {
+            let groups: Vec<_> = listing.groups_of(&user.name).map(Name::as_str).collect();
+            json!({"name": user.name.as_str(), "groups": groups})
+        });
+        return print_json(users.collect());
+    }
+    let width = listing.users.iter().map(|user| user.name.as_str().chars().count()).max().unwrap_or(0);
+    for user in &listing.users {
+        let line = format!("{:width$}  {}", user.name.as_str(), joined(listing.groups_of(&user.name)));
+        say!("{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn list_groups(listing: &Listing, json: bool) -> Result<(), Failure> {
+    if json {
+        let groups = listing.groups.iter().map(|(group, members)| {
+            let members: Vec<_> = members.iter().map(Name::as_str).collect();
+            json!({"name": group.as_str(), "members": members})
+        });
+        return print_json(groups.collect());
+    }
+    let width = listing.groups.keys().map(|group| group.as_str().chars().count()).max().unwrap_or(0);
+    for (group, members) in &listing.groups {
+        let line = format!("{:width$}  {}", group.as_str(), joined(members));
+        say!("{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn print_json(values: Vec<serde_json::Value>) -> Result<(), Failure> {
+    serde_json::to_writer_pretty(&mut crate::out::Stdout, &values)?;
+    say!()?;
+    Ok(())
+}

@@ -1,0 +1,518 @@
+//! The file of users and groups, `users.toml` in the state directory.
+//!
+//! ```toml
+//! version = 1
+//! [users.alice]
+//! nt_hash = "9f86..." # sealed
+//! [groups]
+//! staff = ["alice"]
+//! ```
+//!
+//! It is readable by its owner only, and replaced as a whole: a reader sees it before or after a change. Comments that
+//! an administrator writes into it stay. Writers take turns by a lock on the key's file.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use toml_edit::{Array, DocumentMut, Item, Table, value};
+use weft_machine::file::private;
+use weft_smb::auth::Secret;
+
+use super::seal::SealingKey;
+use super::{Name, UnfitName};
+use crate::out::{ShellCommand, path_name};
+
+const FILE: &str = "users.toml";
+const KEY_FILE: &str = "users.key";
+/// The version that this program writes, and the only one that it reads.
+const VERSION: i64 = 1;
+/// The longest file in bytes.
+const MAX_BYTES: usize = 4 << 20;
+/// The most users.
+const MAX_USERS: usize = 10_000;
+/// The most groups.
+const MAX_GROUPS: usize = 1_000;
+const HEADER: &str = "# Users and groups of weft serve. `weft user` and `weft group` change this file; comments stay.\n\
+                      # The hashes are sealed with users.key: whoever has both files can log on as any user.\n";
+
+/// The users and groups of a state directory.
+pub(crate) struct Store {
+    path: PathBuf,
+    key_path: PathBuf,
+}
+
+/// A user who may log on.
+pub(crate) struct User {
+    /// The name as it was given.
+    pub name: Name,
+    /// The NT hash of the password.
+    pub secret: Secret,
+}
+
+/// All users and groups at one time.
+#[derive(Default)]
+pub(crate) struct Listing {
+    /// The users.
+    pub users: Vec<User>,
+    /// The groups with their members, who are users.
+    pub groups: BTreeMap<Name, Vec<Name>>,
+}
+
+impl Listing {
+    /// The user of this name.
+    pub(crate) fn user(&self, name: &Name) -> Option<&User> {
+        self.users.iter().find(|user| user.name == *name)
+    }
+
+    /// The groups of a user.
+    pub(crate) fn groups_of<'a>(&'a self, user: &'a Name) -> impl Iterator<Item = &'a Name> {
+        self.groups.iter().filter(|(_, members)| members.contains(user)).map(|(group, _)| group)
+    }
+}
+
+/// Why the store cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("{}: {source}", path_name(path))]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: {why}", path_name(path))]
+    Malformed { path: PathBuf, why: String },
+    #[error(
+        "{}: it has version {found}, and this program knows version {VERSION}: use the weft that wrote it",
+        path_name(path)
+    )]
+    Newer { path: PathBuf, found: i64 },
+    #[error("{}: the hash of {user} does not open with {}: restore that file, or set a new password: {}", path_name(path), path_name(key), ShellCommand::new("weft user passwd").operand(user.as_str()).here())]
+    Sealed { path: PathBuf, key: PathBuf, user: Name },
+    #[error("there is already a user {0}; to change the password: {try_it}", try_it = ShellCommand::new("weft user passwd").operand(.0.as_str()).here())]
+    UserExists(Name),
+    #[error("there is no user {0}: {try_it} shows all", try_it = ShellCommand::new("weft user list").here())]
+    NoUser(Name),
+    #[error("there is no group {0}: {try_it} shows all", try_it = ShellCommand::new("weft group list").here())]
+    NoGroup(Name),
+    #[error("{user} is not in the group {group}: {try_it} shows its members", try_it = ShellCommand::new("weft group list").here())]
+    NoMember { user: Name, group: Name },
+    #[error("limit reached: {0}")]
+    Full(&'static str),
+}
+
+impl Store {
+    /// The store of a state directory, which need not exist.
+    pub(crate) fn of(state: &Path) -> Store {
+        Store { path: state.join(FILE), key_path: state.join(KEY_FILE) }
+    }
+
+    /// What it contains; `None` if there is no such file.
+    pub(crate) fn read(&self) -> Result<Option<Listing>, StoreError> {
+        let Some(document) = self.document()? else { return Ok(None) };
+        let key = SealingKey::open(&self.key_path).map_err(|source| self.io_at(&self.key_path, source))?;
+        self.listing(&document, &key).map(Some)
+    }
+
+    /// Adds a user.
+    pub(crate) fn add_user(&self, name: &Name, secret: &Secret, groups: &[Name]) -> Result<(), StoreError> {
+        self.change(|change| {
+            if change.listing.user(name).is_some() {
+                return Err(StoreError::UserExists(name.clone()));
+            }
+            change.set_secret(name, secret)?;
+            groups.iter().try_for_each(|group| change.add_member(group, name))
+        })
+    }
+
+    /// Gives a user a new password.
+    pub(crate) fn set_password(&self, name: &Name, secret: &Secret) -> Result<(), StoreError> {
+        self.change(|change| {
+            let user = change.known(name)?;
+            change.set_secret(&user, secret)
+        })
+    }
+
+    /// Removes a user, from the groups too.
+    pub(crate) fn remove_user(&self, name: &Name) -> Result<(), StoreError> {
+        self.change(|change| {
+            change.known(name)?;
+            remove_key(table(&mut change.document, "users"), name);
+            let groups: Vec<Name> = change.listing.groups_of(name).cloned().collect();
+            groups.iter().for_each(|group| change.drop_member(group, name));
+            Ok(())
+        })
+    }
+
+    /// Adds users to a group, which is created if missing.
+    pub(crate) fn add_to_group(&self, group: &Name, users: &[Name]) -> Result<(), StoreError> {
+        self.change(|change| {
+            change.ensure_group(group)?;
+            users
+                .iter()
+                .try_for_each(|user| change.known(user).and_then(|user| change.add_member(group, &user)))
+        })
+    }
+
+    /// Removes users from a group, or the whole group if none is named.
+    pub(crate) fn remove_from_group(&self, group: &Name, users: &[Name]) -> Result<(), StoreError> {
+        self.change(|change| {
+            let members = change
+                .listing
+                .groups
+                .get(group)
+                .cloned()
+                .ok_or_else(|| StoreError::NoGroup(group.clone()))?;
+            if users.is_empty() {
+                remove_key(table(&mut change.document, "groups"), group);
+            }
+            for user in users {
+                if !members.contains(user) {
+                    return Err(StoreError::NoMember { user: user.clone(), group: group.clone() });
+                }
+                change.drop_member(group, user);
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the file under the lock, as a whole or not at all.
+    fn change(&self, act: impl FnOnce(&mut Change<'_>) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        let at_key = |source| self.io_at(&self.key_path, source);
+        if let Some(folder) = self.path.parent() {
+            private::folder(folder).map_err(|source| self.io_at(folder, source))?;
+        }
+        let key = SealingKey::open(&self.key_path).map_err(at_key)?;
+        let lock = File::open(&self.key_path).map_err(at_key)?;
+        lock.lock().map_err(at_key)?;
+        let document = match self.document()? {
+            Some(document) => document,
+            None => {
+                let empty = format!("{HEADER}version = {VERSION}\n");
+                self.parse(&empty)?
+            }
+        };
+        let listing = self.listing(&document, &key)?;
+        let mut change = Change { document, listing, key: &key, store: self };
+        act(&mut change)?;
+        let text = change.document.to_string();
+        // What is written can be read again, or the file stays as it was.
+        self.listing(&self.parse(&text)?, &key)?;
+        private::replace(&self.path, text.as_bytes()).map_err(|source| self.io_at(&self.path, source))
+    }
+
+    fn document(&self) -> Result<Option<DocumentMut>, StoreError> {
+        let at_file = |source| self.io_at(&self.path, source);
+        let Some(bytes) = private::read(&self.path, MAX_BYTES).map_err(at_file)? else { return Ok(None) };
+        let text = String::from_utf8(bytes).map_err(|_| self.malformed("it is not UTF-8"))?;
+        self.parse(&text).map(Some)
+    }
+
+    fn parse(&self, text: &str) -> Result<DocumentMut, StoreError> {
+        if text.len() > MAX_BYTES {
+            return Err(StoreError::Full("bytes of the store"));
+        }
+        let document: DocumentMut = text.parse().map_err(|e| self.malformed(format!("{e}").trim_end()))?;
+        match document.get("version").and_then(Item::as_integer) {
+            Some(VERSION) => Ok(document),
+            Some(found) => Err(StoreError::Newer { path: self.path.clone(), found }),
+            None => Err(self.malformed("it has no version")),
+        }
+    }
+
+    fn listing(&self, document: &DocumentMut, key: &SealingKey) -> Result<Listing, StoreError> {
+        let mut listing = Listing::default();
+        let mut keys = document.iter().map(|(key, _)| key);
+        if let Some(unknown) = keys.find(|key| !["version", "users", "groups"].contains(key)) {
+            return Err(self.malformed(format!("unknown key {unknown}")));
+        }
+        for (name, user) in self.entries(document, "users", MAX_USERS)? {
+            let sealed = user.get("nt_hash").and_then(Item::as_str);
+            let sealed = sealed.ok_or_else(|| self.malformed(format!("users.{name} has no nt_hash")))?;
+            let secret = key.open_sealed(&name, sealed).map_err(|_| StoreError::Sealed {
+                path: self.path.clone(),
+                key: self.key_path.clone(),
+                user: name.clone(),
+            })?;
+            if listing.user(&name).is_some() {
+                return Err(self.malformed(format!("two users are called {name}")));
+            }
+            listing.users.push(User { name, secret });
+        }
+        for (name, members) in self.entries(document, "groups", MAX_GROUPS)? {
+            let unfit = || self.malformed(format!("groups.{name} is not an array of users"));
+            let mut users: Vec<Name> = Vec::new();
+            for member in members.as_array().ok_or_else(unfit)? {
+                let member: Name = member.as_str().ok_or_else(unfit)?.parse().map_err(|e| self.unfit(&e))?;
+                match listing.user(&member) {
+                    Some(user) if !users.contains(&member) => users.push(user.name.clone()),
+                    Some(_) => {}
+                    None => {
+                        return Err(
+                            self.malformed(format!("groups.{name} has a member {member}, who is no user"))
+                        );
+                    }
+                }
+            }
+            if listing.groups.insert(name.clone(), users).is_some() {
+                return Err(self.malformed(format!("two groups are called {name}")));
+            }
+        }
+        Ok(listing)
+    }
+
+    /// The entries of a table by name.
+    fn entries<'a>(
+        &self,
+        document: &'a DocumentMut,
+        of: &str,
+        most: usize,
+    ) -> Result<Vec<(Name, &'a Item)>, StoreError> {
+        let Some(item) = document.get(of) else { return Ok(Vec::new()) };
+        let table = item.as_table_like().ok_or_else(|| self.malformed(format!("{of} is not a table")))?;
+        if table.len() > most {
+            return Err(self.malformed(format!("it has more than {most} {of}")));
+        }
+        let entry = |(name, item): (&str, &'a Item)| Ok((name.parse().map_err(|e| self.unfit(&e))?, item));
+        table.iter().map(entry).collect()
+    }
+
+    fn io_at(&self, path: &Path, source: io::Error) -> StoreError {
+        StoreError::Io { path: path.to_owned(), source }
+    }
+
+    fn malformed(&self, why: impl Into<String>) -> StoreError {
+        StoreError::Malformed { path: self.path.clone(), why: why.into() }
+    }
+
+    fn unfit(&self, e: &UnfitName) -> StoreError {
+        self.malformed(e.to_string())
+    }
+}
+
+/// A change of the file that is being made.
+struct Change<'a> {
+    document: DocumentMut,
+    /// What the file contained before.
+    listing: Listing,
+    key: &'a SealingKey,
+    store: &'a Store,
+}
+
+impl Change<'_> {
+    /// The name of a user as it is recorded.
+    fn known(&self, name: &Name) -> Result<Name, StoreError> {
+        let user = self.listing.user(name).ok_or_else(|| StoreError::NoUser(name.clone()))?;
+        Ok(user.name.clone())
+    }
+
+    fn set_secret(&mut self, name: &Name, secret: &Secret) -> Result<(), StoreError> {
+        let sealed =
+            self.key.seal(name, secret).map_err(|source| self.store.io_at(&self.store.key_path, source))?;
+        if self.listing.user(name).is_none() && self.listing.users.len() >= MAX_USERS {
+            return Err(StoreError::Full("users"));
+        }
+        let users = table(&mut self.document, "users");
+        // Only `[users.NAME]`, without a line `[users]` before it.
+        users.set_implicit(true);
+        let user = users.entry(name.as_str()).or_insert_with(|| Item::Table(Table::new()));
+        if let Some(user) = user.as_table_like_mut() {
+            user.insert("nt_hash", value(sealed));
+        }
+        Ok(())
+    }
+
+    fn ensure_group(&mut self, group: &Name) -> Result<(), StoreError> {
+        if self.listing.groups.contains_key(group) {
+            return Ok(());
+        }
+        if self.listing.groups.len() >= MAX_GROUPS {
+            return Err(StoreError::Full("groups"));
+        }
+        let groups = table(&mut self.document, "groups");
+        if key_of(groups, group).is_none() {
+            groups.insert(group.as_str(), value(Array::new()));
+        }
+        Ok(())
+    }
+
+    fn add_member(&mut self, group: &Name, user: &Name) -> Result<(), StoreError> {
+        self.ensure_group(group)?;
+        if let Some(members) = members(&mut self.document, group)
+            && !members.iter().any(|member| is(member, user))
+        {
+            members.push(user.as_str());
+        }
+        Ok(())
+    }
+
+    fn drop_member(&mut self, group: &Name, user: &Name) {
+        if let Some(members) = members(&mut self.document, group) {
+            members.retain(|member| !is(member, user));
+        }
+    }
+}
+
+fn is(member: &toml_edit::Value, user: &Name) -> bool {
+    member.as_str().is_some_and(|member| member.parse::<Name>().is_ok_and(|member| member == *user))
+}
+
+/// A table at the top, created if missing. The listing has checked that an existing one is a table.
+fn table<'a>(document: &'a mut DocumentMut, name: &str) -> &'a mut Table {
+    let item = document.entry(name).or_insert_with(|| Item::Table(Table::new()));
+    if !item.is_table() {
+        // An inline table: it becomes one that can grow by lines.
+        *item = match std::mem::take(item).into_table() {
+            Ok(table) => Item::Table(table),
+            Err(_) => Item::Table(Table::new()),
+        };
+    }
+    match item {
+        Item::Table(table) => table,
+        _ => unreachable!("it was made a table"),
+    }
+}
+
+/// A table's key for a name, which may be written in another case.
+fn key_of(table: &Table, name: &Name) -> Option<String> {
+    table
+        .iter()
+        .map(|(key, _)| key)
+        .find(|key| key.parse::<Name>().is_ok_and(|key| key == *name))
+        .map(str::to_owned)
+}
+
+fn remove_key(table: &mut Table, name: &Name) {
+    if let Some(key) = key_of(table, name) {
+        table.remove(&key);
+    }
+}
+
+fn members<'a>(document: &'a mut DocumentMut, group: &Name) -> Option<&'a mut Array> {
+    let groups = table(document, "groups");
+    let key = key_of(groups, group)?;
+    groups.get_mut(&key)?.as_array_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::of(&dir.path().join("state"));
+        (dir, store)
+    }
+
+    fn add(store: &Store, user: &str, password: &str) {
+        store.add_user(&name(user), &Secret::password(password), &[]).unwrap();
+    }
+
+    fn names<'a>(of: impl IntoIterator<Item = &'a Name>) -> Vec<&'a str> {
+        of.into_iter().map(Name::as_str).collect()
+    }
+
+    #[test]
+    fn users_and_groups_come_change_and_go() {
+        let (_dir, store) = store();
+        assert!(store.read().unwrap().is_none());
+        add(&store, "alice", "one");
+        store.add_user(&name("bob"), &Secret::password("two"), &[name("staff"), name("ops")]).unwrap();
+        store.add_to_group(&name("Staff"), &[name("ALICE"), name("alice")]).unwrap();
+        let listing = store.read().unwrap().unwrap();
+        assert_eq!(names(listing.users.iter().map(|user| &user.name)), ["alice", "bob"]);
+        assert_eq!(names(&listing.groups[&name("staff")]), ["bob", "alice"]);
+        assert_eq!(names(listing.groups_of(&name("Bob"))), ["ops", "staff"]);
+        let hash = |store: &Store, user| {
+            *store.read().unwrap().unwrap().user(&name(user)).unwrap().secret.as_nt_hash()
+        };
+        assert_eq!(hash(&store, "Alice"), *Secret::password("one").as_nt_hash());
+        store.set_password(&name("Alice"), &Secret::password("three")).unwrap();
+        assert_eq!(hash(&store, "alice"), *Secret::password("three").as_nt_hash());
+        store.remove_from_group(&name("staff"), &[name("alice")]).unwrap();
+        store.remove_user(&name("BOB")).unwrap();
+        let listing = store.read().unwrap().unwrap();
+        assert_eq!(names(listing.users.iter().map(|user| &user.name)), ["alice"]);
+        assert_eq!(names(&listing.groups[&name("staff")]), [""; 0]);
+        store.remove_from_group(&name("ops"), &[]).unwrap();
+        assert_eq!(names(store.read().unwrap().unwrap().groups.keys()), ["staff"]);
+    }
+
+    #[test]
+    fn a_change_that_is_refused_changes_nothing() {
+        let (_dir, store) = store();
+        add(&store, "alice", "one");
+        let before = std::fs::read(&store.path).unwrap();
+        let secret = Secret::password("two");
+        let refused = [
+            store.add_user(&name("Alice"), &secret, &[]),
+            store.set_password(&name("bob"), &secret),
+            store.remove_user(&name("bob")),
+            store.add_to_group(&name("staff"), &[name("alice"), name("bob")]),
+            store.remove_from_group(&name("staff"), &[]),
+        ];
+        for refused in refused {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("weft user ") || said.contains("weft group "), "{said}");
+        }
+        assert_eq!(std::fs::read(&store.path).unwrap(), before);
+    }
+
+    #[test]
+    fn comments_stay_and_nobody_else_reads_the_file() {
+        let (_dir, store) = store();
+        add(&store, "alice", "one");
+        let text = std::fs::read_to_string(&store.path).unwrap();
+        assert!(!text.contains("\n[users]\n"), "{text}");
+        std::fs::write(&store.path, text.replace("[users.alice]", "# The boss.\n[users.alice] # room 7"))
+            .unwrap();
+        std::fs::set_permissions(&store.path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        add(&store, "bob", "two");
+        store.add_to_group(&name("staff"), &[name("bob")]).unwrap();
+        let text = std::fs::read_to_string(&store.path).unwrap();
+        assert!(text.contains("# The boss.\n[users.alice] # room 7\n"), "{text}");
+        for file in [&store.path, &store.key_path] {
+            assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600, "{}", file.display());
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let (_dir, store) = store();
+        add(&store, "alice", "one");
+        let good = std::fs::read_to_string(&store.path).unwrap();
+        for (bad, why) in [
+            (good.replace("version = 1", "version = 2"), "version 2"),
+            (good.replace("version = 1\n", ""), "no version"),
+            (good.replace("users.alice", "users.bob"), "does not open"),
+            (good.clone() + "[users.Alice]\nnt_hash = \"\"\n", "Alice"),
+            (good.clone() + "[groups]\nstaff = [\"bob\"]\n", "bob, who is no user"),
+            (good.clone() + "[groups]\nstaff = 3\n", "not an array"),
+            (good.clone() + "[group]\n", "unknown key group"),
+            (good.clone() + "[groups]\n\"@staff\" = []\n", "cannot be a name"),
+            ("version = ".into(), "TOML"),
+        ] {
+            std::fs::write(&store.path, &bad).unwrap();
+            let said = store.read().err().unwrap().to_string();
+            assert!(said.contains("users.toml") && said.contains(why), "{why}: {said}");
+            assert!(store.set_password(&name("alice"), &Secret::password("x")).is_err());
+            assert_eq!(std::fs::read_to_string(&store.path).unwrap(), bad, "it stays as it was");
+        }
+    }
+
+    #[test]
+    fn writers_take_turns() {
+        let (_dir, store) = store();
+        add(&store, "first", "x");
+        std::thread::scope(|scope| {
+            for i in 0..8 {
+                let store = &store;
+                scope.spawn(move || add(store, &format!("user{i}"), "x"));
+            }
+        });
+        assert_eq!(store.read().unwrap().unwrap().users.len(), 9);
+    }
+}
