@@ -433,6 +433,11 @@ impl Disk {
         self.lock().faults = faults;
     }
 
+    /// How it behaves.
+    pub fn faults(&self) -> Faults {
+        self.lock().faults
+    }
+
     /// The host crashes: of what was not flushed the seed decides what is left.
     pub fn crash(&self) {
         self.lock().crash();
