@@ -144,11 +144,23 @@ class Reload(unittest.TestCase):
                 self.assertLess(time.monotonic(), until, server.log_text())
                 time.sleep(0.02)
             self.assertIn("in-new", self.smbclient(server, "alice", "new"))
+            for _ in range(50):
+                os.kill(server.process.pid, signal.SIGHUP)
+                time.sleep(0.001)
+            self.assertEqual(self.report()["restart"], [])
             done = self.weft("share", "--config", self.file, "remove", "new")
             self.assertIn("shares that are gone: new", done.stdout)
             done = self.weft("share", "--config", self.file, "add", "again", self.work / "new", "--write", "bob")
             self.assertIn("new shares: again", done.stdout)
             self.assertIn("in-new", self.smbclient(server, "bob", "again"))
+            adds = [
+                subprocess.Popen([weft.WEFT, "share", "--config", self.file, "--state-dir", self.state, "add", f"s{n}",
+                                  self.work / "new"], stdout=subprocess.DEVNULL)
+                for n in range(6)
+            ]
+            self.assertEqual([add.wait(60) for add in adds], [0] * 6)
+            for n in range(6):
+                self.weft("share", "--config", self.file, "remove", f"s{n}")
             listed = json.loads(self.weft("share", "--config", self.file, "list", "--json").stdout)
             self.assertEqual([share["name"] for share in listed], ["stay", "go", "again"])
             self.assertEqual(listed[2]["write"], ["bob"])

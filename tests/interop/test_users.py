@@ -127,7 +127,7 @@ class Users(unittest.TestCase):
             self.assertIn("plan.txt", said["alice"])
             self.assertIn("NT_STATUS_LOGON_FAILURE", self.smbclient(server, "bob", "ls"))
             self.assertEqual([user["name"] for user in json.loads(self.weft("user", "list", "--json").stdout)],
-                             ["alice", "eve", "carol"])
+                             ["alice", "carol", "eve"])
 
     def test_the_store_survives_a_restart_and_is_closed_to_others(self):
         with self.serving() as server:

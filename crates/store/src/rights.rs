@@ -6,10 +6,16 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// A name of a user or group for comparison: letter case, and forms that Windows takes for the same letter (ı and i),
+/// make no difference.
+pub fn folded(name: &str) -> String {
+    name.to_uppercase().to_lowercase()
+}
+
 /// What a user may do on a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// Nothing, not even see it.
+    /// Nothing, and the share is not listed.
     None,
     /// Read.
     Read,
@@ -30,7 +36,7 @@ pub enum Principal {
 
 impl Principal {
     fn includes(&self, user: &str, groups: &[String]) -> bool {
-        let is = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+        let is = |a: &str, b: &str| folded(a) == folded(b);
         match self {
             Principal::Everyone => true,
             Principal::User(name) => is(name, user),
@@ -134,6 +140,19 @@ mod tests {
             let seen = [rights.of("alice", &[]), rights.of("bob", &staff), rights.of("eve", &[])];
             assert_eq!(seen, [alice, bob_of_staff, eve], "{rights:?}");
         }
+    }
+
+    #[test]
+    fn what_windows_takes_for_the_same_letter_makes_no_difference() {
+        for (one, other) in [
+            ("alice", "al\u{131}ce"),
+            ("Jos\u{e9}", "JOS\u{c9}"),
+            ("\u{17f}am", "Sam"),
+            ("stra\u{df}e", "STRASSE"),
+        ] {
+            assert_eq!(folded(one), folded(other));
+        }
+        assert_ne!(folded("alice"), folded("alic"));
     }
 
     #[test]

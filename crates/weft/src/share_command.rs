@@ -57,7 +57,7 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
 
 fn list(config: &ServeConfig, json: bool) -> Result<(), Failure> {
     let source = |share: &ShareConfig| match &share.source {
-        ShareSource::Folder(path) => path.display().to_string(),
+        ShareSource::Folder(path) => path_name(path),
         ShareSource::Ram { size_bytes } => format!("ram, {size_bytes} bytes"),
         ShareSource::Volumes => "the volumes".to_owned(),
     };

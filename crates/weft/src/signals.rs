@@ -179,8 +179,8 @@ pub(crate) async fn raised(stopped: &AtomicBool) {
 /// The signals that a server waits for.
 pub(crate) struct Signals {
     pipe: UnixStream,
-    /// Raised by SIGHUP.
-    hung_up: Arc<AtomicBool>,
+    /// Raised by SIGTERM and SIGINT.
+    ended: Arc<AtomicBool>,
 }
 
 /// What a signal asks a server for.
@@ -196,10 +196,9 @@ impl Signals {
     /// Installs handlers for them.
     pub(crate) fn catch() -> io::Result<Signals> {
         let (pipe, write) = UnixStream::pair()?;
-        let hung_up = Arc::new(AtomicBool::new(false));
+        let ended = Arc::new(AtomicBool::new(false));
         for signal in ending() {
             if signal == SIGHUP {
-                flag::register(signal, hung_up.clone())?;
                 signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
                 continue;
             }
@@ -207,20 +206,21 @@ impl Signals {
             let again = Arc::new(AtomicBool::new(false));
             flag::register_conditional_default(signal, again.clone())?;
             flag::register(signal, again)?;
+            flag::register(signal, ended.clone())?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
-        Ok(Signals { pipe, hung_up })
+        Ok(Signals { pipe, ended })
     }
 
-    /// Blocks until the next signal.
+    /// Blocks until the next signal. Several hang-ups in a row may count as one.
     pub(crate) fn wait(&mut self) -> io::Result<Asked> {
         loop {
-            match self.pipe.read(&mut [0]) {
+            match self.pipe.read(&mut [0; 64]) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
-                // Each signal writes a byte after it has raised its flag.
-                Ok(_) if self.hung_up.swap(false, Ordering::SeqCst) => return Ok(Asked::HangUp),
-                Ok(_) => return Ok(Asked::End),
+                // Each signal writes a byte, after it has raised its flag.
+                Ok(_) if self.ended.load(Ordering::SeqCst) => return Ok(Asked::End),
+                Ok(_) => return Ok(Asked::HangUp),
             }
         }
     }

@@ -14,6 +14,7 @@ mod tickets;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use subtle::ConstantTimeEq;
 use weft_wire::{ntlm, spnego};
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
@@ -96,6 +97,14 @@ impl Users {
         let by_name =
             users.into_iter().map(|(name, secret)| (keys::upper(name), (Arc::from(name), secret))).collect();
         Users { by_name, nobody: Secret([0; 16]) }
+    }
+
+    /// Whether a user of this name has the same secret in both tables, or in neither.
+    pub fn agree(&self, other: &Users, name: &str) -> bool {
+        match (self.find(name), other.find(name)) {
+            (Some((_, one)), Some((_, another))) => one.0.ct_eq(&another.0).into(),
+            (one, another) => one.is_none() && another.is_none(),
+        }
     }
 
     fn find(&self, name: &str) -> Option<&(Arc<str>, Secret)> {

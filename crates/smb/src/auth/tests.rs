@@ -9,6 +9,18 @@ use zeroize::Zeroizing;
 use super::keys::Side;
 use super::*;
 
+#[test]
+fn tables_of_users_agree_on_those_with_the_same_secret() {
+    let table = |users: &[(&str, &str)]| {
+        Users::new(users.iter().map(|(name, password)| (*name, Secret::password(password))))
+    };
+    let old = table(&[("alice", "one"), ("bob", "two"), ("eve", "three")]);
+    let new = table(&[("Alice", "one"), ("bob", "changed")]);
+    for (user, agree) in [("alice", true), ("bob", false), ("eve", false), ("nobody", true)] {
+        assert_eq!((new.agree(&old, user), old.agree(&new, user)), (agree, agree), "{user}");
+    }
+}
+
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     digits.chunks(2).map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()

@@ -7,7 +7,11 @@
 //! derived from the user's name. Both are stable across restarts and independent of the order of users, so descriptors
 //! stored with files keep their meaning. Unix users and groups are S-1-22-1-uid and S-1-22-2-gid, as in Samba.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
 use aws_lc_rs::digest::{SHA256, digest};
+use weft_store::rights::folded;
 use weft_wire::dcerpc::lsarpc::{Domain, SidUse, Translated};
 use weft_wire::dcerpc::samr::{Account, PRIMARY_GROUP};
 use weft_wire::smb2::fscc::security::Sid;
@@ -25,6 +29,17 @@ pub(crate) struct Accounts {
     pub(crate) users: Vec<Account>,
     /// Their groups. Windows calls such groups of a host aliases.
     pub(crate) groups: Vec<Account>,
+    /// Where both are, by name.
+    places: HashMap<String, Place>,
+    /// Their relative ids.
+    rids: HashSet<u32>,
+}
+
+/// An index into the users or the groups.
+#[derive(Clone, Copy)]
+enum Place {
+    User(usize),
+    Group(usize),
 }
 
 /// A domain whose members are the same on every host.
@@ -98,37 +113,54 @@ impl Accounts {
         let hash = digest(&SHA256, format!("weft host {name}").as_bytes());
         let words = words(hash.as_ref()).take(3);
         let sid = Sid { authority: 5, sub_authorities: std::iter::once(21).chain(words).collect() };
-        let mut accounts = Accounts { host: Domain { name, sid }, users: Vec::new(), groups: Vec::new() };
+        let mut made = Accounts {
+            host: Domain { name, sid },
+            users: Vec::new(),
+            groups: Vec::new(),
+            places: HashMap::new(),
+            rids: HashSet::new(),
+        };
         for user in users {
-            let rid = accounts.free_rid(rid_of("user", user));
-            accounts.users.push(Account { name: user.to_owned(), rid });
+            made.add(user, "user");
         }
         for group in groups {
-            let is_taken = accounts.find(group).is_some() || accounts.find_group(group).is_some();
-            if !is_taken && !group.eq_ignore_ascii_case(NONE) {
-                let rid = accounts.free_rid(rid_of("group", group));
-                accounts.groups.push(Account { name: group.to_owned(), rid });
+            if !group.eq_ignore_ascii_case(NONE) {
+                made.add(group, "group");
             }
         }
-        accounts
+        made
     }
 
-    /// Two names with the same id are so rare that the order of the configuration may decide.
-    fn free_rid(&self, mut rid: u32) -> u32 {
-        while self.users.iter().chain(&self.groups).any(|account| account.rid == rid) {
+    /// Adds a "user" or a "group", unless its name is taken.
+    fn add(&mut self, name: &str, kind: &'static str) {
+        let Entry::Vacant(place) = self.places.entry(folded(name)) else { return };
+        let mut rid = rid_of(kind, name);
+        // Two names with the same id are so rare that the order of the configuration may decide.
+        while !self.rids.insert(rid) {
             rid = rid.wrapping_add(1);
         }
-        rid
+        let (list, at): (_, fn(usize) -> Place) = match kind {
+            "user" => (&mut self.users, Place::User),
+            _ => (&mut self.groups, Place::Group),
+        };
+        place.insert(at(list.len()));
+        list.push(Account { name: name.to_owned(), rid });
     }
 
     /// The user of this name.
     pub(crate) fn find(&self, name: &str) -> Option<&Account> {
-        named(&self.users, name)
+        match self.places.get(&folded(name))? {
+            Place::User(at) => self.users.get(*at),
+            Place::Group(_) => None,
+        }
     }
 
     /// The group of this name.
     pub(crate) fn find_group(&self, name: &str) -> Option<&Account> {
-        named(&self.groups, name)
+        match self.places.get(&folded(name))? {
+            Place::Group(at) => self.groups.get(*at),
+            Place::User(_) => None,
+        }
     }
 
     /// A SID in the host's own domain.
@@ -241,11 +273,6 @@ impl Accounts {
     fn translated(&self, name: &str, rid: u32, kind: SidUse, domains: &mut Vec<Domain>) -> Translated {
         found(kind, name, self.sid(rid), self.host.clone(), domains)
     }
-}
-
-fn named<'a>(accounts: &'a [Account], name: &str) -> Option<&'a Account> {
-    let wanted = name.to_lowercase();
-    accounts.iter().find(|account| account.name.to_lowercase() == wanted)
 }
 
 /// Derives a relative id from the name of a "user" or "group": 30 bits of its hash. Two names of one server collide

@@ -10,12 +10,14 @@ use std::time::Duration;
 use weft_machine::{Time, rt};
 
 use super::session::{Binding, Session};
-use crate::auth::Acceptor;
+use crate::auth::{Acceptor, Users};
 use crate::crypto::Preauth;
 
 /// An authentication between two round trips.
 pub(super) struct InProgress {
     pub acceptor: Acceptor,
+    /// The users when it began.
+    pub users: Arc<Users>,
     /// 3.1.1: the preauthentication hash that the keys will be bound to.
     pub preauth: Rc<RefCell<Preauth>>,
     pub purpose: Purpose,

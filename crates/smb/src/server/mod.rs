@@ -340,6 +340,8 @@ impl Server {
                 session.end(&self.sessions).await;
             }
         }
+        // Sessions that ended may have left handles that wait.
+        self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
     }
 
     /// The users at this time.

@@ -24,7 +24,7 @@ use super::logons::escaped;
 use super::negotiate::filetime;
 use super::session::{self, Binding, New, Session};
 use super::status;
-use crate::auth::{Acceptor, AuthError, Crowded, Login, Refused, Step, Target};
+use crate::auth::{Acceptor, AuthError, Crowded, Login, Refused, Step, Target, Users};
 use crate::crypto::{self, Preauth, Role, Sender, SessionKeys, SigningKey};
 
 /// The result of one round trip.
@@ -155,9 +155,20 @@ async fn advance(
                 server.delays.succeeded(&login.user, connection.source, rt::now());
             }
             check_target(connection, &request, &progress.purpose, &login)?;
+            check_users(connection, &progress.users, &login.user)?;
             match progress.purpose {
                 Purpose::New => {
-                    established(connection, &request, id, login, &progress.preauth, token, leg).await
+                    let (users, user) = (progress.users, login.user.clone());
+                    let answer =
+                        established(connection, &request, id, login, &progress.preauth, token, leg).await;
+                    // Whoever replaces the users from now on finds the session.
+                    if let Err(status) = check_users(connection, &users, &user) {
+                        if let Some(session) = server.sessions.find(id) {
+                            session.end(&server.sessions).await;
+                        }
+                        return Err(status.into());
+                    }
+                    answer
                 }
                 Purpose::Again(binding) => reauthenticated(connection, &binding, &login, token, leg),
                 Purpose::Bind(session) => bound(connection, session, &login, &progress.preauth, token, leg),
@@ -210,6 +221,15 @@ async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStat
         }
     }
     Ok(())
+}
+
+/// The user may have been removed, or have another password, since the authentication began.
+fn check_users(connection: &Connection, users: &Users, user: &str) -> Result<(), NtStatus> {
+    if connection.server.directory().users.agree(users, user) {
+        return Ok(());
+    }
+    refuse(connection, Some(user), "the user was removed or got another password during the log-on");
+    Err(NtStatus::LOGON_FAILURE)
 }
 
 /// [MS-NLMP] 3.2.5.1.2: a proof that was made for another server helps a man in the middle only if requests need no
@@ -296,15 +316,17 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
     };
     let server_challenge = random::bytes()?;
     let server = &connection.server;
+    let users = server.directory().users.clone();
     Ok(InProgress {
         acceptor: Acceptor::new(
-            server.directory().users.clone(),
+            users.clone(),
             server.name.clone(),
             server.config.names.clone(),
             server_challenge,
         )
         .with_keytab(server.config.offers.keytab.clone()),
         preauth: Rc::new(RefCell::new(connection.preauth.borrow().clone())),
+        users,
         purpose,
         begun: rt::now(),
         _place: place,
@@ -361,11 +383,6 @@ async fn established(
     if !server.sessions.insert(&session) {
         connection.forget(id);
         return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
-    }
-    if !server.directory().knows(&session.user) {
-        refuse(connection, Some(&session.user), "the user was removed during the log-on");
-        session.end(&server.sessions).await;
-        return Err(NtStatus::LOGON_FAILURE.into());
     }
     // 3.3.5.5.3: ends the user's previous session, from before the connection was lost, if it still exists.
     if request.previous_session_id != id {

@@ -3,6 +3,7 @@
 //! Spec: [MS-SMB2] 3.3.5.7, 3.3.5.8. The session owns its trees. The rights on the share decide who may connect; a user
 //! who may only read gets a view of the files that refuses changes.
 
+use weft_machine::{LogLimit, rt};
 use weft_store::rights::Right;
 use weft_store::vfs::{Share, ShareList};
 use weft_wire::smb2::access::AccessMask;
@@ -53,14 +54,14 @@ pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Fai
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let share_type = if share.is_some() { ShareType::Disk } else { ShareType::Pipe };
-    let rules = share.as_ref().map(|share| share.rules.clone());
-    let right_now = || {
-        rules.as_ref().map_or(Right::Write, |rules| connection.server.directory().right(&session.user, rules))
-    };
-    let right = right_now();
+    let directory = connection.server.directory();
+    let right = share.as_ref().map_or(Right::Write, |share| directory.right(&session.user, &share.rules));
     let share = match (share, right) {
         (Some(share), Right::None) => {
-            tracing::info!(user = %session.user, peer = %connection.peer, share = %share.name, "refused: the user has no right on the share");
+            static REFUSED: LogLimit = LogLimit::new();
+            if let Some(left_out) = REFUSED.pass(rt::now()) {
+                tracing::info!(user = %session.user, peer = %connection.peer, share = %share.name, "refused: the user has no right on the share{left_out}");
+            }
             return Err(NtStatus::ACCESS_DENIED.into());
         }
         (Some(share), Right::Read) => Some(Share { vfs: share.vfs.for_readers(), ..share }),
@@ -70,7 +71,9 @@ pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Fai
         tracing::warn!(peer = %connection.peer, "limit reached: trees per session");
         NtStatus::INSUFFICIENT_RESOURCES
     })?;
-    if right_now() < right {
+    // Whoever replaces users or shares from now on finds the tree.
+    let server = &connection.server;
+    if !is_allowed(session, &tree, &server.directory(), &server.shares.now()) {
         session.disconnect(tree.id).await;
         return Err(NtStatus::ACCESS_DENIED.into());
     }
@@ -109,8 +112,12 @@ pub(super) fn is_allowed(session: &Session, tree: &Tree, directory: &Directory, 
     let Some(now) = shares.of(connected.key()) else { return false };
     // A reader's view is read-only by itself.
     let loses_writes = tree.right == Right::Write && now.vfs.is_read_only() && !connected.vfs.is_read_only();
+    let shows_more = now.rules.hides_unreadable && !connected.rules.hides_unreadable;
     let lacks_encryption = now.rules.encrypted && !session.encrypt && !tree.encrypted();
-    directory.right(&session.user, &now.rules) >= tree.right && !loses_writes && !lacks_encryption
+    directory.right(&session.user, &now.rules) >= tree.right
+        && !loses_writes
+        && !shows_more
+        && !lacks_encryption
 }
 
 /// Disconnects a tree.

@@ -29,6 +29,8 @@ pub(crate) enum EditError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: there is already a share {name}; to give it other rights, edit the file, or remove it first: {}", path_name(path), ShellCommand::new("weft share remove").operand(name))]
     Exists { path: PathBuf, name: String },
+    #[error("{}: a configuration file cannot name it, because it is not UTF-8: rename it", path_name(.0))]
+    NotUtf8(PathBuf),
     #[error("{}: it has no share {name}; it has {there}", path_name(path))]
     Missing { path: PathBuf, name: String, there: String },
 }
@@ -40,12 +42,15 @@ pub(crate) struct Edit {
     document: DocumentMut,
     config: ServeConfig,
     is_new: bool,
+    /// Held from reading to writing: changes of the files of this folder take turns.
+    _turn: File,
 }
 
 impl Edit {
     /// Opens a file; a missing one is created by [`Edit::save`].
     pub(crate) fn open(path: &Path) -> Result<Edit, EditError> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let turn = turn(&path).map_err(|source| EditError::Io { path: path.clone(), source })?;
         let (text, is_new) = match file::text(&path) {
             Ok(text) => (text, false),
             Err(bad) if bad.is_missing() => (HEADER.to_owned(), true),
@@ -57,7 +62,7 @@ impl Edit {
             path: path.clone(),
             source: io::Error::new(io::ErrorKind::InvalidData, e.to_string()),
         })?;
-        Ok(Edit { path, document, config, is_new })
+        Ok(Edit { path, document, config, is_new, _turn: turn })
     }
 
     /// Adds a share of a folder.
@@ -68,7 +73,8 @@ impl Edit {
         }
         let mut table = Table::new();
         if let ShareSource::Folder(folder) = &share.source {
-            table.insert("path", value(folder.to_string_lossy().into_owned()));
+            let text = folder.to_str().ok_or_else(|| EditError::NotUtf8(folder.clone()))?;
+            table.insert("path", value(text));
         }
         let lists = [("read", &share.rights.read), ("write", &share.rights.write)];
         for (key, list) in lists.into_iter().filter_map(|(key, list)| Some((key, list.as_ref()?))) {
@@ -134,9 +140,6 @@ impl Edit {
     fn replace(&self, text: &[u8]) -> io::Result<()> {
         let folder =
             self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if self.is_new {
-            std::fs::create_dir_all(folder)?;
-        }
         let mut draft = tempfile::NamedTempFile::new_in(folder)?;
         draft.write_all(text)?;
         match self.path.metadata() {
@@ -160,6 +163,15 @@ impl Edit {
         };
         File::open(folder)?.sync_all()
     }
+}
+
+/// Locks the folder of a file, which is created if missing.
+fn turn(path: &Path) -> io::Result<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let folder = File::open(folder)?;
+    folder.lock()?;
+    Ok(folder)
 }
 
 fn implicit() -> Item {

@@ -7,10 +7,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use weft_machine::rt;
-use weft_smb::server as smb;
 
 use super::error::{AdminFault, StartError};
-use super::log_ons::LogOns;
 use super::neighbours;
 use super::reload::Reload;
 use super::replica::Replicas;
@@ -85,8 +83,6 @@ pub(super) struct Managed {
     pub subject: Arc<status::Subject>,
     pub replicas: Option<Arc<Replicas>>,
     pub growths: Growths,
-    /// Set if there is something for users who log on.
-    pub users: Option<(Arc<LogOns>, Arc<smb::Server>)>,
     pub reload: Arc<Reload>,
 }
 
@@ -102,11 +98,8 @@ impl Managed {
                 Ok(self.growths.grow(&volume, size).await?.into())
             }
             Request::Users => {
-                if let Some((log_ons, smb)) = &self.users {
-                    smb.replace_users(&log_ons.now()?).await;
-                    tracing::info!("read the users and groups again");
-                }
-                Ok(Value::Null)
+                self.reload.users().await?;
+                Ok(self.reload.configured_user().into())
             }
             Request::Reload { file } => {
                 if file.is_some_and(|file| !self.reload.uses(&file)) {

@@ -1,10 +1,12 @@
 //! Who may log on to the file servers: the users of the state directory's store, and the one whom the configuration
 //! names. The store is read again when its users change.
 
+use std::collections::HashSet;
+
 use weft_smb::auth::Secret;
 use weft_smb::server as smb;
 use weft_store::Share;
-use weft_store::rights::Principal;
+use weft_store::rights::{Principal, folded};
 
 use super::replica::Own;
 use crate::Failure;
@@ -12,7 +14,7 @@ use crate::args::default_user;
 use crate::config::Plan;
 use crate::password::{self, Password};
 use crate::users::Name;
-use crate::users::store::{Listing, Store, StoreError};
+use crate::users::store::{Store, StoreError};
 
 /// See the module.
 pub(super) struct LogOns {
@@ -44,7 +46,7 @@ impl LogOns {
             }
             false => None,
         };
-        let stored = listing.users.first().map(|user| user.name.as_str());
+        let stored = listing.users.keys().next().map(Name::as_str);
         let first =
             configured.as_ref().map(|user| user.name.as_str()).or(stored).unwrap_or_default().to_owned();
         Ok(LogOns { store, configured, first })
@@ -60,6 +62,11 @@ impl LogOns {
         self.configured.as_ref().map(|user| Own::new(&user.name, &user.password.text))
     }
 
+    /// The name of the configured user.
+    pub(super) fn configured(&self) -> Option<&str> {
+        self.configured.as_ref().map(|user| user.name.as_str())
+    }
+
     /// The password of the configured user.
     pub(super) fn password(&self) -> Option<&Password> {
         self.configured.as_ref().map(|user| &user.password)
@@ -71,41 +78,35 @@ impl LogOns {
     /// The store cannot be read.
     pub(super) fn now(&self) -> Result<Vec<smb::User>, StoreError> {
         let listing = self.store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
+        let groups = listing.groups_by_user();
+        let groups_of = |user: &Name| {
+            groups.get(user).into_iter().flatten().map(|group| group.as_str().to_owned()).collect::<Vec<_>>()
+        };
         let configured = self.configured.as_ref().map(|user| smb::User {
-            groups: groups_of(&listing, &user.name),
+            groups: user.name.parse().map_or_else(|_| Vec::new(), |name| groups_of(&name)),
             ..smb::User::new(&user.name, Secret::password(&user.password.text))
         });
-        let is_configured =
-            |name: &Name| self.configured.as_ref().is_some_and(|user| is_named(name, &user.name));
-        let stored = listing.users.iter().filter(|user| !is_configured(&user.name)).map(|user| smb::User {
-            groups: groups_of(&listing, user.name.as_str()),
-            ..smb::User::new(user.name.as_str(), user.secret.clone())
+        let own: Option<Name> = self.configured.as_ref().and_then(|user| user.name.parse().ok());
+        let stored = listing.users.iter().filter(|(name, _)| own.as_ref() != Some(name));
+        let stored = stored.map(|(name, secret)| smb::User {
+            groups: groups_of(name),
+            ..smb::User::new(name.as_str(), secret.clone())
         });
         Ok(configured.into_iter().chain(stored).collect())
     }
 }
 
-fn is_named(name: &Name, text: &str) -> bool {
-    text.parse::<Name>().is_ok_and(|other| *name == other)
-}
-
-fn groups_of(listing: &Listing, user: &str) -> Vec<String> {
-    let Ok(user) = user.parse::<Name>() else { return Vec::new() };
-    listing.groups_of(&user).map(|group| group.as_str().to_owned()).collect()
-}
-
 /// Warns of users and groups that have a right on a share and do not exist: usually a spelling mistake.
 pub(super) fn warn_of_unknown(shares: &[Share], users: &[smb::User]) {
-    let is = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+    let known_users: HashSet<String> = users.iter().map(|user| folded(&user.name)).collect();
+    let known_groups: HashSet<String> =
+        users.iter().flat_map(|user| &user.groups).map(|group| folded(group)).collect();
     for share in shares {
         for principal in share.rules.rights.principals() {
             let (is_known, kind) = match principal {
                 Principal::Everyone => continue,
-                Principal::User(name) => (users.iter().any(|user| is(&user.name, name)), "user"),
-                Principal::Group(name) => (
-                    users.iter().flat_map(|user| &user.groups).any(|group| is(group, name)),
-                    "group with members",
-                ),
+                Principal::User(name) => (known_users.contains(&folded(name)), "user"),
+                Principal::Group(name) => (known_groups.contains(&folded(name)), "group with members"),
             };
             if !is_known {
                 tracing::warn!(

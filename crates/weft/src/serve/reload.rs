@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use futures_util::lock::Mutex;
 use weft_machine::rt;
+use weft_smb::server as smb;
 use weft_store::Share;
 
 use super::files::FileServers;
@@ -24,8 +25,8 @@ use crate::config_command;
 use crate::shares::{self, Described};
 
 /// The keys of a share that a running server can change.
-const CHANGEABLE: [&str; 8] =
-    ["path", "ram", "read", "write", "read_only", "encrypt", "hide_unreadable", "snapshots"];
+const CHANGEABLE: [&str; 7] =
+    ["path", "read", "write", "read_only", "encrypt", "hide_unreadable", "snapshots"];
 
 /// See the module.
 pub(super) struct Reload {
@@ -79,15 +80,33 @@ impl Reload {
         self.file.is_some()
     }
 
+    /// Reads the users and groups again and applies them. Waits for a reload that runs: the last change counts.
+    pub(super) async fn users(&self) -> Result<(), Failure> {
+        let _one_at_a_time = self.current.lock().await;
+        let users = self.read_users().await?;
+        if let Some(files) = &self.files {
+            files.smb.replace_users(&users).await;
+        }
+        tracing::info!("read the users and groups again");
+        Ok(())
+    }
+
+    /// The user whom the configuration names.
+    pub(super) fn configured_user(&self) -> Option<&str> {
+        self.log_ons.as_ref()?.configured()
+    }
+
+    async fn read_users(&self) -> Result<Vec<smb::User>, Failure> {
+        let Some(log_ons) = self.log_ons.clone() else { return Ok(Vec::new()) };
+        Ok(rt::blocking(move || log_ons.now()).await?)
+    }
+
     /// Reads everything again and applies it. On an error nothing has changed.
     pub(super) async fn run(&self) -> Result<Reloaded, Failure> {
         let current = &mut *self.current.lock().await;
         let (args, known) = (self.args.clone(), current.shares.clone());
         let prepared = rt::blocking(move || prepare(args, &known).map_err(|e| e.to_string())).await?;
-        let users = match &self.log_ons {
-            Some(log_ons) => log_ons.now()?,
-            None => Vec::new(),
-        };
+        let users = self.read_users().await?;
         let Prepared { config, shares } = prepared;
         let is_among =
             |list: &[Described], one: &Described| list.iter().any(|other| other.source == one.source);
@@ -141,7 +160,8 @@ fn is_same(described: &Described, planned: &PlannedShare) -> bool {
             ShareSource::Folder(path) => {
                 shares::source_of_folder(path) == described.source && described.is_at(path)
             }
-            ShareSource::Ram { size_bytes } => shares::source_of_ram(*size_bytes) == described.source,
+            // The size needs a restart; another ramdisk would be empty.
+            ShareSource::Ram { .. } => described.share.vfs.kind() == "ram",
             ShareSource::Volumes => false,
         }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use weft_machine::rt::{self, Cores};
 use weft_machine::{Pool, heap};
 use weft_store::Share;
+use weft_store::rights::{Principal, Rights};
 
 use super::admin::{Admin, Managed};
 use super::error::StartError;
@@ -80,7 +81,17 @@ impl Start {
         let admin = Admin::bind(&self.plan, &self.stop)?;
         let described = std::mem::take(&mut self.shares);
         let shares: Vec<Share> = described.iter().map(|described| described.share.clone()).collect();
-        let door = replicas.as_ref().map(|replicas| replicas.share());
+        // Other servers log on as the configured user; the users of the store have nothing to do with replication.
+        let own = self.log_ons.as_ref().and_then(|log_ons| log_ons.configured());
+        let rights = Rights {
+            read: None,
+            write: Some(own.map(|name| Principal::User(name.to_owned())).into_iter().collect()),
+        };
+        let door = replicas.as_ref().map(|replicas| {
+            let mut door = replicas.share();
+            door.rules.rights = rights;
+            door
+        });
         let files = match &bound.files {
             Some(_) => {
                 let users =
@@ -96,9 +107,8 @@ impl Start {
         let subject = status::Subject::new(self.cores.clone(), &ready, smb, &described, growths.clone());
         let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
         let subject = Arc::new(subject);
-        let users = self.log_ons.clone().zip(files.as_ref().map(|files| files.smb.clone()));
         let reload = self.reload(described, door, &files, &subject);
-        let managed = Managed { subject, replicas: replicas.clone(), growths, users, reload: reload.clone() };
+        let managed = Managed { subject, replicas: replicas.clone(), growths, reload: reload.clone() };
         let admin = admin.open(managed);
         let acceptor = self.acceptor(buffers)?;
         if let Some(replicas) = &replicas {

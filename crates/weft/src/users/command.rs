@@ -43,7 +43,13 @@ pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
         UserCommand::Remove(args) => {
             store.remove_user(&args.name)?;
             say!("removed user {}", args.name)?;
-            apply(&state)?;
+            for (pid, configured) in apply(&state)? {
+                if args.name == configured {
+                    note!(
+                        "server {pid} still admits {configured}: its configuration or --user names this user"
+                    );
+                }
+            }
         }
         UserCommand::List(args) => list_users(&store.read()?.unwrap_or_default(), args.json)?,
     }
@@ -92,30 +98,36 @@ fn tell_password(user: &Name, password: &Password) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lets the running servers of this state directory take the change over.
-fn apply(state: &Path) -> Result<(), Failure> {
+/// Lets the running servers of this state directory take the change over. Returns the users whom their configurations
+/// name.
+fn apply(state: &Path) -> Result<Vec<(u32, Name)>, Failure> {
+    let mut configured = Vec::new();
     for server in admin::servers(state)? {
-        server.ask(&Request::Users).map_err(|e| {
+        let answer = server.ask(&Request::Users).map_err(|e| {
             format!(
                 "the change is recorded, but the server with process number {} has not taken it over: {e}",
                 server.pid
             )
         })?;
+        let name = answer.as_str().and_then(|name| name.parse().ok());
+        configured.extend(name.map(|name| (server.pid, name)));
     }
-    Ok(())
+    Ok(configured)
 }
 
 fn list_users(listing: &Listing, json: bool) -> Result<(), Failure> {
+    let groups = listing.groups_by_user();
+    let groups_of = |user: &Name| groups.get(user).map_or(&[][..], Vec::as_slice);
     if json {
-        let users = listing.users.iter().map(|user| {
-            let groups: Vec<_> = listing.groups_of(&user.name).map(Name::as_str).collect();
-            json!({"name": user.name.as_str(), "groups": groups})
+        let users = listing.users.keys().map(|user| {
+            let groups: Vec<_> = groups_of(user).iter().map(|group| group.as_str()).collect();
+            json!({"name": user.as_str(), "groups": groups})
         });
         return print_json(users.collect());
     }
-    let width = listing.users.iter().map(|user| user.name.as_str().chars().count()).max().unwrap_or(0);
-    for user in &listing.users {
-        let line = format!("{:width$}  {}", user.name.as_str(), joined(listing.groups_of(&user.name)));
+    let width = listing.users.keys().map(|user| user.as_str().chars().count()).max().unwrap_or(0);
+    for user in listing.users.keys() {
+        let line = format!("{:width$}  {}", user.as_str(), joined(groups_of(user).iter().copied()));
         say!("{}", line.trim_end())?;
     }
     Ok(())

@@ -3,8 +3,31 @@
 use std::fmt;
 use std::str::FromStr;
 
+use weft_store::rights::folded;
+
 /// The most characters of a name. Windows has 20 for users and 256 for groups; Linux has 32 for both.
 pub(crate) const MAX_NAME_CHARS: usize = 64;
+
+/// Accounts of every Windows host ([MS-DTYP] 2.4.2.4), in lower case.
+const WELL_KNOWN: [&str; 17] = [
+    "administrators",
+    "anonymous logon",
+    "authenticated users",
+    "builtin",
+    "creator group",
+    "creator owner",
+    "everyone",
+    "guests",
+    "interactive",
+    "local service",
+    "network",
+    "network service",
+    "none",
+    "nt authority",
+    "owner rights",
+    "system",
+    "users",
+];
 
 /// The name of a user or a group.
 #[derive(Clone, Debug)]
@@ -28,6 +51,11 @@ impl Name {
     pub(crate) fn as_str(&self) -> &str {
         &self.shown
     }
+
+    /// Whether it is the name of an account that every Windows host has, so that clients would take one for the other.
+    pub(crate) fn is_reserved(&self) -> bool {
+        WELL_KNOWN.contains(&self.folded.as_str())
+    }
 }
 
 impl FromStr for Name {
@@ -45,7 +73,7 @@ impl FromStr for Name {
         if !fits {
             return Err(UnfitName(text.to_owned()));
         }
-        Ok(Name { shown: text.to_owned(), folded: text.to_lowercase() })
+        Ok(Name { shown: text.to_owned(), folded: folded(text) })
     }
 }
 

@@ -11,6 +11,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use weft_machine::file::private;
 use weft_machine::random;
 use weft_smb::auth::Secret;
+use weft_store::rights::folded;
 use zeroize::Zeroizing;
 
 use super::Name;
@@ -35,6 +36,17 @@ impl SealingKey {
         let unfit =
             |_| io::Error::new(io::ErrorKind::InvalidData, format!("it does not have {KEY_BYTES} bytes"));
         Ok(SealingKey(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).map_err(unfit)?)))
+    }
+
+    /// The key in this file, which must exist.
+    pub(super) fn existing(path: &Path) -> io::Result<SealingKey> {
+        match private::read(path, KEY_BYTES)? {
+            Some(_) => SealingKey::open(path),
+            None => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the key of the users' hashes is missing: restore it",
+            )),
+        }
     }
 
     /// Seals a secret for its user, in hexadecimal digits.
@@ -62,7 +74,7 @@ impl SealingKey {
 }
 
 fn context(name: &Name) -> Vec<u8> {
-    format!("weft user 1 {}", name.as_str().to_lowercase()).into_bytes()
+    format!("weft user 1 {}", folded(name.as_str())).into_bytes()
 }
 
 fn of_hex(text: &str) -> Option<Vec<u8>> {

@@ -11,7 +11,7 @@
 //! It is readable by its owner only, and replaced as a whole: a reader sees it before or after a change. Comments that
 //! an administrator writes into it stay. Writers take turns by a lock on the key's file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,32 +43,28 @@ pub(crate) struct Store {
     key_path: PathBuf,
 }
 
-/// A user who may log on.
-pub(crate) struct User {
-    /// The name as it was given.
-    pub name: Name,
-    /// The NT hash of the password.
-    pub secret: Secret,
-}
-
 /// All users and groups at one time.
 #[derive(Default)]
 pub(crate) struct Listing {
-    /// The users.
-    pub users: Vec<User>,
+    /// The users, with the NT hashes of their passwords.
+    pub users: BTreeMap<Name, Secret>,
     /// The groups with their members, who are users.
     pub groups: BTreeMap<Name, Vec<Name>>,
 }
 
 impl Listing {
-    /// The user of this name.
-    pub(crate) fn user(&self, name: &Name) -> Option<&User> {
-        self.users.iter().find(|user| user.name == *name)
+    /// The name of a user as it was given.
+    pub(crate) fn user(&self, name: &Name) -> Option<&Name> {
+        self.users.get_key_value(name).map(|(name, _)| name)
     }
 
-    /// The groups of a user.
-    pub(crate) fn groups_of<'a>(&'a self, user: &'a Name) -> impl Iterator<Item = &'a Name> {
-        self.groups.iter().filter(|(_, members)| members.contains(user)).map(|(group, _)| group)
+    /// The groups of each user who is in any.
+    pub(crate) fn groups_by_user(&self) -> BTreeMap<&Name, Vec<&Name>> {
+        let mut groups: BTreeMap<&Name, Vec<&Name>> = BTreeMap::new();
+        for (group, members) in &self.groups {
+            members.iter().for_each(|member| groups.entry(member).or_default().push(group));
+        }
+        groups
     }
 }
 
@@ -94,6 +90,10 @@ pub(crate) enum StoreError {
     NoGroup(Name),
     #[error("{user} is not in the group {group}: {try_it} shows its members", try_it = ShellCommand::new("weft group list").here())]
     NoMember { user: Name, group: Name },
+    #[error(
+        "{0} is already the name of a user, a group, or an account of every Windows host: choose another name"
+    )]
+    Taken(Name),
     #[error("limit reached: {0}")]
     Full(&'static str),
 }
@@ -107,7 +107,8 @@ impl Store {
     /// What it contains; `None` if there is no such file.
     pub(crate) fn read(&self) -> Result<Option<Listing>, StoreError> {
         let Some(document) = self.document()? else { return Ok(None) };
-        let key = SealingKey::open(&self.key_path).map_err(|source| self.io_at(&self.key_path, source))?;
+        let key =
+            SealingKey::existing(&self.key_path).map_err(|source| self.io_at(&self.key_path, source))?;
         self.listing(&document, &key).map(Some)
     }
 
@@ -116,6 +117,9 @@ impl Store {
         self.change(|change| {
             if change.listing.user(name).is_some() {
                 return Err(StoreError::UserExists(name.clone()));
+            }
+            if name.is_reserved() || change.listing.groups.contains_key(name) || groups.contains(name) {
+                return Err(StoreError::Taken(name.clone()));
             }
             change.set_secret(name, secret)?;
             groups.iter().try_for_each(|group| change.add_member(group, name))
@@ -135,7 +139,7 @@ impl Store {
         self.change(|change| {
             change.known(name)?;
             remove_key(table(&mut change.document, "users"), name);
-            let groups: Vec<Name> = change.listing.groups_of(name).cloned().collect();
+            let groups: Vec<Name> = change.listing.groups.keys().cloned().collect();
             groups.iter().for_each(|group| change.drop_member(group, name));
             Ok(())
         })
@@ -179,7 +183,13 @@ impl Store {
         if let Some(folder) = self.path.parent() {
             private::folder(folder).map_err(|source| self.io_at(folder, source))?;
         }
-        let key = SealingKey::open(&self.key_path).map_err(at_key)?;
+        let is_new = self.document()?.is_none();
+        let key = match is_new {
+            true => SealingKey::open(&self.key_path),
+            // A new key would open none of the hashes.
+            false => SealingKey::existing(&self.key_path),
+        };
+        let key = key.map_err(at_key)?;
         let lock = File::open(&self.key_path).map_err(at_key)?;
         lock.lock().map_err(at_key)?;
         let document = match self.document()? {
@@ -231,18 +241,20 @@ impl Store {
                 key: self.key_path.clone(),
                 user: name.clone(),
             })?;
-            if listing.user(&name).is_some() {
+            if listing.users.insert(name.clone(), secret).is_some() {
                 return Err(self.malformed(format!("two users are called {name}")));
             }
-            listing.users.push(User { name, secret });
         }
         for (name, members) in self.entries(document, "groups", MAX_GROUPS)? {
             let unfit = || self.malformed(format!("groups.{name} is not an array of users"));
-            let mut users: Vec<Name> = Vec::new();
+            if listing.user(&name).is_some() {
+                return Err(self.malformed(format!("{name} is the name of a user and of a group")));
+            }
+            let (mut users, mut seen) = (Vec::new(), BTreeSet::new());
             for member in members.as_array().ok_or_else(unfit)? {
                 let member: Name = member.as_str().ok_or_else(unfit)?.parse().map_err(|e| self.unfit(&e))?;
                 match listing.user(&member) {
-                    Some(user) if !users.contains(&member) => users.push(user.name.clone()),
+                    Some(user) if seen.insert(user.clone()) => users.push(user.clone()),
                     Some(_) => {}
                     None => {
                         return Err(
@@ -299,8 +311,7 @@ struct Change<'a> {
 impl Change<'_> {
     /// The name of a user as it is recorded.
     fn known(&self, name: &Name) -> Result<Name, StoreError> {
-        let user = self.listing.user(name).ok_or_else(|| StoreError::NoUser(name.clone()))?;
-        Ok(user.name.clone())
+        self.listing.user(name).cloned().ok_or_else(|| StoreError::NoUser(name.clone()))
     }
 
     fn set_secret(&mut self, name: &Name, secret: &Secret) -> Result<(), StoreError> {
@@ -322,6 +333,9 @@ impl Change<'_> {
     fn ensure_group(&mut self, group: &Name) -> Result<(), StoreError> {
         if self.listing.groups.contains_key(group) {
             return Ok(());
+        }
+        if group.is_reserved() || self.listing.user(group).is_some() {
+            return Err(StoreError::Taken(group.clone()));
         }
         if self.listing.groups.len() >= MAX_GROUPS {
             return Err(StoreError::Full("groups"));
@@ -423,19 +437,17 @@ mod tests {
         store.add_user(&name("bob"), &Secret::password("two"), &[name("staff"), name("ops")]).unwrap();
         store.add_to_group(&name("Staff"), &[name("ALICE"), name("alice")]).unwrap();
         let listing = store.read().unwrap().unwrap();
-        assert_eq!(names(listing.users.iter().map(|user| &user.name)), ["alice", "bob"]);
+        assert_eq!(names(listing.users.keys()), ["alice", "bob"]);
         assert_eq!(names(&listing.groups[&name("staff")]), ["bob", "alice"]);
-        assert_eq!(names(listing.groups_of(&name("Bob"))), ["ops", "staff"]);
-        let hash = |store: &Store, user| {
-            *store.read().unwrap().unwrap().user(&name(user)).unwrap().secret.as_nt_hash()
-        };
+        assert_eq!(names(listing.groups_by_user()[&name("Bob")].iter().copied()), ["ops", "staff"]);
+        let hash = |store: &Store, user| *store.read().unwrap().unwrap().users[&name(user)].as_nt_hash();
         assert_eq!(hash(&store, "Alice"), *Secret::password("one").as_nt_hash());
         store.set_password(&name("Alice"), &Secret::password("three")).unwrap();
         assert_eq!(hash(&store, "alice"), *Secret::password("three").as_nt_hash());
         store.remove_from_group(&name("staff"), &[name("alice")]).unwrap();
         store.remove_user(&name("BOB")).unwrap();
         let listing = store.read().unwrap().unwrap();
-        assert_eq!(names(listing.users.iter().map(|user| &user.name)), ["alice"]);
+        assert_eq!(names(listing.users.keys()), ["alice"]);
         assert_eq!(names(&listing.groups[&name("staff")]), [""; 0]);
         store.remove_from_group(&name("ops"), &[]).unwrap();
         assert_eq!(names(store.read().unwrap().unwrap().groups.keys()), ["staff"]);
@@ -453,10 +465,14 @@ mod tests {
             store.remove_user(&name("bob")),
             store.add_to_group(&name("staff"), &[name("alice"), name("bob")]),
             store.remove_from_group(&name("staff"), &[]),
+            store.add_to_group(&name("ALICE"), &[]),
+            store.add_user(&name("Everyone"), &secret, &[]),
+            store.add_user(&name("x"), &secret, &[name("X")]),
         ];
         for refused in refused {
             let said = refused.unwrap_err().to_string();
-            assert!(said.contains("weft user ") || said.contains("weft group "), "{said}");
+            let says = ["weft user ", "weft group ", "choose another name"];
+            assert!(says.iter().any(|says| said.contains(says)), "{said}");
         }
         assert_eq!(std::fs::read(&store.path).unwrap(), before);
     }
@@ -501,6 +517,21 @@ mod tests {
             assert!(store.set_password(&name("alice"), &Secret::password("x")).is_err());
             assert_eq!(std::fs::read_to_string(&store.path).unwrap(), bad, "it stays as it was");
         }
+    }
+
+    #[test]
+    fn a_lost_key_is_not_replaced_by_one_that_opens_nothing() {
+        let (_dir, store) = store();
+        add(&store, "alice", "one");
+        let key = std::fs::read(&store.key_path).unwrap();
+        std::fs::remove_file(&store.key_path).unwrap();
+        assert!(
+            store.read().is_err() && store.set_password(&name("alice"), &Secret::password("two")).is_err()
+        );
+        assert!(!store.key_path.exists());
+        std::fs::write(&store.key_path, key).unwrap();
+        assert!(store.read().is_ok());
+        assert_eq!(store.key_path.metadata().unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]

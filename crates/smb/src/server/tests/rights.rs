@@ -177,7 +177,12 @@ fn a_handle_that_waits_comes_back_only_with_the_right_that_it_had() {
         let mut alice = logged_on(&world, "alice").await;
         alice.tree().await;
         assert_eq!(create(&mut alice, reconnect(file)).await, NtStatus::ACCESS_DENIED);
+        // Or nobody may write any more.
         share.rules.rights.write = list(&["alice"]);
+        let read_only = share.vfs.clone().read_only();
+        world.server.replace_shares(vec![Share { vfs: read_only, ..share.clone() }]);
+        alice.tree().await;
+        assert_eq!(create(&mut alice, reconnect(file)).await, NtStatus::ACCESS_DENIED);
         world.server.replace_shares(vec![share]);
         alice.tree().await;
         assert_eq!(create(&mut alice, reconnect(file)).await, NtStatus::SUCCESS);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_machine::rt;
+use weft_store::rights::Right;
 use weft_store::vfs::Share;
 use weft_wire::smb2::create::{CreateAction, OplockLevel, Request, Response};
 use weft_wire::smb2::create_context::RequestContext;
@@ -87,7 +88,9 @@ async fn take(
     });
     let (client, user) = (cx.session().client_guid, &*cx.session().user);
     let (create_guid, persistent) = (v2.map(|(guid, _)| guid), v2.is_some_and(|(_, persistent)| persistent));
-    let claim = Claim { file, create_guid, client, user, lease, persistent, right: cx.tree().right };
+    // The share may have become read-only since.
+    let right = if share.vfs.is_read_only() { Right::Read } else { cx.tree().right };
+    let claim = Claim { file, create_guid, client, user, lease, persistent, right };
     let preserved = &cx.server().handles.preserved;
     let look = || {
         preserved.peek(&claim, |open| {
