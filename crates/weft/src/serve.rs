@@ -46,7 +46,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
-    let signals = Signals::catch()?;
     // Before anything fails for lack of descriptors.
     listen::quota::raise_descriptors()?;
     if let Some(bytes) = crate::signals::longest_file() {
@@ -60,6 +59,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         out::remember_state_dir(config.state_dir.as_deref());
     }
     let plan = config.check()?;
+    // Not before: until then a file may be a pipe that nobody writes to, and a signal ends the process.
+    let signals = Signals::catch()?;
     let shares = shares::open(&plan.shares)?;
     // Until the process ends.
     let _marks = neighbours::mark(&shares);
