@@ -8,6 +8,7 @@
 pub(crate) mod endpoint;
 pub(crate) mod replica;
 
+use std::fmt;
 use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -42,6 +43,11 @@ pub(crate) enum Request {
     Replica(replica::Command),
     /// Read the users and groups again.
     Users,
+    /// Read the configuration, the users and the groups again.
+    Reload {
+        /// Only if the server was started with this configuration file.
+        file: Option<PathBuf>,
+    },
     /// Grow a volume that it serves.
     Grow {
         /// The volume's name.
@@ -60,6 +66,7 @@ impl Request {
             }
             Request::Status
             | Request::Users
+            | Request::Reload { .. }
             | Request::Replica(replica::Command::Status | replica::Command::Verify { .. }) => None,
             Request::Replica(_) => Some(ShellCommand::new("weft replica status").here().to_string()),
         }
@@ -74,6 +81,35 @@ impl Request {
             (_, Some(command)) => format!("; it continues even after Ctrl-C: `{command}` shows the state"),
             (_, None) => String::new(),
         }
+    }
+}
+
+/// What a reload has changed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reloaded {
+    /// New shares.
+    pub added: Vec<String>,
+    /// Shares that are no longer served.
+    pub removed: Vec<String>,
+    /// Shares with other rules.
+    pub changed: Vec<String>,
+    /// Keys whose new values need a restart.
+    pub restart: Vec<String>,
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("read the configuration again")?;
+        let parts = [
+            ("new shares", &self.added),
+            ("shares that are gone", &self.removed),
+            ("changed shares", &self.changed),
+            ("keys that need a restart", &self.restart),
+        ];
+        for (what, names) in parts.iter().filter(|(_, names)| !names.is_empty()) {
+            write!(f, "; {what}: {}", names.join(", "))?;
+        }
+        Ok(())
     }
 }
 

@@ -105,6 +105,8 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     /// Create, list, resize and remove volumes
     Volume(Volume),
+    /// Let running servers read their configuration, users and groups again
+    Reload(Reload),
     /// Add, remove and list the shares of the configuration file
     Share(Share),
     /// Add, change, remove and list the users who may log on
@@ -141,6 +143,8 @@ pub(crate) enum Command {
     Config(Config),
     /// Write the manual pages into a folder
     Man(Man),
+    /// Print a script that completes weft's commands and options in a shell
+    Completions(Completions),
 }
 
 /// `weft man`.
@@ -149,6 +153,18 @@ pub(crate) struct Man {
     /// Folder for the pages; created if missing
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+}
+
+/// `weft completions`.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  weft completions bash > ~/.local/share/bash-completion/completions/weft\n  \
+weft completions zsh > ~/.zfunc/_weft\n  weft completions fish > ~/.config/fish/completions/weft.fish"
+)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
 }
 
 impl Command {
@@ -160,6 +176,8 @@ impl Command {
             Command::Replica(args) => args.state_dir.as_deref(),
             Command::Status(args) => args.state_dir.as_deref(),
             Command::User(args) => args.state_dir.as_deref(),
+            Command::Reload(args) => args.state_dir.as_deref(),
+            Command::Share(args) => args.state_dir.as_deref(),
             Command::Group(args) => args.state_dir.as_deref(),
             Command::Bench(BenchCommand::Agent(args)) => args.state_dir.as_deref(),
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) | Command::Stat(_) => None,
@@ -167,8 +185,8 @@ impl Command {
             Command::Doctor(_)
             | Command::Rdma(_)
             | Command::Config(_)
-            | Command::Share(_)
-            | Command::Man(_) => None,
+            | Command::Man(_)
+            | Command::Completions(_) => None,
         }
     }
 
@@ -184,11 +202,16 @@ impl Command {
             | Command::Volume(_)
             | Command::Bench(_) => false,
             Command::Status(_)
+            | Command::Reload(_)
             | Command::Replica(_)
             | Command::Share(_)
             | Command::User(_)
             | Command::Group(_) => false,
-            Command::Doctor(_) | Command::Rdma(_) | Command::Config(_) | Command::Man(_) => false,
+            Command::Doctor(_)
+            | Command::Rdma(_)
+            | Command::Config(_)
+            | Command::Man(_)
+            | Command::Completions(_) => false,
         }
     }
 }
@@ -215,6 +238,24 @@ pub(crate) struct Status {
     /// Seconds between updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch", value_parser = number::<u64>(1..=86_400))]
     pub every: u64,
+}
+
+/// `weft reload`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  weft reload\n  weft reload --pid 4711 --json\n\n\
+A server checks the new configuration first; if it is wrong, nothing changes. Sessions and open files live on; a share or \
+user that is gone ends its own sessions only. Keys that need a restart are named and keep their values. SIGHUP does the \
+same with a server that has a configuration file and no terminal.")]
+pub(crate) struct Reload {
+    /// The state directory of the servers [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
+    #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+    /// Only the server with this process number
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..))]
+    pub pid: Option<u32>,
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `weft demo`.

@@ -13,6 +13,7 @@ mod bench;
 mod cat;
 mod child;
 mod compare;
+mod completions;
 mod config;
 mod config_command;
 mod connect;
@@ -36,6 +37,7 @@ mod password;
 mod providers;
 mod rdma;
 mod ready;
+mod reload;
 mod replica;
 mod serve;
 mod share_command;
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),
         Command::Replica(args) => replica::run(*args),
+        Command::Reload(args) => reload::run(args),
         Command::Share(args) => share_command::run(args),
         Command::User(args) => users::user(args),
         Command::Group(args) => users::group(args),
@@ -103,6 +106,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Config(args) => config_command::run(args),
         Command::Man(args) => man::run(args),
+        Command::Completions(args) => completions::run(args),
         Command::Rdma(args) => rdma::run(args),
     };
     signals::end(match outcome {

@@ -13,14 +13,16 @@ mod nbd;
 mod neighbours;
 mod ports;
 mod registration;
+mod reload;
 pub(crate) mod replica;
 mod rpc;
+mod service;
 mod start;
 mod state_dir;
 mod status;
 mod volumes;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +41,7 @@ use crate::config_command;
 use crate::listen::{self, Stop};
 use crate::out;
 use crate::shares;
-use crate::signals::Signals;
+use crate::signals::{Asked, Signals};
 
 /// How long requests in flight may take to finish after a signal.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -52,7 +54,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         tracing::warn!("`ulimit -f` limits files to {bytes} bytes: writes past that fail");
     }
     let json = args.json;
-    let config = config_command::requested(args)?;
+    let config = config_command::requested(args.clone())?;
     if let Some(file) = config.sources.file() {
         tracing::info!("configuration: {}", out::path_name(file));
         // Commands that the user is told to type must name it.
@@ -60,10 +62,9 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     }
     let plan = config.check()?;
     // Not before: until then a file may be a pipe that nobody writes to, and a signal ends the process.
-    let signals = Signals::catch()?;
+    let mut signals = Signals::catch()?;
     let shares = shares::open(&plan.shares)?;
-    // Until the process ends.
-    let _marks = neighbours::mark(&shares);
+    let marks = Some(neighbours::mark(&shares));
     let log_ons = match plan.serves_files() {
         true => Some(Arc::new(LogOns::of(&plan)?)),
         false => None,
@@ -80,6 +81,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         cores: cores.clone(),
         connections: connections.clone(),
         stop: stop.clone(),
+        args,
+        marks,
     };
 
     // Everything is bound on core 0: sockets belong to the core that accepts on them.
@@ -88,7 +91,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // The receiver waits for exactly this.
         let _ = report.send(start.start().await);
     });
-    let Services { ready, files, nbd, replicas, _admin, _volumes, _registration } =
+    let Services { ready, files, nbd, replicas, reload, _admin, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
     // Also with --json: nobody could log on otherwise.
     if let Some(password) = password.filter(|password| password.made_up) {
@@ -104,7 +107,22 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let told = writeln!(stdout, "{}", ready.line(json)).and_then(|()| stdout.flush());
     told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;
 
-    signals.wait()?;
+    service::watch(cores.clone())?;
+    let status = format!("shares: {}, volumes: {}", ready.shares.len(), ready.volumes.len());
+    service::ready(&status);
+    // Without a file, or at a terminal that is gone, SIGHUP asks for the end.
+    let reloads = reload.has_file() && !std::io::stdin().is_terminal();
+    while signals.wait()? == Asked::HangUp && reloads {
+        service::reloading();
+        let (reload, status) = (reload.clone(), status.clone());
+        cores.run(0, move || async move {
+            if let Err(e) = reload.run().await {
+                tracing::error!("the configuration is not read again, and nothing has changed: {e}");
+            }
+            service::ready(&status);
+        });
+    }
+    service::stopping();
     tracing::info!("draining: no new connections, requests in flight are answered");
     stop.stop();
     if let Some(files) = &files {

@@ -12,17 +12,19 @@ use crate::config::edit::Edit;
 use crate::config::{self, ServeConfig, ShareConfig, ShareSource, find};
 use crate::misuse::Misuse;
 use crate::out::path_name;
+use crate::reload;
 
 /// Runs the command.
 pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
-    let path = file(args.config)?;
+    let (path, state) = (file(args.config)?, args.state_dir);
     match args.command {
-        ShareCommand::Add(args) => add(&path, args)?,
+        ShareCommand::Add(args) => reload::servers_of(&add(&path, args)?, state.as_deref())?,
         ShareCommand::Remove(args) => {
             let mut edit = Edit::open(&path)?;
             edit.remove_share(&args.name)?;
             let saved = edit.save(true)?;
             say!("removed share {} from {}; its files stay", args.name, path_name(&saved))?;
+            reload::servers_of(&saved, state.as_deref())?;
         }
         ShareCommand::List(args) => list(&config::read(&path)?, args.json)?,
     }
@@ -35,7 +37,8 @@ fn file(named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     Ok(named.or_else(find::default_file).ok_or_else(no_file)?)
 }
 
-fn add(path: &Path, args: ShareAdd) -> Result<(), Failure> {
+/// Returns the file that was changed.
+fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     // In the file, a relative path would refer to the file's folder.
     let folder = std::path::absolute(&args.path)?;
     let given = |list: Vec<Principal>| (!list.is_empty()).then_some(list);
@@ -49,7 +52,7 @@ fn add(path: &Path, args: ShareAdd) -> Result<(), Failure> {
     edit.add_share(&share)?;
     let saved = edit.save(false)?;
     say!("added share {} to {}", share.name, path_name(&saved))?;
-    Ok(())
+    Ok(saved)
 }
 
 fn list(config: &ServeConfig, json: bool) -> Result<(), Failure> {

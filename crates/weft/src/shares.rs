@@ -1,5 +1,6 @@
 //! Opens the files of the shares in a plan.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use weft_store::backend::{Dir, Ram};
@@ -10,11 +11,31 @@ use crate::config::{PlannedShare, ShareConfig, ShareSource};
 use crate::out::path_name;
 
 /// A share and what `ready` says about it.
+#[derive(Clone)]
 pub(crate) struct Described {
     /// The share.
     pub share: Share,
     /// The folder, the size of the ramdisk, or the number of volumes.
     pub source: String,
+    /// Its files, which the share may only let read.
+    files: Vfs,
+    /// The folder's file system and node.
+    folder: Option<(u64, u64)>,
+}
+
+impl Described {
+    /// Whether this is still the folder at its path.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        self.folder == identity(path)
+    }
+
+    /// The same files under another configuration.
+    pub(crate) fn under(&self, planned: &PlannedShare) -> Described {
+        let mut described = ruled(&planned.config, self.files.clone(), self.source.clone());
+        described.folder = self.folder;
+        described.share.snapshots = planned.snapshots.clone();
+        described
+    }
 }
 
 /// A folder that existed when the plan was made can no longer be opened.
@@ -23,6 +44,20 @@ pub(crate) struct Described {
 pub(crate) struct CannotOpen {
     path: String,
     why: String,
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// What is said of a folder.
+pub(crate) fn source_of_folder(path: &Path) -> String {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+/// What is said of a ramdisk.
+pub(crate) fn source_of_ram(size_bytes: u64) -> String {
+    format!("ram, {size_bytes} bytes")
 }
 
 /// Opens the files of these shares, except those of volumes, which are opened with the volumes.
@@ -37,15 +72,18 @@ pub(crate) fn open(shares: &[PlannedShare]) -> Result<Vec<Described>, CannotOpen
                 let root = backend.root().map_err(|e| cannot_open(path, &e.to_string()))?;
                 let health = Health::new(name, Some(&folder)).of_root(root).on(system);
                 let vfs = Vfs::new(backend).heard_by(health);
-                (vfs, folder.display().to_string())
+                (vfs, source_of_folder(&folder))
             }
             ShareSource::Ram { size_bytes } => {
                 let vfs = Vfs::new(Ram::new(*size_bytes)).heard_by(Health::new(name, None));
-                (vfs, format!("ram, {size_bytes} bytes"))
+                (vfs, source_of_ram(*size_bytes))
             }
             ShareSource::Volumes => return Ok(None),
         };
         let mut described = ruled(&planned.config, vfs, source);
+        if let ShareSource::Folder(path) = &planned.config.source {
+            described.folder = identity(path);
+        }
         described.share.snapshots = planned.snapshots.clone();
         Ok(Some(described))
     };
@@ -54,10 +92,11 @@ pub(crate) fn open(shares: &[PlannedShare]) -> Result<Vec<Described>, CannotOpen
 
 /// A share of these files, with the configured rules for its users.
 pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String) -> Described {
-    let vfs = if config.read_only { vfs.read_only() } else { vfs };
+    let files = vfs.clone();
+    let vfs = if config.read_only { vfs.read_only() } else { vfs.changeable() };
     let mut share = Share::new(config.name.as_str(), vfs);
     share.rules = config.rules();
-    Described { share, source }
+    Described { share, source, files, folder: None }
 }
 
 /// Some errors already name the path.

@@ -176,31 +176,51 @@ pub(crate) async fn raised(stopped: &AtomicBool) {
     }
 }
 
-/// The signals that end the process.
+/// The signals that a server waits for.
 pub(crate) struct Signals {
     pipe: UnixStream,
+    /// Raised by SIGHUP.
+    hung_up: Arc<AtomicBool>,
+}
+
+/// What a signal asks a server for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// To end (SIGTERM, SIGINT).
+    End,
+    /// To read its configuration again, or to end with its terminal (SIGHUP).
+    HangUp,
 }
 
 impl Signals {
     /// Installs handlers for them.
     pub(crate) fn catch() -> io::Result<Signals> {
         let (pipe, write) = UnixStream::pair()?;
+        let hung_up = Arc::new(AtomicBool::new(false));
         for signal in ending() {
+            if signal == SIGHUP {
+                flag::register(signal, hung_up.clone())?;
+                signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+                continue;
+            }
             // The second signal of a kind finds the flag set and ends the process at once.
             let again = Arc::new(AtomicBool::new(false));
             flag::register_conditional_default(signal, again.clone())?;
             flag::register(signal, again)?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
-        Ok(Signals { pipe })
+        Ok(Signals { pipe, hung_up })
     }
 
-    /// Blocks until the first signal.
-    pub(crate) fn wait(mut self) -> io::Result<()> {
+    /// Blocks until the next signal.
+    pub(crate) fn wait(&mut self) -> io::Result<Asked> {
         loop {
             match self.pipe.read(&mut [0]) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                other => return other.map(|_| ()),
+                Err(e) => return Err(e),
+                // Each signal writes a byte after it has raised its flag.
+                Ok(_) if self.hung_up.swap(false, Ordering::SeqCst) => return Ok(Asked::HangUp),
+                Ok(_) => return Ok(Asked::End),
             }
         }
     }

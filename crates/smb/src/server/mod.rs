@@ -39,7 +39,7 @@ use std::sync::Arc;
 use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
-use weft_store::vfs::{CurrentShares, Share};
+use weft_store::vfs::{CurrentShares, Share, Vfs};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
@@ -317,19 +317,24 @@ impl Server {
     }
 
     /// Serves these shares from now on. A connected tree keeps its share with its requirements until the client
-    /// connects again. A share whose files should stay open must have the same file system as the one that it replaces.
+    /// connects again, or until [`Server::replace_users`]. A share whose files should stay open must have the same file
+    /// system as the one that it replaces.
     pub fn replace_shares(&self, shares: Vec<Share>) {
         self.shares.replace(shares);
     }
 
-    /// Lets these users log on from now on. The sessions and waiting handles of users who are gone end, and so do the
-    /// trees of users who have lost a right on the share. Other sessions stay, also if the password has changed.
+    /// Lets these users log on from now on, and ends what the current users and shares no longer allow: sessions and
+    /// waiting handles of users who are gone, trees and waiting handles on shares that are gone or serve other files,
+    /// and trees whose share now demands more than when they were connected. All other sessions stay, also if the
+    /// password has changed.
     pub async fn replace_users(&self, users: &[User]) {
         let directory = self.directory.replace(Directory::new(&self.name, users));
-        self.handles.close_waiting_unless(|user| directory.knows(user));
+        let shares = self.shares.now();
+        let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
+        self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
         for session in self.sessions.all() {
             if directory.knows(&session.user) {
-                session.disconnect_beyond(&directory).await;
+                session.disconnect_unless(|tree| tree::is_allowed(&session, tree, &directory, &shares)).await;
             } else {
                 tracing::info!(user = %session.user, "the session ends: its user was removed");
                 session.end(&self.sessions).await;

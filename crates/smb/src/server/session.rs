@@ -24,7 +24,6 @@ use weft_store::rights::Right;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
 
-use super::directory::Directory;
 use super::held::{self, DESCRIPTORS_OF_OPEN, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
@@ -297,15 +296,11 @@ impl Session {
         found.is_some()
     }
 
-    /// Disconnects the trees on which the user has lost a right.
-    pub(super) async fn disconnect_beyond(&self, directory: &Directory) {
-        let has_lost = |tree: &&Arc<Tree>| {
-            let share = tree.share.as_ref();
-            share.is_some_and(|share| directory.right(&self.user, &share.rules) < tree.right)
-        };
-        let lost: Vec<_> = lock(&self.trees).by_id.values().filter(has_lost).map(|tree| tree.id).collect();
-        for id in lost {
-            self.disconnect(id).await;
+    /// Disconnects the trees for which `stays` is false.
+    pub(super) async fn disconnect_unless(&self, stays: impl Fn(&Tree) -> bool) {
+        let lost = self.trees().into_iter().filter(|tree| !stays(tree));
+        for tree in lost {
+            self.disconnect(tree.id).await;
         }
     }
 

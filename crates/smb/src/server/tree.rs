@@ -4,13 +4,15 @@
 //! who may only read gets a view of the files that refuses changes.
 
 use weft_store::rights::Right;
-use weft_store::vfs::Share;
+use weft_store::vfs::{Share, ShareList};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, ShareType};
 use weft_wire::smb2::{Dialect, NtStatus, tree_disconnect};
 
 use super::admission::{Admitted, InSession};
 use super::answer::{Answer, Failure, Reply};
+use super::directory::Directory;
+use super::session::{Session, Tree};
 
 /// The share of named pipes: always present, without files.
 const IPC: &str = "IPC$";
@@ -99,6 +101,16 @@ pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Fai
     let maximal_access = if right == Right::Read { READABLE } else { AccessMask::FILE_ALL };
     Response { share_type, flags, capabilities, maximal_access: maximal_access.0 }.emit(&mut reply.message);
     Ok((tree.id, reply))
+}
+
+/// Whether a tree could still be connected as it is.
+pub(super) fn is_allowed(session: &Session, tree: &Tree, directory: &Directory, shares: &ShareList) -> bool {
+    let Some(connected) = &tree.share else { return true };
+    let Some(now) = shares.of(connected.key()) else { return false };
+    // A reader's view is read-only by itself.
+    let loses_writes = tree.right == Right::Write && now.vfs.is_read_only() && !connected.vfs.is_read_only();
+    let lacks_encryption = now.rules.encrypted && !session.encrypt && !tree.encrypted();
+    directory.right(&session.user, &now.rules) >= tree.right && !loses_writes && !lacks_encryption
 }
 
 /// Disconnects a tree.

@@ -224,8 +224,15 @@ impl Vfs {
     /// The same file system with the same opens, refusing changes.
     #[must_use]
     pub fn read_only(self) -> Vfs {
-        self.caches.set_read_only();
+        self.caches.set_read_only(true);
         Vfs { backend: Arc::new(ReadOnly::new(self.backend)), ..self }
+    }
+
+    /// The same file system, which may be changed again after it was served [`Vfs::read_only`].
+    #[must_use]
+    pub fn changeable(self) -> Vfs {
+        self.caches.set_read_only(false);
+        self
     }
 
     /// The same file system with the same opens, for users who may only read it.

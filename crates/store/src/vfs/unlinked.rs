@@ -53,8 +53,8 @@ impl Caches {
         });
     }
 
-    pub(super) fn set_read_only(&self) {
-        self.read_only.store(true, Ordering::Release);
+    pub(super) fn set_read_only(&self, is_read_only: bool) {
+        self.read_only.store(is_read_only, Ordering::Release);
     }
 
     pub(super) fn forget(&self, node: NodeId) {

@@ -16,7 +16,7 @@ use crate::config::{MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
 use crate::default_port;
 
 /// `weft serve`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(group = ArgGroup::new("door").multiple(true))]
 #[command(group = ArgGroup::new("volumes").multiple(true))]
 // Every option of NFS requires one of these: none is accepted without effect, and none serves NFS on its own.

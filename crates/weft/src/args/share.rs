@@ -10,12 +10,15 @@ use weft_store::rights::Principal;
 #[command(
     after_help = "Examples:\n  weft share add team /srv/team --read @staff --write alice\n  weft share list\n  \
 weft share remove team\n\n\
-The commands change the configuration file; its comments stay. Without --read and --write every user may read and write."
+The commands change the configuration file; its comments stay, and servers that use it take the change over. Without --read and --write every user may read and write."
 )]
 pub(crate) struct Share {
     /// Configuration file [default: the file that weft serve reads]
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
+    /// State directory of the servers that are told of a change [default: that of the file, or the user's]
+    #[arg(long, value_name = "DIR", global = true, env = "WEFT_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
     /// What to do
     #[command(subcommand)]
     pub command: ShareCommand,

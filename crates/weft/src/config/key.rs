@@ -148,7 +148,7 @@ impl Key {
 }
 
 /// A part of a dotted TOML key, quoted if necessary.
-pub(super) fn part(name: &str) -> Cow<'_, str> {
+pub(crate) fn part(name: &str) -> Cow<'_, str> {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     match !name.is_empty() && name.chars().all(is_bare) {
         true => name.into(),

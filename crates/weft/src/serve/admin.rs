@@ -12,6 +12,7 @@ use weft_smb::server as smb;
 use super::error::{AdminFault, StartError};
 use super::log_ons::LogOns;
 use super::neighbours;
+use super::reload::Reload;
 use super::replica::Replicas;
 use super::status;
 use super::volumes::{GrowError, Growths};
@@ -31,7 +32,7 @@ const NO_REPLICAS: &str =
 pub(super) struct Admin {
     endpoint: Option<Endpoint>,
     /// Its directory.
-    dir: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
     stop: Stop,
 }
 
@@ -66,10 +67,9 @@ impl Admin {
     }
 
     /// Answers requests from now on. Returns the socket's file, which is removed on drop.
-    pub(super) fn open(self, mut managed: Managed) -> Option<SocketFile> {
+    pub(super) fn open(self, managed: Managed) -> Option<SocketFile> {
         let mut endpoint = self.endpoint?;
         let file = endpoint.take_file();
-        managed.subject = managed.subject.with_state(self.dir);
         let managed = Rc::new(managed);
         let handler: Handler = Rc::new(move |request, hung_up| {
             let managed = managed.clone();
@@ -82,11 +82,12 @@ impl Admin {
 
 /// The parts of a server that requests are about.
 pub(super) struct Managed {
-    pub subject: status::Subject,
+    pub subject: Arc<status::Subject>,
     pub replicas: Option<Arc<Replicas>>,
     pub growths: Growths,
     /// Set if there is something for users who log on.
     pub users: Option<(Arc<LogOns>, Arc<smb::Server>)>,
+    pub reload: Arc<Reload>,
 }
 
 impl Managed {
@@ -106,6 +107,12 @@ impl Managed {
                     tracing::info!("read the users and groups again");
                 }
                 Ok(Value::Null)
+            }
+            Request::Reload { file } => {
+                if file.is_some_and(|file| !self.reload.uses(&file)) {
+                    return Ok(Value::Null);
+                }
+                Ok(serde_json::to_value(self.reload.run().await?)?)
             }
             Request::Replica(command) => {
                 let reply = match (replicas, command) {

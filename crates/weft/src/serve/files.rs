@@ -23,6 +23,7 @@ use crate::ready::Ready;
 pub(super) struct FileServers {
     pub smb: Arc<smb::Server>,
     pub nfs: Arc<nfs::Server>,
+    serves_nfs: bool,
 }
 
 impl FileServers {
@@ -39,7 +40,7 @@ impl FileServers {
         let smb = smb_server(plan, users, all, ready, pool)?;
         smb.restore().await?;
         let nfs = nfs_server(plan, shares, ready, pool)?;
-        Ok(FileServers { smb, nfs })
+        Ok(FileServers { smb, nfs, serves_nfs: plan.config().listeners.serve_nfs() })
     }
 
     /// The function that serves an SMB connection.
@@ -68,6 +69,13 @@ impl FileServers {
                 ended
             }
         })
+    }
+
+    /// Serves these shares, and replication's door over SMB, to these users from now on.
+    pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, users: &[smb::User]) {
+        self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs)).await;
+        self.smb.replace_shares(shares.into_iter().chain(door).collect());
+        self.smb.replace_users(users).await;
     }
 
     /// Refuses new requests; those in flight are answered.
@@ -115,6 +123,17 @@ fn smb_server(
     }))
 }
 
+/// The shares that NFS offers; tells why it does not offer the others.
+fn by_nfs(shares: Vec<Share>, serves_nfs: bool) -> Vec<Share> {
+    let (withheld, offered): (Vec<_>, Vec<_>) =
+        shares.into_iter().partition(|share| share.rules.withheld_from_nfs().is_some());
+    for share in withheld.iter().filter(|_| serves_nfs) {
+        let why = share.rules.withheld_from_nfs().unwrap_or_default();
+        tracing::warn!("share {} is not offered over NFS, {why}", share.name);
+    }
+    offered
+}
+
 fn nfs_server(
     plan: &Plan,
     shares: Vec<Share>,
@@ -122,14 +141,8 @@ fn nfs_server(
     pool: &Pool,
 ) -> Result<Arc<nfs::Server>, StartError> {
     let config = plan.config();
-    let (withheld, offered): (Vec<_>, Vec<_>) =
-        shares.into_iter().partition(|share| share.rules.withheld_from_nfs().is_some());
-    for share in withheld.iter().filter(|_| config.listeners.serve_nfs()) {
-        let why = share.rules.withheld_from_nfs().unwrap_or_default();
-        tracing::warn!("share {} is not offered over NFS, {why}", share.name);
-    }
     Ok(nfs::Server::new(nfs::Config {
-        shares: offered,
+        shares: by_nfs(shares, config.listeners.serve_nfs()),
         pool: pool.clone(),
         limits: nfs::Limits::within(listen::quota::descriptors()),
         durable: durable::of_nfs(plan, ready)?,

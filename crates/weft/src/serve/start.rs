@@ -16,11 +16,14 @@ use super::error::StartError;
 use super::files::FileServers;
 use super::log_ons::{self, LogOns};
 use super::nbd::Nbd;
+use super::neighbours::Marks;
 use super::ports::FilePorts;
 use super::registration::Registration;
+use super::reload::{Changed, Current, Reload};
 use super::replica::{Own, Replicas};
 use super::volumes::{self, Growths, Opened};
 use super::{nbd, status};
+use crate::args::Serve;
 use crate::config::{Plan, key};
 use crate::listen::quota::Quotas;
 use crate::listen::unix::SocketFile;
@@ -39,6 +42,9 @@ pub(super) struct Start {
     pub cores: Arc<Cores>,
     pub connections: Arc<AtomicUsize>,
     pub stop: Stop,
+    /// The command line, to read the configuration again.
+    pub args: Serve,
+    pub marks: Option<Marks>,
 }
 
 /// The services, once everything listens.
@@ -47,6 +53,7 @@ pub(super) struct Services {
     pub files: Option<FileServers>,
     pub nbd: Option<Arc<weft_nbd::Server>>,
     pub replicas: Option<Arc<Replicas>>,
+    pub reload: Arc<Reload>,
     /// Locked until the process ends.
     pub _volumes: Vec<volumes::Served>,
     /// Removed when the process ends.
@@ -71,24 +78,28 @@ impl Start {
         let bound = self.bind(pool, &opened).await?;
         let ready = self.ready(&bound, &opened);
         let admin = Admin::bind(&self.plan, &self.stop)?;
-        let shares: Vec<Share> = self.shares.drain(..).map(|described| described.share).collect();
+        let described = std::mem::take(&mut self.shares);
+        let shares: Vec<Share> = described.iter().map(|described| described.share.clone()).collect();
+        let door = replicas.as_ref().map(|replicas| replicas.share());
         let files = match &bound.files {
             Some(_) => {
                 let users =
                     self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
                 log_ons::warn_of_unknown(&shares, &users);
-                let door = replicas.as_ref().map(|replicas| replicas.share());
-                Some(FileServers::new(&self.plan, users, shares.clone(), door, &ready, pool).await?)
+                Some(FileServers::new(&self.plan, users, shares, door.clone(), &ready, pool).await?)
             }
             None => None,
         };
         let registration = self.announce(&bound, files.as_ref())?;
         let smb = files.as_ref().map(|files| files.smb.clone());
         let growths = Growths::of(&opened.served);
-        let subject = status::Subject::new(self.cores.clone(), &ready, smb, &shares, growths.clone());
-        let subject = subject.with_config(self.plan.config().sources.file());
+        let subject = status::Subject::new(self.cores.clone(), &ready, smb, &described, growths.clone());
+        let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
+        let subject = Arc::new(subject);
         let users = self.log_ons.clone().zip(files.as_ref().map(|files| files.smb.clone()));
-        let admin = admin.open(Managed { subject, replicas: replicas.clone(), growths, users });
+        let reload = self.reload(described, door, &files, &subject);
+        let managed = Managed { subject, replicas: replicas.clone(), growths, users, reload: reload.clone() };
+        let admin = admin.open(managed);
         let acceptor = self.acceptor(buffers)?;
         if let Some(replicas) = &replicas {
             replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
@@ -99,10 +110,25 @@ impl Start {
             files,
             nbd,
             replicas,
+            reload,
             _admin: admin,
             _volumes: opened.served,
             _registration: registration,
         })
+    }
+
+    /// What reads the configuration again.
+    fn reload(
+        &mut self,
+        shares: Vec<Described>,
+        door: Option<Share>,
+        files: &Option<FileServers>,
+        subject: &Arc<status::Subject>,
+    ) -> Arc<Reload> {
+        let changed =
+            Changed { log_ons: self.log_ons.clone(), files: files.clone(), door, subject: subject.clone() };
+        let current = Current { config: self.plan.config().clone(), shares, marks: self.marks.take() };
+        Arc::new(Reload::new(self.args.clone(), changed, current))
     }
 
     /// Opens the volumes with their replication, and makes the share that contains them as files.

@@ -15,15 +15,34 @@ use weft_transport::{Channel, Kind};
 use super::state_dir::StateDir;
 use super::volumes::Growths;
 use crate::ready::Ready;
+use crate::shares::Described;
 use crate::status::advice::{self, Offer};
 use crate::status::{self, Connection, Seen, Session, Status};
 use crate::watch::{self, ConnectionEntry};
+
+fn told(described: &Described) -> (Share, status::Share) {
+    let share = &described.share;
+    let told = status::Share {
+        name: share.name.to_string(),
+        kind: share.vfs.kind().to_owned(),
+        source: described.source.clone(),
+        encrypted: share.rules.encrypted,
+        opens: 0,
+        warning: None,
+    };
+    (share.clone(), told)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // No change under these locks can be interrupted.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The sources of a status.
 pub(super) struct Subject {
     cores: Arc<Cores>,
     smb: Option<Arc<smb::Server>>,
-    shares: Vec<(Share, status::Share)>,
+    shares: Mutex<Vec<(Share, status::Share)>>,
     growths: Growths,
     /// The problem last logged for each volume.
     logged: Mutex<BTreeMap<String, String>>,
@@ -41,21 +60,9 @@ impl Subject {
         cores: Arc<Cores>,
         ready: &Ready,
         smb: Option<Arc<smb::Server>>,
-        shares: &[Share],
+        shares: &[Described],
         growths: Growths,
     ) -> Subject {
-        let described = |share: &Share| {
-            let ready = ready.shares.iter().find(|ready| ready.name == *share.name);
-            let described = status::Share {
-                name: share.name.to_string(),
-                kind: share.vfs.kind().to_owned(),
-                source: ready.map(|ready| ready.source.clone()).unwrap_or_default(),
-                encrypted: share.rules.encrypted,
-                opens: 0,
-                warning: None,
-            };
-            (share.clone(), described)
-        };
         // Its size changes, so each status asks for it.
         let volume = |volume: &crate::ready::ReadyVolume| status::Volume {
             name: volume.name.clone(),
@@ -84,7 +91,7 @@ impl Subject {
             nfs_rdma_port: ready.nfs_rdma_port,
             providers: base.providers.clone(),
         };
-        let shares = shares.iter().map(described).collect();
+        let shares = Mutex::new(shares.iter().map(told).collect());
         let (logged, since) = (Mutex::default(), Instant::now());
         Subject { cores, smb, shares, growths, logged, base, offer, since, state: None }
     }
@@ -102,6 +109,11 @@ impl Subject {
         };
         self.base.config = file.map(shown);
         self
+    }
+
+    /// These shares are served from now on.
+    pub(super) fn replace_shares(&self, shares: &[Described]) {
+        *lock(&self.shares) = shares.iter().map(told).collect();
     }
 
     /// Logs only changes, because some users ask for a status every second.
@@ -125,7 +137,8 @@ impl Subject {
         }
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
-        for (share, described) in &self.shares {
+        let shares = lock(&self.shares).clone();
+        for (share, described) in &shares {
             let opens = share.vfs.opens();
             let opens = opens.open_nodes().into_iter().map(|node| opens.count(node)).sum();
             status.opens += opens;

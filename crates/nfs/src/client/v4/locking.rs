@@ -32,6 +32,9 @@ impl Opened {
 
     async fn try_lock(&self, range: ByteRange, kind: LockKind, on_conflict: OnConflict) -> Result<(), Error> {
         let _alone = self.locks.turn.lock().await;
+        if self.is_closed() {
+            return Err(Error::Status4(Status::BAD_STATEID));
+        }
         self.settle().await?;
         let kind =
             LockType { exclusive: kind == LockKind::Exclusive, waits: on_conflict == OnConflict::Wait };
@@ -73,11 +76,15 @@ impl Opened {
         Op::Lock(Lock { kind, reclaim: false, offset: range.offset, length: range.len, locker })
     }
 
-    /// If a LOCK got no reply, ensures that the server does not carry it out later. If it was the first one, what it may
-    /// have locked is unlocked; a later one is unlocked by its range, or with the whole file.
+    /// If requests got no reply, ensures that the server does not carry them out later. If one was the first LOCK, what
+    /// it may have locked is unlocked; a later one is unlocked by its range, or with the whole file.
     async fn settle(&self) -> Result<(), Error> {
-        let Some((kind, range)) = self.locks.unanswered.get() else { return Ok(()) };
+        if !self.locks.unsettled.get() && self.locks.unanswered.get().is_none() {
+            return Ok(());
+        }
         self.client.settle().await?;
+        self.locks.unsettled.set(false);
+        let Some((kind, range)) = self.locks.unanswered.get() else { return Ok(()) };
         if self.locks.stateid.get().is_some() {
             return Ok(());
         }
@@ -92,25 +99,33 @@ impl Opened {
             }
             // The open has ended, and its locks with it. The next request reopens the file.
             status if is_lost(status) => self.locks.forgotten(),
-            status @ (Status::DELAY | Status::GRACE) => return Err(Error::Status4(status)),
-            // An owner that had this lock would be granted it again.
-            _ => {}
+            // The first LOCK failed for the same reason: an owner that had this lock would be granted it again.
+            Status::DENIED | Status::OPENMODE | Status::INVAL | Status::BAD_RANGE => {}
+            // This proves nothing: the server is busy or faulty, or its owners cannot lock a range twice (LOCK_RANGE, RFC
+            // 8881 18.10.4).
+            status => return Err(Error::Status4(status)),
         }
         self.locks.unanswered.set(None);
         Ok(())
     }
 
     /// The operations that unlock what a first LOCK without a reply may have locked. The same owner gets the same state
-    /// id again, which is then the compound's current state id (RFC 8881 18.10.3, 16.2.3.1.2).
+    /// id again, which is then the compound's current state id (RFC 8881 18.10.3, 16.2.3.1.2). The owner has locked
+    /// nothing else, and some servers unlock only the exact range (18.12.4).
     fn unlocking_first(&self, kind: LockType, range: ByteRange) -> Vec<Op> {
         let lock = self.locking(LockType { waits: false, ..kind }, range);
-        vec![Op::Putfh(self.handle), lock, unlock(Stateid::CURRENT, ByteRange::WHOLE)]
+        vec![Op::Putfh(self.handle), lock, unlock(Stateid::CURRENT, range)]
     }
 
     /// See [`crate::client::File::unlock`].
     pub async fn unlock(&self, range: ByteRange) -> Result<(), Error> {
         range.check()?;
         let _alone = self.locks.turn.lock().await;
+        self.unlock_in_turn(range).await
+    }
+
+    /// Unlocks a range, for a caller that holds `turn`.
+    pub(super) async fn unlock_in_turn(&self, range: ByteRange) -> Result<(), Error> {
         if self.locks.are_lost() {
             return Err(Error::LocksLost);
         }
@@ -118,7 +133,9 @@ impl Opened {
         // Without a state id, the owner has never locked anything.
         let Some(stateid) = self.locks.stateid.get() else { return Ok(()) };
         let ops = || self.unlocking(stateid, range);
+        let outstanding = self.locks.outstanding();
         let mut results = self.client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        outstanding.answered();
         if is_lost(results.status) {
             self.locks.forgotten();
             return if self.locks.are_lost() { Err(Error::LocksLost) } else { Ok(()) };

@@ -123,6 +123,7 @@ impl Mount {
     /// Closes files that are still open, makes the server forget this client, and ends all connections.
     pub async fn end(&self) -> Result<(), Error> {
         let ended = self.client.end().await;
+        self.client.ended.set(true);
         self.client.connections.close();
         ended
     }
@@ -384,7 +385,7 @@ fn names(path: &str) -> Result<Vec<Text>, Error> {
 }
 
 /// Renews the lease before it expires, even on an idle mount (RFC 8881 8.3). Closes abandoned files with locks at once,
-/// because others may wait for these.
+/// because others may wait for these. Stops with the mount's end: also where that failed, nothing dials the server again.
 async fn keep_alive(client: std::rc::Weak<Client>, lease: Duration) {
     let mut failed = false;
     loop {
@@ -395,7 +396,7 @@ async fn keep_alive(client: std::rc::Weak<Client>, lease: Duration) {
             true => rt::sleep(pause).await,
             false => rt::timeout(pause, left_locks).await.unwrap_or_default(),
         }
-        let Some(client) = client.upgrade() else { return };
+        let Some(client) = client.upgrade().filter(|client| !client.ended.get()) else { return };
         let closed = client.close_left_locks().await;
         let kept = client.renew(lease).await.and(closed);
         failed = kept.is_err();

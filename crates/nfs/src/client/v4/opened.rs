@@ -15,7 +15,7 @@ use weft_wire::nfs4::{
 
 use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
-use super::locks::Locks;
+use super::locks::{Locks, Outstanding};
 use super::session::{Client, Closing, Keep};
 use crate::client::patience::Patience;
 use crate::client::rpc::Cargo;
@@ -137,6 +137,10 @@ impl Opened {
         Ok(Status::OK)
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
     pub(super) fn stateid(&self) -> Stateid {
         self.stateid.get()
     }
@@ -163,7 +167,9 @@ impl Opened {
                 used.set(self.stateid.get());
                 vec![Op::Putfh(self.handle), op(self.locks.in_use().unwrap_or(used.get()))]
             };
+            let outstanding = (keep == Keep::Yes).then(|| self.locks.outstanding());
             let mut results = self.client.run(ops, keep, payload, cargo.again()).await?;
+            outstanding.into_iter().for_each(Outstanding::answered);
             if !is_lost(results.status) {
                 results.ok::<()>(opnum::PUTFH)?;
                 return Ok(results);
@@ -248,15 +254,23 @@ impl Opened {
             return Ok(());
         }
         self.client.leave(self.number);
+        let waiting = self.client.unanswered(self.closing_unlocked());
+        let alone = self.locks.turn.lock().await;
+        // A LOCK that had its turn before may have been granted meanwhile; no other is sent.
         let unanswered = self.client.unanswered(self.closing_unlocked());
+        waiting.answered();
         if self.locks.may_be_held() {
-            match self.unlock(ByteRange::WHOLE).await {
-                Ok(()) | Err(Error::LocksLost) => {}
+            match self.unlock_in_turn(ByteRange::WHOLE).await {
+                // The CLOSE shows whether the server accepts that it was not unlocked.
+                Ok(()) | Err(Error::LocksLost | Error::Status4(_)) => {}
                 Err(e) => return Err(e),
             }
         }
+        drop(alone);
         let mut results = self.client.run(|| self.closing(), Keep::Yes, None, Cargo::default()).await?;
-        unanswered.answered();
+        if !stays_open(results.status) {
+            unanswered.answered();
+        }
         // A server that restarted meanwhile has closed it.
         if is_lost(results.status) {
             return Ok(());
@@ -287,6 +301,12 @@ pub(super) fn is_lost(status: Status) -> bool {
             | Status::EXPIRED
             | Status::ADMIN_REVOKED
     )
+}
+
+/// Whether a CLOSE with this status was not carried out, so that the file has to be closed later. A file that the server
+/// does not know is closed.
+pub(super) fn stays_open(status: Status) -> bool {
+    matches!(status, Status::DELAY | Status::LOCKS_HELD)
 }
 
 /// Skips the results of the operations that walk to the file.

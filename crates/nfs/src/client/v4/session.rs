@@ -27,7 +27,7 @@ use weft_wire::xdr::Malformed;
 
 use super::callback;
 use super::compound::{self, Results};
-use super::opened::{Back, Opened};
+use super::opened::{Back, Opened, stays_open};
 use super::slots::{SlotGuard, Slots};
 use crate::client::Error;
 use crate::client::connections::Connections;
@@ -48,7 +48,11 @@ const MAX_KEPT_BYTES: u32 = 4096;
 const MIN_KEPT_BYTES: u32 = 512;
 /// How often a session may be lost while it is created, or during one request.
 const MAX_LOSSES: u32 = 16;
-/// Abandoned files that were not closed; when there are this many, they are closed before the next open.
+/// Attempts to bind connections to a lost session before it is ended: enough for [`MAX_LINES`].
+///
+/// [`MAX_LINES`]: crate::client::MAX_LINES
+const MAX_BINDS: u32 = 6;
+/// Abandoned files that were not closed; when there are this many, some are closed before the next open.
 const MAX_FORGOTTEN: usize = 16;
 
 /// The client's state on a server.
@@ -58,6 +62,9 @@ pub(crate) struct Client {
     owner: ClientOwner,
     /// The client id that the server assigned, and the sequence number of the next CREATE_SESSION.
     known: Cell<Option<(u64, u32)>>,
+    /// Whether the server does not have the state of this client id yet: open files have to be reclaimed, and
+    /// RECLAIM_COMPLETE sent. A caller that gives up meanwhile leaves this to the next one.
+    owes_reclaim: Cell<bool>,
     current: RefCell<Option<Rc<Session>>>,
     /// Held by the task that creates the session; the others wait for it.
     making: Mutex<()>,
@@ -66,15 +73,17 @@ pub(crate) struct Client {
     /// Open files by their owners' numbers, for reclaim.
     files: RefCell<BTreeMap<u64, Weak<Opened>>>,
     next_owner: Cell<u64>,
-    /// Abandoned files, which the server may still have open.
+    /// Abandoned files, which the server may still have open. Those that it refuses to close come first.
     forgotten: RefCell<Vec<Closing>>,
     /// Whether one of them may have locks, for which others wait.
     left_locks: Cell<bool>,
     /// The task that closes these.
     keeper: RefCell<Option<Waker>>,
-    /// Held by the task that closes abandoned files; the others wait for it.
+    /// Held by the task that closes abandoned files.
     closing: Mutex<()>,
     recovered: Cell<u32>,
+    /// Whether the mount has ended: then nothing is done on the server that no caller waits for.
+    pub ended: Cell<bool>,
     /// Largest READ and WRITE in bytes.
     pub sizes: Cell<(usize, usize)>,
 }
@@ -143,6 +152,7 @@ impl Client {
             pool,
             owner,
             known: Cell::new(None),
+            owes_reclaim: Cell::new(false),
             current: RefCell::new(None),
             making: Mutex::default(),
             over: RefCell::default(),
@@ -153,6 +163,7 @@ impl Client {
             keeper: RefCell::default(),
             closing: Mutex::default(),
             recovered: Cell::new(0),
+            ended: Cell::new(false),
             sizes: Cell::new((1, 1)),
         }))
     }
@@ -308,21 +319,36 @@ impl Client {
         }
     }
 
-    /// From now on, the server carries out no request that was abandoned before. A request that undoes one is sent after
-    /// this: in another slot, or on another connection, it could overtake it.
+    /// From now on, the server carries out no request that was abandoned before, in this session or in one that was lost.
+    /// A request that undoes one is sent after this: in another slot, or on another connection, it could overtake it.
+    ///
+    /// This does not cover a request in a slot beyond the server's target, which the server may have retired: it might
+    /// still arrive before that.
     pub(super) async fn settle(&self) -> Result<(), Error> {
-        let patience = Patience::new();
-        let session = self.session(&patience).await?;
-        loop {
-            let taken = self.connections.in_time(&patience, session.slots.take_doubtful()).await?;
-            let Some(mut slot_guard) = taken else { return Ok(()) };
-            if !self.settled(&patience, &session, &slot_guard).await? {
-                self.lose(&session);
+        let patience = &Patience::new();
+        for _ in 0..MAX_LOSSES {
+            let session = self.session(patience).await?;
+            if !self.over.borrow().is_empty() {
+                // No session is being made, which would be on the list until it is usable.
+                let _alone = self.connections.in_time(patience, self.making.lock()).await?;
+                self.end_lost(patience, true).await?;
+            }
+            while let Some(mut slot_guard) =
+                self.connections.in_time(patience, session.slots.take_doubtful()).await?
+            {
+                if !self.settled(patience, &session, &slot_guard).await? {
+                    self.lose(&session);
+                    break;
+                }
+                slot_guard.advance();
+                slot_guard.answered();
+            }
+            // The session may have been lost meanwhile. The server may still carry out its requests until it has ended.
+            if self.over.borrow().is_empty() {
                 return Ok(());
             }
-            slot_guard.advance();
-            slot_guard.answered();
         }
+        Err(Error::Status4(Status::BADSESSION))
     }
 
     /// The session, created if necessary.
@@ -354,14 +380,16 @@ impl Client {
     /// reclaims all open files.
     async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         self.end_lost(patience, false).await?;
-        // A server that restarts during the reclaim has forgotten the files reclaimed so far.
-        let mut reclaim = false;
         for _ in 0..MAX_LOSSES {
             let (client, number) = match self.known.get() {
                 Some(known) => known,
                 None => {
                     let ok = self.exchange_id(patience).await?;
-                    reclaim |= ok.flags & exchange_flag::CONFIRMED_R == 0;
+                    if ok.flags & exchange_flag::CONFIRMED_R == 0 {
+                        self.owes_reclaim.set(true);
+                        // The restart has closed these on the server.
+                        self.forgotten.borrow_mut().clear();
+                    }
                     self.known.set(Some((ok.client, ok.sequence)));
                     (ok.client, ok.sequence)
                 }
@@ -388,7 +416,7 @@ impl Client {
                 fore: made.fore,
                 renewed: Cell::new(rt::now()),
             });
-            if !reclaim || self.reclaim(&session).await? {
+            if !self.owes_reclaim.get() || self.reclaim(&session).await? {
                 self.over.borrow_mut().retain(|lost| *lost != session.id);
                 return Ok(session);
             }
@@ -396,28 +424,38 @@ impl Client {
         Err(Error::Status4(Status::BADSESSION))
     }
 
-    /// Makes the server end unused sessions. Each stays on the list until the server has replied, even if the caller
+    /// Makes the server end unused sessions. Each stays on the list until the server has ended it, even if the caller
     /// gives up meanwhile. Without `insists`, a session that is still in use on the server is left there.
     async fn end_lost(&self, patience: &Patience, insists: bool) -> Result<(), Error> {
-        let mut bound = None;
-        loop {
-            let Some(session) = self.over.borrow().last().copied() else { return Ok(()) };
-            match self.alone(patience, &Op::DestroySession(session)).await?.status {
-                Status::DELAY if !insists => return Ok(()),
-                status @ Status::DELAY if busy(patience, status).await => continue,
-                status @ Status::DELAY => return Err(Error::Status4(status)),
-                // RFC 8881 18.37.3: only a connection bound to the session may do this, and this may be a new one.
-                Status::CONN_NOT_BOUND_TO_SESSION if bound != Some(session) => {
-                    bound = Some(session);
-                    self.bind(patience, session).await?;
-                    continue;
+        let lost = self.over.borrow().clone();
+        for session in lost {
+            let mut binds = 0u32;
+            loop {
+                match self.alone(patience, &Op::DestroySession(session)).await?.status {
+                    // A session that the server does not know has ended already.
+                    Status::OK | Status::BADSESSION | Status::DEADSESSION => {
+                        self.over.borrow_mut().retain(|lost| *lost != session);
+                        break;
+                    }
+                    // RFC 8881 18.37.3: only a connection bound to the session may do this, and this may be a new one.
+                    // Connections take turns, so every attempt binds one more than the last.
+                    Status::CONN_NOT_BOUND_TO_SESSION if binds < MAX_BINDS => {
+                        binds = binds.saturating_add(1);
+                        for _ in 0..binds {
+                            self.bind(patience, session).await?;
+                        }
+                    }
+                    status @ (Status::DELAY | Status::BACK_CHAN_BUSY)
+                        if insists && busy(patience, status).await => {}
+                    status if insists => return Err(Error::Status4(status)),
+                    status => {
+                        tracing::debug!(%status, "an unused session stays on the server for now");
+                        break;
+                    }
                 }
-                // A session that the server does not know has ended already.
-                Status::OK | Status::BADSESSION | Status::DEADSESSION => {}
-                status => tracing::debug!(%status, "an unused session stays on the server"),
             }
-            self.over.borrow_mut().retain(|lost| *lost != session);
         }
+        Ok(())
     }
 
     async fn exchange_id(&self, patience: &Patience) -> Result<ExchangeIdOk, Error> {
@@ -477,11 +515,10 @@ impl Client {
     }
 
     /// Reclaims the open files, sends RECLAIM_COMPLETE, and opens again what could not be reclaimed. Returns false if
-    /// the session was lost meanwhile.
+    /// the session was lost meanwhile. Until this has completed, it is repeated from the start in the next session:
+    /// the same owner is granted the same open again, and a server that restarts meanwhile has forgotten all of them.
     async fn reclaim(&self, session: &Session) -> Result<bool, Error> {
         let files: Vec<_> = self.files.borrow().values().filter_map(Weak::upgrade).collect();
-        // The restart has closed these on the server.
-        self.forgotten.borrow_mut().clear();
         let mut anew = Vec::new();
         for file in files {
             match self.within(session, &file.reclaim(Back::Previous), Keep::Yes).await? {
@@ -509,6 +546,7 @@ impl Client {
             let status = file.taken(results)?;
             file.lost.set((status != Status::OK).then_some(status));
         }
+        self.owes_reclaim.set(false);
         Ok(true)
     }
 
@@ -574,27 +612,44 @@ impl Client {
         Unanswered { client: self, closing: Some(closing) }
     }
 
-    /// Closes abandoned files if there are enough of them, or if `all` is set.
+    /// Closes abandoned files, latest first: all of them, or so many that fewer than [`MAX_FORGOTTEN`] are left, unless
+    /// another task is doing that.
+    ///
+    /// # Errors
+    /// More are left, because the server does not close them. Each was tried once, and the next call tries the others
+    /// first.
     pub async fn close_forgotten(&self, all: bool) -> Result<(), Error> {
-        if !all && self.forgotten.borrow().len() < MAX_FORGOTTEN {
+        let left = || self.forgotten.borrow().len();
+        let is_enough = || left() < if all { 1 } else { MAX_FORGOTTEN };
+        if !all && is_enough() {
             return Ok(());
         }
-        // Whoever returns from here knows that none is being closed: the session may end.
-        let _alone = self.connections.in_time(&Patience::new(), self.closing.lock()).await?;
-        loop {
-            let next = self.forgotten.borrow_mut().pop();
-            let Some(closing) = next else {
-                self.left_locks.set(false);
-                return Ok(());
-            };
+        let _alone = match all {
+            // Whoever returns from here knows that none is being closed: the session may end.
+            true => self.connections.in_time(&Patience::new(), self.closing.lock()).await?,
+            // The task that closes them may be an open that its caller no longer polls.
+            false => match self.closing.try_lock() {
+                Some(alone) => alone,
+                None => return Ok(()),
+            },
+        };
+        let (mut refusals, mut refused) = (0usize, Status::OK);
+        while !is_enough() && left() > refusals {
+            let Some(closing) = self.forgotten.borrow_mut().pop() else { break };
             let unanswered = self.unanswered(closing.clone());
             self.settle().await?;
-            // A file that the server does not know is closed.
-            for ops in closing.unlock.iter().chain([&closing.close]) {
+            if let Some(ops) = &closing.unlock {
                 self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
             }
+            let closed = self.run(|| closing.close.clone(), Keep::Yes, None, Cargo::default()).await?.status;
             unanswered.answered();
+            if stays_open(closed) {
+                (refusals, refused) = (refusals.saturating_add(1), closed);
+                self.forgotten.borrow_mut().insert(0, closing);
+            }
         }
+        self.left_locks.set(self.forgotten.borrow().iter().any(|closing| closing.unlock.is_some()));
+        if is_enough() { Ok(()) } else { Err(Error::Status4(refused)) }
     }
 
     /// Renews the lease if the server has not heard from us for half of `lease`.

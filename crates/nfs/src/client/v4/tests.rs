@@ -1,9 +1,10 @@
 //! The version 4.1 client against our server, with connections that end at every possible reply. Time is virtual.
 
+mod abandoned;
 mod locks;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -22,7 +23,9 @@ use weft_transport::{
     Access, Channel, Error as Failed, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Sending,
     Ticket, Traffic,
 };
-use weft_wire::nfs4::{self, CALLBACK_VERSION, CB_COMPOUND, CB_NULL, CompoundHead, Op, Status, Xdr};
+use weft_wire::nfs4::{
+    self, CALLBACK_VERSION, CB_COMPOUND, CB_NULL, CompoundHead, Op, ReplyHead, Status, Xdr,
+};
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
@@ -146,9 +149,13 @@ impl Channel for End {
                 return Sending::answered(Ok(()));
             }
         }
-        let message = Bytes::from(bytes);
-        if !self.server {
-            self.wire.world.sent.borrow_mut().extend(operations(&message));
+        let mut message = Bytes::from(bytes);
+        match self.server {
+            true => message = self.wire.world.with_refusal(message),
+            false => {
+                self.wire.world.sent.borrow_mut().extend(operations(&message).iter().map(Op::number));
+                message = self.wire.world.until_refused(message);
+            }
         }
         let (_, to) = self.queues();
         to.messages.borrow_mut().push_back(message);
@@ -170,17 +177,25 @@ impl Channel for End {
     }
 }
 
-/// The operations of a request of version 4.1, by their numbers.
-fn operations(request: &Bytes) -> Vec<u32> {
+/// A request of version 4.1.
+fn compound(request: &Bytes) -> Option<(Call, CompoundHead, Vec<Op>)> {
     let mut d = Decoder::new(request.clone());
-    match Call::parse(&mut d) {
-        Ok(call) if (call.program, call.version) == (nfs4::PROGRAM, nfs4::VERSION) => {
-            let head = CompoundHead::parse(&mut d).unwrap();
-            (0..head.count).map(|_| Op::parse(&mut d, head.minor).unwrap().number()).collect()
-        }
-        _ => Vec::new(),
+    let call = Call::parse(&mut d).ok()?;
+    if (call.program, call.version) != (nfs4::PROGRAM, nfs4::VERSION) {
+        return None;
     }
+    let head = CompoundHead::parse(&mut d).unwrap();
+    let ops = (0..head.count).map(|_| Op::parse(&mut d, head.minor).unwrap()).collect();
+    Some((call, head, ops))
 }
+
+/// Its operations.
+fn operations(request: &Bytes) -> Vec<Op> {
+    compound(request).map_or_else(Vec::new, |(_, _, ops)| ops)
+}
+
+/// The status that the server returns for an operation instead of carrying it out.
+type Refuses = Rc<dyn Fn(&Op) -> Option<Status>>;
 
 /// A server that can be restarted, and when its connections end.
 struct World {
@@ -201,6 +216,9 @@ struct World {
     host: Cell<[u8; 4]>,
     /// Another client's action on "f" while this client is away.
     meanwhile: RefCell<Option<Rc<super::Mount>>>,
+    refuses: RefCell<Option<Refuses>>,
+    /// The refused operations of outstanding requests, by xid.
+    refused: RefCell<BTreeMap<u32, (u32, Status)>>,
 }
 
 impl World {
@@ -217,7 +235,44 @@ impl World {
             speaks: Cell::new(usize::MAX),
             host: Cell::new([192, 0, 2, 1]),
             meanwhile: RefCell::default(),
+            refuses: RefCell::default(),
+            refused: RefCell::default(),
         })
+    }
+
+    /// From now on, the server refuses the operations for which `refuses` returns a status.
+    fn refuse(&self, refuses: impl Fn(&Op) -> Option<Status> + 'static) {
+        *self.refuses.borrow_mut() = Some(Rc::new(refuses));
+    }
+
+    /// The server receives a request only up to the operation that it refuses, so that its reply cache stays in step.
+    fn until_refused(&self, request: Bytes) -> Bytes {
+        let Some(refuses) = self.refuses.borrow().clone() else { return request };
+        let Some((call, head, ops)) = compound(&request) else { return request };
+        let refused = ops.iter().enumerate().find_map(|(n, op)| Some((n, op.number(), refuses(op)?)));
+        let Some((n, op, status)) = refused else { return request };
+        self.refused.borrow_mut().insert(call.xid, (op, status));
+        let mut e = Encoder::default();
+        call.emit(&mut e);
+        CompoundHead { count: n as u32, ..head }.emit(&mut e);
+        ops[..n].iter().for_each(|op| op.emit(&mut e));
+        e.into_bytes()
+    }
+
+    /// The reply to such a request ends with the refused operation.
+    fn with_refusal(&self, reply: Bytes) -> Bytes {
+        let mut d = Decoder::new(reply.clone());
+        let Ok((xid, outcome)) = Reply::parse(&mut d) else { return reply };
+        let Some((op, refused)) = self.refused.borrow_mut().remove(&xid) else { return reply };
+        let ReplyHead { status, tag, count } = ReplyHead::parse(&mut d).unwrap();
+        assert_eq!(status, Status::OK, "refused before the operation to refuse");
+        let mut e = Encoder::default();
+        outcome.emit(xid, &mut e);
+        ReplyHead { status: refused, tag, count: count + 1 }.emit(&mut e);
+        e.raw(&d.rest());
+        e.u32(op);
+        e.u32(refused.0);
+        e.into_bytes()
     }
 
     fn in_memory() -> Rc<World> {
@@ -478,6 +533,21 @@ fn a_session_that_is_out_of_step_is_ended_for_the_server_too() {
         mount.end().await.unwrap();
         assert_eq!(client.lost(), 0);
     });
+}
+
+#[test]
+fn a_session_is_ended_over_any_number_of_new_connections() {
+    for connections in [2, 3, 4, 7, 16] {
+        Sim::new(1).run(async {
+            let world = World::in_memory();
+            let mount = world.mount(connections).await;
+            let lost = mount.client.lose_session();
+            world.wires.take().iter().for_each(|wire| wire.cut());
+            mount.null().await.unwrap();
+            let known = mount.client.is_known(lost).await;
+            assert_eq!((mount.client.lost(), known), (0, false), "{connections} connections");
+        });
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use weft_machine::{LogLimit, Time, rt};
 use weft_store::opens::Opens;
 use weft_store::rights::Right;
-use weft_store::vfs::{Kind, NodeId};
+use weft_store::vfs::{Kind, NodeId, Vfs};
 use weft_wire::smb2::create_context::{self, DurableFlags, RequestContext, ResponseContext};
 use weft_wire::smb2::{Dialect, FileId, Guid, NtStatus};
 
@@ -422,11 +422,12 @@ impl Preserved {
         Ok(())
     }
 
-    /// Closes the waiting handles of users for whom `stays` is false.
-    pub(super) fn close_unless(&self, stays: impl Fn(&str) -> bool) {
+    /// Closes the waiting handles for whose user and files `stays` is false.
+    pub(super) fn close_unless(&self, stays: impl Fn(&str, &Vfs) -> bool) {
         let mut kept = lock(&self.0);
-        let owner_stays = |open: &Open| open.durable.get().is_none_or(|durable| stays(&durable.user));
-        let lost = kept.handles.values().filter(|kept| !owner_stays(&kept.open));
+        let open_stays =
+            |open: &Open| open.durable.get().is_none_or(|durable| stays(&durable.user, &open.vfs));
+        let lost = kept.handles.values().filter(|kept| !open_stays(&kept.open));
         let lost: Vec<_> = lost.map(|kept| kept.open.persistent).collect();
         let lost: Vec<_> = lost.into_iter().filter_map(|id| kept.remove(id)).collect();
         drop(kept);

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use weft_store::vfs::Vfs;
+
 use super::durable::Preserved;
 use super::instances::Instances;
 use super::lease::Leases;
@@ -45,8 +47,8 @@ impl Handles {
         self.next.fetch_max(number.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Closes the handles that wait for a client, except those of users for whom `stays` is true.
-    pub(in crate::server) fn close_waiting_unless(&self, stays: impl Fn(&str) -> bool) {
+    /// Closes the handles that wait for a client, except those for whose user and files `stays` is true.
+    pub(in crate::server) fn close_waiting_unless(&self, stays: impl Fn(&str, &Vfs) -> bool) {
         self.preserved.close_unless(stays);
     }
 

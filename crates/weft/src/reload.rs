@@ -1,0 +1,55 @@
+//! `weft reload`: lets running servers read their configuration again.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use crate::Failure;
+use crate::admin::{self, Reloaded, Request};
+use crate::args::Reload;
+use crate::config;
+use crate::state_of_command::state_of_command;
+use crate::status;
+
+/// Runs the command.
+pub(crate) fn run(args: Reload) -> Result<ExitCode, Failure> {
+    let state = state_of_command(args.state_dir.as_deref())?;
+    let mut reports = Vec::new();
+    for server in status::chosen(&state, args.pid)? {
+        let answer = server.ask(&Request::Reload { file: None });
+        let answer = answer.map_err(|e| format!("the server with process number {}: {e}", server.pid))?;
+        let report: Reloaded = serde_json::from_value(answer)?;
+        if args.json {
+            reports.push(json!({"pid": server.pid, "reloaded": report}));
+        } else {
+            say!("server {}: {report}", server.pid)?;
+        }
+    }
+    if args.json {
+        serde_json::to_writer_pretty(&mut crate::out::Stdout, &reports)?;
+        say!()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lets the running servers that use this configuration file read it again.
+pub(crate) fn servers_of(file: &Path, state: Option<&Path>) -> Result<(), Failure> {
+    let of_file = config::read(file)?.state_dir;
+    let named = state.map(Path::to_owned).or(of_file);
+    // Without any state directory no server of the file has a socket.
+    let Ok(state) = state_of_command(named.as_deref()) else { return Ok(()) };
+    for server in admin::servers(&state)? {
+        let pid = server.pid;
+        let answer = server.ask(&Request::Reload { file: Some(std::path::absolute(file)?) });
+        let answer = answer.map_err(|e| {
+            format!(
+                "the file is changed, but the server with process number {pid} has not taken it over: {e}"
+            )
+        })?;
+        if let Some(report) = serde_json::from_value::<Option<Reloaded>>(answer)? {
+            say!("server {pid}: {report}")?;
+        }
+    }
+    Ok(())
+}

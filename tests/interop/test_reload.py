@@ -1,0 +1,220 @@
+"""A server reads its configuration again while clients work: `weft reload`, SIGHUP, `weft share`. smbclient and Weft's
+own clients keep their sessions; RELOADS sets how often the load test reloads."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import weft
+
+RELOADS = int(os.environ.get("RELOADS", "20"))
+FILE = """
+[listeners]
+smb_port = 0
+smb_direct_port = 0
+nfs_port = 0
+mountd_port = 0
+
+[nfs]
+root_squash = false
+
+[shares.stay]
+path = "stay"
+nfs.secure = false
+
+[shares.go]
+path = "go"
+nfs.secure = false
+"""
+
+
+class Reload(unittest.TestCase):
+    def setUp(self):
+        work = tempfile.TemporaryDirectory(prefix="weft-reload-")
+        self.addCleanup(work.cleanup)
+        self.work = pathlib.Path(work.name)
+        self.state = self.work / "state"
+        for folder in ["stay", "go", "new"]:
+            (self.work / folder).mkdir()
+            (self.work / folder / f"in-{folder}").write_text(f"of {folder}")
+        self.file = self.work / "weft.toml"
+        self.file.write_text(FILE)
+        for user in ["alice", "bob"]:
+            self.weft("user", "add", user, password=f"of-{user}")
+
+    def weft(self, *arguments, check=True, password=""):
+        return weft.run(weft.WEFT, *arguments, "--state-dir", self.state, check=check, password=password)
+
+    @contextlib.contextmanager
+    def serving(self):
+        command = [weft.WEFT, "serve", "--config", self.file, "--state-dir", self.state, "--json"]
+        # Without a terminal, SIGHUP means a reload.
+        with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing):
+            server = weft.Process(command, self.work / "weft.log")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+    def line(self, server, user, share):
+        return ["smbclient", "-p", str(server.ready["smb_port"]), f"//127.0.0.1/{share}", "-U", f"{user}%of-{user}"]
+
+    def smbclient(self, server, user, share, commands="ls"):
+        done = subprocess.run([*self.line(server, user, share), "-c", commands], capture_output=True, text=True,
+                              timeout=60, cwd=self.work, stdin=subprocess.DEVNULL)
+        return done.stdout + done.stderr
+
+    def session(self, server, user, share):
+        """A session that is open; its `communicate` runs commands and ends it."""
+        before = self.connected(user, share)
+        client = subprocess.Popen(self.line(server, user, share), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, cwd=self.work)
+        self.addCleanup(client.stdout.close)
+        until = time.monotonic() + 30
+        while self.connected(user, share) == before:
+            self.assertLess(time.monotonic(), until, server.log_text())
+            time.sleep(0.02)
+        return client
+
+    def connected(self, user, share):
+        """The number of sessions of this user that are connected to this share."""
+        [server] = json.loads(self.weft("status", "--json").stdout)["servers"]
+        sessions = [session for connection in server["connections"] for session in connection["sessions"]]
+        return sum(session["user"] == user and share in session["shares"] for session in sessions)
+
+    def report(self):
+        [server] = json.loads(self.weft("reload", "--json").stdout)
+        return server["reloaded"]
+
+    def test_shares_come_change_and_go_and_other_sessions_live_on(self):
+        with self.serving() as server:
+            nfs = f"nfs://127.0.0.1:{server.ready['nfs_port']}"
+            stays, goes = self.session(server, "alice", "stay"), self.session(server, "alice", "go")
+            text = FILE.split("[shares.go]")[0] + f'[shares.new]\npath = "{self.work}/new"\nread = ["bob"]\n'
+            self.file.write_text(text)
+            report = self.report()
+            self.assertEqual((report["added"], report["removed"], report["restart"]), (["new"], ["go"], []))
+            self.assertIn("in-new", self.smbclient(server, "bob", "new"))
+            self.assertIn("NT_STATUS_ACCESS_DENIED", self.smbclient(server, "alice", "new"))
+            self.assertIn("NT_STATUS_BAD_NETWORK_NAME", self.smbclient(server, "alice", "go"))
+            self.assertIn("in-stay", stays.communicate("ls\n", timeout=60)[0])
+            self.assertIn("NT_STATUS_NETWORK_NAME_DELETED", goes.communicate("ls\n", timeout=60)[0])
+            self.assertEqual(weft.run(weft.WEFT, "ls", nfs).stdout.split(), ["/stay"])
+            status = json.loads(self.weft("status", "--json").stdout)["servers"][0]
+            self.assertEqual([share["name"] for share in status["shares"]], ["stay", "new"])
+
+            writes = self.session(server, "alice", "stay")
+            self.file.write_text(text.replace('path = "stay"', 'path = "stay"\nread_only = true'))
+            self.assertEqual(self.report()["changed"], ["stay"])
+            self.assertIn("NT_STATUS_NETWORK_NAME_DELETED", writes.communicate("ls\n", timeout=60)[0])
+            refused = self.smbclient(server, "alice", "stay", "mkdir folder")
+            self.assertIn("NT_STATUS_MEDIA_WRITE_PROTECTED", refused)
+
+    def test_a_wrong_file_changes_nothing_and_what_needs_a_restart_is_named(self):
+        with self.serving() as server:
+            stays = self.session(server, "alice", "go")
+            for wrong, says in [
+                (FILE + "[shares.bad]\n", "shares.bad: the share has no files"),
+                (FILE.replace('path = "go"', 'path = "missing"'), "no such folder"),
+                ("[shares.x]\nram = 3\n", "shares.x.ram"),
+            ]:
+                self.file.write_text(wrong)
+                refused = self.weft("reload", check=False)
+                self.assertEqual(refused.returncode, 1)
+                self.assertIn(says, refused.stderr)
+            self.assertIn("in-go", stays.communicate("ls\n", timeout=60)[0])
+            self.file.write_text(FILE.replace("smb_port = 0", "smb_port = 4499") + "[limits]\ncores = 1\n")
+            self.assertEqual(self.report()["restart"], ["limits.cores", "listeners.smb_port"])
+            self.assertEqual(self.report()["restart"], ["limits.cores", "listeners.smb_port"], "until the restart")
+            self.assertIn("in-go", self.smbclient(server, "alice", "go"))
+
+    def test_a_hang_up_and_changes_of_the_file_are_taken_over(self):
+        with self.serving() as server:
+            self.file.write_text(FILE + f'[shares.new]\npath = "{self.work}/new"\n')
+            os.kill(server.process.pid, signal.SIGHUP)
+            until = time.monotonic() + 30
+            while "new shares: new" not in server.log_text():
+                self.assertLess(time.monotonic(), until, server.log_text())
+                time.sleep(0.02)
+            self.assertIn("in-new", self.smbclient(server, "alice", "new"))
+            done = self.weft("share", "--config", self.file, "remove", "new")
+            self.assertIn("shares that are gone: new", done.stdout)
+            done = self.weft("share", "--config", self.file, "add", "again", self.work / "new", "--write", "bob")
+            self.assertIn("new shares: again", done.stdout)
+            self.assertIn("in-new", self.smbclient(server, "bob", "again"))
+            listed = json.loads(self.weft("share", "--config", self.file, "list", "--json").stdout)
+            self.assertEqual([share["name"] for share in listed], ["stay", "go", "again"])
+            self.assertEqual(listed[2]["write"], ["bob"])
+
+    def test_reloads_disturb_no_load_and_leak_nothing(self):
+        """Verified copies over SMB and NFS, and one session, while shares and users come and go."""
+        source = self.work / "source"
+        weft.random_file(source, 4 << 20)
+        with self.serving() as server:
+            ready, stop, copies = server.ready, threading.Event(), {"smb": 0, "nfs": 0}
+            urls = {
+                "smb": f"smb://alice@127.0.0.1:{ready['smb_port']}/stay/by-smb",
+                "nfs": f"nfs://127.0.0.1:{ready['nfs_port']}/stay/by-nfs?vers=4.1",
+            }
+            failures = []
+
+            def copy(kind):
+                while not stop.is_set():
+                    done = weft.run(weft.WEFT, "cp", "--quiet", source, urls[kind], check=False,
+                                    password="of-alice")
+                    if done.returncode != 0:
+                        failures.append((kind, done.stderr))
+                        return
+                    copies[kind] += 1
+
+            def descriptors():
+                return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+            def memory():
+                status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+                return int(status.split("VmRSS:")[1].split()[0])
+
+            stays = self.session(server, "alice", "stay")
+            threads = [threading.Thread(target=copy, args=(kind,)) for kind in urls]
+            for thread in threads:
+                thread.start()
+            try:
+                figures = []
+                for n in range(RELOADS):
+                    (self.work / "new" / str(n)).mkdir()
+                    text = FILE if n % 2 else FILE.split("[shares.go]")[0] + f'[shares.n{n}]\npath = "new/{n}"\nread = ["bob"]\n'
+                    self.file.write_text(text)
+                    if n % 4 == 0:
+                        self.weft("user", "remove", "bob")
+                    elif n % 4 == 1:
+                        self.weft("user", "add", "bob", password="of-bob")
+                    self.assertEqual(self.report()["restart"], [])
+                    if n % 4 == 1:
+                        self.assertIn("in-go", self.smbclient(server, "bob", "go"))
+                    figures.append((descriptors(), memory()))
+            finally:
+                stop.set()
+                for thread in threads:
+                    thread.join()
+            self.assertEqual(failures, [])
+            self.assertTrue(all(copies.values()), copies)
+            self.assertIn("in-stay", stays.communicate("ls\n", timeout=60)[0])
+            for kind in urls:
+                self.assertTrue(weft.same(source, self.work / "stay" / f"by-{kind}"))
+            self.assertNotIn("another Weft", server.log_text())
+            half = len(figures) // 2
+            first, last = max(fds for fds, _ in figures[:half]), min(fds for fds, _ in figures[half:])
+            self.assertLessEqual(last, first, figures)
+            if RELOADS >= 100:
+                print(f"{RELOADS} reloads, {copies} copies, descriptors and KiB: {figures[10]} to {figures[-1]}")
+
+
+if __name__ == "__main__":
+    unittest.main()
