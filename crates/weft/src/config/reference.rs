@@ -179,6 +179,8 @@ impl Row {
         let from_file = sources.file().zip(sources.position(&path));
         let is_default = || value == self.value_by_default();
         let typed = || match flag {
+            // One option sets several keys, and names only some of them.
+            Some(_) if self.options == ["--export"] && !sources.is_overridden(&path) => None,
             Some(flag) => Some(flag).filter(|flag| sources.is_typed(flag)),
             None => self.options.iter().copied().find(|option| sources.is_typed(option)),
         };

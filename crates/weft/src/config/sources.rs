@@ -52,6 +52,8 @@ pub(crate) struct Sources {
     positions: BTreeMap<String, Position>,
     /// The options that were typed in addition to the file, with and without the name of the share.
     typed: BTreeSet<String>,
+    /// The keys that an option has set in addition to the file.
+    overridden: BTreeSet<String>,
     /// The options whose values are those of environment variables, with the variables.
     variables: BTreeMap<&'static str, &'static str>,
 }
@@ -84,6 +86,7 @@ impl Sources {
         }
         self.typed.insert(option.to_owned());
         for path in paths {
+            self.overridden.insert(path.to_owned());
             let within = format!("{path}.");
             self.positions.retain(|known, _| known != path && !known.starts_with(&within));
         }
@@ -107,6 +110,11 @@ impl Sources {
     /// Whether this option was typed.
     pub(super) fn is_typed(&self, option: &str) -> bool {
         self.typed.contains(option)
+    }
+
+    /// Whether an option has set this key in addition to the file.
+    pub(super) fn is_overridden(&self, path: &str) -> bool {
+        self.overridden.contains(path)
     }
 
     /// Where the user has written this key, or would write it.

@@ -467,6 +467,16 @@ mod tests {
         assert!(export.asynchronous && export.ports == Some(weft_store::rules::Ports::Any));
         let ports = before.ports;
         assert_eq!(weft_store::rules::Export { asynchronous: false, ports, ..export }, before);
+        let shown = crate::config::reference::effective(&typed);
+        for (rule, origin) in [
+            ("async", "--export a"),
+            ("secure", "--export a"),
+            ("anonuid", "default"),
+            ("net", "weft.toml:8:1"),
+        ] {
+            let found = shown.iter().find(|one| one.key == format!("shares.a.nfs.{rule}")).unwrap();
+            assert!(found.origin.ends_with(origin), "{rule}: {}", found.origin);
+        }
         // A rule that stays is still one of the file.
         let said = typed.check().err().unwrap().to_string();
         assert!(said.contains("weft.toml:9:1: shares.a.nfs.xprtsec needs a certificate"), "{said}");
