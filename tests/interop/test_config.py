@@ -212,6 +212,8 @@ class Configured(unittest.TestCase):
         self.assertIn("no errors", done.stdout)
         with self.serving() as server:
             self.assertIn(says, server.log_text())
+        command = ["share", "add", "open", self.work / "one" / "secret", "--config", self.path]
+        self.assertIn("whose encrypt share open does not have", weft.run(weft.WEFT, *command).stderr)
         # What may not be reached at all: the state directory, and the file itself.
         done = self.refused("--state-dir", self.work / "one" / "state")
         self.assertRegex(done.stderr, r"--state-dir: .* the folder of share projects, whose clients can reach it")

@@ -117,7 +117,8 @@ impl Edit {
         Ok(())
     }
 
-    /// Replaces the file; before that, checks what it will contain. `may_be_empty`: serving nothing is no error.
+    /// Replaces the file; before that, checks what it will contain, and warns about shares that bypass each other's
+    /// rules. `may_be_empty`: serving nothing is no error.
     pub(crate) fn save(self, may_be_empty: bool) -> Result<PathBuf, EditError> {
         let text = self.document.to_string();
         let config = file::parse(&self.path, &text)?;
@@ -128,6 +129,9 @@ impl Edit {
         match error {
             Some(error) => Err(error.into()),
             None => {
+                for warning in config.warnings() {
+                    tracing::warn!("{warning}");
+                }
                 let folder = folder_of(&self.path);
                 let made = if self.is_new { std::fs::create_dir_all(folder) } else { Ok(()) };
                 match made.and_then(|()| replace(&self.path, folder, text.as_bytes(), self.is_new)) {
