@@ -29,6 +29,7 @@ pub use self::mapped::{MappedRange, Piece};
 pub use self::memory::InMemory;
 use self::memory::Memory;
 pub use self::mounts::{Mount, readings as mount_readings, remote_below};
+pub use self::space::DataRanges;
 use self::system::{Descriptor, FileSystem};
 use self::warm::Warm;
 use crate::buf::Window;

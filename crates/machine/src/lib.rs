@@ -23,7 +23,7 @@ pub mod sim;
 pub use budget::{Budget, Charge};
 pub use buf::{Buf, Pool, Window};
 pub use clock::Time;
-pub use file::{File, FileRange, InMemory, MappedRange, Piece};
+pub use file::{DataRanges, File, FileRange, InMemory, MappedRange, Piece};
 pub use log::LogLimit;
 pub use net::{Listener, Peer, Source, Stream};
 pub use payload::{Payload, PayloadSource, RemotePayload};

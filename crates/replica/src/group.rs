@@ -15,9 +15,9 @@
 //! or could not be reached.
 
 mod end;
+mod life;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join_all};
@@ -25,13 +25,15 @@ use weft_machine::rt;
 use weft_wire::repl::control::{Era, Refusal, Request, Response};
 
 pub use self::end::Settled;
+use self::life::Core;
 use crate::destination::{self, Destination, Force};
 use crate::error::Error;
 use crate::front::Front;
 use crate::journal::{self, Side};
+use crate::owner::Owner;
 pub use crate::partner::Partner;
 use crate::rescue;
-use crate::signal::{Gate, Signal};
+use crate::signal::Gate;
 use crate::source::{self, First, PeerConfig, Source};
 use crate::state::State as Remembered;
 use crate::status::{Phase, Role, Status};
@@ -163,64 +165,46 @@ fn host_of(partner: &str) -> &str {
     partner.rsplit_once(':').map_or(partner, |(host, _)| host)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The value is only ever replaced as a whole, so a panic leaves no half of it.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Group {
     /// Its name here.
     name: String,
     fronts: Vec<Arc<Front>>,
-    state: Mutex<State>,
-    /// The source that runs, though its fronts may not be open yet.
-    running: Mutex<Option<Arc<Source>>>,
-    changed: Signal,
+    owner: Owner<Core>,
     /// Held by changes to the list of destinations and by the opening of a source, which compares the journal with the
     /// host's list.
     destinations: Gate,
-    /// It ends for good, or with the process.
-    ending: AtomicBool,
-    /// The task has ended.
-    ended: AtomicBool,
-    /// [`Group::end`] has reached [`Settled`].
-    is_settled: AtomicBool,
-    /// [`Group::end`] decides what its fronts lead to: the task leaves them as they are.
-    holds_fronts: AtomicBool,
 }
 
 impl Group {
     /// A group whose volumes have these closed fronts.
     pub fn new(name: &str, fronts: Vec<Arc<Front>>) -> Group {
-        Group {
-            name: name.to_owned(),
-            fronts,
-            state: Mutex::new(State::Starting),
-            running: Mutex::default(),
-            changed: Signal::default(),
-            destinations: Gate::default(),
-            ending: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-            is_settled: AtomicBool::new(false),
-            holds_fronts: AtomicBool::new(false),
-        }
+        Group { name: name.to_owned(), fronts, owner: Owner::new(Core::new()), destinations: Gate::default() }
     }
 
     /// Its current state.
     pub fn state(&self) -> State {
-        lock(&self.state).clone()
+        self.owner.read().state().clone()
     }
 
-    fn set(&self, host: &dyn Host, state: State) {
-        *lock(&self.state) = state.clone();
+    /// Applies an event that changes the role. The host hears of it before those who wait for it.
+    fn enter<R>(&self, host: &dyn Host, event: impl FnOnce(&mut Core) -> R) -> R {
+        let ((result, state), effects) = self.owner.apply(|core| {
+            let result = event(core);
+            (result, core.state().clone())
+        });
         host.became(&state);
-        self.changed.notify();
+        self.owner.tell(effects);
+        result
     }
 
     fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Acquire)
+        self.owner.read().is_ending()
+    }
+
+    fn running(&self) -> Option<Arc<Source>> {
+        self.owner.read().running().cloned()
     }
 
     /// The status of the engine, if it runs: a source runs before its fronts are open, while its log is replayed.
@@ -229,13 +213,13 @@ impl Group {
             State::Source(source) => Some(source.status()),
             State::Destination(destination) => Some(destination.status()),
             State::Stopped(stopped) => stopped.source.as_ref().map(|source| source.status()),
-            State::Starting => lock(&self.running).as_ref().map(|source| source.status()),
+            State::Starting => self.running().map(|source| source.status()),
         }
     }
 
     /// Waits until its state satisfies the condition.
     pub async fn until(&self, is: impl Fn(&State) -> bool) {
-        self.changed.until(|| is(&self.state()).then_some(())).await;
+        self.owner.until(|| is(&self.state()).then_some(())).await;
     }
 
     /// Waits until its state satisfies the condition, for at most [`SETTLES_WITHIN`]. The error says why it is stopped
@@ -250,20 +234,19 @@ impl Group {
             let (name, limit) = (&self.name, SETTLES_WITHIN.as_secs());
             Err(format!("{name} is not open after {limit} s: `weft replica status` says how it is"))
         };
-        rt::timeout(SETTLES_WITHIN, self.changed.until(look)).await.unwrap_or_else(|_| late())
+        rt::timeout(SETTLES_WITHIN, self.owner.until(look)).await.unwrap_or_else(|_| late())
     }
 
     /// Runs the group in the role of its journal until it ends. Its fronts are closed before and afterwards.
     pub async fn govern(&self, host: &dyn Host) {
         let mut former: Option<Arc<Source>> = None;
         while !self.is_ending() {
-            if let Some(source) = former.take() {
+            let ran = self.enter(host, Core::starts);
+            if let Some(source) = ran.or_else(|| former.take()) {
                 // Commands may still hold it.
                 source.retire().await;
             }
-            let lived = self.live(host).await;
-            former = lock(&self.running).take();
-            let Err(stopped) = lived else { continue };
+            let Err(stopped) = self.live(host).await else { continue };
             if self.is_ending() {
                 break;
             }
@@ -274,10 +257,11 @@ impl Group {
                 None => Behind::Stopped,
             });
             let full = stopped.cause == Cause::Full;
-            self.set(host, State::Stopped(Arc::new(stopped)));
-            let told = self.changed.until(|| {
-                let stopped = matches!(self.state(), State::Stopped(_));
-                (!stopped || self.is_ending()).then_some(())
+            former = self.enter(host, |core| core.stops(Arc::new(stopped)));
+            let told = self.owner.until(|| {
+                let core = self.owner.read();
+                let is_stopped = matches!(core.state(), State::Stopped(_));
+                (!is_stopped || core.is_closed()).then_some(())
             });
             match full {
                 false => told.await,
@@ -285,19 +269,18 @@ impl Group {
                 true => rt::timeout(FULL_RETRY, told).await.unwrap_or_default(),
             }
         }
-        self.ended.store(true, Ordering::Release);
-        self.changed.notify();
+        self.owner.handle(Core::has_come_to_its_end);
     }
 
-    /// Opens a stopped group again, as its journal says.
-    pub fn again(&self, host: &dyn Host) {
-        self.set(host, State::Starting);
+    /// Opens a stopped group again, as its journal says. Any other group stays as it is.
+    pub fn again(&self) {
+        self.owner.handle(Core::is_asked_to_start);
     }
 
     /// Closes the fronts, unless [`Group::end`] holds them.
     async fn close_fronts(&self, why: &str) {
         for front in &self.fronts {
-            if self.holds_fronts.load(Ordering::Acquire) {
+            if self.owner.read().holds_fronts() {
                 return;
             }
             front.close(why).await;
@@ -331,7 +314,6 @@ impl Group {
 
     /// Runs the group in one role. `Ok`: the journal has to be read again.
     async fn live(&self, host: &dyn Host) -> Result<(), Stopped> {
-        self.set(host, State::Starting);
         let turn = self.destinations.enter().await;
         let side = host.side().await?;
         let state = match journal::mend(&side).await {
@@ -370,7 +352,7 @@ impl Group {
         let opened = Destination::open(side, config).await;
         let destination = opened.map_err(|e| self.stopped(&e, e.to_string()))?;
         host.lead(Behind::Destination(destination.clone()));
-        self.set(host, State::Destination(destination.clone()));
+        self.enter(host, |core| core.copies(destination.clone()));
         tracing::info!("group {}: destination of {source}", self.name);
         destination.run().await;
         destination.retire().await;
@@ -399,7 +381,7 @@ impl Group {
         let config = source::Config { group: self.name.clone(), ..host.source() };
         let opened = Source::open_unreplayed(side.clone(), config).await;
         let source = opened.map_err(|e| self.cannot_open(&e))?;
-        *lock(&self.running) = Some(source.clone());
+        self.owner.handle(|core| core.runs(source.clone()));
         host.lead(Behind::Source(source.clone()));
         if let Err(e) = self.send_to_partners(host, &source, state).await {
             // End the loops that run already.
@@ -456,7 +438,7 @@ impl Group {
                 front.open(source.block(member)).await;
             }
             // From this state on users may use the volumes.
-            self.set(host, State::Source(source.clone()));
+            self.enter(host, Core::serves);
             tracing::info!("group {}: source, epoch {}", self.name, source.status().epoch);
         } else if source.halted().is_none() {
             // The end may have looked for a source before this one ran.
@@ -802,13 +784,11 @@ impl Group {
             true => matches!(state, State::Source(_)),
             false => matches!(state, State::Destination(_)),
         };
-        if matches!(self.state(), State::Stopped(_)) {
-            self.again(host);
-        }
+        self.again();
         match self.settled(settled).await {
             // It had read its journal just before that was written.
             Err(_) if matches!(self.state(), State::Stopped(stopped) if stopped.cause == Cause::Split) => {
-                self.again(host);
+                self.again();
                 self.settled(settled).await
             }
             done => done,
@@ -817,17 +797,17 @@ impl Group {
 
     /// Whether [`Group::govern`] has ended.
     pub fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.owner.read().has_ended()
     }
 
     /// Whether [`Group::end`] has settled its volumes: from then on its records are removed, and none is written.
     pub fn is_settled(&self) -> bool {
-        self.is_settled.load(Ordering::Acquire)
+        self.owner.read().is_settled()
     }
 
     /// Ends the task, with everything durable.
     pub async fn close(&self) {
-        self.ending.store(true, Ordering::Release);
+        self.owner.handle(Core::ends);
         // A write may wait for an unreachable destination indefinitely: it is refused when its source ends.
         let _is_idle = self.hold_fronts("the server ends").await;
         if let Err(e) = self.finish().await {
@@ -836,9 +816,12 @@ impl Group {
     }
 
     async fn finish(&self) -> Result<(), Error> {
-        self.ending.store(true, Ordering::Release);
-        let running = lock(&self.running).clone();
-        let closed = match (self.state(), running) {
+        self.owner.handle(Core::ends);
+        let (state, running) = {
+            let core = self.owner.read();
+            (core.state().clone(), core.running().cloned())
+        };
+        let closed = match (state, running) {
             (_, Some(source)) => source.close().await,
             (State::Stopped(stopped), None) => match &stopped.source {
                 Some(source) => source.close().await,
@@ -847,9 +830,17 @@ impl Group {
             (State::Destination(destination), None) => destination.close().await,
             _ => Ok(()),
         };
-        self.changed.notify();
-        let ended = self.changed.until(|| self.ended.load(Ordering::Acquire).then_some(()));
+        self.owner.handle(Core::closes);
+        let ended = self.owner.until(|| self.has_ended().then_some(()));
         let _in_time = rt::timeout(LINKS_END_WITHIN, ended).await;
         closed
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+impl Group {
+    /// Breaks an invariant.
+    pub(crate) fn break_down(&self, source: Arc<Source>) {
+        self.owner.handle(|core| core.break_down(source));
     }
 }

@@ -1,15 +1,26 @@
-//! The one place where the state in memory of a side changes: an event is applied, and what follows from it is derived
-//! from what has changed.
+//! The one place where the state in memory of a side or a group changes: an event is applied, and what follows from it is
+//! derived from what has changed.
 //!
 //! [`Owner::read`] gives a view that cannot change anything, so each change goes through [`Owner::handle`]. That applies
 //! one event under the lock, has the core name those whose wait is over ([`Owned::settle`]), and checks the invariants.
-//! Whoever writes an event names nobody to be woken, and so forgets nobody.
+//! An event therefore names nobody to be woken, and forgets nobody. Waits for a sequence are kept in the core; a
+//! condition that few tasks wait for is checked whenever the outline changes ([`Owner::until`]).
+//!
+//! Debug builds check the invariants after each event. If one is broken, the panic leaves the lock first: what the event
+//! returns may be a guard, whose drop is another event. Then every wait ends, and whoever looks at the core from then on
+//! panics with the words of the first panic. A task that panics alone would leave the others waiting for it forever.
 
+#[cfg(debug_assertions)]
+use std::any::Any;
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+#[cfg(debug_assertions)]
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
-/// The state in memory of a side.
+use crate::signal::Signal;
+
+/// The state in memory of a side or a group.
 pub(crate) trait Owned {
     /// Everything that something waits for by no number: few tasks, for what changes rarely.
     type Outline: PartialEq;
@@ -20,14 +31,24 @@ pub(crate) trait Owned {
     /// Whom to wake after an event. `is_news`: it has changed the outline.
     fn settle(&mut self, is_news: bool) -> Wakes;
 
-    /// What has to be so after each event.
+    /// Ends every wait that the core keeps, because an invariant is broken.
+    #[cfg(debug_assertions)]
+    fn everyone(&mut self) -> Wakes;
+
+    /// Asserts what holds after each event.
     #[cfg(debug_assertions)]
     fn check(&self);
 }
 
-/// Owns the core of a side.
+/// Owns the core of a side or a group.
 #[derive(Debug)]
-pub(crate) struct Owner<C>(Mutex<C>);
+pub(crate) struct Owner<C> {
+    core: Mutex<C>,
+    /// The outline has changed.
+    changed: Signal,
+    /// The words of the panic of an event, or of the check after it; never set in release builds.
+    broken: OnceLock<String>,
+}
 
 /// The core at one moment, to look at. Nothing changes as long as it lives, so it does not live across a wait.
 pub(crate) struct View<'a, C>(MutexGuard<'a, C>);
@@ -40,12 +61,12 @@ impl<C> Deref for View<'_, C> {
     }
 }
 
-/// What follows from an event.
+/// What follows from an event: see [`Owner::tell`].
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Effects<O> {
     /// Tasks that go on.
-    pub wakes: Wakes,
+    wakes: Wakes,
     /// The outline before the event,
     pub before: O,
     /// and after it.
@@ -54,28 +75,121 @@ pub(crate) struct Effects<O> {
 
 impl<C: Owned> Owner<C> {
     pub fn new(core: C) -> Owner<C> {
-        Owner(Mutex::new(core))
+        Owner { core: Mutex::new(core), changed: Signal::default(), broken: OnceLock::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, C> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        #[cfg(test)]
+        crate::tests::locked();
+        // A panic of somebody who only looks at the core leaves no half of a change.
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        if cfg!(debug_assertions)
+            && let Some(why) = self.broken.get()
+            && !std::thread::panicking()
+        {
+            drop(core);
+            panic!("the state in memory is broken: {why}");
+        }
+        core
     }
 
+    /// A view of the core.
+    ///
+    /// # Panics
+    /// In debug builds, after an invariant was broken.
     pub fn read(&self) -> View<'_, C> {
         View(self.lock())
     }
 
-    /// Applies one event. It neither waits nor calls back.
-    pub fn handle<R>(&self, event: impl FnOnce(&mut C) -> R) -> (R, Effects<C::Outline>) {
-        let mut core = self.lock();
-        let before = core.outline();
-        let result = event(&mut core);
-        let after = core.outline();
-        let wakes = core.settle(before != after);
-        #[cfg(debug_assertions)]
-        core.check();
-        (result, Effects { wakes, before, after })
+    /// Whether an invariant was broken. Only debug builds find out. What is dropped then applies no event: a panic of a
+    /// drop may end the process.
+    pub fn is_broken(&self) -> bool {
+        self.broken.get().is_some()
     }
+
+    /// Applies one event, and wakes those whom it concerns. The event neither waits nor calls back, and the caller must
+    /// not hold a view.
+    ///
+    /// # Panics
+    /// In debug builds, if the event breaks an invariant, or an earlier one did.
+    pub fn handle<R>(&self, event: impl FnOnce(&mut C) -> R) -> R {
+        let (result, effects) = self.apply(event);
+        self.tell(effects);
+        result
+    }
+
+    /// Applies one event, as [`Owner::handle`] does, and leaves the rest to [`Owner::tell`].
+    pub fn apply<R>(&self, event: impl FnOnce(&mut C) -> R) -> (R, Effects<C::Outline>) {
+        self.step(self.lock(), event)
+    }
+
+    #[cfg(not(debug_assertions))]
+    fn step<R>(
+        &self,
+        mut core: MutexGuard<'_, C>,
+        event: impl FnOnce(&mut C) -> R,
+    ) -> (R, Effects<C::Outline>) {
+        step(&mut *core, event)
+    }
+
+    /// The same, and checks the invariants.
+    #[cfg(debug_assertions)]
+    fn step<R>(
+        &self,
+        mut core: MutexGuard<'_, C>,
+        event: impl FnOnce(&mut C) -> R,
+    ) -> (R, Effects<C::Outline>) {
+        let mut result = None;
+        let applied = catch_unwind(AssertUnwindSafe(|| {
+            let (returned, effects) = step(&mut *core, event);
+            result = Some(returned);
+            // While something else unwinds, a second panic would only hide the first one.
+            if !std::thread::panicking() {
+                core.check();
+            }
+            effects
+        }));
+        match (applied, result) {
+            (Ok(effects), Some(result)) => (result, effects),
+            (Ok(_), None) => unreachable!("an event that was applied has a result"),
+            (Err(panic), result) => self.fail(core, result, panic),
+        }
+    }
+
+    /// Ends every wait, and passes the panic on.
+    #[cfg(debug_assertions)]
+    fn fail<R>(&self, mut core: MutexGuard<'_, C>, result: R, panic: Box<dyn Any + Send>) -> ! {
+        let why = panic.downcast_ref::<String>().map(String::as_str);
+        let why = why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("an event panicked");
+        self.broken.get_or_init(|| why.to_owned());
+        let wakes = core.everyone();
+        drop(core);
+        drop(result);
+        wakes.wake();
+        self.changed.notify();
+        resume_unwind(panic)
+    }
+
+    /// Wakes those whom an event concerns. The caller does not hold a view.
+    pub fn tell(&self, effects: Effects<C::Outline>) {
+        effects.wakes.wake();
+        if effects.before != effects.after {
+            self.changed.notify();
+        }
+    }
+
+    /// Waits until `look` has an answer, which depends on the outline. It looks at once, and whenever that has changed.
+    pub async fn until<T>(&self, look: impl FnMut() -> Option<T>) -> T {
+        self.changed.until(look).await
+    }
+}
+
+fn step<C: Owned, R>(core: &mut C, event: impl FnOnce(&mut C) -> R) -> (R, Effects<C::Outline>) {
+    let before = core.outline();
+    let result = event(core);
+    let after = core.outline();
+    let wakes = core.settle(before != after);
+    (result, Effects { wakes, before, after })
 }
 
 /// Tasks to wake once the core's lock is released, in this order. One is the usual case, and needs no memory.

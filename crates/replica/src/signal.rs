@@ -13,9 +13,15 @@ use std::task::{Poll, Waker};
 pub struct Signal(Mutex<Vec<Waker>>);
 
 impl Signal {
+    fn lock(&self) -> MutexGuard<'_, Vec<Waker>> {
+        #[cfg(test)]
+        crate::tests::locked();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Wakes every waiter: something has changed.
     pub fn notify(&self) {
-        let waiting = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let waiting = std::mem::take(&mut *self.lock());
         waiting.into_iter().for_each(Waker::wake);
     }
 
@@ -26,7 +32,7 @@ impl Signal {
                 return Poll::Ready(answer);
             }
             {
-                let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut waiting = self.lock();
                 if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
                     waiting.push(cx.waker().clone());
                 }

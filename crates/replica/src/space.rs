@@ -3,8 +3,8 @@
 //! While a side is opened or closed they do not wait: a full disk is an error then.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
@@ -32,6 +32,13 @@ struct Shared {
     patient: AtomicBool,
     /// Writes that wait for space.
     waiting: AtomicUsize,
+    watcher: OnceLock<Weak<dyn Watcher>>,
+}
+
+/// Is told of a disk that becomes full, and of one that has space again.
+pub(crate) trait Watcher: Send + Sync {
+    /// [`Space::is_wanted`] has changed. The caller may be in a drop, but is in no event.
+    fn space_has_changed(&self);
 }
 
 impl Space {
@@ -52,6 +59,20 @@ impl Space {
     /// Makes writes wait for space from now on, or fail.
     pub fn be_patient(&self, patient: bool) {
         self.0.patient.store(patient, Ordering::Release);
+    }
+
+    /// Tells this one, and no later one, from now on.
+    pub fn tell(&self, watcher: Weak<dyn Watcher>) {
+        self.0.watcher.get_or_init(|| watcher);
+    }
+
+    /// One write waits for space now, or no longer, beside so many others.
+    fn changes(&self, others: usize) {
+        if others == 0
+            && let Some(watcher) = self.0.watcher.get().and_then(Weak::upgrade)
+        {
+            watcher.space_has_changed();
+        }
     }
 
     /// Whether something waits for space.
@@ -87,7 +108,8 @@ struct Waits<'a>(&'a Space);
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.0.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        let others = self.0.0.waiting.fetch_sub(1, Ordering::AcqRel).saturating_sub(1);
+        self.0.changes(others);
     }
 }
 
@@ -111,8 +133,9 @@ impl Block for Patient {
                     Err(Error::NoSpace) if self.space.0.patient.load(Ordering::Acquire) => {
                         if waits.is_none() {
                             tracing::warn!("{} is full: writes to it wait; free some space", self.what);
-                            self.space.0.waiting.fetch_add(1, Ordering::AcqRel);
+                            let others = self.space.0.waiting.fetch_add(1, Ordering::AcqRel);
                             waits = Some(Waits(&self.space));
+                            self.space.changes(others);
                         }
                         rt::sleep(RETRY).await;
                     }

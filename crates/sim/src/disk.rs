@@ -23,11 +23,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::sim::with_rng;
-use weft_machine::{Payload, PayloadSource, clock, rt};
+use weft_machine::{DataRanges, Payload, PayloadSource, clock, rt};
 use weft_store::object::Ended;
 use weft_store::{
-    Attr, Backend, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId, Object, ObjectOp, Op,
-    OpenFile, Outcome, SetAttr, SetTime, SetXattr, Space, Stable, Submission, Timestamp, XattrSummary,
+    Attr, Backend, Created, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId,
+    Object, ObjectOp, Op, OpenFile, Outcome, SetAttr, SetTime, SetXattr, Space, Stable, Submission,
+    Timestamp, XattrSummary,
 };
 
 /// What is written as a whole or not at all.
@@ -432,6 +433,11 @@ impl Disk {
         self.lock().faults = faults;
     }
 
+    /// How it behaves.
+    pub fn faults(&self) -> Faults {
+        self.lock().faults
+    }
+
     /// The host crashes: of what was not flushed the seed decides what is left.
     pub fn crash(&self) {
         self.lock().crash();
@@ -504,7 +510,7 @@ impl Disk {
                 (Exists::Reuse, Make::File, Kind::Dir) => return Err(Error::IsDir),
                 _ => return Err(Error::Exists),
             }
-            return Ok(Outcome::Created { attr: state.attr(node)?, created: false });
+            return Ok(Outcome::Created(Created { attr: state.attr(node)?, is_new: false }));
         }
         let (kind, mode, target) = match make {
             Make::File => (Kind::File, 0o644, Vec::new()),
@@ -523,7 +529,7 @@ impl Disk {
         if set != SetAttr::default() {
             state.set(node, &set)?;
         }
-        Ok(Outcome::Created { attr: state.attr(node)?, created: true })
+        Ok(Outcome::Created(Created { attr: state.attr(node)?, is_new: true }))
     }
 
     fn remove(&self, dir: NodeId, name: &[u8], is_dir: bool) -> Result<Outcome, Error> {
@@ -608,7 +614,7 @@ impl Disk {
             entries.push(Entry { name, cookie: node.0, attr: state.attr(node)?, xattrs });
         }
         let end = after.next().is_none();
-        Ok(Outcome::Entries { entries, end })
+        Ok(Outcome::Entries(Listing { entries, is_last: end }))
     }
 
     fn xattr<T>(
@@ -883,7 +889,7 @@ impl Open {
                 let size = self.state()?.content(node).now.len() as u64;
                 let end = offset.saturating_add(len).min(size);
                 let ranges = (offset < end).then_some(offset..end).into_iter().collect();
-                Done::Extents(ranges, true)
+                Done::Extents(DataRanges { ranges, more: false })
             }
             ObjectOp::Len => Done::Len(self.state()?.content(node).now.len() as u64),
             ObjectOp::Resize { size } => {

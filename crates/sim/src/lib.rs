@@ -6,18 +6,23 @@
 //!
 //! Checks: both protocols read an answered write; flushed data survives every crash; a renamed file has exactly one of its names, and its
 //! content; an exclusively opened file is open to no other client, and stays so over a restart for a persistent handle; locks that exclude
-//! each other are not granted side by side, and one that nobody holds any more is granted again; every call ends; after all clients have
-//! gone, nothing is open and every buffer is returned.
+//! each other are not granted side by side, and one that nobody holds any more is granted again; nothing is answered that another client's
+//! lease excludes; every request gets exactly one answer, and what arrives twice is done once; every call ends; after all clients have gone,
+//! nothing is open and every buffer is returned.
 //!
-//! The checks use only what clients see, not the servers' internal state.
+//! The checks use only what clients see and what passes between them and the servers, not the servers' internal state.
 #![forbid(unsafe_code)]
 
+pub mod copies;
 pub mod disk;
+pub mod fragile;
+pub mod leases;
 pub mod locks;
 pub mod model;
 pub mod names;
 mod run;
 mod state;
+pub mod tap;
 mod trace;
 mod work;
 mod world;

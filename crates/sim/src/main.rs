@@ -21,12 +21,16 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let (mut failed, mut answered, mut crashes) = (Vec::new(), 0, 0);
+    let (mut breaks, mut copied, mut broken) = (0, 0, 0);
     let one = seeds.end.saturating_sub(seeds.start) == 1;
     for seed in seeds.clone() {
         match catch_unwind(|| weft_sim::run(seed)) {
             Ok(report) => {
                 answered += report.answered;
                 crashes += report.crashes;
+                breaks += report.leases.1;
+                copied += report.copied;
+                broken += report.broken;
                 if one {
                     println!("seed {seed}: {report:?}");
                 }
@@ -34,6 +38,9 @@ fn main() -> ExitCode {
             Err(_) => failed.push(seed),
         }
     }
-    println!("seeds {seeds:?}: {answered} calls answered, {crashes} crashes; failed: {failed:?}");
+    println!(
+        "seeds {seeds:?}: {answered} calls answered, {crashes} crashes, {breaks} breaks of leases, {copied} calls of NFS twice, \
+         {broken} connections broken; failed: {failed:?}"
+    );
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

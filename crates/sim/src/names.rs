@@ -12,6 +12,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -70,6 +72,9 @@ pub struct Names {
     ended: Cell<Moment>,
     /// The owner and the new name of the last rename.
     renamed: RefCell<Option<(usize, String)>>,
+    /// How many renames were called, and who waits for the next.
+    renames: Cell<u64>,
+    waiting: RefCell<Vec<Waker>>,
 }
 
 /// The files that names lead to.
@@ -301,10 +306,25 @@ impl Names {
         self.renamed.borrow().clone()
     }
 
+    /// Waits until a worker calls for a rename.
+    pub async fn next_rename(&self) {
+        let before = self.renames.get();
+        poll_fn(|cx| match self.renames.get() == before {
+            true => {
+                self.waiting.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            }
+            false => Poll::Ready(()),
+        })
+        .await;
+    }
+
     /// A worker calls for a change of its names.
     pub fn begin(&self, owner: usize, change: Change) -> Changing {
         if let Change::Rename { to, .. } = &change {
             self.renamed.replace(Some((owner, to.clone())));
+            self.renames.set(self.renames.get() + 1);
+            self.waiting.take().into_iter().for_each(Waker::wake);
         }
         let at = self.moment();
         Changing { owner, id: self.with(owner, |own| own.begin(change, at)) }
@@ -425,6 +445,7 @@ pub struct Alone {
 struct Claim {
     number: usize,
     protocol: Protocol,
+    granted: Time,
     /// For a persistent handle, which outlives its session and the server.
     kept: Option<Kept>,
 }
@@ -460,6 +481,15 @@ impl Alone {
         }
     }
 
+    /// Somebody else was let in to write, by an open that began at so many losses and at `since`. Why that may not be.
+    pub fn let_in(&self, by: usize, losses: u64, since: Time, now: Time) -> Result<(), String> {
+        let held = self.holder.get().filter(|held| held.number != by && !held.is_over(now));
+        match held.filter(|held| self.losses.get() == losses && held.granted < since) {
+            Some(held) => Err(format!("{:?} {} has it open for one alone", held.protocol, held.number)),
+            None => Ok(()),
+        }
+    }
+
     /// An open that began at so many losses was answered; `kept`: with a persistent handle. Whether it is a claim; why that may not be.
     pub fn granted(&self, to: (usize, Protocol), losses: u64, kept: bool, now: Time) -> Result<bool, String> {
         if self.losses.get() != losses {
@@ -467,7 +497,7 @@ impl Alone {
             return Ok(false);
         }
         let kept = kept.then_some(Kept { heard: now, waits: false });
-        self.claim(Claim { number: to.0, protocol: to.1, kept }, now).map(|()| true)
+        self.claim(Claim { number: to.0, protocol: to.1, granted: now, kept }, now).map(|()| true)
     }
 
     /// About to be closed, or lost.
@@ -512,7 +542,7 @@ impl Alone {
     /// A client has its persistent handle back. Why that may not be.
     pub fn back(&self, to: (usize, Protocol), now: Time) -> Result<(), String> {
         let kept = Some(Kept { heard: now, waits: false });
-        self.claim(Claim { number: to.0, protocol: to.1, kept }, now)
+        self.claim(Claim { number: to.0, protocol: to.1, granted: now, kept }, now)
     }
 
     /// The server does not have a client's persistent handle. Why that may not be.

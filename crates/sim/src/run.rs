@@ -31,6 +31,9 @@ use crate::world::{NFS, PASSWORD, SHARE, SMB, USER, World, tell};
 const QUIET: Duration = Duration::from_secs(90);
 /// TCP's keepalive finds out by then that nobody is at the other end (`machine::net` sets it so).
 const KEEPALIVE: Duration = Duration::from_secs(60);
+/// How long a crash waits for a rename, and for how many waits of the disk it is within one.
+const A_RENAME: Duration = Duration::from_secs(5);
+const STEPS: u32 = 2;
 /// Leases have ended by then, and whatever servers keep for clients that are gone.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
@@ -45,6 +48,12 @@ pub struct Report {
     pub answered: u64,
     /// Crashes of process and host.
     pub crashes: u64,
+    /// Leases that were granted, and breaks of them that clients had to acknowledge.
+    pub leases: (u64, u64),
+    /// Calls of NFS that arrived twice.
+    pub copied: u64,
+    /// Connections of SMB that broke under a request.
+    pub broken: u64,
 }
 
 /// A world and its server.
@@ -80,6 +89,9 @@ pub fn run(seed: u64) -> Report {
         trace: world.trace.digest(),
         answered: world.answered.get(),
         crashes: world.crashes.get(),
+        leases: world.leases.counts(),
+        copied: world.taps.copied(),
+        broken: world.broken.get(),
     }
 }
 
@@ -145,6 +157,9 @@ impl Run {
             rt::sleep(QUIET).await;
             world.model.quiet();
             world.names.quiet();
+            if let Err(why) = world.leases.quiet().and_then(|()| world.taps.quiet()) {
+                panic!("{why}");
+            }
         }
         // From here on nothing fails any more.
         world.disk.set_faults(DiskFaults::default());
@@ -169,8 +184,12 @@ impl Run {
             0 => self.cut(CutHow::Reset),
             1 => self.cut(CutHow::Close),
             2 => self.cut(CutHow::Silent),
-            3 => self.restart(false).await,
-            4 => self.restart(true).await,
+            kind @ (3 | 4) => {
+                if below(2) == 0 {
+                    self.meet_a_rename().await;
+                }
+                self.restart(kind == 4).await;
+            }
             _ => {
                 let days = with_rng(|rng| rng.within(0..=2000));
                 let back = with_rng(|rng| rng.one_in(2));
@@ -179,6 +198,15 @@ impl Run {
                 tell!(self.world, "the clock is set to {wall:?}");
                 sim::set_wall(wall);
             }
+        }
+    }
+
+    /// Waits until a rename is at work, and a little longer: its steps are what a crash may come between.
+    async fn meet_a_rename(&self) {
+        if rt::timeout(A_RENAME, self.world.names.next_rename()).await.is_ok() {
+            let longest = self.world.disk.faults().wait * STEPS;
+            let nanos = with_rng(|rng| rng.within(0..=longest.as_nanos() as u64));
+            rt::sleep(Duration::from_nanos(nanos)).await;
         }
     }
 
@@ -241,18 +269,20 @@ impl Run {
         smb.restore().await.expect("its journal");
         let tending = nfs.clone();
         let (smb_pool, nfs_pool) = (pool.clone(), pool.clone());
+        let (smb_world, nfs_world) = (self.world.clone(), self.world.clone());
         let tasks = vec![
             accept(SMB, move |stream| {
                 let (server, pool) = (smb.clone(), smb_pool.clone());
-                async move { server.serve(nbss::Nbss::new(stream, pool, nbss::Config::default())).await }
+                let channel = nbss::Nbss::new(stream, pool, nbss::Config::default());
+                let channel = smb_world.taps.tap(channel);
+                async move { server.serve(channel).await }
             }),
             accept(NFS, move |stream| {
                 let (server, pool) = (nfs.clone(), nfs_pool.clone());
-                async move {
-                    let served = server.serve(record::Record::new(stream, pool, record::Config::default()));
-                    // It ends with its connection, however that ends.
-                    drop(served.await);
-                }
+                let channel = record::Record::new(stream, pool, record::Config::default());
+                let channel = nfs_world.taps.tap(channel);
+                // It ends with its connection, however that ends.
+                async move { drop(server.serve(channel).await) }
             }),
             rt::spawn(async move { tending.run_housekeeping().await }),
         ];

@@ -2,9 +2,12 @@
 //!
 //! Each worker writes its own sectors, because an NFS client repeats writes that a server has lost, and relies on nobody else writing
 //! there meanwhile. It writes no sector twice between two flushes, because repeated writes arrive in their old order. All workers read
-//! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks.
+//! everything. [`crate::model`] judges what they see. `locking` has the byte-range locks, `leasing` the
+//! leases, `channels` the connections of SMB that break.
 
 mod alone;
+mod channels;
+mod leasing;
 mod locking;
 mod names;
 
@@ -20,12 +23,14 @@ use weft_machine::sim::with_rng;
 use weft_machine::{Pool, Stream, rt};
 use weft_nfs::client as nfs;
 use weft_smb::client as smb;
-use weft_transport::{Channel, nbss, record};
+use weft_transport::{Channel, record};
 
+use self::leasing::LeasedFile;
 use self::locking::LockFile;
 use crate::disk::SECTOR;
+use crate::fragile::Fragile;
 use crate::model::{Failed, Protocol};
-use crate::world::{CALL_LIMIT, NFS, PASSWORD, SHARE, SMB, USER, World, tell};
+use crate::world::{CALL_LIMIT, NFS, PASSWORD, SHARE, USER, World, tell};
 
 /// Files that workers share.
 const FILES: usize = 3;
@@ -48,6 +53,8 @@ pub(crate) struct Worker {
     kind: Kind,
     pool: Pool,
     session: Option<Session>,
+    /// The connections of a session of SMB.
+    channels: Vec<Rc<Fragile>>,
     file: Option<(usize, u64, File)>,
     opens: u64,
     /// Sectors written since the last flush that was answered.
@@ -56,6 +63,8 @@ pub(crate) struct Worker {
     alone: Option<File>,
     /// The file that it has open to lock ranges of it.
     locks: Option<LockFile>,
+    /// The file that it has open with a lease.
+    leased: Option<LeasedFile>,
     /// The same as a persistent handle, once its session is lost.
     lost: Option<alone::Lost>,
 }
@@ -133,11 +142,13 @@ pub(crate) fn workers() -> Vec<Worker> {
         kind: kind(number),
         pool: Pool::new(32 << 20),
         session: None,
+        channels: Vec::new(),
         file: None,
         opens: 0,
         dirty: BTreeSet::new(),
         alone: None,
         locks: None,
+        leased: None,
         lost: None,
     };
     (0..WORKERS).map(worker).collect()
@@ -168,14 +179,14 @@ impl Worker {
     }
 
     /// One thing that a client does.
-    pub async fn step(&mut self, world: &World) {
+    pub async fn step(&mut self, world: &Rc<World>) {
         let nanos = with_rng(|rng| rng.within(0..=200_000_000));
         rt::sleep(Duration::from_nanos(nanos)).await;
         if self.file.is_none() {
             let file = below(FILES);
             return self.open(world, file).await;
         }
-        match below(24) {
+        match below(29) {
             0..4 => self.write(world).await,
             4..7 => {
                 self.read(world, None).await;
@@ -186,12 +197,15 @@ impl Worker {
             12..15 => self.change_name(world).await,
             15..17 => self.rename(world).await,
             17..19 => self.look_at_another(world).await,
-            _ => self.use_locks(world).await,
+            19..24 => self.use_locks(world).await,
+            24..27 => self.use_leases(world).await,
+            _ => self.change_channels(world).await,
         }
     }
 
     /// Reads all of every file.
     pub async fn check(&mut self, world: &World) {
+        self.keep_channels();
         for file in 0..FILES {
             // Its session may have been lost long ago, which the first call tells.
             for attempt in 0.. {
@@ -215,6 +229,7 @@ impl Worker {
     pub async fn end(mut self, world: &World) {
         self.close(world).await;
         self.close_locks(world).await;
+        self.close_leased(world).await;
         self.no_longer_alone(world).await;
         let ended = match self.session.take() {
             Some(Session::Smb(session, _)) => ends("LOGOFF", session.logoff()).await,
@@ -243,8 +258,8 @@ impl Worker {
         let pool = self.pool.clone();
         self.session = Some(match self.kind {
             Kind::Smb { sealed } => {
-                let stream = Stream::connect(SMB).await?;
-                let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
+                let channel = self.dial_smb().await?;
+                self.channels = vec![channel.clone()];
                 let encryption = if sealed { smb::Wish::Required } else { smb::Wish::IfRequired };
                 let options = smb::Options { encryption, ..smb::Options::new("weft", USER, PASSWORD, pool) };
                 let session = match self.session_before() {
@@ -280,6 +295,10 @@ impl Worker {
         if self.session.is_none() {
             for _ in 0..ATTEMPTS {
                 match self.connect(world).await {
+                    Ok(()) if below(2) == 0 => {
+                        self.add_channel(world).await;
+                        break;
+                    }
                     Ok(()) => break,
                     failed => self.told(world, "connects", &failed),
                 }
@@ -322,8 +341,9 @@ impl Worker {
     /// Nothing of its session is left, except a persistent handle.
     fn lose(&mut self, world: &World) {
         world.locks.released_all(self.number);
+        world.leases.released_all(self.number);
         self.forget(world);
-        (self.file, self.locks) = (None, None);
+        (self.file, self.locks, self.leased) = (None, None, None);
         self.leave_alone(world);
         self.dirty.clear();
     }

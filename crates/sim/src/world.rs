@@ -7,9 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::disk::Disk;
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::model::{Model, Protocol};
 use crate::names::{Alone, Names};
+use crate::tap::Taps;
 use crate::trace::Trace;
 
 /// Where the servers listen.
@@ -30,9 +32,13 @@ pub(crate) struct World {
     pub names: Names,
     pub alone: Alone,
     pub locks: Locks,
+    pub leases: Leases,
+    pub taps: Taps,
     pub trace: Trace,
     /// Calls that were answered with success.
     pub answered: Cell<u64>,
+    /// Connections of SMB that broke under a request.
+    pub broken: Cell<u64>,
     /// Crashes of process and host.
     pub crashes: Cell<u64>,
 }
@@ -42,6 +48,8 @@ impl World {
     pub fn grants_lost(&self, of: Option<Protocol>) {
         self.alone.lost(of);
         self.locks.lost(of);
+        // Only clients of SMB have leases, and no break reaches one of a connection that is cut.
+        self.leases.lost();
     }
 }
 

@@ -1,12 +1,16 @@
 //! The simulated disk keeps what was flushed, and the model refuses what may not be seen.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::Time;
 use weft_machine::sim::Sim;
+use weft_machine::{Time, rt};
+use weft_sim::copies::{Answered, Copies};
 use weft_sim::disk::{Disk, Faults, SECTOR};
+use weft_sim::leases::{Act, ClaimId, Leases, Rights};
 use weft_sim::locks::{Claim, Locks};
 use weft_sim::model::{Failed, Model, Protocol};
 use weft_sim::names::{Alone, Change, Names, Seen, Tag};
@@ -14,7 +18,7 @@ use weft_store::{Attr, Exists, Make, NodeId, SetAttr, Vfs};
 
 async fn make(vfs: &Vfs, name: &str) -> Attr {
     let made = vfs.create(NodeId::ROOT, name.as_bytes(), Make::File, Exists::Fail, SetAttr::default()).await;
-    made.unwrap().0
+    made.unwrap().attr
 }
 
 async fn content(vfs: &Vfs, name: &str) -> Vec<u8> {
@@ -81,7 +85,7 @@ fn names_come_back_in_their_order_or_not_at_all() {
             make(&vfs, "second").await;
             disk.crash();
             let vfs = Vfs::new(disk.for_process());
-            let (entries, _) = vfs.readdir(NodeId::ROOT, 0, 100).await.unwrap();
+            let entries = vfs.readdir(NodeId::ROOT, 0, 100).await.unwrap().entries;
             seen.insert(
                 entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect::<Vec<_>>(),
             );
@@ -373,4 +377,172 @@ fn a_lock_that_the_server_may_have_forgotten_is_no_claim() {
     locks.lost(None);
     assert!(!locks.has_claims(1));
     assert_eq!(locks.granted(claim(2, 0..10, true), locks.losses()), Ok(true));
+}
+
+const RWH: Rights = Rights { read: true, write: true, handle: true };
+const RW: Rights = Rights { handle: false, ..RWH };
+const RH: Rights = Rights { write: false, ..RWH };
+const R: Rights = Rights { handle: false, ..RH };
+
+/// Client 1 has a lease of the one file.
+fn leased(rights: Rights) -> (Leases, ClaimId) {
+    let leases = Leases::default();
+    let claim = leases.granted(leases.begin(1, 0, Act::Open), rights).unwrap();
+    (leases, claim.expect("nothing was lost"))
+}
+
+fn does(leases: &Leases, by: usize, act: Act) -> Result<(), String> {
+    leases.end(leases.begin(by, 0, act), Ok(()))
+}
+
+#[test]
+fn nothing_is_answered_that_a_lease_excludes() {
+    for act in [Act::Open, Act::Read, Act::Write] {
+        assert!(does(&leased(RW).0, 2, act).is_err(), "{act:?} beside cached writes");
+        assert!(does(&leased(RWH).0, 1, act).is_ok(), "{act:?} by the holder");
+        assert!(does(&leased(RH).0, 2, act).is_ok(), "{act:?} beside cached reads");
+        let (leases, claim) = leased(RWH);
+        let access = leases.begin(2, 0, act);
+        leases.gives_up(claim, RH);
+        assert!(leases.end(access, Ok(())).is_ok(), "{act:?} has waited");
+        let leases = Leases::default();
+        let (before, open) = (leases.begin(2, 0, act), leases.begin(1, 0, Act::Open));
+        assert!(leases.granted(open, RWH).unwrap().is_some());
+        assert!(leases.end(before, Ok(())).is_ok(), "{act:?} may have come first");
+    }
+    assert!(does(&leased(RH).0, 2, Act::TakeAway).is_err() && does(&leased(RW).0, 2, Act::TakeAway).is_ok());
+}
+
+#[test]
+fn leases_that_exclude_each_other_are_not_granted_side_by_side() {
+    for (held, wished) in [(RW, R), (R, RW), (RWH, RH), (R, RWH)] {
+        let (leases, _) = leased(held);
+        let access = leases.begin(2, 0, Act::Open);
+        assert!(leases.granted(access, wished).is_err(), "{held:?} {wished:?}");
+    }
+    let (leases, _) = leased(RH);
+    assert!(leases.granted(leases.begin(2, 0, Act::Open), R).unwrap().is_some());
+    leases.released_all(1);
+    leases.released_all(2);
+    assert!(leases.granted(leases.begin(3, 0, Act::Open), RWH).unwrap().is_some());
+}
+
+#[test]
+fn the_holder_of_a_lease_is_told_of_writes() {
+    let (leases, claim) = leased(R);
+    let before = leases.moment();
+    does(&leases, 2, Act::Write).unwrap();
+    assert!(leases.heard(claim, before).is_ok(), "the answer may have overtaken the break");
+    assert!(leases.heard(claim, leases.moment()).is_err() && leases.quiet().is_err());
+    leases.broken(claim, Rights::default(), false);
+    assert!(leases.heard(claim, leases.moment()).is_ok() && leases.quiet().is_ok());
+    // The server says one thing after the other.
+    let (leases, claim) = leased(RWH);
+    leases.broken(claim, RH, true);
+    leases.gives_up(claim, RH);
+    leases.broken(claim, R, true);
+    does(&leases, 2, Act::Write).unwrap();
+    assert!(leases.heard(claim, leases.moment()).is_ok());
+    leases.gives_up(claim, R);
+    assert!(leases.heard(claim, leases.moment()).is_err());
+    assert_eq!(leases.counts(), (1, 2));
+}
+
+#[test]
+fn a_lease_of_a_name_that_leads_elsewhere_is_no_claim() {
+    let (leases, claim) = leased(RH);
+    let (open, leaving) = (leases.begin(2, 0, Act::Open), leases.begin(3, 0, Act::TakeAway));
+    leases.gives_up(claim, R);
+    assert!(leases.end(leaving, Ok(())).is_ok());
+    assert_eq!(leases.granted(open, RWH), Ok(None), "of which file?");
+    assert!(
+        leases.granted(leases.begin(2, 0, Act::Open), RWH).unwrap().is_some(),
+        "the old one counts no more"
+    );
+    let unknown = leases.begin(3, 0, Act::TakeAway);
+    leases.end(unknown, Err(Failed::Unknown)).unwrap();
+    assert_eq!(leases.granted(leases.begin(4, 0, Act::Open), R), Ok(None), "it may still happen");
+    leases.quiet().unwrap();
+    assert!(leases.granted(leases.begin(4, 0, Act::Open), R).unwrap().is_some());
+    let open = leases.begin(2, 0, Act::Open);
+    leases.lost();
+    assert_eq!(leases.granted(open, RWH), Ok(None), "it was granted before the loss");
+}
+
+#[test]
+fn who_is_alone_lets_nobody_in() {
+    let (alone, soon) = (Alone::default(), Time::ZERO + Duration::from_secs(1));
+    assert_eq!(alone.granted((1, Protocol::Smb), 0, true, Time::ZERO), Ok(true));
+    assert!(alone.let_in(2, 0, soon, soon).is_err());
+    assert!(alone.let_in(1, 0, soon, soon).is_ok() && alone.let_in(2, 0, Time::ZERO, soon).is_ok());
+    alone.lost(None);
+    assert!(alone.let_in(2, 0, soon, soon).is_ok(), "it was let in before the loss");
+    assert!(alone.let_in(2, 1, soon, soon).is_err(), "a persistent handle waits for its client");
+    assert!(alone.let_in(2, 1, soon, Time::ZERO + Duration::from_secs(60)).is_ok(), "not for ever");
+    alone.released(1);
+    assert!(alone.let_in(2, 1, soon, soon).is_ok());
+}
+
+fn words(words: &[u32]) -> Bytes {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// REMOVE of version 3, its credential and verifier empty.
+fn removal(xid: u32) -> Bytes {
+    words(&[xid, 0, 2, 100_003, 3, 12, 0, 0, 0, 0])
+}
+
+/// A COMPOUND that begins with SEQUENCE.
+fn compound(xid: u32) -> Bytes {
+    words(&[xid, 0, 2, 100_003, 4, 1, 0, 0, 0, 0, 0, 1, 1, 53])
+}
+
+/// The next call that arrives twice, and its copy once that has arrived.
+async fn twice(copies: &mut Copies, call: fn(u32) -> Bytes) -> (u32, u32) {
+    let xid = (1..1000).find(|xid| {
+        copies.called(*xid, &call(*xid));
+        copies.next().is_some()
+    });
+    rt::sleep(Duration::from_secs(1)).await;
+    let (copy, body) = copies.take(rt::now()).unwrap();
+    assert_eq!(body[4..], call(0)[4..]);
+    (xid.unwrap(), copy)
+}
+
+#[test]
+fn a_call_that_arrives_twice_is_answered_alike() {
+    Sim::new(1).run(async {
+        let copied = Rc::<Cell<u64>>::default();
+        let mut copies = Copies::new(copied.clone());
+        let answer = |xid, status| words(&[xid, 1, 0, 0, 0, 0, status]);
+        let (xid, copy) = twice(&mut copies, removal).await;
+        assert_eq!(xid, copy);
+        assert_eq!(copies.answered(xid, &answer(xid, 0)), Ok(Answered::Client));
+        assert_eq!(copies.answered(xid, &answer(xid, 0)), Ok(Answered::Nobody));
+        let (xid, _) = twice(&mut copies, removal).await;
+        assert_eq!(copies.answered(xid, &answer(xid, 0)), Ok(Answered::Client));
+        assert!(copies.answered(xid, &answer(xid, 2)).is_err(), "it was removed twice");
+        for again in [true, false] {
+            for (status, may) in [(0, true), (10_008, true), (10_068, true), (2, false)] {
+                let mut copies = Copies::new(copied.clone());
+                let (xid, copy) = twice(&mut copies, compound).await;
+                assert_ne!(xid, copy);
+                let mut answers = [(xid, 0, Answered::Client), (copy, status, Answered::Nobody)];
+                if again {
+                    answers.reverse();
+                }
+                let judged =
+                    answers.map(|(xid, status, who)| (copies.answered(xid, &answer(xid, status)), who));
+                assert_eq!(
+                    judged.iter().all(|(judged, who)| *judged == Ok(*who)),
+                    may,
+                    "{status}: {judged:?}"
+                );
+            }
+        }
+        assert_eq!(copied.get(), 1 + 6);
+        let written = |xid| words(&[xid, 0, 2, 100_003, 3, 7, 0, 0, 0, 0]);
+        (1..1000).for_each(|xid| copies.called(xid, &written(xid)));
+        assert_eq!(copies.next(), None, "a WRITE may be carried out twice");
+    });
 }

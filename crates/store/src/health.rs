@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
 
-use crate::vfs::{Backend, DirName, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Backend, Created, DirName, Error, NodeId, Op, Outcome, Watches};
 
 /// A problem is over after a success, if nothing has failed for this long.
 pub const CALM: Duration = Duration::from_secs(10);
@@ -451,7 +451,7 @@ impl Backend for Heard {
                 use std::os::unix::ffi::OsStringExt;
                 let path = || name.map(|name| PathBuf::from(std::ffi::OsString::from_vec(name)));
                 let takes = match &done {
-                    Ok(Outcome::Created { created: true, .. }) => Takes::Name,
+                    Ok(Outcome::Created(Created { is_new: true, .. })) => Takes::Name,
                     Err(_) if makes => Takes::Name,
                     _ => Takes::Nothing,
                 };

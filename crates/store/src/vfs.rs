@@ -13,6 +13,7 @@ mod open_stream;
 mod own;
 mod share;
 mod share_id;
+mod share_key;
 mod shares;
 mod stream;
 mod streams;
@@ -25,7 +26,7 @@ use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
 
-pub use self::calls::{Unsettled, Vfs, VfsId};
+pub use self::calls::{Unsettled, Vfs};
 pub use self::dir_name::DirName;
 pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Dos, OWN_XATTRS, XattrSummary};
@@ -33,8 +34,9 @@ pub use self::error::Error;
 pub use self::file::{OpenFile, Read};
 pub use self::object::{Done, Object, ObjectOp, Quota, Submission};
 pub use self::own::{NameChange, Own};
-pub use self::share::{Share, ShareKey};
+pub use self::share::Share;
 pub use self::share_id::ShareId;
+pub use self::share_key::{ShareKey, VfsId};
 pub use self::shares::{CurrentShares, ShareList};
 pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
 pub use self::streams::StreamEntry;
@@ -226,6 +228,24 @@ pub struct Entry {
     pub xattrs: Option<XattrSummary>,
 }
 
+/// Names of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// In the directory's order.
+    pub entries: Vec<Entry>,
+    /// Whether the directory ends with them.
+    pub is_last: bool,
+}
+
+/// The result of a creation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// The node, new or not.
+    pub attr: Attr,
+    /// Whether it is new: otherwise it existed before.
+    pub is_new: bool,
+}
+
 /// How SETXATTR treats an existing value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
@@ -329,10 +349,10 @@ pub enum Outcome {
     Attr(Attr),
     /// An open file.
     File(OpenFile),
-    /// A node, and whether it is new.
-    Created { attr: Attr, created: bool },
-    /// Names, and whether the directory ends here.
-    Entries { entries: Vec<Entry>, end: bool },
+    /// A node, new or not.
+    Created(Created),
+    /// Names.
+    Entries(Listing),
     /// Directory and name of a node.
     Place(DirName),
     /// A link's target.

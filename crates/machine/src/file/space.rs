@@ -23,6 +23,15 @@ const BY_HAND_BYTES: u64 = 16 << 20;
 /// The buffer for that.
 const BUFFER_BYTES: u64 = 1 << 20;
 
+/// Ranges of a file that hold data, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataRanges {
+    /// Between two of them is a hole.
+    pub ranges: Vec<Range<u64>>,
+    /// Whether more ranges follow than were asked for.
+    pub more: bool,
+}
+
 impl File {
     /// Reserves `[offset, offset + len)`; the file grows to its end unless `keep_size`. A request that exceeds the free
     /// space is refused before anything is allocated: ext4 keeps what it has found until then, and a request of a few
@@ -115,17 +124,12 @@ impl File {
         .await?
     }
 
-    /// Ranges of `[offset, offset + len)` that hold data, in order, at most `max` of them; and whether these are all. A
+    /// Ranges of `[offset, offset + len)` that hold data, at most `max` of them. A
     /// file system without this information reports everything as data.
     ///
     /// lseek scans each extent until it has found what it seeks, which takes seconds in a fragmented file, and waits
     /// for calls that change the file's space.
-    pub async fn data_ranges(
-        &self,
-        offset: u64,
-        len: u64,
-        max: usize,
-    ) -> io::Result<(Vec<Range<u64>>, bool)> {
+    pub async fn data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<DataRanges> {
         if self.blocking().is_none()
             && rustix::fs::fstat(self)?.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES
         {
@@ -136,7 +140,7 @@ impl File {
         busy::seeking(self, move || file.seek_data_ranges(offset, len, max)).await?
     }
 
-    fn seek_data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
+    fn seek_data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<DataRanges> {
         let end = self.len()?.min(offset.saturating_add(len));
         let mut ranges = Vec::new();
         let mut at = offset;
@@ -147,7 +151,7 @@ impl File {
                 Err(e) => return Err(e.into()),
             };
             if ranges.len() == max {
-                return Ok((ranges, false));
+                return Ok(DataRanges { ranges, more: true });
             }
             // Every file ends in a hole; if it is gone meanwhile, the file was truncated.
             let stop = match rustix::fs::seek(self, SeekFrom::Hole(start)) {
@@ -158,7 +162,7 @@ impl File {
             ranges.push(start..stop);
             at = stop;
         }
-        Ok((ranges, true))
+        Ok(DataRanges { ranges, more: false })
     }
 
     /// Copies at most `len` bytes of `source` from `from` to `at` in this file, like memmove(3) if both are the same

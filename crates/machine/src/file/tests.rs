@@ -413,19 +413,19 @@ fn holes_are_punched_and_ranges_of_data_told() {
             file.punch_hole(MIB, MIB).await.expect("a hole");
             file.zero_range(3 * MIB, 10).await.expect("zeros");
             assert_eq!(file.len().expect("length"), 4 * MIB);
-            let (ranges, all) = file.data_ranges(0, u64::MAX, 10).await.expect("ranges");
-            assert_eq!((&ranges[0], ranges.last().map(|r| r.end), all), (&(0..MIB), Some(4 * MIB), true));
+            let DataRanges { ranges, more } = file.data_ranges(0, u64::MAX, 10).await.expect("ranges");
+            assert_eq!((&ranges[0], ranges.last().map(|r| r.end), more), (&(0..MIB), Some(4 * MIB), false));
             assert!(ranges[1].start == 2 * MIB);
-            assert_eq!(file.data_ranges(MIB, MIB, 10).await.expect("ranges"), (vec![], true));
+            assert_eq!(file.data_ranges(MIB, MIB, 10).await.expect("ranges"), DataRanges::default());
             assert_eq!(
                 file.data_ranges(100, 100, 10).await.expect("ranges"),
-                (std::iter::once(100..200).collect(), true)
+                DataRanges { ranges: std::iter::once(100..200).collect(), more: false }
             );
             assert_eq!(
                 file.data_ranges(0, u64::MAX, 1).await.expect("ranges"),
-                (std::iter::once(0..MIB).collect(), false)
+                DataRanges { ranges: std::iter::once(0..MIB).collect(), more: true }
             );
-            assert_eq!(file.data_ranges(9 * MIB, 1, 1).await.expect("ranges"), (vec![], true));
+            assert_eq!(file.data_ranges(9 * MIB, 1, 1).await.expect("ranges"), DataRanges::default());
             let pool = Pool::new(1 << 20);
             for (at, want) in [(0, 7), (MIB, 0), (3 * MIB + 9, 0), (3 * MIB + 10, 7)] {
                 let into = window(&pool, 1);
@@ -536,8 +536,8 @@ fn holes_of_a_file_that_may_be_fragmented_are_sought_on_a_worker() {
         for file in files_of(&vec![7; len]) {
             run(async {
                 let before = trips();
-                let (ranges, all) = file.data_ranges(0, u64::MAX, 1).await.expect("ranges");
-                assert_eq!((ranges.len(), ranges[0].end, all), (1, len as u64, true));
+                let DataRanges { ranges, more } = file.data_ranges(0, u64::MAX, 1).await.expect("ranges");
+                assert_eq!((ranges.len(), ranges[0].end, more), (1, len as u64, false));
                 assert_eq!(trips() - before, expected);
             });
         }
@@ -559,7 +559,7 @@ fn holes_of_one_file_are_sought_by_one_worker_at_a_time() {
         let handed = rt::tests::BLOCKING_CALLS.get() - before;
         assert!(handed <= 1, "{handed}");
         for one in all {
-            assert!(one.await.expect("ranges").1);
+            assert!(!one.await.expect("ranges").more);
         }
         assert_eq!(rt::tests::BLOCKING_CALLS.get() - before, 50);
     });

@@ -25,7 +25,7 @@ use super::file_id::FileId;
 use super::handles::Named;
 use super::identity::Origin;
 use super::line::CallbackLine;
-use super::shares::PeerShares;
+use super::peer_shares::PeerShares;
 use super::watch::Watch;
 
 /// Bytes of an RPC call or reply around the payload of a READ or WRITE, at most.

@@ -19,7 +19,7 @@ use super::answers::bytes_in;
 use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
 use super::duplicates::MAX_ANSWER;
-use super::shares::PeerShares;
+use super::peer_shares::PeerShares;
 use super::{export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.

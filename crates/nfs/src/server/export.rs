@@ -166,7 +166,7 @@ mod tests {
     use weft_wire::rpc::{AuthSys, Fragment};
 
     use super::*;
-    use crate::server::shares::PeerShares;
+    use crate::server::peer_shares::PeerShares;
     use crate::server::tests::{call_of, handle_of, results_for, results_for_as, results_of};
     use crate::server::{Config, Limits, Policy, Server};
 
@@ -266,7 +266,7 @@ mod tests {
             let set = weft_store::SetAttr { mode: Some(mode), ..Default::default() };
             let what = Make::Special(Special::Fifo);
             let making = vfs.create(NodeId::ROOT, name.as_bytes(), what, Exists::Fail, set);
-            let (pipe, _) = rt::block_on(making).unwrap().unwrap();
+            let pipe = rt::block_on(making).unwrap().unwrap().attr;
             let asked = AccessArgs { object: handle_of(&server, share, pipe.node), access: 0x3f };
             let may: Outcome<AccessOk, AttrOnly> =
                 call(&server, INSIDE, user(uid), nfs::ACCESS, &asked).unwrap();

@@ -198,8 +198,8 @@ impl Handles {
             Error::NotFound => Status::STALE,
             e => status(&e),
         })?;
-        self.know(key, found.0.node);
-        Ok(found.0.node)
+        self.know(key, found.attr.node);
+        Ok(found.attr.node)
     }
 }
 
@@ -254,12 +254,13 @@ mod tests {
                 CurrentShares::new(vec![share("a", Vfs::new(Ram::new(1 << 20))), share("data", open())])
                     .now();
             let vfs = &before[1].vfs;
-            let (made, _) = vfs
+            let made = vfs
                 .create(NodeId::ROOT, b"file", Make::File, Exists::Fail, SetAttr::default())
                 .await
                 .unwrap();
             let old = Handles::new([7; 16]);
-            let handle = old.make(&before, FileId { share: before[1].key(), node: made.node }).await.unwrap();
+            let handle =
+                old.make(&before, FileId { share: before[1].key(), node: made.attr.node }).await.unwrap();
             let lost = old.make(&before, FileId { share: before[0].key(), node: NodeId::ROOT }).await;
             // Another run: the share is at another position, and its nodes have other numbers.
             let after =

@@ -31,6 +31,7 @@ mod nlm;
 mod nsm;
 mod ops;
 mod outgoing;
+mod peer_shares;
 mod rpcbind;
 mod shares;
 mod stability;

@@ -834,7 +834,7 @@ fn files_kept_open_are_bounded_and_a_removed_one_is_closed() {
         for n in 0..200 {
             let name = format!("f{n}");
             let make = weft_store::Make::File;
-            let (attr, _) = vfs.create(NodeId::ROOT, name.as_bytes(), make, exists, set()).await.unwrap();
+            let attr = vfs.create(NodeId::ROOT, name.as_bytes(), make, exists, set()).await.unwrap().attr;
             files
                 .open(&vfs, FileId { share: server.share(0).key(), node: attr.node }, n % 2 == 0)
                 .await

@@ -137,6 +137,18 @@ struct Counted<'a>(&'a Destination);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.handle(|core| core.appends = core.appends.saturating_sub(1));
+        self.0.release(|core| core.appends = core.appends.saturating_sub(1));
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+impl Destination {
+    /// Breaks an invariant, by an event that returns a guard.
+    pub(crate) fn break_down(&self) {
+        let _counted = self.handle(|core| {
+            core.appends = core.appends.saturating_add(1);
+            core.applied = u64::MAX;
+            Counted(self)
+        });
     }
 }

@@ -177,7 +177,7 @@ struct Unsure<'a> {
 
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
-        self.destination.handle(|core| {
+        self.destination.release(|core| {
             if core.session == self.session {
                 core.session = None;
             }

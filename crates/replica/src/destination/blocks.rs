@@ -65,7 +65,7 @@ impl Destination {
     /// dropped.
     fn stores(&self, session: u64, member: u16) -> Result<(Stores<'_>, &Arc<dyn Block>), Refusal> {
         let stores = self.handle(|core| {
-            self.admit(core, session)?;
+            self.hear(core, session)?;
             if core.state.consistent {
                 // Blocks are copied only during a resync: a consistent copy must not change.
                 return Err(Refusal::Invalid);
@@ -127,7 +127,7 @@ impl Destination {
             return Err(Refusal::Invalid);
         }
         self.until_has(session, Awaited::Applied(after)).await?;
-        self.check(session)?;
+        self.recheck(session)?;
         let chain = read(block, &self.side.pool, offset, len as usize).await.map_err(|e| match e {
             Error::Store(e) => self.medium(&replay::of_volume(&self.side, usize::from(member), e)),
             other => self.medium(&other),
@@ -141,6 +141,6 @@ struct Stores<'a>(&'a Destination);
 
 impl Drop for Stores<'_> {
     fn drop(&mut self) {
-        self.0.handle(|core| core.storing = core.storing.saturating_sub(1));
+        self.0.release(|core| core.storing = core.storing.saturating_sub(1));
     }
 }

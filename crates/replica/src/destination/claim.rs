@@ -82,7 +82,7 @@ impl Destination {
         let (welcome, adopt) = claimed?;
         // Blocks of an earlier session must not land behind those of this one.
         self.until_has(welcome.session, Awaited::Stored).await?;
-        self.check(welcome.session)?;
+        self.recheck(welcome.session)?;
         // The claim is durable before it is confirmed, so that earlier sources are refused from then on, even after a
         // crash.
         let placed = self.log.fill().last;
@@ -107,14 +107,14 @@ impl Destination {
         {
             let _turn = self.journal.gate.enter().await;
             // If this side was promoted meanwhile, it keeps the history that it began.
-            self.check(welcome.session)?;
+            self.recheck(welcome.session)?;
             if let Err(e) = self.write_state(promise).await {
                 self.fail(format!("the journal has failed: {e}"));
                 return Err(Refusal::Io);
             }
         }
         self.handle(Core::fit_own);
-        self.check(welcome.session)?;
+        self.recheck(welcome.session)?;
         self.phase(match welcome.consistent {
             // It lacks records until it has those that its source has reported, which may be at once.
             true => Phase::ReplayingLog,
@@ -235,7 +235,7 @@ impl Destination {
         let _begins = Begins::new(self);
         self.drain().await.map_err(|e| self.medium(&e))?;
         let _turn = self.volumes.enter().await;
-        self.check(session)?;
+        self.recheck(session)?;
         if let Err(e) = self.begin_at(session, base).await {
             self.fail(format!("a resync could not begin: {e}"));
             return Err(Refusal::Io);
@@ -310,9 +310,10 @@ impl Destination {
     }
 
     pub(super) async fn finish(&self, session: u64, at: u64) -> Result<(), Refusal> {
+        self.check(session)?;
         // No resync may begin meanwhile.
         let _turn = self.volumes.enter().await;
-        self.check(session)?;
+        self.recheck(session)?;
         if self.log.fill().durable < at {
             return Err(Refusal::Gap(self.log.fill().durable));
         }
@@ -341,7 +342,7 @@ impl Destination {
         from: u64,
     ) -> Result<(Vec<(u64, u64)>, Option<u64>), Refusal> {
         self.handle(|core| {
-            self.admit(core, session)?;
+            self.hear(core, session)?;
             let (fill, fork) = (self.log.fill(), core.fork);
             for header in self.log.headers(fork.saturating_add(1), fill.last) {
                 if let Some(map) = core.own.get_mut(usize::from(header.member)) {
@@ -370,7 +371,7 @@ impl Destination {
             match rt::timeout(space::LOOK, prepared.as_mut()).await {
                 Ok(done) => {
                     done.map_err(|e| self.medium(&e))?;
-                    return self.check(session);
+                    return self.recheck(session);
                 }
                 // The session has ended, which says nothing about when its source was heard from.
                 Err(_) if self.core().session != Some(session) => return Err(Refusal::Session),
@@ -407,7 +408,7 @@ impl Destination {
     /// The source has given up, so this runs to its end even if nobody waits for the answer.
     pub(super) async fn take_over(self: &Arc<Self>, session: u64, era: Era) -> Result<(), Refusal> {
         self.handle(|core| {
-            self.admit(core, session)?;
+            self.hear(core, session)?;
             let ahead = era.epoch.checked_sub(core.state.promised.epoch);
             let fits = core.state.consistent
                 && ahead.is_some_and(|ahead| (1..=MAX_EPOCHS_AHEAD).contains(&ahead))
@@ -551,6 +552,9 @@ impl<'a> Impatient<'a> {
 
 impl Drop for Impatient<'_> {
     fn drop(&mut self) {
+        if self.0.owner.is_broken() {
+            return;
+        }
         let core = self.0.core();
         // A side that ends or is opened again stays impatient.
         if !core.ends && !core.retired && core.failed.is_none() {
@@ -564,7 +568,7 @@ struct Leaves<'a>(&'a Destination);
 
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
-        self.0.handle(|core| core.leaving = core.leaving.saturating_sub(1));
+        self.0.release(|core| core.leaving = core.leaving.saturating_sub(1));
     }
 }
 
@@ -580,6 +584,6 @@ impl<'a> Begins<'a> {
 
 impl Drop for Begins<'_> {
     fn drop(&mut self) {
-        self.0.handle(|core| core.beginning = core.beginning.saturating_sub(1));
+        self.0.release(|core| core.beginning = core.beginning.saturating_sub(1));
     }
 }

@@ -38,7 +38,7 @@ use crate::overlay::Overlay;
 use crate::owner::{Owner, View};
 use crate::replay::{self, Opened};
 use crate::signal::Gate;
-use crate::space::{self, Space};
+use crate::space::{self, Space, Watcher};
 use crate::state::State;
 use crate::status::{Mode, Phase, Role};
 
@@ -143,7 +143,8 @@ struct Core {
     told: u64,
     /// The log after the last event.
     log: Fill,
-    /// Whether something waited for space on a disk then.
+    /// Whether something waited for space on a disk then. The first write that waits is an event, and so is the end of
+    /// the last wait.
     is_full: bool,
     /// Everything through here is in the volumes.
     applied: u64,
@@ -313,7 +314,7 @@ impl Destination {
             snapshots: Vec::new(),
         };
         space.be_patient(true);
-        Ok(Arc::new(Destination {
+        let destination = Arc::new(Destination {
             side,
             bare,
             space,
@@ -322,7 +323,10 @@ impl Destination {
             log,
             owner: Owner::new(core),
             volumes: Gate::default(),
-        }))
+        });
+        let watcher: Weak<Destination> = Arc::downgrade(&destination);
+        destination.space.tell(watcher);
+        Ok(destination)
     }
 
     /// The core, to look at.
@@ -332,13 +336,18 @@ impl Destination {
 
     /// Applies one event to the core, and wakes those whose wait is over. The caller must not hold a view.
     fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
-        let (result, effects) = self.owner.handle(|core| {
+        self.owner.handle(|core| {
             let result = event(core);
             (core.log, core.is_full) = (self.log.fill(), self.space.is_wanted());
             result
-        });
-        effects.wakes.wake();
-        result
+        })
+    }
+
+    /// Applies the event of something that is dropped.
+    fn release(&self, event: impl FnOnce(&mut Core)) {
+        if !self.owner.is_broken() {
+            self.handle(event);
+        }
     }
 
     /// The pool for its reads.
@@ -407,14 +416,26 @@ impl Destination {
         self.handle(|core| core.begin_phase(phase, now));
     }
 
-    /// Checks that a request is of the current session.
+    /// Checks that a request that has just arrived is of the current session: its source was heard from.
     fn check(&self, session: u64) -> Result<(), Refusal> {
+        self.handle(|core| self.hear(core, session))
+    }
+
+    /// Checks that the session of a request is still the current one after the request has waited. A source that has
+    /// sent a request and then fallen silent must not seem alive as long as its request waits.
+    fn recheck(&self, session: u64) -> Result<(), Refusal> {
         self.handle(|core| self.admit(core, session))
     }
 
-    /// Does the same within an event.
+    /// Does the same as [`Destination::check`] within an event.
+    fn hear(&self, core: &mut Core, session: u64) -> Result<(), Refusal> {
+        self.admit(core, session)?;
+        (core.heard_ms, core.heard, core.lost_ms) = (self.side.wall.now_ms(), rt::now(), 0);
+        Ok(())
+    }
+
+    /// Does the same as [`Destination::recheck`] within an event.
     fn admit(&self, core: &mut Core, session: u64) -> Result<(), Refusal> {
-        let now = self.side.wall.now_ms();
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
@@ -424,9 +445,8 @@ impl Destination {
         if core.session != Some(session) {
             return Err(Refusal::Session);
         }
-        (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
         if core.phase == Phase::ReplayingLog {
-            core.catch_up(self.log.fill().durable, now);
+            core.catch_up(self.log.fill().durable, self.side.wall.now_ms());
         }
         Ok(())
     }
@@ -546,6 +566,12 @@ impl Destination {
         self.handle(|core| core.closing = true);
         self.fail("it was closed".into());
         last
+    }
+}
+
+impl Watcher for Destination {
+    fn space_has_changed(&self) {
+        self.release(|_| ());
     }
 }
 

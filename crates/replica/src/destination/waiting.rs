@@ -122,6 +122,13 @@ impl Owned for Core {
     }
 
     #[cfg(debug_assertions)]
+    fn everyone(&mut self) -> Wakes {
+        let mut wakes = Wakes::default();
+        wakes.extend(std::mem::take(&mut self.waiting.wakers).into_values());
+        wakes
+    }
+
+    #[cfg(debug_assertions)]
     fn check(&self) {
         let Waiting { wakers, .. } = &self.waiting;
         let forgotten = wakers.keys().find(|(awaited, _)| self.has(*awaited));
@@ -225,7 +232,7 @@ impl Drop for Wait<'_> {
     fn drop(&mut self) {
         if self.entry.is_some() {
             let destination = self.destination;
-            destination.handle(|core| self.leave(core));
+            destination.release(|core| self.leave(core));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Ends a group for good: its volumes become ordinary volumes (docs/replication.md, "Fronts").
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use weft_store::block::{Block, BlockOp};
 
+use super::life::Core;
 use super::{Cause, Group, LINKS_END_WITHIN, State};
 use crate::error::Error;
 use crate::source::Source;
@@ -27,14 +27,17 @@ struct HeldFronts<'a> {
 
 impl Drop for HeldFronts<'_> {
     fn drop(&mut self) {
+        if self.group.owner.is_broken() {
+            return;
+        }
         let Some(source) = self.source.take() else {
             if !self.group.is_ending() {
-                self.group.holds_fronts.store(false, Ordering::Release);
+                self.group.owner.handle(|core| core.hold_fronts(false));
             }
             return self.group.fronts.iter().for_each(|front| front.refuse(&self.why));
         };
         // In this order: a source that stops after this look has its fronts closed by the task.
-        self.group.holds_fronts.store(false, Ordering::Release);
+        self.group.owner.handle(|core| core.hold_fronts(false));
         let halted = source.halted();
         for (member, front) in self.group.fronts.iter().enumerate() {
             match &halted {
@@ -155,7 +158,7 @@ impl Group {
             _ => None,
         };
         let is_running = source.is_some();
-        self.holds_fronts.store(true, Ordering::Release);
+        self.owner.handle(|core| core.hold_fronts(true));
         let why = format!("{}: the end of replication was interrupted: repeat the command", self.name);
         let held = HeldFronts { group: self, source, why };
         let is_idle = self.hold_fronts("replication ends").await;
@@ -208,7 +211,7 @@ impl Group {
             Err(e) => tracing::warn!("group {}: while closing: {e}", self.name),
             Ok(()) => {}
         }
-        self.is_settled.store(true, Ordering::Release);
+        self.owner.handle(Core::settles);
         Ok(Settled(()))
     }
 }

@@ -3,9 +3,7 @@
 //!
 //! The exchange of roles is in `exchange`.
 
-use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{Either, select};
 use weft_machine::rt;
@@ -54,16 +52,6 @@ pub enum First {
 pub(super) enum Command {
     Verify { repair: bool, answer: Answer<Result<Verified, Error>> },
     Switch { tag: u64, answer: Answer<Result<(), Error>>, exclusive: Exclusive },
-}
-
-/// The commands for a session, in order. They are dropped with the session, which answers them.
-#[derive(Debug, Default)]
-pub(super) struct Commands(Mutex<VecDeque<Command>>);
-
-impl Commands {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Command>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Source {
@@ -145,15 +133,15 @@ impl Source {
     async fn forget_peers(&self, numbers: &[usize]) -> Result<(), Error> {
         let _turn = self.journal.gate.enter().await;
         let mut state = self.core().state.clone();
-        numbers.iter().for_each(|n| take(&mut state.peers, *n));
+        numbers.iter().for_each(|n| drop(take(&mut state.peers, *n)));
         self.write_state(state).await?;
-        self.handle(|core| {
-            for n in numbers {
-                take(&mut core.state.peers, *n);
-                take(&mut core.peers, *n);
-            }
+        let gone = self.handle(|core| {
             core.make_way();
+            numbers.iter().for_each(|n| drop(take(&mut core.state.peers, *n)));
+            numbers.iter().filter_map(|n| take(&mut core.peers, *n)).collect::<Vec<Partner>>()
         });
+        // This answers their commands, so it is not part of the event.
+        drop(gone);
         Ok(())
     }
 
@@ -204,8 +192,7 @@ impl Source {
         self.command(n, |core| {
             let (partner, _) = core.peer(n)?;
             let verifies = |command: &Command| matches!(command, Command::Verify { .. });
-            let waits = |commands: Arc<Commands>| commands.waiting().iter().any(verifies);
-            if partner.comparing || partner.commands.upgrade().is_some_and(waits) {
+            if partner.comparing || partner.commands.iter().any(verifies) {
                 return Err(Error::State(
                     "the destination is being compared: try again when `weft replica verify` is done; `weft replica suspend` and \
                      `weft replica resume` end it",
@@ -224,39 +211,26 @@ impl Source {
     ) -> Result<(), Error> {
         self.handle(|core| {
             let (partner, _) = core.peer(n)?;
-            let follows = partner.connected && partner.consistent && !partner.again;
-            let session = partner.commands.upgrade().filter(|_| follows);
-            let session = session.ok_or(Error::State(DOES_NOT_FOLLOW))?;
-            if session.waiting().len() >= MOST_COMMANDS {
+            if !partner.follows() {
+                return Err(Error::State(DOES_NOT_FOLLOW));
+            }
+            if partner.commands.len() >= MOST_COMMANDS {
                 return Err(Error::State("other commands wait for this destination already"));
             }
             let command = command(core)?;
-            session.waiting().push_back(command);
             let (partner, _) = core.peer_mut(n)?;
+            partner.commands.push_back(command);
             partner.commands_left = partner.commands_left.wrapping_add(1);
             Ok(())
         })
     }
 
-    /// Gives destination `n` a queue for commands, which the session carries out as long as the result lives.
-    pub(super) fn accept_commands(&self, n: usize) -> Result<Arc<Commands>, Error> {
-        let commands = Arc::new(Commands::default());
-        let accepts = self.on_peer(n, |partner, _| partner.commands = Arc::downgrade(&commands));
-        accepts.ok_or(Error::NoPeer(n))?;
-        Ok(commands)
-    }
-
     /// Carries out commands over the link, until the destination is ready to take over.
-    pub(super) async fn carry_out(
-        &self,
-        n: usize,
-        link: Link<'_>,
-        commands: &Commands,
-    ) -> Result<Ready<'_>, End> {
+    pub(super) async fn carry_out(&self, n: usize, link: Link<'_>) -> Result<Ready<'_>, End> {
         loop {
-            let command = self.changed.until(|| {
+            let command = self.owner.until(|| {
                 let next = self.on_peer(n, |partner, _| {
-                    let command = commands.waiting().pop_front()?;
+                    let command = partner.commands.pop_front()?;
                     partner.comparing = matches!(command, Command::Verify { .. });
                     Some(command)
                 });
@@ -380,7 +354,7 @@ impl Source {
         }
         self.halt(Phase::SplitBrain, "this side has given up: the other one counts".into(), None);
         // Placed records must be in the log before `demote` marks their ranges.
-        let idle = self.changed.until(|| self.core().active.is_empty().then_some(()));
+        let idle = self.owner.until(|| self.core().active.is_empty().then_some(()));
         let _failed = rt::timeout(self.config.timeout, idle).await;
         self.demote().await
     }
@@ -428,7 +402,7 @@ impl Source {
     pub async fn close(&self) -> Result<(), Error> {
         self.space.be_patient(false);
         self.handle(|core| (core.closing, core.quiet) = (true, true));
-        let idle = self.changed.until(|| {
+        let idle = self.owner.until(|| {
             let core = self.core();
             (core.halted.is_some() || core.active.is_empty()).then_some(())
         });
@@ -464,8 +438,6 @@ fn put<T>(all: &mut Vec<Option<T>>, n: usize, one: T) {
 }
 
 /// Removes an element; the others keep their numbers.
-fn take<T>(all: &mut [Option<T>], n: usize) {
-    if let Some(place) = all.get_mut(n) {
-        *place = None;
-    }
+fn take<T>(all: &mut [Option<T>], n: usize) -> Option<T> {
+    all.get_mut(n).and_then(Option::take)
 }

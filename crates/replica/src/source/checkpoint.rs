@@ -77,7 +77,8 @@ impl Source {
         }
         replay::flush(&self.side).await?;
         let _turn = self.journal.gate.enter().await;
-        self.handle(|core| core.mark_missing(through, |from, to| self.log.headers(from, to)));
+        let now = self.side.wall.now_ms();
+        self.handle(|core| core.mark_missing(through, now, |from, to| self.log.headers(from, to)));
         self.write_bitmaps().await?;
         let tail = self.log.tail_after(through);
         let state = self.handle(|core| {
@@ -152,7 +153,7 @@ impl Drop for Unwritten<'_> {
         if self.pages.is_empty() {
             return;
         }
-        self.source.handle(|core| {
+        self.source.release(|core| {
             for (n, member, page) in &self.pages {
                 if let Ok((partner, _)) = core.peer_mut(*n)
                     && let Some(map) = partner.maps.get_mut(*member)
@@ -175,7 +176,7 @@ impl Core {
     }
 
     /// Marks the records that destinations lack and that are about to leave the log.
-    fn mark_missing(&mut self, through: u64, headers: impl Fn(u64, u64) -> Vec<Header>) {
+    fn mark_missing(&mut self, through: u64, now_ms: u64, headers: impl Fn(u64, u64) -> Vec<Header>) {
         for (partner, state) in self.peers.iter_mut().zip(&mut self.state.peers) {
             let (Some(partner), Some(state)) = (partner, state) else { continue };
             for header in headers(partner.acked.saturating_add(1), through) {
@@ -184,8 +185,9 @@ impl Core {
                 }
             }
             state.covered = state.covered.max(partner.acked.min(through));
-            // Its session cannot continue from where it is.
-            partner.again |= partner.connected && partner.acked < through;
+            if partner.connected && partner.acked < through {
+                partner.must_begin_again(now_ms);
+            }
         }
     }
 }

@@ -133,7 +133,7 @@ impl Source {
     /// Waits, while writes are held back, until both sides have the same records, durably, and both journals could be
     /// written. Returns the last record.
     async fn equal(&self, n: usize, link: Link<'_>) -> Result<u64, Error> {
-        let drained = self.changed.until(|| {
+        let drained = self.owner.until(|| {
             let core = self.core();
             if let Some(halt) = &core.halted {
                 return Some(Err(Error::Halted(halt.why.clone())));
@@ -286,6 +286,6 @@ impl<'a> Quiet<'a> {
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         // A source that is being closed keeps holding them back.
-        self.0.handle(|core| core.quiet = core.closing);
+        self.0.release(|core| core.quiet = core.closing);
     }
 }

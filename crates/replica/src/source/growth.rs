@@ -72,10 +72,7 @@ impl Source {
                 }
                 // It is inconsistent until it has the new bytes, and its session has the old sizes.
                 partner.consistent = false;
-                partner.again = true;
-                if partner.phase == Phase::ContinuouslyReplicating {
-                    (partner.phase, partner.since_ms) = (Phase::Resyncing, self.side.wall.now_ms());
-                }
+                partner.must_begin_again(self.side.wall.now_ms());
             }
             Ok::<_, Error>((state.clone(), sizes))
         })?;

@@ -25,7 +25,7 @@ mod status;
 mod waiting;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -38,6 +38,7 @@ use weft_machine::rt;
 use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 use weft_wire::repl::control::{Era, Refusal, Report, Request, Response};
 
+use self::admin::Command;
 pub use self::admin::{First, PeerConfig};
 use self::exchange::GIVEN_UP;
 use self::reads::FailedReads;
@@ -50,7 +51,7 @@ use crate::log::{Fill, Log};
 use crate::owner::{Owner, View};
 use crate::record::MAX_PAYLOAD;
 use crate::replay::{self, Opened};
-use crate::signal::{Gate, Signal};
+use crate::signal::Gate;
 use crate::space::Space;
 use crate::state::{PeerState, State};
 use crate::status::{Mode, Phase, Role};
@@ -126,8 +127,6 @@ pub struct Source {
     journal: Journal,
     log: Log,
     owner: Owner<Core>,
-    /// Something in the core has changed that few tasks wait for: see `outline`.
-    changed: Signal,
     /// One checkpoint at a time.
     checkpoints: Gate,
     /// Room in the log was asked for since it was last looked for.
@@ -239,8 +238,8 @@ struct Partner {
     comparing: bool,
     /// The last record that could not be read from the log for it.
     unreadable: u64,
-    /// The queue of its session, which owns it.
-    commands: Weak<admin::Commands>,
+    /// For its session, in order. The end of the session drops them, which answers them.
+    commands: VecDeque<Command>,
     /// Counts the commands that its sessions were given.
     commands_left: u64,
     last_error: Option<String>,
@@ -273,7 +272,7 @@ impl Partner {
             shipping: false,
             comparing: false,
             unreadable: 0,
-            commands: Weak::new(),
+            commands: VecDeque::new(),
             commands_left: 0,
             last_error: None,
             heard_ms: 0,
@@ -290,6 +289,37 @@ impl Partner {
     /// Whether writes wait for it, so that what is sent to it before it is durable here is answered earlier.
     fn is_awaited(&self, state: &PeerState) -> bool {
         state.mode == Mode::Synchronous && self.consistent && !self.lone && !state.suspended
+    }
+
+    /// Whether its session carries out commands.
+    fn follows(&self) -> bool {
+        self.connected && self.consistent && !self.again
+    }
+
+    /// Whether its session has ended, and nothing was decided since.
+    fn is_lost(&self) -> bool {
+        self.lost_ms > 0 && self.phase.is_connected()
+    }
+
+    /// Its session cannot continue: the next one copies what it lacks.
+    fn must_begin_again(&mut self, now_ms: u64) {
+        self.again = true;
+        if self.phase == Phase::ContinuouslyReplicating {
+            (self.phase, self.since_ms) = (Phase::Resyncing, now_ms);
+        }
+    }
+
+    /// Its session has ended. Returns whether there was one, and its commands. The caller drops them after the event:
+    /// that answers them.
+    fn hang_up(&mut self, now_ms: u64) -> (bool, VecDeque<Command>) {
+        let had_it = std::mem::take(&mut self.connected);
+        if had_it {
+            self.lost_ms = now_ms;
+        }
+        self.again = false;
+        self.comparing = false;
+        self.maps.iter_mut().for_each(Bitmap::give_up_copies);
+        (had_it, std::mem::take(&mut self.commands))
     }
 
     fn is_clean(&self) -> bool {
@@ -448,7 +478,6 @@ impl Source {
             journal,
             log,
             owner: Owner::new(core),
-            changed: Signal::default(),
             checkpoints: Gate::default(),
             room_wanted: AtomicBool::default(),
             space,
@@ -505,7 +534,7 @@ impl Source {
     /// Waits until each destination was asked whether this side is still its source, or could not be reached: no write
     /// may be answered before. The wait is limited to the time that asking takes.
     pub async fn greeted(&self) {
-        let all = self.changed.until(|| {
+        let all = self.owner.until(|| {
             let core = self.core();
             let greeted = core.peers.iter().flatten().all(|partner| partner.greeted);
             (greeted || core.halted.is_some()).then_some(())
@@ -544,13 +573,13 @@ impl Source {
 
     /// Waits until writes fail.
     pub async fn until_halted(&self) -> (Phase, String) {
-        self.changed.until(|| self.halted()).await
+        self.owner.until(|| self.halted()).await
     }
 
     /// Waits until no [`Source::ship`] runs.
     pub async fn until_links_ended(&self) {
         let none = || self.core().peers.iter().flatten().all(|partner| !partner.shipping);
-        self.changed.until(|| none().then_some(())).await;
+        self.owner.until(|| none().then_some(())).await;
     }
 
     /// Whether a destination refuses this source because both sides were written to.
@@ -584,15 +613,18 @@ impl Source {
 
     /// Applies one event to the core and carries out its effects. The caller must not hold a view.
     fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
-        let (result, effects) = self.owner.handle(event);
-        effects.wakes.wake();
-        if effects.before != effects.after {
-            self.changed.notify();
-        }
-        if effects.before.sends() != effects.after.sends() {
+        let (result, effects) = self.owner.apply(event);
+        let sends = effects.before.sends() != effects.after.sends();
+        self.owner.tell(effects);
+        if sends {
             self.log.sends.notify();
         }
         result
+    }
+
+    /// Applies the event of something that is dropped. `None`: an invariant was broken.
+    fn release<R>(&self, event: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        (!self.owner.is_broken()).then(|| self.handle(event))
     }
 
     /// Applies one event to one destination; `None` if it was removed.

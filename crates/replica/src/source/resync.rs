@@ -79,7 +79,7 @@ impl Source {
             self.finish(n, link, is_whole).await?;
         }
         // A range that is marked from now on needs another resync, which both sides have to begin.
-        let marked = self.changed.until(|| {
+        let marked = self.owner.until(|| {
             let core = self.core();
             core.peer(n).map_or(Some(()), |(p, _)| (!p.is_clean() && !p.comparing).then_some(()))
         });
@@ -91,7 +91,7 @@ impl Source {
     /// copy `is_whole`, and not only of the bitmap, the findings of an earlier comparison are void.
     async fn finish(&self, n: usize, link: Link<'_>, is_whole: bool) -> Result<(), End> {
         let at = self.log.fill().last;
-        let arrived = self.changed.until(|| {
+        let arrived = self.owner.until(|| {
             let core = self.core();
             core.peer(n).map_or(Some(()), |(partner, _)| (partner.acked >= at).then_some(()))
         });
@@ -347,7 +347,7 @@ impl Source {
                 let different = {
                     let _locked = self.lock(member as u16, range.clone()).await;
                     let after = self.log.fill().last;
-                    let arrived = self.changed.until(|| {
+                    let arrived = self.owner.until(|| {
                         let has = self.core().peer(n).map_or(true, |(p, _)| p.acked >= after);
                         has.then_some(())
                     });

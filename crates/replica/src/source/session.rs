@@ -77,7 +77,7 @@ impl Source {
         let _shipping = Shipping(self, n);
         let mut turned_away = None;
         loop {
-            let suspended = self.changed.until(|| {
+            let suspended = self.owner.until(|| {
                 let core = self.core();
                 if core.halted.is_some() || core.closing {
                     return Some(None);
@@ -139,7 +139,7 @@ impl Source {
             self.lost(n).await;
             self.greet(n);
             let pause = pin!(rt::sleep(self.config.retry));
-            let news = pin!(self.changed.until(|| {
+            let news = pin!(self.owner.until(|| {
                 let core = self.core();
                 let stop = core.halted.is_some() || core.closing;
                 (stop || core.peer(n).map_or(true, |(partner, _)| partner.again)).then_some(())
@@ -158,12 +158,8 @@ impl Source {
     }
 
     fn phase(&self, n: usize, phase: Phase, error: Option<String>) {
-        let now = self.side.wall.now_ms();
         self.on_peer(n, |partner, state| {
-            if partner.phase != phase {
-                tracing::info!("group {}: replication to {}: {phase:?}", self.config.group, state.name);
-                (partner.phase, partner.since_ms) = (phase, now);
-            }
+            self.begin_phase(partner, state, phase);
             if let Some(e) = error {
                 if partner.last_error.as_ref() != Some(&e) {
                     tracing::warn!("group {}: replication to {}: {e}", self.config.group, state.name);
@@ -173,20 +169,19 @@ impl Source {
         });
     }
 
+    /// Does the same within an event, without an error.
+    fn begin_phase(&self, partner: &mut Partner, state: &PeerState, phase: Phase) {
+        if partner.phase != phase {
+            tracing::info!("group {}: replication to {}: {phase:?}", self.config.group, state.name);
+            (partner.phase, partner.since_ms) = (phase, self.side.wall.now_ms());
+        }
+    }
+
     /// Ends the session, and returns whether there was one.
     fn ended(&self, n: usize) -> bool {
         let now = self.side.wall.now_ms();
-        let had_it = self.on_peer(n, |partner, _| {
-            let had_it = std::mem::take(&mut partner.connected);
-            if had_it {
-                partner.lost_ms = now;
-            }
-            partner.again = false;
-            partner.comparing = false;
-            partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
-            had_it
-        });
-        had_it.unwrap_or(false)
+        let ended = self.on_peer(n, |partner, _| partner.hang_up(now));
+        ended.is_some_and(|(had_it, _commands)| had_it)
     }
 
     /// The error of a destination, and the command to type if nothing else helps.
@@ -374,13 +369,11 @@ impl Source {
             self.until_replayed(n).await;
             return Err(End::Again);
         }
-        // Commands end with this session, whatever they wait for.
-        let commands = self.accept_commands(n)?;
         let cursor = self.prepare(n, &link, &welcome, first_copy).await?;
         let ready = {
             let stream = pin!(self.stream(n, link, cursor));
             let copy = pin!(self.resync(n, link));
-            let commands = pin!(self.carry_out(n, link, &commands));
+            let commands = pin!(self.carry_out(n, link));
             let watch = pin!(self.watch(n, link));
             match select(select(stream, copy), select(commands, watch)).await {
                 Either::Left((Either::Left((end, _)) | Either::Right((end, _)), _)) => {
@@ -401,7 +394,7 @@ impl Source {
             let over = core.halted.is_some() || core.closing;
             over || core.replayed || core.peer(n).map_or(true, |(_, state)| state.suspended)
         };
-        self.changed.until(|| ready().then_some(())).await;
+        self.owner.until(|| ready().then_some(())).await;
     }
 
     /// Decides what the destination needs, begins a resync if necessary, and returns the first sequence to send.
@@ -470,16 +463,22 @@ impl Source {
             partner.acked = last;
             partner.consistent = welcome.consistent;
             (partner.copied_bytes, partner.sent_bytes, partner.copy_began) = (0, 0, rt::now());
-            Ok(match can_replay && welcome.consistent && !welcome.diverged && partner.is_clean() {
+            let is_enough = can_replay && welcome.consistent && !welcome.diverged && partner.is_clean();
+            let kind = match first_copy {
+                true if state.seeded => Sync::Seeded,
+                true => Sync::Initial,
+                // Everything is marked, though no new copy was requested: comparing is enough.
+                false if partner.is_full() => Sync::Seeded,
+                false => Sync::Changed,
+            };
+            if partner.phase == Phase::ContinuouslyReplicating {
+                // It did so in the last session. What it lacks now takes a while.
+                let phase = if is_enough { Phase::ReplayingLog } else { phase_of(kind) };
+                self.begin_phase(partner, state, phase);
+            }
+            Ok(match is_enough {
                 true => None,
                 false => {
-                    let kind = match first_copy {
-                        true if state.seeded => Sync::Seeded,
-                        true => Sync::Initial,
-                        // Everything is marked, though no new copy was requested: comparing is enough.
-                        false if partner.is_full() => Sync::Seeded,
-                        false => Sync::Changed,
-                    };
                     partner.consistent = false;
                     let base = if can_replay { last } else { fill.durable };
                     for header in self.log.headers(last.saturating_add(1), base) {
@@ -519,15 +518,7 @@ impl Source {
             // The unreadable record has to leave the log before this side is opened again.
             self.make_room();
         }
-        self.phase(
-            n,
-            match kind {
-                Sync::Initial => Phase::InitialBlockCopy,
-                Sync::Seeded => Phase::SeededCopy,
-                Sync::Changed => Phase::Resyncing,
-            },
-            None,
-        );
+        self.phase(n, phase_of(kind), None);
         Ok(base.saturating_add(1))
     }
 
@@ -558,17 +549,16 @@ impl Source {
 
     /// If the destination has everything, synchronous writes wait for it from now on.
     pub(super) fn caught_up(&self, n: usize) {
-        let follows = self.on_peer(n, |partner, _| {
+        self.on_peer(n, |partner, state| {
             if !partner.consistent || partner.acked < self.log.fill().last {
-                return false;
+                return;
             }
             partner.lone = false;
-            partner.is_clean() && partner.phase != Phase::ContinuouslyReplicating
+            if partner.is_clean() && partner.follows() && partner.phase != Phase::ContinuouslyReplicating {
+                partner.last_error = None;
+                self.begin_phase(partner, state, Phase::ContinuouslyReplicating);
+            }
         });
-        if follows.unwrap_or(false) {
-            self.on_peer(n, |partner, _| partner.last_error = None);
-            self.phase(n, Phase::ContinuouslyReplicating, None);
-        }
     }
 
     /// Remembers, durably, that writes are no longer answered without the destination.
@@ -707,7 +697,7 @@ impl Source {
     /// Ends the session on request, or when the destination does not answer.
     async fn watch(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
         loop {
-            let end = pin!(self.changed.until(|| {
+            let end = pin!(self.owner.until(|| {
                 let core = self.core();
                 if core.halted.is_some() || core.closing {
                     return Some(End::Stopped);
@@ -732,15 +722,26 @@ impl Source {
     }
 }
 
+fn phase_of(sync: Sync) -> Phase {
+    match sync {
+        Sync::Initial => Phase::InitialBlockCopy,
+        Sync::Seeded => Phase::SeededCopy,
+        Sync::Changed => Phase::Resyncing,
+    }
+}
+
 /// Marks a destination as being shipped to until it is dropped.
 struct Shipping<'a>(&'a Source, usize);
 
 impl Drop for Shipping<'_> {
     fn drop(&mut self) {
-        self.0.on_peer(self.1, |partner, _| {
+        let now = self.0.side.wall.now_ms();
+        let commands = self.0.release(|core| {
+            let (partner, _) = core.peer_mut(self.1).ok()?;
             partner.shipping = false;
-            partner.connected = false;
-            partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
+            Some(partner.hang_up(now))
         });
+        // This answers them, so it is not part of the event.
+        drop(commands);
     }
 }

@@ -57,7 +57,7 @@ impl Source {
         let elapsed = rt::now().since(partner.copy_began).as_secs_f64();
         let rate = if elapsed > 0.0 { partner.copied_bytes as f64 / elapsed } else { 0.0 };
         // It does not follow at present, and nothing is decided until it has been asked again.
-        let is_lost = halted.is_none() && partner.lost_ms > 0 && partner.phase.is_connected();
+        let is_lost = halted.is_none() && partner.is_lost();
         let (phase, since_ms) = match is_lost {
             true => (Phase::WaitingForDestination, partner.lost_ms),
             false => (halted.unwrap_or(partner.phase), partner.since_ms),

@@ -3,8 +3,7 @@
 //! A write waits twice: for its place in the log, and for its answer. Both waits are kept in the core, under its lock,
 //! so nothing can change between a look and the wait that follows it. An event wakes exactly those whose condition it
 //! has made true: a write that waits for an answer is found by its sequence, so n writes cause n wake-ups. What few
-//! tasks wait for (the loops of the destinations, an administrator) stays with the [`Signal`](crate::signal::Signal) of
-//! the source.
+//! tasks wait for (the loops of the destinations, an administrator) is in the outline: see `outline`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
@@ -14,6 +13,8 @@ use super::outline::Outline;
 use super::{Active, Core, Source};
 use crate::owner::{Owned, Wakes};
 use crate::record::overlap;
+#[cfg(debug_assertions)]
+use crate::status::Phase;
 
 /// The waits of one source.
 #[derive(Debug, Default)]
@@ -73,6 +74,17 @@ impl Owned for Core {
     }
 
     #[cfg(debug_assertions)]
+    fn everyone(&mut self) -> Wakes {
+        let Core { waiting, locks, .. } = self;
+        let mut wakes = Wakes::default();
+        wakes.extend(std::mem::take(&mut waiting.answers).into_values());
+        wakes.extend(std::mem::take(&mut waiting.blocked).into_values());
+        wakes.extend(waiting.unplaced.iter_mut().filter_map(|write| write.waker.take()));
+        wakes.extend(locks.iter_mut().filter_map(|lock| lock.waker.take()));
+        wakes
+    }
+
+    #[cfg(debug_assertions)]
     fn check(&self) {
         let Waiting { answers, acknowledged, unplaced, blocked, .. } = &self.waiting;
         let bytes = self.active.values().map(|active| active.bytes).sum::<usize>();
@@ -85,6 +97,14 @@ impl Owned for Core {
         assert!(unplaced.iter().map(|write| write.ticket).is_sorted(), "a write has passed another");
         for lock in self.locks.iter().filter(|lock| lock.waker.is_some()) {
             assert!(self.is_active(lock.member, &lock.range), "a range is free, and its lock still waits");
+        }
+        for partner in self.peers.iter().flatten() {
+            let is_said_to = partner.phase == Phase::ContinuouslyReplicating && !partner.is_lost();
+            assert!(
+                !is_said_to || partner.follows(),
+                "a destination is said to follow, and takes no command"
+            );
+            assert!(partner.connected || partner.commands.is_empty(), "a command waits for no session");
         }
         if self.halted.is_some() || self.given_up {
             let waits = !answers.is_empty() || unplaced.iter().any(|write| write.waker.is_some());
@@ -236,7 +256,7 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if self.number.is_some() {
             let source = self.source;
-            source.handle(|core| self.leave(core));
+            source.release(|core| self.leave(core));
         }
     }
 }
@@ -278,7 +298,7 @@ impl Drop for RecordWait<'_> {
     fn drop(&mut self) {
         if self.sequence.is_some() {
             let source = self.source;
-            source.handle(|core| self.leave(core));
+            source.release(|core| self.leave(core));
         }
     }
 }

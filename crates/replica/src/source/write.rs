@@ -221,7 +221,7 @@ impl Source {
     }
 
     /// Holds back writes to a range. Active records of the range have been applied when this returns.
-    pub(super) async fn lock(&self, member: u16, range: Range<u64>) -> Locked<'_> {
+    pub(crate) async fn lock(&self, member: u16, range: Range<u64>) -> Locked<'_> {
         let id = self.handle(|core| {
             core.next_lock = core.next_lock.wrapping_add(1);
             let id = core.next_lock;
@@ -245,16 +245,27 @@ impl Source {
 }
 
 /// Holds back writes to a range until it is dropped.
-pub(super) struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     source: &'a Source,
     id: u64,
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.source.handle(|core| {
+        self.source.release(|core| {
             core.locks.retain(|lock| lock.id != self.id);
             core.make_way();
+        });
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+impl Source {
+    /// Breaks an invariant, by an event that returns a guard.
+    pub(crate) fn break_down(&self) {
+        let _locked = self.handle(|core| {
+            core.active_bytes = usize::MAX;
+            Locked { source: self, id: 0 }
         });
     }
 }

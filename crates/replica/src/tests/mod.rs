@@ -1,5 +1,8 @@
 //! Two hosts, their disks and the cable between them, from one seed; and stories of what goes wrong.
 
+#[cfg(debug_assertions)]
+mod broken;
+mod commands;
 mod damage;
 mod exchange;
 mod found;
@@ -17,7 +20,7 @@ mod three_seeds;
 mod wakes;
 mod world;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::record::Record;
@@ -28,8 +31,19 @@ thread_local! {
     /// The same with the source that it was.
     static PLACED_BY: RefCell<Vec<(usize, u64, Record)>> = const { RefCell::new(Vec::new()) };
     static ANSWERED: RefCell<Vec<(usize, u64, bool)>> = const { RefCell::new(Vec::new()) };
+    static LOCKED: Cell<u64> = const { Cell::new(0) };
     /// Sources of hosts that have died. What they still do, before their tasks wait for a disk, never happened.
     static DEAD: RefCell<Vec<Arc<Source>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Called where the state in memory of a side, or the list of those who wait for a change, is locked.
+pub fn locked() {
+    LOCKED.set(LOCKED.get() + 1);
+}
+
+/// How often they were locked on this thread.
+fn locks() -> u64 {
+    LOCKED.get()
 }
 
 /// Called where a source gives a record its place in the history: what the model of the tests is told.

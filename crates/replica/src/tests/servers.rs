@@ -10,6 +10,7 @@ mod create;
 mod ended;
 mod fronts;
 mod invariants;
+mod life;
 mod one_way;
 mod setback;
 

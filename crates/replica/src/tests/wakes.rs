@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,13 @@ use weft_machine::rt;
 use weft_store::block::BlockOp;
 use weft_wire::repl::control::{Hello, Refusal, Request, Response, Welcome};
 
+use super::locks;
 use super::stories::{pair, start, tell};
 use super::world::{PARTNERSHIP, Start, World};
 use crate::destination::{Destination, MAX_WAITING};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::source::{Config, First, OnFull};
-use crate::status::Mode;
+use crate::status::{Mode, Phase};
 
 /// Writes at once.
 const WRITES: u64 = 64;
@@ -25,6 +27,10 @@ const WRITES: u64 = 64;
 /// How often one write is polled at most, on average: for the first time, when it has its place, when its record is
 /// applied, and when that is acknowledged.
 const MOST_POLLS: u64 = 4;
+
+/// How often the state in memory of either side, or the list of those who wait for a change, is locked for one write, on
+/// average.
+const MOST_LOCKS: u64 = 13;
 
 /// Submits writes at once, `stride` bytes apart, and counts how often they are polled until all are answered.
 async fn polls(world: &World, stride: u64) -> u64 {
@@ -52,8 +58,11 @@ async fn polls(world: &World, stride: u64) -> u64 {
 fn n_writes_at_once_are_woken_n_times() {
     tell(async {
         let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let before = locks();
         let polls = polls(&world, 4096).await;
+        let locked = locks() - before;
         assert!(polls <= MOST_POLLS * WRITES, "{WRITES} writes were polled {polls} times");
+        assert!(locked <= MOST_LOCKS * WRITES, "for {WRITES} writes something was locked {locked} times");
         world.until_follows(0).await;
         world.check_equal(0, 1).await;
     });
@@ -138,6 +147,10 @@ fn writes_that_a_removed_destination_has_kept_waiting_go_on_at_once() {
 /// How often an append is polled at most, on average: for the first time, when it is its turn, and when it is durable.
 const MOST_APPEND_POLLS: u64 = 3;
 
+/// How often the state in memory of the copy, or the list of those who wait for a change, is locked for one append, on
+/// average.
+const MOST_APPEND_LOCKS: u64 = 9;
+
 /// A copy that another connection of its source has claimed, and that session.
 async fn claimed(world: &World) -> (Arc<Destination>, u64) {
     world.cut();
@@ -203,8 +216,14 @@ fn n_appends_at_once_are_woken_n_times_in_whatever_order_they_arrive() {
         for backwards in [false, true] {
             let last = copy.status().last;
             let sequence = |n| if backwards { last + appends - n } else { last + 1 + n };
+            let before = locks();
             let polls = append_polls(&copy, session, (0..appends).map(sequence)).await;
+            let locked = locks() - before;
             assert!(polls <= MOST_APPEND_POLLS * appends, "{appends} appends were polled {polls} times");
+            assert!(
+                locked <= MOST_APPEND_LOCKS * appends,
+                "for {appends} appends something was locked {locked} times"
+            );
             world.until("all is applied", || copy.status().applied == last + appends).await;
         }
     });
@@ -222,6 +241,55 @@ fn appends_that_find_no_room_are_woken_in_turn() {
         // It may be an append's turn before there is room for it.
         assert!(polls <= (MOST_APPEND_POLLS + 1) * appends, "{appends} appends were polled {polls} times");
         world.until("all is applied", || copy.status().applied == last + appends).await;
+    });
+}
+
+#[test]
+fn appends_that_wait_for_room_are_refused_at_once_when_the_disk_becomes_full() {
+    tell(async {
+        let mut start = start(Mode::Synchronous);
+        start.log_bytes = vec![512 * 1024, 64 * 1024];
+        let world = pair(start, First::Copy).await;
+        let (copy, session) = claimed(&world).await;
+        let last = copy.status().last;
+        let disk = &world.nodes[1].members[0];
+        disk.fill(true);
+        // More than its log holds: the rest waits until records leave the log, which takes a volume with space.
+        let appends = (1..=MAX_WAITING as u64).map(|n| copy.append(session, vec![record(last + n)]));
+        let answers = rt::timeout(Duration::from_millis(100), join_all(appends)).await;
+        let answers = answers.expect("all are answered, though no other event comes");
+        let (logged, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        assert!(!logged.is_empty() && !refused.is_empty(), "{} and {}", logged.len(), refused.len());
+        assert!(refused.iter().all(|answer| *answer == Err(Refusal::NoSpace)), "{refused:?}");
+        disk.fill(false);
+        let has = last + logged.len() as u64;
+        world.until("all is applied", || copy.status().applied == has).await;
+        assert!(!copy.status().full);
+    });
+}
+
+#[test]
+fn a_source_whose_append_waits_counts_as_silent_when_it_is() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let (copy, session) = claimed(&world).await;
+        let last = copy.status().last;
+        // The record before it never comes.
+        let mut append = pin!(copy.append(session, vec![record(last + 2)]));
+        assert!(rt::timeout(Duration::ZERO, append.as_mut()).await.is_err());
+        copy.connection_ended(session);
+        for _ in 0..12 {
+            // Every look at the session polls it.
+            assert!(rt::timeout(Duration::from_secs(1), append.as_mut()).await.is_err());
+        }
+        assert!(copy.is_source_silent(), "it was heard from {:?} ago", rt::now().since(copy.heard_at()));
+        let source = copy.status().peers.remove(0);
+        assert_eq!(source.phase, Phase::WaitingForSource);
+        assert!(source.lost_ms > 0, "the end of its connection is forgotten");
+        // Its next request is heard.
+        let append = copy.append(session, vec![record(last + 1)]);
+        append.await.expect("it is appended");
+        assert!(!copy.is_source_silent());
     });
 }
 

@@ -23,6 +23,7 @@ impl Worker {
     /// Opens a file so that nobody else writes to it, uses it, or closes it.
     pub(super) async fn be_alone(&mut self, world: &World) {
         match below(4) {
+            0 if self.alone.is_none() => self.intrude(world).await,
             _ if self.alone.is_none() => self.open_alone(world).await,
             0 if self.kept().is_some() => self.read_alone(world).await,
             1..3 if self.kept().is_some() => self.write_alone(world).await,
@@ -59,6 +60,32 @@ impl Worker {
                 }
             }
             // Somebody else has it, or the connection is gone; the next step finds out.
+            Err(Error(Failed::Refused, _)) => {}
+            unknown => self.judge_session(world, &unknown),
+        }
+    }
+
+    /// Opens the file to write, allows others everything, and closes it: only the open of one that is alone keeps it away.
+    async fn intrude(&mut self, world: &World) {
+        let (losses, since) = (world.alone.losses(), rt::now());
+        let opened = match &self.session {
+            Some(Session::Smb(_, tree)) => {
+                ends("CREATE", tree.open(ALONE, smb::OpenOptions::write())).await.map(File::Smb)
+            }
+            Some(Session::Nfs4(mount)) => {
+                ends("OPEN", mount.open(ALONE, true)).await.map(|file| File::Nfs(Box::new(file)))
+            }
+            Some(Session::Nfs3(_)) | None => return,
+        };
+        self.told(world, "is let in", &opened);
+        match opened {
+            Ok(file) => {
+                if let Err(why) = world.alone.let_in(self.number, losses, since, rt::now()) {
+                    panic!("{self} is let in: {why}");
+                }
+                let closed = file.close().await;
+                self.judge_session(world, &closed);
+            }
             Err(Error(Failed::Refused, _)) => {}
             unknown => self.judge_session(world, &unknown),
         }

@@ -219,7 +219,7 @@ impl Worker {
     }
 
     /// A refusal ends no session: what is not known to be there may be refused.
-    fn judge_change<T>(&mut self, world: &World, outcome: &Result<T, Error>) {
+    pub(super) fn judge_change<T>(&mut self, world: &World, outcome: &Result<T, Error>) {
         if !matches!(outcome, Err(Error(Failed::Refused, _))) {
             self.judge_session(world, outcome);
         }

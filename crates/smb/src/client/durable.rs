@@ -10,7 +10,7 @@ use weft_wire::smb2::create::{self, CreateDisposition, OplockLevel};
 use weft_wire::smb2::create_context::{
     DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext, ResponseContext,
 };
-use weft_wire::smb2::{Command, Dialect};
+use weft_wire::smb2::{Command, Dialect, Guid};
 
 use super::error::Error;
 use super::file::File;
@@ -99,9 +99,13 @@ impl Tree {
 
     /// A lease with only handle caching and read caching; the former requires the latter.
     fn lease_of(&self, kept: &Kept) -> RequestContext {
+        self.lease_context(kept.lease, LeaseState::READ_CACHING | LeaseState::HANDLE_CACHING)
+    }
+
+    /// The request of a lease.
+    pub(super) fn lease_context(&self, key: Guid, state: LeaseState) -> RequestContext {
         let v2 = (self.dialect() >= Dialect::V3_0).then_some(LeaseV2 { parent_key: [0; 16], epoch: 0 });
-        let state = LeaseState::READ_CACHING | LeaseState::HANDLE_CACHING;
-        RequestContext::Lease(Lease { key: kept.lease, state, flags: LeaseFlags::NONE, v2 })
+        RequestContext::Lease(Lease { key, state, flags: LeaseFlags::NONE, v2 })
     }
 
     fn dialect(&self) -> Dialect {

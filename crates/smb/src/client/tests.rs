@@ -5,6 +5,7 @@ mod direct;
 mod encrypted_share;
 mod foreign;
 mod kept;
+mod leased;
 mod locks;
 mod multichannel;
 mod own;

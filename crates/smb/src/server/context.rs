@@ -21,8 +21,9 @@ use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus};
 
 use super::admission::Admitted;
+use super::answer::Failure;
 use super::connection::Connection;
-use super::ops::Outstanding;
+use super::ops::{Open, Outstanding};
 use super::requests::{Cancel, MAX_WAITING};
 use super::session::{Session, Tree};
 use super::{Config, Server};
@@ -139,6 +140,17 @@ impl OpContext {
     /// Sets the FileId that CREATE opened: related requests inherit it.
     pub fn set_file_id(&self, id: FileId) {
         self.file_id.set(Some(id));
+    }
+
+    /// The open that the request refers to: by its FileId, or by that of the compound. The request counts as
+    /// outstanding until it is answered, and is refused if a channel was lost since it was sent (3.3.5.2.10).
+    pub fn open(&self, carried: FileId) -> Result<Arc<Open>, Failure> {
+        let id = self.file_id(carried);
+        let open = self.session().opens.find(id, self.tree().id).ok_or(NtStatus::FILE_CLOSED)?;
+        let outstanding = Outstanding::enter(&open, self.dialect(), self.header())?;
+        self.outstanding.replace(outstanding);
+        open.forbid_replay();
+        Ok(open)
     }
 
     /// The negotiated dialect.

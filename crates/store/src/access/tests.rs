@@ -133,7 +133,7 @@ fn story(story: impl AsyncFnOnce(Vfs, crate::vfs::Attr)) {
     rt::block_on(async {
         let vfs: Vfs = Ram::new(1 << 20).into();
         let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
-        let (attr, _) = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, set).await.unwrap();
+        let attr = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, set).await.unwrap().attr;
         story(vfs, attr).await;
     })
     .unwrap();
@@ -182,7 +182,7 @@ fn a_descriptor_stays_with_its_file() {
 fn links_have_no_descriptor() {
     story(async |vfs, _| {
         let make = Make::Symlink(b"f".to_vec());
-        let (link, _) = vfs.create(NodeId::ROOT, b"l", make, Exists::Fail, SetAttr::default()).await.unwrap();
+        let link = vfs.create(NodeId::ROOT, b"l", make, Exists::Fail, SetAttr::default()).await.unwrap().attr;
         assert_eq!(link.kind, Kind::Symlink);
         assert!(!look(&vfs, &link, &token(ALICE)).await.unwrap().stored);
         let refused = keep(&vfs, link.node, &SecurityDescriptor::default()).await;

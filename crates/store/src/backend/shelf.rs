@@ -8,8 +8,8 @@ use weft_machine::clock;
 
 use super::names;
 use crate::vfs::{
-    Attr, Backend, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
-    Space, Stable, Timestamp, XattrSummary,
+    Attr, Backend, Created, DirName, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId, Op, OpenFile,
+    Outcome, SetAttr, Space, Stable, Timestamp, XattrSummary,
 };
 
 /// Entries that one [`Op::Readdir`] returns at most.
@@ -140,7 +140,7 @@ impl<I: Items> Shelf<I> {
         }
     }
 
-    fn readdir(&self, cookie: u64, max: usize, xattrs: bool) -> (Vec<Entry>, bool) {
+    fn readdir(&self, cookie: u64, max: usize, xattrs: bool) -> Listing {
         let list = self.items.list();
         let from = usize::try_from(cookie).unwrap_or(usize::MAX).min(list.len());
         let to = list.len().min(from.saturating_add(max.min(MAX_ENTRIES)));
@@ -150,10 +150,10 @@ impl<I: Items> Shelf<I> {
             attr: self.of(item),
             xattrs: xattrs.then(XattrSummary::default),
         };
-        (
-            list[from..to].iter().enumerate().map(|(i, item)| entry((from + i, item))).collect(),
-            to == list.len(),
-        )
+        Listing {
+            entries: list[from..to].iter().enumerate().map(|(i, item)| entry((from + i, item))).collect(),
+            is_last: to == list.len(),
+        }
     }
 
     fn stable(node: NodeId) -> Stable {
@@ -171,17 +171,17 @@ impl<I: Items> Shelf<I> {
                 Kind::Dir => return Err(Error::IsDir),
                 _ => Outcome::File(self.items.open(node, write)?),
             },
-            Op::Create { dir, name, make, exists, set } => {
-                Outcome::Created { attr: self.create(dir, &name, &make, exists, &set)?, created: false }
-            }
+            Op::Create { dir, name, make, exists, set } => Outcome::Created(Created {
+                attr: self.create(dir, &name, &make, exists, &set)?,
+                is_new: false,
+            }),
             Op::Remove { .. } | Op::Rmdir { .. } | Op::Rename { .. } | Op::Link { .. } => {
                 return Err(Error::ReadOnly);
             }
             Op::Readlink { .. } => return Err(Error::Invalid),
             Op::Readdir { dir, cookie, max, xattrs } => {
                 Self::in_root(dir)?;
-                let (entries, end) = self.readdir(cookie, max, xattrs);
-                Outcome::Entries { entries, end }
+                Outcome::Entries(self.readdir(cookie, max, xattrs))
             }
             Op::Place { node } if node == NodeId::ROOT => {
                 Outcome::Place(DirName { dir: NodeId::ROOT, name: b".".to_vec() })

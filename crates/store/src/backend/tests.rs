@@ -79,11 +79,11 @@ fn each<F: Future<Output = ()>>(story: impl Fn(Vfs) -> F) {
 const ROOT: NodeId = NodeId::ROOT;
 
 async fn file(vfs: &Vfs, dir: NodeId, name: &str) -> Attr {
-    vfs.create(dir, name.as_bytes(), Make::File, Exists::Fail, SetAttr::default()).await.unwrap().0
+    vfs.create(dir, name.as_bytes(), Make::File, Exists::Fail, SetAttr::default()).await.unwrap().attr
 }
 
 async fn dir(vfs: &Vfs, parent: NodeId, name: &str) -> Attr {
-    vfs.create(parent, name.as_bytes(), Make::Dir, Exists::Fail, SetAttr::default()).await.unwrap().0
+    vfs.create(parent, name.as_bytes(), Make::Dir, Exists::Fail, SetAttr::default()).await.unwrap().attr
 }
 
 async fn put(vfs: &Vfs, node: NodeId, offset: u64, bytes: &[u8]) -> Result<(), Error> {
@@ -104,7 +104,7 @@ async fn list(vfs: &Vfs, dir: NodeId, batch: usize) -> Vec<String> {
     let mut names = Vec::new();
     let mut cookie = 0;
     loop {
-        let (entries, end) = vfs.readdir(dir, cookie, batch).await.unwrap();
+        let Listing { entries, is_last: end } = vfs.readdir(dir, cookie, batch).await.unwrap();
         assert!(entries.len() <= batch);
         assert!(end || !entries.is_empty(), "a batch without entries that is not the end");
         for entry in entries {

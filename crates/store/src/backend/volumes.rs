@@ -133,8 +133,7 @@ impl Object for Disk {
             }
             ObjectOp::Extents { offset, len, max } => {
                 return Submission::later(async move {
-                    let (ranges, all) = self.content.data_ranges(offset, len, max).await?;
-                    Ok(Done::Extents(ranges, all))
+                    Ok(Done::Extents(self.content.data_ranges(offset, len, max).await?))
                 });
             }
             ObjectOp::Append { .. }
@@ -159,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::block::{Geometry, Outcome};
-    use crate::vfs::{Exists, Make, SetAttr, Vfs};
+    use crate::vfs::{Exists, Listing, Make, SetAttr, Vfs};
     use crate::volume::{Create, Storage, Volumes as Folder};
 
     fn run<T>(story: impl AsyncFnOnce(Vfs, Arc<dyn Block>) -> T) -> T {
@@ -219,7 +218,7 @@ mod tests {
             let make = vfs.create(NodeId::ROOT, b"new", Make::File, Exists::Fail, SetAttr::default()).await;
             assert!(matches!(make, Err(Error::ReadOnly)));
             assert!(matches!(vfs.remove(NodeId::ROOT, b"vol1").await, Err(Error::ReadOnly)));
-            let (list, end) = vfs.readdir(NodeId::ROOT, 0, 10).await.unwrap();
+            let Listing { entries: list, is_last: end } = vfs.readdir(NodeId::ROOT, 0, 10).await.unwrap();
             assert_eq!((list.len(), end), (1, true));
             assert_eq!(list[0].name, b"vol1");
             // A reader's open counts, too.

@@ -83,8 +83,11 @@ fn overwrites_do_not_end_that_a_ramdisk_is_full() {
 fn whoever_asks_for_more_than_a_disk_has_does_not_make_it_full() {
     rt::block_on(async {
         let vfs = Vfs::new(Ram::new(1 << 20)).heard_by(Health::new("ram", None));
-        let (made, _) =
-            vfs.create(NodeId::ROOT, b"file", Make::File, Exists::Reuse, SetAttr::default()).await.unwrap();
+        let made = vfs
+            .create(NodeId::ROOT, b"file", Make::File, Exists::Reuse, SetAttr::default())
+            .await
+            .unwrap()
+            .attr;
         let file = vfs.open(made.node, true).await.unwrap();
         assert!(matches!(file.allocate(0, 1 << 40, false).await, Err(Error::NoSpace)));
         let size = SetAttr { size: Some(1 << 40), ..SetAttr::default() };
@@ -120,7 +123,7 @@ fn only_what_is_the_disks_fault_counts() {
 /// Writes to a new file until `bytes` are there.
 async fn write(vfs: &Vfs, bytes: usize) -> Result<(), Error> {
     let made = vfs.create(NodeId::ROOT, b"file", Make::File, Exists::Reuse, SetAttr::default()).await?;
-    vfs.open(made.0.node, true).await?.write(0, &[Bytes::from(vec![1; bytes])]).await
+    vfs.open(made.attr.node, true).await?.write(0, &[Bytes::from(vec![1; bytes])]).await
 }
 
 #[test]

@@ -78,6 +78,15 @@ impl Range {
     }
 }
 
+/// A range that is locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockedRange {
+    /// The range.
+    pub range: Range,
+    /// Whether nobody else may lock any of it; otherwise others may lock it shared.
+    pub exclusive: bool,
+}
+
 /// The owner of POSIX ranges: an NFSv4 lock owner, an NLM caller's process. The protocol maps its own name for it to
 /// one of these ([`super::Opens::lock_owner`]); a number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -205,10 +214,10 @@ impl Locks {
         self.held.is_empty()
     }
 
-    /// The ranges of an owner, and whether each is exclusive.
-    pub fn of(&self, owner: Owner) -> Vec<(Range, bool)> {
+    /// The ranges of an owner.
+    pub fn of(&self, owner: Owner) -> Vec<LockedRange> {
         let held = self.held.iter().filter(|lock| lock.owner == owner);
-        held.map(|lock| (lock.range, lock.exclusive)).collect()
+        held.map(|lock| LockedRange { range: lock.range, exclusive: lock.exclusive }).collect()
     }
 
     pub fn conflict(&self, range: Range, intent: Intent, by: Owner) -> Option<Conflict> {

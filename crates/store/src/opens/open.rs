@@ -12,7 +12,7 @@ use weft_machine::{Time, rt};
 
 use super::grants::Wish;
 use super::holders::Ending;
-use super::locks::{Intent, Owner};
+use super::locks::{Intent, LockedRange, Owner};
 use super::ranges::Wait;
 use super::{Access, Caching, Form, Holder, Key, Node, Opens, Range, Refused, Rights};
 use crate::vfs::NodeId;
@@ -197,8 +197,8 @@ impl Open {
         Ok(())
     }
 
-    /// The ranges that this open has locked, and whether each is exclusive.
-    pub fn locked(&self) -> Vec<(Range, bool)> {
+    /// The ranges that this open has locked.
+    pub fn locked(&self) -> Vec<LockedRange> {
         if self.locks.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }

@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use super::locks::{Intent, Locks, Owner};
+use super::locks::{Intent, LockedRange, Locks, Owner};
 use super::{Access, Conflict, Key, LockOwner, Opens, Range, Refused, SetFailed};
 use crate::vfs::NodeId;
 
@@ -183,8 +183,8 @@ impl Opens {
         self.shard(node).get(&node).is_some_and(|known| known.locks.holds(Owner::Posix(owner)))
     }
 
-    /// The ranges of `owner` in `node`, and whether each is exclusive.
-    pub fn ranges_of(&self, node: NodeId, owner: LockOwner) -> Vec<(Range, bool)> {
+    /// The ranges of `owner` in `node`.
+    pub fn ranges_of(&self, node: NodeId, owner: LockOwner) -> Vec<LockedRange> {
         let shard = self.shard(node);
         shard.get(&node).map(|known| known.locks.of(Owner::Posix(owner))).unwrap_or_default()
     }

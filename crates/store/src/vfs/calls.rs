@@ -15,16 +15,16 @@ pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
 use super::object::{Told, Witnessed};
-use super::share::ShareKey;
 use super::share_id::ShareId;
+use super::share_key::{ShareKey, VfsId};
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
 use super::watch::{Event, Witness};
 use super::{
-    Action, Attr, Backend, Cache, DOS_XATTR, DirName, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId,
-    OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches, What,
-    XattrSummary,
+    Action, Attr, Backend, Cache, Created, DOS_XATTR, DirName, Dos, Error, Exists, Hold, Kind, Listing, Make,
+    NodeId, OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches,
+    What, XattrSummary,
 };
 use crate::backend::ReadOnly;
 use crate::health::{Health, Heard};
@@ -34,19 +34,6 @@ use crate::opens::{Access, Key, Opens, Refused};
 const MAX_DEPTH: usize = 1024;
 /// Maximum number of directories that [`Vfs::open_below`] remembers.
 const MAX_JUDGED: usize = 16_384;
-
-/// Identifies a file system in this process. Nodes, and the keys and owners of its table of opens, mean nothing in
-/// another one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct VfsId(u64);
-
-impl VfsId {
-    /// An id that no other file system has.
-    fn new() -> VfsId {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        VfsId(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
 
 /// A share's file system, with a typed call for each operation, the table of its opens, and its watches. Clones share
 /// all three, and the id. It may act for a client, which then keeps its caching rights on directories that it changes.
@@ -379,10 +366,10 @@ impl Vfs {
         make: Make,
         exists: Exists,
         set: SetAttr,
-    ) -> Result<(Attr, bool), Error> {
-        let (attr, created, unsettled) = self.make(dir, name, make, exists, set).await?;
+    ) -> Result<Created, Error> {
+        let (created, unsettled) = self.make(dir, name, make, exists, set).await?;
         self.settle(unsettled).await?;
-        Ok((attr, created))
+        Ok(created)
     }
 
     /// The same, for a caller that must prepare the new object before others use it, and then settles it, whether or
@@ -394,18 +381,18 @@ impl Vfs {
         make: Make,
         exists: Exists,
         set: SetAttr,
-    ) -> Result<(Attr, bool, Unsettled), Error> {
+    ) -> Result<(Created, Unsettled), Error> {
         Self::may_name(name)?;
         let truncates = set.size.is_some();
         let op = Op::Create { dir, name: name.to_vec(), make, exists, set };
         let (outcome, unsettled) = self.change(op).await?;
-        let (attr, created) = expect!(outcome, Outcome::Created { attr, created } => (attr, created));
-        if created {
-            self.named(What::name_of(attr.kind), Action::Added, dir, name).await;
+        let created = expect!(outcome, Outcome::Created(created) => created);
+        if created.is_new {
+            self.named(What::name_of(created.attr.kind), Action::Added, dir, name).await;
         } else if truncates {
             self.named(What::SIZE | What::WRITTEN, Action::Modified, dir, name).await;
         }
-        Ok((attr, created, unsettled))
+        Ok((created, unsettled))
     }
 
     /// See [`Op::Remove`].
@@ -483,7 +470,7 @@ impl Vfs {
     }
 
     /// See [`Op::Readdir`].
-    pub async fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<(Vec<Entry>, bool), Error> {
+    pub async fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<Listing, Error> {
         self.entries(dir, (cookie, max), false).await
     }
 
@@ -493,27 +480,21 @@ impl Vfs {
         dir: NodeId,
         (mut cookie, max): (u64, usize),
         xattrs: bool,
-    ) -> Result<(Vec<Entry>, bool), Error> {
+    ) -> Result<Listing, Error> {
         loop {
             let op = Op::Readdir { dir, cookie, max, xattrs };
-            let (mut entries, end) =
-                expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end));
-            cookie = entries.last().map_or(cookie, |last| last.cookie);
-            entries.retain(|entry| entry.name != depot::FOLDER);
+            let mut listing = expect!(self.backend.submit(op).await?, Outcome::Entries(listing) => listing);
+            cookie = listing.entries.last().map_or(cookie, |last| last.cookie);
+            listing.entries.retain(|entry| entry.name != depot::FOLDER);
             // At least one, unless the directory ends.
-            if end || !entries.is_empty() {
-                return Ok((entries, end));
+            if listing.is_last || !listing.entries.is_empty() {
+                return Ok(listing);
             }
         }
     }
 
     /// Like [`Vfs::readdir`], with the summary of each file's extended attributes: one more system call per entry.
-    pub async fn readdir_with_xattrs(
-        &self,
-        dir: NodeId,
-        cookie: u64,
-        max: usize,
-    ) -> Result<(Vec<Entry>, bool), Error> {
+    pub async fn readdir_with_xattrs(&self, dir: NodeId, cookie: u64, max: usize) -> Result<Listing, Error> {
         self.entries(dir, (cookie, max), true).await
     }
 
@@ -622,18 +603,17 @@ impl Vfs {
         Ok(())
     }
 
-    /// The node of a file's stream, found ignoring case; with `make` it is created if it is missing, which is
-    /// returned. A stream has its file's attributes with its own size and number; it is opened, held, read and
+    /// The node of a file's stream, found ignoring case; with `make` it is created if it is missing. A stream has its file's attributes with its own size and number; it is opened, held, read and
     /// written like a file. Its number is valid as long as there is a [`Hold`] or an [`OpenFile`] of it, and for a
     /// while after a look-up. [`Error::NotFound`] if it does not exist.
-    pub async fn stream(&self, base: NodeId, name: &[u8], make: bool) -> Result<(Attr, bool), Error> {
-        let (stream, made) = self.streams.look_up(&self.backend, base, name, make).await?;
-        if made {
+    pub async fn stream(&self, base: NodeId, name: &[u8], make: bool) -> Result<Created, Error> {
+        let (stream, is_new) = self.streams.look_up(&self.backend, base, name, make).await?;
+        if is_new {
             let witness = self.witness();
             witness.streams(base, &[(name, What::STREAM_NAME, Action::StreamAdded)]).await;
             self.settle(Unsettled::streams(base)).await?;
         }
-        Ok((self.stream_attr(stream.id).await?, made))
+        Ok(Created { attr: self.stream_attr(stream.id).await?, is_new })
     }
 
     async fn stream_attr(&self, id: NodeId) -> Result<Attr, Error> {

@@ -40,7 +40,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use weft_machine::random;
 
-use super::{Attr, Backend, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable};
+use super::{
+    Attr, Backend, Created, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable,
+};
 use crate::backend::{fold, is_called};
 
 /// The folder's name, hidden from clients in every directory: a share's folder may be inside of another share, where
@@ -196,7 +198,7 @@ fn new_number() -> Result<u64, Error> {
 
 async fn attr(backend: &dyn Backend, op: Op) -> Result<Attr, Error> {
     match backend.submit(op).await? {
-        Outcome::Attr(attr) | Outcome::Created { attr, .. } => Ok(attr),
+        Outcome::Attr(attr) | Outcome::Created(Created { attr, .. }) => Ok(attr),
         other => unreachable!("backend answered {other:?}"),
     }
 }
@@ -349,7 +351,7 @@ pub(super) async fn purge(backend: &dyn Backend, owned: Owned) -> Result<(), Err
     loop {
         let op = Op::Readdir { dir: owned.node, cookie: 0, max: BATCH, xattrs: false };
         let entries = match backend.submit(op).await? {
-            Outcome::Entries { entries, .. } => entries,
+            Outcome::Entries(listing) => listing.entries,
             other => unreachable!("backend answered {other:?}"),
         };
         if entries.is_empty() {

@@ -1,11 +1,10 @@
 //! An open regular file: a typed call for each operation of its object. The object carries them out (see
 //! [`super::object`]), and [`crate::opens`] decides about access.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{File, Payload, PayloadSource, Pool};
+use weft_machine::{DataRanges, File, Payload, PayloadSource, Pool};
 
 use super::flushes::Failures;
 use super::object::{
@@ -224,16 +223,10 @@ impl OpenFile {
         if self.object.is_read_only() { Err(Error::Access) } else { require_range(offset, len) }
     }
 
-    /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether these are all.
-    /// Everything between is a hole. Nothing past the end of the file counts as either.
-    pub async fn data_ranges(
-        &self,
-        offset: u64,
-        len: u64,
-        max: usize,
-    ) -> Result<(Vec<Range<u64>>, bool), Error> {
+    /// Ranges of `[offset, offset + len)` that hold data, at most `max`. Everything between is a hole. Nothing past the end of the file counts as either.
+    pub async fn data_ranges(&self, offset: u64, len: u64, max: usize) -> Result<DataRanges, Error> {
         let extents = ObjectOp::Extents { offset, len, max };
-        answer!(self.object.submit(extents), Done::Extents(ranges, all) => (ranges, all))
+        answer!(self.object.submit(extents), Done::Extents(ranges) => ranges)
     }
 
     /// Copies at most `len` bytes of `source` from offset `from` to `at` in this file; fewer only if the source ends.

@@ -20,13 +20,12 @@ mod witnessed;
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{File, Payload, PayloadSource, Pool};
+use weft_machine::{DataRanges, File, Payload, PayloadSource, Pool};
 
 pub(super) use self::counted::Counted;
 pub(super) use self::heard::Heard;
@@ -121,8 +120,8 @@ pub enum Done {
     NeedsMemory,
     /// Of a copy: how many bytes.
     Copied(u64),
-    /// Ranges with data in order, and whether these are all of them.
-    Extents(Vec<Range<u64>>, bool),
+    /// Ranges that hold data.
+    Extents(DataRanges),
     /// The size.
     Len(u64),
     /// Of a message.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{ShareId, Vfs, VfsId};
+use super::share_key::ShareKey;
+use super::{ShareId, Vfs};
 use crate::rules::Rules;
 use crate::snapshots::Snapshots;
 
@@ -32,15 +33,4 @@ impl Share {
     pub fn key(&self) -> ShareKey {
         ShareKey { id: self.id, vfs: self.vfs.id() }
     }
-}
-
-/// A share with the file system that it serves. A server's tables use this as a key, because nodes, keys and lock owners
-/// mean nothing in another file system: a share that comes back under its old name with other files is another one to
-/// them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ShareKey {
-    /// The share.
-    pub id: ShareId,
-    /// Its file system.
-    pub vfs: VfsId,
 }

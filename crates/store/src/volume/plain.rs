@@ -17,7 +17,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use weft_machine::buf::MAX_BUF;
 use weft_machine::file::busy;
-use weft_machine::{File, FileRange, Payload, Pool};
+use weft_machine::{DataRanges, File, FileRange, Payload, Pool};
 
 use super::abandoned::Abandoned;
 use crate::Error;
@@ -373,7 +373,7 @@ fn write_direct(file: &File, offset: u64, data: &[Bytes]) -> io::Result<()> {
 
 /// Data and holes in turn.
 async fn extents(file: &File, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
-    let (ranges, all) = file.data_ranges(offset, len, max).await?;
+    let DataRanges { ranges, more } = file.data_ranges(offset, len, max).await?;
     let mut extents = Vec::new();
     let mut at = offset;
     for range in ranges {
@@ -384,7 +384,7 @@ async fn extents(file: &File, offset: u64, len: u64, max: usize) -> Result<Vec<E
         at = range.end;
     }
     let end = offset + len;
-    if all && at < end {
+    if !more && at < end {
         extents.push(Extent { len: end - at, hole: true });
     }
     extents.truncate(max);

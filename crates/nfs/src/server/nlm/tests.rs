@@ -160,7 +160,7 @@ fn who_waits_is_told_when_it_has_the_lock_and_loses_it_when_it_does_not_want_it(
                 weft_store::Exists::Fail,
                 weft_store::SetAttr::default(),
             );
-            let node = made.await.unwrap().0.node;
+            let node = made.await.unwrap().attr.node;
             let file = server
                 .handles
                 .make(&server.shares.now(), FileId { share: server.share(0).key(), node })
@@ -583,7 +583,7 @@ fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same(
             .handles
             .make(
                 &server.shares.now(),
-                FileId { share: server.share(0).key(), node: made.await.unwrap().0.node },
+                FileId { share: server.share(0).key(), node: made.await.unwrap().attr.node },
             )
             .await
             .unwrap();
@@ -710,7 +710,7 @@ fn who_shows_no_certificate_neither_locks_nor_frees_in_exports_that_ask_for_one(
         let server = &server;
         let vfs = &server.vfs(0);
         let made = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, SetAttr::default());
-        let node = made.await.unwrap().0.node;
+        let node = made.await.unwrap().attr.node;
         let file = server
             .handles
             .make(&server.shares.now(), FileId { share: server.share(0).key(), node })

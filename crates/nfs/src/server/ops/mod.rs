@@ -52,7 +52,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use weft_machine::rt;
 use weft_store::opens::{Access, Range, Rights};
-use weft_store::{Attr, Error, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
+use weft_store::{Attr, Created, Error, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
 use weft_wire::nfs3::{
     AttrOnly, CreateOk, DirOp, Failure, Handle, Outcome, PostOpAttr, Status, WccAttr, WccData, WccOnly,
 };
@@ -189,7 +189,8 @@ async fn make_in(
     let kind = if make == Make::Dir { Kind::Dir } else { Kind::File };
     dir.admit(cx, &attr, guard::making(kind)).await?;
     let set = cx.caller.owned(set, &attr);
-    let (made, new, unsettled) = dir.vfs().make(dir.id, name, make, exists, set).await?;
+    let (Created { attr: made, is_new: new }, unsettled) =
+        dir.vfs().make(dir.id, name, make, exists, set).await?;
     // Before the flush, which takes time: the inherited descriptor decides who may use the node. And even if the
     // flush fails: a repeated request finds the node and creates nothing.
     let handed = if new { dir.hand_down(cx, &attr, &made).await } else { Ok(()) };

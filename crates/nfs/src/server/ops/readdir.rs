@@ -65,12 +65,12 @@ pub(super) async fn names(cx: &Context<'_>, dir: &Node<'_>, cookie: u64, max: us
         found.push(Found { name: Bytes::from_static(b".."), cookie: 2, attr });
     }
     let behind = cookie.saturating_sub(OWN_COOKIES);
-    let (entries, eof) = dir.vfs().readdir(dir.id, behind, max.clamp(1, MAX_BATCH)).await?;
-    for entry in entries {
+    let listing = dir.vfs().readdir(dir.id, behind, max.clamp(1, MAX_BATCH)).await?;
+    for entry in listing.entries {
         let cookie = entry.cookie.checked_add(OWN_COOKIES).ok_or(Error::Limit("directory cookies"))?;
         found.push(Found { name: Bytes::from(entry.name), cookie, attr: entry.attr });
     }
-    Ok(Names { found, eof, enters })
+    Ok(Names { found, eof: listing.is_last, enters })
 }
 
 /// Takes names as long as they fit; `Err` if even the first does not.

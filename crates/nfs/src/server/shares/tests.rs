@@ -20,7 +20,7 @@ use crate::server::tests::{PEER, handle_of, node_of, results_for};
 use crate::server::v4::state::clients::NotHeld;
 use crate::server::v4::tests::live::{Live, story};
 use crate::server::v4::tests::{Modern, Old, read_op, text, write_op};
-use crate::server::{Config, Limits};
+use crate::server::{Config, Limits, Policy};
 
 fn ram() -> Vfs {
     Vfs::new(Ram::new(16 << 20))

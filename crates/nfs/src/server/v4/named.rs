@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 use weft_store::opens::{Access, Rights};
-use weft_store::{Attr, Error, Kind};
+use weft_store::{Attr, Created, Error, Kind};
 use weft_wire::nfs4::{Bitmap, ChangeInfo, Entry, Rename, RenameOk, Status, Text};
 
 use super::attributes::{self, change};
@@ -63,7 +63,7 @@ fn spelled(name: &[u8]) -> Result<&[u8], Status> {
 async fn find(of: &Node<'_>, name: &Text) -> Result<Attr, Status> {
     let bytes = attribute(name)?;
     let found = of.share.vfs.stream(of.id, bytes, false).await;
-    found.map(|(attr, _)| attr).map_err(|e| not_found(name, &e))
+    found.map(|found| found.attr).map_err(|e| not_found(name, &e))
 }
 
 /// LOOKUP in the directory.
@@ -86,8 +86,8 @@ pub(super) async fn open<'a>(
     }
     let name = spelled(new_attribute(name)?)?;
     admit(c, &of, WRITE).await?;
-    let (attr, new) = of.share.vfs.stream(of.id, name, true).await.map_err(|e| status(&e))?;
-    Ok((at(attr), new))
+    let Created { attr, is_new } = of.share.vfs.stream(of.id, name, true).await.map_err(|e| status(&e))?;
+    Ok((at(attr), is_new))
 }
 
 /// REMOVE in the directory.
@@ -114,8 +114,8 @@ pub(super) async fn rename(
     let to = spelled(new_attribute(&args.to)?)?;
     let vfs = &from.share.vfs;
     match vfs.stream(from.id, to, false).await {
-        Ok((replaced, _)) if replaced.node != moved.id => {
-            let replaced = Node { id: replaced.node, ..*from };
+        Ok(replaced) if replaced.attr.node != moved.id => {
+            let replaced = Node { id: replaced.attr.node, ..*from };
             delegations::pass(&replaced, Access::Handle, Rights::DELETE).await?;
         }
         Ok(_) | Err(Error::NotFound) => {}
@@ -140,7 +140,7 @@ pub(super) async fn list(
     let first = usize::try_from(skip).unwrap_or(usize::MAX);
     for (n, entry) in all.into_iter().enumerate().skip(first) {
         let attr = match of.share.vfs.stream(of.id, &entry.name, false).await {
-            Ok((attr, _)) => attr,
+            Ok(found) => found.attr,
             // Removed since it was listed.
             Err(Error::NotFound) => continue,
             Err(e) => return Err(status(&e)),

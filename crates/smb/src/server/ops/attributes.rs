@@ -12,8 +12,7 @@ use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::FileSummary;
 use weft_wire::smb2::posix::{self, FileType, Information, Posix};
 
-use super::reparse;
-use crate::server::context::OpContext;
+use super::reparse_tag;
 
 /// All write permissions.
 const WRITE_BITS: u32 = 0o222;
@@ -190,17 +189,17 @@ pub(super) fn posix_of(attr: &Attr) -> Posix {
     };
     Posix {
         links: attr.nlink,
-        reparse_tag: reparse::tag(attr.kind).unwrap_or(0),
+        reparse_tag: reparse_tag::of(attr.kind).unwrap_or(0),
         mode: posix::mode(kind, attr.mode),
         owner: Sid::unix_user(attr.uid),
         group: Sid::unix_group(attr.gid),
     }
 }
 
-/// A file's number, stable across restarts; a stream has its file's number. A client that also sees inode numbers takes
-/// two numbers for two files (Linux: "Stale file handle").
-pub(super) fn number(cx: &OpContext, attr: &Attr) -> u64 {
-    if cx.connection().negotiated().posix { attr.fileid } else { attr.stable.number() }
+/// A file's number, stable across restarts; a stream has its file's number. A client that also sees inode numbers, by
+/// the POSIX extensions, takes two numbers for two files (Linux: "Stale file handle").
+pub(super) fn number(attr: &Attr, posix: bool) -> u64 {
+    if posix { attr.fileid } else { attr.stable.number() }
 }
 
 /// The permissions that a client may set. All files belong to the server's own user, so a set-id program would run as
@@ -229,7 +228,7 @@ pub(super) fn information(attr: &Attr, summary: &FileSummary, shown: &str, devic
 /// EaSize: the size of the extended attributes as a FileFullEaInformation list ([MS-FSCC] 2.4.16), without its padding;
 /// for a reparse point its tag, as in listings.
 pub(super) fn ea_size(attr: &Attr, xattrs: &XattrSummary) -> u32 {
-    if let Some(tag) = reparse::tag(attr.kind) {
+    if let Some(tag) = reparse_tag::of(attr.kind) {
         return tag;
     }
     // Per entry: eight bytes of header, and the NUL after the name.

@@ -1,30 +1,24 @@
 //! The caching rights of an open: an oplock of its own, or its client's lease.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9 (Oplock Acquisition), 3.3.4.6 (oplock breaks), 2.2.23.1; [MS-FSA] 2.1.5.18. Owns the route
-//! of oplock breaks. The store's table of opens grants and breaks caching rights, for NFS as well, and is the only
-//! place that remembers them.
+//! Spec: [MS-SMB2] 3.3.4.6 (oplock breaks), 2.2.23.1; [MS-FSA] 2.1.5.18. Owns the route of oplock breaks. The store's
+//! table of opens grants and breaks caching rights, for NFS as well, and is the only place that remembers them.
+//! Requests get them in [`super::granting`].
 
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::{Either, poll_immediate, select};
 use weft_machine::rt;
-use weft_store::opens::{Access, Caching as Rights, Form, Holder, Key, Opens, Reach, Recall, Refused};
-use weft_store::vfs::{Attr, Kind, Vfs};
-use weft_wire::smb2::access::AccessMask;
-use weft_wire::smb2::create::{CreateOptions, OplockLevel, Request};
-use weft_wire::smb2::create_context::{self, LeaseFlags, LeaseState, RequestContext, ResponseContext};
-use weft_wire::smb2::fscc::FileClass;
+use weft_store::opens::{Holder, Key, Opens, Recall};
+use weft_store::vfs::Vfs;
+use weft_wire::smb2::create::OplockLevel;
+use weft_wire::smb2::create_context::ResponseContext;
 use weft_wire::smb2::oplock_break::Notification;
-use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus};
+use weft_wire::smb2::{Command, FileId, Header, NtStatus};
 
+use super::caching_rights::level_of;
 use super::durable::Preserved;
 use super::lease::Lease;
 use super::opens::Open;
-use super::persistent;
-use crate::server::answer::Failure;
-use crate::server::context::OpContext;
 use crate::server::session::Session;
 
 /// What the caching rights of an open are based on.
@@ -38,39 +32,6 @@ pub(crate) enum Caching {
 }
 
 impl Caching {
-    /// Prepares caching before there is an open: the table of opens needs the lease.
-    pub(super) fn prepare(
-        cx: &OpContext,
-        vfs: &Vfs,
-        attr: &Attr,
-        wanted: &Wanted,
-    ) -> Result<Caching, NtStatus> {
-        Ok(match wanted {
-            Wanted::Nothing => Caching::None,
-            // A directory has no data, but its list of names can be cached with a lease of version 2.
-            Wanted::Lease(lease) if attr.kind == Kind::Dir && lease.v2.is_some() => {
-                vfs.opens().cache_directories();
-                Caching::lease(cx, vfs, attr, lease)?
-            }
-            _ if attr.kind != Kind::File => Caching::None,
-            Wanted::Oplock(_) => {
-                Caching::Oplock(Arc::new(Oplock::new(&cx.server().handles.preserved, vfs.opens())))
-            }
-            Wanted::Lease(lease) => Caching::lease(cx, vfs, attr, lease)?,
-        })
-    }
-
-    fn lease(
-        cx: &OpContext,
-        vfs: &Vfs,
-        attr: &Attr,
-        wanted: &create_context::Lease,
-    ) -> Result<Caching, NtStatus> {
-        let handles = &cx.server().handles;
-        let (client, file) = (cx.session().client_guid, (vfs.opens(), attr.node));
-        Ok(Caching::Lease(handles.leases.acquire(client, wanted, file, &handles.preserved)?))
-    }
-
     /// The key under which the file is opened.
     pub(super) fn key(&self, vfs: &Vfs) -> Key {
         match self {
@@ -89,132 +50,6 @@ pub(super) fn describe(open: &Open, contexts: &mut Vec<ResponseContext>) -> Oplo
             contexts.push(ResponseContext::Lease(lease.describe()));
             OplockLevel::LEASE
         }
-    }
-}
-
-/// Gives an open its new FileId and session.
-pub(super) fn reconnect(cx: &OpContext, open: &Open, file: FileId) {
-    match &open.caching {
-        Caching::None => {}
-        Caching::Oplock(oplock) => oplock.connect(cx.session(), file),
-        Caching::Lease(_) => cx.server().handles.leases.connect(cx.session()),
-    }
-}
-
-/// Requests the rights that the client wants; returns the granted level, and adds a context if it is a lease.
-pub(super) fn acquire(
-    cx: &OpContext,
-    open: &Open,
-    wanted: &Wanted,
-    file: FileId,
-    contexts: &mut Vec<ResponseContext>,
-) -> OplockLevel {
-    match (&open.caching, wanted) {
-        (Caching::Oplock(oplock), Wanted::Oplock(rights)) => {
-            oplock.connect(cx.session(), file);
-            level_of(open.claim.request(Form::Oplock, *rights, oplock.clone()).0)
-        }
-        (Caching::Lease(lease), Wanted::Lease(wanted)) => {
-            cx.server().handles.leases.connect(cx.session());
-            if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
-                lease.set_delete_on_close();
-            }
-            // A directory has no writes that could be cached.
-            let state = match open.kind {
-                Kind::Dir => wanted.state.without(LeaseState::WRITE_CACHING),
-                _ => wanted.state,
-            };
-            contexts.push(ResponseContext::Lease(lease.request(&open.claim, state)));
-            OplockLevel::LEASE
-        }
-        _ => OplockLevel::NONE,
-    }
-}
-
-/// The caching that a CREATE asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wanted {
-    /// None, or an unknown kind.
-    Nothing,
-    /// An oplock.
-    Oplock(Rights),
-    /// A lease, new or existing.
-    Lease(create_context::Lease),
-}
-
-impl Wanted {
-    /// 3.3.5.9, Oplock Acquisition: a lease context counts only with the level that announces it.
-    pub(super) fn of(request: &Request, dialect: Dialect) -> Wanted {
-        match request.oplock {
-            OplockLevel::II => Wanted::Oplock(Rights::R),
-            OplockLevel::EXCLUSIVE => Wanted::Oplock(Rights::RW),
-            OplockLevel::BATCH => Wanted::Oplock(Rights::RWH),
-            OplockLevel::LEASE if dialect >= Dialect::V2_1 => lease_of(request, dialect),
-            _ => Wanted::Nothing,
-        }
-    }
-}
-
-fn lease_of(request: &Request, dialect: Dialect) -> Wanted {
-    let lease = request.contexts.iter().find_map(|context| match context {
-        RequestContext::Lease(lease) if lease.v2.is_none() || dialect >= Dialect::V3_0 => Some(*lease),
-        _ => None,
-    });
-    lease.map_or(Wanted::Nothing, Wanted::Lease)
-}
-
-/// The lease of the parent directory, as the client names it itself (ParentLeaseKey): the client's own changes there do
-/// not break it.
-pub(super) fn parent(cx: &OpContext, opens: &Arc<Opens>, wanted: &Wanted) -> Option<Key> {
-    let Wanted::Lease(lease) = wanted else { return None };
-    let v2 = lease.v2.filter(|_| lease.flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET))?;
-    let parent = cx.server().handles.leases.find_parent(cx.session().client_guid, v2.parent_key, opens)?;
-    Some(parent.store_key())
-}
-
-/// A lease state as rights. An illegal combination counts as none ([MS-FSA] 2.1.5.18).
-pub(super) fn rights_of(state: LeaseState) -> Rights {
-    let rights = Rights {
-        read: state.contains(LeaseState::READ_CACHING),
-        write: state.contains(LeaseState::WRITE_CACHING),
-        handle: state.contains(LeaseState::HANDLE_CACHING),
-    };
-    if rights.read { rights } else { Rights::NONE }
-}
-
-/// Rights as a lease state.
-pub(super) fn state_of(rights: Rights) -> LeaseState {
-    let mut state = LeaseState::NONE;
-    if rights.read {
-        state |= LeaseState::READ_CACHING;
-    }
-    if rights.write {
-        state |= LeaseState::WRITE_CACHING;
-    }
-    if rights.handle {
-        state |= LeaseState::HANDLE_CACHING;
-    }
-    state
-}
-
-/// The level of an oplock with these rights.
-pub(super) fn level_of(rights: Rights) -> OplockLevel {
-    match rights {
-        Rights { write: true, handle: true, .. } => OplockLevel::BATCH,
-        Rights { write: true, .. } => OplockLevel::EXCLUSIVE,
-        Rights { read: true, .. } => OplockLevel::II,
-        _ => OplockLevel::NONE,
-    }
-}
-
-/// How much of a file an access touches ([MS-FSA] 2.1.4.12, case OPEN).
-pub(super) fn reach_of(access: AccessMask) -> Reach {
-    let attributes =
-        AccessMask::FILE_READ_ATTRIBUTES | AccessMask::FILE_WRITE_ATTRIBUTES | AccessMask::SYNCHRONIZE;
-    match access.without(attributes) {
-        AccessMask::NONE => Reach::Attributes,
-        AccessMask::READ_CONTROL => Reach::Security,
-        _ => Reach::Data,
     }
 }
 
@@ -271,7 +106,7 @@ impl Holder for Oplock {
             |open: &Open| matches!(&open.caching, Caching::Oplock(oplock) if std::ptr::eq(&**oplock, self));
         if let Some(preserved) = self.preserved.upgrade() {
             let session = self.route().map(|(session, _)| session);
-            persistent::revoked(&preserved, session.as_slice(), (node, &self.opens), is_mine);
+            preserved.revoked(session.as_slice(), (node, &self.opens), is_mine);
         }
     }
 }
@@ -310,57 +145,6 @@ pub(super) fn message(session_id: u64, notification: &Notification) -> Vec<u8> {
     header.emit(&mut message);
     notification.emit(&mut message);
     message
-}
-
-/// Whether a client gets an interim response while its request waits for others.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Interim {
-    /// It gets one.
-    Told,
-    /// It gets none: Windows sends interim responses only for other commands than SET_INFO ([MS-SMB2] 3.3.4.2, note
-    /// 240).
-    Silent,
-}
-
-/// Waits until others have given up their caching rights, or until the client cancels. Returns whether there was a
-/// wait.
-pub(super) async fn wait<T>(
-    cx: &OpContext,
-    interim: Interim,
-    work: impl Future<Output = Result<T, Refused>>,
-) -> Result<(T, bool), Failure> {
-    let mut work = pin!(work);
-    if let Some(done) = poll_immediate(work.as_mut()).await {
-        return Ok((done?, false));
-    }
-    if interim == Interim::Told {
-        // The break may go to this same client, so it must precede the interim response.
-        rt::yield_now().await;
-        cx.pending();
-    }
-    match select(work, pin!(cx.cancelled())).await {
-        Either::Left((done, _)) => Ok((done?, true)),
-        Either::Right(((), _)) => Err(NtStatus::CANCELLED.into()),
-    }
-}
-
-/// Breaks the caching rights that a SET_INFO would invalidate ([MS-FSA] 2.1.4.12, case SET_INFORMATION).
-pub(super) async fn before_set_info(
-    cx: &OpContext,
-    open: &Open,
-    class: FileClass,
-    buffer: &[u8],
-) -> Result<(), Failure> {
-    let access = match class {
-        FileClass::RENAME | FileClass::RENAME_EX | FileClass::LINK => Access::Rename,
-        FileClass::DISPOSITION | FileClass::DISPOSITION_EX if buffer.first().is_some_and(|b| b & 1 != 0) => {
-            Access::Handle
-        }
-        FileClass::END_OF_FILE | FileClass::ALLOCATION => Access::Write,
-        _ => return Ok(()),
-    };
-    wait(cx, Interim::Silent, open.vfs.opens().clear(open.node, Some(open.claim.key()), access)).await?;
-    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -7,11 +7,9 @@
 //! A write that was sent on the lost channel and arrives late must not undo later writes, and one that is still being
 //! carried out must not be carried out twice.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weft_wire::smb2::header::Flags;
-use weft_wire::smb2::{Command, Dialect, Header, NtStatus};
+use weft_wire::smb2::Header;
 
 /// The state of one open in one word, so that a READ or WRITE pays two atomic operations for it.
 ///
@@ -66,18 +64,13 @@ impl State {
     }
 }
 
+/// Whether a request is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
+pub(super) enum Entry {
     /// Among the outstanding requests.
     Counted,
     /// Not counted, and must not write.
     Stale,
-}
-
-/// Counts a request as outstanding on an open until dropped.
-pub(crate) struct Outstanding {
-    open: Arc<super::opens::Open>,
-    sequence: u16,
 }
 
 impl ChannelSequence {
@@ -87,27 +80,9 @@ impl ChannelSequence {
         ChannelSequence(AtomicU64::new(state.word()))
     }
 
-    /// Counts a request. `Ok(None)`: it is not counted. STATUS_FILE_NOT_AVAILABLE: it must not be carried out.
-    pub(super) fn enter(
-        open: &Arc<super::opens::Open>,
-        dialect: Dialect,
-        header: &Header,
-    ) -> Result<Option<Outstanding>, NtStatus> {
-        if dialect < Dialect::V3_0 {
-            return Ok(None);
-        }
-        let sequence = header.channel_sequence();
-        let replay = header.flags.contains(Flags::REPLAY_OPERATION);
-        match open.sequence.count(sequence, replay) {
-            Entry::Counted => Ok(Some(Outstanding { open: open.clone(), sequence })),
-            Entry::Stale => match header.command {
-                Command::Write | Command::SetInfo | Command::Ioctl => Err(NtStatus::FILE_NOT_AVAILABLE),
-                _ => Ok(None),
-            },
-        }
-    }
-
-    fn count(&self, sequence: u16, replay: bool) -> Entry {
+    /// Counts a request with this number.
+    #[inline]
+    pub(super) fn count(&self, sequence: u16, replay: bool) -> Entry {
         let mut entry = Entry::Stale;
         let update = |word| {
             let (state, outcome) = State::of(word).enter(sequence, replay);
@@ -119,7 +94,9 @@ impl ChannelSequence {
         entry
     }
 
-    fn answered(&self, sequence: u16) {
+    /// A request with this number that was counted is answered.
+    #[inline]
+    pub(super) fn answered(&self, sequence: u16) {
         let update = |word| {
             let state = State::of(word);
             Some(
@@ -131,12 +108,6 @@ impl ChannelSequence {
             )
         };
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
-    }
-}
-
-impl Drop for Outstanding {
-    fn drop(&mut self) {
-        self.open.sequence.answered(self.sequence);
     }
 }
 

@@ -7,8 +7,8 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::close::{Flags, Request, Response};
 use weft_wire::smb2::create::CreateOptions;
 
-use super::caching::Interim;
-use super::{attributes, caching};
+use super::recalls::Interim;
+use super::{attributes, recalls};
 use crate::server::answer::{Answer, Reply};
 use crate::server::context::OpContext;
 
@@ -21,7 +21,7 @@ pub(super) async fn close(cx: &OpContext) -> Answer {
         // As for a FileDispositionInformation: clients that keep a handle only for its cache must close it, so that
         // they do not delay the deletion. The open is closed in any case.
         let (opens, by) = (open.vfs.opens(), Some(open.claim.key()));
-        let _ = caching::wait(cx, Interim::Silent, opens.clear(open.node, by, Access::Handle)).await;
+        let _ = recalls::wait(cx, Interim::Silent, opens.clear(open.node, by, Access::Handle)).await;
     }
     let mut open = cx.session().opens.remove(id, cx.tree().id).ok_or(NtStatus::FILE_CLOSED)?;
     open.settle().await;

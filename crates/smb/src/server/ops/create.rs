@@ -1,8 +1,8 @@
 //! CREATE: opens or creates a file or directory.
 //!
 //! Spec: [MS-SMB2] 3.3.5.9; [MS-FSA] 2.1.5.1 (open of a file), 2.1.5.1.1 (creation), 2.1.5.1.2 (existing file). The
-//! open goes into the session's table. Caching rights are in [`super::caching`] and [`super::lease`], durability in
-//! [`super::durable`], access rights in [`super::security`].
+//! open goes into the session's table. Caching rights are in [`super::granting`], durability in [`super::durability`],
+//! access rights in [`super::security`].
 
 mod again;
 
@@ -15,7 +15,9 @@ use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
 use weft_machine::rt;
 use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
 use weft_store::rights::Right;
-use weft_store::vfs::{Attr, DirName, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
+use weft_store::vfs::{
+    Attr, Created, DirName, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs,
+};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
@@ -25,16 +27,19 @@ use weft_wire::smb2::posix;
 use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 
 use super::attributes::{self, Metadata};
-use super::caching::{self, Caching, Interim, Wanted};
+use super::caching::Caching;
 use super::channel_sequence::ChannelSequence;
+use super::granting::{self, Wanted};
 use super::instances::{self, Instance};
 use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
 use super::path::Path;
+use super::recalls::{self, Interim};
 use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
+use super::rights::{DATA, WRITE_DATA, reach_of, rights_of_access, rights_of_share};
 use super::security::{self, Asked};
-use super::{durable, ea, namespace, path, persistent, previous, status, symlink, tunnel};
+use super::{durability, ea, namespace, path, previous, recording, status, symlink, tunnel, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 use crate::server::held::OPEN_BYTES;
@@ -49,15 +54,6 @@ const UNSUPPORTED_OPTIONS: CreateOptions =
     CreateOptions(0x80 | CreateOptions::OPEN_BY_FILE_ID.0 | CreateOptions::RESERVE_OPFILTER.0);
 /// A volume label and a device, which no file is. Other unknown attributes are ignored ([MS-FSCC] 2.6).
 const NO_ATTRIBUTES: FileAttributes = FileAttributes(0x48);
-/// The rights for which the file's data must be open.
-pub(super) const DATA: AccessMask = AccessMask(
-    AccessMask::FILE_READ_DATA.0
-        | AccessMask::FILE_WRITE_DATA.0
-        | AccessMask::FILE_APPEND_DATA.0
-        | AccessMask::FILE_EXECUTE.0,
-);
-pub(super) const WRITE_DATA: AccessMask =
-    AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
 /// After this many rounds a name that keeps appearing and vanishing between look-up and creation is given up.
 const MAX_ROUNDS: usize = 8;
 
@@ -71,18 +67,18 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
         // IPC$ has pipes but no files.
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     };
-    match durable::Wanted::of(&request.contexts, cx.dialect())? {
-        durable::Wanted::Reconnect { file } => again::reconnect(cx, share, &request, file, None).await,
-        durable::Wanted::ReconnectV2 { file, create_guid, persistent } => {
+    match durability::Wanted::of(&request.contexts, cx.dialect())? {
+        durability::Wanted::Reconnect { file } => again::reconnect(cx, share, &request, file, None).await,
+        durability::Wanted::ReconnectV2 { file, create_guid, persistent } => {
             // 3.3.5.9.12: a handle that survived a restart is also recognized by its CREATE.
             let made = cx.server().handles.preserved.made_by(create_guid).filter(|_| persistent);
             let file = made.map_or(file, |open| FileId { persistent: open.persistent, ..file });
             again::reconnect(cx, share, &request, file, Some((create_guid, persistent))).await
         }
-        durable @ durable::Wanted::V2 { create_guid, persistent, .. } => {
+        durable @ durability::Wanted::V2 { create_guid, persistent, .. } => {
             let replay = cx.header().flags.contains(Flags::REPLAY_OPERATION);
             // 3.3.5.9: it was carried out, but the client lost the connection or the server before the answer.
-            let continuous = persistent && persistent::available(cx, share);
+            let continuous = persistent && recording::available(cx, share);
             let made = cx.server().handles.preserved.made_by(create_guid);
             if let Some(made) = made.filter(|_| continuous) {
                 if !replay {
@@ -93,7 +89,7 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
             match cx.server().handles.creates.begin((cx.session().client_guid, create_guid), replay)? {
                 // The client has the handle, and has used it.
                 Begin::First(_)
-                    if replay && continuous && persistent::is_connected(cx.server(), create_guid) =>
+                    if replay && continuous && recording::is_connected(cx.server(), create_guid) =>
                 {
                     Err(NtStatus::FILE_NOT_AVAILABLE.into())
                 }
@@ -107,7 +103,7 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
 
 /// A repeatable CREATE continues if its connection is lost while it waits: the client repeats it on another channel of
 /// the session, and gets this open.
-async fn outlasting(cx: &OpContext, request: Request, durable: durable::Wanted, begun: Begun) -> Answer {
+async fn outlasting(cx: &OpContext, request: Request, durable: durability::Wanted, begun: Begun) -> Answer {
     let own = cx.detach();
     let result = Rc::new(RefCell::new(None));
     let done = result.clone();
@@ -139,7 +135,7 @@ async fn first(
     cx: &OpContext,
     share: &Share,
     request: &Request,
-    durable: &durable::Wanted,
+    durable: &durability::Wanted,
     begun: Option<&Begun>,
 ) -> Result<(Arc<Open>, Reply), Failure> {
     // Before anything is done.
@@ -148,11 +144,11 @@ async fn first(
     let snapshot = previous::of(share, request).await?;
     let share = snapshot.as_ref().unwrap_or(share);
     let mut wish = Wish::of(request, cx.dialect(), cx.connection().negotiated().posix)?;
-    if persistent::available(cx, share) {
+    if recording::available(cx, share) {
         // 3.3.5.9: acknowledged data must be on disk.
         wish.options |= CreateOptions::WRITE_THROUGH;
     }
-    let parent = caching::parent(cx, share.vfs.opens(), &wish.caching);
+    let parent = granting::parent(cx, share.vfs.opens(), &wish.caching);
     let vfs = share.vfs.in_name_of(parent);
     let (opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
@@ -202,9 +198,9 @@ async fn first(
         begun.opened(&owned, &cx.session().user);
     }
     let desired = request.desired_access;
-    let written = persistent::begin(cx, share, &owned, wish.share, desired, durable, &wish.caching);
+    let written = recording::begin(cx, share, &owned, wish.share, desired, durable, &wish.caching);
     if let Some(persistent) = written.await {
-        durable::make_persistent(cx, &owned, durable, persistent);
+        durability::make_persistent(cx, &owned, durable, persistent);
     }
     let open = owned.clone();
     let file = enter(cx, owned, Err).await?;
@@ -212,8 +208,8 @@ async fn first(
         cx.server().handles.instances.enter(cx, instance, &open);
     }
     // Last: from here on there may be breaks, and nothing may wait between this and the answer.
-    let oplock = caching::acquire(cx, &open, &wish.caching, file, &mut contexts);
-    durable::make(cx, &open, durable, &mut contexts);
+    let oplock = granting::acquire(cx, &open, &wish.caching, file, &mut contexts);
+    durability::make(cx, &open, durable, &mut contexts);
     let mut reply = Reply::with_capacity(256);
     Response { oplock, flags: 0, action, summary, file, contexts }.emit(&mut reply.message);
     Ok((open, reply))
@@ -404,23 +400,6 @@ fn requested_access(request: &Request) -> Result<AccessMask, NtStatus> {
     Ok(access)
 }
 
-/// The sharing rights that an access needs from others ([MS-FSA] 2.1.5.1.2.2).
-pub(super) fn rights_of_access(access: AccessMask) -> Rights {
-    Rights {
-        read: access.intersects(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE),
-        write: access.intersects(WRITE_DATA),
-        delete: access.contains(AccessMask::DELETE),
-    }
-}
-
-pub(super) fn rights_of_share(share: ShareAccess) -> Rights {
-    Rights {
-        read: share.contains(ShareAccess::READ),
-        write: share.contains(ShareAccess::WRITE),
-        delete: share.contains(ShareAccess::DELETE),
-    }
-}
-
 /// An open that is not in the table yet.
 struct Opened {
     attr: Attr,
@@ -491,7 +470,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     let tunnelled = cx.server().handles.tunnel.take(here, &resolved.name, rt::now());
     let name = tunnelled.as_deref().unwrap_or(&resolved.name);
     let made = vfs.create(resolved.dir, name, make, Exists::Fail, wish.birth(descriptor.is_some())).await;
-    let (attr, _) = match made {
+    let Created { attr, .. } = match made {
         Err(Error::Exists) => return Ok(None),
         // The directory was removed since it was found.
         Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
@@ -548,7 +527,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
             let attr = match made {
                 Err(Error::Exists) => return Ok(None),
                 Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
-                other => other?.0,
+                other => other?.attr,
             };
             if let Some(descriptor) = &descriptor {
                 weft_store::access::keep(vfs, attr.node, descriptor).await?;
@@ -560,7 +539,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
         return Err(NtStatus::DELETE_PENDING.into());
     }
     match vfs.stream(base.node, name, false).await {
-        Ok((attr, _)) => return existing(cx, vfs, wish, &attr, place).await,
+        Ok(Created { attr, .. }) => return existing(cx, vfs, wish, &attr, place).await,
         Err(Error::NotFound) if wish.creates() => {}
         Err(Error::NotFound) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
         Err(e) => return Err(e.into()),
@@ -569,8 +548,8 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     let asked = Asked { desired: wish.access, implied: AccessMask::FILE_WRITE_DATA };
     let dos = vfs.xattr_summary(base.node).await?.dos;
     let access = security::granted(cx, vfs, asked, Metadata { attr: &base, dos }, place.dir).await?;
-    let (attr, made) = vfs.stream(base.node, name, true).await?;
-    if !made {
+    let Created { attr, is_new } = vfs.stream(base.node, name, true).await?;
+    if !is_new {
         return Ok(None);
     }
     let opened = match take(cx, vfs, wish, Metadata { attr: &attr, dos }, place, access, true).await {
@@ -692,14 +671,14 @@ async fn take(
     access: AccessMask,
     new: bool,
 ) -> Result<Option<Opened>, Failure> {
-    let caching = Caching::prepare(cx, vfs, attr, &wish.caching)?;
+    let caching = granting::prepare(cx, vfs, attr, &wish.caching)?;
     let opening = Opening {
-        reach: caching::reach_of(wish.access),
+        reach: reach_of(wish.access),
         overwrites: wish.truncates() && !new,
         past_grace: new,
         ..Opening::new(rights_of_access(access), wish.share, caching.key(vfs))
     };
-    let (claim, waited) = caching::wait(cx, Interim::Told, vfs.opens().open(attr.node, &opening)).await?;
+    let (claim, waited) = recalls::wait(cx, Interim::Told, vfs.opens().open(attr.node, &opening)).await?;
     check_streams(vfs, attr.node, &opening)?;
     claim.set_parent(vfs.in_whose_name());
     if waited && cx.session().is_ended() {
@@ -862,8 +841,8 @@ async fn answer_contexts(
             Some(ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access: maximal.0 })
         }
         RequestContext::OnDiskId => {
-            let file_id = attributes::number(cx, metadata.attr);
-            Some(ResponseContext::OnDiskId { file_id, volume_id: volume_id(share) })
+            let file_id = attributes::number(metadata.attr, cx.connection().negotiated().posix);
+            Some(ResponseContext::OnDiskId { file_id, volume_id: volume::id(share) })
         }
         RequestContext::Posix { .. } if cx.connection().negotiated().posix => {
             Some(ResponseContext::Posix(attributes::posix_of(metadata.attr)))
@@ -871,28 +850,4 @@ async fn answer_contexts(
         _ => None,
     };
     Ok(asked.iter().filter_map(answer).collect())
-}
-
-/// Distinguishes the volumes of this server; the same for a share of the same name after a restart.
-pub(super) fn volume_id(share: &str) -> u64 {
-    share.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rights_that_others_care_about() {
-        assert_eq!(
-            rights_of_access(AccessMask::FILE_READ_ATTRIBUTES | AccessMask::READ_CONTROL),
-            Rights::NONE
-        );
-        assert_eq!(rights_of_access(AccessMask::FILE_EXECUTE), Rights::READ);
-        assert_eq!(rights_of_access(AccessMask::FILE_APPEND_DATA), Rights::WRITE);
-        assert_eq!(rights_of_access(AccessMask::FILE_ALL), Rights::ALL);
-        assert!(!rights_of_share(ShareAccess::READ | ShareAccess::WRITE).delete);
-    }
 }

@@ -1,8 +1,8 @@
 //! Durable handles: opens that outlive their session, where they wait, and who gets them back.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9.6, 3.3.5.9.10 (requests), 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.7.1 (loss of a
-//! connection), 3.3.6.2 (scavenger). Owns the opens without a session, at most [`MAX_PRESERVED`], and at most
-//! [`MAX_PRESERVED_OF_USER`] per user. Surviving a restart of the server is in [`super::persistent`].
+//! Spec: [MS-SMB2] 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.7.1 (loss of a connection), 3.3.6.2 (scavenger). Owns the
+//! opens without a session, at most [`MAX_PRESERVED`], and at most [`MAX_PRESERVED_OF_USER`] per user. Requests for
+//! durability are in [`super::durability`], surviving a restart of the server in [`super::recording`].
 //!
 //! An open is in one place at any time: in the table of a session, or here. To move, it is taken out of one table
 //! before it is put into the other. Only whoever takes it out of here can hand it to a client or close it: a reconnect,
@@ -18,160 +18,33 @@ use std::time::Duration;
 use weft_machine::{LogLimit, Time, rt};
 use weft_store::opens::Opens;
 use weft_store::rights::Right;
-use weft_store::vfs::{Kind, NodeId, Vfs};
-use weft_wire::smb2::create_context::{self, DurableFlags, RequestContext, ResponseContext};
-use weft_wire::smb2::{Dialect, FileId, Guid, NtStatus};
+use weft_store::vfs::{NodeId, Vfs};
+use weft_wire::smb2::create_context::{self, DurableFlags, ResponseContext};
+use weft_wire::smb2::{FileId, Guid, NtStatus};
 
 use super::caching::Caching;
 use super::opens::Open;
 use super::owned_open::OwnedOpen;
 use super::persistent::Persistent;
-use super::security;
-use crate::server::context::OpContext;
+use super::rights::CHANGING;
+use crate::server::session::Session;
 
 /// Opens without a session, of all clients together.
 const MAX_PRESERVED: usize = 16_384;
 /// The limit per user if several users can log on, so that nobody occupies all the room with abandoned handles. As many
 /// are restored after a restart, which the test with 10,000 handles of one user needs.
 const MAX_PRESERVED_OF_USER: usize = MAX_PRESERVED / 4 * 3;
-/// The timeout of version 1, and of version 2 if the client names none.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest timeout that a client can ask for (3.3.5.9.10).
-const MAX_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// The timeout of a resilient handle if the client names none, and the longest one that it can name.
-const DEFAULT_RESILIENCY: Duration = Duration::from_secs(120);
-const MAX_RESILIENCY: Duration = Duration::from_secs(300);
-
 /// The durable state of an open.
 pub(crate) struct Durable {
     /// Version 2: identifies the CREATE.
     pub(super) create_guid: Option<Guid>,
     /// DurableOwner.
-    user: Arc<str>,
-    client: Guid,
-    timeout: Duration,
-    home: Arc<Preserved>,
+    pub(super) user: Arc<str>,
+    pub(super) client: Guid,
+    pub(super) timeout: Duration,
+    pub(super) home: Arc<Preserved>,
     /// Set if it survives a restart of the server.
-    persistent: Option<Persistent>,
-}
-
-/// The durability that a CREATE asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wanted {
-    /// An open that ends with its session.
-    Nothing,
-    /// `DHnQ`.
-    V1,
-    /// `DH2Q`.
-    V2 { timeout: Duration, create_guid: Guid, persistent: bool },
-    /// `DHnC`: reconnects this handle.
-    Reconnect { file: FileId },
-    /// `DH2C`.
-    ReconnectV2 { file: FileId, create_guid: Guid, persistent: bool },
-}
-
-impl Wanted {
-    /// The relevant one of the four contexts, if they do not contradict each other.
-    pub(super) fn of(contexts: &[RequestContext], dialect: Dialect) -> Result<Wanted, NtStatus> {
-        let (mut v1, mut v2) = (Wanted::Nothing, Wanted::Nothing);
-        let mut versions = (0u32, 0u32);
-        for context in contexts {
-            match context {
-                RequestContext::Durable => {
-                    versions.0 = versions.0.saturating_add(1);
-                    if v1 == Wanted::Nothing {
-                        v1 = Wanted::V1;
-                    }
-                }
-                RequestContext::DurableReconnect(file) => {
-                    versions.0 = versions.0.saturating_add(1);
-                    v1 = Wanted::Reconnect { file: *file };
-                }
-                RequestContext::DurableV2 { timeout_ms, create_guid, flags } => {
-                    versions.1 = versions.1.saturating_add(1);
-                    let timeout = match timeout_ms {
-                        0 => DEFAULT_TIMEOUT,
-                        &ms => Duration::from_millis(ms.into()).min(MAX_TIMEOUT),
-                    };
-                    let persistent = flags.contains(DurableFlags::PERSISTENT);
-                    v2 = Wanted::V2 { timeout, create_guid: *create_guid, persistent };
-                }
-                RequestContext::DurableReconnectV2 { file, create_guid, flags } => {
-                    versions.1 = versions.1.saturating_add(1);
-                    let persistent = flags.contains(DurableFlags::PERSISTENT);
-                    v2 = Wanted::ReconnectV2 { file: *file, create_guid: *create_guid, persistent };
-                }
-                _ => {}
-            }
-        }
-        // 3.3.5.9.6, .7, .10, .12: only a request and a reconnect of version 1 may occur together; this server
-        // recognizes version 2 even on older connections, where it has no effect of its own.
-        match versions {
-            (_, 0) => Ok(v1),
-            (0, _) if dialect < Dialect::V3_0 => Ok(Wanted::Nothing),
-            (0, 1) => Ok(v2),
-            _ => Err(NtStatus::INVALID_PARAMETER),
-        }
-    }
-}
-
-/// Makes an open durable if possible, and adds the context for the client. An open needs a batch oplock or a lease with
-/// handle caching to be durable.
-pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut Vec<ResponseContext>) {
-    if let Some(durable) = open.durable.get().filter(|durable| durable.persistent.is_some()) {
-        contexts.push(durable.describe());
-        return;
-    }
-    let (create_guid, timeout) = match *wanted {
-        Wanted::V1 => (None, DEFAULT_TIMEOUT),
-        Wanted::V2 { timeout, create_guid, .. } => (Some(create_guid), timeout),
-        _ => return,
-    };
-    // 3.3.5.9.6, 3.3.5.9.10: directories are never durable.
-    if open.kind == Kind::Dir || !open.may_be_kept() {
-        return;
-    }
-    if open.durable.set(Durable::of(cx, create_guid, timeout, None)).is_ok() {
-        contexts.push(response(create_guid, timeout, false));
-    }
-}
-
-/// Makes the open persistent. Called before any other request can find it: whoever closes it removes its record.
-pub(super) fn make_persistent(cx: &OpContext, open: &Open, wanted: &Wanted, persistent: Persistent) {
-    let Wanted::V2 { timeout, create_guid, .. } = *wanted else { return };
-    let durable = Durable::of(cx, Some(create_guid), timeout, Some(persistent));
-    let first = open.durable.set(durable).is_ok();
-    debug_assert!(first, "it was just made");
-}
-
-/// FSCTL_LMR_REQUEST_RESILIENCY (3.3.5.15.9): the handle waits this long for its client, whatever its caching rights.
-pub(super) fn make_resilient(cx: &OpContext, open: &Open, input: &[u8]) -> Result<(), NtStatus> {
-    let Some((timeout, _reserved)) = input.split_first_chunk().filter(|(_, rest)| rest.len() >= 4) else {
-        return Err(NtStatus::INVALID_PARAMETER);
-    };
-    let timeout = match u32::from_le_bytes(*timeout) {
-        0 => DEFAULT_RESILIENCY,
-        ms => Duration::from_millis(ms.into()),
-    };
-    if timeout > MAX_RESILIENCY {
-        return Err(NtStatus::INVALID_PARAMETER);
-    }
-    // An open that is durable already keeps its owner.
-    open.durable.get_or_init(|| Durable::of(cx, None, timeout, None));
-    open.set_resilient(timeout);
-    Ok(())
-}
-
-fn response(create_guid: Option<Guid>, timeout: Duration, persistent: bool) -> ResponseContext {
-    match create_guid {
-        None => ResponseContext::Durable,
-        Some(_) => ResponseContext::DurableV2 {
-            // At most MAX_TIMEOUT.
-            timeout_ms: timeout.as_millis() as u32,
-            flags: if persistent { DurableFlags::PERSISTENT } else { DurableFlags::NONE },
-        },
-    }
+    pub(super) persistent: Option<Persistent>,
 }
 
 /// The owner of a persistent handle, and how long the handle waits for its client.
@@ -185,38 +58,19 @@ pub(super) struct Owner<'a> {
 }
 
 impl Durable {
-    /// The state of an open that this request made.
-    fn of(
-        cx: &OpContext,
-        create_guid: Option<Guid>,
-        timeout: Duration,
-        persistent: Option<Persistent>,
-    ) -> Durable {
-        Durable {
-            create_guid,
-            user: cx.session().user.clone(),
-            client: cx.session().client_guid,
-            timeout,
-            home: cx.server().handles.preserved.clone(),
-            persistent,
-        }
-    }
-
-    /// The state of a handle of the last run.
-    pub(super) fn restored(owner: Owner<'_>, home: Arc<Preserved>, persistent: Persistent) -> Durable {
-        Durable {
-            create_guid: Some(owner.create_guid),
-            user: owner.user.into(),
-            client: owner.client,
-            timeout: owner.timeout,
-            home,
-            persistent: Some(persistent),
-        }
-    }
-
     /// The context that announced durability, for a repeated answer.
     pub(super) fn describe(&self) -> ResponseContext {
-        response(self.create_guid, self.timeout, self.persistent.is_some())
+        match self.create_guid {
+            None => ResponseContext::Durable,
+            Some(_) => ResponseContext::DurableV2 {
+                // At most five minutes.
+                timeout_ms: self.timeout.as_millis() as u32,
+                flags: match self.persistent {
+                    Some(_) => DurableFlags::PERSISTENT,
+                    None => DurableFlags::NONE,
+                },
+            },
+        }
     }
 
     /// The persistent state, if it survives a restart of the server.
@@ -288,7 +142,7 @@ impl Claim<'_> {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         // The user may have lost the right since.
-        let exceeds = self.right < Right::Write && open.access.intersects(security::CHANGING);
+        let exceeds = self.right < Right::Write && open.access.intersects(CHANGING);
         if durable.is_of(self.user) && !exceeds { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
     }
 }
@@ -488,6 +342,28 @@ impl Preserved {
         lock(&self.0).of_file(node, opens).filter(|open| !stays(open) && of(open)).count()
     }
 
+    /// The caching rights of these opens, here or in one of the sessions, were revoked because their client did not
+    /// answer; updates their records.
+    pub(super) fn revoked(
+        &self,
+        sessions: &[Arc<Session>],
+        file: (NodeId, &Arc<Opens>),
+        which: impl Fn(&Open) -> bool,
+    ) {
+        let mut opens = self.select(file, &which);
+        sessions.iter().for_each(|session| opens.extend(session.opens.select(&which)));
+        if !opens.is_empty() {
+            rt::spawn(async move {
+                for open in opens {
+                    // A failure is logged. The record then overstates the caching rights, which a reconnecting client
+                    // is told.
+                    let _ = open.save_record().await;
+                }
+            })
+            .detach();
+        }
+    }
+
     /// Closes the waiting handles of this file whose cache others need, because their client cannot be notified.
     /// Returns whether there were any.
     pub(super) fn forfeit(&self, (node, opens): (NodeId, &Arc<Opens>), of: impl Fn(&Open) -> bool) -> bool {
@@ -529,32 +405,4 @@ async fn scavenge(home: Weak<Preserved>, id: u64, until: Time) {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Every update of its content is one call that cannot panic half-way, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn contexts_of_both_versions_contradict_each_other_on_every_dialect() {
-        let file = FileId { persistent: 1, volatile: 2 };
-        let v1 = RequestContext::DurableReconnect(file);
-        let (create_guid, flags) = ([7; 16], DurableFlags::NONE);
-        let v2 = RequestContext::DurableV2 { timeout_ms: 0, create_guid, flags };
-        let v2_again = RequestContext::DurableReconnectV2 { file, create_guid, flags };
-        for dialect in [Dialect::V2_1, Dialect::V3_0, Dialect::V3_1_1] {
-            for first in [v1.clone(), RequestContext::Durable] {
-                for second in [&v2, &v2_again] {
-                    let both = Wanted::of(&[first.clone(), second.clone()], dialect);
-                    assert_eq!(both, Err(NtStatus::INVALID_PARAMETER), "{dialect}");
-                }
-            }
-            assert_eq!(
-                Wanted::of(&[RequestContext::Durable, v1.clone()], dialect),
-                Ok(Wanted::Reconnect { file })
-            );
-        }
-        assert_eq!(Wanted::of(std::slice::from_ref(&v2), Dialect::V2_1), Ok(Wanted::Nothing));
-        assert!(matches!(Wanted::of(&[v2], Dialect::V3_0), Ok(Wanted::V2 { .. })));
-    }
 }

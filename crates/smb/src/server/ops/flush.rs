@@ -7,7 +7,6 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::flush::{Request, Response};
 
-use super::opens;
 use crate::server::answer::{Answer, Reply};
 use crate::server::context::OpContext;
 
@@ -16,7 +15,7 @@ const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask:
 
 pub(super) async fn flush(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
-    let open = opens::find(cx, request.file)?;
+    let open = cx.open(request.file)?;
     open.require_any(WRITE)?;
     match (&open.file, open.kind) {
         (Some(file), _) => file.sync().await?,

@@ -4,6 +4,7 @@
 //! Files that are not marked sparse may have holes too, as on any Unix. The mark is kept beside the file and shown; it
 //! decides whether zeroing frees space, and whether holes are reported.
 
+use weft_machine::DataRanges;
 use weft_store::vfs::{Attr, Dos, Error, Kind, XattrSummary};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
@@ -11,7 +12,7 @@ use weft_wire::smb2::fsctl::{self, Extent};
 use weft_wire::smb2::ioctl::Request;
 
 use super::attributes;
-use super::ioctl::Output;
+use super::control_output::Output;
 use super::opens::Open;
 use crate::server::answer::Failure;
 
@@ -91,23 +92,23 @@ pub(super) async fn allocated_ranges(
     let end = end.ok_or(NtStatus::INVALID_PARAMETER)?;
     let Some(file) = &open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
     let room = request.max_output_response as usize / Extent::LEN;
-    let (ranges, all) = if sparse {
+    let DataRanges { ranges, more } = if sparse {
         file.data_ranges(wanted.offset, wanted.len, room).await?
     } else {
         // A file that is not sparse is allocated from end to end.
         let end = file.len().await?.min(end);
         let ranges: Vec<_> = (wanted.offset < end).then_some(wanted.offset..end).into_iter().collect();
-        let all = ranges.len() <= room;
-        (ranges, all)
+        let more = ranges.len() > room;
+        DataRanges { ranges, more }
     };
-    if room == 0 && !all {
+    if room == 0 && more {
         return Err(NtStatus::BUFFER_TOO_SMALL.into());
     }
     let mut bytes = Vec::with_capacity(ranges.len().saturating_mul(Extent::LEN));
     for range in ranges.iter().take(room) {
         Extent { offset: range.start, len: range.end.saturating_sub(range.start) }.emit(&mut bytes);
     }
-    Ok(Output { status: if all { NtStatus::SUCCESS } else { NtStatus::BUFFER_OVERFLOW }, bytes })
+    Ok(Output { status: if more { NtStatus::BUFFER_OVERFLOW } else { NtStatus::SUCCESS }, bytes })
 }
 
 /// Whether `open` is marked sparse.

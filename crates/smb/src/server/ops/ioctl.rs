@@ -9,31 +9,14 @@ use weft_wire::smb2::ioctl::{
 };
 use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
-use super::opens::{self, Open};
-use super::{create, durable, holes, offload, previous, reparse, server_copy};
+use super::control_output::Output;
+use super::opens::Open;
+use super::{durability, holes, offload, previous, reparse, server_copy, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
 const VALIDATE_LEN: u32 = 24;
-
-/// The result of a control: its bytes, and a status if that is not success but still carries bytes.
-pub(super) struct Output {
-    pub(super) status: NtStatus,
-    pub(super) bytes: Vec<u8>,
-}
-
-impl Default for Output {
-    fn default() -> Output {
-        Vec::new().into()
-    }
-}
-
-impl From<Vec<u8>> for Output {
-    fn from(bytes: Vec<u8>) -> Output {
-        Output { status: NtStatus::SUCCESS, bytes }
-    }
-}
 
 pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
@@ -165,7 +148,7 @@ fn object_id(cx: &OpContext, open: &Open, max: u32) -> Result<Vec<u8>, Failure> 
     if (max as usize) < LEN {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    let volume = cx.tree().share.as_ref().map_or(0, |share| create::volume_id(&share.name));
+    let volume = cx.tree().share.as_ref().map_or(0, |share| volume::id(&share.name));
     let [volume, file] = [volume.to_le_bytes(), open.node.0.to_le_bytes()];
     let mut output = Vec::with_capacity(LEN);
     for part in [volume, file, volume, [0; 8], volume, file] {
@@ -177,7 +160,7 @@ fn object_id(cx: &OpContext, open: &Open, max: u32) -> Result<Vec<u8>, Failure> 
 
 /// Controls that concern a file.
 async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
-    let open = opens::find(cx, request.file)?;
+    let open = cx.open(request.file)?;
     match request.code {
         CtlCode::SRV_REQUEST_RESUME_KEY => server_copy::resume_key(request, cx.file_id(request.file)),
         CtlCode::SRV_COPYCHUNK | CtlCode::SRV_COPYCHUNK_WRITE => server_copy::copy(cx, request, &open).await,
@@ -187,7 +170,7 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         CtlCode::OFFLOAD_READ => offload::read(cx, request, &open).await,
         CtlCode::OFFLOAD_WRITE => offload::write(cx, request, &open).await,
         CtlCode::LMR_REQUEST_RESILIENCY if cx.dialect() >= Dialect::V2_1 => {
-            durable::make_resilient(cx, &open, &request.input)?;
+            durability::make_resilient(cx, &open, &request.input)?;
             Ok(Output::default())
         }
         CtlCode::SET_SPARSE => holes::set_sparse(request, &open).await,

@@ -16,10 +16,10 @@ use weft_wire::smb2::create_context::{self, LeaseFlags, LeaseState, LeaseV2};
 use weft_wire::smb2::oplock_break::{ACK_REQUIRED, Notification};
 use weft_wire::smb2::{Guid, NtStatus};
 
-use super::caching::{Caching, insist, message, rights_of, state_of};
+use super::caching::{Caching, insist, message};
+use super::caching_rights::{rights_of, state_of};
 use super::durable::Preserved;
 use super::opens::Open;
-use super::persistent;
 use crate::server::session::Session;
 
 /// Leases of all clients together.
@@ -163,9 +163,7 @@ impl Holder for Lease {
     fn revoked(&self, node: NodeId, _: Key) {
         tracing::debug!("a lease break was not acknowledged in time: {node:?}");
         if let (Some(preserved), Some(table)) = (self.preserved.upgrade(), self.table.upgrade()) {
-            persistent::revoked(&preserved, &table.sessions(self.client), (node, &self.opens), |open| {
-                self.is_of(open)
-            });
+            preserved.revoked(&table.sessions(self.client), (node, &self.opens), |open| self.is_of(open));
         }
     }
 }

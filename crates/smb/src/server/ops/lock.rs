@@ -1,24 +1,23 @@
 //! LOCK: byte-range locks.
 //!
 //! Spec: [MS-SMB2] 3.3.5.14, [MS-FSA] 2.1.5.8, 2.1.5.9. The locks are in the store's table of opens; repeated LOCKs are
-//! recognized by the open's [`super::replay::LockSequences`].
+//! recognized by the open's [`super::lock_sequences::LockSequences`].
 
 use futures_util::future::{Either, select};
 use std::pin::pin;
-use weft_store::opens::{Range, Refused};
+use weft_store::opens::{LockedRange, Range, Refused};
 use weft_store::vfs::Kind;
 use weft_wire::smb2::lock::{Element, Flags, Request, Response};
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::{Dialect, NtStatus};
 
-use super::opens::{self, Open};
-use super::persistent;
+use super::opens::Open;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
 pub(super) async fn lock(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
-    let open = opens::find(cx, request.file)?;
+    let open = cx.open(request.file)?;
     if open.kind == Kind::Dir {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
@@ -39,7 +38,7 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
     if sequenced {
         open.locks.done(request.sequence);
     }
-    if let Err(status) = persistent::save(&open).await {
+    if let Err(status) = open.save_record().await {
         // A change that would not survive a restart is neither acknowledged nor carried out.
         open.locks.forget(request.sequence);
         changed.undo(&open);
@@ -51,8 +50,7 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
 /// The effect of a LOCK, needed to undo it.
 enum Changed {
     Locked(Vec<Range>),
-    /// The ranges, and whether they were exclusive.
-    Unlocked(Vec<(Range, bool)>),
+    Unlocked(Vec<LockedRange>),
 }
 
 impl Changed {
@@ -61,7 +59,7 @@ impl Changed {
         match self {
             Changed::Locked(ranges) => unlock_each(open, ranges),
             Changed::Unlocked(ranges) => {
-                for (range, exclusive) in ranges {
+                for LockedRange { range, exclusive } in ranges {
                     if open.lock_again(range, exclusive).is_err() {
                         tracing::warn!(
                             "cannot restore a lock after a failed unlock: another client has locked the range"
@@ -91,7 +89,7 @@ fn range(element: &Element) -> Result<Range, NtStatus> {
 }
 
 /// 3.3.5.14.1: ranges before a failure stay unlocked.
-fn unlock_all(open: &Open, elements: &[Element]) -> Result<Vec<(Range, bool)>, Failure> {
+fn unlock_all(open: &Open, elements: &[Element]) -> Result<Vec<LockedRange>, Failure> {
     // Only a persistent handle may need to undo it.
     let held = if open.is_persistent() { open.claim.locked() } else { Vec::new() };
     let mut unlocked = Vec::new();
@@ -102,7 +100,7 @@ fn unlock_all(open: &Open, elements: &[Element]) -> Result<Vec<(Range, bool)>, F
         }
         let range = range(element)?;
         open.unlock(range)?;
-        unlocked.extend(held.iter().find(|(known, _)| *known == range));
+        unlocked.extend(held.iter().find(|known| known.range == range));
     }
     Ok(unlocked)
 }

@@ -12,7 +12,7 @@ use weft_wire::smb2::{NtStatus, reparse};
 
 use super::opens::Open;
 use super::path::Path;
-use super::{attributes, create, resolve};
+use super::{attributes, resolve, volume};
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 
@@ -76,7 +76,7 @@ fn entry(dir: &Attr, name: &str) -> directory::Entry {
         attributes: FileAttributes::DIRECTORY | FileAttributes::REPARSE_POINT,
         ea_size: reparse::DFS,
         // Not any file's id; those are never that large.
-        file_id: create::volume_id(name) | 1 << 63,
+        file_id: volume::id(name) | 1 << 63,
         short_name: String::new(),
         name: name.to_owned(),
         posix: None,

@@ -20,8 +20,8 @@ use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::ioctl::Request;
 use weft_wire::smb2::offload::{OffloadRead, OffloadReadAnswer, OffloadWrite, OffloadWriteAnswer, Token};
 
+use super::control_output::Output;
 use super::holes;
-use super::ioctl::Output;
 use super::opens::Open;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;

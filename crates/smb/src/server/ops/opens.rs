@@ -19,16 +19,14 @@ use weft_wire::smb2::{FileId, NtStatus};
 
 use super::attributes;
 use super::caching::Caching;
-use super::change_notify::Notify;
 use super::channel_sequence::ChannelSequence;
 use super::durable::Durable;
+use super::lock_sequences::LockSequences;
+use super::notify::Notify;
 use super::owned_open::OwnedOpen;
-use super::persistent;
-use super::query_directory::Scan;
-use super::replay::{LockSequences, Repeatable};
+use super::replay::Repeatable;
+use super::scan::Scan;
 use super::tunnel::Tunnel;
-use crate::server::answer::Failure;
-use crate::server::context::OpContext;
 use crate::server::held::LOCK_BYTES;
 
 /// A file or directory that a client has open.
@@ -342,6 +340,13 @@ impl Open {
         self.replayable.store(true, Ordering::Release);
     }
 
+    /// Its CREATE must not be repeated any more: something is done with it.
+    pub(in crate::server) fn forbid_replay(&self) {
+        if self.is_replayable() {
+            self.replayable.store(false, Ordering::Release);
+        }
+    }
+
     /// The first half of closing, as far as it needs no waiting. Returns the remainder, if any: only a persistent open,
     /// or one that keeps a time, has one.
     pub(super) fn settle(self: &Arc<Open>) -> Option<LocalBoxFuture<'static, ()>> {
@@ -357,7 +362,9 @@ impl Open {
         }
         let open = self.clone();
         Some(Box::pin(async move {
-            persistent::forget(&open).await;
+            if let Some(persistent) = open.durable.get().and_then(Durable::persistent) {
+                persistent.forget(open.persistent).await;
+            }
             open.keep_times(mtime, frozen).await;
             open.forgotten();
         }))
@@ -517,7 +524,7 @@ impl Opens {
     }
 
     /// The open that a request names, in its tree.
-    pub(super) fn find(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
+    pub(in crate::server) fn find(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
         let slots = lock(&self.slots);
         let found = slots.get(slot(id)).filter(|known| known.id(slot(id)) == id && known.tree == tree)?;
         Some(found.open.clone())
@@ -594,17 +601,4 @@ impl Opens {
         });
         taken
     }
-}
-
-/// The open that a request refers to: by its FileId, or by that of the compound. The request counts as outstanding
-/// until it is answered, and is refused if a channel was lost since it was sent (3.3.5.2.10).
-pub(super) fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Open>, Failure> {
-    let id = cx.file_id(carried);
-    let open = cx.session().opens.find(id, cx.tree().id).ok_or(NtStatus::FILE_CLOSED)?;
-    let outstanding = ChannelSequence::enter(&open, cx.dialect(), cx.header())?;
-    cx.outstanding.replace(outstanding);
-    if open.is_replayable() {
-        open.replayable.store(false, Ordering::Release);
-    }
-    Ok(open)
 }

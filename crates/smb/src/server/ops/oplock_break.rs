@@ -9,8 +9,8 @@ use weft_wire::smb2::create_context::LeaseState;
 use weft_wire::smb2::oplock_break::{Request, Response};
 use weft_wire::smb2::{FileId, Guid, NtStatus};
 
-use super::caching::{Caching, level_of};
-use super::{opens, persistent};
+use super::caching::Caching;
+use super::caching_rights::level_of;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -25,7 +25,7 @@ pub(super) async fn oplock_break(cx: &OpContext) -> Answer {
         _ => false,
     }) {
         // A failure is logged. The record then overstates the caching rights, which a reconnecting client is told.
-        let _ = persistent::save(&open).await;
+        let _ = open.save_record().await;
     }
     let mut reply = Reply::new();
     response.emit(&mut reply.message);
@@ -36,7 +36,7 @@ pub(super) async fn oplock_break(cx: &OpContext) -> Answer {
 }
 
 fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<(Response, Waiters), Failure> {
-    let open = opens::find(cx, file)?;
+    let open = cx.open(file)?;
     let (opens, key) = (open.vfs.opens(), open.claim.key());
     let (has, left) = opens.caching(open.node, key);
     let left = match (&open.caching, left) {

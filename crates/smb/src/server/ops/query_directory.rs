@@ -1,60 +1,35 @@
 //! QUERY_DIRECTORY: lists a directory, one buffer at a time.
 //!
-//! Spec: [MS-SMB2] 3.3.5.18, [MS-FSA] 2.1.5.6.3. Owns the position of a listing, in its open. Resuming by index is not
-//! supported (it is optional), and names that SMB cannot express are left out (see `path`).
+//! Spec: [MS-SMB2] 3.3.5.18, [MS-FSA] 2.1.5.6.3. The position of a listing is in its open (see `scan`). Resuming by
+//! index is not supported (it is optional), and names that SMB cannot express are left out (see `path`).
 //!
 //! Entries are fetched from the store in batches; those that do not fit the client's buffer are kept for its next
 //! request. A pattern without wildcards takes one look-up, however large the directory is: clients ask for the
 //! attributes of one file that way.
 
-use weft_machine::{Charge, rt};
+use weft_machine::rt;
 use weft_store::access::{self, Token};
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Entry, Error, Kind, NodeId, Timestamp, Vfs, XattrSummary};
+use weft_store::vfs::{Attr, Entry, Error, Kind, Listing, NodeId, Vfs, XattrSummary};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::fscc::directory::{self, Writer};
 use weft_wire::smb2::fscc::{self, FileClass};
 use weft_wire::smb2::query_directory::{Flags, Request, Response};
 
-use super::ahead::Ahead;
-use super::opens::{self, Open};
+use super::opens::Open;
 use super::pattern::Pattern;
-use super::{attributes, create, namespace, path, resolve, security};
+use super::scan::Scan;
+use super::{attributes, namespace, path, resolve, security, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
 /// Entries per fetch from the store. One answer of 64 KiB holds about 500.
 const BATCH: usize = 512;
 
-/// The position of a listing.
-#[derive(Default)]
-pub(crate) struct Scan {
-    /// `None` until the first request.
-    pattern: Option<Pattern>,
-    /// Fetched entries that the client has not received; each with the position after it, 0 for `.` and `..`.
-    ready: Ahead,
-    /// Position after the last entry that the client received.
-    given: u64,
-    /// Times of the directory when `ready` was fetched; if they change, it is fetched again.
-    stamp: Option<(Timestamp, Timestamp)>,
-    /// Where to continue in the store.
-    cookie: u64,
-    /// `.` and `..` are in `ready`, or were already.
-    dots: bool,
-    /// The store has no more entries.
-    end: bool,
-    /// DFS links in this directory.
-    links: Vec<directory::Entry>,
-    /// Distinguishes shares for clients with the POSIX extensions; `None` for others.
-    device: Option<u32>,
-    /// The charge for `ready` between two requests.
-    held: Option<Charge>,
-}
-
 pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
-    let open = opens::find(cx, request.file)?;
+    let open = cx.open(request.file)?;
     if open.kind != Kind::Dir || request.output_buffer_length > cx.max_payload() {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
@@ -69,7 +44,7 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
         return Err(NtStatus::INVALID_INFO_CLASS.into());
     }
     let first = scan.begin(&request)?;
-    let volume = cx.tree().share.as_ref().map_or(0, |share| create::volume_id(&share.name));
+    let volume = cx.tree().share.as_ref().map_or(0, |share| volume::id(&share.name));
     scan.device = cx.connection().negotiated().posix.then_some(volume as u32);
     if first {
         scan.links = namespace::links_in(cx, &open).await?;
@@ -78,7 +53,7 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     let who = security::hides(cx);
     let single = request.flags.contains(Flags::RETURN_SINGLE_ENTRY);
     let filled = scan.fill(&open, who, &mut writer, single).await;
-    scan.settle(&open);
+    scan.settle(open.held());
     if let Some(too_long) = filled? {
         return cut(request.class, &too_long, limit);
     }
@@ -118,20 +93,6 @@ fn cut(class: FileClass, entry: &directory::Entry, limit: usize) -> Answer {
 }
 
 impl Scan {
-    /// Restarts the listing if the request asks for it; returns whether this is the first query.
-    fn begin(&mut self, request: &Request) -> Result<bool, NtStatus> {
-        let restart = request.flags.intersects(Flags::RESTART_SCANS | Flags::REOPEN);
-        let first = self.pattern.is_none();
-        if first || (restart && !request.pattern.is_empty()) {
-            self.pattern = Some(Pattern::parse(&request.pattern)?);
-        }
-        if first || restart {
-            let (pattern, held) = (self.pattern.take(), self.held.take());
-            *self = Scan { pattern, held, device: self.device, ..Scan::default() };
-        }
-        Ok(first || restart)
-    }
-
     /// Drops entries that were fetched before the directory changed, so that the client gets the current ones.
     async fn refresh(&mut self, open: &Open) -> Result<(), Failure> {
         let Some(stamp) = self.stamp.filter(|_| !self.ready.is_empty()) else { return Ok(()) };
@@ -140,33 +101,6 @@ impl Scan {
             self.drop_ahead();
         }
         Ok(())
-    }
-
-    /// Drops entries that the client has not received; they are fetched again.
-    fn drop_ahead(&mut self) {
-        self.ready.drop_stored();
-        (self.cookie, self.end) = (self.given, false);
-    }
-
-    /// Charges the entries that stay until the next request; if they exceed the budget, they are dropped.
-    fn settle(&mut self, open: &Open) {
-        // Otherwise every folder that was ever listed would keep the memory of a batch.
-        self.ready.shrink();
-        let bytes = self.ready.bytes();
-        let fits = match &self.held {
-            Some(held) => held.set(bytes).is_ok(),
-            None if bytes == 0 => true,
-            None => {
-                self.held = open.held().beside(bytes).ok();
-                self.held.is_some()
-            }
-        };
-        // Entries without a position in the store are at most the DFS links.
-        if !fits && self.stamp.is_some() {
-            self.drop_ahead();
-            self.ready.shrink();
-            self.held = None;
-        }
     }
 
     /// Writes entries until the buffer is full, or one if `single`. `Some`: the first entry, if it does not fit.
@@ -210,13 +144,6 @@ impl Scan {
         }
     }
 
-    /// The DFS link with this name.
-    fn link(&self, name: &str) -> Option<&directory::Entry> {
-        // Usually there are none.
-        let lower = || name.to_lowercase();
-        self.links.iter().find(|link| link.name == name || link.name.to_lowercase() == lower())
-    }
-
     /// Fills `ready`, or sets `end`. Entries that `who` may not read are left out.
     async fn fetch(&mut self, open: &Open, who: Option<&Token>) -> Result<(), Failure> {
         let (vfs, dir) = (&open.vfs, open.node);
@@ -249,7 +176,7 @@ impl Scan {
         }
         let now = vfs.getattr(dir).await?;
         self.stamp = Some((now.mtime, now.ctime));
-        let (entries, end) = match vfs.readdir_with_xattrs(dir, self.cookie, BATCH).await {
+        let Listing { entries, is_last } = match vfs.readdir_with_xattrs(dir, self.cookie, BATCH).await {
             // A removed folder must not look empty: a client that mirrors it would empty the mirror.
             Err(Error::NotFound) if dir == NodeId::ROOT => {
                 return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
@@ -257,7 +184,7 @@ impl Scan {
             Err(Error::NotFound) => return Err(NtStatus::FILE_DELETED.into()),
             other => other?,
         };
-        self.end = end;
+        self.end = is_last;
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
         self.ready.expect(entries.len());
         for Entry { name, attr, xattrs, cookie } in entries {

@@ -17,9 +17,8 @@ use weft_wire::smb2::fscc::{self, FileClass, FsClass};
 use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformation};
 use weft_wire::smb2::{Dialect, NtStatus, utf16};
 
-use super::create::volume_id;
-use super::opens::{self, ChangeTime, Open};
-use super::{attributes, ea, path, reparse, security};
+use super::opens::{ChangeTime, Open};
+use super::{attributes, ea, path, reparse_tag, security, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -63,7 +62,7 @@ impl Info {
 
 pub(super) async fn query_info(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
-    let open = opens::find(cx, request.file)?;
+    let open = cx.open(request.file)?;
     if request.output_buffer_length > cx.max_payload() {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
@@ -256,7 +255,9 @@ impl Facts<'_> {
     }
 
     fn internal(&self) -> file::Internal {
-        file::Internal { index_number: attributes::number(self.cx, self.attr) }
+        file::Internal {
+            index_number: attributes::number(self.attr, self.cx.connection().negotiated().posix),
+        }
     }
 
     fn access(&self) -> file::Access {
@@ -294,7 +295,7 @@ impl Facts<'_> {
     fn attribute_tag(&self) -> file::AttributeTag {
         file::AttributeTag {
             attributes: attributes::attributes(self.attr, self.xattrs.dos, &self.open.name()),
-            reparse_tag: reparse::tag(self.attr.kind).unwrap_or(0),
+            reparse_tag: reparse_tag::of(self.attr.kind).unwrap_or(0),
         }
     }
 
@@ -339,7 +340,7 @@ impl Facts<'_> {
 
     fn id(&self) -> file::Id {
         let mut file_id = [0; 16];
-        let number = attributes::number(self.cx, self.attr);
+        let number = attributes::number(self.attr, self.cx.connection().negotiated().posix);
         file_id[..8].copy_from_slice(&number.to_le_bytes());
         file::Id { volume_serial_number: volume_of(self.cx), file_id }
     }
@@ -350,7 +351,7 @@ fn share_name(cx: &OpContext) -> &str {
 }
 
 fn volume_of(cx: &OpContext) -> u64 {
-    volume_id(share_name(cx))
+    volume::id(share_name(cx))
 }
 
 /// The current path from the share's root.

@@ -17,7 +17,7 @@ use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::read::{Flags, RESPONSE_DATA_AT, Request, Response};
 use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 
-use super::opens::{self, Open};
+use super::opens::Open;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -77,7 +77,7 @@ struct Checked {
 
 impl Checked {
     fn new(cx: &OpContext, request: &Request, route: &Route) -> Result<Checked, Failure> {
-        let open = opens::find(cx, request.file)?;
+        let open = cx.open(request.file)?;
         // Execute access suffices for reading over the network (3.3.5.12).
         open.require_any(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE)?;
         if request.length > cx.max_payload() {

@@ -35,13 +35,14 @@ use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::reparse::{MAX_DATA, NFS, NFS_LINK, SYMLINK};
 use weft_wire::smb2::{NtStatus, utf16};
 
-use super::caching::{self, Caching, Interim};
+use super::caching::Caching;
 use super::channel_sequence::ChannelSequence;
-use super::create::{DATA, WRITE_DATA, rights_of_access};
-use super::ioctl::Output;
+use super::control_output::Output;
 use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
-use super::{ea, security, status, symlink};
+use super::recalls::{self, Interim};
+use super::rights::{DATA, WRITE_DATA, rights_of_access};
+use super::{ea, reparse_tag, security, status, symlink};
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 use crate::server::held::{DESCRIPTORS_OF_OPEN, OPEN_BYTES};
@@ -54,18 +55,9 @@ const SOCKET: u64 = u64::from_le_bytes(*b"SOCK\0\0\0\0");
 const CHARACTER: u64 = u64::from_le_bytes(*b"CHR\0\0\0\0\0");
 const BLOCK: u64 = u64::from_le_bytes(*b"BLK\0\0\0\0\0");
 
-/// The reparse tag of a kind of file.
-pub(super) fn tag(kind: Kind) -> Option<u32> {
-    match kind {
-        Kind::Symlink => Some(SYMLINK),
-        Kind::Special(_) => Some(NFS),
-        Kind::File | Kind::Dir => None,
-    }
-}
-
 /// FSCTL_GET_REPARSE_POINT.
 pub(super) async fn get(cx: &OpContext, open: &Open) -> Result<Output, Failure> {
-    let tag = tag(open.kind).ok_or(NtStatus::NOT_A_REPARSE_POINT)?;
+    let tag = reparse_tag::of(open.kind).ok_or(NtStatus::NOT_A_REPARSE_POINT)?;
     let data = match open.kind {
         Kind::Special(special) => special_data(special),
         // An absolute target names a path on this host, which clients must not see.
@@ -160,7 +152,7 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
     match attr.kind {
         // A pipe cannot be a directory.
         Kind::Dir if matches!(wish, Wish::Special(_)) => return Err(NtStatus::FILE_IS_A_DIRECTORY.into()),
-        kind if tag(kind).is_some_and(|tag| tag != wish.tag()) => {
+        kind if reparse_tag::of(kind).is_some_and(|tag| tag != wish.tag()) => {
             return Err(status::IO_REPARSE_TAG_MISMATCH.into());
         }
         _ => {}
@@ -171,7 +163,7 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
     };
     security::may_lose_descriptor(cx, open, &attr).await?;
     let place = open.place().await?;
-    if tag(attr.kind).is_some() {
+    if reparse_tag::of(attr.kind).is_some() {
         security::may_move_to(cx, vfs, place.dir, to_directory).await?;
     }
     let new = match wish {
@@ -195,7 +187,7 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
 async fn recall(cx: &OpContext, open: &Open) -> Result<(), Failure> {
     let opens = open.vfs.opens();
     let cleared = opens.clear(open.node, Some(open.claim.key()), Access::Rename);
-    caching::wait(cx, Interim::Silent, cleared).await?;
+    recalls::wait(cx, Interim::Silent, cleared).await?;
     // A client that had it open before a restart may still reclaim it.
     Ok(opens.may_replace()?)
 }
@@ -206,7 +198,7 @@ async fn may_be_lost(vfs: &Vfs, attr: &Attr) -> Result<(), Failure> {
     match attr.kind {
         Kind::Symlink | Kind::Special(_) => return Ok(()),
         Kind::File if attr.size > 0 => return Err(status::IO_REPARSE_DATA_INVALID.into()),
-        Kind::Dir if !vfs.readdir(node, 0, 1).await?.0.is_empty() => {
+        Kind::Dir if !vfs.readdir(node, 0, 1).await?.entries.is_empty() => {
             return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
         Kind::File | Kind::Dir => {}
@@ -264,7 +256,7 @@ async fn succeed(
     // The descriptor brings the permissions of group and others.
     let mode = mode.map(|mode| if descriptor.is_some() { mode & !0o077 } else { mode });
     let birth = SetAttr { mode, ..SetAttr::default() };
-    let (made, _) = vfs.create(first.dir, &first.name, make, Exists::Fail, birth).await?;
+    let made = vfs.create(first.dir, &first.name, make, Exists::Fail, birth).await?.attr;
     let done = match prepare(&open, &before, &made, descriptor.as_ref()).await {
         Ok(successor) => {
             let (new, old) = (Named { at: &first, attr: &made }, Named { at: &place, attr: &before });
@@ -401,7 +393,7 @@ pub(super) async fn delete(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Re
         // Reserved.
         return Err(status::IO_REPARSE_TAG_INVALID.into());
     }
-    let tag = tag(open.kind).ok_or(NtStatus::NOT_A_REPARSE_POINT)?;
+    let tag = reparse_tag::of(open.kind).ok_or(NtStatus::NOT_A_REPARSE_POINT)?;
     if tag != asked {
         return Err(status::IO_REPARSE_TAG_MISMATCH.into());
     }

@@ -13,6 +13,7 @@ use weft_wire::smb2::query_info::SecurityInformation;
 
 use super::attributes::{self, Metadata};
 use super::opens::Open;
+use super::rights::CHANGING;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 use crate::server::directory::Directory;
@@ -71,18 +72,6 @@ pub(super) async fn maximal(
     let granted = guard.grants(token_of(cx)) | from_above(cx, vfs, attr, dir).await?;
     Ok(granted & ceiling(vfs, attr, dos))
 }
-
-/// The rights that nobody has on a read-only file system.
-pub(super) const CHANGING: AccessMask = AccessMask(
-    AccessMask::FILE_WRITE_DATA.0
-        | AccessMask::FILE_APPEND_DATA.0
-        | AccessMask::FILE_WRITE_EA.0
-        | AccessMask::FILE_DELETE_CHILD.0
-        | AccessMask::FILE_WRITE_ATTRIBUTES.0
-        | AccessMask::DELETE.0
-        | AccessMask::WRITE_DAC.0
-        | AccessMask::WRITE_OWNER.0,
-);
 
 /// The most that anybody may do, whatever the security descriptor says.
 fn ceiling(vfs: &Vfs, attr: &Attr, dos: Option<Dos>) -> AccessMask {

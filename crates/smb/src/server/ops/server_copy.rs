@@ -12,7 +12,7 @@ use weft_wire::smb2::fsctl::{self, Chunk, Copied, CopyChunks, DuplicateExtents, 
 use weft_wire::smb2::ioctl::{CtlCode, Request};
 use weft_wire::smb2::{FileId, NtStatus};
 
-use super::ioctl::Output;
+use super::control_output::Output;
 use super::opens::Open;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;

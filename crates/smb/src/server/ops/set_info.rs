@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use weft_store::opens::{Access, Refused, Rights};
-use weft_store::vfs::{Attr, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
+use weft_store::vfs::{Attr, Created, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::fscc::file::{
@@ -19,11 +19,11 @@ use weft_wire::smb2::set_info::{Request, Response};
 use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::attributes::{self, Metadata};
-use super::caching::Interim;
-use super::opens::{self, ChangeTime, Open};
+use super::opens::{ChangeTime, Open};
 use super::path::{self, Path};
+use super::recalls::{self, Interim};
 use super::resolve::Resolved;
-use super::{caching, ea, namespace, persistent, resolve, security, status, symlink};
+use super::{ea, namespace, recording, resolve, security, status, symlink};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -40,13 +40,13 @@ const RENAME_FIXED_LEN: usize = 20;
 
 pub(super) async fn set_info(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
-    let open = opens::find(cx, request.file)?;
+    let open = cx.open(request.file)?;
     if request.buffer.is_empty() || request.buffer.len() > cx.max_payload() as usize {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     match request.info_type {
         InfoType::FILE => {
-            caching::before_set_info(cx, &open, FileClass(request.class), &request.buffer).await?;
+            recalls::before_set_info(cx, &open, FileClass(request.class), &request.buffer).await?;
             file_info(cx, &open, FileClass(request.class), &request.buffer)
                 .await
                 .map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
@@ -187,7 +187,7 @@ fn set_position(open: &Open, to: u64) -> Result<(), Failure> {
 async fn dispose_for_good(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
     let before = open.claim.delete_pending();
     dispose(open, flags).await?;
-    persistent::save(open).await.map_err(|status| {
+    open.save_record().await.map_err(|status| {
         // A change that would not survive a restart is neither acknowledged nor carried out.
         open.claim.set_delete_pending(before);
         Failure::from(status)
@@ -216,7 +216,7 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     if open.kind == Kind::Dir {
-        let (entries, _) = open.vfs.readdir(open.node, 0, 1).await?;
+        let entries = open.vfs.readdir(open.node, 0, 1).await?.entries;
         if !entries.is_empty() {
             return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
@@ -331,7 +331,7 @@ async fn gives_way(open: &Open, target: &Attr, replace: bool) -> Result<bool, Fa
     if !replace || !open.is_posix() || (open.kind, target.kind) != (Kind::Dir, Kind::Dir) {
         return Ok(false);
     }
-    let (entries, _) = open.vfs.readdir(target.node, 0, 1).await?;
+    let entries = open.vfs.readdir(target.node, 0, 1).await?.entries;
     if entries.is_empty() { Ok(true) } else { Err(NtStatus::DIRECTORY_NOT_EMPTY.into()) }
 }
 
@@ -341,7 +341,7 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
     if open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    if let Ok((target, _)) = open.vfs.stream(base, name, false).await
+    if let Ok(Created { attr: target, .. }) = open.vfs.stream(base, name, false).await
         && target.node != open.node
     {
         let dos = open.vfs.xattr_summary(base).await?.dos;
@@ -350,7 +350,7 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
     Ok(open.vfs.rename_stream(open.node, name, replace).await?)
 }
 
-/// Clears what blocks a rename, besides what [`caching::before_set_info`] has broken: first the sharing mode of the
+/// Clears what blocks a rename, besides what [`recalls::before_set_info`] has broken: first the sharing mode of the
 /// target directory, then opens below a moved directory, then opens of the file that it replaces. Handles that clients
 /// keep only for caching are recalled; returns true if this waited, because everything may have changed.
 async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> Result<bool, Failure> {
@@ -364,7 +364,7 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
         {
             // The directory is opened for this (OPEN_BREAK_H of [MS-FSA] 2.1.5.1.2).
             if refused != Refused::Sharing
-                || !caching::wait(cx, Interim::Silent, opens.clear(to.dir, by, Access::Close)).await?.1
+                || !recalls::wait(cx, Interim::Silent, opens.clear(to.dir, by, Access::Close)).await?.1
             {
                 return Err(Failure::from(refused));
             }
@@ -377,7 +377,7 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
     match &to.found {
         Some((target, _)) if replace && target.kind != Kind::Dir && target.node != open.node => {
             let cleared = opens.clear(target.node, by, Access::Rename);
-            Ok(caching::wait(cx, Interim::Silent, cleared).await?.1)
+            Ok(recalls::wait(cx, Interim::Silent, cleared).await?.1)
         }
         _ => Ok(false),
     }
@@ -397,7 +397,7 @@ async fn vacate(cx: &OpContext, open: &Open) -> Result<bool, Failure> {
         }
         let Some(&first) = below.first() else { return Ok(!asked.is_empty()) };
         asked.insert(first);
-        caching::wait(cx, Interim::Silent, opens.clear(first, Some(open.claim.key()), Access::Rename))
+        recalls::wait(cx, Interim::Silent, opens.clear(first, Some(open.claim.key()), Access::Rename))
             .await?;
     }
 }
@@ -472,7 +472,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     if open.change_time() == ChangeTime::Moves {
         open.set_change_time(ChangeTime::Deferred(attributes::changed(&attr, dos)));
     }
-    persistent::moved(open).await;
+    recording::moved(open).await;
     Ok(())
 }
 

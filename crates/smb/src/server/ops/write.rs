@@ -14,7 +14,7 @@ use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::write::{Flags, Request, Response};
 
-use super::opens::{self, Open};
+use super::opens::Open;
 use super::read::Route;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
@@ -39,7 +39,7 @@ pub(super) async fn write(cx: &OpContext) -> Answer {
 }
 
 async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32, Failure> {
-    let open = opens::find(cx, request.file)?;
+    let open = cx.open(request.file)?;
     open.require_any(WRITE)?;
     let len = match &route.segments {
         None => u32::try_from(request.data.len()).map_err(|_| NtStatus::INVALID_PARAMETER)?,

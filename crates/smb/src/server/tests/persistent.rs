@@ -719,7 +719,7 @@ fn restarted_with(handles: u64) -> Restart {
         for n in 1..=handles {
             let name = format!("file-{n}");
             let make = (Make::File, Exists::Fail, SetAttr::default());
-            let (attr, _) = vfs.create(d, name.as_bytes(), make.0, make.1, make.2).await.unwrap();
+            let attr = vfs.create(d, name.as_bytes(), make.0, make.1, make.2).await.unwrap().attr;
             let path = vfs.path(attr.node).await.unwrap();
             assert_eq!(path, format!("d/{name}").into_bytes());
             let mut create_guid = [0; 16];

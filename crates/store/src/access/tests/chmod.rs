@@ -76,7 +76,7 @@ fn a_descriptor_says_what_the_permissions_say_that_were_set_after_it() {
 fn what_is_for_children_and_rights_of_other_kinds_stay() {
     story(async |vfs, _| {
         let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-        let (dir, _) = vfs.create(NodeId::ROOT, b"d", Make::Dir, Exists::Fail, set).await.unwrap();
+        let dir = vfs.create(NodeId::ROOT, b"d", Make::Dir, Exists::Fail, set).await.unwrap().attr;
         let before = descriptor("O:ALICED:(A;OICI;FA;;;BOB)(A;OIIO;FR;;;WD)(A;;0x10000;;;WD)");
         keep(&vfs, dir.node, &before).await.unwrap();
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };

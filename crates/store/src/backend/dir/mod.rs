@@ -47,8 +47,8 @@ use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
-    Attr, Backend, DirName, Entry, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op, OpenFile,
-    Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
+    Attr, Backend, Created, DirName, Entry, Error, Exists, Hold, Kind, Listing, Make, NameChange, NodeId, Op,
+    OpenFile, Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
 };
 
 /// Maximum number of descriptors cached for the nodes of a share.
@@ -332,7 +332,7 @@ impl Folder {
         make: &Make,
         exists: Exists,
         set: SetAttr,
-    ) -> Result<(Attr, bool), Error> {
+    ) -> Result<Created, Error> {
         names::check_entry(name)?;
         let fd = self.dir_fd(dir)?;
         if let Make::Symlink(target) = make {
@@ -353,7 +353,8 @@ impl Folder {
             // Another program may have replaced the new file; then this is the object that the name means now.
             Ok(None) => sys::stat_at(fd.as_fd(), name)?,
             Err(Errno::EXIST) => {
-                return self.reuse(&fd, dir, name, make, exists, &set).map(|attr| (attr, false));
+                let attr = self.reuse(&fd, dir, name, make, exists, &set)?;
+                return Ok(Created { attr, is_new: false });
             }
             Err(e) => return Err(e.into()),
         };
@@ -367,10 +368,10 @@ impl Folder {
         let lost = |mode: &u32| mode & 0o7777 != attr.mode || (owned && mode & 0o6000 != 0);
         let set = SetAttr { mode: set.mode.filter(lost), ..set };
         if set == SetAttr::default() {
-            return Ok((attr, true));
+            return Ok(Created { attr, is_new: true });
         }
         match self.setattr(attr.node, &set) {
-            Ok(attr) => Ok((attr, true)),
+            Ok(attr) => Ok(Created { attr, is_new: true }),
             Err(e) => {
                 // A half-made file is worse than none; removing it may fail, too.
                 let flags = if attr.kind == Kind::Dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
@@ -482,19 +483,13 @@ impl Folder {
         Ok(rustix::fs::readlinkat(&*fd, c"", Vec::new())?.into_bytes())
     }
 
-    fn readdir(
-        &self,
-        dir: NodeId,
-        cookie: u64,
-        max: usize,
-        xattrs: bool,
-    ) -> Result<(Vec<Entry>, bool), Error> {
+    fn readdir(&self, dir: NodeId, cookie: u64, max: usize, xattrs: bool) -> Result<Listing, Error> {
         let fd = self.dir_fd(dir)?;
         let open = sys::open_dir(fd.as_fd())?;
         let max = max.min(MAX_ENTRIES);
         // Fewer entries than asked for are an answer as well.
         let enough = |found| found == max || found >= LISTED_AT_LEAST && rt::turn_is_over();
-        let (stats, end) = sys::collect(open.as_fd(), cookie, LISTING_BYTES, enough, |raw| {
+        let (stats, is_last) = sys::collect(open.as_fd(), cookie, LISTING_BYTES, enough, |raw| {
             let stat = match sys::stat_at(fd.as_fd(), &raw.name) {
                 Ok(stat) => stat,
                 // Removed since it was listed.
@@ -516,7 +511,7 @@ impl Folder {
             let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
             Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), xattrs })
         });
-        Ok((entries.collect::<Result<_, Error>>()?, end))
+        Ok(Listing { entries: entries.collect::<Result<_, Error>>()?, is_last })
     }
 
     fn place(&self, node: NodeId) -> Result<DirName, Error> {
@@ -593,11 +588,11 @@ impl Folder {
         names.iter().for_each(|(dir, name, change)| own.name(*dir, name, *change, now));
         let done = self.act(op);
         match done.as_ref().map(|done| &done.outcome) {
-            Ok(Outcome::Created { attr, created: false }) => {
+            Ok(Outcome::Created(Created { attr, is_new: false })) => {
                 names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change));
                 own.content(attr.node, now);
             }
-            Ok(Outcome::Created { attr, .. }) => own.content(attr.node, now),
+            Ok(Outcome::Created(Created { attr, .. })) => own.content(attr.node, now),
             Ok(_) => {}
             Err(_) => names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change)),
         }
@@ -615,8 +610,7 @@ impl Folder {
             Op::Setattr { node, set } => Outcome::Attr(self.setattr(node, &set)?),
             Op::Open { node, write } => Outcome::File(self.open_file(node, write)?),
             Op::Create { dir, name, make, exists, set } => {
-                let (attr, created) = self.create(dir, &name, &make, exists, set)?;
-                Outcome::Created { attr, created }
+                Outcome::Created(self.create(dir, &name, &make, exists, set)?)
             }
             Op::Remove { dir, name } => without(self.unlink(dir, &name, AtFlags::empty())?),
             Op::Rmdir { dir, name } => without(self.unlink(dir, &name, AtFlags::REMOVEDIR)?),
@@ -629,8 +623,7 @@ impl Folder {
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
             Op::Readdir { dir, cookie, max, xattrs } => {
-                let (entries, end) = self.readdir(dir, cookie, max, xattrs)?;
-                Outcome::Entries { entries, end }
+                Outcome::Entries(self.readdir(dir, cookie, max, xattrs)?)
             }
             Op::Place { node } => Outcome::Place(self.place(node)?),
             Op::Statfs => Outcome::Space(self.statfs()?),
@@ -753,12 +746,12 @@ impl Folder {
         let made = self.carry_out(make, &unlocked)?.outcome;
         // The truncation waits by itself.
         drop(unlocked);
-        let Outcome::Created { attr, created } = made else {
+        let Outcome::Created(Created { attr, is_new }) = made else {
             return Err(Error::Invalid);
         };
         let set = SetAttr { size, ..SetAttr::default() };
         match self.on_core(Op::Setattr { node: attr.node, set }).await? {
-            Outcome::Attr(attr) => Ok(Outcome::Created { attr, created }),
+            Outcome::Attr(attr) => Ok(Outcome::Created(Created { attr, is_new })),
             _ => Err(Error::Invalid),
         }
     }

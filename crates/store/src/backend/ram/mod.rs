@@ -24,8 +24,8 @@ use self::quota::Usage;
 use self::tree::{Body, Entries, Tree};
 use super::names;
 use crate::vfs::{
-    Attr, Backend, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Space,
-    Stable, Vfs,
+    Attr, Backend, Created, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId, Op, OpenFile, Outcome,
+    SetAttr, Space, Stable, Vfs,
 };
 
 /// Maximum number of names in a share of any size, at about 600 bytes each.
@@ -104,7 +104,7 @@ impl Ram {
         make: Make,
         exists: Exists,
         set: SetAttr,
-    ) -> Result<(Attr, bool), Error> {
+    ) -> Result<Created, Error> {
         names::check_entry(name)?;
         let mut tree = self.0.tree();
         if let Some(node) = tree.entries(dir)?.find(name) {
@@ -113,7 +113,7 @@ impl Ram {
             if let (Make::File, Exists::Reuse, Some(_)) = (&make, exists, set.size) {
                 tree.set(node, &SetAttr { size: set.size, ..SetAttr::default() }, &self.0.usage)?;
             }
-            return Ok((tree.attr(node)?, false));
+            return Ok(Created { attr: tree.attr(node)?, is_new: false });
         }
         let (body, mode) = match make {
             Make::File => (Body::File(Content::Empty), super::FILE_MODE),
@@ -134,7 +134,7 @@ impl Ram {
         let set = SetAttr { size: set.size.filter(|&size| size != 0), ..set };
         let made = tree.set(node, &set, &self.0.usage);
         match made.and_then(|()| tree.attr(node)) {
-            Ok(attr) => Ok((attr, true)),
+            Ok(attr) => Ok(Created { attr, is_new: true }),
             Err(e) => {
                 tree.remove(dir, name, is_dir)?;
                 Err(e)
@@ -154,13 +154,7 @@ impl Ram {
         Ok(if write { file } else { file.read_only() })
     }
 
-    fn readdir(
-        &self,
-        dir: NodeId,
-        cookie: u64,
-        max: usize,
-        xattrs: bool,
-    ) -> Result<(Vec<Entry>, bool), Error> {
+    fn readdir(&self, dir: NodeId, cookie: u64, max: usize, xattrs: bool) -> Result<Listing, Error> {
         let tree = self.0.tree();
         let mut after = tree.entries(dir)?.after(cookie);
         let entries = after
@@ -172,8 +166,7 @@ impl Ram {
                 Ok(Entry { name: name.to_vec(), cookie, attr: tree.attr(node)?, xattrs })
             })
             .collect::<Result<Vec<_>, Error>>()?;
-        let end = after.next().is_none();
-        Ok((entries, end))
+        Ok(Listing { entries, is_last: after.next().is_none() })
     }
 
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Error> {
@@ -211,8 +204,7 @@ impl Ram {
             Op::Setattr { node, set } => Outcome::Attr(self.setattr(node, &set)?),
             Op::Open { node, write } => Outcome::File(self.open_file(node, write)?),
             Op::Create { dir, name, make, exists, set } => {
-                let (attr, created) = self.create(dir, &name, make, exists, set)?;
-                Outcome::Created { attr, created }
+                Outcome::Created(self.create(dir, &name, make, exists, set)?)
             }
             Op::Remove { dir, name } => {
                 names::check_entry(&name)?;
@@ -234,8 +226,7 @@ impl Ram {
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
             Op::Readdir { dir, cookie, max, xattrs } => {
-                let (entries, end) = self.readdir(dir, cookie, max, xattrs)?;
-                Outcome::Entries { entries, end }
+                Outcome::Entries(self.readdir(dir, cookie, max, xattrs)?)
             }
             Op::Place { node } => Outcome::Place(self.0.tree().place(node)?),
             Op::Statfs => Outcome::Space(self.statfs()),

@@ -53,7 +53,7 @@ fn nor_of_a_stream_and_what_is_kept_beside_the_file_is_all_of_it() {
         let f = file(&vfs, ROOT, "f").await.node;
         // Small enough for every file system.
         let stream = match vfs.stream(f, b"log", true).await {
-            Ok((attr, _)) => attr.node,
+            Ok(made) => made.attr.node,
             Err(Error::NotSupported) => return,
             Err(e) => panic!("{e}"),
         };

@@ -86,7 +86,7 @@ fn a_place_that_is_not_known_says_nothing_about_others_and_streams_are_where_the
         }
         let mut streams = Vec::new();
         for base in [ROOT, top, last] {
-            streams.push(vfs.stream(base, b"s", true).await.unwrap().0.node);
+            streams.push(vfs.stream(base, b"s", true).await.unwrap().attr.node);
         }
         let opening = || Opening::new(Rights::READ, Rights::ALL, vfs.opens().key());
         let mut claims = Vec::new();

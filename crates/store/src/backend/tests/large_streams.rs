@@ -14,13 +14,13 @@ pub(super) fn pattern(len: usize) -> Vec<u8> {
 }
 
 pub(super) async fn make(vfs: &Vfs, base: NodeId, name: &str, bytes: &[u8]) -> NodeId {
-    let stream = vfs.stream(base, name.as_bytes(), true).await.unwrap().0.node;
+    let stream = vfs.stream(base, name.as_bytes(), true).await.unwrap().attr.node;
     put(vfs, stream, 0, bytes).await.unwrap();
     stream
 }
 
 pub(super) async fn found(vfs: &Vfs, base: NodeId, name: &str) -> Vec<u8> {
-    let stream = vfs.stream(base, name.as_bytes(), false).await.unwrap().0;
+    let stream = vfs.stream(base, name.as_bytes(), false).await.unwrap().attr;
     let bytes = contents(vfs, stream.node).await;
     assert_eq!(stream.size, bytes.len() as u64);
     bytes
@@ -97,7 +97,7 @@ fn a_large_stream_is_written_listed_renamed_cut_and_removed() {
 fn it_grows_under_those_who_have_it_open() {
     each(async |vfs| {
         let f = file(&vfs, ROOT, "f").await.node;
-        let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+        let s = vfs.stream(f, b"s", true).await.unwrap().attr.node;
         let (one, two) = (vfs.open(s, true).await.unwrap(), vfs.open(s, true).await.unwrap());
         one.write(0, &[Bytes::from_static(b"small")]).await.unwrap();
         let old = two.read(0, 5).data().await.unwrap();
@@ -132,7 +132,7 @@ fn attributes_and_streams_make_room_for_each_other() {
             make(&vfs, f, &format!("s{n}"), &pattern(1000 + n)).await;
         }
         vfs.set_xattr(f, b"an attribute", &[7; 2000], SetXattr::Either).await.unwrap();
-        let s = vfs.stream(f, b"s3", false).await.unwrap().0.node;
+        let s = vfs.stream(f, b"s3", false).await.unwrap().attr.node;
         vfs.rename_stream(s, b"a name that is longer than the one before", false).await.unwrap();
         assert_eq!(vfs.streams(f).await.unwrap().len(), 12);
         for n in (0..12).filter(|n| *n != 3) {
@@ -244,12 +244,12 @@ fn the_folder_is_no_clients() {
         assert_eq!((mode(file_of_it.parent().unwrap()) & 0o777, mode(&file_of_it) & 0o777), (0o700, 0o600));
 
         let names = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>();
-        assert_eq!(names(vfs.readdir(ROOT, 0, 10).await.unwrap().0), [b"f"]);
-        assert_eq!(names(vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap().0), [b"f"]);
+        assert_eq!(names(vfs.readdir(ROOT, 0, 10).await.unwrap().entries), [b"f"]);
+        assert_eq!(names(vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap().entries), [b"f"]);
         // One entry at a time, whichever comes first.
         let (mut cookie, mut seen) = (0, Vec::new());
         loop {
-            let (entries, end) = vfs.readdir(ROOT, cookie, 1).await.unwrap();
+            let Listing { entries, is_last: end } = vfs.readdir(ROOT, cookie, 1).await.unwrap();
             assert!(end || !entries.is_empty());
             cookie = entries.last().map_or(cookie, |last| last.cookie);
             seen.extend(names(entries));
@@ -294,7 +294,7 @@ fn the_folder_of_a_share_inside_of_another_is_nobodys_there() {
         refused!(outer.lookup(sub, name, false).await, Error::NotFound);
         refused!(outer.lookup(sub, name, true).await, Error::NotFound);
         refused!(outer.rename(at(sub, name), at(ROOT, b"mine"), false).await, Error::Access);
-        let listed = outer.readdir(sub, 0, 10).await.unwrap().0;
+        let listed = outer.readdir(sub, 0, 10).await.unwrap().entries;
         assert_eq!(listed.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), [b"f"]);
         assert_eq!(found(&inner, f, "s").await, pattern(MIB));
     });
@@ -305,7 +305,7 @@ fn a_folder_of_that_name_that_others_can_read_holds_nothing() {
     served(async |vfs, folder| {
         fs::create_dir(folder.join(".weft-streams")).unwrap();
         let f = file(&vfs, ROOT, "f").await.node;
-        let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+        let s = vfs.stream(f, b"s", true).await.unwrap().attr.node;
         refused!(put(&vfs, s, 0, &pattern(MIB)).await, Error::Access);
         put(&vfs, s, 0, b"small").await.unwrap();
         assert!(depot(&folder).is_empty());
@@ -376,7 +376,7 @@ fn a_read_only_share_reads_large_streams_and_removes_none() {
         let vfs = Vfs::from(Dir::open(&folder).unwrap()).read_only();
         let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
         assert_eq!(found(&vfs, f, "s").await, pattern(MIB));
-        let s = vfs.stream(f, b"s", false).await.unwrap().0.node;
+        let s = vfs.stream(f, b"s", false).await.unwrap().attr.node;
         refused!(vfs.remove_stream(f, b"s").await, Error::ReadOnly);
         refused!(vfs.setattr(s, SetAttr { size: Some(0), ..SetAttr::default() }).await, Error::ReadOnly);
         fs::remove_file(folder.join("f")).unwrap();

@@ -15,9 +15,9 @@ fn everything_that_can_be_changed_can_be_settled() {
         ];
         for (name, make) in all {
             let set = SetAttr { mtime: Some(SetTime::Now), mode: Some(0), ..SetAttr::default() };
-            let (attr, new) =
+            let Created { attr, is_new } =
                 vfs.create(ROOT, name.as_bytes(), make, Exists::Fail, set.clone()).await.unwrap();
-            assert!(new);
+            assert!(is_new);
             vfs.setattr(attr.node, set).await.unwrap();
             vfs.rename(at(ROOT, name.as_bytes()), at(ROOT, b"renamed"), false).await.unwrap();
             let dir = attr.kind == Kind::Dir;
@@ -38,7 +38,7 @@ fn ranges_that_are_reserved_or_freed_are_settled_and_writes_are_not() {
     let vfs = Vfs::new(Dir::open(folder.path()).unwrap());
     rt::block_on(async {
         let made = vfs.create(ROOT, b"f", Make::File, Exists::Fail, SetAttr::default()).await;
-        let node = made.unwrap().0.node;
+        let node = made.unwrap().attr.node;
         for (vfs, settles) in [(vfs.clone(), false), (vfs.clone().settled(), true)] {
             let file = vfs.open(node, true).await.unwrap();
             file.allocate(0, 8192, false).await.unwrap();

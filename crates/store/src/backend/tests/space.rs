@@ -11,8 +11,8 @@ fn holes_are_made_found_and_filled() {
         put(&vfs, f, 0, &vec![7; 3 << 20]).await.unwrap();
         let open = vfs.open(f, true).await.unwrap();
         open.punch_hole(MIB, MIB).await.unwrap();
-        let (ranges, all) = open.data_ranges(0, u64::MAX, 10).await.unwrap();
-        assert_eq!((ranges, all), (vec![0..MIB, 2 * MIB..3 * MIB], true));
+        let found = open.data_ranges(0, u64::MAX, 10).await.unwrap();
+        assert_eq!((found.ranges, found.more), (vec![0..MIB, 2 * MIB..3 * MIB], false));
         assert_eq!(open.len().await.unwrap(), 3 * MIB);
         assert!(vfs.getattr(f).await.unwrap().allocated < 3 * MIB);
         open.zero_range(2 * MIB, 1).await.unwrap();

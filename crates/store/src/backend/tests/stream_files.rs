@@ -168,9 +168,9 @@ impl Backend for Watched {
             let mut unsynced = self.0.unsynced.lock().unwrap();
             unsynced.retain(|(dir, _)| Some(*dir) != synced);
             Ok(match outcome {
-                Outcome::Created { attr, created } => {
-                    unsynced.extend(made.filter(|_| created));
-                    Outcome::Created { attr: self.moved(attr), created }
+                Outcome::Created(Created { attr, is_new }) => {
+                    unsynced.extend(made.filter(|_| is_new));
+                    Outcome::Created(Created { attr: self.moved(attr), is_new })
                 }
                 Outcome::Attr(attr) => Outcome::Attr(self.moved(attr)),
                 Outcome::File(file) => {
@@ -196,7 +196,7 @@ fn an_acknowledged_flush_of_a_stream_survives_a_loss_of_power() {
             let watched = Watched::open(folder.path(), false);
             let vfs = watched.vfs();
             let f = file(&vfs, ROOT, "f").await.node;
-            let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+            let s = vfs.stream(f, b"s", true).await.unwrap().attr.node;
             let open = vfs.open(s, true).await.unwrap();
             if let Some(first) = first {
                 open.write(0, &[Bytes::from_static(first)]).await.unwrap();
@@ -221,7 +221,7 @@ fn a_flush_makes_durable_what_an_earlier_run_has_written() {
         make(&watched.vfs(), f, "s", &pattern(MIB)).await;
         // The directory is one of the names of the first run.
         let vfs = watched.vfs();
-        let s = vfs.stream(f, b"s", false).await.unwrap().0.node;
+        let s = vfs.stream(f, b"s", false).await.unwrap().attr.node;
         vfs.open(s, false).await.unwrap().sync().await.unwrap();
         watched.lose_power(&folder).await;
         assert_eq!(depot(&folder).len(), 1);
@@ -238,7 +238,7 @@ fn a_stream_that_was_flushed_is_there_after_a_loss_of_power_while_it_grew() {
             let watched = Watched::open(&folder, false);
             let vfs = watched.vfs();
             let f = file(&vfs, ROOT, "f").await.node;
-            let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+            let s = vfs.stream(f, b"s", true).await.unwrap().attr.node;
             let open = vfs.open(s, true).await.unwrap();
             open.write(0, &[Bytes::from_static(first)]).await.unwrap();
             open.sync().await.unwrap();
@@ -306,7 +306,7 @@ fn no_flush_is_answered_before_the_move_that_it_finds() {
         let watched = Watched::open(&folder, false);
         let vfs = watched.vfs();
         let (f, g) = (file(&vfs, ROOT, "f").await.node, file(&vfs, ROOT, "g").await.node);
-        let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+        let s = vfs.stream(f, b"s", true).await.unwrap().attr.node;
         let (open, other) = (vfs.open(s, true).await.unwrap(), vfs.open(g, true).await.unwrap());
         watched.0.waits.store(true, Ordering::SeqCst);
         let bytes = [pattern(MIB).into()];
@@ -427,7 +427,7 @@ fn a_name_that_is_used_again_gets_another_file() {
         open.write(0, &[Bytes::from_static(b"the old one's")]).await.unwrap();
         assert_eq!(found(&vfs, f, "s").await, pattern(100_000));
         // After a rename, another stream takes its old name.
-        let s = vfs.stream(f, b"s", false).await.unwrap().0.node;
+        let s = vfs.stream(f, b"s", false).await.unwrap().attr.node;
         vfs.rename_stream(s, b"t", false).await.unwrap();
         make(&vfs, f, "s", &pattern(70_000)).await;
         assert_eq!(found(&vfs, f, "t").await, pattern(100_000));
@@ -535,7 +535,7 @@ fn a_stream_that_a_program_took_away_is_not_the_next_of_its_name() {
             let open = vfs.open(s, true).await.unwrap();
             rustix::fs::removexattr(folder.join("f"), "user.weft.stream.s").unwrap();
             refused!(vfs.stream(f, b"S", false).await, Error::NotFound);
-            let (next, made) = vfs.stream(f, b"s", true).await.unwrap();
+            let Created { attr: next, is_new: made } = vfs.stream(f, b"s", true).await.unwrap();
             assert!(made && next.node != s && next.size == 0);
             open.write(0, &[Bytes::from_static(b"old")]).await.unwrap();
             assert_eq!(found(&vfs, f, "s").await, b"");

@@ -6,7 +6,8 @@ use super::*;
 fn a_file_is_made_written_read_and_found() {
     each(async |vfs| {
         let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
-        let (made, new) = vfs.create(ROOT, b"a.bin", Make::File, Exists::Fail, set).await.unwrap();
+        let Created { attr: made, is_new: new } =
+            vfs.create(ROOT, b"a.bin", Make::File, Exists::Fail, set).await.unwrap();
         assert!(new);
         assert_eq!((made.kind, made.size, made.nlink, made.mode), (Kind::File, 0, 1, 0o640));
         let open = vfs.open(made.node, true).await.unwrap();
@@ -48,15 +49,18 @@ fn create_answers_an_existing_name_as_it_was_asked_to() {
         put(&vfs, first.node, 0, b"12345678").await.unwrap();
         refused!(vfs.create(ROOT, b"f", Make::File, Exists::Fail, SetAttr::default()).await, Error::Exists);
         let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        let (again, new) = vfs.create(ROOT, b"f", Make::File, Exists::Reuse, mode).await.unwrap();
+        let Created { attr: again, is_new: new } =
+            vfs.create(ROOT, b"f", Make::File, Exists::Reuse, mode).await.unwrap();
         assert!(!new);
         assert_eq!((again.node, again.size, again.mode), (first.node, 8, first.mode));
         let cut = SetAttr { size: Some(2), ..SetAttr::default() };
-        let (cut, new) = vfs.create(ROOT, b"f", Make::File, Exists::Reuse, cut).await.unwrap();
+        let Created { attr: cut, is_new: new } =
+            vfs.create(ROOT, b"f", Make::File, Exists::Reuse, cut).await.unwrap();
         assert!(!new);
         assert_eq!((cut.node, cut.size), (first.node, 2));
         let d = dir(&vfs, ROOT, "d").await;
-        let (same, new) = vfs.create(ROOT, b"d", Make::Dir, Exists::Reuse, SetAttr::default()).await.unwrap();
+        let Created { attr: same, is_new: new } =
+            vfs.create(ROOT, b"d", Make::Dir, Exists::Reuse, SetAttr::default()).await.unwrap();
         assert_eq!((same.node, new), (d.node, false));
         refused!(vfs.create(ROOT, b"d", Make::File, Exists::Reuse, SetAttr::default()).await, Error::IsDir);
         refused!(vfs.create(ROOT, b"f", Make::Dir, Exists::Reuse, SetAttr::default()).await, Error::Exists);
@@ -70,9 +74,11 @@ fn an_exclusive_create_knows_its_own_retry() {
     each(async |vfs| {
         let ours = Exists::Verifier(*b"\xffabc\xffdef");
         let theirs = Exists::Verifier(*b"abcd1234");
-        let (first, new) = vfs.create(ROOT, b"x", Make::File, ours, SetAttr::default()).await.unwrap();
+        let Created { attr: first, is_new: new } =
+            vfs.create(ROOT, b"x", Make::File, ours, SetAttr::default()).await.unwrap();
         assert!(new);
-        let (retry, new) = vfs.create(ROOT, b"x", Make::File, ours, SetAttr::default()).await.unwrap();
+        let Created { attr: retry, is_new: new } =
+            vfs.create(ROOT, b"x", Make::File, ours, SetAttr::default()).await.unwrap();
         assert_eq!((retry.node, new), (first.node, false));
         refused!(vfs.create(ROOT, b"x", Make::File, theirs, SetAttr::default()).await, Error::Exists);
         put(&vfs, first.node, 0, b"data").await.unwrap();
@@ -152,7 +158,8 @@ fn links_share_a_file_and_symlinks_keep_their_target() {
         vfs.remove(ROOT, b"f").await.unwrap();
         assert_eq!(contents(&vfs, vfs.lookup(d.node, b"g", false).await.unwrap().node).await, b"both");
         let make = Make::Symlink(b"../anywhere/\xff".to_vec());
-        let (link, new) = vfs.create(ROOT, b"l", make, Exists::Fail, SetAttr::default()).await.unwrap();
+        let Created { attr: link, is_new: new } =
+            vfs.create(ROOT, b"l", make, Exists::Fail, SetAttr::default()).await.unwrap();
         assert_eq!((link.kind, link.size, new), (Kind::Symlink, 13, true));
         assert_eq!(vfs.readlink(link.node).await.unwrap(), b"../anywhere/\xff");
         refused!(vfs.readlink(g.node).await, Error::Invalid);
@@ -246,7 +253,7 @@ fn cookies_survive_the_deletion_of_what_was_listed() {
         // Like a client that empties a directory while it reads it.
         let (mut cookie, mut seen) = (0, 0);
         loop {
-            let (entries, end) = vfs.readdir(d, cookie, 7).await.unwrap();
+            let Listing { entries, is_last: end } = vfs.readdir(d, cookie, 7).await.unwrap();
             for entry in &entries {
                 vfs.remove(d, &entry.name).await.unwrap();
             }
@@ -346,7 +353,7 @@ fn who_owns_what_is_made_takes_no_bits_of_its_mode() {
         for mode in [0o4755, 0o2755, 0o6711, 0o640] {
             let set = SetAttr { mode: Some(mode), uid, gid, ..SetAttr::default() };
             let name = format!("{mode:o}");
-            let (made, _) = vfs.create(ROOT, name.as_bytes(), Make::File, Exists::Fail, set).await.unwrap();
+            let made = vfs.create(ROOT, name.as_bytes(), Make::File, Exists::Fail, set).await.unwrap().attr;
             assert_eq!(made.mode, mode);
         }
     });
@@ -359,7 +366,7 @@ fn folders_inherit_the_set_group_id_bit() {
         let wish = |mode| SetAttr { mode, ..SetAttr::default() };
         vfs.setattr(above.node, wish(Some(0o2775))).await.unwrap();
         let made = async |name: &[u8], make, mode| {
-            vfs.create(above.node, name, make, Exists::Fail, wish(mode)).await.unwrap().0.mode
+            vfs.create(above.node, name, make, Exists::Fail, wish(mode)).await.unwrap().attr.mode
         };
         assert_eq!(made(b"plain", Make::Dir, None).await & 0o2000, 0o2000);
         assert_eq!(made(b"asked", Make::Dir, Some(0o750)).await, 0o2750);

@@ -118,8 +118,8 @@ fn what_a_large_file_has_is_freed_where_that_may_be_waited_for() {
         let empty = SetAttr { size: Some(0), ..SetAttr::default() };
         let mut making = Box::pin(vfs.create(ROOT, b"made anew", Make::File, Exists::Reuse, empty));
         assert!((&mut making).now_or_never().is_none());
-        let (attr, created) = making.await.unwrap();
-        assert_eq!((attr.size, created), (0, false));
+        let made = making.await.unwrap();
+        assert_eq!((made.attr.size, made.is_new), (0, false));
         // A client that has it open closes it without waiting; then a thread closes it.
         let open = vfs.open(large("open").await, true).await.unwrap();
         vfs.remove(ROOT, b"open").await.unwrap();

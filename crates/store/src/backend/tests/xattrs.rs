@@ -61,7 +61,7 @@ fn extended_attributes_have_limits() {
 fn links_have_no_extended_attributes() {
     each(async |vfs| {
         let make = Make::Symlink(b"f".to_vec());
-        let l = vfs.create(ROOT, b"l", make, Exists::Fail, SetAttr::default()).await.unwrap().0.node;
+        let l = vfs.create(ROOT, b"l", make, Exists::Fail, SetAttr::default()).await.unwrap().attr.node;
         // Its target has some, but links are not followed.
         let f = file(&vfs, ROOT, "f").await.node;
         vfs.set_xattr(f, b"a", b"1", SetXattr::Either).await.unwrap();
@@ -71,7 +71,7 @@ fn links_have_no_extended_attributes() {
         assert!(vfs.list_xattrs(l).await.unwrap().is_empty());
         let summary = vfs.xattr_summary(l).await.unwrap();
         assert_eq!((summary.count, summary.bytes), (0, 0));
-        let (entries, _) = vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap();
+        let entries = vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap().entries;
         for entry in entries {
             assert_eq!(entry.xattrs.unwrap().count, u32::from(entry.name == b"f"));
         }
@@ -90,7 +90,7 @@ fn dos_attributes_are_kept_and_listed() {
         vfs.set_xattr(f, b"color", b"blue", SetXattr::Either).await.unwrap();
         let summary = XattrSummary { dos: Some(dos), count: 1, bytes: 9 };
         assert_eq!(vfs.xattr_summary(f).await.unwrap(), summary);
-        let (entries, _) = vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap();
+        let entries = vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap().entries;
         assert_eq!(entries.len(), 2);
         for entry in entries {
             assert_eq!(
@@ -98,7 +98,7 @@ fn dos_attributes_are_kept_and_listed() {
                 Some(if entry.name == b"f" { summary } else { XattrSummary::default() })
             );
         }
-        let (entries, _) = vfs.readdir(ROOT, 0, 10).await.unwrap();
+        let entries = vfs.readdir(ROOT, 0, 10).await.unwrap().entries;
         assert!(entries.iter().all(|entry| entry.xattrs.is_none()));
         // They move with the file, and are deleted with it.
         vfs.rename(at(ROOT, b"f"), at(ROOT, b"h"), false).await.unwrap();

@@ -14,7 +14,7 @@
 //! | an object that cannot be opened for flushing (links, devices, what the server may not read) | its file system |
 
 use super::{Kind, Make, NodeId, Op, Outcome, SetAttr, Streams, Vfs};
-use crate::vfs::{Error, OpenFile};
+use crate::vfs::{Created, Error, OpenFile};
 
 /// The nodes to flush before a change is answered.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Vfs {
         let unsettled = match &outcome {
             // Also for an existing object: its creator may have been told that it is not durable, and repeats the
             // request.
-            Outcome::Created { attr, .. } => unsettled.and_made(attr.node, whole),
+            Outcome::Created(Created { attr, .. }) => unsettled.and_made(attr.node, whole),
             _ => unsettled,
         };
         Ok((outcome, unsettled))

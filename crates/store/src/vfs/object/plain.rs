@@ -113,10 +113,9 @@ impl Object for Plain {
                 file.clone_range(at, from, offset, len).await?;
                 Ok(Done::Done)
             }),
-            ObjectOp::Extents { offset, len, max } => Submission::later(async move {
-                let (ranges, all) = file.data_ranges(offset, len, max).await?;
-                Ok(Done::Extents(ranges, all))
-            }),
+            ObjectOp::Extents { offset, len, max } => {
+                Submission::later(async move { Ok(Done::Extents(file.data_ranges(offset, len, max).await?)) })
+            }
             ObjectOp::Len => Submission::Now(file.len().map(Done::Len).map_err(Error::from)),
             ObjectOp::Resize { size } => self.unlocked(move |unlocked| {
                 let sized = file.set_len(size);

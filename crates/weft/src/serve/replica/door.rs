@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Payload, PayloadSource, RemotePayload};
+use weft_machine::{DataRanges, Payload, PayloadSource, RemotePayload};
 use weft_replica::destination::Destination;
 use weft_replica::group::Behind;
 use weft_replica::record::Record;
@@ -361,7 +361,7 @@ impl Object for Door {
                 Ok(Done::Done)
             }
             ObjectOp::Read { .. } => Ok(Done::Data(Payload::Chain(Vec::new()))),
-            ObjectOp::Extents { .. } => Ok(Done::Extents(Vec::new(), true)),
+            ObjectOp::Extents { .. } => Ok(Done::Extents(DataRanges::default())),
             ObjectOp::Len => Ok(Done::Len(0)),
             ObjectOp::Append { .. }
             | ObjectOp::Allocate { .. }

@@ -2,7 +2,7 @@
 //!
 //! A device node made by a client would give access to the host's devices: only unsquashed root may create one.
 
-use weft_store::{Exists, Kind, Make, Special};
+use weft_store::{Created, Exists, Kind, Make, Special};
 use weft_wire::nfs4::{ChangeInfo, Create, CreateOk, CreateType, FileType, Status};
 
 use super::super::acl;
@@ -36,7 +36,7 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
     let kind = if make == Make::Dir { Kind::Dir } else { Kind::File };
     dir.admit(c.cx, &before, guard::making(kind)).await.map_err(|e| status(&e))?;
     let set = c.cx.caller.owned(changes.set, &before);
-    let (made, _, unsettled) =
+    let (Created { attr: made, .. }, unsettled) =
         vfs.make(dir.id, name, make, Exists::Fail, set).await.map_err(|e| status(&e))?;
     let kept = acl::inherit(c, &dir, &before, &made, changes.acl.as_ref()).await;
     vfs.settle(unsettled).await.map_err(|e| status(&e))?;

@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLock};
 use weft_machine::Charge;
 use weft_machine::budget::Full;
 use weft_store::opens::{Access, Open as Entry, Opening, Refused, Rights};
-use weft_store::{Attr, Error, Exists, Kind as NodeKind, Make, OpenFile, SetAttr};
+use weft_store::{Attr, Created, Error, Exists, Kind as NodeKind, Make, OpenFile, SetAttr};
 use weft_wire::nfs4::{
     Bitmap, ChangeInfo, Claim, CreateHow, Delegation, Open, OpenOk, Status, Text, attr, open_flag, share,
 };
@@ -349,7 +349,7 @@ async fn by_name<'a>(
             let set = SetAttr { mode: mode.map_or(wish.set.mode, |mode| Some(mode | 0o600)), ..wish.set };
             // Another client may have created it meanwhile; then the client is told to try again.
             let retry = if exists == Exists::Reuse { Exists::Fail } else { exists };
-            let (made, new, unsettled) =
+            let (Created { attr: made, is_new: new }, unsettled) =
                 vfs.make(dir.id, name, Make::File, retry, set).await.map_err(|e| match e {
                     Error::Exists if exists == Exists::Reuse => Status::DELAY,
                     e => status(&e),

@@ -1,6 +1,6 @@
 //! ALLOCATE, DEALLOCATE, SEEK, READ_PLUS and IO_ADVISE (RFC 7862 15.1, 15.4, 15.11, 15.10, 15.5).
 
-use weft_machine::Payload;
+use weft_machine::{DataRanges, Payload};
 use weft_wire::nfs4::{Allocate, Bitmap, IoAdvise, Read, Seek, SeekOk, Status};
 
 use super::super::compound::Compound;
@@ -43,8 +43,8 @@ pub async fn seek(c: &Compound<'_>, args: &Seek) -> Result<SeekOk, Status> {
         return Err(Status::NXIO);
     }
     let behind = size.saturating_sub(args.offset);
-    let (ranges, _) = file.data_ranges(args.offset, behind, 1).await.map_err(|e| status(&e))?;
-    let first = ranges.first();
+    let found = file.data_ranges(args.offset, behind, 1).await.map_err(|e| status(&e))?;
+    let first = found.ranges.first();
     Ok(match args.what {
         DATA => match first {
             Some(data) => SeekOk { eof: false, offset: data.start },
@@ -100,8 +100,9 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
         return Ok((args.offset >= size, Vec::new()));
     }
     let len = end.saturating_sub(args.offset);
-    let (ranges, all) = file.data_ranges(args.offset, len, MAX_PIECES / 2).await.map_err(|e| status(&e))?;
-    if !all {
+    let found = file.data_ranges(args.offset, len, MAX_PIECES / 2).await.map_err(|e| status(&e))?;
+    let DataRanges { ranges, more } = found;
+    if more {
         end = ranges.last().map_or(end, |last| last.end.min(end));
     }
     let mut pieces = Vec::new();

@@ -4,7 +4,7 @@
 //! They stay valid as long as the directory exists, so the verifier is always zero.
 
 use weft_machine::rt;
-use weft_store::{Attr, Kind, NodeId};
+use weft_store::{Attr, Kind, Listing, NodeId};
 use weft_wire::nfs4::{Bitmap, Entry, Readdir, ReaddirOk, Status, Verifier, attr};
 use weft_wire::xdr::pad;
 
@@ -107,7 +107,8 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
 async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page) -> Result<bool, Status> {
     let mut behind = args.cookie.saturating_sub(OWN_COOKIES);
     loop {
-        let (entries, end) = dir.share.vfs.readdir(dir.id, behind, BATCH).await.map_err(|e| status(&e))?;
+        let Listing { entries, is_last } =
+            dir.share.vfs.readdir(dir.id, behind, BATCH).await.map_err(|e| status(&e))?;
         if entries.is_empty() {
             return Ok(true);
         }
@@ -119,7 +120,7 @@ async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page)
                 return Ok(false);
             }
         }
-        if end {
+        if is_last {
             return Ok(true);
         }
     }

@@ -101,7 +101,7 @@ impl Ranges {
     pub fn unlock<T>(&self, by: LockedBy<'_>, range: Range, act: impl FnOnce() -> T) -> Result<T, Unchanged> {
         let inner = self.living()?;
         if let Err(Full) = inner.charge.grow(RANGE_BYTES)
-            && by.opens.ranges_of(by.node, by.owner).iter().any(|(held, _)| splits(*held, range))
+            && by.opens.ranges_of(by.node, by.owner).iter().any(|held| splits(held.range, range))
         {
             return Err(Unchanged::Full);
         }

@@ -127,7 +127,7 @@ fn who_may_only_write_is_not_delegated_a_file() {
         for (name, mode) in [("drop", 0o622), ("drop2", 0o622), ("open", 0o666)] {
             let set = SetAttr { mode: Some(mode), uid: Some(0), gid: Some(0), ..SetAttr::default() };
             let made = vfs.make(NodeId::ROOT, name.as_bytes(), Make::File, Exists::Fail, set).await;
-            vfs.settle(made.unwrap().2).await.unwrap();
+            vfs.settle(made.unwrap().1).await.unwrap();
         }
         let a = Live::new(&server, "a").await;
         for (name, want) in [("drop", 0), ("drop2", share::WANT_READ_DELEG)] {

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use futures_util::future::{LocalBoxFuture, join, poll_immediate};
 use futures_util::lock::Mutex as Queue;
 use weft_machine::rt;
-use weft_store::{Backend, Done, Error, Object, ObjectOp, OpenFile, Outcome, Submission};
+use weft_store::{Backend, Created, Done, Error, Object, ObjectOp, OpenFile, Outcome, Submission};
 use weft_wire::nfs3;
 use weft_wire::nfs3::procedure;
 
@@ -150,12 +150,12 @@ impl Backend for Disk {
             let mut unsettled = self.0.unsettled.lock().unwrap();
             unsettled.extend(touched);
             Ok(match outcome {
-                Outcome::Created { attr, created } => {
+                Outcome::Created(Created { attr, is_new }) => {
                     // A link or pipe without a particular owner has nothing of its own.
-                    if created && matches!(attr.kind, weft_store::Kind::File | weft_store::Kind::Dir) {
+                    if is_new && matches!(attr.kind, weft_store::Kind::File | weft_store::Kind::Dir) {
                         unsettled.insert(attr.node);
                     }
-                    Outcome::Created { attr, created }
+                    Outcome::Created(Created { attr, is_new })
                 }
                 Outcome::File(file) => {
                     let written = Written(file.clone(), self.clone());

@@ -17,9 +17,9 @@ fn file(server: &Server, share: usize, name: &[u8], mode: u32, content: &'static
     rt::block_on(async {
         let set = SetAttr { mode: Some(mode), uid: Some(0), gid: Some(0), ..SetAttr::default() };
         let made = vfs.make(NodeId::ROOT, name, Make::File, Exists::Fail, set).await;
-        let (attr, _, unsettled) = made.unwrap();
+        let (made, unsettled) = made.unwrap();
         vfs.settle(unsettled).await.unwrap();
-        let file = vfs.open(attr.node, true).await.unwrap();
+        let file = vfs.open(made.attr.node, true).await.unwrap();
         file.write(0, &[Bytes::from_static(content)]).await.unwrap();
     })
     .unwrap();

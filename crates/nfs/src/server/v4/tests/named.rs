@@ -195,10 +195,11 @@ fn named_attributes_are_as_private_as_their_file() {
             gid: Some(7),
             ..weft_store::SetAttr::default()
         };
-        let (file, _) = vfs
+        let file = vfs
             .create(NodeId::ROOT, b"f", weft_store::Make::File, weft_store::Exists::Fail, set)
             .await
-            .unwrap();
+            .unwrap()
+            .attr;
         vfs.stream(file.node, b"secret", true).await.unwrap();
         file
     })
@@ -238,7 +239,7 @@ fn a_stream_that_is_to_go_with_its_last_close_takes_no_file_along() {
     let vfs = &server.vfs(0);
     let node = weft_machine::rt::block_on(async {
         let file = vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap();
-        vfs.stream(file.node, b"n", false).await.unwrap().0.node
+        vfs.stream(file.node, b"n", false).await.unwrap().attr.node
     })
     .unwrap();
     // An SMB client opens it to delete it, and is gone first.

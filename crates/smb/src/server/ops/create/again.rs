@@ -13,12 +13,14 @@ use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::{FileId, Guid, NtStatus};
 
 use super::super::attributes::{self, Metadata};
-use super::super::caching::{self, Caching, Wanted, level_of};
+use super::super::caching::{self, Caching};
+use super::super::caching_rights::level_of;
 use super::super::durable::Claim;
+use super::super::granting::{self, Wanted};
 use super::super::opens::Open;
 use super::super::owned_open::OwnedOpen;
 use super::super::path::Path;
-use super::super::{persistent, resolve};
+use super::super::{recording, resolve};
 use super::OpenedFile;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
@@ -37,7 +39,7 @@ pub(super) async fn reconnect(
     let taken = take(cx, share, request, file, v2).await?;
     let open = taken.clone();
     let file = super::enter(cx, taken, OwnedOpen::keep).await?;
-    caching::reconnect(cx, &open, file);
+    granting::reconnect(cx, &open, file);
     // The durable context is not repeated.
     let mut reply = Reply::with_capacity(256);
     describe(cx, share, request, &open, file).await?.emit(&mut reply.message);
@@ -56,14 +58,14 @@ pub(super) async fn resume(
     if !made.durable.get().is_some_and(|durable| durable.is_of(&cx.session().user)) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    if !persistent::is_same_request(made, request) {
+    if !recording::is_same_request(made, request) {
         return Err(NtStatus::CONTEXT_MISMATCH.into());
     }
     let file = FileId { persistent: made.persistent, volatile: 0 };
     let taken = take(cx, share, request, file, Some((create_guid, true))).await?;
     let open = taken.clone();
     let file = super::enter(cx, taken, OwnedOpen::keep).await?;
-    caching::reconnect(cx, &open, file);
+    granting::reconnect(cx, &open, file);
     let mut response = describe(cx, share, request, &open, file).await?;
     response.contexts.extend(open.durable.get().map(|durable| durable.describe()));
     let mut reply = Reply::with_capacity(256);

@@ -58,7 +58,7 @@ struct Found {
 }
 
 async fn found(vfs: &Vfs) -> Found {
-    let (entries, _) = vfs.readdir(NodeId::ROOT, 0, 10).await.unwrap();
+    let entries = vfs.readdir(NodeId::ROOT, 0, 10).await.unwrap().entries;
     let names: Vec<_> = entries.iter().map(|entry| entry.name.escape_ascii().to_string()).collect();
     assert_eq!(names.len(), 1, "{names:?}");
     let name = entries[0].name.clone();
@@ -287,7 +287,7 @@ fn meddled(
         let node = b.vfs.lookup(NodeId::ROOT, wish.path.as_bytes(), false).await.unwrap().node;
         *disk.meddle.lock().unwrap() = Some(Box::new(move |made| meddle(node, made)));
         let answer = control(&b, &request(CtlCode::SET_REPARSE_POINT, file, link_to("x", 1))).await;
-        let (entries, _) = b.vfs.readdir(NodeId::ROOT, 0, 10).await.unwrap();
+        let entries = b.vfs.readdir(NodeId::ROOT, 0, 10).await.unwrap().entries;
         let mut names = Vec::new();
         for entry in entries {
             let kind = b.vfs.lookup(NodeId::ROOT, &entry.name, false).await.unwrap().kind;

@@ -1,0 +1,39 @@
+//! The shares as a connection sees them.
+//!
+//! A request uses one [`PeerShares`] until it ends, so it sees one configuration. The connection keeps it for the next
+//! requests until there is a newer list of shares, so a request costs one atomic load more and no lock.
+
+use std::sync::Arc;
+
+use weft_store::ShareList;
+use weft_store::rules::Protection;
+use weft_transport::Peer;
+
+use super::caller::Policy;
+
+/// A list of shares, and what its rules mean for one peer.
+pub(super) struct PeerShares {
+    pub list: Arc<ShareList>,
+    /// Whether each call of this peer must be checked against the rules of its share: some share has rules, or the peer
+    /// has a port that not every share admits.
+    pub ruled: bool,
+    /// Whether some share admits callers from this address, whatever the protection of their connection.
+    pub admits: bool,
+    /// Whether some share admits callers over this connection. Callers that no share admits have no access to
+    /// clients' records.
+    pub let_in: bool,
+}
+
+impl PeerShares {
+    /// These shares for a peer whose connection has this protection.
+    pub fn new(list: Arc<ShareList>, policy: Policy, peer: Peer, protection: Protection) -> PeerShares {
+        let ports = policy.ports();
+        let rules = || list.iter().map(|share| &share.rules.nfs);
+        PeerShares {
+            ruled: rules().any(|export| !export.is_plain()) || !ports.include(peer),
+            admits: rules().any(|export| export.admits(peer, ports).is_ok()),
+            let_in: rules().any(|export| export.lets_in(peer, ports, protection)),
+            list,
+        }
+    }
+}
