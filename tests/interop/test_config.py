@@ -2,11 +2,15 @@
 are. smbclient, libnfs and Weft's own client look at the result."""
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
 import re
+import signal
+import subprocess
 import tempfile
+import time
 import unittest
 
 import weft
@@ -141,6 +145,9 @@ class Configured(unittest.TestCase):
         self.path.unlink()
         weft.run(weft.WEFT, "config", "init", self.path)
         self.assertEqual(self.path.read_text(), weft.run(weft.WEFT, "config", "init").stdout)
+        self.assertEqual(self.path.stat().st_mode & 0o7777, 0o644)
+        done = weft.run(weft.WEFT, "config", "init", self.work / "none" / "weft.toml", check=False)
+        self.assertIn(f"create it: mkdir -p {self.work / 'none'}", done.stderr)
         before = self.path.read_text() + "# mine\n"
         self.path.write_text(before)
         done = weft.run(weft.WEFT, "config", "init", self.path, check=False)
@@ -154,6 +161,66 @@ class Configured(unittest.TestCase):
         self.path.write_text(before + '[shares.a]\nram = "1M"\n')
         self.assertIn("no errors", weft.run(weft.WEFT, "config", "check", self.path).stdout)
 
+    def test_a_key_can_come_from_a_pipe(self):
+        """Whoever holds the key elsewhere decrypts it into a pipe, which can be read once."""
+        weft.run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+                 "key.pem", "-out", "chain.pem", "-subj", "/CN=server", "-days", "2", cwd=self.work)
+        serve = f"exec {weft.WEFT} serve --config {self.path} --state-dir {self.work / 'state'} --json"
+        tls = f"--nfs-tls-cert {self.work / 'chain.pem'} --nfs-tls-key <(cat {self.work / 'key.pem'})"
+        server = weft.Process(["bash", "-c", f"{serve} {tls}"], self.work / "log")
+        self.assertEqual(server.stop(), 0, server.log_text())
+
+    def test_a_signal_ends_a_server_that_waits_for_its_file(self):
+        fifo = self.work / "fifo"
+        os.mkfifo(fifo)
+        server = subprocess.Popen([weft.WEFT, "serve", "--config", fifo], stderr=subprocess.PIPE)
+        # The server has opened the pipe as soon as this succeeds, and waits for its content.
+        writer, until = None, time.monotonic() + 60
+        while writer is None:
+            try:
+                writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as e:
+                self.assertEqual(e.errno, errno.ENXIO)
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.01)
+        self.addCleanup(os.close, writer)
+        server.terminate()
+        self.assertEqual(server.wait(timeout=60), -signal.SIGTERM)
+        server.stderr.close()
+
+    def test_a_file_that_others_can_write_is_refused_or_told(self):
+        self.path.chmod(0o666)
+        done = weft.run(weft.WEFT, "config", "check", self.path, check=False)
+        self.assertIn(f"{self.path}: it can be written by other users: chmod go-w {self.path}", done.stderr)
+        self.assertEqual(done.returncode, 1 if os.geteuid() == 0 else 0)
+
+    def test_a_private_key_in_place_of_its_path_is_not_printed(self):
+        self.write(FILE + '[tls.nfs]\ncertificate = "c.pem"\nkey = """-----BEGIN PRIVATE KEY-----\nMC4CAQAw\n"""\n')
+        for command in [["config", "check", self.path], ["config", "show", "--config", self.path]]:
+            done = weft.run(weft.WEFT, *command, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("tls.nfs.key: write the path of a file, not its content", done.stderr)
+            self.assertNotIn("MC4CAQAw", done.stdout + done.stderr)
+
+    def test_shares_that_bypass_each_other_are_told(self):
+        (self.work / "one" / "secret").mkdir()
+        self.write(FILE + '[shares.secret]\npath = "one/secret"\nencrypt = true\n')
+        done = weft.run(weft.WEFT, "config", "check", self.path)
+        says = "contains the folder of shares.secret.path (line 23), whose encrypt share projects does not have"
+        self.assertIn(f"{self.path}:16:1: shares.projects.path: ", done.stderr)
+        self.assertIn(says, done.stderr)
+        self.assertIn("no errors", done.stdout)
+        with self.serving() as server:
+            self.assertIn(says, server.log_text())
+        command = ["share", "add", "open", self.work / "one" / "secret", "--config", self.path]
+        self.assertIn("whose encrypt share open does not have", weft.run(weft.WEFT, *command).stderr)
+        # What may not be reached at all: the state directory, and the file itself.
+        done = self.refused("--state-dir", self.work / "one" / "state")
+        self.assertRegex(done.stderr, r"--state-dir: .* the folder of share projects, whose clients can reach it")
+        self.write(FILE + f'[shares.all]\npath = "{self.work}"\n')
+        done = self.refused("--state-dir", "/none/state")
+        self.assertRegex(done.stderr, r"shares\.all\.path: .*weft\.toml is in .*: they could change what is served")
+
     @unittest.skipUnless(os.geteuid() == 0, "needs root, to run as another user")
     def test_without_arguments_the_file_of_the_user_is_read(self):
         place = self.work / "home" / "weft"
@@ -166,6 +233,11 @@ class Configured(unittest.TestCase):
         done = weft.run(*as_nobody, check=False)
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn(f"{place}/weft.toml:2:1: limits.cores = 0: write a number", done.stderr)
+        # A folder that the user may list and not search.
+        (self.work / "one").chmod(0o744)
+        (place / "weft.toml").write_text(f'[shares.a]\npath = "{self.work / "one"}"\n')
+        done = weft.run(*as_nobody[:-1], "config", "check", check=False)
+        self.assertIn(f"{place}/weft.toml:2:1: shares.a.path: cannot serve {self.work / 'one'}: ", done.stderr)
         # A folder that is named replaces the file.
         done = weft.run(*as_nobody, self.work / "nothing", check=False)
         self.assertNotIn("weft.toml", done.stderr)

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::Failure;
 use crate::args::{Config, ConfigCommand, Serve};
 use crate::config::reference::{self, Effective};
-use crate::config::{self, ServeConfig, find};
+use crate::config::{self, ConfigError, MAX_SHOWN, ServeConfig, edit, find};
 use crate::exit_status::status_of;
 use crate::misuse::Misuse;
 use crate::out::{ShellCommand, path_name};
@@ -35,7 +35,7 @@ fn init(file: Option<&Path>) -> Result<ExitCode, Failure> {
         crate::out::print(format_args!("{}", reference::example()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    crate::local::create(path, reference::example().as_bytes())?;
+    edit::create(path, &reference::example())?;
     let check = ShellCommand::new("weft config check").operand(path);
     say!("wrote {}; edit it, then run: {check}", path_name(path))?;
     Ok(ExitCode::SUCCESS)
@@ -53,16 +53,25 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::from(status_of(&bad)));
         }
     };
-    let errors = config.errors();
-    for error in &errors {
-        note!("{error}");
-    }
+    let warnings = config.warnings();
+    note_some(&warnings);
+    let errors: Vec<_> = config.errors().collect();
+    note_some(&errors);
     match errors.first() {
         Some(error) => Ok(ExitCode::from(status_of(error))),
         None => {
             say!("{}: no errors", path_name(path))?;
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+/// Prints the first messages, and counts the others.
+fn note_some(errors: &[ConfigError]) {
+    errors.iter().take(MAX_SHOWN).for_each(|error| note!("{error}"));
+    match errors.len().saturating_sub(MAX_SHOWN) {
+        0 => {}
+        more => note!("and {more} more"),
     }
 }
 

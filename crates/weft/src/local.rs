@@ -572,17 +572,5 @@ pub(crate) fn save(path: &Path, contents: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file that does not exist yet.
-pub(crate) fn create(path: &Path, contents: &[u8]) -> Result<(), Failure> {
-    let made = File::options().write(true).create_new(true).open(path);
-    let mut file = made.map_err(|e| match e.kind() {
-        io::ErrorKind::AlreadyExists => {
-            Failure::from(format!("{} exists: name another file, or remove it first", path_name(path)))
-        }
-        _ => Fault::here(path, &e).reason(),
-    })?;
-    file.write_all(contents).map_err(|e| Fault::here(path, &e).reason())
-}
-
 #[cfg(test)]
 mod tests;

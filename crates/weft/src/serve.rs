@@ -48,7 +48,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
-    let mut signals = Signals::catch()?;
     // Before anything fails for lack of descriptors.
     listen::quota::raise_descriptors()?;
     if let Some(bytes) = crate::signals::longest_file() {
@@ -62,6 +61,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         out::remember_state_dir(config.state_dir.as_deref());
     }
     let plan = config.check()?;
+    // Not before: until then a file may be a pipe that nobody writes to, and a signal ends the process.
+    let mut signals = Signals::catch()?;
     let shares = shares::open(&plan.shares)?;
     let marks = Some(neighbours::mark(&shares));
     let log_ons = match plan.serves_files() {

@@ -5,7 +5,8 @@
 //! database and its lock, and leaves the tables to its users.
 
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -55,13 +56,10 @@ impl Journal {
     pub fn open(path: &Path) -> Result<Journal, Unusable> {
         let file = path.to_owned();
         Journal::opened_by(path, move || {
-            let is_new = !file.exists();
-            if private::file(&file)?.metadata()?.len() == 0 && !is_new {
-                let file = file.display();
-                tracing::warn!(
-                    "{file} is empty, as a full disk or a crash leaves a file: its content is lost, and it starts again"
-                );
+            if !has_content(&file)? {
+                create(&file)?;
             }
+            drop(private::file(&file)?);
             bounded().create(&file)
         })
     }
@@ -119,6 +117,49 @@ fn bounded() -> Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     builder
+}
+
+/// Whether the file exists and contains more than zeros.
+fn has_content(path: &Path) -> io::Result<bool> {
+    let mut file = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    let mut chunk = vec![0; 64 << 10];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(false),
+            n if chunk.iter().take(n).any(|byte| *byte != 0) => return Ok(true),
+            _ => {}
+        }
+    }
+}
+
+/// Creates an empty database, closed to other users. It gets its name once it is complete: redb extends the file before
+/// it writes the header, so a full disk would leave a file that looks damaged. A file without content, which earlier
+/// versions left in that case, is replaced.
+fn create(path: &Path) -> Result<(), DatabaseError> {
+    match std::fs::remove_file(path) {
+        Ok(()) => tracing::warn!(
+            "{} is empty, as a full disk or a crash leaves a file: its content is lost, and it starts again",
+            path.display()
+        ),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e.into()),
+    }
+    let draft = path.with_added_extension(format!("new-{}", std::process::id()));
+    let made = private::file(&draft)
+        .map_err(DatabaseError::from)
+        .and_then(|_| bounded().create(&draft))
+        .and_then(|database| {
+            drop(database);
+            Ok(private::publish(&draft, path)?)
+        });
+    if made.is_err() {
+        // The first error is the one to report; a draft that stays has no effect.
+        let _ = std::fs::remove_file(&draft);
+    }
+    made
 }
 
 fn unusable(path: &Path, e: Error) -> Unusable {
@@ -243,6 +284,36 @@ mod tests {
         assert!(read >= count * EACH - CACHE_BYTES, "{read}");
     }
 
+    /// What earlier versions left on a full disk: the length of a database, and nothing in it.
+    #[test]
+    fn a_file_that_never_had_content_is_created_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nfs-x.redb");
+        for len in [0, 1 << 20] {
+            let file = File::create(&path).unwrap();
+            file.set_len(len).unwrap();
+            let journal = Journal::open(&path).unwrap();
+            put(&journal, 1).unwrap();
+            drop(journal);
+            // The next start finds it.
+            assert_eq!(numbers(&Journal::open(&path).unwrap()), [1], "{len}");
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_database_that_cannot_be_created_leaves_no_part_of_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nfs-x.redb");
+        // A folder has the name of the draft.
+        let draft = path.with_added_extension(format!("new-{}", std::process::id()));
+        std::fs::create_dir(&draft).unwrap();
+        assert!(Journal::open(&path).is_err());
+        assert!(!path.exists());
+        std::fs::remove_dir(&draft).unwrap();
+        put(&Journal::open(&path).unwrap(), 1).unwrap();
+    }
+
     #[test]
     fn what_is_in_the_way_is_named_with_its_file() {
         let dir = tempfile::tempdir().unwrap();
@@ -253,7 +324,10 @@ mod tests {
         assert_eq!(error, format!("{} is in use by another server", path.display()));
         drop(journal);
         let whole = std::fs::read(&path).unwrap();
-        for damaged in [&whole[..7], &whole[..whole.len() / 2], &b"something else".repeat(4096)[..]] {
+        let mut beheaded = whole.clone();
+        beheaded[..4096].fill(0);
+        let foreign = b"something else".repeat(4096);
+        for damaged in [&whole[..7], &whole[..whole.len() / 2], &foreign, &beheaded] {
             std::fs::write(&path, damaged).unwrap();
             let error = Journal::open(&path).unwrap_err();
             assert!(matches!(error, Unusable::Damaged(..)), "{error}");

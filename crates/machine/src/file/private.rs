@@ -139,26 +139,34 @@ pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io:
         Err(e) => return Err(e),
     }
     let draft = path.with_added_extension(format!("new-{}", std::process::id()));
-    let made = write_whole(&draft, &make()?).and_then(|()| match std::fs::hard_link(&draft, path) {
-        // Another server was faster, so its content is used.
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+    let made = write_whole(&draft, &make()?).and_then(|()| publish(&draft, path));
+    if made.is_err() {
+        // The first error is the one to report; a draft that stays is replaced by the next one of this process.
+        let _ = std::fs::remove_file(&draft);
+    }
+    made?;
+    std::fs::read(path)
+}
+
+/// Gives a complete draft its name, durably, unless another server has created the file meanwhile: then that one stays.
+/// The draft is gone afterwards.
+pub(super) fn publish(draft: &Path, path: &Path) -> io::Result<()> {
+    match std::fs::hard_link(draft, path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         // A file system without hard links.
         Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) => {
-            std::fs::rename(&draft, path)
+            std::fs::rename(draft, path)?;
         }
-        linked => linked,
-    });
-    let removed = std::fs::remove_file(&draft);
-    made?;
-    if let Err(e) = removed
-        && e.kind() != io::ErrorKind::NotFound
-    {
-        return Err(e);
+        linked => linked?,
     }
-    if let Some(folder) = path.parent() {
-        File::open(folder)?.sync_all()?;
+    match std::fs::remove_file(draft) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
     }
-    std::fs::read(path)
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 /// Writes a new file. Root may do so in the folder of a service's user: then the file is that user's, and no link that

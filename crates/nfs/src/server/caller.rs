@@ -132,7 +132,8 @@ impl Caller {
         {
             tracing::info!(
                 "refused root of an NFS client, which is mapped to nobody; to allow it: weft serve --no-root-squash or \
-                 --export SHARE:no_root_squash{left_out}"
+                 --export SHARE:no_root_squash, or in a configuration file \
+                 shares.SHARE.nfs.squash = \"no_root_squash\"{left_out}"
             );
         }
         Error::Access

@@ -85,7 +85,8 @@ impl<'a> Context<'a> {
             tracing::warn!(
                 peer = %self.peer,
                 "export {name} refused a caller whose port is not below {}; only root of its host can bind such a port \
-                 (Linux does by itself, except over RDMA); --export {name}:insecure admits every port{left_out}",
+                 (Linux does by itself, except over RDMA); --export {name}:insecure, or in a configuration file \
+                 shares.{name}.nfs.secure = false, admits every port{left_out}",
                 Ports::FIRST_UNRESERVED
             );
         }

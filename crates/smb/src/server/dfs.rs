@@ -97,23 +97,41 @@ impl Link {
 #[derive(Clone, Debug, Default)]
 pub struct Namespace(Vec<Link>);
 
+/// Links that make no namespace.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadNamespace {
+    /// There are too many.
+    #[error("more than {MAX_LINKS} DFS links")]
+    TooMany,
+    /// Two links of one root conflict: one is at the path of the other, or below it.
+    #[error(
+        "the DFS links {root}/{} and {root}/{} conflict: give one link both targets, separated by a comma",
+        .paths[0], .paths[1]
+    )]
+    Conflict {
+        /// The share.
+        root: String,
+        /// The paths of the links in it.
+        paths: [String; 2],
+    },
+}
+
 impl Namespace {
-    /// A namespace of these links. Errors name the two links that conflict.
-    pub fn new(links: Vec<Link>) -> Result<Namespace, String> {
+    /// A namespace of these links.
+    ///
+    /// # Errors
+    /// There are too many of them, or two of them conflict.
+    pub fn new(links: Vec<Link>) -> Result<Namespace, BadNamespace> {
         if links.len() > MAX_LINKS {
-            return Err(format!("more than {MAX_LINKS} DFS links"));
+            return Err(BadNamespace::TooMany);
         }
         for (i, one) in links.iter().enumerate() {
             for other in links.iter().take(i) {
                 if same(&one.root, &other.root)
                     && (begins(&one.names, &other.names) || begins(&other.names, &one.names))
                 {
-                    let name = |link: &Link| format!("{}/{}", link.root, link.names.join("/"));
-                    return Err(format!(
-                        "the DFS links {} and {} conflict: give one link both targets, separated by a comma",
-                        name(other),
-                        name(one)
-                    ));
+                    let paths = [other.path(), one.path()];
+                    return Err(BadNamespace::Conflict { root: other.root.clone(), paths });
                 }
             }
         }
@@ -281,7 +299,8 @@ mod tests {
             assert!(says.iter().any(|says| refused.contains(says)), "{bad}: {refused}");
         }
         let two = |a: &str, b: &str| Namespace::new(vec![Link::parse(a).unwrap(), Link::parse(b).unwrap()]);
-        assert!(two("dfs/a=//h/s", "DFS/A/b=//h/s").unwrap_err().contains("dfs/a and DFS/A/b"));
+        let conflict = two("dfs/a=//h/s", "DFS/A/b=//h/s").unwrap_err().to_string();
+        assert!(conflict.contains("dfs/a and dfs/A/b"), "{conflict}");
         assert!(two("dfs/a=//h/s", "dfs/ab=//h/s").is_ok());
     }
 

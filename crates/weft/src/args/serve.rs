@@ -22,6 +22,12 @@ use crate::default_port;
 // Every option of NFS requires one of these: none is accepted without effect, and none serves NFS on its own.
 #[command(group = ArgGroup::new("nfs").multiple(true))]
 #[command(group = ArgGroup::new("nfs_tcp").multiple(true))]
+// A file may contain the other half.
+#[command(group = ArgGroup::new("nfs_cert").multiple(true))]
+#[command(group = ArgGroup::new("nfs_key").multiple(true))]
+#[command(group = ArgGroup::new("nbd_cert").multiple(true))]
+#[command(group = ArgGroup::new("nbd_key").multiple(true))]
+#[command(group = ArgGroup::new("capture").multiple(true))]
 #[command(after_help = "Examples:\n  weft serve ./data --user alice\n  \
 WEFT_PASSWORD=secret weft serve ./data --ram scratch=1G --user alice --nfs-port 2049 --mountd-port 20048\n  \
 weft serve --volume vol1 --nbd\n  weft serve --config weft.toml\n\n\
@@ -33,7 +39,8 @@ pub(crate) struct Serve {
     /// /etc/weft/weft.toml]
     // It is a member of each group that an option requires, because the file may contain what the option requires.
     // `ServeConfig::check` verifies that.
-    #[arg(long, value_name = "FILE", groups = ["volumes", "door", "nfs", "nfs_tcp"])]
+    #[arg(long, value_name = "FILE", groups = ["volumes", "door", "nfs", "nfs_tcp", "nfs_cert", "nfs_key", "nbd_cert",
+        "nbd_key", "capture"])]
     pub config: Option<PathBuf>,
     /// The arguments that the user has given, which override a file; `None` means all
     #[arg(skip)]
@@ -57,13 +64,13 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PATH", group = "door", requires = "volumes")]
     pub nbd_socket: Option<PathBuf>,
     /// Certificate chain for NBD, in PEM; NBD then requires TLS
-    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_key", "volumes"])]
+    #[arg(long, value_name = "FILE", group = "nbd_cert", requires_all = ["nbd_key", "volumes"])]
     pub nbd_tls_cert: Option<PathBuf>,
     /// Private key of the NBD certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "nbd_tls_cert")]
+    #[arg(long, value_name = "FILE", group = "nbd_key", requires = "nbd_cert")]
     pub nbd_tls_key: Option<PathBuf>,
     /// Admit only NBD clients whose certificate is signed by an authority in this PEM file
-    #[arg(long, value_name = "FILE", requires = "nbd_tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "nbd_cert")]
     pub nbd_tls_clients: Option<PathBuf>,
     /// Refuse writes to the volumes
     #[arg(long, requires = "volumes")]
@@ -117,14 +124,14 @@ pub(crate) struct Serve {
     #[arg(long, requires = "nfs", conflicts_with = "rpcbind_port")]
     pub rpcbind: bool,
     /// Certificate chain for NFS, in PEM: clients may use TLS (RFC 9289); `--export NAME:xprtsec=tls` requires it
-    #[arg(long, value_name = "FILE", requires_all = ["nfs_tls_key", "nfs"])]
+    #[arg(long, value_name = "FILE", group = "nfs_cert", requires_all = ["nfs_key", "nfs"])]
     pub nfs_tls_cert: Option<PathBuf>,
     /// Private key of the NFS certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
+    #[arg(long, value_name = "FILE", group = "nfs_key", requires = "nfs_cert")]
     pub nfs_tls_key: Option<PathBuf>,
     /// Ask NFS clients for a certificate signed by an authority in this PEM file; `--export NAME:xprtsec=mtls`
     /// requires one
-    #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "nfs_cert")]
     pub nfs_tls_clients: Option<PathBuf>,
     /// Let NFS clients' root act as root, if this server runs as root; by default root is mapped to nobody
     #[arg(long, requires = "nfs")]
@@ -141,10 +148,10 @@ pub(crate) struct Serve {
     pub rdma: Vec<ProviderKind>,
     /// Write the RDMA traffic to this file, for Wireshark; shared-memory traffic is shown as equivalent iWARP. The
     /// file contains payload, encrypted or not as it was sent; slow
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "capture")]
     pub pcap: Option<PathBuf>,
     /// Size limit of the capture file [default: 1G]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "pcap")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "capture")]
     pub pcap_limit: Option<u64>,
     /// Which SMB sessions must sign; others sign if their client asks for it
     #[arg(long, value_enum, default_value_t = SmbSigning::Auto)]
@@ -317,8 +324,9 @@ mod tests {
             assert!(!serve.names_served());
             let refused = serve.config_over(None).unwrap().check().err().unwrap();
             assert!(refused.is_misuse());
-            let says = "nothing to serve: give a folder, --ram, --volume or --config FILE";
-            assert_eq!(refused.to_string(), says, "{line}");
+            let says = "nothing to serve: give a folder, --ram, --volume or --config FILE; there is no /";
+            let said = refused.to_string();
+            assert!(said.starts_with(says) && said.ends_with("weft/weft.toml"), "{line}: {said}");
         }
         let refused = Args::of_line("weft serve data --nbd".split(' ')).unwrap_err().to_string();
         assert!(refused.contains("<--config <FILE>|--volume <NAME>>"), "{refused}");

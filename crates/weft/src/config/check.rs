@@ -1,8 +1,8 @@
 //! Turns a configuration into a plan: checks that it is possible and consistent.
 //!
-//! This file owns the rules between keys. Certificates and the keytab are read here, so that errors in them are
+//! This file owns the rules between keys. Certificates and the keytab are read here, once, so that errors in them are
 //! reported before anything is bound. Folders and volumes are not opened, because a second server may have them, and
-//! nothing is bound.
+//! no configured port is bound.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use weft_machine::net::{Tls, TlsError};
 use weft_smb::auth::Keytab;
-use weft_smb::server::dfs::Namespace;
+use weft_smb::server::dfs::{BadNamespace, Namespace};
 use weft_store::rules::{Export, Protection};
 use weft_store::snapshots::Snapshots;
+use weft_store::volume::{Error as VolumeError, Volumes};
 use zeroize::Zeroizing;
 
 use super::error::Give;
@@ -21,7 +22,7 @@ use super::share::{MAX_NAME_CHARS, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, Problem, ServeConfig,
-    ShareConfig, ShareSource, ports,
+    ShareConfig, ShareSource, Sources, exposed, ports,
 };
 use crate::addresses::Addresses;
 
@@ -84,60 +85,77 @@ impl Plan {
     }
 }
 
+/// A rule between keys.
+type Rule = fn(&ServeConfig) -> Result<(), ConfigError>;
+
+/// The rules that are checked before those of each share.
+const FIRST: [Rule; 4] = [
+    ServeConfig::check_buffers,
+    ServeConfig::check_cores,
+    ServeConfig::check_spin,
+    ServeConfig::check_congestion,
+];
+/// The rules that are checked after those of each share.
+const LAST: [Rule; 8] = [
+    ServeConfig::check_volumes,
+    ServeConfig::check_nfs,
+    |config| ports::check(config, config.serves_files()),
+    ServeConfig::check_capture,
+    ServeConfig::check_state,
+    exposed::check,
+    ServeConfig::check_addresses,
+    ServeConfig::check_stored_volumes,
+];
+
 impl ServeConfig {
-    /// Checks whether it can be served.
+    /// Checks whether it can be served, and warns about shares that bypass each other's rules.
     ///
     /// # Errors
     /// The first key that is wrong.
     pub(crate) fn check(self) -> Result<Plan, ConfigError> {
-        match self.errors().into_iter().next() {
-            Some(error) => Err(error),
-            None => self.plan(),
+        FIRST.iter().try_for_each(|rule| rule(&self))?;
+        (0..self.shares.len()).try_for_each(|i| self.check_name(i))?;
+        let shares = self.shares.iter().map(|share| self.check_share(share));
+        let mut shares = shares.collect::<Result<Vec<_>, _>>()?;
+        shares.retain(|planned| planned.config.source != ShareSource::Volumes);
+        LAST.iter().try_for_each(|rule| rule(&self))?;
+        // Every file is read once, because it may be a pipe.
+        let (dfs, keytab, nfs_tls, nbd_tls) = (self.dfs()?, self.keytab()?, self.nfs_tls()?, self.nbd_tls()?);
+        for warning in self.warnings() {
+            tracing::warn!("{warning}");
         }
+        let listen = Addresses::of_each(&self.listeners.addresses).present();
+        Ok(Plan { listen, shares, nfs_tls, nbd_tls, keytab, dfs, config: self })
     }
 
-    /// Every rule that it breaks, in the order of the rules; `check` reports the first.
-    pub(crate) fn errors(&self) -> Vec<ConfigError> {
-        let rules = [
-            self.check_buffers(),
-            self.check_cores(),
-            self.check_spin(),
-            self.check_congestion(),
-            self.check_names(),
+    /// Every rule that it breaks, in the order of the rules; [`ServeConfig::check`] reports the first.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = ConfigError> {
+        let files: [Rule; 4] = [
+            |config| config.dfs().map(drop),
+            |config| config.keytab().map(drop),
+            |config| config.nfs_tls().map(drop),
+            |config| config.nbd_tls().map(drop),
         ];
+        let names = (0..self.shares.len()).map(|i| self.check_name(i));
         let shares = self.shares.iter().map(|share| self.check_share(share).map(drop));
-        let behind = [
-            self.check_volumes(),
-            self.check_nfs(),
-            ports::check(self, self.serves_files()),
-            self.check_capture(),
-            self.check_state(),
-            self.dfs().map(drop),
-            self.keytab().map(drop),
-            self.nfs_tls().map(drop),
-            self.nbd_tls().map(drop),
-        ];
-        rules.into_iter().chain(shares).chain(behind).filter_map(Result::err).collect()
-    }
-
-    /// Makes the plan. Files are read once more; one that has changed meanwhile is reported.
-    fn plan(self) -> Result<Plan, ConfigError> {
-        let shares = self.shares.iter().filter(|share| share.source != ShareSource::Volumes);
-        let shares = shares.map(|share| self.check_share(share)).collect::<Result<_, _>>()?;
-        Ok(Plan {
-            listen: Addresses::of_each(&self.listeners.addresses).present(),
-            shares,
-            nfs_tls: self.nfs_tls()?,
-            nbd_tls: self.nbd_tls()?,
-            keytab: self.keytab()?,
-            dfs: self.dfs()?,
-            config: self,
-        })
+        let first = FIRST.iter().map(|rule| rule(self));
+        let last = LAST.into_iter().chain(files).map(|rule| rule(self));
+        first.chain(names).chain(shares).chain(last).filter_map(Result::err)
     }
 
     /// An error about this configuration.
     pub(crate) fn wrong(&self, key: Key, problem: Problem) -> ConfigError {
         ConfigError::new(self.sources.clone(), key, problem)
+    }
+
+    /// Where its values were written, to record more.
+    pub(crate) fn sources_mut(&mut self) -> &mut Sources {
+        Arc::make_mut(&mut self.sources)
+    }
+
+    /// Shares that serve the same files under different rules, each with its key.
+    pub(crate) fn warnings(&self) -> Vec<ConfigError> {
+        exposed::bypasses(self)
     }
 
     /// A key with its value, as an option and a file have it.
@@ -150,12 +168,12 @@ impl ServeConfig {
     }
 
     /// Whether there is something for users who log on.
-    fn serves_files(&self) -> bool {
+    pub(super) fn serves_files(&self) -> bool {
         !self.shares.is_empty() || self.replication.enabled
     }
 
     /// The directory of state that survives a restart, if there is one.
-    fn state_dir(&self) -> Option<PathBuf> {
+    pub(super) fn state_dir(&self) -> Option<PathBuf> {
         self.state_dir.clone().or_else(crate::state_dir::state_of_user)
     }
 
@@ -197,23 +215,26 @@ impl ServeConfig {
         }
     }
 
-    /// Checks that clients can name every share, and that names are unique.
-    fn check_names(&self) -> Result<(), ConfigError> {
-        for (i, share) in self.shares.iter().enumerate() {
-            let name = share.name.clone();
-            let bad =
-                |c: char| c.is_control() || matches!(c, '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
-            if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.chars().any(bad) {
-                return Err(self.wrong(share.key(), Problem::ShareName { name }));
-            }
-            if share.is_named("IPC$") {
-                return Err(self.wrong(share.key(), Problem::PipesName { name }));
-            }
-            if self.shares.iter().take(i).any(|other| other.is_named(&name)) {
-                return Err(self.wrong(share.key(), Problem::SameName { name }));
-            }
+    /// Checks that clients can name a share, and that no earlier one has its name.
+    fn check_name(&self, index: usize) -> Result<(), ConfigError> {
+        let (before, share) = match self.shares.split_at_checked(index) {
+            Some((before, [share, ..])) => (before, share),
+            _ => return Ok(()),
+        };
+        let name = share.name.clone();
+        let bad =
+            |c: char| c.is_control() || matches!(c, '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
+        let length = name.chars().count();
+        if !(1..=MAX_NAME_CHARS).contains(&length) || name.chars().any(bad) || [".", ".."].contains(&&*name) {
+            return Err(self.wrong(share.key(), Problem::ShareName { name }));
         }
-        Ok(())
+        if share.is_named("IPC$") {
+            return Err(self.wrong(share.key(), Problem::PipesName { name }));
+        }
+        match before.iter().find(|other| other.is_named(&name)) {
+            Some(other) => Err(self.wrong(share.key(), Problem::SameName { name, other: other.key() })),
+            None => Ok(()),
+        }
     }
 
     fn check_share(&self, share: &ShareConfig) -> Result<PlannedShare, ConfigError> {
@@ -222,14 +243,12 @@ impl ServeConfig {
         let mut snapshots = None;
         match &share.source {
             ShareSource::Folder(path) => {
-                let real = real_folder(path);
-                let real = real.map_err(|fault| {
+                let real = real_folder(path).map_err(|fault| {
                     self.wrong(share.key(), Problem::Folder { path: path.clone(), fault })
                 })?;
                 if let Some(pattern) = &share.snapshots {
-                    let key = || Key::of_share(&format!("{name}={pattern}"), key::SNAPSHOTS);
-                    let found = Snapshots::new(&real, pattern);
-                    let found = found.map_err(|e| self.wrong(key(), Problem::Pattern(e)))?;
+                    let found = Snapshots::new(&real, pattern)
+                        .map_err(|e| self.wrong(Key::of_snapshots(name, pattern), Problem::Pattern(e)))?;
                     snapshots = Some(Arc::new(found));
                 }
             }
@@ -359,6 +378,9 @@ impl ServeConfig {
 
     /// Checks that persistent state has a directory, and that clients can find the server again.
     fn check_state(&self) -> Result<(), ConfigError> {
+        if let Some(path) = self.state_dir.as_ref().filter(|path| path.exists() && !path.is_dir()) {
+            return Err(self.wrong(key::STATE_DIR, Problem::NoFolder(path.clone())));
+        }
         let has_place = self.state_dir().is_some();
         if self.replication.enabled && !has_place {
             return Err(self.wrong(key::REPLICATION, Problem::NoStateDir));
@@ -371,6 +393,27 @@ impl ServeConfig {
             return Err(self.wrong(key, Problem::AnyPort { fixed: key::SMB_PORT }));
         }
         if has_place { Ok(()) } else { Err(self.wrong(key, Problem::NoStateDir)) }
+    }
+
+    /// Checks that this host has the addresses, before anything is bound.
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        let asked = Addresses::of_each(&self.listeners.addresses).present();
+        match asked.absent() {
+            Some(ip) => Err(self.wrong(key::LISTEN, Problem::Elsewhere(ip))),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the volumes exist. With replication, a group may restore one.
+    fn check_stored_volumes(&self) -> Result<(), ConfigError> {
+        let Some(state) = self.state_dir().filter(|_| !self.replication.enabled) else { return Ok(()) };
+        let stored = Volumes::at(state.join("volumes"));
+        for volume in &self.volumes {
+            if let Err(e @ (VolumeError::NotFound(_) | VolumeError::Name(_))) = stored.info(&volume.name) {
+                return Err(self.wrong(Key::of_volume(&volume.name), Problem::NoVolume(e)));
+            }
+        }
+        Ok(())
     }
 
     /// Fails for the first of the keys in `asked`.
@@ -388,7 +431,13 @@ impl ServeConfig {
 
     fn dfs(&self) -> Result<Namespace, ConfigError> {
         let links = self.shares.iter().flat_map(|share| share.dfs_links.iter().cloned()).collect();
-        Namespace::new(links).map_err(|e| self.wrong(key::DFS_LINKS, Problem::Links(e)))
+        Namespace::new(links).map_err(|e| {
+            let key = match &e {
+                BadNamespace::Conflict { root, .. } => Key::of_share(root, key::DFS_LINK),
+                BadNamespace::TooMany => key::DFS_LINKS,
+            };
+            self.wrong(key, Problem::Links(e))
+        })
     }
 
     fn keytab(&self) -> Result<Option<Arc<Keytab>>, ConfigError> {

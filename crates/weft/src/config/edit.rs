@@ -31,6 +31,10 @@ pub(crate) enum EditError {
     Exists { path: PathBuf, name: String },
     #[error("{}: a configuration file cannot name it, because it is not UTF-8: rename it", path_name(.0))]
     NotUtf8(PathBuf),
+    #[error("{} exists: name another file, or remove it first", path_name(.0))]
+    Taken(PathBuf),
+    #[error("{}: there is no folder {}; create it: {}", path_name(path), path_name(folder), ShellCommand::new("mkdir -p").operand(folder))]
+    NoFolder { path: PathBuf, folder: PathBuf },
     #[error("{}: it has no share {name}; it has {there}", path_name(path))]
     Missing { path: PathBuf, name: String, there: String },
 }
@@ -119,59 +123,87 @@ impl Edit {
         Ok(())
     }
 
-    /// Replaces the file; before that, checks what it will contain. `may_be_empty`: serving nothing is no error.
+    /// Replaces the file; before that, checks what it will contain, and warns about shares that bypass each other's
+    /// rules. `may_be_empty`: serving nothing is no error.
     pub(crate) fn save(self, may_be_empty: bool) -> Result<PathBuf, EditError> {
         let text = self.document.to_string();
         let config = file::parse(&self.path, &text)?;
         let error = match may_be_empty && config.shares.is_empty() {
             true => None,
-            false => config.errors().into_iter().next(),
+            false => config.errors().next(),
         };
         match error {
             Some(error) => Err(error.into()),
-            None => match self.replace(text.as_bytes()) {
-                Ok(()) => Ok(self.path),
-                Err(source) => Err(EditError::Io { path: self.path, source }),
-            },
-        }
-    }
-
-    /// The new file has the mode and the owner of the old one. A crash leaves one of both.
-    fn replace(&self, text: &[u8]) -> io::Result<()> {
-        let folder =
-            self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut draft = tempfile::NamedTempFile::new_in(folder)?;
-        draft.write_all(text)?;
-        match self.path.metadata() {
-            Ok(old) => {
-                draft.as_file().set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-                let new = draft.as_file().metadata()?;
-                if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-                    std::os::unix::fs::fchown(draft.as_file(), Some(old.uid()), Some(old.gid()))?;
+            None => {
+                for warning in config.warnings() {
+                    tracing::warn!("{warning}");
+                }
+                let folder = folder_of(&self.path);
+                match replace(&self.path, folder, text.as_bytes(), self.is_new) {
+                    Ok(()) => Ok(self.path),
+                    Err(source) => Err(EditError::Io { path: self.path, source }),
                 }
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                draft.as_file().set_permissions(Permissions::from_mode(0o644))?;
-            }
-            Err(e) => return Err(e),
         }
-        draft.as_file().sync_all()?;
-        match self.is_new {
-            // Somebody may have created it meanwhile.
-            true => draft.persist_noclobber(&self.path)?,
-            false => draft.persist(&self.path)?,
-        };
-        File::open(folder)?.sync_all()
     }
 }
 
 /// Locks the folder of a file, which is created if missing.
 fn turn(path: &Path) -> io::Result<File> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     std::fs::create_dir_all(folder)?;
     let folder = File::open(folder)?;
     folder.lock()?;
     Ok(folder)
+}
+
+/// Creates a file, as a whole or not at all.
+///
+/// # Errors
+/// It exists, or it cannot be created.
+pub(crate) fn create(path: &Path, text: &str) -> Result<(), EditError> {
+    let folder = folder_of(path);
+    if !folder.exists() {
+        return Err(EditError::NoFolder { path: path.to_owned(), folder: folder.to_owned() });
+    }
+    if path.symlink_metadata().is_ok() {
+        return Err(EditError::Taken(path.to_owned()));
+    }
+    replace(path, folder, text.as_bytes(), true).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => EditError::Taken(path.to_owned()),
+        _ => EditError::Io { path: path.to_owned(), source },
+    })
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes a file in this folder. It has the mode and the owner of the old one; a new one is readable by all, whatever
+/// the umask. A crash or a full disk leaves the old file, or none.
+fn replace(path: &Path, folder: &Path, text: &[u8], is_new: bool) -> io::Result<()> {
+    let mut draft = tempfile::NamedTempFile::new_in(folder)?;
+    draft.write_all(text)?;
+    match path.metadata() {
+        Ok(old) => {
+            draft.as_file().set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+            let new = draft.as_file().metadata()?;
+            if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+                std::os::unix::fs::fchown(draft.as_file(), Some(old.uid()), Some(old.gid()))?;
+            }
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            draft.as_file().set_permissions(Permissions::from_mode(0o644))?;
+        }
+        Err(e) => return Err(e),
+    }
+    draft.as_file().sync_all()?;
+    match is_new {
+        // Somebody may have created it meanwhile.
+        true => draft.persist_noclobber(path)?,
+        false => draft.persist(path)?,
+    };
+    File::open(folder)?.sync_all()
 }
 
 fn implicit() -> Item {
@@ -190,18 +222,26 @@ mod tests {
         ShareConfig::new(name, ShareSource::Folder(folder.to_owned()))
     }
 
+    /// A folder beside the configuration.
+    fn served_in(dir: &Path) -> PathBuf {
+        let folder = dir.join("served");
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    }
+
     #[test]
     fn shares_come_and_go_and_the_rest_stays_as_it_was() {
         let dir = tempfile::tempdir().unwrap();
+        let served = served_in(dir.path());
         let path = dir.path().join("etc/weft.toml");
         let mut edit = Edit::open(&path).unwrap();
         let rights =
             Rights { read: None, write: Some(vec![Principal::Group("staff".into()), Principal::Everyone]) };
-        edit.add_share(&ShareConfig { rights, read_only: true, ..share("team", dir.path()) }).unwrap();
+        edit.add_share(&ShareConfig { rights, read_only: true, ..share("team", &served) }).unwrap();
         edit.save(false).unwrap();
         let first = std::fs::read_to_string(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o644);
-        let folder = dir.path().display();
+        let folder = served.display();
         let table =
             format!("\n[shares.team]\npath = \"{folder}\"\nwrite = [\"@staff\", \"*\"]\nread_only = true\n");
         assert_eq!(first, format!("{HEADER}{table}"));
@@ -211,7 +251,7 @@ mod tests {
         std::fs::write(&path, &commented).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         let mut edit = Edit::open(&path).unwrap();
-        edit.add_share(&share("Old things", dir.path())).unwrap();
+        edit.add_share(&share("Old things", &served)).unwrap();
         edit.save(false).unwrap();
         let second = std::fs::read_to_string(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
@@ -227,8 +267,24 @@ mod tests {
     }
 
     #[test]
+    fn a_new_file_replaces_none_and_names_the_folder_that_it_lacks() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weft.toml");
+        create(&path, "# new\n").unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o644);
+        let said = create(&path, "# other\n").unwrap_err().to_string();
+        assert!(said.ends_with("weft.toml exists: name another file, or remove it first"), "{said}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "# new\n");
+        let missing = dir.path().join("no pe");
+        let said = create(&missing.join("weft.toml"), "").unwrap_err().to_string();
+        assert!(said.ends_with(&format!("create it: mkdir -p '{}'", missing.display())), "{said}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
     fn a_change_that_would_be_wrong_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
+        let served = served_in(dir.path());
         let path = dir.path().join("weft.toml");
         let text = "[shares]\na = { ram = \"1M\" }\n";
         std::fs::write(&path, text).unwrap();
@@ -238,12 +294,15 @@ mod tests {
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
             said
         };
-        let said = refused(&|edit| edit.add_share(&share("A", dir.path())));
+        let said = refused(&|edit| edit.add_share(&share("A", &served)));
         assert!(said.contains("already a share A"), "{said}");
         let said = refused(&|edit| edit.add_share(&share("b", Path::new("/none/x"))));
         assert!(said.contains("cannot serve /none/x"), "{said}");
-        let said = refused(&|edit| edit.add_share(&share("b:c", dir.path())));
+        let said = refused(&|edit| edit.add_share(&share("b:c", &served)));
         assert!(said.contains("b:c"), "{said}");
+        // Clients could change the file.
+        let said = refused(&|edit| edit.add_share(&share("b", dir.path())));
+        assert!(said.contains("they could change what is served"), "{said}");
         let said = refused(&|edit| edit.remove_share("b"));
         assert!(said.contains("no share b; it has a"), "{said}");
         std::fs::write(&path, "[shares.a]\nramm = \"1M\"\n").unwrap();
@@ -253,7 +312,7 @@ mod tests {
         let link = dir.path().join("link.toml");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let mut edit = Edit::open(&link).unwrap();
-        edit.add_share(&share("b", dir.path())).unwrap();
+        edit.add_share(&share("b", &served)).unwrap();
         edit.save(false).unwrap();
         assert!(link.symlink_metadata().unwrap().is_symlink());
         assert!(std::fs::read_to_string(&path).unwrap().contains("[shares.b]"));

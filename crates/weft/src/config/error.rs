@@ -3,12 +3,17 @@
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_machine::net::TlsError;
+use weft_smb::server::dfs::BadNamespace;
 use weft_store::snapshots::BadPattern;
+use weft_store::volume::Error as VolumeError;
 
+use super::find::default_file;
 use super::key::{self, Key, Origin};
 use super::share::{FolderFault, MAX_NAME_CHARS};
 use super::sources::Sources;
@@ -21,7 +26,7 @@ pub(crate) struct ConfigError(Box<Wrong>);
 
 #[derive(Debug)]
 struct Wrong {
-    sources: Sources,
+    sources: Arc<Sources>,
     /// The key that is wrong.
     key: Key,
     problem: Problem,
@@ -41,7 +46,7 @@ pub(crate) enum Problem {
     /// Clients use this name for the server's pipes.
     PipesName { name: String },
     /// Clients cannot distinguish two shares.
-    SameName { name: String },
+    SameName { name: String, other: Key },
     /// A folder cannot be served.
     Folder { path: PathBuf, fault: FolderFault },
     /// It does not apply to a share of this kind.
@@ -68,6 +73,16 @@ pub(crate) enum Problem {
     NothingByRdma,
     /// There is no directory for state that survives a restart.
     NoStateDir,
+    /// It is not a folder.
+    NoFolder(PathBuf),
+    /// This host does not have the address.
+    Elsewhere(IpAddr),
+    /// The volume does not exist.
+    NoVolume(VolumeError),
+    /// Clients of a share could read or change a file of the server's own.
+    Exposed { path: PathBuf, share: String, folder: PathBuf, harm: Harm },
+    /// A share serves files of another one without its rules. A warning.
+    Bypass { share: String, folder: PathBuf, place: Place, other: Key, rules: Vec<&'static str> },
     /// Returning clients would not find a port that is chosen at each start.
     AnyPort { fixed: Key },
     /// A file cannot be read.
@@ -77,7 +92,37 @@ pub(crate) enum Problem {
     /// The keytab cannot be used.
     Keytab(String),
     /// DFS links that contradict each other.
-    Links(String),
+    Links(BadNamespace),
+}
+
+/// What clients could do with a file in a served folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Harm {
+    /// The state directory.
+    #[error("they could read the keys and the users' password hashes in it: choose another folder")]
+    State,
+    /// A private key or a keytab.
+    #[error("they could read the key in it: move it to another folder")]
+    Key,
+    /// A capture.
+    #[error("a capture contains the data of all users: choose a file elsewhere")]
+    Capture,
+    /// Authorities of client certificates.
+    #[error(
+        "they could add an authority of their own: move it to another folder, or set read_only for the share"
+    )]
+    Authorities,
+    /// The configuration.
+    #[error("they could change what is served: move it to another folder, or set read_only for the share")]
+    Configuration,
+}
+
+/// Where a folder is, as seen from that of another share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Same,
+    Inside,
+    Around,
 }
 
 /// What else must be configured.
@@ -90,7 +135,7 @@ pub(crate) enum Give {
 }
 
 impl ConfigError {
-    pub(super) fn new(sources: Sources, key: Key, problem: Problem) -> ConfigError {
+    pub(super) fn new(sources: Arc<Sources>, key: Key, problem: Problem) -> ConfigError {
         ConfigError(Box::new(Wrong { sources, key, problem }))
     }
 
@@ -104,7 +149,12 @@ impl ConfigError {
             | Problem::Unreadable { .. }
             | Problem::Tls { .. }
             | Problem::Keytab(_)
-            | Problem::NoStateDir => false,
+            | Problem::NoStateDir
+            | Problem::NoFolder(_)
+            | Problem::Elsewhere(_)
+            | Problem::NoVolume(_)
+            | Problem::Exposed { .. }
+            | Problem::Bypass { .. } => false,
             Problem::NoShare { .. }
             | Problem::ExportTwice { .. }
             | Problem::Twice
@@ -152,23 +202,25 @@ impl fmt::Display for ConfigError {
             Problem::Twice => write!(f, "{key} is given twice"),
             Problem::ShareName { name } => write!(
                 f,
-                "{key}: {name:?} cannot name a share: a name has 1 to {MAX_NAME_CHARS} characters, without / \\ : * ? \" < > |; choose \
-                 another name ({}), or rename the folder",
+                "{key}: {name:?} cannot name a share: a name has 1 to {MAX_NAME_CHARS} characters, without / \\ : * ? \" < > |, \
+                 and is not . or ..; choose another name ({}), or rename the folder",
                 self.another()
             ),
             Problem::PipesName { name } => write!(
                 f,
                 "{key}: {name:?} is the share of the server's pipes: choose another name, or rename the folder"
             ),
-            Problem::SameName { name } => match origin {
+            Problem::SameName { name, other } => match origin {
                 Origin::Flags => write!(
                     f,
-                    "two shares are named {name:?}, which clients cannot distinguish: a folder's share has the folder's name, that of \
-                     --ram and --share-volumes the one that you give it; change one of them"
+                    "two shares are named {name:?}, {} and {key}, which clients cannot distinguish: a folder's share has the folder's \
+                     name, that of --ram and --share-volumes the one that you give it; change one of them",
+                    sources.placed(other)
                 ),
                 Origin::File => write!(
                     f,
-                    "{key}: two shares are named {name:?}, which clients cannot distinguish: change one of them"
+                    "{key}: two shares are named {name:?}, this one and {}, which clients cannot distinguish: change one of them",
+                    sources.placed(other)
                 ),
             },
             Problem::Folder { path, fault } => {
@@ -200,7 +252,9 @@ impl fmt::Display for ConfigError {
             Problem::Excludes(other) => write!(f, "{key} and {} exclude each other", at(other)),
             Problem::NothingServed => match origin {
                 Origin::Flags => {
-                    f.write_str("nothing to serve: give a folder, --ram, --volume or --config FILE")
+                    f.write_str("nothing to serve: give a folder, --ram, --volume or --config FILE")?;
+                    // It was looked for, and does not exist.
+                    default_file().map_or(Ok(()), |file| write!(f, "; there is no {}", path_name(&file)))
                 }
                 Origin::File => {
                     f.write_str("nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])")
@@ -224,6 +278,32 @@ impl fmt::Display for ConfigError {
                     f,
                     "{key}: clients return to the same port after a restart: choose one with {}",
                     at(fixed)
+                )
+            }
+            Problem::NoFolder(path) => write!(f, "{key}: {} is a file: give a folder", path_name(path)),
+            Problem::Elsewhere(ip) => {
+                write!(f, "{key}: cannot listen on {ip}: this host does not have that address")
+            }
+            Problem::NoVolume(why) => write!(f, "{key}: {why}"),
+            Problem::Exposed { path, share, folder, harm } => write!(
+                f,
+                "{key}: {} is in {}, the folder of share {share}, whose clients can reach it: {harm}",
+                path_name(path),
+                path_name(folder)
+            ),
+            Problem::Bypass { share, folder, place, other, rules } => {
+                let place = match place {
+                    Place::Same => "is also the folder of",
+                    Place::Inside => "is inside the folder of",
+                    Place::Around => "contains the folder of",
+                };
+                write!(
+                    f,
+                    "{key}: {} {place} {}, whose {} share {share} does not have: its clients bypass that; serve the files in one \
+                     share only, or give both the same rules",
+                    path_name(folder),
+                    sources.placed(other),
+                    rules.join(", ")
                 )
             }
             Problem::Unreadable { path, source } => {

@@ -1,21 +1,27 @@
 //! Reads a configuration from a TOML file, with the position of each key. All mistakes in the file are reported, not only
 //! the first.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
+use rustix::process::{Uid, geteuid};
 use toml::de::DeTable;
 
-use super::key::part;
-use super::mistake::{BadFile, Fault, Mistake};
+use super::key::{Origin, part};
+use super::mistake::{BadFile, Fault, Mistake, Unguarded};
 use super::sources::{Lines, Position, Sources};
 use super::table::{Field, ROWS, Row};
-use super::types::{Entry, TomlValue};
+use super::types::{Entry, Refused, TomlValue};
 use super::{ServeConfig, ShareConfig, ShareSource, VolumeConfig};
+use crate::out::{ShellCommand, path_name};
 
 /// Larger files are refused.
 const MAX_BYTES: u64 = 1 << 20;
+/// The bits of the mode by which the group and other users may write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// Jaro-Winkler similarity, from 0 to 1, above which one key may be a misspelling of another.
 const ALIKE: f64 = 0.8;
 
@@ -33,9 +39,17 @@ pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
 /// It cannot be read, it is too long, or it is not UTF-8.
 pub(super) fn text(path: &Path) -> Result<String, BadFile> {
     let whole = |fault| BadFile::new(path, vec![Mistake { at: None, key: None, fault }]);
+    let file = File::open(path).map_err(|e| whole(Fault::Unreadable(e)))?;
+    let found = file.metadata().map_err(|e| whole(Fault::Unreadable(e)))?;
+    if let Err(unguarded) = guarded(path, &found, geteuid()) {
+        match geteuid().is_root() {
+            true => return Err(whole(unguarded.into())),
+            false => tracing::warn!("{}: {unguarded}", path_name(path)),
+        }
+    }
     let mut bytes = Vec::new();
-    let opened = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    opened.map_err(|e| whole(Fault::Unreadable(e)))?;
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|e| whole(Fault::Unreadable(e)))?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(whole(Fault::TooLarge { most: MAX_BYTES }));
     }
@@ -44,6 +58,18 @@ pub(super) fn text(path: &Path) -> Result<String, BadFile> {
         let at = Lines::of(&String::from_utf8_lossy(before)).position(before.len());
         BadFile::new(path, vec![Mistake { at: Some(at), key: None, fault: Fault::NotUtf8 }])
     })
+}
+
+/// Whether only root and this user can change the file. Pipes and devices are not judged.
+fn guarded(path: &Path, found: &Metadata, user: Uid) -> Result<(), Unguarded> {
+    let is_ours = [0, user.as_raw()].contains(&found.uid());
+    if !found.is_file() || is_ours && found.mode() & WRITABLE_BY_OTHERS == 0 {
+        return Ok(());
+    }
+    Err(Unguarded(match is_ours {
+        true => ShellCommand::new("chmod go-w").operand(path),
+        false => ShellCommand::new("chown").operand(user.as_raw().to_string()).operand(path),
+    }))
 }
 
 /// Reads the text of a file.
@@ -63,7 +89,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ServeConfig, BadFile> {
         });
         return Err(BadFile::new(path, mistakes.collect()));
     }
-    let config = ServeConfig { sources: Sources::of_file(path), ..ServeConfig::default() };
+    let config = ServeConfig { sources: Arc::new(Sources::of_file(path)), ..ServeConfig::default() };
     let mut reader = Reader { lines, config, mistakes: Vec::new() };
     let folder = path.parent().unwrap_or(Path::new(""));
     // The document is itself a table.
@@ -88,7 +114,7 @@ impl Reader<'_> {
         let expected = || "a table".to_owned();
         match table.entries(expected) {
             Ok(entries) => entries.iter().for_each(|entry| self.entry(at, entry)),
-            Err(refused) => self.mistake(refused.span.start, at, refused.fault),
+            Err(refused) => self.refused(at, refused),
         }
     }
 
@@ -98,10 +124,11 @@ impl Reader<'_> {
         let Some(first) = rows.first() else {
             return self.mistake(entry.span.start, &at, unknown(within, entry.key));
         };
-        self.config.sources.found(dotted(&at), self.lines.position(entry.span.start));
+        let position = self.lines.position(entry.span.start);
+        self.config.sources_mut().found(dotted(&at), position);
         if let Some(row) = rows.iter().find(|row| row.segments().count() == at.len()) {
             if let Err(refused) = self.set(row, &at, &entry.value) {
-                self.mistake(refused.span.start, &at, refused.fault);
+                self.refused(&at, refused);
             }
             return;
         }
@@ -114,7 +141,8 @@ impl Reader<'_> {
             ["shares", name] => {
                 // A placeholder until the source of the files is read.
                 let source = ShareSource::Folder(Default::default());
-                self.config.shares.push(ShareConfig::new(name, source));
+                let share = ShareConfig { origin: Origin::File, ..ShareConfig::new(name, source) };
+                self.config.shares.push(share);
                 self.table(&at, &entry.value);
                 self.check_source(&at, entry.span.start);
             }
@@ -122,12 +150,15 @@ impl Reader<'_> {
                 self.config.volumes.push(VolumeConfig { name: name.to_owned(), read_only: false });
                 self.table(&at, &entry.value);
             }
+            ["tls", _] if value.get_ref().as_table().is_some_and(|table| table.is_empty()) => {
+                self.mistake(entry.span.start, &at, Fault::NoCertificate);
+            }
             _ => self.table(&at, &entry.value),
         }
     }
 
     /// Sets a key; the share or volume that it belongs to is the last one.
-    fn set(&mut self, row: &Row, at: &[&str], given: &TomlValue) -> Result<(), super::types::Refused> {
+    fn set(&mut self, row: &Row, at: &[&str], given: &TomlValue) -> Result<(), Refused> {
         debug_assert!(row.begins_with(at), "{} is not {at:?}", row.path);
         match row.field {
             Field::Server { set, .. } => set(&mut self.config, given),
@@ -155,6 +186,12 @@ impl Reader<'_> {
                 let key = Some(dotted(&[at, &[key]].concat()));
                 self.mistakes.push(Mistake { at: Some(position), key, fault: Fault::SecondSource });
             }
+        }
+    }
+
+    fn refused(&mut self, at: &[&str], Refused(parts): Refused) {
+        for part in parts {
+            self.mistake(part.span.start, at, part.fault);
         }
     }
 
@@ -199,6 +236,25 @@ fn dotted(at: &[&str]) -> String {
     at.iter().map(|name| part(name)).collect::<Vec<_>>().join(".")
 }
 
+/// The fault of a key with a word of exports(5) that negates an existing key.
+fn reversed(within: &[&str], key: &str) -> Option<Fault> {
+    let exports = match within {
+        ["shares", name, ..] => dotted(&["shares", name, "nfs"]),
+        _ => "shares.NAME.nfs".to_owned(),
+    };
+    let real = match (key, within) {
+        ("no_root_squash", ["shares", ..]) => {
+            return Some(Fault::Misspelt(format!("{exports}.squash = \"no_root_squash\"")));
+        }
+        ("no_root_squash", _) => "nfs.root_squash".to_owned(),
+        ("insecure", _) => format!("{exports}.secure"),
+        ("rw", _) => format!("{exports}.read_only"),
+        ("sync", _) => format!("{exports}.async"),
+        _ => return None,
+    };
+    Some(Fault::Reversed(real))
+}
+
 /// The fault of a key that does not exist in the table at `within`.
 fn unknown(within: &[&str], key: &str) -> Fault {
     let mut there: Vec<&str> = ROWS
@@ -208,6 +264,12 @@ fn unknown(within: &[&str], key: &str) -> Fault {
         .collect();
     there.dedup();
     let key = key.to_lowercase().replace('-', "_");
+    if key.contains("password") {
+        return Fault::Password;
+    }
+    if let Some(fault) = reversed(within, &key) {
+        return fault;
+    }
     let likeness = |other: &str| strsim::jaro_winkler(&key, other);
     let best = |names: Vec<(&str, String)>| {
         let alike = names.into_iter().map(|(name, path)| (likeness(name), path));

@@ -30,6 +30,7 @@ pub(crate) const SHARES: Key = Key::new("DIR", "shares");
 pub(crate) const STATE_DIR: Key = Key::new("--state-dir", "state_dir");
 pub(crate) const VOLUMES: Key = Key::new("--volume", "volumes");
 pub(crate) const REPLICATION: Key = Key::new("--replica", "replication.enabled");
+pub(crate) const LISTEN: Key = Key::new("--listen", "listeners.addresses");
 pub(crate) const SMB_PORT: Key = Key::new("--smb-port", "listeners.smb_port");
 pub(crate) const SMB_DIRECT_PORT: Key = Key::new("--smbd-port", "listeners.smb_direct_port");
 pub(crate) const NFS_PORT: Key = Key::new("--nfs-port", "listeners.nfs_port");
@@ -78,6 +79,21 @@ impl Key {
     /// A key of the share with this name.
     pub(crate) fn of_share(name: &str, OfShare(flag, last): OfShare) -> Key {
         Key::owned(format!("{flag} {name}"), format!("shares.{}.{last}", part(name)))
+    }
+
+    /// A key that has no name in a file: a share or a folder of the command line.
+    pub(crate) fn typed(flag: String) -> Key {
+        Key::owned(flag, String::new())
+    }
+
+    /// The snapshots of a share, with their pattern on the command line.
+    pub(crate) fn of_snapshots(name: &str, pattern: &str) -> Key {
+        Key::owned(format!("--snapshots {name}={pattern}"), format!("shares.{}.snapshots", part(name)))
+    }
+
+    /// A rule for a share's NFS clients, by its key in the share's table `nfs`.
+    pub(crate) fn of_export(name: &str, rule: &str) -> Key {
+        Key::owned(format!("--export {name}"), format!("shares.{}.nfs.{rule}", part(name)))
     }
 
     /// The value of `xprtsec` in an export.
@@ -156,8 +172,43 @@ pub(super) fn quoted(text: &str) -> String {
 mod tests {
     use clap::CommandFactory;
 
+    use super::super::table::{ROWS, Row};
     use super::*;
     use crate::args::Args;
+
+    const OF_SERVER: [Key; 29] = [
+        STATE_DIR,
+        VOLUMES,
+        REPLICATION,
+        LISTEN,
+        SMB_PORT,
+        SMB_DIRECT_PORT,
+        NFS_PORT,
+        NFS_RDMA_PORT,
+        MOUNTD_PORT,
+        RPCBIND_PORT,
+        NFS_UDP,
+        NBD_PORT,
+        NBD_SOCKET,
+        BUFFERS,
+        CORES,
+        SPIN,
+        CONGESTION,
+        NFS_CERTIFICATE,
+        NFS_CERTIFICATE_KEY,
+        NFS_CERTIFICATE_CLIENTS,
+        NBD_CERTIFICATE,
+        NBD_CERTIFICATE_KEY,
+        NBD_CERTIFICATE_CLIENTS,
+        NO_ROOT_SQUASH,
+        REGISTER,
+        KEYTAB,
+        CAPTURE,
+        CAPTURE_LIMIT,
+        DFS_LINKS,
+    ];
+    const OF_SHARE: [OfShare; 9] =
+        [READ_ONLY, ENCRYPT, HIDE_UNREADABLE, CONTINUOUS, COMPRESS, SNAPSHOTS, DFS_LINK, EXPORT, RAM];
 
     #[test]
     fn every_key_has_the_name_of_an_option() {
@@ -165,44 +216,25 @@ mod tests {
         let serve = command.find_subcommand("serve").unwrap();
         let options: Vec<String> =
             serve.get_opts().filter_map(|arg| arg.get_long()).map(|long| format!("--{long}")).collect();
-        let of_server = [
-            STATE_DIR,
-            VOLUMES,
-            REPLICATION,
-            SMB_PORT,
-            SMB_DIRECT_PORT,
-            NFS_PORT,
-            NFS_RDMA_PORT,
-            MOUNTD_PORT,
-            RPCBIND_PORT,
-            NFS_UDP,
-            NBD_PORT,
-            NBD_SOCKET,
-            BUFFERS,
-            CORES,
-            SPIN,
-            CONGESTION,
-            NFS_CERTIFICATE,
-            NFS_CERTIFICATE_KEY,
-            NFS_CERTIFICATE_CLIENTS,
-            NBD_CERTIFICATE,
-            NBD_CERTIFICATE_KEY,
-            NBD_CERTIFICATE_CLIENTS,
-            NO_ROOT_SQUASH,
-            REGISTER,
-            KEYTAB,
-            CAPTURE,
-            CAPTURE_LIMIT,
-            DFS_LINKS,
-        ];
-        let of_share =
-            [READ_ONLY, ENCRYPT, HIDE_UNREADABLE, CONTINUOUS, COMPRESS, SNAPSHOTS, DFS_LINK, EXPORT, RAM];
-        let flags = of_server
-            .iter()
+        let flags = OF_SERVER
+            .into_iter()
             .map(|key| key.flag.to_string())
-            .chain(of_share.map(|OfShare(flag, _)| flag.to_owned()));
+            .chain(OF_SHARE.map(|OfShare(flag, _)| flag.to_owned()));
         for flag in flags {
             assert!(options.contains(&flag), "{flag}: {options:?}");
+        }
+    }
+
+    #[test]
+    fn every_key_is_in_the_table_with_its_option() {
+        let of_server = OF_SERVER.into_iter().map(|key| (key.flag.to_string(), key.path.to_string()));
+        let of_share = OF_SHARE.map(|OfShare(flag, last)| (flag.to_owned(), format!("shares.*.{last}")));
+        for (flag, path) in of_server.chain(of_share) {
+            let is = |row: &&Row| row.path == path || row.path.starts_with(&format!("{path}."));
+            let mut rows = ROWS.iter().filter(is).peekable();
+            assert!(rows.peek().is_some(), "{path}");
+            // The table of volumes has a row for each key in it.
+            assert!(rows.all(|row| row.options.contains(&&*flag)), "{path} is not set by {flag}");
         }
     }
 

@@ -11,7 +11,10 @@ use weft_store::rules::NotANetwork;
 use super::sources::Position;
 use crate::addresses::AddressError;
 use crate::args::Misread;
-use crate::out::{name, path_name};
+use crate::out::{ShellCommand, name, path_name};
+
+/// How many mistakes are shown; the others are counted.
+pub(crate) const MAX_SHOWN: usize = 20;
 
 /// A file that is not a valid configuration, with all its mistakes.
 #[derive(Debug)]
@@ -56,6 +59,14 @@ pub(super) enum Fault {
     /// An unknown key that resembles no other; these are the keys of its table.
     #[error("unknown key; the keys of this table are {}", .there.join(", "))]
     Unknown { there: Vec<String> },
+    /// An unknown key that negates one that exists.
+    #[error("unknown key; did you mean {0}, whose sense is reversed? Write {0} = false")]
+    Reversed(String),
+    /// A password.
+    #[error(
+        "passwords are not part of the configuration: set WEFT_PASSWORD for the server, or add users with weft user add"
+    )]
+    Password,
     /// A value instead of a table.
     #[error("write a table, such as {example}, not {}", with_article(.found))]
     NoTable { example: &'static str, found: &'static str },
@@ -65,6 +76,21 @@ pub(super) enum Fault {
     /// An empty string.
     #[error("the string is empty")]
     Empty,
+    /// An array without elements.
+    #[error("the array is empty: write at least one element, or remove the key")]
+    NoElement,
+    /// A text that is no path; it may be secret.
+    #[error("write the path of a file, not its content")]
+    Content,
+    /// A path that only a shell understands.
+    #[error("write the whole path; ~ is not expanded")]
+    Tilde,
+    /// TLS without a certificate.
+    #[error("the table is empty: add certificate and key, or remove the table")]
+    NoCertificate,
+    /// Other users could change the file, and with it what the server does.
+    #[error(transparent)]
+    Unguarded(#[from] Unguarded),
     /// A number out of range.
     #[error("write a number from {least} to {most}, not {found}")]
     Range { least: u64, most: u64, found: String },
@@ -84,6 +110,11 @@ pub(super) enum Fault {
     #[error("write true, or remove the key")]
     NotFalse,
 }
+
+/// A file that users other than root and ours can change.
+#[derive(Debug, thiserror::Error)]
+#[error("it can be written by other users: {}", .0)]
+pub(super) struct Unguarded(pub ShellCommand);
 
 /// Why a string is not a value of its type. Messages that the command line shares, and that name options, are worded for
 /// a file here.
@@ -132,7 +163,8 @@ impl BadFile {
 
     /// Whether the file would be wrong on every host: then the exit status is that of clap's errors.
     pub(crate) fn is_misuse(&self) -> bool {
-        !self.mistakes.iter().any(|mistake| matches!(mistake.fault, Fault::Unreadable(_)))
+        let of_host = |fault: &Fault| matches!(fault, Fault::Unreadable(_) | Fault::Unguarded(_));
+        !self.mistakes.iter().any(|mistake| of_host(&mistake.fault))
     }
 
     /// Whether the file does not exist.
@@ -144,10 +176,10 @@ impl BadFile {
 
 impl std::error::Error for BadFile {}
 
-/// One line per mistake.
+/// One line per mistake, up to [`MAX_SHOWN`].
 impl fmt::Display for BadFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, mistake) in self.mistakes.iter().enumerate() {
+        for (i, mistake) in self.mistakes.iter().take(MAX_SHOWN).enumerate() {
             if i > 0 {
                 f.write_str("\n")?;
             }
@@ -160,6 +192,9 @@ impl fmt::Display for BadFile {
             }
             write!(f, ": {}", mistake.fault)?;
         }
-        Ok(())
+        match self.mistakes.len().saturating_sub(MAX_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
     }
 }

@@ -8,6 +8,7 @@
 mod check;
 pub(crate) mod edit;
 mod error;
+mod exposed;
 mod file;
 pub(crate) mod find;
 pub(crate) mod key;
@@ -20,6 +21,7 @@ mod table;
 mod types;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_smb::server::{Dialect, Signing};
@@ -28,10 +30,10 @@ pub(crate) use self::check::{Plan, PlannedShare};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
 pub(crate) use self::key::{Key, Origin};
-pub(crate) use self::mistake::BadFile;
+pub(crate) use self::mistake::{BadFile, MAX_SHOWN};
 pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
 pub(crate) use self::sources::Sources;
-pub(crate) use self::table::keys_of_option;
+pub(crate) use self::table::{capture, certificate, keys_of_option};
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
 use crate::default_port;
@@ -51,8 +53,8 @@ pub(crate) const MAX_SPIN: Duration = Duration::from_secs(1);
 /// The requested configuration of a server, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServeConfig {
-    /// Where its values were written: errors name keys as they are written there.
-    pub sources: Sources,
+    /// Where its values were written: errors name keys as they are written there, and share this value.
+    pub sources: Arc<Sources>,
     /// The directory of state that survives a restart; `None` is the user's default.
     pub state_dir: Option<PathBuf>,
     /// Addresses and ports.

@@ -3,7 +3,8 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
 
 use super::key::{Key, Origin, part};
 use super::table::{Field, ROWS, Row};
@@ -91,12 +92,20 @@ pub(crate) struct Effective {
     /// The path of the key.
     pub key: String,
     /// The value as written in a file; `None` if it is not set.
+    #[serde(serialize_with = "as_json")]
     pub value: Option<String>,
     /// Its origin: "default", an option, or FILE:LINE:COLUMN.
     pub origin: String,
     /// What applies if it is not set.
     #[serde(skip)]
     pub otherwise: &'static str,
+}
+
+/// A value of a file as one of JSON.
+fn as_json<S: Serializer>(value: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    let parse = |text: &String| format!("value = {text}").parse::<toml::Table>();
+    let table = value.as_ref().map(parse).transpose().map_err(S::Error::custom)?;
+    table.and_then(|mut table| table.remove("value")).serialize(serializer)
 }
 
 /// Every value of a configuration, with its source.
@@ -170,16 +179,18 @@ impl Row {
         let from_file = sources.file().zip(sources.position(&path));
         let is_default = || value == self.value_by_default();
         let typed = || match flag {
+            // One option sets several keys, and names only some of them.
+            Some(_) if self.options == ["--export"] && !sources.is_overridden(&path) => None,
             Some(flag) => Some(flag).filter(|flag| sources.is_typed(flag)),
             None => self.options.iter().copied().find(|option| sources.is_typed(option)),
         };
         let origin = match from_file {
             Some((file, at)) => format!("{}:{at}", path_name(file)),
             None => match typed() {
-                Some(option) => option.to_owned(),
+                Some(option) => sources.shown(option).to_owned(),
                 // Without a file, the options are the only source.
                 None if sources.file().is_none() && !is_default() => {
-                    flag.or(self.options.first().copied()).unwrap_or_default().to_owned()
+                    sources.shown(flag.or(self.options.first().copied()).unwrap_or_default()).to_owned()
                 }
                 None => "default".to_owned(),
             },
@@ -324,13 +335,31 @@ mod tests {
     }
 
     #[test]
+    fn a_value_in_json_has_the_type_that_it_has_in_the_file() {
+        let text = "[limits]\ncores = 2\n[shares.a]\nram = \"1M\"\ndfs_links = { x = [\"//h/s\"] }\n";
+        let all = effective(&parse(Path::new("weft.toml"), text).unwrap());
+        let json = serde_json::to_value(&all).unwrap();
+        let value = |key: &str| {
+            let found = json.as_array().unwrap().iter().find(|one| one["key"] == key);
+            found.unwrap_or_else(|| panic!("{key}"))["value"].clone()
+        };
+        assert_eq!(value("limits.cores"), 2);
+        assert_eq!(value("limits.pin"), false);
+        assert_eq!(value("limits.buffers"), "1G");
+        assert_eq!(value("listeners.nfs_port"), serde_json::Value::Null);
+        assert_eq!(value("listeners.addresses"), serde_json::json!(["localhost"]));
+        assert_eq!(value("shares.a.dfs_links"), serde_json::json!({ "x": ["//h/s"] }));
+    }
+
+    #[test]
     fn every_value_is_shown_with_its_source() {
         let text = "[limits]\ncores = 2\npin = true\n[shares.a]\nram = \"1M\"\n\
                     [volumes]\nv = { read_only = true }\nw = {}\n";
         let mut config = parse(Path::new("weft.toml"), text).unwrap();
-        config.sources.overridden_key(&Key::of_volume_read_only("w"));
-        config.sources.overridden("--cores", ["limits.cores"]);
-        config.sources.overridden("--read-only a", ["shares.a.read_only"]);
+        let sources = config.sources_mut();
+        sources.overridden_key(&Key::of_volume_read_only("w"));
+        sources.overridden("--cores", ["limits.cores"]);
+        sources.overridden("--read-only a", ["shares.a.read_only"]);
         let all = effective(&config);
         let origin = |key: &str| all.iter().find(|one| one.key == key).map(|one| one.origin.as_str());
         assert_eq!(origin("limits.cores"), Some("--cores"));

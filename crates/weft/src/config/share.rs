@@ -4,11 +4,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use weft_smb::server::dfs::Link;
 use weft_store::rights::Rights;
 use weft_store::rules::{Export, Rules};
 
-use super::key::{self, Key};
+use super::key::{self, Key, Origin};
 use crate::out::{ShellCommand, path_name};
 
 /// The longest name of a share; Windows allows no longer one.
@@ -17,6 +18,8 @@ pub(super) const MAX_NAME_CHARS: usize = 80;
 /// One share with its rules. A rule without a protocol in its name applies to every protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShareConfig {
+    /// Where it was configured.
+    pub origin: Origin,
     /// Its name; clients ignore case.
     pub name: String,
     /// Where its files are.
@@ -56,9 +59,10 @@ pub(crate) enum ShareSource {
 }
 
 impl ShareConfig {
-    /// A share with default rules.
+    /// A share of the command line, with default rules.
     pub(crate) fn new(name: impl Into<String>, source: ShareSource) -> ShareConfig {
         ShareConfig {
+            origin: Origin::Flags,
             name: name.into(),
             source,
             read_only: false,
@@ -80,10 +84,15 @@ impl ShareConfig {
 
     /// Its key in the configuration.
     pub(crate) fn key(&self) -> Key {
-        match &self.source {
+        let key = match &self.source {
             ShareSource::Folder(path) => Key::of_folder(&self.name, path),
             ShareSource::Ram { .. } => Key::of_share(&self.name, key::RAM),
             ShareSource::Volumes => Key::of_shared_volumes(&self.name),
+        };
+        match self.origin {
+            Origin::File => key,
+            // The file may have a share of the same name.
+            Origin::Flags => Key::typed(key.at(Origin::Flags).into_owned()),
         }
     }
 
@@ -144,14 +153,17 @@ pub(crate) fn share_of_folder(path: &Path) -> Result<ShareConfig, FolderFault> {
     Ok(ShareConfig::new(name, ShareSource::Folder(path.to_owned())))
 }
 
-/// The folder that a path leads to, without links.
+/// The folder that a path leads to, without links. It can be listed and searched.
 pub(super) fn real_folder(path: &Path) -> Result<PathBuf, FolderFault> {
     let real = path.canonicalize().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => FolderFault::Missing,
         _ => FolderFault::Unreachable(e),
     })?;
-    match real.is_dir() {
-        true => Ok(real),
-        false => Err(FolderFault::NoFolder { above: real.parent().unwrap_or(Path::new("/")).to_owned() }),
+    if !real.is_dir() {
+        return Err(FolderFault::NoFolder { above: real.parent().unwrap_or(Path::new("/")).to_owned() });
+    }
+    match accessat(CWD, &real, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        Ok(()) => Ok(real),
+        Err(e) => Err(FolderFault::Unreachable(e.into())),
     }
 }

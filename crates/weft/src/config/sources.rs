@@ -52,6 +52,10 @@ pub(crate) struct Sources {
     positions: BTreeMap<String, Position>,
     /// The options that were typed in addition to the file, with and without the name of the share.
     typed: BTreeSet<String>,
+    /// The keys that an option has set in addition to the file.
+    overridden: BTreeSet<String>,
+    /// The options whose values are those of environment variables, with the variables.
+    variables: BTreeMap<&'static str, &'static str>,
 }
 
 impl Sources {
@@ -82,6 +86,7 @@ impl Sources {
         }
         self.typed.insert(option.to_owned());
         for path in paths {
+            self.overridden.insert(path.to_owned());
             let within = format!("{path}.");
             self.positions.retain(|known, _| known != path && !known.starts_with(&within));
         }
@@ -92,9 +97,24 @@ impl Sources {
         self.overridden(&key.at(Origin::Flags), [key.path()]);
     }
 
+    /// Records that an option has the value of an environment variable.
+    pub(crate) fn of_variable(&mut self, option: &'static str, variable: &'static str) {
+        self.variables.insert(option, variable);
+    }
+
+    /// An option, or the variable that gives it its value.
+    pub(super) fn shown<'a>(&self, option: &'a str) -> &'a str {
+        self.variables.get(option).copied().unwrap_or(option)
+    }
+
     /// Whether this option was typed.
     pub(super) fn is_typed(&self, option: &str) -> bool {
         self.typed.contains(option)
+    }
+
+    /// Whether an option has set this key in addition to the file.
+    pub(super) fn is_overridden(&self, path: &str) -> bool {
+        self.overridden.contains(path)
     }
 
     /// Where the user has written this key, or would write it.
@@ -111,7 +131,16 @@ impl Sources {
 
     /// The name of this key as the user has written it, or would write it.
     pub(crate) fn named(&self, key: &Key) -> String {
-        key.at(self.origin_of(key)).into_owned()
+        self.shown(&key.at(self.origin_of(key))).to_owned()
+    }
+
+    /// The name of this key, with its line if the file contains it.
+    pub(super) fn placed(&self, key: &Key) -> String {
+        let name = self.named(key);
+        match self.position_of(key) {
+            Some((_, Some(at))) => format!("{name} (line {})", at.line),
+            _ => name,
+        }
     }
 
     /// The file and the position of a key in it, or of the table that lacks the key.

@@ -11,10 +11,10 @@ use super::key::{part, quoted};
 use super::mistake::{Fault, Unparsed};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress, OneOf, Optional,
-    Port, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
+    Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress, NonEmpty,
+    OneOf, Optional, Port, Refused, Size, Someone, Text, TomlValue, Type, UnixId, all,
 };
-use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, ServeConfig, VolumeConfig};
+use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
 
 /// A key.
@@ -127,7 +127,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "listeners.addresses",
-        List<ListenAddress>,
+        NonEmpty<ListenAddress>,
         ["--listen"],
         "[\"localhost\"]",
         "[\"0.0.0.0\"]",
@@ -154,7 +154,8 @@ pub(super) const ROWS: &[Row] = &[
         ["--nfs-port"],
         "not served",
         "2049",
-        "TCP port of NFS. NFS has no passwords: limit its clients with shares.NAME.nfs.net.",
+        "TCP port of NFS. It has no passwords: every host that reaches the port may use every share, except shares with encrypt, and those \
+         with read or write but no table nfs. Limit the hosts with shares.NAME.nfs.net.",
         |c| c.listeners.nfs_port
     ),
     field!(
@@ -361,7 +362,7 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         "rdma.providers",
-        List<OneOf<ProviderKind>>,
+        NonEmpty<OneOf<ProviderKind>>,
         ["--rdma"],
         "[\"iwarp\", \"shm\"]",
         "[\"iwarp\", \"shm\", \"rnic\"]",
@@ -387,7 +388,7 @@ pub(super) const ROWS: &[Row] = &[
         "\"/tmp/weft.pcapng\"",
         "File that RDMA traffic is captured in, for Wireshark. It contains payload. A capture slows the server down.",
         set | c,
-        file | capture(c).file = file.unwrap_or_default(),
+        file | capture(&mut c.rdma).file = file.unwrap_or_default(),
         get | c | c.rdma.capture.as_ref().map(|capture| capture.file.clone())
     ),
     converted!(
@@ -399,7 +400,7 @@ pub(super) const ROWS: &[Row] = &[
         "\"1G\"",
         "Size limit of the capture.",
         set | c,
-        bytes | capture(c).limit_bytes = bytes,
+        bytes | capture(&mut c.rdma).limit_bytes = bytes,
         get | c | c.rdma.capture.as_ref().map_or(CAPTURE_BYTES, |capture| capture.limit_bytes)
     ),
     converted!(
@@ -433,7 +434,8 @@ pub(super) const ROWS: &[Row] = &[
         ["--nfs-tls-clients"],
         "no client certificates",
         "\"/etc/weft/clients.pem\"",
-        "Authorities that sign certificates of NFS clients, in PEM.",
+        "Authorities that sign certificates of NFS clients, in PEM. Clients without a certificate are refused only by shares with \
+         nfs.xprtsec = \"mtls\".",
         set | c,
         file | certificate(&mut c.tls.nfs).clients = file,
         get | c | c.tls.nfs.as_ref().and_then(|files| files.clients.clone())
@@ -733,14 +735,14 @@ pub(crate) fn keys_of_option(option: &str) -> impl Iterator<Item = &'static str>
     ROWS.iter().filter(of_server).filter(sets).map(|row| row.path)
 }
 
-/// The capture; a file without `rdma.capture.file` is refused when the configuration is checked.
-fn capture(config: &mut ServeConfig) -> &mut CaptureConfig {
+/// The capture; one without a file is refused when the configuration is checked.
+pub(crate) fn capture(rdma: &mut RdmaConfig) -> &mut CaptureConfig {
     let unnamed = || CaptureConfig { file: PathBuf::new(), limit_bytes: CAPTURE_BYTES };
-    config.rdma.capture.get_or_insert_with(unnamed)
+    rdma.capture.get_or_insert_with(unnamed)
 }
 
 /// The certificate; one without its chain or key is refused when the configuration is checked.
-fn certificate(files: &mut Option<CertificateConfig>) -> &mut CertificateConfig {
+pub(crate) fn certificate(files: &mut Option<CertificateConfig>) -> &mut CertificateConfig {
     let unnamed = || CertificateConfig { certificate: PathBuf::new(), key: PathBuf::new(), clients: None };
     files.get_or_insert_with(unnamed)
 }
@@ -780,12 +782,12 @@ fn get_volumes(share: &ShareConfig) -> Option<String> {
 }
 
 fn set_links(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
-    for entry in given.entries(DfsLinks::name)? {
+    let link = |entry: &Entry| {
         let targets = List::<Text>::read(&entry.value)?;
         let link = Link::new(&share.name, entry.key, targets.iter().map(String::as_str));
-        let link = link.map_err(|e| entry.value.unparsed(entry.key, Unparsed::Link(e)))?;
-        share.dfs_links.push(link);
-    }
+        link.map_err(|e| entry.value.unparsed(entry.key, Unparsed::Link(e)))
+    };
+    share.dfs_links = all(given.entries(DfsLinks::name)?.iter().map(link))?;
     Ok(())
 }
 

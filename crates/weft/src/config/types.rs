@@ -11,6 +11,7 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::rights::Principal;
 use weft_store::rules::{Flavor, Network, Protection, Squash};
 
+use super::MAX_CORES;
 use super::key::quoted;
 use super::mistake::{Fault, Unparsed};
 use crate::addresses::{Addresses, LOCALHOST};
@@ -24,9 +25,13 @@ pub(super) struct TomlValue<'a> {
     pub folder: &'a Path,
 }
 
-/// A value that a key does not accept.
+/// What a key does not accept: the value, or some elements of it.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct Refused(pub Vec<RefusedPart>);
+
+/// A value that is not accepted.
+#[derive(Debug)]
+pub(super) struct RefusedPart {
     /// Its byte range in the file.
     pub span: Range<usize>,
     /// Why.
@@ -36,7 +41,7 @@ pub(super) struct Refused {
 impl<'a> TomlValue<'a> {
     /// Refuses the value.
     pub(super) fn refuse(&self, fault: Fault) -> Refused {
-        Refused { span: self.value.span(), fault }
+        Refused(vec![RefusedPart { span: self.value.span(), fault }])
     }
 
     /// A value within this one.
@@ -150,7 +155,7 @@ impl Type for Port {
     }
 }
 
-/// A count.
+/// A number of serving threads. The range is a rule of the configuration, so that options have it too.
 pub(super) struct Count;
 
 impl Type for Count {
@@ -161,8 +166,13 @@ impl Type for Count {
     }
 
     fn read(given: &TomlValue) -> Result<usize, Refused> {
-        let number = given.number(0..1 << 32, Count::name)?;
-        Ok(usize::try_from(number).unwrap_or(usize::MAX))
+        let value = given.value.get_ref();
+        let Some(integer) = value.as_integer() else { return Err(given.of_another_type(Count::name())) };
+        let number = usize::from_str_radix(integer.as_str(), integer.radix());
+        number.map_err(|_| {
+            let (least, most) = (1, MAX_CORES as u64);
+            given.refuse(Fault::Range { least, most, found: integer.to_string() })
+        })
     }
 
     fn show(value: &usize) -> Option<String> {
@@ -301,7 +311,15 @@ impl Type for FilePath {
     }
 
     fn read(given: &TomlValue) -> Result<PathBuf, Refused> {
-        Ok(given.folder.join(given.text(FilePath::name)?))
+        let text = given.text(FilePath::name)?;
+        // Somebody may have pasted the content, perhaps a private key: it is not shown.
+        if text.starts_with("-----BEGIN") || text.contains(|c: char| c.is_control()) {
+            return Err(given.refuse(Fault::Content));
+        }
+        if text == "~" || text.starts_with("~/") {
+            return Err(given.refuse(Fault::Tilde));
+        }
+        Ok(given.folder.join(text))
     }
 
     fn show(value: &PathBuf) -> Option<String> {
@@ -385,12 +403,44 @@ impl<T: Type> Type for List<T> {
     fn read(given: &TomlValue) -> Result<Vec<T::Value>, Refused> {
         let list = given.value.get_ref().as_array();
         let list = list.ok_or_else(|| given.of_another_type(List::<T>::name()))?;
-        list.iter().map(|value| T::read(&given.part(value))).collect()
+        all(list.iter().map(|value| T::read(&given.part(value))))
     }
 
     fn show(value: &Vec<T::Value>) -> Option<String> {
         let each: Vec<String> = value.iter().filter_map(T::show).collect();
         Some(format!("[{}]", each.join(", ")))
+    }
+}
+
+/// All values, or everything that is refused in them.
+pub(super) fn all<T>(results: impl Iterator<Item = Result<T, Refused>>) -> Result<Vec<T>, Refused> {
+    let (mut values, mut refused) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            Err(Refused(parts)) => refused.extend(parts),
+        }
+    }
+    if refused.is_empty() { Ok(values) } else { Err(Refused(refused)) }
+}
+
+/// An array with at least one element.
+pub(super) struct NonEmpty<T>(PhantomData<T>);
+
+impl<T: Type> Type for NonEmpty<T> {
+    type Value = Vec<T::Value>;
+
+    fn name() -> String {
+        List::<T>::name()
+    }
+
+    fn read(given: &TomlValue) -> Result<Vec<T::Value>, Refused> {
+        let values = List::<T>::read(given)?;
+        if values.is_empty() { Err(given.refuse(Fault::NoElement)) } else { Ok(values) }
+    }
+
+    fn show(values: &Vec<T::Value>) -> Option<String> {
+        List::<T>::show(values)
     }
 }
 

@@ -1,16 +1,20 @@
 //! Turns the options of `weft serve` into a configuration. `crate::config` checks whether it can be served.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Serve, SmbSigning};
 use crate::config::{
-    CAPTURE_BYTES, CaptureConfig, CertificateConfig, ConfigError, Key, Limits, Listeners, Origin, Problem,
-    RdmaConfig, ReplicationConfig, ServeConfig, ShareConfig, ShareSource, SmbConfig, TlsConfig, VolumeConfig,
-    key, keys_of_option, share_of_folder,
+    ConfigError, Key, Limits, Listeners, Origin, Problem, RdmaConfig, ReplicationConfig, ServeConfig,
+    ShareConfig, ShareSource, SmbConfig, TlsConfig, VolumeConfig, capture, certificate, key, keys_of_option,
+    share_of_folder,
 };
 use crate::default_port;
 use crate::out::path_name;
+
+/// The variable that sets `--state-dir`.
+const STATE_DIR_VARIABLE: &str = "WEFT_STATE_DIR";
 
 impl Serve {
     /// Whether the options name something to serve.
@@ -29,10 +33,14 @@ impl Serve {
         let mut config = file.unwrap_or_default();
         for option in typed.iter().flatten() {
             let option = format!("--{}", option.replace('_', "-"));
-            config.sources.overridden(&option, keys_of_option(&option));
+            config.sources_mut().overridden(&option, keys_of_option(&option));
         }
         if given("state_dir") {
             config.state_dir = self.state_dir.take();
+            let variable = std::env::var_os(STATE_DIR_VARIABLE).map(PathBuf::from);
+            if variable.is_some() && variable == config.state_dir {
+                config.sources_mut().of_variable("--state-dir", STATE_DIR_VARIABLE);
+            }
         }
         if given("user") {
             config.user = self.user.take();
@@ -47,7 +55,7 @@ impl Serve {
         if given("rpcbind") {
             config.nfs.register = self.rpcbind;
         }
-        self.certificates(&mut config.tls, &given);
+        self.certificates(&mut config.tls);
         if given("replica") {
             config.replication = ReplicationConfig { enabled: self.replica };
         }
@@ -55,7 +63,7 @@ impl Serve {
         config.volumes.extend(volumes.map(|name| VolumeConfig { name, read_only: false }));
         for volume in config.volumes.iter_mut().filter(|_| self.nbd_read_only) {
             volume.read_only = true;
-            config.sources.overridden_key(&Key::of_volume_read_only(&volume.name));
+            Arc::make_mut(&mut config.sources).overridden_key(&Key::of_volume_read_only(&volume.name));
         }
         self.shares(&mut config)?;
         self.rules(&mut config)?;
@@ -144,21 +152,30 @@ impl Serve {
         if given("crc") {
             rdma.crc = self.crc;
         }
-        if given("pcap") {
-            let of_file = rdma.capture.as_ref().map(|capture| capture.limit_bytes);
-            let limit_bytes = self.pcap_limit.or(of_file).unwrap_or(CAPTURE_BYTES);
-            rdma.capture = self.pcap.take().map(|file| CaptureConfig { file, limit_bytes });
+        // Each of the two may be given beside the other in a file.
+        if let Some(file) = self.pcap.take() {
+            capture(rdma).file = file;
+        }
+        if let Some(limit_bytes) = self.pcap_limit {
+            capture(rdma).limit_bytes = limit_bytes;
         }
     }
 
-    fn certificates(&mut self, tls: &mut TlsConfig, given: &impl Fn(&str) -> bool) {
-        if given("nfs_tls_cert") {
-            let files = (self.nfs_tls_cert.take(), self.nfs_tls_key.take(), self.nfs_tls_clients.take());
-            tls.nfs = certificate(files, tls.nfs.take());
-        }
-        if given("nbd_tls_cert") {
-            let files = (self.nbd_tls_cert.take(), self.nbd_tls_key.take(), self.nbd_tls_clients.take());
-            tls.nbd = certificate(files, tls.nbd.take());
+    /// Each option replaces one path of the file. The authorities of the file stay unless an option names others:
+    /// otherwise a new certificate would admit clients that the file refuses.
+    fn certificates(&mut self, tls: &mut TlsConfig) {
+        let nfs = (self.nfs_tls_cert.take(), self.nfs_tls_key.take(), self.nfs_tls_clients.take());
+        let nbd = (self.nbd_tls_cert.take(), self.nbd_tls_key.take(), self.nbd_tls_clients.take());
+        for (files, (chain, key, clients)) in [(&mut tls.nfs, nfs), (&mut tls.nbd, nbd)] {
+            if let Some(path) = chain {
+                certificate(files).certificate = path;
+            }
+            if let Some(path) = key {
+                certificate(files).key = path;
+            }
+            if clients.is_some() {
+                certificate(files).clients = clients;
+            }
         }
     }
 
@@ -166,15 +183,16 @@ impl Serve {
     fn shares(&mut self, config: &mut ServeConfig) -> Result<(), ConfigError> {
         let mut shares = Vec::new();
         for path in std::mem::take(&mut self.dirs) {
-            config.sources.overridden(&path_name(&path), []);
+            let key = Key::typed(path_name(&path));
+            config.sources_mut().overridden(&key.at(Origin::Flags), []);
             let share = share_of_folder(&path);
-            shares.push(share.map_err(|fault| config.wrong(key::SHARES, Problem::Folder { path, fault }))?);
+            shares.push(share.map_err(|fault| config.wrong(key, Problem::Folder { path, fault }))?);
         }
         let ram = |(name, size_bytes)| ShareConfig::new(name, ShareSource::Ram { size_bytes });
         shares.extend(std::mem::take(&mut self.ram).into_iter().map(ram));
         shares.extend(self.share_volumes.take().map(|name| ShareConfig::new(name, ShareSource::Volumes)));
         for share in shares {
-            config.sources.overridden(&share.key().at(Origin::Flags), []);
+            config.sources_mut().overridden(&share.key().at(Origin::Flags), []);
             config.shares.push(share);
         }
         Ok(())
@@ -184,7 +202,10 @@ impl Serve {
     fn rules(self, config: &mut ServeConfig) -> Result<(), ConfigError> {
         let mut exported: Vec<String> = Vec::new();
         for export in self.export {
-            share_of(config, key::EXPORT, &export.name)?.nfs = Some(export.export);
+            let share = find_share(config, key::EXPORT, &export.name)?;
+            export.apply(share.nfs.get_or_insert_default());
+            let keys: Vec<Key> = export.keys().map(|rule| Key::of_export(&share.name, rule)).collect();
+            keys.iter().for_each(|key| config.sources_mut().overridden_key(key));
             if exported.iter().any(|name| name.eq_ignore_ascii_case(&export.name)) {
                 let key = Key::of_share(&export.name, key::EXPORT);
                 return Err(config.wrong(key, Problem::ExportTwice { name: export.name }));
@@ -228,28 +249,25 @@ impl Serve {
     }
 }
 
-/// A certificate with its key; clap requires both. The authorities are those of the file unless an option names others:
-/// otherwise a new certificate would admit clients that the file refuses.
-fn certificate(
-    (certificate, key, clients): (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>),
-    of_file: Option<CertificateConfig>,
-) -> Option<CertificateConfig> {
-    let clients = clients.or(of_file.and_then(|files| files.clients));
-    Some(CertificateConfig { certificate: certificate?, key: key?, clients })
-}
-
-/// The share that an option names.
+/// The share that an option names, whose key the option overrides.
 fn share_of<'a>(
     config: &'a mut ServeConfig,
     option: key::OfShare,
     name: &str,
 ) -> Result<&'a mut ShareConfig, ConfigError> {
+    let key = Key::of_share(&find_share(config, option, name)?.name, option);
+    config.sources_mut().overridden_key(&key);
+    find_share(config, option, name)
+}
+
+/// The share that an option names.
+fn find_share<'a>(
+    config: &'a mut ServeConfig,
+    option: key::OfShare,
+    name: &str,
+) -> Result<&'a mut ShareConfig, ConfigError> {
     match config.shares.iter().position(|share| share.is_named(name)) {
-        Some(at) => {
-            let share = &mut config.shares[at];
-            config.sources.overridden_key(&Key::of_share(&share.name, option));
-            Ok(share)
-        }
+        Some(at) => Ok(&mut config.shares[at]),
         None => {
             let there = config.shares.iter().map(|share| share.name.clone()).collect();
             Err(config.wrong(Key::of_share(name, option), Problem::NoShare { there }))
@@ -293,8 +311,8 @@ mod tests {
         let shares = vec![ShareConfig::new("data", ShareSource::Folder(folder.path().join("data")))];
         let user = Some("alice".to_owned());
         // The environment may name a state directory.
-        let state_dir = asked.state_dir.clone();
-        assert_eq!(asked, ServeConfig { shares, user, state_dir, ..ServeConfig::default() });
+        let (state_dir, sources) = (asked.state_dir.clone(), asked.sources.clone());
+        assert_eq!(asked, ServeConfig { shares, user, state_dir, sources, ..ServeConfig::default() });
         let nbd = config(folder.path(), "--volume v --nbd").unwrap();
         assert_eq!(nbd.listeners.nbd_port, Some(default_port::NBD));
     }
@@ -406,8 +424,8 @@ mod tests {
         assert_eq!(typed.listeners.nbd_port, Some(default_port::NBD));
         let [a, b] = &typed.shares[..] else { panic!("two shares") };
         assert!(a.read_only && !b.read_only && b.source == ShareSource::Ram { size_bytes: 2 << 20 });
-        // The export is that of the command line alone.
-        assert!(a.nfs.as_ref().is_some_and(|export| export.read_only && !export.asynchronous));
+        // The words of the option are added to those of the file.
+        assert!(a.nfs.as_ref().is_some_and(|export| export.read_only && export.asynchronous));
         assert_eq!(typed.volumes.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["v", "w"]);
     }
 
@@ -421,11 +439,49 @@ mod tests {
         assert_eq!((tls.certificate, tls.key), ("/d".into(), "/e".into()));
         assert_eq!(tls.clients, Some("/c".into()));
         assert!(kept.volumes.iter().all(|volume| volume.read_only));
+        let alone = over(file, "--pcap-limit 3M --nbd-tls-key /e").unwrap();
+        let capture = alone.rdma.capture.unwrap();
+        assert_eq!((capture.limit_bytes, capture.file.as_os_str().is_empty()), (3 << 20, true));
+        // Relative paths are those of the file's folder.
+        let tls = alone.tls.nbd.unwrap();
+        assert!(
+            tls.certificate.ends_with("a") && tls.key == Path::new("/e") && tls.clients == Some("/c".into())
+        );
+        let tls = over(file, "--nbd-tls-clients /f").unwrap().tls.nbd.unwrap();
+        assert!(tls.certificate.ends_with("a") && tls.key.ends_with("b") && tls.clients == Some("/f".into()));
         let both =
             over(file, "--pcap /x --pcap-limit 3M --nbd-tls-cert /d --nbd-tls-key /e --nbd-tls-clients /f");
         let both = both.unwrap();
         assert_eq!(both.rdma.capture.unwrap().limit_bytes, 3 << 20);
         assert_eq!(both.tls.nbd.unwrap().clients, Some("/f".into()));
+    }
+
+    /// `--export a:async` dropped the networks, the certificates and the read-only rule of the file.
+    #[test]
+    fn an_option_about_one_rule_of_an_export_weakens_no_other() {
+        let file = "[listeners]\nnfs_port = 0\n[shares.a]\nram = \"1M\"\n[shares.a.nfs]\nread_only = true\n\
+                    squash = \"all_squash\"\nnet = [\"192.0.2.0/24\"]\nxprtsec = \"mtls\"\n";
+        let before = over(file, "").unwrap().shares[0].nfs.clone().unwrap();
+        let typed = over(file, "--export A:async,insecure").unwrap();
+        let export = typed.shares[0].nfs.clone().unwrap();
+        assert!(export.asynchronous && export.ports == Some(weft_store::rules::Ports::Any));
+        let ports = before.ports;
+        assert_eq!(weft_store::rules::Export { asynchronous: false, ports, ..export }, before);
+        let shown = crate::config::reference::effective(&typed);
+        for (rule, origin) in [
+            ("async", "--export a"),
+            ("secure", "--export a"),
+            ("anonuid", "default"),
+            ("net", "weft.toml:8:1"),
+        ] {
+            let found = shown.iter().find(|one| one.key == format!("shares.a.nfs.{rule}")).unwrap();
+            assert!(found.origin.ends_with(origin), "{rule}: {}", found.origin);
+        }
+        // A rule that stays is still one of the file.
+        let said = typed.check().err().unwrap().to_string();
+        assert!(said.contains("weft.toml:9:1: shares.a.nfs.xprtsec needs a certificate"), "{said}");
+        let typed = over(file, "--export a:xprtsec=tls").unwrap().check().err().unwrap().to_string();
+        assert!(typed.starts_with("--export a:xprtsec=... needs a certificate"), "{typed}");
     }
 
     #[test]
@@ -448,7 +504,11 @@ mod tests {
                 "--continuous-availability a: a ramdisk does not survive",
             ),
             ("--cores 2 --read-only b", "--read-only b: there is no share of that name; the shares are a"),
-            ("--cores 2 --ram A=1M", "two shares are named \"A\""),
+            (
+                "--cores 2 --ram A=1M",
+                "two shares are named \"A\", shares.a.ram (line 4) and --ram A, which clients cannot distinguish",
+            ),
+            ("--cores 2 /none/x", "cannot serve /none/x: no such folder"),
             ("--cores 2 --volume v --nbd --volume v", "--volume v is given twice"),
         ] {
             let said = said(line);
@@ -461,7 +521,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let asked = |line: &str, change: fn(&mut ServeConfig)| {
             let mut asked = config(folder.path(), line).unwrap();
-            asked.sources = Sources::of_file(Path::new("weft.toml"));
+            asked.sources = Arc::new(Sources::of_file(Path::new("weft.toml")));
+            asked.shares.iter_mut().for_each(|share| share.origin = Origin::File);
             change(&mut asked);
             asked.check().err().unwrap_or_else(|| panic!("{line} is not refused")).to_string()
         };

@@ -123,6 +123,20 @@ fn an_unknown_key_is_named_with_the_nearest_one() {
             "weft.toml:2:1: limits.zzzz: unknown key; the keys of this table are buffers, cores, pin, spin, congestion",
         ),
         ("[limits]\n\"\\u001b[31m\" = 1\n", "weft.toml:2:1: limits.\"\\u001B[31m\": unknown key"),
+        // The opposite of a key.
+        (
+            "[nfs]\nno_root_squash = true\n",
+            "nfs.no_root_squash: unknown key; did you mean nfs.root_squash, whose sense is reversed? Write nfs.root_squash = false",
+        ),
+        (
+            "[shares.a]\nram = \"1M\"\nnfs = { no_root_squash = true }\n",
+            "did you mean shares.a.nfs.squash = \"no_root_squash\"?",
+        ),
+        ("[shares.a]\nram = \"1M\"\nnfs.insecure = true\n", "Write shares.a.nfs.secure = false"),
+        (
+            "password = \"secret\"\n",
+            "password: passwords are not part of the configuration: set WEFT_PASSWORD",
+        ),
     ] {
         let refused = refused(text);
         assert!(refused.contains(says), "{says}: {refused}");
@@ -147,6 +161,19 @@ fn a_value_that_a_key_does_not_take_is_refused_with_what_to_write() {
             "weft.toml:2:12: listeners.smb_port: write a number from 0 to 65535, not 65536",
         ),
         ("[listeners]\nsmb_port = -1\n", "write a number from 0 to 65535, not -1"),
+        ("[limits]\ncores = -1\n", "limits.cores: write a number from 1 to 1024, not -1"),
+        ("[listeners]\naddresses = []\n", "listeners.addresses: the array is empty"),
+        ("[rdma]\nproviders = []\n", "weft.toml:2:13: rdma.providers: the array is empty"),
+        (
+            "[tls.nbd]\n",
+            "weft.toml:1:6: tls.nbd: the table is empty: add certificate and key, or remove the table",
+        ),
+        ("tls.nfs = {}\n", "tls.nfs: the table is empty: add certificate and key, or remove the table"),
+        (
+            "[shares.a]\npath = \"~/data\"\n",
+            "weft.toml:2:8: shares.a.path: write the whole path; ~ is not expanded",
+        ),
+        ("state_dir = \"~\"\n", "state_dir: write the whole path; ~ is not expanded"),
         ("[listeners]\nsmb_port = \"445\"\n", "listeners.smb_port: write a port from 0 to 65535"),
         (
             "[listeners]\naddresses = [\"192.0.2.1:445\"]\n",
@@ -214,6 +241,15 @@ fn every_mistake_is_reported_in_the_order_of_the_file() {
     let refused = refused(text);
     let lines: Vec<&str> = refused.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(lines, ["weft.toml:1:2:", "weft.toml:3:7:", "weft.toml:4:9:", "weft.toml:5:9:"], "{refused}");
+    // In one array, too.
+    let text = "[listeners]\naddresses = [\"a b\", \"::1\",\n \"c d\"]\n\
+                [shares.a]\nram = \"1M\"\ndfs_links = { x = [\"nas\"], y = [] }\n";
+    let found = self::refused(text);
+    let lines: Vec<&str> = found.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(lines, ["weft.toml:2:14:", "weft.toml:3:2:", "weft.toml:6:19:", "weft.toml:6:32:"], "{found}");
+    let many: String = (0..30).map(|n| format!("zzzz{n} = 1\n")).collect();
+    let found = self::refused(&many);
+    assert_eq!((found.lines().count(), found.lines().last()), (21, Some("and 10 more")), "{found}");
     let two = "a = \n[limits\npin = true\n";
     let refused = super::parse(Path::new("weft.toml"), two).unwrap_err();
     assert!(
@@ -316,6 +352,30 @@ fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
             "weft.toml: nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])",
         ),
         (
+            format!("[listeners]\naddresses = [\"127.0.0.1\", \"192.0.2.1\"]\n{ram}"),
+            "weft.toml:2:1: listeners.addresses: cannot listen on 192.0.2.1: this host does not have that address",
+        ),
+        (
+            format!("state_dir = \"/dev/null\"\n{ram}"),
+            "weft.toml:1:1: state_dir: /dev/null is a file: give a folder",
+        ),
+        (
+            "state_dir = \"/none\"\n[listeners]\nnbd_port = 0\n[volumes]\nv = {}\n".into(),
+            "weft.toml:5:1: volumes.v: ",
+        ),
+        (
+            format!("{ram}dfs_links = {{ x = [\"//h/s\"], \"x/y\" = [\"//h/s\"] }}\n"),
+            "weft.toml:3:1: shares.a.dfs_links: the DFS links a/x and a/x/y conflict",
+        ),
+        (
+            "[shares.\"..\"]\nram = \"1M\"\n".into(),
+            "weft.toml:2:1: shares.\"..\".ram: \"..\" cannot name a share",
+        ),
+        (
+            "[shares.data]\npath = \"/\"\nsnapshots = \"daily\"\n".into(),
+            "weft.toml:3:1: shares.data.snapshots: exactly one component",
+        ),
+        (
             format!("[listeners]\nsmb_port = 5445\n{ram}"),
             "listeners.smb_port and listeners.smb_direct_port are both 5445",
         ),
@@ -326,7 +386,146 @@ fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
     }
     let all =
         parsed(&format!("[limits]\ncores = 0\nspin = \"2s\"\n{ram}encrypt = true\nsnapshots = \"%F\"\n"));
-    let lines: Vec<String> = all.errors().iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = all.errors().map(|error| error.to_string()).collect();
     let [cores, spin, snapshots] = &lines[..] else { panic!("{lines:?}") };
     assert!(cores.contains(":2:1:") && spin.contains(":3:1:") && snapshots.contains(":7:1:"), "{lines:?}");
+}
+
+/// A private key may stand where its path belongs.
+#[test]
+fn a_text_that_is_no_path_is_not_shown() {
+    let pem = "-----BEGIN PRIVATE KEY-----\\nMC4CAQAw\\n-----END PRIVATE KEY-----\\n";
+    for value in [pem, "-----BEGIN MC4CAQAw", "a\\u0000MC4CAQAw", "MC4CAQAw\\n"] {
+        let found = refused(&format!("[tls.nbd]\ncertificate = \"/c\"\nkey = \"{value}\"\n"));
+        assert_eq!(found, "weft.toml:3:7: tls.nbd.key: write the path of a file, not its content");
+    }
+}
+
+/// Each error had a copy of all positions: 4000 missing folders took gigabytes.
+#[test]
+fn many_errors_share_the_positions_of_the_file() {
+    let shares = (0..500).map(|n| format!("[shares.s{n}]\npath = \"/none/{n}\"\n"));
+    let config = parsed(&shares.collect::<String>());
+    let errors: Vec<_> = config.errors().collect();
+    assert_eq!((errors.len(), Arc::strong_count(&config.sources)), (500, 501));
+    assert!(errors[499].to_string().contains("weft.toml:1000:1: shares.s499.path: "), "{}", errors[499]);
+}
+
+#[test]
+fn a_file_that_others_can_change_is_found() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weft.toml");
+    std::fs::write(&path, "").unwrap();
+    let judged = |mode: u32, user: Uid| {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        guarded(&path, &path.metadata().unwrap(), user).map_err(|unguarded| unguarded.to_string())
+    };
+    let own = geteuid();
+    let chmod = format!("it can be written by other users: chmod go-w {}", path.display());
+    for (mode, is_guarded) in [(0o644, true), (0o755, true), (0o600, true), (0o664, false), (0o646, false)] {
+        assert_eq!(judged(mode, own), if is_guarded { Ok(()) } else { Err(chmod.clone()) }, "{mode:o}");
+    }
+    // A file of root is root's alone, whoever reads it; that of a third user is not.
+    let other = Uid::from_raw(own.as_raw() + 1);
+    match own.is_root() {
+        true => assert_eq!(judged(0o644, other), Ok(())),
+        false => assert!(judged(0o644, other).unwrap_err().contains(": chown ")),
+    }
+    assert!(guarded(Path::new("/dev/null"), &Path::new("/dev/null").metadata().unwrap(), own).is_ok());
+}
+
+/// A folder with `state`, `open` and `open/secret`.
+fn folders() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["state", "open/secret"] {
+        std::fs::create_dir_all(folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn what_clients_must_not_reach_is_in_no_share() {
+    let folder = folders();
+    let path = folder.path().join("weft.toml");
+    for file in ["open/key", "open/secret/keytab", "clients"] {
+        std::fs::write(folder.path().join(file), "").unwrap();
+    }
+    std::os::unix::fs::symlink(folder.path().join("clients"), folder.path().join("open/clients")).unwrap();
+    let check = |text: &str| super::parse(&path, text).unwrap_or_else(|e| panic!("{e}")).check();
+    let open = "[shares.open]\npath = \"open\"\n";
+    let tls = |key: &str, clients: &str| {
+        format!(
+            "[listeners]\nnfs_port = 0\n[tls.nfs]\ncertificate = \"c\"\nkey = \"{key}\"\nclients = \"{clients}\"\n"
+        )
+    };
+    for (text, says) in [
+        (format!("state_dir = \"open\"\n{open}"), "weft.toml:1:1: state_dir: "),
+        // It does not exist yet.
+        (format!("state_dir = \"open/new/state\"\n{open}"), "password hashes in it: choose another folder"),
+        (format!("smb.keytab = \"open/secret/keytab\"\n{open}"), ":1:5: smb.keytab: "),
+        (format!("{}{open}", tls("open/key", "clients")), ":5:1: tls.nfs.key: "),
+        // The link could be replaced.
+        (format!("{}{open}", tls("state/key", "open/clients")), "add an authority of their own"),
+        (format!("rdma.capture.file = \"open/x.pcap\"\n{open}"), "rdma.capture.file: "),
+        ("state_dir = \"state\"\n[shares.all]\npath = \".\"\nread_only = true\n".into(), ":1:1: state_dir: "),
+        ("state_dir = \"/none\"\n[shares.all]\npath = \".\"\n".into(), ":3:1: shares.all.path: "),
+    ] {
+        let said = check(&text).err().unwrap_or_else(|| panic!("{text}")).to_string();
+        assert!(said.contains(says) && said.contains("whose clients can reach it"), "{says}: {said}");
+    }
+    let read_only = "state_dir = \"/none\"\n[shares.all]\npath = \".\"\nread_only = true\n";
+    for text in [read_only.to_owned(), format!("state_dir = \"state\"\n{open}")] {
+        assert!(check(&text).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn a_share_that_bypasses_the_rules_of_another_is_named() {
+    let folder = folders();
+    let path = folder.path().join("weft.toml");
+    let warnings = |text: &str| -> Vec<String> {
+        let config = super::parse(&path, text).unwrap_or_else(|e| panic!("{e}"));
+        config.warnings().iter().map(ToString::to_string).collect()
+    };
+    let shares = |open: &str, secret: &str| {
+        format!("[shares.open]\npath = \"open\"\n{open}\n[shares.secret]\npath = \"open/secret\"\n{secret}\n")
+    };
+    for (open, secret, rules) in [
+        ("", "encrypt = true", "encrypt"),
+        ("", "read_only = true", "read_only"),
+        ("", "read = [\"a\"]\nwrite = [\"b\"]", "read, write"),
+        ("read = [\"c\"]", "read = [\"a\"]\nencrypt = true", "encrypt, read"),
+    ] {
+        let found = warnings(&shares(open, secret));
+        let line = if open.is_empty() { 5 } else { 5 + open.lines().count() - 1 };
+        let says = format!(
+            "contains the folder of shares.secret.path (line {line}), whose {rules} share open does not have"
+        );
+        assert!(
+            found[0].contains(&says) && found[0].contains("weft.toml:2:1: shares.open.path: "),
+            "{says}: {found:?}"
+        );
+    }
+    // The weaker share may be the inner one, or have the same folder.
+    let found = warnings(&shares("encrypt = true", ""));
+    assert!(found.len() == 1 && found[0].contains("is inside the folder of shares.open.path"), "{found:?}");
+    let same = "[shares.a]\npath = \"open\"\nread_only = true\n[shares.b]\npath = \"open/../open\"\n";
+    let found = warnings(same);
+    assert!(
+        found.len() == 1 && found[0].contains("is also the folder of shares.a.path (line 2)"),
+        "{found:?}"
+    );
+    let nfs = "[listeners]\nnfs_port = 0\n";
+    let found = warnings(&format!("{nfs}{}", shares("", "nfs.net = [\"192.0.2.0/24\"]")));
+    assert!(found.len() == 1 && found[0].contains("whose nfs share open"), "{found:?}");
+    // Equal rules, and those that no client can bypass.
+    for text in [
+        shares("encrypt = true", "encrypt = true"),
+        shares("read_only = true", "read_only = true"),
+        format!("smb.require_encryption = true\n{}", shares("", "encrypt = true")),
+        "[shares.a]\npath = \"state\"\n[shares.b]\npath = \"open\"\nencrypt = true\n".into(),
+    ] {
+        assert_eq!(warnings(&text), Vec::<String>::new(), "{text}");
+    }
 }
