@@ -26,7 +26,7 @@ mod tests {
     const GUIDE: &str = include_str!("../../../docs/guide.md");
 
     /// Options of other programs that the guide shows.
-    const FOREIGN: [&str; 3] = ["map", "use-kerberos", "xattrs"];
+    const FOREIGN: [&str; 7] = ["home-dir", "map", "now", "shell", "system", "use-kerberos", "xattrs"];
 
     fn options(command: &clap::Command) -> BTreeSet<String> {
         command
