@@ -6,6 +6,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -122,8 +123,10 @@ class Weft(Server):
         self.name, self.binary = prefix + name, binary
         # What is compared is said, whatever the defaults are.
         signing = [] if "--signing" in options or "--require-encryption" in options else ["--signing", "enabled"]
+        # Each has its own, whatever this user's is.
+        self.state = tempfile.TemporaryDirectory(prefix="weft-state-")
         self.process = subprocess.Popen(
-            [self.binary, "serve", data, "--ram", "ram=2G", "--user", USER, "--smb-port", "0", "--smbd-port", "0",
+            [self.binary, "serve", data, "--state-dir", self.state.name, "--ram", "ram=2G", "--user", USER, "--smb-port", "0", "--smbd-port", "0",
              "--cores", "1", "--pin", "--congestion", "reno", "--json", *signing, *options],
             stdout=subprocess.PIPE, text=True, env=dict(os.environ, WEFT_PASSWORD=PASSWORD),
         )
@@ -144,6 +147,7 @@ class Weft(Server):
 
     def stop(self):
         super().stop()
+        self.state.cleanup()
         if self.process.returncode != 0:
             raise SystemExit(f"{self.name} did not end well")
 
