@@ -3,17 +3,17 @@
 //! Otherwise a task with little to do waits for the turns of all that have much: beside 70 connections that list long
 //! folders, each round trip of a client that logs on would take 140 ms. Whether a task belongs here shows in an account
 //! of its time: each poll that takes [`LONG_TICKS`] or more adds its duration, whether the task was told that its turn
-//! is over or not; each shorter poll subtracts its own, and time that passes subtracts a little. A task above
+//! is over or not; each shorter poll subtracts its own, and time that passes subtracts a little. A task at
 //! [`MOST_TICKS`] waits here when it is woken. So it is the length of the polls that counts, not the number of
-//! them: a client that keeps a core busy by requests of a few microseconds delays nobody for long. (A single long poll
-//! may only show that the host took the processor away.)
+//! them: a client that keeps a core busy by requests of a few microseconds delays nobody for long. A few long polls may
+//! only show that the host took the processor away, so each adds at most [`CHARGED_TICKS`].
 //!
 //! Tasks that wait here run in the order of their arrival, each
 //!
-//! - for a whole turn, if no other task has had something to do for a while;
-//! - for a part of a turn, if no other task has something to do at the moment;
-//! - for such a part while other tasks are busy without a pause, as long as the background has used less than one part
-//!   in [`SHARE`] plus one of the core's time.
+//! - for a whole turn, or a quarter if several wait, when no other task has had something to do for a while;
+//! - for a smaller part of a turn, if no other task has something to do at the moment;
+//! - for such a part while other tasks are busy without a pause, if they have had [`SHARE`] times as long as the
+//!   background.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -26,13 +26,15 @@ use super::turn::{self, TURN_TICKS};
 /// Polls of this length delay others: 100 tasks with shorter ones, all woken at once, delay a task by at most 30 ms.
 /// Eight READs of 64 KiB take less.
 const LONG_TICKS: u64 = TURN_TICKS / 8;
-/// The ticks of long polls from which a task waits in the background.
-pub(super) const MOST_TICKS: u64 = 2 * TURN_TICKS;
+/// What a long poll adds at most to the account, and how long the next turn of such a task is.
+const CHARGED_TICKS: u64 = TURN_TICKS / 4;
+/// A task waits in the background from this account on: after four long polls.
+const MOST_TICKS: u64 = 4 * CHARGED_TICKS;
 /// No account is above this.
-const ACCOUNT_TICKS: u64 = 3 * TURN_TICKS;
+const ACCOUNT_TICKS: u64 = 6 * CHARGED_TICKS;
 /// An account loses one tick while this many pass. Tasks in this number, each with one long poll per round, could keep
 /// the core busy without getting here.
-const DRAIN: u64 = 1024;
+const DRAIN: u64 = 4096;
 /// In the background, a short poll counts as at least this long: a task that came here by accident leaves soon.
 const CLEARED_TICKS: u64 = TURN_TICKS / 16;
 /// The shortest turn of a task in the background while others have something to do. It delays them, so it is shorter
@@ -42,9 +44,9 @@ const SHORT_TICKS: u64 = TURN_TICKS / 20;
 const SHARED_TICKS: u64 = TURN_TICKS / 4;
 /// While other tasks are busy without a pause, they get this many times as long as the background.
 const SHARE: u64 = 4;
-/// A longer turn counts as one of this length: the host may have stopped this machine for minutes.
-const MOST_USED_TICKS: u64 = 64 * TURN_TICKS;
-/// The time of the background that is saved up while its tasks wait behind others.
+/// A longer turn counts as one of this length: the host has probably taken the processor away meanwhile.
+const MOST_USED_TICKS: u64 = 4 * TURN_TICKS;
+/// The most time that the background saves up while its tasks wait behind others, and that it owes to them.
 const MOST_SAVED_TICKS: u64 = 8 * TURN_TICKS;
 /// Other tasks have something to do if one of them ran within this time.
 const QUIET_TICKS: u64 = TURN_TICKS / 2;
@@ -54,7 +56,7 @@ enum State {
     /// Not in the background, or not woken.
     Away,
     Waits,
-    /// May run, for so many ticks.
+    /// May run, for at least so many ticks.
     Granted(u64),
     /// Runs because it was granted so many ticks.
     Runs(u64),
@@ -75,7 +77,11 @@ impl Place {
     /// How long the task, which is woken, may run; `None` if it has to wait.
     #[inline]
     pub(super) fn turn(&self, cx: &Context<'_>) -> Option<u64> {
-        if self.account.get() < MOST_TICKS { Some(TURN_TICKS) } else { self.wait_or_run(cx) }
+        match self.account.get() {
+            0 => Some(TURN_TICKS),
+            1..MOST_TICKS => Some(CHARGED_TICKS),
+            MOST_TICKS.. => self.wait_or_run(cx),
+        }
     }
 
     /// After the task has run for so many ticks.
@@ -98,7 +104,7 @@ impl Place {
         self.drain(turn::ended());
         let account = self.account.get();
         self.account.set(match granted {
-            _ if ticks >= limit => (account + ticks.min(TURN_TICKS)).min(ACCOUNT_TICKS),
+            _ if ticks >= limit => (account + ticks.min(CHARGED_TICKS)).min(ACCOUNT_TICKS),
             Some(_) => account.saturating_sub(ticks.max(CLEARED_TICKS)),
             None => account.saturating_sub(ticks),
         });
@@ -113,7 +119,9 @@ impl Place {
     fn wait_or_run(&self, cx: &Context<'_>) -> Option<u64> {
         let state = self.state.get_or_init(|| Rc::new(Cell::new(State::Away)));
         match state.get() {
-            State::Granted(ticks) => {
+            State::Granted(least) => {
+                // Behind hundreds of tasks that were hot, it has earned more than when it was granted its turn.
+                let ticks = QUEUE.with_borrow(Queue::earned).clamp(least, TURN_TICKS);
                 state.set(State::Runs(ticks));
                 Some(ticks)
             }
@@ -121,7 +129,7 @@ impl Place {
             State::Away | State::Runs(_) => {
                 self.drain(turn::ticks());
                 if self.account.get() < MOST_TICKS {
-                    return Some(TURN_TICKS);
+                    return Some(CHARGED_TICKS);
                 }
                 state.set(State::Waits);
                 let waiting = Waiting { state: state.clone(), waker: cx.waker().clone() };
@@ -210,22 +218,28 @@ impl Queue {
             self.owed = 0;
         }
         let quiet = now.saturating_sub(self.others_ran) > QUIET_TICKS;
-        let part = (SHARED_TICKS / self.waiting.len().max(1) as u64).max(SHORT_TICKS);
+        let waiting = self.waiting.len().max(1) as u64;
+        let part = (SHARED_TICKS / waiting).max(SHORT_TICKS);
         if !busy && self.granted.is_empty() {
-            self.grant(if quiet { TURN_TICKS } else { part });
+            self.grant(if quiet { (TURN_TICKS / waiting).max(SHARED_TICKS) } else { part });
         }
         // Those that were granted turns run behind all tasks that are hot. If that took long, several have earned one.
         while self.owed == 0 && self.saved >= part * (self.granted.len() as u64 + 1) && self.grant(part) {}
         !self.is_empty()
     }
 
+    /// The part of each task in what the background may use although others are busy.
+    fn earned(&self) -> u64 {
+        let tasks = (self.granted.len() + self.waiting.len()).max(1);
+        self.saved.saturating_sub(self.used) / tasks as u64
+    }
+
     /// Accounts for the time that the others and the background have used.
     fn account(&mut self, theirs: u64, used: u64) {
-        let balance = (self.saved + theirs.min(MOST_USED_TICKS) / SHARE).checked_sub(self.owed + used);
-        (self.saved, self.owed) = match balance {
-            Some(saved) => (saved.min(MOST_SAVED_TICKS), 0),
-            None => (0, (self.owed + used - self.saved - theirs.min(MOST_USED_TICKS) / SHARE).min(MOST_USED_TICKS)),
-        };
+        let plus = self.saved + theirs.min(SHARE * MOST_USED_TICKS) / SHARE;
+        let minus = self.owed + used;
+        self.saved = plus.saturating_sub(minus).min(MOST_SAVED_TICKS);
+        self.owed = minus.saturating_sub(plus).min(MOST_SAVED_TICKS);
     }
 
     /// Grants a turn to the first task that waits and exists; false if there is none.
