@@ -28,6 +28,11 @@ use super::{background, poller, readiness, turn};
 
 /// Wakes of one core by tasks of other cores that can be queued at once; further ones make the waking core wait.
 const REMOTE_WAKES: usize = 4096;
+/// A core runs at most this many tasks before it checks the kernel.
+const TASKS_PER_TURN: u32 = 64;
+/// It runs tasks for no longer than this, so that tasks of milliseconds, of which each thinks that it is the only one,
+/// do not keep it from its sockets, its timers and the background.
+const RUN_TICKS: u64 = turn::TURN_TICKS / 4;
 /// While the last event came from a poller, a core checks its sockets in one turn out of this many: a system call costs
 /// as much as dozens of checks of a ring. While it came from a socket, sockets are checked in each turn.
 const TURNS_PER_SYSCALL: u32 = 32;
@@ -168,7 +173,7 @@ impl Drop for SpinInhibitor {
     }
 }
 
-/// A task's future that counts its polls, and waits for its turn if it used up the last one.
+/// A task's future that counts its polls, and waits for its turn if they are long.
 pub(super) struct Counted<F> {
     future: F,
     spawned: &'static Location<'static>,
@@ -190,7 +195,7 @@ impl<F: Future> Future for Counted<F> {
         turn::begin(ticks);
         // SAFETY: the future is never moved out of a pinned `Counted`, which has no Drop of its own.
         let polled = unsafe { self.as_mut().map_unchecked_mut(|counted| &mut counted.future) }.poll(cx);
-        self.place.ran();
+        self.place.ran(turn::end());
         polled
     }
 }
@@ -222,7 +227,8 @@ fn build(options: &Options) -> io::Result<Runtime> {
     }
     proactor.thread_pool_recv_timeout(WORKER_IDLE);
     let mut builder = RuntimeBuilder::new();
-    builder.with_proactor(proactor).sync_queue_size(REMOTE_WAKES);
+    // A core decides after each task whether to run another one, see `Core::run_tasks`.
+    builder.with_proactor(proactor).sync_queue_size(REMOTE_WAKES).event_interval(1);
     let runtime = builder.build()?;
     DRIVER.get_or_init(|| {
         let driver = if runtime.driver_type().is_iouring() { "io_uring" } else { "epoll" };
@@ -329,14 +335,14 @@ impl<'a> Core<'a> {
                     return output;
                 }
             }
-            let more = self.runtime.run();
+            let more = self.run_tasks();
             let news = self.ask_pollers();
             // Sockets are checked before a task in the background gets a turn: what has arrived goes first.
             let collected = !background::is_empty();
             if collected {
                 self.collect_readiness();
             }
-            let background = background::offer(TASK_POLLS.get().wrapping_add(self.main_polls));
+            let background = background::offer(TASK_POLLS.get().wrapping_add(self.main_polls), more);
             if more || news || background || self.main_woken() {
                 // There is work, but the kernel must be checked in between, or a busy task would starve the sockets.
                 self.turns = self.turns.wrapping_add(1);
@@ -351,6 +357,20 @@ impl<'a> Core<'a> {
                 self.sleep();
             }
         }
+    }
+
+    /// Runs tasks for a while; true if more are hot.
+    fn run_tasks(&self) -> bool {
+        let began = turn::ticks();
+        for _ in 0..TASKS_PER_TURN {
+            if !self.runtime.run() {
+                return false;
+            }
+            if turn::ended().saturating_sub(began) >= RUN_TICKS {
+                break;
+            }
+        }
+        true
     }
 
     fn main_woken(&self) -> bool {

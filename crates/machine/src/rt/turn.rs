@@ -6,7 +6,7 @@
 //! listing. The state is the clock of each thread's turn. A single system call is not bounded; one that may take long
 //! runs on a worker.
 //!
-//! A task that uses up two turns in a row gets its next one in the background, see [`super::background`].
+//! A task whose polls are long waits in the background for its next turn, see [`super::background`].
 //!
 //! A check reads the processor's time-stamp counter and compares. In a simulation turns do not end, because its time
 //! stands still while a task runs; [`crate::sim::Sim::short_turns`] ends one at every second check.
@@ -31,8 +31,8 @@ struct TurnClock {
     began: Cell<u64>,
     /// How many ticks it has.
     limit: Cell<u64>,
-    /// Whether the task has been told that it is over, or gives way for an earlier one.
-    spent: Cell<bool>,
+    /// When the last poll of a task ended.
+    ended: Cell<u64>,
     /// Changes with every turn.
     number: Cell<u64>,
     /// Checks that a turn may still make after its time is up: none except in a simulation with short turns.
@@ -48,7 +48,7 @@ thread_local! {
         TurnClock {
             began: Cell::new(NEVER),
             limit: Cell::new(TURN_TICKS),
-            spent: Cell::new(false),
+            ended: Cell::new(0),
             number: Cell::new(0),
             looks_left: Cell::new(0),
             simulated: Cell::new(false),
@@ -73,20 +73,24 @@ pub(super) fn begin(limit: u64) {
     TURN.with(|turn| {
         turn.began.set(ticks());
         turn.limit.set(limit);
-        turn.spent.set(false);
         turn.number.set(turn.number.get().wrapping_add(1));
     });
 }
 
-/// Whether the task that was just polled has used up its turn, or gives way for an earlier one.
+/// The task has been polled. Returns for how many ticks.
 #[inline]
-pub(super) fn is_spent() -> bool {
-    TURN.with(|turn| turn.spent.get())
+pub(super) fn end() -> u64 {
+    TURN.with(|turn| {
+        let now = ticks();
+        turn.ended.set(now);
+        now.saturating_sub(turn.began.get())
+    })
 }
 
-/// How long it has lasted, in ticks.
-pub(super) fn lasts() -> u64 {
-    TURN.with(TurnClock::lasts)
+/// When the last poll of a task of this thread ended.
+#[inline]
+pub(super) fn ended() -> u64 {
+    TURN.with(|turn| turn.ended.get())
 }
 
 /// The same as [`begin`] in a simulation.
@@ -125,7 +129,6 @@ impl TurnClock {
             self.looks_left.set(left - 1);
             return false;
         }
-        self.spent.set(true);
         true
     }
 
@@ -136,7 +139,7 @@ impl TurnClock {
 }
 
 /// Whether the running task has run for so long that it must let others run. It stays over until the task is polled
-/// again. A task that is told so in two turns in a row waits in the background for the next one.
+/// again.
 #[inline]
 pub fn turn_is_over() -> bool {
     TURN.with(TurnClock::is_over)
@@ -180,7 +183,6 @@ impl Future for YieldIfDue {
                     return Poll::Ready(());
                 }
                 self.waits = Some(waits);
-                turn.spent.set(true);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

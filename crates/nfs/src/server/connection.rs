@@ -65,10 +65,11 @@ impl Strangers {
     }
 }
 
+type Received = Result<Option<Message>, Error>;
 type Running<'a> = LocalBoxFuture<'a, Result<Outgoing, NotRpc>>;
 
 enum Event {
-    Received(Result<Option<Message>, Error>),
+    Received(Received),
     Finished(Result<Outgoing, NotRpc>),
     /// The server has a call for the client.
     Calling(Bytes),
@@ -91,6 +92,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let mut told = false;
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
     let mut receiving = None;
+    // A message that arrived when the turn was over.
+    let mut arrived: Option<Received> = None;
     // The last reply to a peer that has too many unread: no more calls are received until the network has taken it.
     let mut untaken: Option<Sending> = None;
     let mut place = server.drain.join();
@@ -132,13 +135,27 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 receiving = None;
                 return Poll::Pending;
             }
-            if rt::turn_is_over() {
-                // A running call has used up the time slice.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+            let received = match arrived.take() {
+                Some(arrived) => Poll::Ready(arrived),
+                None => {
+                    let future: &mut LocalBoxFuture<'_, _> = receiving.get_or_insert_with(|| channel.recv());
+                    let received = future.as_mut().poll(cx);
+                    if received.is_ready() {
+                        receiving = None;
+                    }
+                    received
+                }
+            };
+            // If a running call has used up the time slice, a message waits for the next one. The end of the
+            // connection does not: otherwise calls that use up each time slice would hold a closed connection.
+            if matches!(received, Poll::Ready(Ok(None) | Err(_))) || !rt::turn_is_over() {
+                return received.map(Event::Received);
             }
-            let future: &mut LocalBoxFuture<'_, _> = receiving.get_or_insert_with(|| channel.recv());
-            future.as_mut().poll(cx).map(Event::Received)
+            if let Poll::Ready(message) = received {
+                arrived = Some(message);
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
         };
         let event = poll_fn(|cx| {
             let event = poll_event(cx);
@@ -164,7 +181,6 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             // A call received before the end is not carried out, because nobody would get the reply.
             Event::Received(Ok(Some(_))) if channel.has_ended() => break Ok(()),
             Event::Received(Ok(Some(message))) => {
-                receiving = None;
                 channel.cork(true);
                 let begun = begin(&connection, &*channel, message, &mut running, &mut in_a_row);
                 channel.cork(false);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use weft_machine::{LogLimit, rt};
-use weft_transport::{Error, Message, Outgoing, Sending};
+use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 use weft_wire::smb2::Header;
 
 use super::Connection;
@@ -38,6 +38,16 @@ const BATCH: usize = 64;
 const BATCHES_IN_A_ROW: usize = 4;
 
 type Inflight = FuturesUnordered<LocalBoxFuture<'static, ()>>;
+type Received = Result<Option<Message>, Error>;
+
+/// The next message from the client.
+#[derive(Default)]
+struct Incoming<'a> {
+    /// Dropped while nothing should be received, because a kept future must be polled.
+    receiving: Option<LocalBoxFuture<'a, Received>>,
+    /// A message that arrived when the turn was over.
+    arrived: Option<Received>,
+}
 
 impl Connection {
     /// Sends the notices in the mailbox. Those that the medium does not take go to the session's other channels.
@@ -112,13 +122,12 @@ impl Connection {
         let mut batches = 0usize;
         let server = self.server.clone();
         let mut drain = server.drain.join();
-        // Dropped while nothing should be received, because a kept future must be polled.
-        let mut receiving = None;
+        let mut incoming = Incoming::default();
         loop {
             let mut paused = false;
             let event = poll_fn(|cx| {
                 let draining = drain.poll(cx);
-                let event = self.poll_event(cx, inflight, &mut receiving, &mut login, most, draining);
+                let event = self.poll_event(cx, inflight, &mut incoming, &mut login, most, draining);
                 paused |= event.is_pending();
                 event
             })
@@ -133,7 +142,6 @@ impl Connection {
                 Event::Received(Ok(Some(_))) if self.channel.has_ended() => return,
                 Event::Received(Ok(Some(message))) => {
                     self.batch(message, inflight, most).await;
-                    receiving = None;
                     batches = if paused { 0 } else { batches.saturating_add(1) };
                     if batches == BATCHES_IN_A_ROW {
                         batches = 0;
@@ -167,7 +175,7 @@ impl Connection {
         self: &'a Rc<Self>,
         cx: &mut Context<'_>,
         inflight: &mut Inflight,
-        receiving: &mut Option<LocalBoxFuture<'a, Result<Option<Message>, Error>>>,
+        incoming: &mut Incoming<'a>,
         login: &mut LoginTimer,
         most: usize,
         draining: bool,
@@ -198,18 +206,13 @@ impl Connection {
             return Poll::Ready(Event::Progress);
         }
         if draining {
-            *receiving = None;
+            incoming.receiving = None;
             let left = !inflight.is_empty() && !self.channel.has_ended();
             return if left { Poll::Pending } else { Poll::Ready(Event::Drained) };
         }
         if !self.channel.has_ended() && (inflight.len() >= most || self.is_full()) {
-            *receiving = None;
-        } else if rt::turn_is_over() {
-            // A request in flight has used up the turn.
-            cx.waker().wake_by_ref();
-        } else if let Poll::Ready(received) =
-            receiving.get_or_insert_with(|| self.channel.recv()).as_mut().poll(cx)
-        {
+            incoming.receiving = None;
+        } else if let Poll::Ready(received) = incoming.poll(&self.channel, cx) {
             return Poll::Ready(Event::Received(received));
         }
         self.mailbox.register(cx.waker());
@@ -296,6 +299,31 @@ impl Connection {
             // The receiving side sees this too, and logs the reason.
             Err(e) => tracing::debug!(peer = %self.peer, "cannot send an answer: {e}"),
         }
+    }
+}
+
+impl<'a> Incoming<'a> {
+    /// If a request in flight has used up the turn, a message waits for the next one. The end of the connection does
+    /// not: otherwise requests that use up each turn would be carried on for a client that has gone.
+    fn poll(&mut self, channel: &'a Rc<dyn Channel>, cx: &mut Context<'_>) -> Poll<Received> {
+        let received = match self.arrived.take() {
+            Some(arrived) => Poll::Ready(arrived),
+            None => {
+                let received = self.receiving.get_or_insert_with(|| channel.recv()).as_mut().poll(cx);
+                if received.is_ready() {
+                    self.receiving = None;
+                }
+                received
+            }
+        };
+        if matches!(received, Poll::Ready(Ok(None) | Err(_))) || !rt::turn_is_over() {
+            return received;
+        }
+        if let Poll::Ready(message) = received {
+            self.arrived = Some(message);
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

@@ -2,7 +2,7 @@
 
 use weft_machine::buf::MAX_BUF;
 use weft_machine::rt;
-use weft_machine::sim::turns_of_others;
+use weft_machine::sim::{Sim, turns_of_others};
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::directory;
@@ -205,6 +205,35 @@ fn listings_of_a_client_that_has_gone_are_not_made() {
         assert!(client.wire.closed_by_server.get());
         assert_eq!((SENT.get() - before, room.in_use_bytes()), (0, 0));
     });
+}
+
+/// The answer to a search that matches nothing takes as many turns as the folder is long.
+#[test]
+fn a_client_that_has_gone_is_noticed_although_its_request_uses_up_each_turn() {
+    let turns = |goes: bool| {
+        Sim::new(1).short_turns().run(async move {
+            let mut client = World::new().client().await;
+            let dir = long_folder(&mut client).await;
+            let search = query_directory::Request { pattern: "zz*q".into(), ..listing(dir) };
+            let request = client.request(Command::QueryDirectory, |out| search.emit(out));
+            client.send(request);
+            while client.wire.unreceived() > 0 {
+                rt::yield_now().await;
+            }
+            if goes {
+                client.wire.hang_up();
+            }
+            let mut turns = 0;
+            while !client.wire.closed_by_server.get() && !client.wire.is_answered() {
+                rt::yield_now().await;
+                turns += 1;
+            }
+            assert_eq!(client.wire.closed_by_server.get(), goes);
+            turns
+        })
+    };
+    let (goes, stays) = (turns(true), turns(false));
+    assert!(goes <= 5 && stays > 20, "{goes} and {stays} turns");
 }
 
 /// Receiving may wait for memory meanwhile, so the end of the channel goes unnoticed.
