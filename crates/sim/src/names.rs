@@ -511,6 +511,12 @@ impl Alone {
         self.holder.set(self.holder.get().filter(|holder| holder.number != by));
     }
 
+    /// A client has lost its session, and with it what it had open, except for a persistent handle.
+    pub fn session_lost(&self, by: usize) {
+        self.waits(by);
+        self.holder.set(self.holder.get().filter(|holder| holder.number != by || holder.kept.is_some()));
+    }
+
     /// The server may have forgotten opens: those of this protocol, or all.
     pub fn lost(&self, of: Option<Protocol>) {
         self.losses.set(self.losses.get() + 1);
