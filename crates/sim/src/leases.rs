@@ -12,6 +12,7 @@
 //! | cache reads | that the client has another answer of a later call and no break, once a write was answered |
 //!
 //! A client knows a file by its name only. While a name is taken away, nobody knows which file a lease is of, so no claims begin.
+//! Afterwards the name leads to a new file: handles of the old one still read and write it, and no lease of the new one excludes that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -61,12 +62,26 @@ impl Act {
     }
 }
 
+/// Which of the files that a name has led to, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation(u64);
+
+/// How a call names its file.
+#[derive(Clone, Copy, Debug)]
+pub enum Through {
+    /// By its name.
+    Name,
+    /// By a handle. `None`: the name was taken away during its open, so its file is one or the other.
+    Handle(Option<Generation>),
+}
+
 /// A call that was begun.
 #[derive(Debug)]
 pub struct Access {
     by: usize,
     file: usize,
     act: Act,
+    through: Through,
     begun: Moment,
     /// Losses of all claims, and changes of the name, until then.
     losses: u64,
@@ -85,6 +100,8 @@ struct Claim {
     since: Moment,
     /// When a write was answered that the holder has not been told of.
     stale: Option<Moment>,
+    /// It was granted while a connection may have been silent: a break that needs no acknowledgement may be sent there, and lost.
+    deaf: bool,
     /// A break was not acknowledged: until it is, the server does not say what else the holder loses.
     breaking: bool,
 }
@@ -96,9 +113,19 @@ struct LeasedFile {
     leaving: usize,
     /// How often such calls have begun or ended.
     replaced: u64,
+    /// How often such calls have ended that may have taken the name away.
+    generation: u64,
 }
 
 impl LeasedFile {
+    /// Whether a call concerns the file that the claims are of.
+    fn is_reached(&self, through: Through) -> bool {
+        match through {
+            Through::Name => true,
+            Through::Handle(generation) => generation == Some(Generation(self.generation)),
+        }
+    }
+
     /// Drops what its holder has lost.
     fn clean(&mut self) {
         let leaving = self.leaving > 0;
@@ -112,6 +139,8 @@ pub struct Leases {
     files: RefCell<BTreeMap<usize, LeasedFile>>,
     clock: Cell<Moment>,
     losses: Cell<u64>,
+    /// Cuts after which the server may still send to connections that nobody reads.
+    silences: Cell<usize>,
     /// Claims that were made, and breaks of them that must be acknowledged.
     made: Cell<u64>,
     breaks: Cell<u64>,
@@ -136,7 +165,7 @@ impl Leases {
     }
 
     /// A client calls.
-    pub fn begin(&self, by: usize, file: usize, act: Act) -> Access {
+    pub fn begin(&self, by: usize, file: usize, act: Act, through: Through) -> Access {
         let (begun, losses) = (self.moment(), self.losses.get());
         self.with(file, |leased| {
             if act == Act::TakeAway {
@@ -144,23 +173,31 @@ impl Leases {
                 leased.replaced += 1;
                 leased.clean();
             }
-            Access { by, file, act, begun, losses, replaced: leased.replaced }
+            Access { by, file, act, through, begun, losses, replaced: leased.replaced }
+        })
+    }
+
+    /// The handle of an open that has just been answered.
+    pub fn handle(&self, access: &Access) -> Through {
+        self.with(access.file, |leased| {
+            let certain = leased.leaving == 0 && leased.replaced == access.replaced;
+            Through::Handle(certain.then_some(Generation(leased.generation)))
         })
     }
 
     /// It was answered, or not. Why that may not be.
     pub fn end(&self, access: Access, outcome: Result<(), Failed>) -> Result<(), String> {
         let now = self.moment();
-        let Access { by, file, act, begun, .. } = access;
+        let Access { by, file, act, through, begun, .. } = access;
         self.with(file, |leased| {
             let others = |claim: &&mut Claim| claim.by != by && claim.since < begun;
             let mut judged = Ok(());
-            if outcome.is_ok() {
+            if outcome.is_ok() && leased.is_reached(through) {
                 for claim in leased.claims.iter_mut().filter(others) {
                     if act.is_excluded_by(claim.rights) {
                         judged = Err(format!("{act:?} of leased{file} is answered, and {claim:?}"));
                     }
-                    if act == Act::Write && claim.rights.read {
+                    if act == Act::Write && claim.rights.read && !claim.deaf {
                         claim.stale.get_or_insert(now);
                     }
                 }
@@ -169,6 +206,7 @@ impl Leases {
                 leased.replaced += 1;
                 if outcome != Err(Failed::Refused) {
                     leased.claims.clear();
+                    leased.generation += 1;
                 }
                 if outcome != Err(Failed::Unknown) {
                     leased.leaving -= 1;
@@ -196,7 +234,8 @@ impl Leases {
             }
             self.made.set(self.made.get() + 1);
             let id = ClaimId(self.made.get());
-            leased.claims.push(Claim { id, by, rights, since, stale: None, breaking: false });
+            let deaf = self.silences.get() > 0;
+            leased.claims.push(Claim { id, by, rights, since, stale: None, deaf, breaking: false });
             Ok(Some(id))
         })
     }
@@ -251,6 +290,16 @@ impl Leases {
     pub fn lost(&self) {
         self.losses.set(self.losses.get() + 1);
         self.files.borrow_mut().values_mut().for_each(|file| file.claims.clear());
+    }
+
+    /// Connections fall silent; the server does not know.
+    pub fn silence_begins(&self) {
+        self.silences.set(self.silences.get() + 1);
+    }
+
+    /// The server knows.
+    pub fn silence_ends(&self) {
+        self.silences.set(self.silences.get() - 1);
     }
 
     /// Nothing goes on any more, also of what was never answered. Why something that is left may not be.

@@ -40,6 +40,8 @@ struct Write {
     ended: Option<Moment>,
     /// Its call has not ended. A client of NFS asks a server that was started again.
     called: bool,
+    /// The host has crashed since it was called: an answer may be that of the server before, and say nothing of what is left.
+    crashed: bool,
     /// It was answered: it has replaced all that ended before it began.
     answered: bool,
     /// Its client keeps it, to write it again if the server has lost it before it is flushed.
@@ -49,7 +51,7 @@ struct Write {
     by: (u64, Protocol),
     /// Flushes that had failed when it began.
     failures: u64,
-    /// It was there, or may have been, when the host crashed: what is left of it is on disk.
+    /// It was there, or may have been, when the host crashed, and its client does not write it again: what is left of it is on disk.
     survivor: bool,
 }
 
@@ -117,9 +119,10 @@ impl Model {
         self.each(writing.file, writing.sectors, |writes| {
             for write in writes.iter_mut().filter(|write| write.tag == writing.tag) {
                 write.called = false;
-                write.answered = outcome.is_ok();
+                write.answered = outcome.is_ok() && !write.crashed;
                 write.kept = outcome.is_ok() && write.by.1 == Protocol::Nfs;
-                write.ended = (outcome != Err(Failed::Unknown)).then_some(now);
+                let again = outcome == Err(Failed::Unknown) || write.may_come_again();
+                write.ended = (!again).then_some(now);
             }
         });
     }
@@ -248,7 +251,9 @@ impl Model {
                 write.ended = (!again).then_some(now);
                 write.answered = certain;
                 write.durable = certain;
-                write.survivor = true;
+                // What its client writes again is in memory, and a flush that fails may lose it.
+                write.survivor = !again;
+                write.crashed = write.called;
             }
         }
     }
@@ -262,6 +267,7 @@ impl Write {
             begun: 0,
             ended: Some(0),
             called: false,
+            crashed: false,
             answered: true,
             kept: false,
             durable: true,

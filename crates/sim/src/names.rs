@@ -95,6 +95,8 @@ struct OwnNames {
     next: u64,
     /// The change whose call has not ended. A client of NFS asks a server that was started again.
     called: Option<u64>,
+    /// The host has crashed since it was called.
+    crashed: bool,
     /// What the names may be.
     now: BTreeSet<State>,
     /// What a crash of the host may make of them.
@@ -114,6 +116,7 @@ impl Default for OwnNames {
             changes: BTreeMap::new(),
             next: 0,
             called: None,
+            crashed: false,
             now: empty.clone(),
             left: empty,
             on_disk: true,
@@ -186,7 +189,7 @@ impl OwnNames {
                 })
                 .collect();
         }
-        (self.called, self.on_disk) = (Some(id), false);
+        (self.called, self.crashed, self.on_disk) = (Some(id), false, false);
         self.update(at);
         id
     }
@@ -198,6 +201,8 @@ impl OwnNames {
         let removal = matches!(self.changes.get(&id), Some(Change::Remove(_)));
         let waits = removal && by == Protocol::Smb && self.lingering;
         match outcome {
+            // The answer was on its way when the host crashed, which may have undone the change.
+            Ok(()) if by == Protocol::Smb && self.crashed => self.forget(|pending| pending == id),
             Ok(()) if !waits => {
                 self.now.retain(|state| !state.pending.contains(&id));
                 self.forget(|pending| pending == id);
@@ -238,7 +243,8 @@ impl OwnNames {
         self.now = self.left.clone();
         self.quiet(at);
         self.left = self.now.clone();
-        self.on_disk = self.called.is_none();
+        self.crashed = self.called.is_some();
+        self.on_disk = !self.crashed;
     }
 
     /// Excludes the states that an observation contradicts; `false`: there is no other.
@@ -503,6 +509,12 @@ impl Alone {
     /// About to be closed, or lost.
     pub fn released(&self, by: usize) {
         self.holder.set(self.holder.get().filter(|holder| holder.number != by));
+    }
+
+    /// A client has lost its session, and with it what it had open, except for a persistent handle.
+    pub fn session_lost(&self, by: usize) {
+        self.waits(by);
+        self.holder.set(self.holder.get().filter(|holder| holder.number != by || holder.kept.is_some()));
     }
 
     /// The server may have forgotten opens: those of this protocol, or all.

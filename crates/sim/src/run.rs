@@ -216,9 +216,12 @@ impl Run {
         self.world.grants_lost((how != CutHow::Silent).then_some(Protocol::Smb));
         sim::cut_all(how);
         if how == CutHow::Silent {
-            let keepalive = async {
+            let world = self.world.clone();
+            world.leases.silence_begins();
+            let keepalive = async move {
                 rt::sleep(KEEPALIVE).await;
                 sim::end_silent();
+                world.leases.silence_ends();
             };
             rt::spawn(keepalive).detach();
         }

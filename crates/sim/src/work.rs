@@ -11,6 +11,7 @@ mod leasing;
 mod locking;
 mod names;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
@@ -54,7 +55,7 @@ pub(crate) struct Worker {
     pool: Pool,
     session: Option<Session>,
     /// The connections of a session of SMB.
-    channels: Vec<Rc<Fragile>>,
+    channels: Rc<RefCell<Vec<Rc<Fragile>>>>,
     file: Option<(usize, u64, File)>,
     opens: u64,
     /// Sectors written since the last flush that was answered.
@@ -142,7 +143,7 @@ pub(crate) fn workers() -> Vec<Worker> {
         kind: kind(number),
         pool: Pool::new(32 << 20),
         session: None,
-        channels: Vec::new(),
+        channels: Rc::default(),
         file: None,
         opens: 0,
         dirty: BTreeSet::new(),
@@ -259,7 +260,7 @@ impl Worker {
         self.session = Some(match self.kind {
             Kind::Smb { sealed } => {
                 let channel = self.dial_smb().await?;
-                self.channels = vec![channel.clone()];
+                self.channels.replace(vec![channel.clone()]);
                 let encryption = if sealed { smb::Wish::Required } else { smb::Wish::IfRequired };
                 let options = smb::Options { encryption, ..smb::Options::new("weft", USER, PASSWORD, pool) };
                 let session = match self.session_before() {

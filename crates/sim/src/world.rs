@@ -51,6 +51,13 @@ impl World {
         // Only clients of SMB have leases, and no break reaches one of a connection that is cut.
         self.leases.lost();
     }
+
+    /// A client of SMB has lost all connections of its session, which it finds out by its next request.
+    pub(crate) fn session_lost(&self, by: usize) {
+        self.alone.session_lost(by);
+        self.locks.released_all(by);
+        self.leases.released_all(by);
+    }
 }
 
 macro_rules! tell {

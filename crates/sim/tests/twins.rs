@@ -10,7 +10,7 @@ use weft_machine::sim::Sim;
 use weft_machine::{Time, rt};
 use weft_sim::copies::{Answered, Copies};
 use weft_sim::disk::{Disk, Faults, SECTOR};
-use weft_sim::leases::{Act, ClaimId, Leases, Rights};
+use weft_sim::leases::{Act, ClaimId, Leases, Rights, Through};
 use weft_sim::locks::{Claim, Locks};
 use weft_sim::model::{Failed, Model, Protocol};
 use weft_sim::names::{Alone, Change, Names, Seen, Tag};
@@ -279,6 +279,48 @@ fn a_crash_undoes_renames_of_smb_from_the_last_and_none_of_nfs() {
     assert!(renamed(Protocol::Smb).0.lists(&["n7-0"]).is_err(), "nobody has made that");
 }
 
+/// An answer that was on its way when the host crashed says nothing of what the crash has left.
+#[test]
+fn an_answer_that_a_crash_overtook_promises_nothing() {
+    let model = Model::default();
+    let write = model.begin_write(0, 0..1, BY, 0);
+    let tag = write.tag;
+    model.host_crashed();
+    model.end_write(write, Ok(()));
+    let begun = model.moment();
+    assert!(model.judge(0, 0, 0, begun).is_ok() && model.judge(0, 0, tag, begun).is_ok());
+    for (protocol, may_be_lost) in [(Protocol::Smb, true), (Protocol::Nfs, false)] {
+        for left in [&["n1-0"][..], &[]] {
+            let own = Own(Names::default(), protocol);
+            let making = own.0.begin(1, Change::Make("n1-0".into(), own.0.new_tag()));
+            own.0.host_crashed();
+            own.0.end(making, Ok(()), protocol).unwrap();
+            assert_eq!(own.lists(left).is_ok(), !left.is_empty() || may_be_lost, "{protocol:?} {left:?}");
+            assert_eq!(own.lists(&["n1-0"]).is_ok(), !left.is_empty() || !may_be_lost, "it happens no more");
+        }
+    }
+}
+
+/// A client of NFS writes again what the server has lost. A flush that fails loses that, and a later crash brings back what was there
+/// before.
+#[test]
+fn what_is_written_again_after_a_crash_is_in_memory_only() {
+    let nfs = (1, Protocol::Nfs);
+    let model = Model::default();
+    let write = model.begin_write(0, 0..1, nfs, 0);
+    let tag = write.tag;
+    model.end_write(write, Ok(()));
+    model.host_crashed();
+    // Its flush was refused, and it gives up.
+    model.forgotten(nfs);
+    let begun = model.moment();
+    model.judge(0, 0, tag, begun).unwrap();
+    model.settle(0, 0, tag, begun);
+    assert!(model.judge(0, 0, 0, model.moment()).is_err(), "it has been seen");
+    model.host_crashed();
+    assert!(model.judge(0, 0, 0, model.moment()).is_ok(), "and was not on disk");
+}
+
 #[test]
 fn nobody_is_alone_twice() {
     let (alone, now) = (Alone::default(), Time::ZERO);
@@ -387,12 +429,12 @@ const R: Rights = Rights { handle: false, ..RH };
 /// Client 1 has a lease of the one file.
 fn leased(rights: Rights) -> (Leases, ClaimId) {
     let leases = Leases::default();
-    let claim = leases.granted(leases.begin(1, 0, Act::Open), rights).unwrap();
+    let claim = leases.granted(leases.begin(1, 0, Act::Open, Through::Name), rights).unwrap();
     (leases, claim.expect("nothing was lost"))
 }
 
 fn does(leases: &Leases, by: usize, act: Act) -> Result<(), String> {
-    leases.end(leases.begin(by, 0, act), Ok(()))
+    leases.end(leases.begin(by, 0, act, Through::Name), Ok(()))
 }
 
 #[test]
@@ -402,11 +444,12 @@ fn nothing_is_answered_that_a_lease_excludes() {
         assert!(does(&leased(RWH).0, 1, act).is_ok(), "{act:?} by the holder");
         assert!(does(&leased(RH).0, 2, act).is_ok(), "{act:?} beside cached reads");
         let (leases, claim) = leased(RWH);
-        let access = leases.begin(2, 0, act);
+        let access = leases.begin(2, 0, act, Through::Name);
         leases.gives_up(claim, RH);
         assert!(leases.end(access, Ok(())).is_ok(), "{act:?} has waited");
         let leases = Leases::default();
-        let (before, open) = (leases.begin(2, 0, act), leases.begin(1, 0, Act::Open));
+        let (before, open) =
+            (leases.begin(2, 0, act, Through::Name), leases.begin(1, 0, Act::Open, Through::Name));
         assert!(leases.granted(open, RWH).unwrap().is_some());
         assert!(leases.end(before, Ok(())).is_ok(), "{act:?} may have come first");
     }
@@ -417,14 +460,14 @@ fn nothing_is_answered_that_a_lease_excludes() {
 fn leases_that_exclude_each_other_are_not_granted_side_by_side() {
     for (held, wished) in [(RW, R), (R, RW), (RWH, RH), (R, RWH)] {
         let (leases, _) = leased(held);
-        let access = leases.begin(2, 0, Act::Open);
+        let access = leases.begin(2, 0, Act::Open, Through::Name);
         assert!(leases.granted(access, wished).is_err(), "{held:?} {wished:?}");
     }
     let (leases, _) = leased(RH);
-    assert!(leases.granted(leases.begin(2, 0, Act::Open), R).unwrap().is_some());
+    assert!(leases.granted(leases.begin(2, 0, Act::Open, Through::Name), R).unwrap().is_some());
     leases.released_all(1);
     leases.released_all(2);
-    assert!(leases.granted(leases.begin(3, 0, Act::Open), RWH).unwrap().is_some());
+    assert!(leases.granted(leases.begin(3, 0, Act::Open, Through::Name), RWH).unwrap().is_some());
 }
 
 #[test]
@@ -451,22 +494,57 @@ fn the_holder_of_a_lease_is_told_of_writes() {
 #[test]
 fn a_lease_of_a_name_that_leads_elsewhere_is_no_claim() {
     let (leases, claim) = leased(RH);
-    let (open, leaving) = (leases.begin(2, 0, Act::Open), leases.begin(3, 0, Act::TakeAway));
+    let (open, leaving) =
+        (leases.begin(2, 0, Act::Open, Through::Name), leases.begin(3, 0, Act::TakeAway, Through::Name));
     leases.gives_up(claim, R);
     assert!(leases.end(leaving, Ok(())).is_ok());
     assert_eq!(leases.granted(open, RWH), Ok(None), "of which file?");
     assert!(
-        leases.granted(leases.begin(2, 0, Act::Open), RWH).unwrap().is_some(),
+        leases.granted(leases.begin(2, 0, Act::Open, Through::Name), RWH).unwrap().is_some(),
         "the old one counts no more"
     );
-    let unknown = leases.begin(3, 0, Act::TakeAway);
+    let unknown = leases.begin(3, 0, Act::TakeAway, Through::Name);
     leases.end(unknown, Err(Failed::Unknown)).unwrap();
-    assert_eq!(leases.granted(leases.begin(4, 0, Act::Open), R), Ok(None), "it may still happen");
+    assert_eq!(
+        leases.granted(leases.begin(4, 0, Act::Open, Through::Name), R),
+        Ok(None),
+        "it may still happen"
+    );
     leases.quiet().unwrap();
-    assert!(leases.granted(leases.begin(4, 0, Act::Open), R).unwrap().is_some());
-    let open = leases.begin(2, 0, Act::Open);
+    assert!(leases.granted(leases.begin(4, 0, Act::Open, Through::Name), R).unwrap().is_some());
+    let open = leases.begin(2, 0, Act::Open, Through::Name);
     leases.lost();
     assert_eq!(leases.granted(open, RWH), Ok(None), "it was granted before the loss");
+}
+
+#[test]
+fn a_handle_of_a_file_that_has_lost_its_name_gets_in_no_lease_s_way() {
+    let leases = Leases::default();
+    let open = leases.begin(2, 0, Act::Open, Through::Name);
+    let old = leases.handle(&open);
+    leases.end(open, Ok(())).unwrap();
+    let reads = |by: usize, through| leases.end(leases.begin(by, 0, Act::Read, through), Ok(()));
+    let take_away = |outcome| leases.end(leases.begin(3, 0, Act::TakeAway, Through::Name), outcome).unwrap();
+    let during = leases.begin(4, 0, Act::Open, Through::Name);
+    take_away(Ok(()));
+    let unknown = leases.handle(&during);
+    leases.end(during, Ok(())).unwrap();
+    let open = leases.begin(1, 0, Act::Open, Through::Name);
+    let new = leases.handle(&open);
+    assert!(leases.granted(open, RWH).unwrap().is_some());
+    assert!(reads(2, old).is_ok() && reads(4, unknown).is_ok(), "they may read another file");
+    assert!(reads(2, new).is_err() && reads(2, Through::Name).is_err());
+}
+
+#[test]
+fn a_refused_removal_leaves_a_handle_its_file() {
+    let leases = Leases::default();
+    let open = leases.begin(2, 0, Act::Open, Through::Name);
+    let handle = leases.handle(&open);
+    leases.end(open, Ok(())).unwrap();
+    leases.end(leases.begin(3, 0, Act::TakeAway, Through::Name), Err(Failed::Refused)).unwrap();
+    assert!(leases.granted(leases.begin(1, 0, Act::Open, Through::Name), RWH).unwrap().is_some());
+    assert!(leases.end(leases.begin(2, 0, Act::Write, handle), Ok(())).is_err());
 }
 
 #[test]

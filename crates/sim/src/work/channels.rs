@@ -2,6 +2,7 @@
 //!
 //! The models hold as if it had been sent once.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use weft_machine::Stream;
@@ -31,30 +32,36 @@ impl Worker {
         };
         let added = added.await;
         self.told(world, "adds a connection", &added);
-        self.channels.extend(added);
+        self.channels.borrow_mut().extend(added);
     }
 
     /// Adds a connection to a session with one, or lets one of two break under its next request.
     pub(super) async fn change_channels(&mut self, world: &Rc<World>) {
-        self.channels.retain(|channel| !channel.is_broken());
+        self.channels.borrow_mut().retain(|channel| !channel.is_broken());
         match &self.session {
-            Some(Session::Smb(session, _)) if session.carriers().len() > 1 && self.channels.len() > 1 => {}
+            Some(Session::Smb(session, _))
+                if session.carriers().len() > 1 && self.channels.borrow().len() > 1 => {}
             _ => return self.add_channel(world).await,
         }
         // Requests without payload go over the first.
         let which = if below(4) == 0 { 1 } else { 0 };
         tell!(world, "{self} is about to lose a connection");
-        let (there, number) = (world.clone(), self.number);
-        self.channels[which].will_break(move || {
+        let (there, number, all) = (world.clone(), self.number, Rc::downgrade(&self.channels));
+        self.channels.borrow()[which].will_break(move || {
             tell!(there, "a connection of {number} breaks");
             // A break that needs no acknowledgement may be lost with it.
             there.leases.connection_lost(number);
             there.broken.set(there.broken.get() + 1);
+            // The other one may have been about to break as well.
+            let broken = |all: Rc<RefCell<Vec<Rc<Fragile>>>>| all.borrow().iter().all(|one| one.is_broken());
+            if all.upgrade().is_none_or(broken) {
+                there.session_lost(number);
+            }
         });
     }
 
     /// No connection breaks any more.
     pub(super) fn keep_channels(&self) {
-        self.channels.iter().for_each(|channel| channel.is_safe());
+        self.channels.borrow().iter().for_each(|channel| channel.is_safe());
     }
 }

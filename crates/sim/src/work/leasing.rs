@@ -14,7 +14,7 @@ use weft_smb::client::{self as smb, LeaseState};
 
 use super::{Error, File, Session, Worker, below, ends};
 use crate::disk::SECTOR;
-use crate::leases::{Access, Act, ClaimId, Rights};
+use crate::leases::{Access, Act, ClaimId, Rights, Through};
 use crate::world::{World, tell};
 
 /// Files that are leased: few, so that clients meet.
@@ -24,6 +24,7 @@ const LEASED: usize = 2;
 pub(super) struct LeasedFile {
     which: usize,
     file: smb::File,
+    handle: Through,
     lease: Rc<smb::Lease>,
     claim: Option<ClaimId>,
     /// Acknowledges breaks.
@@ -97,13 +98,14 @@ impl Worker {
             _ => read | State::HANDLE_CACHING | State::WRITE_CACHING,
         };
         let which = below(LEASED);
-        let access = world.leases.begin(self.number, which, Act::Open);
+        let access = world.leases.begin(self.number, which, Act::Open, Through::Name);
         tell!(world, "{self} opens {} to cache {wanted:?}...", name(which));
         let opened = ends("CREATE", tree.open_leased(&name(which), smb::OpenOptions::create(), wanted)).await;
         self.told(world, format_args!("opens {}", name(which)), &opened);
         match opened {
             Ok((file, lease)) => {
                 let granted = lease.granted();
+                let handle = world.leases.handle(&access);
                 let claim = match lease.is_broken() {
                     // It may have been less when it was answered.
                     true => self.judged(world.leases.end(access, Ok(()))).and(None),
@@ -112,7 +114,7 @@ impl Worker {
                 tell!(world, "{self} may cache {granted:?}, claims {claim:?}");
                 let lease = Rc::new(lease);
                 let _watch = rt::spawn(watch(world.clone(), self.to_string(), lease.clone(), claim));
-                self.leased = Some(LeasedFile { which, file, lease, claim, _watch });
+                self.leased = Some(LeasedFile { which, file, handle, lease, claim, _watch });
             }
             failed => self.failed(world, access, failed),
         }
@@ -130,9 +132,9 @@ impl Worker {
 
     /// Reads or writes by the lease's own handle, which breaks leases of others only.
     async fn use_leased(&mut self, world: &World) {
-        let Some(LeasedFile { which, file, lease, claim, .. }) = &self.leased else { return };
+        let Some(LeasedFile { which, file, handle, lease, claim, .. }) = &self.leased else { return };
         let (act, begun) = (if below(2) == 0 { Act::Read } else { Act::Write }, world.leases.moment());
-        let access = world.leases.begin(self.number, *which, act);
+        let access = world.leases.begin(self.number, *which, act, *handle);
         let done = match act {
             Act::Read => ends("READ", file.read(0, SECTOR)).await.map(drop),
             _ => ends("WRITE", file.write(0, Bytes::from_static(&[1; SECTOR]))).await,
@@ -160,7 +162,7 @@ impl Worker {
             _ => Act::Open,
         };
         tell!(world, "{self} opens {name}, writes: {writes}, truncates: {truncates}...");
-        let access = world.leases.begin(self.number, which, act);
+        let access = world.leases.begin(self.number, which, act, Through::Name);
         let opened = match &self.session {
             Some(Session::Smb(_, tree)) => {
                 let options = match (writes, truncates) {
@@ -190,12 +192,13 @@ impl Worker {
             Ok(file) => file,
             failed => return self.failed(world, access, failed),
         };
+        let handle = world.leases.handle(&access);
         match &self.session {
             Some(Session::Nfs3(_)) => {}
             _ => self.done(world, access, &Ok(())),
         }
         let act = if writes { Act::Write } else { Act::Read };
-        let access = world.leases.begin(self.number, which, act);
+        let access = world.leases.begin(self.number, which, act, handle);
         let data = Bytes::from_static(&[2; SECTOR]);
         let done = match &file {
             File::Smb(file) if writes => ends("WRITE", file.write(0, data)).await,
@@ -213,7 +216,7 @@ impl Worker {
     async fn take_away(&mut self, world: &World, which: usize) {
         let (from, to) = (name(which), format!("was-{}", name(which)));
         let renames = below(2) == 0;
-        let access = world.leases.begin(self.number, which, Act::TakeAway);
+        let access = world.leases.begin(self.number, which, Act::TakeAway, Through::Name);
         tell!(world, "{self} takes away {from}, by another name: {renames}...");
         let gone = match &self.session {
             Some(Session::Smb(_, tree)) if renames => ends("a rename", tree.rename(&from, &to, true)).await,

@@ -4,7 +4,8 @@
 //! [`super::durable`] decides who gets a handle back, for handles of this run and of the last one alike.
 //!
 //! What a client was told is never lost: the record of a CREATE or a LOCK is written before its answer, and writes go
-//! through to the file (3.3.5.9: FILE_WRITE_THROUGH). A record that cannot be written is logged.
+//! through to the file (3.3.5.9: FILE_WRITE_THROUGH). A record that cannot be written is logged. The file's name is on
+//! disk before its record: after a crash of the host, a record without a file would be a lost handle.
 //!
 //! [`Journal`]: crate::server::journal::Journal
 
@@ -12,10 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use futures_util::lock::Mutex;
+use weft_store::Unsettled;
 use weft_store::opens::{Caching as Rights, Rights as Sharing};
-use weft_store::vfs::{Kind, Share};
+use weft_store::vfs::{Error, Kind, Share};
 use weft_wire::smb2::access::AccessMask;
-use weft_wire::smb2::create::{CreateOptions, Request};
+use weft_wire::smb2::create::{CreateAction, CreateOptions, Request};
 use weft_wire::smb2::create_context::LeaseState;
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::{Guid, NtStatus};
@@ -80,6 +82,10 @@ pub(super) async fn begin(
         let _ = held::refused(full);
         return None;
     }
+    if let Err(e) = settle(open).await {
+        tracing::error!("cannot make a handle persistent: its file is not on disk: {e}");
+        return None;
+    }
     match persistent.journal.save(open.persistent, &record, guard).await {
         Ok(()) => Some(persistent),
         Err(e) => {
@@ -87,6 +93,14 @@ pub(super) async fn begin(
             None
         }
     }
+}
+
+/// Makes durable what the handle needs after a crash of the host: the file's name and, if the CREATE made or replaced the
+/// file, the file. Another client may have created the name a moment ago without flushing it.
+async fn settle(open: &Open) -> Result<(), Error> {
+    let dir = open.place().await?.dir;
+    let file = (open.action != CreateAction::OPENED).then_some(open.node);
+    open.vfs.clone().settled().settle(Unsettled::existing(file, dir)).await
 }
 
 impl Persistent {

@@ -552,6 +552,66 @@ fn what_cannot_be_written_down_is_not_done() {
     });
 }
 
+/// A folder that counts the flushes of directories, which fail on demand.
+struct Flushed {
+    folder: Dir,
+    flushes: Arc<AtomicUsize>,
+    fails: Arc<AtomicBool>,
+}
+
+impl Backend for Flushed {
+    fn kind(&self) -> &'static str {
+        self.folder.kind()
+    }
+
+    fn changes_on_the_host(&self) -> bool {
+        self.folder.changes_on_the_host()
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        if matches!(op, Op::SyncDir { .. }) {
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+            if self.fails.load(Ordering::Relaxed) {
+                return Box::pin(async { Err(Error::Io(io::Error::other("a bad sector"))) });
+            }
+        }
+        self.folder.submit(op)
+    }
+}
+
+/// After a crash of the host, a handle whose file has no name would be lost.
+#[test]
+fn a_handle_is_persistent_once_the_name_of_its_file_is_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let flushed = Flushed {
+        folder: Dir::open(dir.path()).unwrap(),
+        flushes: Arc::default(),
+        fails: Arc::default(),
+    };
+    let (flushes, fails) = (flushed.flushes.clone(), flushed.fails.clone());
+    let disk = Disk::default();
+    story(async {
+        let world = World::with(|config| {
+            config.shares = vec![Share::new("Data", Vfs::new(flushed))];
+            config.offers.journal = Some(Journal::on(disk));
+            config.offers.continuous = vec!["data".into()];
+        });
+        let mut bob = client(&world, 2, "bob").await;
+        create(&mut bob, &wish(Vec::new())).await.unwrap();
+        assert_eq!(flushes.load(Ordering::Relaxed), 0, "a handle that is not persistent waits for no disk");
+        let mut alice = client(&world, 1, "alice").await;
+        fails.store(true, Ordering::Relaxed);
+        let plain = create(&mut alice, &wish(vec![persistent()])).await.unwrap();
+        assert!(!is_persistent(&plain) && flushes.load(Ordering::Relaxed) == 1);
+        assert_eq!(alice.close(plain.file).await, NtStatus::SUCCESS);
+        fails.store(false, Ordering::Relaxed);
+        // Also that of a file which another client has just created.
+        let opened = create(&mut alice, &wish(vec![persistent()])).await.unwrap();
+        assert_eq!(opened.action, CreateAction::OPENED);
+        assert!(is_persistent(&opened) && flushes.load(Ordering::Relaxed) == 2);
+    });
+}
+
 #[test]
 fn who_does_not_come_back_in_time_has_lost_it() {
     let dir = tempfile::tempdir().unwrap();
