@@ -583,11 +583,8 @@ impl Backend for Flushed {
 #[test]
 fn a_handle_is_persistent_once_the_name_of_its_file_is_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let flushed = Flushed {
-        folder: Dir::open(dir.path()).unwrap(),
-        flushes: Arc::default(),
-        fails: Arc::default(),
-    };
+    let flushed =
+        Flushed { folder: Dir::open(dir.path()).unwrap(), flushes: Arc::default(), fails: Arc::default() };
     let (flushes, fails) = (flushed.flushes.clone(), flushed.fails.clone());
     let disk = Disk::default();
     story(async {
