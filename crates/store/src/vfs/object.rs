@@ -54,7 +54,8 @@ pub trait Object: Debug + Send + Sync {
         None
     }
 
-    /// The file that contains its bytes at present. It may be longer than the object, and writes may go elsewhere.
+    /// The file that contains its bytes at present. It may be longer than the object, writes may go elsewhere, and it is not to be
+    /// read while the object does not answer [`ObjectOp::Read`].
     fn content(&self) -> Option<&File> {
         self.plain()
     }
