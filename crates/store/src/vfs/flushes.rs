@@ -88,11 +88,11 @@ impl Flushes {
     }
 
     /// The same with a flush that stops when it is not polled: no other caller may share it.
-    pub(super) async fn run_alone(&self, flush: Submission<'_>) -> Result<(), Error> {
-        let count = self.counting();
-        let done = flush.await.map(drop);
-        count(&done);
-        done
+    pub(super) async fn run_alone<'a>(
+        &self,
+        flush: impl FnOnce(Ended) -> Submission<'a>,
+    ) -> Result<(), Error> {
+        flush(Box::new(self.counting())).await.map(drop)
     }
 
     /// Counts a flush, which begins now, when it ends.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use weft_machine::{File, Payload, PayloadSource, Pool};
+use weft_machine::{File, Payload, PayloadSource, Pool, rt};
 
 use super::object::{Done, Object, ObjectOp, Submission};
 use super::stream::{Content, Stream};
@@ -52,10 +52,15 @@ impl Object for OpenStream {
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         let op = match op {
             ObjectOp::Sync { ended } => {
+                let (stream, content) = (self.stream.clone(), self.content.clone());
+                // It has several steps: a task of its own takes all of them, and tells `ended`.
                 return Submission::later(async {
-                    let done = Box::pin(self.stream.sync(&self.content)).await;
-                    ended(&done);
-                    done.map(|()| Done::Done)
+                    rt::uncancelled(async move {
+                        let done = stream.sync(&content).await;
+                        ended(&done);
+                        done.map(|()| Done::Done)
+                    })
+                    .await
                 });
             }
             op => op,

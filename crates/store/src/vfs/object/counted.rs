@@ -25,7 +25,7 @@ impl Counted {
         let done = match self.inner.plain() {
             // A flush by the kernel ends whether or not somebody waits, so others can wait for it.
             Some(_) => self.flushes.run(|ended| self.inner.submit(ObjectOp::Sync { ended })).await,
-            None => self.flushes.run_alone(self.inner.submit(ObjectOp::sync())).await,
+            None => self.flushes.run_alone(|ended| self.inner.submit(ObjectOp::Sync { ended })).await,
         };
         ended(&done);
         done.map(|()| Done::Done)
