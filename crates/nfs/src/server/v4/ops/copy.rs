@@ -52,15 +52,24 @@ async fn ends(
     let from_stateid = saved(c, from_stateid);
     // The source's export may treat the caller differently.
     let from_cx = c.view(FsObject::Node(from_node));
-    let reads = Intent::Read(from_offset, count);
-    let from = io::file_in(c, from_cx, &from_node, &from_stateid, reads).await?;
-    let to = io::file(c, &to_node, to_stateid, Intent::Write(to_offset, count)).await?;
+    let opened = async |count| -> Result<(OpenFile, OpenFile), Status> {
+        let reads = Intent::Read(from_offset, count);
+        let from = io::file_in(c, from_cx, &from_node, &from_stateid, reads).await?;
+        let to = io::file(c, &to_node, to_stateid, Intent::Write(to_offset, count)).await?;
+        Ok((from, to))
+    };
+    let (mut from, mut to) = opened(count).await?;
     let size = from.len().await.map_err(|e| status(&e))?;
     let end = from_offset.checked_add(count).ok_or(Status::INVAL)?;
     if from_offset > size || end > size {
         return Err(Status::INVAL);
     }
-    let count = if count == 0 { size.saturating_sub(from_offset) } else { count };
+    let mut count = count;
+    if count == 0 {
+        // Up to the end of the source. No lock conflicts with an empty range, but some may with this one.
+        count = size.saturating_sub(from_offset);
+        (from, to) = opened(count).await?;
+    }
     let to_end = to_offset.checked_add(count).ok_or(Status::INVAL)?;
     if to_end > MAX_FILE_SIZE {
         return Err(Status::FBIG);

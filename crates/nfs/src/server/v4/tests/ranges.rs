@@ -1,5 +1,8 @@
 //! Minor version 2: holes, copies, extended attributes.
 
+use weft_machine::rt;
+use weft_store::opens::{Opening, Range, Rights};
+
 use super::*;
 
 #[test]
@@ -75,6 +78,19 @@ fn a_copy_needs_no_bytes_on_the_wire() {
     assert_eq!(&answer.d.opaque(20).unwrap()[..], b"world");
     assert_eq!(copy(0, 0, 12).status, Status::INVAL);
     assert_eq!(a.run(&[Op::Putfh(to), Op::OffloadStatus(source)]).status, Status::BAD_STATEID);
+    // A count of zero means up to the end: the locks of SMB there count.
+    let opens = server.vfs(0).opens().clone();
+    for name in ["from", "to"] {
+        let node =
+            rt::block_on(server.vfs(0).lookup(NodeId::ROOT, name.as_bytes(), false)).unwrap().unwrap().node;
+        let smb = opens.try_open(node, &Opening::new(Rights::ALL, Rights::ALL, opens.key())).unwrap();
+        smb.try_lock(Range::new(3, 1).unwrap(), true).unwrap();
+        for count in [11, 0] {
+            assert_eq!(copy(0, 0, count).status, Status::LOCKED, "{count}");
+        }
+        smb.unlock(Range::new(3, 1).unwrap()).unwrap();
+    }
+    assert_eq!(copy(0, 0, 0).status, Status::OK);
 }
 
 #[test]
