@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use weft_machine::{Charge, rt};
-use weft_store::OpenFile;
+use weft_store::{CurrentShares, OpenFile, ShareKey};
 use weft_wire::nfs4::{
     CbOffload, CbOp, Clone_, Copy, CopyOk, OffloadEnd, OffloadStatusOk, Stable, Stateid, Status, UpTo,
     Verifier, WriteResponse,
@@ -33,7 +33,20 @@ const MAX_OFFLOADS: usize = 16;
 struct Ends {
     from: OpenFile,
     to: OpenFile,
+    from_share: ShareKey,
+    to_share: ShareKey,
     count: u64,
+}
+
+impl Ends {
+    /// Whether both shares are still served, and the destination may still be changed.
+    fn are_served(&self, shares: &CurrentShares) -> Result<(), Status> {
+        let shares = shares.now();
+        let (Some(_), Some(to)) = (shares.of(self.from_share), shares.of(self.to_share)) else {
+            return Err(Status::STALE);
+        };
+        if to.vfs.is_read_only() { Err(Status::ROFS) } else { Ok(()) }
+    }
 }
 
 /// Both files, and the number of bytes to copy.
@@ -74,7 +87,7 @@ async fn ends(
     if to_end > MAX_FILE_SIZE {
         return Err(Status::FBIG);
     }
-    Ok(Ends { from, to, count })
+    Ok(Ends { from, to, from_share: from_node.share.key(), to_share: to_node.share.key(), count })
 }
 
 /// The state id of the saved file handle: with sessions, one special value stands for the saved state id.
@@ -128,8 +141,9 @@ async fn offload(
     let stateid = copy.stateid();
     let client = Arc::downgrade(client);
     let (from, to) = (args.from_offset, args.to_offset);
+    let shares = c.cx.server.shares.clone();
     rt::spawn(async move {
-        let ended = carry_on(&copy, &ends, from, to).await;
+        let ended = carry_on(&copy, &ends, from, to, &shares).await;
         drop((ends, charge));
         copy.end(ended);
         let Some(client) = client.upgrade() else { return };
@@ -156,8 +170,11 @@ async fn offload(
     Ok(CopyOk { response, consecutive: true, synchronous: false })
 }
 
-async fn carry_on(copy: &Offload, ends: &Ends, from: u64, to: u64) -> Status {
+async fn carry_on(copy: &Offload, ends: &Ends, from: u64, to: u64, shares: &CurrentShares) -> Status {
     while copy.copied() < ends.count && !copy.is_cancelled() {
+        if let Err(status) = ends.are_served(shares) {
+            return status;
+        }
         let at = copy.copied();
         let step = STEP.min(ends.count.saturating_sub(at));
         // `ends` has checked that both ranges end within the largest file size.
