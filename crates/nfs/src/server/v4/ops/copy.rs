@@ -119,8 +119,16 @@ pub async fn copy(c: &Compound<'_>, args: &Copy) -> Result<CopyOk, Status> {
     let count = count.min(MAX_COPY);
     let done = ends.to.copy_from(args.to_offset, &ends.from, args.from_offset, count).await;
     let count = done.map_err(|e| status(&e))?;
+    content_changed(c).await?;
     let response = response(UpTo::default(), count, verifier);
     Ok(CopyOk { response, consecutive: true, synchronous: true })
+}
+
+/// Tells those who have cached the listing with the size of the destination.
+async fn content_changed(c: &Compound<'_>) -> Result<(), Status> {
+    let node = c.node()?;
+    node.share.vfs.content_changed(node.id).await;
+    Ok(())
 }
 
 fn response(callback: UpTo<Stateid, 1>, count: u64, verifier: Verifier) -> WriteResponse {
@@ -141,10 +149,12 @@ async fn offload(
     let stateid = copy.stateid();
     let client = Arc::downgrade(client);
     let (from, to) = (args.from_offset, args.to_offset);
-    let shares = c.cx.server.shares.clone();
+    let (shares, node) = (c.cx.server.shares.clone(), c.node()?);
+    let (vfs, node) = (node.share.vfs.clone(), node.id);
     rt::spawn(async move {
         let ended = carry_on(&copy, &ends, from, to, &shares).await;
-        drop((ends, charge));
+        vfs.content_changed(node).await;
+        drop((ends, charge, vfs));
         copy.end(ended);
         let Some(client) = client.upgrade() else { return };
         if copy.is_cancelled() {
@@ -201,7 +211,8 @@ pub async fn clone(c: &Compound<'_>, args: &Clone_) -> Result<(), Status> {
     let from_end = (&args.from_stateid, args.from_offset);
     let ends = ends(c, from_end, (&args.to_stateid, args.to_offset), args.count, true).await?;
     let done = ends.to.clone_range(args.to_offset, &ends.from, args.from_offset, ends.count).await;
-    done.map_err(|e| status(&e))
+    done.map_err(|e| status(&e))?;
+    content_changed(c).await
 }
 
 /// RFC 7862 15.8.3: a copy that has ended, and whose client was notified, counts as unknown.
