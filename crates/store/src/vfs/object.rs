@@ -76,6 +76,11 @@ pub trait Object: Debug + Send + Sync {
     fn is_unflushed(&self) -> bool {
         false
     }
+
+    /// How many of its flushes have failed. By default they are not counted.
+    fn failed_flushes(&self) -> u64 {
+        0
+    }
 }
 
 /// A request to an object. Ranges are `[offset, offset + len)` and end within 63 bits.
@@ -213,6 +218,10 @@ pub(crate) trait Layer: Debug + Send + Sync {
     fn is_unflushed(&self) -> bool {
         self.inner().is_unflushed()
     }
+    /// [`Object::failed_flushes`].
+    fn failed_flushes(&self) -> u64 {
+        self.inner().failed_flushes()
+    }
 }
 
 impl<L: Layer> Object for L {
@@ -233,5 +242,8 @@ impl<L: Layer> Object for L {
     }
     fn is_unflushed(&self) -> bool {
         Layer::is_unflushed(self)
+    }
+    fn failed_flushes(&self) -> u64 {
+        Layer::failed_flushes(self)
     }
 }
