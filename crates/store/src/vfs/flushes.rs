@@ -1,4 +1,4 @@
-//! Flushes of files: concurrent flushes of one descriptor share a call, and every failure is counted.
+//! Flushes of files: concurrent flushes of one open file share a call, and every failure is counted.
 //!
 //! The kernel reports a failed write-back once per descriptor and then forgets the pages, so a later successful flush
 //! says nothing about them. A protocol whose clients share descriptors, or whose writers are not told about the
@@ -26,7 +26,7 @@ impl Failures {
     }
 }
 
-/// The flushes of one descriptor, one after the other. Requests that arrive while one runs share the next.
+/// The flushes of one open file, one after the other. Requests that arrive while one runs share the next.
 #[derive(Debug)]
 pub(super) struct Flushes {
     failures: Failures,
@@ -68,7 +68,8 @@ impl Flushes {
         self.flushed.load(Ordering::SeqCst) < self.written.load(Ordering::SeqCst)
     }
 
-    /// Makes durable what was written before this call, by calling `flush` unless another flush covers it.
+    /// Makes durable what was written before this call, by calling `flush` unless another flush covers it. `flush`
+    /// must end even if nobody polls it: others wait for their turns.
     pub(super) async fn run<'a>(&self, flush: impl FnOnce(Ended) -> Submission<'a>) -> Result<(), Error> {
         // A flush that has already begun may have missed recent writes.
         let before = self.begun.load(Ordering::SeqCst);
@@ -85,14 +86,6 @@ impl Flushes {
             return flush(ended).await.map(drop);
         }
         last.failed.as_ref().map_or(Ok(()), |failed| Err(failed.repeated()))
-    }
-
-    /// The same with a flush that stops when it is not polled: no other caller may share it.
-    pub(super) async fn run_alone(&self, flush: Submission<'_>) -> Result<(), Error> {
-        let count = self.counting();
-        let done = flush.await.map(drop);
-        count(&done);
-        done
     }
 
     /// Counts a flush, which begins now, when it ends.
