@@ -19,9 +19,9 @@ use crate::vfs::object::{Layer, Object, ObjectOp, Submission};
 
 type Durable = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
 
-/// A file whose durable state a test knows.
+/// A file whose durable state a test knows, and whose next flush fails if the flag is set.
 #[derive(Debug)]
-struct Synced(OpenFile, Durable);
+struct Synced(OpenFile, Durable, Arc<AtomicBool>);
 
 impl Layer for Synced {
     fn inner(&self) -> &dyn Object {
@@ -30,6 +30,14 @@ impl Layer for Synced {
 
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         let syncs = matches!(op, ObjectOp::Sync { .. });
+        let op = match op {
+            ObjectOp::Sync { ended } if self.2.swap(false, Ordering::SeqCst) => {
+                let done = Err(rustix::io::Errno::IO.into());
+                ended(&done);
+                return Submission::Now(done.map(|()| Done::Done));
+            }
+            op => op,
+        };
         self.inner().submit(op).then(move |done| {
             if syncs && done.is_ok() {
                 let file = self.inner().content().unwrap();
@@ -58,6 +66,8 @@ struct Behind {
     fails: Mutex<Option<Fails>>,
     /// The durable bytes of files, by inode.
     durable: Durable,
+    /// Whether the next flush of a file fails.
+    loses: Arc<AtomicBool>,
     /// While set, changes of attributes wait; then one has reached that point.
     waits: AtomicBool,
     waiting: AtomicBool,
@@ -72,6 +82,7 @@ impl Watched {
             unsynced: Mutex::default(),
             fails: Mutex::default(),
             durable: Arc::default(),
+            loses: Arc::default(),
             waits: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
             elsewhere,
@@ -174,7 +185,7 @@ impl Backend for Watched {
                 }
                 Outcome::Attr(attr) => Outcome::Attr(self.moved(attr)),
                 Outcome::File(file) => {
-                    let synced = Synced(file.clone(), self.0.durable.clone());
+                    let synced = Synced(file.clone(), self.0.durable.clone(), self.0.loses.clone());
                     Outcome::File(OpenFile::new(file.node, Arc::new(synced)))
                 }
                 Outcome::Stable(mut stable) if self.0.elsewhere => {
@@ -228,6 +239,30 @@ fn a_flush_makes_durable_what_an_earlier_run_has_written() {
         // Once is enough.
         watched.fail(|op| matches!(op, Op::SyncDir { .. }));
         vfs.open(s, false).await.unwrap().sync().await.unwrap();
+    });
+}
+
+/// They share a descriptor, of which the kernel reports a failure once.
+#[test]
+fn each_open_of_a_stream_is_told_about_a_failed_flush() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let f = file(&vfs, ROOT, "f").await.node;
+        make(&vfs, f, "s", &pattern(MIB)).await;
+        let s = vfs.stream(f, b"s", false).await.unwrap().attr.node;
+        let (one, other) = (vfs.open(s, true).await.unwrap(), vfs.open(s, true).await.unwrap());
+        one.write(0, &[Bytes::from_static(b"one")]).await.unwrap();
+        other.write(4096, &[Bytes::from_static(b"other")]).await.unwrap();
+        watched.0.loses.store(true, Ordering::SeqCst);
+        refused!(one.sync().await, Error::Io(_));
+        refused!(other.sync().await, Error::Io(_));
+        // Who opens it afterwards has lost nothing.
+        let later = vfs.open(s, true).await.unwrap();
+        for open in [one, other, later] {
+            open.sync().await.unwrap();
+        }
+        assert_eq!(vfs.failed_flushes(), 2);
     });
 }
 
