@@ -226,7 +226,8 @@ class Greed(unittest.TestCase):
             resource.setrlimit(resource.RLIMIT_AS, (96 << 20, 96 << 20))
 
         with tempfile.TemporaryDirectory() as folder:
-            command = [str(weft.WEFT), "serve", folder, "--json", "--cores", "1", "--smb-port", "0", "--smbd-port", "0"]
+            (pathlib.Path(folder) / "data").mkdir()
+            command = [str(weft.WEFT), "serve", f"{folder}/data", "--json", "--cores", "1", "--smb-port", "0", "--smbd-port", "0"]
             environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD, WEFT_STATE_DIR=f"{folder}/state")
             done = subprocess.run(
                 command, capture_output=True, env=environment, preexec_fn=limit, stdin=subprocess.DEVNULL, text=True, timeout=60)

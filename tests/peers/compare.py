@@ -144,7 +144,7 @@ def compare(line, servers, loader, repetitions):
     promise = line.promise
     if line.theirs[0].startswith(BESIDE):
         spread = max((max(f) - min(f)) / statistics.median(f) for f in seen.values())
-        promise = round(1 + spread if less else 1 - spread, 2)
+        promise = round(1 + spread if less else max(1 - spread, 0), 2)
     bound = "" if promise is None else f"{'<=' if less else '>='} {promise}"
     names = f"{servers[line.ours[0]].name} / {servers[line.theirs[0]].name}"
     print(f"{line.title:31} {line.size >> 10:5} KiB  {names:30} {unit:20} {shown[0]:>20} {shown[1]:>20} {ratio:6.2f}  {bound}",

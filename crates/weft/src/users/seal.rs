@@ -32,21 +32,20 @@ impl SealingKey {
     /// The key in this file, which is created if missing.
     pub(super) fn open(path: &Path) -> io::Result<SealingKey> {
         let make = || Ok(random::bytes::<KEY_BYTES>()?.to_vec());
-        let bytes = Zeroizing::new(private::made_once(path, make)?);
-        let unfit =
-            |_| io::Error::new(io::ErrorKind::InvalidData, format!("it does not have {KEY_BYTES} bytes"));
-        Ok(SealingKey(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).map_err(unfit)?)))
+        SealingKey::of(Zeroizing::new(private::made_once(path, make)?))
     }
 
     /// The key in this file, which must exist.
     pub(super) fn existing(path: &Path) -> io::Result<SealingKey> {
-        match private::read(path, KEY_BYTES)? {
-            Some(_) => SealingKey::open(path),
-            None => Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "the key of the users' hashes is missing: restore it",
-            )),
-        }
+        let missing =
+            || io::Error::new(io::ErrorKind::NotFound, "the key of the users' hashes is missing: restore it");
+        SealingKey::of(Zeroizing::new(private::read(path, KEY_BYTES)?.ok_or_else(missing)?))
+    }
+
+    fn of(bytes: Zeroizing<Vec<u8>>) -> io::Result<SealingKey> {
+        let unfit =
+            |_| io::Error::new(io::ErrorKind::InvalidData, format!("it does not have {KEY_BYTES} bytes"));
+        Ok(SealingKey(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).map_err(unfit)?)))
     }
 
     /// Seals a secret for its user, in hexadecimal digits.
