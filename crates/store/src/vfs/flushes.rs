@@ -12,17 +12,29 @@ use futures_util::lock::Mutex;
 use super::Error;
 use super::object::{Ended, Submission};
 
-/// The number of failed flushes of a file system's files. It increases before anybody is told about the failure.
+/// The number of failed flushes of a file system's files, or of one of them. It increases before anybody is told about
+/// the failure.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failures(Arc<AtomicU64>);
+pub(super) struct Failures {
+    count: Arc<AtomicU64>,
+    /// The file system's, if these are one file's.
+    all: Option<Arc<AtomicU64>>,
+}
 
 impl Failures {
-    pub(super) fn count(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+    /// Those of one file, which count here as well.
+    pub(super) fn of_one(&self) -> Failures {
+        Failures { count: Arc::default(), all: Some(self.count.clone()) }
     }
 
-    pub(super) fn add(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn add(&self) {
+        for count in self.all.iter().chain([&self.count]) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
     }
 }
 

@@ -25,11 +25,10 @@ impl OpenStream {
     async fn sync(&self) -> Result<(), Error> {
         let done = Box::pin(self.stream.sync(&self.content)).await;
         let failures = self.stream.failed_flushes();
-        match self.told.swap(failures, Ordering::SeqCst) < failures {
-            // The flush of another open has failed, and what this one has written may be lost as well.
-            true if done.is_ok() => Err(rustix::io::Errno::IO.into()),
-            _ => done,
-        }
+        let is_news = self.told.fetch_max(failures, Ordering::SeqCst) < failures;
+        done?;
+        // The flush of another open has failed, and what this one has written may be lost as well.
+        if is_news { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
     }
 
     /// Changes a stream that was small a moment ago, up to `end`.

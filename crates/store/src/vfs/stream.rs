@@ -51,6 +51,7 @@ pub(super) struct Stream {
     named_durably: AtomicBool,
     /// Its opens share the descriptor of its file, and the kernel reports a failed flush to one of them only.
     flushes: Flushes,
+    /// The failed ones.
     failures: Failures,
 }
 
@@ -195,15 +196,15 @@ pub(super) fn gone(e: Error) -> Error {
 }
 
 impl Stream {
-    /// `made` if it did not exist a moment ago.
+    /// `made` if it did not exist a moment ago; `failures` counts its failed flushes.
     pub(super) fn new(
         id: NodeId,
         base: NodeId,
         backend: Arc<dyn Backend>,
         name: Vec<u8>,
         made: bool,
+        failures: Failures,
     ) -> Stream {
-        let failures = Failures::default();
         Stream {
             id,
             base,

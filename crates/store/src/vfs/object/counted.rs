@@ -31,7 +31,11 @@ impl Counted {
             // failure that is reported only once is counted.
             None => {
                 let inner = self.inner.clone();
-                let flush = async move { inner.submit(ObjectOp::Sync { ended }).await };
+                let flush = async move {
+                    let done = inner.submit(ObjectOp::sync()).await.map(drop);
+                    ended(&done);
+                    done.map(|()| Done::Done)
+                };
                 Submission::later(rt::uncancelled(flush))
             }
         };
@@ -73,7 +77,8 @@ mod tests {
 
     use super::*;
 
-    /// An object without a descriptor that has lost a write. It reports that once, to the flush that begins first, and late.
+    /// An object without a descriptor that has lost a write. It reports that once, to the flush that begins first, and
+    /// late.
     #[derive(Debug, Default)]
     struct ReportsOnce(AtomicU64);
 
