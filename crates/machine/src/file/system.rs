@@ -223,11 +223,13 @@ impl FileSystem {
 
     /// Whether a call may never end, as of the last check: then calls on data must be made on workers, too. One atomic
     /// load.
+    #[inline]
     pub fn may_hang(&self) -> bool {
         self.may_hang.load(Ordering::Acquire)
     }
 
     /// Whether calls on names must be made on workers: one atomic load.
+    #[inline]
     pub fn blocks(&self) -> bool {
         self.blocks.load(Ordering::Acquire)
     }

@@ -57,6 +57,7 @@ thread_local! {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[inline]
 pub(crate) fn ticks() -> u64 {
     // SAFETY: every processor of this architecture has the instruction, and Linux lets programs use it.
     unsafe { std::arch::x86_64::_rdtsc() }
