@@ -165,7 +165,7 @@ fn a_failed_flush_of_a_stream_counts_although_nobody_waits_for_it_any_more() {
         for _ in 0..1000 {
             rt::yield_now().await;
         }
-        assert_eq!(vfs.failed_flushes(), 1);
+        assert!(vfs.failed_flushes() > 0);
     })
     .unwrap();
 }
