@@ -2,12 +2,12 @@
 //!
 //! A change is checked before the file is replaced: the new text must be a configuration without errors.
 
-use std::fs::{File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
+use weft_machine::file::whole::{self, Access, folder_of};
 use weft_store::rights::Principal;
 
 use super::share::ShareConfig;
@@ -138,10 +138,15 @@ impl Edit {
                 for warning in config.warnings() {
                     tracing::warn!("{warning}");
                 }
-                let folder = folder_of(&self.path);
-                match replace(&self.path, folder, text.as_bytes(), self.is_new) {
-                    Ok(()) => Ok(self.path),
-                    Err(source) => Err(EditError::Io { path: self.path, source }),
+                let (path, text) = (self.path, text.as_bytes());
+                let written = match self.is_new {
+                    // Somebody may have created it meanwhile.
+                    true => whole::create(&path, text, Access::Inherited),
+                    false => whole::replace(&path, text, Access::Inherited),
+                };
+                match written {
+                    Ok(()) => Ok(path),
+                    Err(source) => Err(EditError::Io { path, source }),
                 }
             }
         }
@@ -169,41 +174,10 @@ pub(crate) fn create(path: &Path, text: &str) -> Result<(), EditError> {
     if path.symlink_metadata().is_ok() {
         return Err(EditError::Taken(path.to_owned()));
     }
-    replace(path, folder, text.as_bytes(), true).map_err(|source| match source.kind() {
+    whole::create(path, text.as_bytes(), Access::Inherited).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => EditError::Taken(path.to_owned()),
         _ => EditError::Io { path: path.to_owned(), source },
     })
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Writes a file in this folder. It has the mode and the owner of the old one; a new one is readable by all, whatever
-/// the umask. A crash or a full disk leaves the old file, or none.
-fn replace(path: &Path, folder: &Path, text: &[u8], is_new: bool) -> io::Result<()> {
-    let mut draft = tempfile::NamedTempFile::new_in(folder)?;
-    draft.write_all(text)?;
-    match path.metadata() {
-        Ok(old) => {
-            draft.as_file().set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-            let new = draft.as_file().metadata()?;
-            if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-                std::os::unix::fs::fchown(draft.as_file(), Some(old.uid()), Some(old.gid()))?;
-            }
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            draft.as_file().set_permissions(Permissions::from_mode(0o644))?;
-        }
-        Err(e) => return Err(e),
-    }
-    draft.as_file().sync_all()?;
-    match is_new {
-        // Somebody may have created it meanwhile.
-        true => draft.persist_noclobber(path)?,
-        false => draft.persist(path)?,
-    };
-    File::open(folder)?.sync_all()
 }
 
 fn implicit() -> Item {
@@ -214,6 +188,9 @@ fn implicit() -> Item {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
     use weft_store::rights::Rights;
 
     use super::*;

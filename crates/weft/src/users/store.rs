@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 use weft_machine::file::private;
+use weft_machine::file::whole::{self, Access};
 use weft_smb::auth::Secret;
 
 use super::seal::SealingKey;
@@ -205,7 +206,8 @@ impl Store {
         let text = change.document.to_string();
         // What is written can be read again, or the file stays as it was.
         self.listing(&self.parse(&text)?, &key)?;
-        private::replace(&self.path, text.as_bytes()).map_err(|source| self.io_at(&self.path, source))
+        whole::replace(&self.path, text.as_bytes(), Access::Private)
+            .map_err(|source| self.io_at(&self.path, source))
     }
 
     fn document(&self) -> Result<Option<DocumentMut>, StoreError> {
