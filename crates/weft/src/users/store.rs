@@ -184,7 +184,7 @@ impl Store {
         if let Some(folder) = self.path.parent() {
             private::folder(folder).map_err(|source| self.io_at(folder, source))?;
         }
-        let is_new = self.document()?.is_none();
+        let is_new = !self.path.try_exists().map_err(|source| self.io_at(&self.path, source))?;
         let key = match is_new {
             true => SealingKey::open(&self.key_path),
             // A new key would open none of the hashes.
