@@ -9,6 +9,7 @@ use crate::Failure;
 use crate::admin::{self, Reloaded, Request};
 use crate::args::Reload;
 use crate::config;
+use crate::out::path_name;
 use crate::state_of_command::state_of_command;
 use crate::status;
 
@@ -43,13 +44,22 @@ pub(crate) fn servers_of(file: &Path, state: Option<&Path>) -> Result<(), Failur
     // Without any state directory no server of the file has a socket.
     let Ok(state) = state_of_command(named.as_deref()) else { return Ok(()) };
     let request = Request::Reload { file: Some(std::path::absolute(file)?) };
+    let mut is_used = false;
     let answered = |pid, answer| {
         if let Some(report) = serde_json::from_value::<Option<Reloaded>>(answer)? {
+            is_used = true;
             say!("server {pid}: {report}")?;
         }
         Ok(())
     };
     admin::ask_each(&admin::servers(&state)?, &request, answered, |pid, e| {
         format!("the file is changed, but the server with process number {pid} has not taken it over: {e}")
-    })
+    })?;
+    if !is_used {
+        note!(
+            "no running server with the state directory {} uses this file; --state-dir DIR names another",
+            path_name(&state)
+        );
+    }
+    Ok(())
 }
