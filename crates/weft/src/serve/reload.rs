@@ -59,7 +59,23 @@ pub(super) struct Changed {
 /// A new configuration, checked, with everything that may fail done.
 struct Prepared {
     config: ServeConfig,
-    shares: Vec<Described>,
+    shares: Vec<PreparedShare>,
+}
+
+/// A share whose files are open.
+enum PreparedShare {
+    /// One that is served already: its rules are applied with all others, because they change the files' common state.
+    Known(Described, PlannedShare),
+    New(Described),
+}
+
+impl PreparedShare {
+    fn apply(self) -> Described {
+        match self {
+            PreparedShare::Known(described, planned) => described.under(&planned),
+            PreparedShare::New(described) => described,
+        }
+    }
 }
 
 impl Reload {
@@ -108,6 +124,8 @@ impl Reload {
         let prepared = rt::blocking(move || prepare(args, &known).map_err(|e| e.to_string())).await?;
         let users = self.read_users().await?;
         let Prepared { config, shares } = prepared;
+        // Nothing fails from here on.
+        let shares: Vec<Described> = shares.into_iter().map(PreparedShare::apply).collect();
         let is_among =
             |list: &[Described], one: &Described| list.iter().any(|other| other.source == one.source);
         let other_folders = shares.iter().any(|share| !is_among(&current.shares, share))
@@ -135,20 +153,25 @@ impl Reload {
 /// Reads and checks the configuration, and opens the files of new shares. Blocks.
 fn prepare(args: Serve, known: &[Described]) -> Result<Prepared, Failure> {
     let plan = config_command::requested(args)?.check()?;
+    let config = plan.config().clone();
+    let volumes = plan.shared_volumes().cloned();
     let mut shares = Vec::new();
-    for planned in &plan.shares {
-        match known.iter().find(|described| is_same(described, planned)) {
-            Some(described) => shares.push(described.under(planned)),
-            None => shares.extend(shares::open(std::slice::from_ref(planned))?),
+    for planned in plan.shares {
+        match known.iter().find(|described| is_same(described, &planned)) {
+            Some(described) => shares.push(PreparedShare::Known(described.clone(), planned)),
+            None => {
+                let opened = shares::open(std::slice::from_ref(&planned))?;
+                shares.extend(opened.into_iter().map(PreparedShare::New));
+            }
         }
     }
     // The volumes are those of the start.
-    if let Some(config) = plan.shared_volumes()
-        && let Some(described) = known.iter().find(|described| described.share.vfs.kind() == "volumes")
-    {
-        shares.push(described.under(&PlannedShare { config: config.clone(), snapshots: None }));
+    let shared = known.iter().find(|described| described.share.vfs.kind() == "volumes");
+    if let (Some(config), Some(described)) = (volumes, shared) {
+        let planned = PlannedShare { config, snapshots: None };
+        shares.push(PreparedShare::Known(described.clone(), planned));
     }
-    Ok(Prepared { config: plan.config().clone(), shares })
+    Ok(Prepared { config, shares })
 }
 
 /// Whether a planned share is one that is served, with the same files.
