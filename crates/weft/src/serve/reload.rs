@@ -121,8 +121,9 @@ impl Reload {
     /// Reads everything again and applies it. On an error nothing has changed.
     pub(super) async fn run(&self) -> Result<Reloaded, Failure> {
         let current = &mut *self.current.lock().await;
-        let (args, known) = (self.args.clone(), current.shares.clone());
-        let prepared = rt::blocking(move || prepare(args, &known).map_err(|e| e.to_string())).await?;
+        let (args, known, started) = (self.args.clone(), current.shares.clone(), current.started.clone());
+        let prepared =
+            rt::blocking(move || prepare(args, &known, &started).map_err(|e| e.to_string())).await?;
         let users = self.read_users().await?;
         let Prepared { config, shares } = prepared;
         // Nothing fails from here on.
@@ -154,9 +155,12 @@ fn files_of(shares: &[Described]) -> HashSet<VfsId> {
 }
 
 /// Reads and checks the configuration, and opens the files of new shares. Blocks.
-fn prepare(args: Serve, known: &[Described]) -> Result<Prepared, Failure> {
+fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Prepared, Failure> {
     let plan = config_command::requested(args)?.check()?;
     let config = plan.config().clone();
+    // The state directory and the keys of the start stay in use, wherever the file has them now.
+    let (sources, shares) = (config.sources.clone(), config.shares.clone());
+    ServeConfig { sources, shares, ..started.clone() }.check_exposure()?;
     let volumes = plan.shared_volumes().cloned();
     let mut shares = Vec::new();
     for planned in plan.shares {
@@ -297,13 +301,13 @@ mod tests {
         fn start(&self, text: &str) -> Current {
             let args = self.write(text);
             let started = config_command::requested(args.clone()).unwrap();
-            let Prepared { config, shares } = prepare(args, &[]).unwrap();
+            let Prepared { config, shares } = prepare(args, &[], &started).unwrap();
             let shares = shares.into_iter().map(PreparedShare::apply).collect();
             Current { started, config, shares, marks: None }
         }
 
         fn prepare(&self, current: &Current, text: &str) -> Result<Prepared, Failure> {
-            prepare(self.write(text), &current.shares)
+            prepare(self.write(text), &current.shares, &current.started)
         }
 
         fn reload(&self, current: &mut Current, text: &str) -> Reloaded {
@@ -366,5 +370,15 @@ mod tests {
         let mut current = host.start(&server("v = {}\nw = {}\n"));
         let report = host.reload(&mut current, &server("w.read_only = true\nx = {}\n"));
         assert_eq!(report.restart, ["volumes.v", "volumes.w.read_only", "volumes.x"]);
+    }
+
+    #[test]
+    fn a_state_directory_that_is_still_in_use_is_not_served() {
+        let host = Host::new();
+        let current = host.start("state_dir = 'state'\n[shares.a]\npath = 'a'\n");
+        std::fs::create_dir(host.0.path().join("other")).unwrap();
+        let served = "state_dir = 'other'\n[shares.a]\npath = 'a'\n[shares.state]\npath = 'state'\n";
+        let refused = host.prepare(&current, served).err().unwrap().to_string();
+        assert!(refused.contains("the users' password hashes in it"), "{refused}");
     }
 }
