@@ -39,7 +39,8 @@ use std::sync::Arc;
 use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
-use weft_store::vfs::{CurrentShares, Share, Vfs};
+use weft_store::rights::Right;
+use weft_store::vfs::{CurrentShares, Share, ShareKey, Vfs};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
@@ -325,13 +326,17 @@ impl Server {
 
     /// Lets these users log on from now on, and ends what the current users and shares no longer allow: sessions and
     /// waiting handles of users who are gone, trees and waiting handles on shares that are gone or serve other files,
-    /// and trees whose share now demands more than when they were connected. All other sessions stay, also if the
-    /// password has changed.
+    /// trees whose share now demands more than when they were connected, and tokens of what the user may no longer
+    /// read. All other sessions stay, also if the password has changed.
     pub async fn replace_users(&self, users: &[User]) {
         let directory = self.directory.replace(Directory::new(&self.name, users));
         let shares = self.shares.now();
         let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
         self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
+        let may_read = |user: &str, share: ShareKey| {
+            shares.of(share).is_some_and(|share| directory.right(user, &share.rules) >= Right::Read)
+        };
+        self.handles.end_tokens_unless(may_read);
         for session in self.sessions.all() {
             if directory.knows(&session.user) {
                 session.disconnect_unless(|tree| tree::is_allowed(&session, tree, &directory, &shares)).await;
@@ -340,6 +345,7 @@ impl Server {
                 session.end(&self.sessions).await;
             }
         }
+        self.handles.end_tokens_unless(may_read);
         // Sessions that ended may have left handles that wait.
         self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
     }
