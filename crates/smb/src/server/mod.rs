@@ -36,6 +36,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
@@ -337,14 +338,17 @@ impl Server {
             shares.of(share).is_some_and(|share| directory.right(user, &share.rules) >= Right::Read)
         };
         self.handles.end_tokens_unless(may_read);
-        for session in self.sessions.all() {
+        // Together, because a file on a disk that hangs must not keep the sessions of others alive.
+        let sessions = self.sessions.all();
+        let ends = sessions.iter().map(async |session| {
             if directory.knows(&session.user) {
-                session.disconnect_unless(|tree| tree::is_allowed(&session, tree, &directory, &shares)).await;
+                session.disconnect_unless(|tree| tree::is_allowed(session, tree, &directory, &shares)).await;
             } else {
                 tracing::info!(user = %session.user, "the session ends: its user was removed");
                 session.end(&self.sessions).await;
             }
-        }
+        });
+        join_all(ends).await;
         self.handles.end_tokens_unless(may_read);
         // Sessions that ended may have left handles that wait.
         self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
