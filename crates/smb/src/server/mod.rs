@@ -48,6 +48,7 @@ pub use weft_wire::smb2::Dialect;
 use crate::auth::{Delays, Keytab, Secret, ServerNames};
 use crate::crypto::Engine;
 pub use about::{About, Served, SessionAbout, ShareAbout};
+pub use accounts::CREATED_RIDS;
 use clients::Clients;
 use connection::Connection;
 use directory::Directory;
@@ -65,12 +66,15 @@ pub struct User {
     pub secret: Secret,
     /// The groups that the user is in.
     pub groups: Vec<String>,
+    /// The relative id of the user's SID, from [`CREATED_RIDS`]; no two users have the same. `None`: it is derived from
+    /// the name, so that a later user of this name has the same SID.
+    pub rid: Option<u32>,
 }
 
 impl User {
     /// A user without groups.
     pub fn new(name: impl Into<String>, secret: Secret) -> User {
-        User { name: name.into(), secret, groups: Vec::new() }
+        User { name: name.into(), secret, groups: Vec::new(), rid: None }
     }
 }
 

@@ -23,6 +23,7 @@ fn user(name: &str, groups: &[&str]) -> User {
         name: name.into(),
         secret: Secret::password(PASSWORD),
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        rid: None,
     }
 }
 
