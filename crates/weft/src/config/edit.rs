@@ -2,9 +2,10 @@
 //!
 //! A change is checked before the file is replaced: the new text must be a configuration without errors.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
 use weft_machine::file::whole::{self, Access, folder_of};
@@ -22,8 +23,8 @@ const HEADER: &str = "# The configuration of weft serve. `weft config reference`
 pub(crate) enum EditError {
     #[error(transparent)]
     File(#[from] BadFile),
-    /// The configuration would be wrong.
-    #[error("{0}")]
+    /// The configuration would be wrong, at a position that the file need not have.
+    #[error("the file stays as it was, because the change would make it wrong: {0}")]
     Config(#[from] ConfigError),
     #[error("{}: {source}", path_name(path))]
     Io { path: PathBuf, source: io::Error },
@@ -54,7 +55,7 @@ impl Edit {
     /// Opens a file; a missing one is created by [`Edit::save`].
     pub(crate) fn open(path: &Path) -> Result<Edit, EditError> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let turn = turn(&path).map_err(|source| EditError::Io { path: path.clone(), source })?;
+        let turn = turn(&path, PATIENCE).map_err(|source| EditError::Io { path: path.clone(), source })?;
         let (text, is_new) = match file::text(&path) {
             Ok(text) => (text, false),
             Err(bad) if bad.is_missing() => (HEADER.to_owned(), true),
@@ -153,13 +154,28 @@ impl Edit {
     }
 }
 
+/// How long a change waits for others. Every program that can read the folder can lock it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Locks the folder of a file, which is created if missing.
-fn turn(path: &Path) -> io::Result<File> {
+fn turn(path: &Path, patience: Duration) -> io::Result<File> {
     let folder = folder_of(path);
     std::fs::create_dir_all(folder)?;
-    let folder = File::open(folder)?;
-    folder.lock()?;
-    Ok(folder)
+    let (folder, until) = (File::open(folder)?, Instant::now() + patience);
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Ok(folder),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let text =
+                    "another program has locked the folder of the file (flock): try again when it has ended";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+    }
 }
 
 /// Creates a file, as a whole or not at all.
@@ -256,6 +272,16 @@ mod tests {
         let said = create(&missing.join("weft.toml"), "").unwrap_err().to_string();
         assert!(said.ends_with(&format!("create it: mkdir -p '{}'", missing.display())), "{said}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_stays_locked_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weft.toml");
+        let first = turn(&path, Duration::ZERO).unwrap();
+        assert_eq!(turn(&path, Duration::ZERO).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(first);
+        turn(&path, Duration::ZERO).unwrap();
     }
 
     #[test]
