@@ -309,6 +309,19 @@ mod tests {
     }
 
     #[test]
+    fn a_private_key_is_not_printed() {
+        let key = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\n-----END PRIVATE KEY-----";
+        let option = "--nfs-tls-key".to_owned();
+        let before = ["weft", "serve", "d", "--nfs-port", "0", "--nfs-tls-cert", "c"].map(str::to_owned);
+        for words in [vec![option.clone(), key.to_owned()], vec![option + "=" + key]] {
+            let refused = Args::of_line(before.iter().cloned().chain(words)).unwrap_err();
+            let said = refused.to_string();
+            assert!(said.contains("the content of a PEM file") && !said.contains("MC4C"), "{said}");
+            assert_eq!(refused.exit_code(), 2);
+        }
+    }
+
+    #[test]
     fn an_option_that_does_not_exist_is_not_taken_for_a_value() {
         let refused = Args::of_line(["weft", "ls", "-l"]).unwrap_err().to_string();
         assert!(refused.contains("unexpected argument '-l'") && !refused.contains("-- -l"), "{refused}");
