@@ -306,7 +306,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nfs-x.redb");
         // A folder has the name of the draft.
-        let draft = whole::draft_of(path);
+        let draft = whole::draft_of(&path);
         std::fs::create_dir(&draft).unwrap();
         assert!(Journal::open(&path).is_err());
         assert!(!path.exists());

@@ -219,7 +219,7 @@ async fn token(client: &mut Client, file: FileId) -> Token {
     OffloadRead { size: OffloadRead::LEN, ttl_ms: 0, offset: 0, len: 512 }.emit(&mut input);
     let (status, output) = ioctl(client, CtlCode::OFFLOAD_READ, file, input).await;
     assert_eq!(status, NtStatus::SUCCESS);
-    OffloadReadAnswer::parse(&output.into()).unwrap().token
+    OffloadReadAnswer::parse(&output).unwrap().token
 }
 
 async fn copy(client: &mut Client, token: &Token, to: FileId) -> NtStatus {
