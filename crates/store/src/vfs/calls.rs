@@ -233,6 +233,11 @@ impl Vfs {
         self
     }
 
+    /// Whether the server itself may change files between requests, as it does to clean up.
+    pub fn is_tidied(&self) -> bool {
+        !self.caches.are_read_only()
+    }
+
     /// The same file system with the same opens, for users who may only read it.
     #[must_use]
     pub fn for_readers(&self) -> Vfs {
