@@ -23,8 +23,8 @@ use weft_store::block::BlockOp;
 use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
 
 use crate::execute::{self, Refusal};
-use crate::negotiation::Agreed;
 use crate::meter::Meter;
+use crate::negotiation::Agreed;
 use crate::outbox::{Outbox, Reply};
 use crate::receiver::Receiver;
 use crate::resources::{Error, Limits, Resources};

@@ -6,8 +6,7 @@ use weft_machine::meter::{self, Class, Moved, Started, Subject};
 use weft_wire::nbd::transmission::{Command, Request};
 
 /// The commands by their number. DISC has no reply.
-const COMMANDS: &[&str] =
-    &["read", "write", "", "flush", "trim", "cache", "write_zeroes", "block_status"];
+const COMMANDS: &[&str] = &["read", "write", "", "flush", "trim", "cache", "write_zeroes", "block_status"];
 
 static TCP: Class = Class::new("nbd", "tcp", COMMANDS);
 static UNIX: Class = Class::new("nbd", "unix", COMMANDS);

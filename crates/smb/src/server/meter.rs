@@ -58,8 +58,7 @@ pub(super) fn answered(
     answer: &Answer,
     written: (u32, bool),
 ) {
-    let mut moved =
-        Moved { received_bytes: u64::from(written.0), by_rdma: written.1, ..Moved::default() };
+    let mut moved = Moved { received_bytes: u64::from(written.0), by_rdma: written.1, ..Moved::default() };
     if let (Command::Read, Ok(reply)) = (command, answer) {
         moved.sent_bytes = reply.payload.as_ref().map_or(0, |payload| payload.len() as u64);
         moved.by_rdma = !reply.segments.is_empty();

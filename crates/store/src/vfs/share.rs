@@ -30,7 +30,14 @@ impl Share {
     /// A share without restrictions.
     pub fn new(name: impl Into<Arc<str>>, vfs: Vfs) -> Share {
         let name = name.into();
-        Share { id: ShareId::of_name(&name), name, vfs, rules: Rules::default(), snapshots: None, meter: Subject::NONE }
+        Share {
+            id: ShareId::of_name(&name),
+            name,
+            vfs,
+            rules: Rules::default(),
+            snapshots: None,
+            meter: Subject::NONE,
+        }
     }
 
     /// What identifies it in the tables of a running server.
