@@ -87,7 +87,7 @@ impl Refused {
 
 impl Clients {
     /// Checks a request for a page with these needs.
-    pub fn admit(&self, request: &Request<Incoming>, needs: Option<Needs>) -> Result<(), Refused> {
+    pub(super) fn admit(&self, request: &Request<Incoming>, needs: Option<Needs>) -> Result<(), Refused> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Err(Refused::Method);
         }

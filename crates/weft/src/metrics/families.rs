@@ -54,8 +54,9 @@ macro_rules! families {
             help: $help,
         };)*
 
-        /// All of them.
-        pub(crate) static ALL: &[&Family] = &[$(&$id),*];
+        /// All of them, for what is made from the list.
+        #[cfg(test)]
+        pub(super) static ALL: &[&Family] = &[$(&$id),*];
     };
 }
 
