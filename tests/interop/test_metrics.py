@@ -156,6 +156,24 @@ class Traffic(unittest.TestCase):
                 self.assertEqual(total(found, "weft_operation_received_bytes_total", operation="write", **rpc), size)
                 self.assertEqual(total(found, "weft_operation_sent_bytes_total", operation="read", **rpc), size)
 
+    def test_a_volume_is_counted_by_its_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            state = f"{folder}/state"
+            weft.run(weft.WEFT, "volume", "create", "v1", "--size", "16M", "--ram", "--state-dir", state)
+            options = ["--nbd-socket", f"{folder}/nbd", "--admin", "127.0.0.1:0", "--state-dir", state, "--json"]
+            process = weft.Process([weft.WEFT, "serve", "--volume", "v1", *options], f"{folder}/log")
+            try:
+                commands = ["-c", "write 0 1M", "-c", "flush", "-c", "read 0 256k"]
+                weft.run("qemu-io", "-f", "raw", *commands, f"nbd+unix:///v1?socket={folder}/nbd")
+                found = scraped(process)
+                nbd = {"protocol": "nbd", "transport": "unix", "share": "v1"}
+                self.assertEqual(total(found, "weft_operation_received_bytes_total", operation="write", **nbd), 1 << 20)
+                self.assertEqual(total(found, "weft_operation_sent_bytes_total", operation="read", **nbd), 256 << 10)
+                self.assertGreater(total(found, "weft_operation_duration_seconds_count", operation="flush", **nbd), 0)
+                self.assertEqual(total(found, "weft_volume_size_bytes", volume="v1"), 16 << 20)
+            finally:
+                self.assertEqual(process.stop(), 0)
+
     def consistent(self, found):
         """A histogram is cumulative and its largest bucket is its count."""
         histograms = collections.defaultdict(dict)
