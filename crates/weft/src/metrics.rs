@@ -12,6 +12,7 @@ mod process;
 pub(crate) mod text;
 
 use std::collections::BTreeMap;
+use std::slice::from_ref;
 
 use serde_json::Value;
 use weft_machine::meter;
@@ -77,25 +78,25 @@ fn of_status(page: &mut Page, status: &Status) {
     page.family(&f::SESSIONS).sample(&["smb".into()], status.sessions as f64);
     let mut opens = page.family(&f::OPENS);
     for share in &status.shares {
-        opens.sample(&[share.name.clone()], share.opens as f64);
+        opens.sample(from_ref(&share.name), share.opens as f64);
     }
     let mut troubled = page.family(&f::SHARE_TROUBLED);
     for share in &status.shares {
-        troubled.sample(&[share.name.clone()], flag(share.warning.is_some()));
+        troubled.sample(from_ref(&share.name), flag(share.warning.is_some()));
     }
     let mut sizes = page.family(&f::VOLUME_SIZE);
     let served = || status.volumes.iter().filter(|volume| volume.not_served.is_none());
     for volume in served() {
-        sizes.sample(&[volume.name.clone()], volume.size as f64);
+        sizes.sample(from_ref(&volume.name), volume.size as f64);
     }
     let mut clients = page.family(&f::VOLUME_CLIENTS);
     for volume in served() {
-        clients.sample(&[volume.name.clone()], volume.clients as f64);
+        clients.sample(from_ref(&volume.name), volume.clients as f64);
     }
     let mut troubled = page.family(&f::VOLUME_TROUBLED);
     for volume in &status.volumes {
         troubled
-            .sample(&[volume.name.clone()], flag(volume.warning.is_some() || volume.not_served.is_some()));
+            .sample(from_ref(&volume.name), flag(volume.warning.is_some() || volume.not_served.is_some()));
     }
     page.family(&f::STATE_TROUBLED).sample(&[], flag(status.state_warning.is_some()));
 }
@@ -201,7 +202,7 @@ fn replication(page: &mut Page, status: &Status) {
         let mut family = page.family(family);
         for group in groups {
             if let Some(value) = number(&group.engine, key) {
-                family.sample(&[group.name.clone()], value * unit);
+                family.sample(from_ref(&group.name), value * unit);
             }
         }
     }
