@@ -12,6 +12,7 @@ use weft_machine::{LogLimit, Pool, Stream};
 use weft_wire::nbd::handshake::{CLIENT_FLAGS_LEN, OPTION_HEADER_LEN, OptionHeader};
 
 use crate::connection;
+use crate::meter::Meter;
 use crate::negotiation::{Agreed, Negotiation, Step};
 use crate::receiver::Receiver;
 use crate::resources::{Error, Export, Limits, Resources};
@@ -72,13 +73,15 @@ impl Server {
 
     /// Like [`Server::serve`]; counts the connection's activity in `watch`.
     pub async fn serve_watched(&self, stream: Stream, watch: &Watch) -> Result<(), Error> {
+        let is_unix = stream.peer().addr().is_none();
         let mut link = Link::new(stream);
         let mut receiver = Receiver::default();
         let greeted = rt::timeout(self.resources.limits.handshake, self.negotiate(&mut link, &mut receiver));
         match greeted.await {
             Ok(Ok(Some(agreed))) => {
                 watch.agreed(&agreed.export.name, self.tls.is_some());
-                connection::serve(&self.resources, &link, receiver, agreed, watch).await
+                let meter = Meter::new(is_unix, &agreed.export.name);
+                connection::serve(&self.resources, &link, receiver, agreed, (watch, meter)).await
             }
             Ok(Ok(None)) => Ok(()),
             Ok(Err(e)) => Err(e),

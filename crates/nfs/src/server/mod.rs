@@ -25,6 +25,7 @@ mod guard;
 mod handles;
 mod identity;
 mod line;
+mod meter;
 mod monitors;
 mod mount;
 mod nlm;

@@ -20,6 +20,7 @@ mod held;
 pub mod journal;
 mod limits;
 mod logons;
+mod meter;
 mod negotiate;
 mod negotiated;
 mod notices;

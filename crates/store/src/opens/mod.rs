@@ -41,7 +41,9 @@ use self::grants::Grants;
 pub use self::grants::{Access, AckFailed, BREAK_TIMEOUT, Caching, Form, Holder, Key, MAX_GRANTS, Recall};
 use self::holders::{Entry, Holders};
 use self::locks::Locks;
-pub use self::locks::{Conflict, LockOwner, LockedRange, MAX_LOCKS, MAX_WAITING, Range, SetFailed};
+pub use self::locks::{
+    Conflict, LockOwner, LockedRange, MAX_LOCKS, MAX_WAITING, Range, SetFailed, locks_held,
+};
 pub use self::open::{Alone, Open, Removal};
 use self::reclaim::Reclaims;
 pub use self::reclaim::Reservation;

@@ -11,8 +11,8 @@ use super::key::{part, quoted};
 use super::mistake::{Fault, Unparsed};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress, NonEmpty,
-    OneOf, Optional, Port, Refused, Size, Someone, Text, TomlValue, Type, UnixId, all,
+    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
+    NonEmpty, OneOf, Optional, Port, Refused, Size, Someone, Text, TomlValue, Type, UnixId, all,
 };
 use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
@@ -148,6 +148,29 @@ pub(super) const ROWS: &[Row] = &[
         "\"alice\"",
         "A user who may log on beside those of `weft user`, with the password from WEFT_PASSWORD; if it is unset, the server asks on the terminal or generates one.",
         |c| c.user
+    ),
+    field!(
+        Server,
+        Restart,
+        "admin",
+        Optional<AdminServer>,
+        ["--admin"],
+        "not served",
+        "\"127.0.0.1:9470\"",
+        "Where metrics for Prometheus (/metrics) and the status (/api/v1/status) are served over HTTP: a loopback address, \
+         or unix:PATH for a Unix socket of this user and group; any other address needs admin_token_file.",
+        |c| c.admin
+    ),
+    field!(
+        Server,
+        Restart,
+        "admin_token_file",
+        Optional<FilePath>,
+        ["--admin-token-file"],
+        "no token",
+        "\"/etc/weft/admin.token\"",
+        "File with the bearer token that clients of admin must show; only its owner may read it.",
+        |c| c.admin_token_file
     ),
     field!(
         Server,

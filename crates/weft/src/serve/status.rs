@@ -131,7 +131,8 @@ impl Subject {
     /// The current status.
     pub(super) async fn status(&self) -> Result<Status, watch::Silent> {
         let mut status = self.base.clone();
-        status.connections = watch::everywhere(&self.cores).await?;
+        let found = watch::everywhere(&self.cores).await?;
+        (status.connections, status.ended) = (found.connections, found.ended);
         if let Some(state) = &self.state {
             status.state_warning = state.trouble().await;
         }

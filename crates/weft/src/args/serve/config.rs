@@ -45,6 +45,12 @@ impl Serve {
         if given("user") {
             config.user = self.user.take();
         }
+        if given("admin") {
+            config.admin = self.admin.take();
+        }
+        if given("admin_token_file") {
+            config.admin_token_file = self.admin_token_file.take();
+        }
         self.listeners(&mut config.listeners, &given);
         self.limits(&mut config.limits, &given);
         self.smb(&mut config.smb, &given);
