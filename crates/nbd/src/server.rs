@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use weft_machine::net::{Link, Tls};
 use weft_machine::rt::{self, Drain};
 use weft_machine::{LogLimit, Pool, Stream};
@@ -71,19 +72,26 @@ impl Server {
     }
 
     /// Like [`Server::serve`]; counts the connection's activity in `watch`.
-    pub async fn serve_watched(&self, stream: Stream, watch: &Watch) -> Result<(), Error> {
-        let mut link = Link::new(stream);
-        let mut receiver = Receiver::default();
-        let greeted = rt::timeout(self.resources.limits.handshake, self.negotiate(&mut link, &mut receiver));
-        match greeted.await {
-            Ok(Ok(Some(agreed))) => {
-                watch.agreed(&agreed.export.name, self.tls.is_some());
-                connection::serve(&self.resources, &link, receiver, agreed, watch).await
+    pub fn serve_watched<'a>(
+        &'a self,
+        stream: Stream,
+        watch: &'a Watch,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let mut link = Link::new(stream);
+            let mut receiver = Receiver::default();
+            let greeted =
+                rt::timeout(self.resources.limits.handshake, self.negotiate(&mut link, &mut receiver));
+            match greeted.await {
+                Ok(Ok(Some(agreed))) => {
+                    watch.agreed(&agreed.export.name, self.tls.is_some());
+                    connection::serve(&self.resources, &link, receiver, agreed, watch).await
+                }
+                Ok(Ok(None)) => Ok(()),
+                Ok(Err(e)) => Err(e),
+                Err(_) => Err(Error::Violation("no export was chosen in time")),
             }
-            Ok(Ok(None)) => Ok(()),
-            Ok(Err(e)) => Err(e),
-            Err(_) => Err(Error::Violation("no export was chosen in time")),
-        }
+        })
     }
 
     /// The handshake; `None` if the client ended it.

@@ -36,6 +36,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::LocalBoxFuture;
 use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
@@ -327,21 +328,25 @@ impl Server {
     /// waiting handles of users who are gone, trees and waiting handles on shares that are gone or serve other files,
     /// and trees whose share now demands more than when they were connected. All other sessions stay, also if the
     /// password has changed.
-    pub async fn replace_users(&self, users: &[User]) {
-        let directory = self.directory.replace(Directory::new(&self.name, users));
-        let shares = self.shares.now();
-        let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
-        self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
-        for session in self.sessions.all() {
-            if directory.knows(&session.user) {
-                session.disconnect_unless(|tree| tree::is_allowed(&session, tree, &directory, &shares)).await;
-            } else {
-                tracing::info!(user = %session.user, "the session ends: its user was removed");
-                session.end(&self.sessions).await;
+    pub fn replace_users<'a>(&'a self, users: &'a [User]) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            let directory = self.directory.replace(Directory::new(&self.name, users));
+            let shares = self.shares.now();
+            let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
+            self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
+            for session in self.sessions.all() {
+                if directory.knows(&session.user) {
+                    session
+                        .disconnect_unless(|tree| tree::is_allowed(&session, tree, &directory, &shares))
+                        .await;
+                } else {
+                    tracing::info!(user = %session.user, "the session ends: its user was removed");
+                    session.end(&self.sessions).await;
+                }
             }
-        }
-        // Sessions that ended may have left handles that wait.
-        self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
+            // Sessions that ended may have left handles that wait.
+            self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
+        })
     }
 
     /// The users at this time.
@@ -354,8 +359,8 @@ impl Server {
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub async fn restore(self: &Arc<Server>) -> Result<(), journal::Unusable> {
-        ops::restore(self).await
+    pub fn restore(self: &Arc<Server>) -> LocalBoxFuture<'_, Result<(), journal::Unusable>> {
+        Box::pin(async move { ops::restore(self).await })
     }
 
     /// Serves one connection to its end. One task per connection; requests run inside it.
