@@ -54,6 +54,7 @@ mod transfer;
 mod unknown;
 mod url;
 mod users;
+mod version;
 mod volume;
 mod watch;
 mod when;

@@ -348,10 +348,6 @@ fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
             "weft.toml:1:2: volumes needs a way to serve them: give listeners.nbd_port, listeners.nbd_socket or replication.enabled",
         ),
         (
-            "# nothing\n".into(),
-            "weft.toml: nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])",
-        ),
-        (
             format!("[listeners]\naddresses = [\"127.0.0.1\", \"192.0.2.1\"]\n{ram}"),
             "weft.toml:2:1: listeners.addresses: cannot listen on 192.0.2.1: this host does not have that address",
         ),
