@@ -109,7 +109,8 @@ test-abuse: build
 test-fresh:
 	bash tests/fresh/run.sh
 
-# The package of `make deb`, or PACKAGE=FILE. A minute, and another for the root, which is made once in target/lab.
+# The package of `make deb`, or PACKAGE=FILE. A minute, and another for the root, which is made once in target/lab. Not part of `make
+# test`, because the release build takes longer than that.
 test-install: $(if $(PACKAGE),,deb)
 	bash tests/install/run.sh $(PACKAGE)
 
