@@ -73,17 +73,18 @@ impl Vfs {
         let backend: Arc<dyn Backend> = Arc::new(backend);
         let caches = Arc::default();
         unlinked::look_after(&backend, &caches);
+        let failures = Failures::default();
         Vfs {
             id: VfsId::new(),
             backend,
             opens: Arc::default(),
             watches: Arc::default(),
             key: None,
-            streams: Arc::default(),
+            streams: Arc::new(Streams::new(failures.clone())),
             caches,
             descriptors: Arc::default(),
             health: None,
-            failures: Failures::default(),
+            failures,
             settles: false,
         }
     }
@@ -302,7 +303,8 @@ impl Vfs {
     /// See [`Op::Getattr`].
     pub async fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
         if Streams::is_stream(node) {
-            return self.stream_attr(node).await;
+            // Boxed: few nodes are streams, and most requests await this.
+            return Box::pin(self.stream_attr(node)).await;
         }
         Ok(expect!(self.backend.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
     }
