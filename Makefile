@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-before bench-check bench-papers sim test-replica test-reload test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-before bench-check bench-papers sim test-replica test-reload test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -17,6 +17,8 @@ help:
 	@echo "make test-fresh   run make demo and make test in a bare Debian 12 root (needs root, debootstrap and half an hour)"
 	@echo "make fuzz         run the executing fuzzers, coverage-guided, MINUTES=60 in turns, JOBS=1 at a time; corpora in fuzz/corpus (installs cargo-fuzz)"
 	@echo "make test-smbtorture  run Samba's SMB tests against weft, and against Debian's smbd for comparison"
+	@echo "make deb          make the Debian package, target/deb/weft_*.deb (installs debhelper)"
+	@echo "make test-install  install the package in a bare Debian 12 root, use, upgrade and purge it (needs root and debootstrap)"
 	@echo "make build        build the release binary, $(WEFT)"
 	@echo "make bench-demo   run the demo and check its bounds: exits non-zero and names the line that falls short"
 	@echo "make bench-rdma   compare iWARP with plain TCP, shared memory with memcpy, and run 1,000 connections; checks bounds likewise"
@@ -31,6 +33,10 @@ help:
 
 build:
 	$(CARGO) build --release --locked -p weft
+
+# SOURCE_DATE_EPOCH is the time of its files; the default is that of the commit.
+deb:
+	bash packaging/deb.sh
 
 demo: build
 	$(WEFT) demo --out report.html --json report.json
@@ -109,6 +115,11 @@ test-abuse: build
 # Run by hand before each release.
 test-fresh:
 	bash tests/fresh/run.sh
+
+# The package of `make deb`, or PACKAGE=FILE. A minute, and another for the root, which is made once in target/lab. Not part of `make
+# test`, because the release build takes longer than that.
+test-install: $(if $(PACKAGE),,deb)
+	bash tests/install/run.sh $(PACKAGE)
 
 # Samba's test suite: about ten minutes. SUITES="smb2.lock smb2.lease" runs only those.
 test-smbtorture: build

@@ -34,7 +34,7 @@ pub(crate) use self::volume::*;
 
 /// RDMA file storage for any Ethernet, in user space.
 #[derive(Parser, Debug)]
-#[command(name = "weft", version, about, max_term_width = 100)]
+#[command(name = "weft", version = crate::version::FULL.as_str(), about, max_term_width = 100)]
 pub(crate) struct Args {
     /// Log more to standard error: -v also what happens to connections (debug), -vv also single protocol steps (trace).
     /// WEFT_LOG=LEVEL, if set, is used instead

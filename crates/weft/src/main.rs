@@ -57,6 +57,7 @@ mod transfer;
 mod unknown;
 mod url;
 mod users;
+mod version;
 mod volume;
 mod watch;
 mod when;

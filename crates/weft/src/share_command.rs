@@ -24,7 +24,7 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
             config::read(&path)?;
             let mut edit = Edit::open(&path)?;
             edit.remove_share(&args.name)?;
-            let saved = edit.save(true)?;
+            let saved = edit.save()?;
             say!("removed share {} from {}; its files stay", args.name, path_name(&saved))?;
             reload::servers_of(&saved, state.as_deref())?;
         }
@@ -52,7 +52,7 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     };
     let mut edit = Edit::open(path)?;
     edit.add_share(&share)?;
-    let saved = edit.save(false)?;
+    let saved = edit.save()?;
     say!("added share {} to {}", share.name, path_name(&saved))?;
     Ok(saved)
 }

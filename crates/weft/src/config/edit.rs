@@ -125,15 +125,11 @@ impl Edit {
     }
 
     /// Replaces the file; before that, checks what it will contain, and warns about shares that bypass each other's
-    /// rules. `may_be_empty`: serving nothing is no error.
-    pub(crate) fn save(self, may_be_empty: bool) -> Result<PathBuf, EditError> {
+    /// rules.
+    pub(crate) fn save(self) -> Result<PathBuf, EditError> {
         let text = self.document.to_string();
         let config = file::parse(&self.path, &text)?;
-        let error = match may_be_empty && config.shares.is_empty() {
-            true => None,
-            false => config.errors().next(),
-        };
-        match error {
+        match config.errors().next() {
             Some(error) => Err(error.into()),
             None => {
                 for warning in config.warnings() {
@@ -231,7 +227,7 @@ mod tests {
         let rights =
             Rights { read: None, write: Some(vec![Principal::Group("staff".into()), Principal::Everyone]) };
         edit.add_share(&ShareConfig { rights, read_only: true, ..share("team", &served) }).unwrap();
-        edit.save(false).unwrap();
+        edit.save().unwrap();
         let first = std::fs::read_to_string(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o644);
         let folder = served.display();
@@ -245,7 +241,7 @@ mod tests {
         std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         let mut edit = Edit::open(&path).unwrap();
         edit.add_share(&share("Old things", &served)).unwrap();
-        edit.save(false).unwrap();
+        edit.save().unwrap();
         let second = std::fs::read_to_string(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
         assert!(second.contains("# The team.\n[shares.team] # of the third floor"), "{second}");
@@ -255,7 +251,7 @@ mod tests {
         );
         let mut edit = Edit::open(&path).unwrap();
         edit.remove_share("old THINGS").unwrap();
-        edit.save(true).unwrap();
+        edit.save().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), commented);
     }
 
@@ -293,7 +289,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let refused = |change: &dyn Fn(&mut Edit) -> Result<(), EditError>| {
             let mut edit = Edit::open(&path).unwrap();
-            let said = change(&mut edit).and_then(|()| edit.save(false).map(drop)).unwrap_err().to_string();
+            let said = change(&mut edit).and_then(|()| edit.save().map(drop)).unwrap_err().to_string();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
             said
         };
@@ -316,7 +312,7 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let mut edit = Edit::open(&link).unwrap();
         edit.add_share(&share("b", &served)).unwrap();
-        edit.save(false).unwrap();
+        edit.save().unwrap();
         assert!(link.symlink_metadata().unwrap().is_symlink());
         assert!(std::fs::read_to_string(&path).unwrap().contains("[shares.b]"));
     }

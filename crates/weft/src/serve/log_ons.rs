@@ -32,12 +32,13 @@ struct Configured {
 
 impl LogOns {
     /// Reads the store, and gets the password of the configured user. Without users in the store somebody must be able
-    /// to log on, and replication logs on to other servers with a password.
+    /// to log on if anything is shared, and replication logs on to other servers with a password.
     pub(super) fn of(plan: &Plan) -> Result<LogOns, Failure> {
         let store = plan.state_dir().map(|state| Store::of(&state));
         let listing = store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
         let named = plan.config().user.clone();
-        let is_needed = named.is_some() || listing.users.is_empty() || plan.config().replication.enabled;
+        let is_alone = listing.users.is_empty() && !plan.config().shares.is_empty();
+        let is_needed = named.is_some() || is_alone || plan.config().replication.enabled;
         let configured = match is_needed {
             true => {
                 let name = named.unwrap_or_else(default_user);
