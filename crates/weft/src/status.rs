@@ -31,6 +31,9 @@ use crate::state_of_command::state_of_command;
 pub(crate) struct Status {
     /// Its version of Weft.
     pub version: String,
+    /// The commit that it was built from, with its date; empty if unknown.
+    #[serde(default)]
+    pub build: String,
     /// Its process number.
     pub pid: u32,
     /// Seconds since the server became ready.

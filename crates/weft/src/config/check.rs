@@ -159,9 +159,13 @@ impl ServeConfig {
         Arc::make_mut(&mut self.sources)
     }
 
-    /// Shares that serve the same files under different rules, each with its key.
+    /// Shares that serve the same files under different rules, each with its key; or that there is nothing to serve.
     pub(crate) fn warnings(&self) -> Vec<ConfigError> {
-        exposed::bypasses(self)
+        let mut warnings = exposed::bypasses(self);
+        if self.shares.is_empty() && self.volumes.is_empty() {
+            warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
+        }
+        warnings
     }
 
     /// A key with its value, as an option and a file have it.
@@ -173,9 +177,15 @@ impl ServeConfig {
         }
     }
 
+    /// Checks that no share contains keys of the server, or what it trusts. [`ServeConfig::check`] does so, too.
+    pub(crate) fn check_exposure(&self) -> Result<(), ConfigError> {
+        exposed::check(self)
+    }
+
     /// Whether there is something for users who log on.
     pub(super) fn serves_files(&self) -> bool {
-        !self.shares.is_empty() || self.replication.enabled
+        // A server without shares, but with a file, waits for the first one.
+        !self.shares.is_empty() || self.replication.enabled || self.volumes.is_empty()
     }
 
     /// The directory of state that survives a restart, if there is one.
@@ -338,7 +348,8 @@ impl ServeConfig {
             }
         }
         if self.volumes.is_empty() {
-            if self.shares.is_empty() {
+            // `weft share add` can add the first share to the file of a running server.
+            if self.shares.is_empty() && self.sources.file().is_none() {
                 return Err(self.wrong(key::SHARES, Problem::NothingServed));
             }
             let shares_them = shared.map(ShareConfig::key).next();

@@ -261,7 +261,7 @@ impl fmt::Display for ConfigError {
                     default_file().map_or(Ok(()), |file| write!(f, "; there is no {}", path_name(&file)))
                 }
                 Origin::File => {
-                    f.write_str("nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])")
+                    f.write_str("nothing to serve yet: add a share ([shares.NAME], or weft share add) or a volume ([volumes])")
                 }
             },
             Problem::NothingByRdma => write!(

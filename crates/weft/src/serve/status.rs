@@ -18,6 +18,7 @@ use crate::ready::Ready;
 use crate::shares::Described;
 use crate::status::advice::{self, Offer};
 use crate::status::{self, Connection, Seen, Session, Status};
+use crate::version;
 use crate::watch::{self, ConnectionEntry};
 
 fn told(described: &Described) -> (Share, status::Share) {
@@ -76,7 +77,8 @@ impl Subject {
             ..status::Volume::default()
         };
         let base = Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: version::NUMBER.to_owned(),
+            build: version::BUILD.to_owned(),
             pid: ready.pid,
             listen: ready.listen.to_string(),
             ports: ready.ports().map(|(name, port)| (name.to_owned(), port)).collect(),

@@ -537,7 +537,6 @@ mod tests {
             (asked(ram, |c| c.limits.cores = Some(0)), "limits.cores = 0: write a number from 1 to 1024"),
             (asked(ram, |c| c.limits.buffers_bytes = 1), "limits.buffers = \"1\": write a size from 64M to "),
             (asked(ram, |c| c.limits.spin *= 1 << 20), "limits.spin = "),
-            (asked(ram, |c| c.shares.clear()), "nothing to serve: add a share ([shares.NAME]) or a volume"),
             (
                 asked(ram, |c| c.shares[0].snapshots = Some("%F".into())),
                 "shares.a.snapshots: a ramdisk has none",
