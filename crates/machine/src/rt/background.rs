@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 
 use super::turn;
 
-pub(super) use schedule::Place;
+pub(super) use schedule::Account;
 
 pub(super) type Queue = schedule::Queue<Waker>;
 
@@ -21,26 +21,26 @@ thread_local! {
 
 /// How long a task, which is woken, may run; `None` if it has to wait.
 #[inline]
-pub(super) fn turn(place: &Place, cx: &Context<'_>) -> Option<u64> {
-    place.turn().or_else(|| wait_or_run(place, cx))
+pub(super) fn turn(account: &Account, cx: &Context<'_>) -> Option<u64> {
+    account.turn().or_else(|| wait_or_run(account, cx))
 }
 
 #[cold]
-fn wait_or_run(place: &Place, cx: &Context<'_>) -> Option<u64> {
-    QUEUE.with_borrow_mut(|queue| queue.wait_or_run(place, turn::ticks(), || cx.waker().clone()))
+fn wait_or_run(account: &Account, cx: &Context<'_>) -> Option<u64> {
+    QUEUE.with_borrow_mut(|queue| queue.wait_or_run(account, turn::ticks(), || cx.waker().clone()))
 }
 
 /// A task's turn has just ended, after so many ticks.
 #[inline]
-pub(super) fn ran(place: &Place, ticks: u64) {
-    if place.matters(ticks) {
-        account(place, ticks);
+pub(super) fn ran(account: &Account, ticks: u64) {
+    if account.matters(ticks) {
+        enter(account, ticks);
     }
 }
 
 #[cold]
-fn account(place: &Place, ticks: u64) {
-    QUEUE.with_borrow_mut(|queue| queue.ran(place, turn::ended(), ticks));
+fn enter(account: &Account, ticks: u64) {
+    QUEUE.with_borrow_mut(|queue| queue.ran(account, turn::ended(), ticks));
 }
 
 /// Called in each turn of the loop, with the polls of tasks so far and whether more tasks are hot: lets tasks in the

@@ -177,25 +177,25 @@ impl Drop for SpinInhibitor {
 pub(super) struct Counted<F> {
     future: F,
     spawned: &'static Location<'static>,
-    place: background::Place,
+    account: background::Account,
 }
 
 impl<F> Counted<F> {
     pub(super) fn new(future: F, spawned: &'static Location<'static>) -> Counted<F> {
-        Counted { future, spawned, place: background::Place::default() }
+        Counted { future, spawned, account: background::Account::default() }
     }
 }
 
 impl<F: Future> Future for Counted<F> {
     type Output = F::Output;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Some(ticks) = background::turn(&self.place, cx) else { return Poll::Pending };
+        let Some(ticks) = background::turn(&self.account, cx) else { return Poll::Pending };
         TASK_POLLS.set(TASK_POLLS.get().wrapping_add(1));
         BEAT.get().runs(self.spawned);
         turn::begin(ticks);
         // SAFETY: the future is never moved out of a pinned `Counted`, which has no Drop of its own.
         let polled = unsafe { self.as_mut().map_unchecked_mut(|counted| &mut counted.future) }.poll(cx);
-        background::ran(&self.place, turn::end());
+        background::ran(&self.account, turn::end());
         polled
     }
 }

@@ -88,22 +88,22 @@ impl Seat {
     }
 }
 
-/// A task's account, and its place in the background.
+/// A task's account, and its seat in the background.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct Account {
     /// Ticks of long polls, see above.
-    account: Cell<u64>,
+    ticks: Cell<u64>,
     /// When the account last changed.
     changed: Cell<u64>,
     /// Tasks that never get to the background need no memory for it.
     seat: OnceCell<Rc<Seat>>,
 }
 
-impl Place {
+impl Account {
     /// How long the task, which is woken, may run; `None` if that is for [`Queue::wait_or_run`] to say.
     #[inline]
     pub(super) fn turn(&self) -> Option<u64> {
-        match self.account.get() {
+        match self.ticks.get() {
             0 => Some(TURN_TICKS),
             1..MOST_TICKS => Some(CHARGED_TICKS),
             MOST_TICKS.. => None,
@@ -113,24 +113,24 @@ impl Place {
     /// Whether a poll of so many ticks changes the account: [`Queue::ran`] is told.
     #[inline]
     pub(super) fn matters(&self, ticks: u64) -> bool {
-        ticks >= LONG_TICKS || self.account.get() > 0
+        ticks >= LONG_TICKS || self.ticks.get() > 0
     }
 
     /// Changes the account after a poll, which the task was granted so many ticks for if it waited in the background.
     fn charge(&self, now: u64, ticks: u64, granted: Option<u64>) {
         self.drain(now);
-        let account = self.account.get();
+        let before = self.ticks.get();
         let long = granted.map_or(LONG_TICKS, |granted| granted.min(LONG_TICKS));
-        self.account.set(match granted {
-            _ if ticks >= long => (account + ticks.min(CHARGED_TICKS)).min(ACCOUNT_TICKS),
-            Some(_) => account.saturating_sub(ticks.max(CLEARED_TICKS)),
-            None => account.saturating_sub(ticks),
+        self.ticks.set(match granted {
+            _ if ticks >= long => (before + ticks.min(CHARGED_TICKS)).min(ACCOUNT_TICKS),
+            Some(_) => before.saturating_sub(ticks.max(CLEARED_TICKS)),
+            None => before.saturating_sub(ticks),
         });
     }
 
     fn drain(&self, now: u64) {
         let passed = now.saturating_sub(self.changed.replace(now));
-        self.account.set(self.account.get().saturating_sub(passed / DRAIN));
+        self.ticks.set(self.ticks.get().saturating_sub(passed / DRAIN));
     }
 }
 
@@ -140,7 +140,7 @@ struct Waiting<W> {
 }
 
 impl<W> Waiting<W> {
-    /// Whether the task still exists: its place owns the seat as well.
+    /// Whether the task still exists: its account owns the seat as well.
     fn is_alive(&self) -> bool {
         Rc::strong_count(&self.seat) > 1
     }
@@ -192,8 +192,13 @@ impl<W> Default for Queue<W> {
 
 impl<W> Queue<W> {
     /// How long a task that belongs here and is woken may run; `None` if it has to wait for its turn.
-    pub(super) fn wait_or_run(&mut self, place: &Place, now: u64, waker: impl FnOnce() -> W) -> Option<u64> {
-        let seat = place.seat.get_or_init(|| Rc::new(Seat::new(self.level + BEHIND_TICKS)));
+    pub(super) fn wait_or_run(
+        &mut self,
+        account: &Account,
+        now: u64,
+        waker: impl FnOnce() -> W,
+    ) -> Option<u64> {
+        let seat = account.seat.get_or_init(|| Rc::new(Seat::new(self.level + BEHIND_TICKS)));
         match seat.state.get() {
             State::Granted(least) => {
                 // Behind hundreds of tasks that were hot, it has earned more than when it was granted its turn.
@@ -204,8 +209,8 @@ impl<W> Queue<W> {
             }
             State::Waits => None,
             State::Away | State::Runs(_) => {
-                place.drain(now);
-                if let Some(ticks) = place.turn() {
+                account.drain(now);
+                if let Some(ticks) = account.turn() {
                     return Some(ticks);
                 }
                 seat.state.set(State::Waits);
@@ -219,9 +224,9 @@ impl<W> Queue<W> {
     }
 
     /// A task has run for so many ticks, until now.
-    pub(super) fn ran(&mut self, place: &Place, now: u64, ticks: u64) {
+    pub(super) fn ran(&mut self, account: &Account, now: u64, ticks: u64) {
         let mut granted = None;
-        if let Some(seat) = place.seat.get()
+        if let Some(seat) = account.seat.get()
             && let State::Runs(limit) = seat.state.get()
         {
             let used = ticks.min(MOST_USED_TICKS);
@@ -231,7 +236,7 @@ impl<W> Queue<W> {
             self.used = self.used.saturating_add(used);
             granted = Some(limit);
         }
-        place.charge(now, ticks, granted);
+        account.charge(now, ticks, granted);
     }
 
     /// Whether no task of the background has run since the loop last asked, and none waits: [`Queue::rest`] suffices.
@@ -259,7 +264,7 @@ impl<W> Queue<W> {
         let was_used = mem::replace(&mut self.was_used, true);
         let passed = now.saturating_sub(mem::replace(&mut self.asked, now));
         if was_used {
-            self.account(passed.saturating_sub(used), used);
+            self.settle(passed.saturating_sub(used), used);
         } else {
             self.balance = 0;
         }
@@ -289,8 +294,8 @@ impl<W> Queue<W> {
         u64::try_from(self.balance).unwrap_or(0).saturating_sub(self.used)
     }
 
-    /// Accounts for the time that the others and the background have used.
-    fn account(&mut self, theirs: u64, used: u64) {
+    /// Settles the time that the others and the background have used.
+    fn settle(&mut self, theirs: u64, used: u64) {
         let plus = theirs.min(SHARE * MOST_USED_TICKS) / SHARE;
         let balance = self.balance.saturating_add_unsigned(plus).saturating_sub_unsigned(used);
         self.balance = balance.clamp(-(MOST_SAVED_TICKS as i64), MOST_SAVED_TICKS as i64);

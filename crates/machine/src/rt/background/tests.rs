@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use super::schedule::{LONG_TICKS, MOST_GRANTED, MOST_USED_TICKS, Place, Queue, SHARE, SHORT_TICKS};
+use super::schedule::{Account, LONG_TICKS, MOST_GRANTED, MOST_USED_TICKS, Queue, SHARE, SHORT_TICKS};
 use crate::rt::reactor::{RUN_TICKS, TASKS_PER_TURN};
 use crate::rt::turn::TURN_TICKS;
 
@@ -21,7 +21,7 @@ enum Then {
 type Poll = Box<dyn FnMut(u64) -> (u64, Then)>;
 
 struct Task {
-    place: Place,
+    account: Account,
     poll: Poll,
 }
 
@@ -51,7 +51,7 @@ struct Core {
 impl Core {
     fn spawn(&mut self, poll: impl FnMut(u64) -> (u64, Then) + 'static) -> usize {
         let id = self.tasks.len();
-        self.tasks.push(Some(Task { place: Place::default(), poll: Box::new(poll) }));
+        self.tasks.push(Some(Task { account: Account::default(), poll: Box::new(poll) }));
         self.seen.push(Seen { woken: self.now, ..Seen::default() });
         self.hot.push_back(id);
         id
@@ -84,8 +84,8 @@ impl Core {
 
     fn poll(&mut self, id: usize) {
         let Some(task) = &mut self.tasks[id] else { return };
-        let turn = task.place.turn();
-        let turn = turn.or_else(|| self.queue.wait_or_run(&task.place, self.now, || id));
+        let turn = task.account.turn();
+        let turn = turn.or_else(|| self.queue.wait_or_run(&task.account, self.now, || id));
         let Some(limit) = turn else { return };
         let seen = &mut self.seen[id];
         seen.waited = seen.waited.max(self.now - seen.woken);
@@ -94,8 +94,8 @@ impl Core {
         self.polls += 1;
         seen.polls += 1;
         seen.ran += ticks;
-        if task.place.matters(ticks) {
-            self.queue.ran(&task.place, self.now, ticks);
+        if task.account.matters(ticks) {
+            self.queue.ran(&task.account, self.now, ticks);
         }
         match then {
             Then::Yields => self.hot.push_back(id),
@@ -228,11 +228,11 @@ fn a_task_with_little_to_do_waits_for_one_turn_of_those_that_end_just_in_time() 
 #[test]
 fn three_long_polls_do_not_send_a_task_to_the_background_and_four_do() {
     let mut queue = Queue::<()>::default();
-    let place = Place::default();
+    let account = Account::default();
     let waits: Vec<bool> = (1..=4)
         .map(|_| {
-            queue.ran(&place, 0, 2 * TURN_TICKS);
-            place.turn().is_none()
+            queue.ran(&account, 0, 2 * TURN_TICKS);
+            account.turn().is_none()
         })
         .collect();
     assert_eq!(waits, [false, false, false, true]);
@@ -378,26 +378,26 @@ fn newcomers_without_end_do_not_keep_others_from_their_turns() {
     let mut queue = Queue::default();
     let mut now = 0;
     let busy = || {
-        let place = Place::default();
-        (0..5).for_each(|_| queue.ran(&place, 0, TURN_TICKS));
-        place
+        let account = Account::default();
+        (0..5).for_each(|_| queue.ran(&account, 0, TURN_TICKS));
+        account
     };
-    let places: Vec<Place> = std::iter::repeat_with(busy).take(300).collect();
-    let old = &places[0];
+    let accounts: Vec<Account> = std::iter::repeat_with(busy).take(300).collect();
+    let old = &accounts[0];
     assert_eq!(queue.wait_or_run(old, now, || old), None);
     let woken = RefCell::new(Vec::new());
     let mut turns = 0;
-    for new in &places[1..] {
+    for new in &accounts[1..] {
         assert_eq!(queue.wait_or_run(new, now, || new), None);
         while woken.borrow().is_empty() {
             now += LOOP_TICKS;
-            queue.offer(now, 0, false, |place| woken.borrow_mut().push(*place));
+            queue.offer(now, 0, false, |account| woken.borrow_mut().push(*account));
         }
-        for place in woken.take() {
-            assert!(queue.wait_or_run(place, now, || place).is_some());
+        for account in woken.take() {
+            assert!(queue.wait_or_run(account, now, || account).is_some());
             now += LONG_TICKS;
-            queue.ran(place, now, LONG_TICKS);
-            if std::ptr::eq(place, old) {
+            queue.ran(account, now, LONG_TICKS);
+            if std::ptr::eq(account, old) {
                 turns += 1;
                 assert_eq!(queue.wait_or_run(old, now, || old), None);
             }
@@ -445,17 +445,17 @@ fn a_task_that_has_ended_costs_nothing() {
 #[test]
 fn a_task_that_ends_while_it_waits_takes_nobodys_turn() {
     let mut queue = Queue::default();
-    let places: Vec<_> = (0..3).map(|_| Rc::new(Place::default())).collect();
+    let accounts: Vec<_> = (0..3).map(|_| Rc::new(Account::default())).collect();
     let mut now = 0;
-    for place in &places {
+    for account in &accounts {
         for _ in 0..5 {
             now += TURN_TICKS;
-            queue.ran(place, now, TURN_TICKS);
+            queue.ran(account, now, TURN_TICKS);
         }
     }
-    let mut places: Vec<_> = places.into_iter().map(Some).collect();
-    for (id, place) in places.iter().flatten().enumerate() {
-        assert_eq!(queue.wait_or_run(place, now, || id), None);
+    let mut accounts: Vec<_> = accounts.into_iter().map(Some).collect();
+    for (id, account) in accounts.iter().flatten().enumerate() {
+        assert_eq!(queue.wait_or_run(account, now, || id), None);
     }
     let woken = Cell::new(None);
     let mut turns = |queue: &mut Queue<usize>| {
@@ -467,10 +467,10 @@ fn a_task_that_ends_while_it_waits_takes_nobodys_turn() {
         woken.get()
     };
     assert_eq!(turns(&mut queue), Some(0));
-    places[0] = None;
-    places[1] = None;
+    accounts[0] = None;
+    accounts[1] = None;
     assert_eq!(turns(&mut queue), Some(2));
-    places[2] = None;
+    accounts[2] = None;
     assert_eq!(turns(&mut queue), None);
     assert!(queue.is_empty());
 }
