@@ -9,7 +9,8 @@
 //! nobody for long. A few long polls may only show that the host took the processor away, so each adds at most
 //! [`CHARGED_TICKS`].
 //!
-//! Tasks that wait here share by time: the next to run is the one that has been served least. One that comes back after
+//! Tasks that wait here share by time: the next to run is the one that has been served least, until it has had a whole
+//! turn in one piece or several. One that comes back after
 //! a sleep keeps [`CREDIT_TICKS`] of what it has not used meanwhile. One that is new enters [`BEHIND_TICKS`] behind the
 //! task that was granted the last turn: it does not wait for a whole round, and the others advance however many come.
 //!
@@ -59,7 +60,7 @@ pub(super) const MOST_GRANTED: usize = (MOST_SAVED_TICKS / TURN_TICKS) as usize;
 const BEHIND_TICKS: u64 = SHORT_TICKS;
 /// How much less service than that one a task has at most that comes back: a turn, so that a client that needs a moment
 /// for its next request misses none.
-const CREDIT_TICKS: u64 = SHARED_TICKS;
+const CREDIT_TICKS: u64 = TURN_TICKS;
 /// Other tasks have something to do if one of them ran within this time.
 const QUIET_TICKS: u64 = TURN_TICKS / 2;
 
@@ -80,11 +81,21 @@ struct Seat {
     state: Cell<State>,
     /// How long the task has run in the background, from the level that it entered at: the least goes first.
     served: Cell<u64>,
+    /// What it has run beyond that. It counts once it makes a whole turn, so a turn in several pieces is not interrupted
+    /// by other tasks of the background, whose work would displace the task's from the processor's caches.
+    begun: Cell<u64>,
+    /// When it came for the turn that it has begun or waits for: a number of [`Queue::arrivals`].
+    arrived: Cell<u64>,
 }
 
 impl Seat {
     fn new(served: u64) -> Seat {
-        Seat { state: Cell::new(State::Away), served: Cell::new(served) }
+        Seat {
+            state: Cell::new(State::Away),
+            served: Cell::new(served),
+            begun: Cell::new(0),
+            arrived: Cell::new(0),
+        }
     }
 }
 
@@ -150,7 +161,7 @@ impl<W> Waiting<W> {
 pub(crate) struct Queue<W> {
     /// By the service of the task, and in the order of arrival.
     waiting: BTreeMap<(u64, u64), Waiting<W>>,
-    /// Counts arrivals.
+    /// Counts the turns that tasks came for.
     arrivals: u64,
     /// The tasks that were woken to run and have not begun.
     granted: Vec<Waiting<W>>,
@@ -214,10 +225,14 @@ impl<W> Queue<W> {
                     return Some(ticks);
                 }
                 seat.state.set(State::Waits);
-                seat.served.set(seat.served.get().max(self.level.saturating_sub(CREDIT_TICKS)));
-                self.arrivals += 1;
+                let served = seat.served.get().max(self.level.saturating_sub(CREDIT_TICKS));
+                if seat.begun.get() == 0 || served > seat.served.get() {
+                    self.arrivals += 1;
+                    seat.arrived.set(self.arrivals);
+                }
+                seat.served.set(served);
                 let waiting = Waiting { seat: seat.clone(), waker: waker() };
-                self.waiting.insert((seat.served.get(), self.arrivals), waiting);
+                self.waiting.insert((served, seat.arrived.get()), waiting);
                 None
             }
         }
@@ -231,7 +246,10 @@ impl<W> Queue<W> {
         {
             let used = ticks.min(MOST_USED_TICKS);
             seat.state.set(State::Away);
-            seat.served.set(seat.served.get() + used);
+            seat.begun.set(seat.begun.get() + used);
+            if seat.begun.get() >= TURN_TICKS {
+                seat.served.set(seat.served.get() + seat.begun.take());
+            }
             self.turns += 1;
             self.used = self.used.saturating_add(used);
             granted = Some(limit);
