@@ -47,7 +47,7 @@ fn enter(account: &Account, ticks: u64) {
 /// background run if it is their turn. Returns whether one runs or waits.
 pub(super) fn offer(polls: u64, more: bool) -> bool {
     QUEUE.with_borrow_mut(|queue| {
-        if queue.rests() {
+        if queue.is_empty() {
             queue.rest(polls);
             return false;
         }
@@ -59,11 +59,6 @@ pub(super) fn offer(polls: u64, more: bool) -> bool {
 /// Whether no task of this thread waits in the background or was granted a turn.
 pub(super) fn is_empty() -> bool {
     QUEUE.with_borrow(Queue::is_empty)
-}
-
-/// Whether a task of the background has run since the loop last called [`offer`].
-pub(super) fn has_run() -> bool {
-    QUEUE.with_borrow(Queue::has_run)
 }
 
 /// A loop begins on this thread, or, with its queue, goes on. Returns the queue of the one before.

@@ -367,9 +367,7 @@ impl<'a> Core<'a> {
                 return false;
             }
             if turn::ended().saturating_sub(began) >= RUN_TICKS {
-                // A task of the background that has just run is hot until it waits again, which takes no time. It must
-                // not look like another task that has something to do.
-                return !background::has_run() || self.runtime.run();
+                break;
             }
         }
         true

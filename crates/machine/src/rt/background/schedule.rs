@@ -257,19 +257,9 @@ impl<W> Queue<W> {
         account.charge(now, ticks, granted);
     }
 
-    /// Whether no task of the background has run since the loop last asked, and none waits: [`Queue::rest`] suffices.
-    pub(super) fn rests(&self) -> bool {
-        self.is_empty() && !self.has_run()
-    }
-
-    /// Instead of [`Queue::offer`] if the queue [rests](Queue::rests).
+    /// Instead of [`Queue::offer`] if the queue is empty.
     pub(super) fn rest(&mut self, polls: u64) {
-        (self.polls, self.was_used) = (polls, false);
-    }
-
-    /// Whether a task of the background has run since the loop last asked.
-    pub(super) fn has_run(&self) -> bool {
-        self.turns > 0
+        (self.polls, self.turns, self.used, self.was_used) = (polls, 0, 0, false);
     }
 
     /// Grants turns and wakes those that get them. `polls` counts those of all tasks of the loop so far; `more` says
