@@ -23,6 +23,8 @@ pub(super) const TURN_TICKS: u64 = 6_000_000;
 /// The longest turn in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const TURN_TICKS: u64 = 2_000_000;
+/// The most polls that a task gives way for, after a turn of as many times the limit.
+const MOST_ROUNDS: u64 = 64;
 
 struct TurnClock {
     /// When the running task was polled; [`NEVER`] if turns do not end.
@@ -111,9 +113,13 @@ pub(crate) fn end_simulated() {
 }
 
 impl TurnClock {
+    /// Ticks since the turn began. Zero if another processor's counter is behind.
+    fn lasts(&self) -> u64 {
+        ticks().saturating_sub(self.began.get())
+    }
+
     fn is_over(&self) -> bool {
-        // Zero if another processor's counter is behind.
-        ticks().saturating_sub(self.began.get()) >= self.limit.get() && self.is_really_over()
+        self.lasts() >= self.limit.get() && self.is_really_over()
     }
 
     #[cold]
@@ -125,6 +131,11 @@ impl TurnClock {
         }
         true
     }
+
+    /// How many polls the task gives way for: a task that has used much lets the others have several turns.
+    fn rounds(&self) -> u64 {
+        if self.simulated.get() { 1 } else { (self.lasts() / TURN_TICKS).clamp(1, MOST_ROUNDS) }
+    }
 }
 
 /// Whether the running task has run for so long that it must let others run. It stays over until the task is polled
@@ -135,18 +146,24 @@ pub fn turn_is_over() -> bool {
 }
 
 /// Ends the turn if it [is over](turn_is_over). A task that polls this beside other futures must call [`turn_is_over`]
-/// itself: this future waits until the whole task has been polled again.
+/// itself: this future waits until the whole task has been polled again, once for each full turn that it has used.
 #[inline]
 pub fn yield_if_due() -> YieldIfDue {
-    YieldIfDue { yielded: None }
+    YieldIfDue { waits: None }
 }
 
 /// See [`yield_if_due`].
 #[derive(Debug)]
 #[must_use = "nothing waits unless it is awaited"]
 pub struct YieldIfDue {
-    /// The number of the turn that this has ended.
-    yielded: Option<u64>,
+    waits: Option<Waits>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    /// The turn in which this was last polled.
+    number: u64,
+    rounds: u64,
 }
 
 impl Future for YieldIfDue {
@@ -154,16 +171,21 @@ impl Future for YieldIfDue {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        TURN.with(|turn| {
-            let number = turn.number.get();
-            match self.yielded {
-                None if !turn.is_over() => return Poll::Ready(()),
-                Some(yielded) if yielded != number => return Poll::Ready(()),
-                _ => {}
+        TURN.with(|turn| match self.waits {
+            None if !turn.is_over() => Poll::Ready(()),
+            waits => {
+                let number = turn.number.get();
+                let mut waits = waits.unwrap_or_else(|| Waits { number, rounds: turn.rounds() });
+                if waits.number != number {
+                    waits = Waits { number, rounds: waits.rounds - 1 };
+                }
+                if waits.rounds == 0 {
+                    return Poll::Ready(());
+                }
+                self.waits = Some(waits);
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
-            self.yielded = Some(number);
-            cx.waker().wake_by_ref();
-            Poll::Pending
         })
     }
 }
