@@ -9,12 +9,7 @@
 //! nobody for long. A few long polls may only show that the host took the processor away, so each adds at most
 //! [`CHARGED_TICKS`].
 //!
-//! Tasks that wait here share by time: the next to run is the one that has been served least, until it has had a whole
-//! turn in one piece or several. One that comes back after
-//! a sleep keeps [`CREDIT_TICKS`] of what it has not used meanwhile. One that is new enters [`BEHIND_TICKS`] behind the
-//! task that was granted the last turn: it does not wait for a whole round, and the others advance however many come.
-//!
-//! They run
+//! Tasks that wait here run in the order of their arrival, each
 //!
 //! - for a whole turn, or a quarter if several wait, when no other task has had something to do for a while;
 //! - for a smaller part of a turn, if no other task has something to do at the moment;
@@ -22,7 +17,7 @@
 //!   background.
 
 use std::cell::{Cell, OnceCell};
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::mem;
 use std::rc::Rc;
 
@@ -53,14 +48,6 @@ pub(super) const SHARE: u64 = 4;
 pub(super) const MOST_USED_TICKS: u64 = 4 * TURN_TICKS;
 /// The most time that the background saves up while its tasks wait behind others, and that it owes to them.
 const MOST_SAVED_TICKS: u64 = 8 * TURN_TICKS;
-/// The most tasks that are granted a turn at once. Whole turns of this many use up all that the background can save.
-pub(super) const MOST_GRANTED: usize = (MOST_SAVED_TICKS / TURN_TICKS) as usize;
-/// How far a task that is new in the background enters behind the one that was granted the last turn. Were it not behind,
-/// newcomers without end would keep all others from running.
-const BEHIND_TICKS: u64 = SHORT_TICKS;
-/// How much less service than that one a task has at most that comes back: a turn, so that a client that needs a moment
-/// for its next request misses none.
-const CREDIT_TICKS: u64 = TURN_TICKS;
 /// Other tasks have something to do if one of them ran within this time.
 const QUIET_TICKS: u64 = TURN_TICKS / 2;
 
@@ -79,24 +66,6 @@ enum State {
 #[derive(Debug)]
 struct Seat {
     state: Cell<State>,
-    /// How long the task has run in the background, from the level that it entered at: the least goes first.
-    served: Cell<u64>,
-    /// What it has run beyond that. It counts once it makes a whole turn, so a turn in several pieces is not interrupted
-    /// by other tasks of the background, whose work would displace the task's from the processor's caches.
-    begun: Cell<u64>,
-    /// When it came for the turn that it has begun or waits for: a number of [`Queue::arrivals`].
-    arrived: Cell<u64>,
-}
-
-impl Seat {
-    fn new(served: u64) -> Seat {
-        Seat {
-            state: Cell::new(State::Away),
-            served: Cell::new(served),
-            begun: Cell::new(0),
-            arrived: Cell::new(0),
-        }
-    }
 }
 
 /// A task's account, and its seat in the background.
@@ -159,14 +128,10 @@ impl<W> Waiting<W> {
 
 /// The background of a loop, whose tasks are woken by a `W`.
 pub(crate) struct Queue<W> {
-    /// By the service of the task, and in the order of arrival.
-    waiting: BTreeMap<(u64, u64), Waiting<W>>,
-    /// Counts the turns that tasks came for.
-    arrivals: u64,
+    /// In the order of their arrival.
+    waiting: VecDeque<Waiting<W>>,
     /// The tasks that were woken to run and have not begun.
     granted: Vec<Waiting<W>>,
-    /// The service of the task that was granted the last turn, before that turn. Never falls.
-    level: u64,
     /// Turns of granted tasks since the loop last asked.
     turns: u64,
     /// How long they lasted.
@@ -186,10 +151,8 @@ pub(crate) struct Queue<W> {
 impl<W> Default for Queue<W> {
     fn default() -> Queue<W> {
         Queue {
-            waiting: BTreeMap::new(),
-            arrivals: 0,
+            waiting: VecDeque::new(),
             granted: Vec::new(),
-            level: 0,
             turns: 0,
             used: 0,
             balance: 0,
@@ -209,7 +172,7 @@ impl<W> Queue<W> {
         now: u64,
         waker: impl FnOnce() -> W,
     ) -> Option<u64> {
-        let seat = account.seat.get_or_init(|| Rc::new(Seat::new(self.level + BEHIND_TICKS)));
+        let seat = account.seat.get_or_init(|| Rc::new(Seat { state: Cell::new(State::Away) }));
         match seat.state.get() {
             State::Granted(least) => {
                 // Behind hundreds of tasks that were hot, it has earned more than when it was granted its turn.
@@ -225,14 +188,7 @@ impl<W> Queue<W> {
                     return Some(ticks);
                 }
                 seat.state.set(State::Waits);
-                let served = seat.served.get().max(self.level.saturating_sub(CREDIT_TICKS));
-                if seat.begun.get() == 0 || served > seat.served.get() {
-                    self.arrivals += 1;
-                    seat.arrived.set(self.arrivals);
-                }
-                seat.served.set(served);
-                let waiting = Waiting { seat: seat.clone(), waker: waker() };
-                self.waiting.insert((served, seat.arrived.get()), waiting);
+                self.waiting.push_back(Waiting { seat: seat.clone(), waker: waker() });
                 None
             }
         }
@@ -246,10 +202,6 @@ impl<W> Queue<W> {
         {
             let used = ticks.min(MOST_USED_TICKS);
             seat.state.set(State::Away);
-            seat.begun.set(seat.begun.get() + used);
-            if seat.begun.get() >= TURN_TICKS {
-                seat.served.set(seat.served.get() + seat.begun.take());
-            }
             self.turns += 1;
             self.used = self.used.saturating_add(used);
             granted = Some(limit);
@@ -291,15 +243,13 @@ impl<W> Queue<W> {
             self.grant(if quiet { (TURN_TICKS / waiting).max(SHARED_TICKS) } else { part }, &wake);
         }
         // Those that were granted turns run behind all tasks that are hot. If that took long, several have earned one.
-        while self.granted.len() < MOST_GRANTED
-            && self.balance >= part as i64 * (self.granted.len() as i64 + 1)
-            && self.grant(part, &wake)
-        {}
+        while self.balance >= part as i64 * (self.granted.len() as i64 + 1) && self.grant(part, &wake) {}
     }
 
-    /// What the background may use although others are busy.
+    /// The part of each task in what the background may use although others are busy.
     fn earned(&self) -> u64 {
-        u64::try_from(self.balance).unwrap_or(0).saturating_sub(self.used)
+        let tasks = (self.granted.len() + self.waiting.len()).max(1) as u64;
+        u64::try_from(self.balance).unwrap_or(0).saturating_sub(self.used) / tasks
     }
 
     /// Settles the time that the others and the background have used.
@@ -309,11 +259,10 @@ impl<W> Queue<W> {
         self.balance = balance.clamp(-(MOST_SAVED_TICKS as i64), MOST_SAVED_TICKS as i64);
     }
 
-    /// Grants a turn to the task that has been served least and exists; false if there is none.
+    /// Grants a turn to the first task that waits and exists; false if there is none.
     fn grant(&mut self, ticks: u64, wake: &impl Fn(&W)) -> bool {
-        while let Some(((served, _), task)) = self.waiting.pop_first() {
+        while let Some(task) = self.waiting.pop_front() {
             if task.is_alive() {
-                self.level = self.level.max(served);
                 task.seat.state.set(State::Granted(ticks));
                 wake(&task.waker);
                 self.granted.push(task);
@@ -325,10 +274,5 @@ impl<W> Queue<W> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.granted.is_empty() && self.waiting.is_empty()
-    }
-
-    #[cfg(test)]
-    pub(super) fn granted(&self) -> usize {
-        self.granted.len()
     }
 }

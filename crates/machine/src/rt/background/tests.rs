@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use super::schedule::{Account, LONG_TICKS, MOST_GRANTED, MOST_USED_TICKS, Queue, SHARE, SHORT_TICKS};
+use super::schedule::{Account, LONG_TICKS, Queue, SHARE, SHORT_TICKS};
 use crate::rt::reactor::{RUN_TICKS, TASKS_PER_TURN};
 use crate::rt::turn::TURN_TICKS;
 
@@ -267,88 +267,17 @@ fn the_background_has_a_fifth_of_a_busy_core() {
 
 /// Hundreds of tasks are hot, so a granted turn comes late: several are granted, and each is longer.
 #[test]
-fn the_background_has_its_part_behind_a_crowd_and_never_more_turns_granted_than_it_can_save_for() {
+fn the_background_has_its_part_behind_a_crowd() {
     let (mut core, busy) = with_busy(50);
     (0..400).for_each(|_| _ = core.spawn_bursts(LONG_TICKS - 1, 0));
     core.run_for(500 * TURN_TICKS);
     let (began, before) = (core.now, busy.iter().map(|id| core.seen[*id].ran).sum::<u64>());
-    let mut most = 0;
     while core.now - began < 5000 * TURN_TICKS {
         core.turn();
-        most = most.max(core.queue.granted());
     }
-    assert_eq!(most, MOST_GRANTED);
     let used = busy.iter().map(|id| core.seen[*id].ran).sum::<u64>() - before;
     let part = used as f64 / (core.now - began) as f64;
-    assert!((0.13..0.14).contains(&part), "{part}");
-}
-
-/// A task that has just run finds its data in the processor's caches.
-#[test]
-fn a_turn_in_several_pieces_is_not_interrupted_by_other_tasks_of_the_background() {
-    let mut core = Core::default();
-    let last = Rc::new(Cell::new(0));
-    let switches = Rc::new(Cell::new(0));
-    for id in 0..10 {
-        let (last, switches) = (last.clone(), switches.clone());
-        core.spawn(move |limit| {
-            switches.set(switches.get() + u64::from(last.replace(id) != id));
-            (limit, Then::Yields)
-        });
-    }
-    let light = core.spawn_bursts(LOOP_TICKS, TURN_TICKS / 100);
-    core.run_for(100 * TURN_TICKS);
-    switches.set(0);
-    let ran = |core: &Core| core.seen[..10].iter().map(|seen| seen.ran).sum::<u64>();
-    let before = ran(&core);
-    core.run_for(1000 * TURN_TICKS);
-    let turns = (ran(&core) - before) / TURN_TICKS;
-    assert!(
-        turns > 900 && switches.get().abs_diff(turns) < 10,
-        "{} switches in {turns} turns",
-        switches.get()
-    );
-    assert!(core.seen[light].polls > 5000, "the pieces are short: {:?}", core.seen[light]);
-}
-
-/// Polls that nothing interrupts, of a whole turn and of a twentieth: time counts, not turns.
-#[test]
-fn tasks_share_by_time_however_long_their_polls_are() {
-    let mut core = Core::default();
-    for _ in 0..5 {
-        core.spawn_busy(TURN_TICKS);
-        core.spawn_busy(SHORT_TICKS);
-        core.spawn_busy(MOST_USED_TICKS);
-    }
-    core.run_for(1000 * TURN_TICKS);
-    let shares = core.shares(15_000 * TURN_TICKS);
-    assert!(shares.iter().all(|share| (share * 15.0 - 1.0).abs() < 0.02), "{shares:?}");
-}
-
-/// A client that lists a folder, page by page with many under way, beside 100 that each have one search running.
-#[test]
-fn a_lister_has_its_part_beside_a_hundred_that_search() {
-    for step in [LOOP_TICKS, TURN_TICKS / 6, TURN_TICKS / 2] {
-        let mut core = Core::default();
-        (0..100).for_each(|_| _ = core.spawn_requests(TURN_TICKS * 3 / 4, step, TURN_TICKS / 10));
-        let lister = core.spawn_requests(TURN_TICKS / 7, LOOP_TICKS, 0);
-        core.run_for(2000 * TURN_TICKS);
-        let shares = core.shares(20_200 * TURN_TICKS);
-        let part = shares[lister] * 101.0;
-        assert!((0.99..1.01).contains(&part), "{part} with looks at the clock every {step} ticks");
-    }
-}
-
-/// Its requests are shorter than a turn, and it has one at a time.
-#[test]
-fn a_task_that_sleeps_after_each_request_has_its_part_beside_those_that_do_not() {
-    for sleep in [TURN_TICKS / 40, TURN_TICKS / 10] {
-        let (mut core, _) = with_busy(100);
-        let task = core.spawn_requests(TURN_TICKS * 3 / 20, TURN_TICKS * 3 / 20, sleep);
-        core.run_for(1000 * TURN_TICKS);
-        let part = core.shares(10_100 * TURN_TICKS)[task] * 101.0;
-        assert!((0.98..1.02).contains(&part), "{part}");
-    }
+    assert!((0.125..0.13).contains(&part), "{part}");
 }
 
 /// The client of each search needs more time than the server: the lister has all that is left.
@@ -364,31 +293,6 @@ fn a_lister_has_what_slow_clients_leave() {
     let all: f64 = shares.iter().sum();
     assert!(all > 0.97, "{all}");
     assert!(shares[lister] > 0.38, "{}", shares[lister]);
-}
-
-#[test]
-fn a_task_that_slept_has_no_claim_to_the_time_meanwhile() {
-    let (mut core, busy) = with_busy(10);
-    let mut slept = false;
-    let mut polls = 0;
-    let sleeper = core.spawn(move |limit| {
-        polls += 1;
-        if polls > 20 && !slept {
-            slept = true;
-            return (limit, Then::Sleeps(100 * TURN_TICKS));
-        }
-        (limit, Then::Yields)
-    });
-    while core.asleep.is_empty() {
-        core.turn();
-    }
-    while !core.asleep.is_empty() {
-        core.turn();
-    }
-    let shares = core.shares(1100 * TURN_TICKS);
-    let expected = 1.0 / 11.0;
-    assert!((shares[sleeper] - expected).abs() < expected / 20.0, "{}", shares[sleeper]);
-    assert!(busy.iter().all(|id| (shares[*id] - expected).abs() < expected / 20.0), "{shares:?}");
 }
 
 /// Each new task has one turn in the background and goes, and the next is there at once.
@@ -423,7 +327,7 @@ fn newcomers_without_end_do_not_keep_others_from_their_turns() {
         }
     }
     // Those that wait become more and more, as the core has no time for them.
-    assert!((10..20).contains(&turns), "{turns}");
+    assert!((20..26).contains(&turns), "{turns}");
 }
 
 #[test]
