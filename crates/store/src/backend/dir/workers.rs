@@ -8,7 +8,7 @@ use weft_machine::file::system::FileSystem;
 use super::Folder;
 use super::lookup::Looked;
 use super::site::Site;
-use crate::vfs::{DirName, Error, Op, Outcome};
+use crate::vfs::{Caller, DirName, Error, Op, Outcome};
 
 impl Folder {
     /// Runs an operation on workers.
@@ -16,6 +16,7 @@ impl Folder {
         self: Arc<Folder>,
         system: Arc<FileSystem>,
         op: Op,
+        by: Caller,
     ) -> Result<Outcome, Error> {
         let site = Site::Workers(system.clone());
         match op {
@@ -30,19 +31,20 @@ impl Folder {
             Op::Find { stable } => self.find(&site, stable).await.map(Outcome::Attr),
             Op::Lookup { dir, name, fold_case } => {
                 let wanted = name.clone();
-                match self.step(&site, move |folder| folder.lookup(dir, &wanted, fold_case)).await? {
+                match self.step(&site, move |folder| folder.lookup(dir, &wanted, fold_case, &by)).await? {
                     Looked::Found(attr) => Ok(Outcome::Attr(attr)),
                     Looked::Unread { .. } => self.search_folded(&site, dir, &name).await.map(Outcome::Attr),
                 }
             }
-            op => self.whole(&site, op).await,
+            op => self.whole(&site, op, by).await,
         }
     }
 
     /// Runs an operation in one step. If another worker has claimed a file, the task waits here, because waiting in
     /// the kernel would occupy a place.
-    async fn whole(self: &Arc<Folder>, site: &Site, mut op: Op) -> Result<Outcome, Error> {
+    async fn whole(self: &Arc<Folder>, site: &Site, mut op: Op, by: Caller) -> Result<Outcome, Error> {
         loop {
+            let by = by.clone();
             let (unlocked, is_all) = match Unlocked::all() {
                 Some(unlocked) => (unlocked, true),
                 None => {
@@ -57,7 +59,7 @@ impl Folder {
                     return Ok(Err(op));
                 }
                 folder.settle(&op);
-                let done = folder.carry_out(op, &unlocked)?;
+                let done = folder.carry_out(op, &by, &unlocked)?;
                 drop(unlocked);
                 if let Some(ending) = done.ending {
                     // When this is answered the space is free, unless a client has the file open.
