@@ -59,9 +59,9 @@ impl Credentials {
         self.gid
     }
 
-    /// Whether he belongs to a group.
-    pub fn is_in(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&Gid::from_raw(gid))
+    /// His other groups.
+    pub fn groups(&self) -> impl Iterator<Item = u32> {
+        self.groups.iter().map(|gid| gid.as_raw())
     }
 }
 

@@ -111,7 +111,8 @@ fn an_identity_that_the_kernel_refuses_changes_nothing() {
     as_root(|| {
         let before = identity();
         let too_many = vec![5; 65_537];
-        as_user(&Credentials::new(2001, 3001, &too_many).unwrap(), || unreachable!("nothing runs")).unwrap_err();
+        as_user(&Credentials::new(2001, 3001, &too_many).unwrap(), || unreachable!("nothing runs"))
+            .unwrap_err();
         assert_eq!(identity(), before);
     });
     assert_eq!(Credentials::new(NO_ID, 1, &[]), None);

@@ -73,7 +73,7 @@ impl Node<'_> {
 
     /// The subset of READ, WRITE and EXECUTE that mode bits and descriptor both grant.
     pub async fn granted(&self, cx: &Context<'_>, attr: &Attr) -> Result<u32, Error> {
-        let by_mode = cx.caller.granted(attr);
+        let by_mode = self.permitted(&cx.caller, attr, READ | WRITE | EXECUTE).await?;
         if cx.caller.is_root() {
             return Ok(by_mode);
         }

@@ -24,6 +24,7 @@ pub mod fuzz;
 mod guard;
 mod handles;
 mod identity;
+mod judged;
 mod line;
 mod monitors;
 mod mount;

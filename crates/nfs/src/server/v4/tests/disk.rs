@@ -135,7 +135,11 @@ impl Backend for Disk {
         true
     }
 
-    fn submit(&self, op: weft_store::Op, by: weft_store::Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(
+        &self,
+        op: weft_store::Op,
+        by: weft_store::Caller,
+    ) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
             match &op {
                 weft_store::Op::SyncDir { dir } => {
