@@ -11,6 +11,7 @@
 
 mod folds;
 mod judged;
+mod listing;
 mod lookup;
 mod observe;
 mod orphans;
@@ -48,8 +49,8 @@ use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
-    Attr, Backend, Caller, Created, DirName, Entry, Error, Exists, Hold, Kind, Listing, Make, NameChange,
-    NodeId, Op, OpenFile, Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
+    Attr, Backend, Caller, Created, DirName, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op,
+    OpenFile, Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
 };
 
 /// Maximum number of descriptors cached for the nodes of a share.
@@ -68,11 +69,6 @@ pub use sys::kept_free;
 const MAX_DEPTH: usize = 1024;
 /// Maximum number of entries in the answer to one [`Op::Readdir`].
 const MAX_ENTRIES: usize = 4096;
-/// A listing reads so much of a directory at a time: less than is read for an answer, because a turn of the core may
-/// end before, and what was read for later entries is read again.
-const LISTING_BYTES: usize = 8192;
-/// It has so many entries even if the turn ends before: opening the directory costs as much as a few of them.
-const LISTED_AT_LEAST: usize = 16;
 
 /// The descriptor of a file whose name is being removed. Dropping it does not wait for the disk.
 struct Ending(Option<OwnedFd>);
@@ -504,49 +500,6 @@ impl Folder {
         Ok(rustix::fs::readlinkat(&*fd, c"", Vec::new())?.into_bytes())
     }
 
-    fn readdir(&self, dir: NodeId, cookie: u64, max: usize, xattrs: bool) -> Result<Listing, Error> {
-        let fd = self.dir_fd(dir)?;
-        let open = sys::open_dir(fd.as_fd())?;
-        // Who may list a directory sees the attributes of its entries ([MS-FSA] 2.1.5.1.2.1); protocols whose users do not
-        // (NFS) leave them out.
-        credentials::as_server(|| self.list(dir, (&fd, &open), (cookie, max), xattrs))
-    }
-
-    fn list(
-        &self,
-        dir: NodeId,
-        (fd, open): (&OwnedFd, &OwnedFd),
-        (cookie, max): (u64, usize),
-        xattrs: bool,
-    ) -> Result<Listing, Error> {
-        let max = max.min(MAX_ENTRIES);
-        // Fewer entries than asked for are an answer as well.
-        let enough = |found| found == max || found >= LISTED_AT_LEAST && rt::turn_is_over();
-        let (stats, is_last) = sys::collect(open.as_fd(), cookie, LISTING_BYTES, enough, |raw| {
-            let stat = match sys::stat_at(fd.as_fd(), &raw.name) {
-                Ok(stat) => stat,
-                // Removed since it was listed.
-                Err(Errno::NOENT) => return Ok(None),
-                Err(e) => return Err(e),
-            };
-            let xattrs = xattrs.then(|| match stat.kind() {
-                Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), &raw.name),
-                Kind::Symlink => rustix::fs::readlinkat(fd, &raw.name[..], Vec::new())
-                    .map(|target| XattrSummary::of_link(target.as_bytes()))
-                    .unwrap_or_default(),
-                Kind::Special(_) => XattrSummary::default(),
-            });
-            Ok(Some((raw, stat, xattrs)))
-        })?;
-        let mut table = self.table();
-        let entries = stats.into_iter().map(|(raw, stat, xattrs)| {
-            self.saw_device_of(&stat);
-            let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
-            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), xattrs })
-        });
-        Ok(Listing { entries: entries.collect::<Result<_, Error>>()?, is_last })
-    }
-
     fn place(&self, node: NodeId) -> Result<DirName, Error> {
         if node == NodeId::ROOT {
             return Err(Error::Invalid);
@@ -656,7 +609,7 @@ impl Folder {
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
             Op::Readdir { dir, cookie, max, xattrs } => {
-                Outcome::Entries(self.readdir(dir, cookie, max, xattrs)?)
+                Outcome::Entries(self.readdir(dir, (cookie, max), xattrs, by)?)
             }
             Op::Place { node } => Outcome::Place(self.place(node)?),
             Op::Statfs => Outcome::Space(self.statfs()?),

@@ -319,6 +319,13 @@ impl Proc {
         spared(opened, kept_free(descriptor_limit()))
     }
 
+    /// Opens the directory that `fd` refers to for reading its entries. Unlike [`open_dir`] that takes no permission to use
+    /// its names.
+    pub(super) fn open_dir(&self, fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        retry(|| rustix::fs::openat(&self.0, DecInt::new(fd.as_raw_fd()), flags, Mode::empty()))
+    }
+
     pub(super) fn chmod(&self, fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
         let set = || rustix::fs::chmodat(&self.0, DecInt::new(fd.as_raw_fd()), mode, AtFlags::empty());
         // For a group that this process is not in, the kernel would silently drop the bit.
