@@ -440,7 +440,7 @@ fn make_dir(tree: &Path, acl: Acl, inherits: bool, bits: u32) {
 /// used or changed.
 fn modes_of_dirs() -> impl Iterator<Item = u32> {
     const SOME: [u32; 3] = [0, 1, 3];
-    let some = |special| {
+    let some = |special: u32| {
         SOME.into_iter()
             .flat_map(move |group| SOME.into_iter().map(move |others| special | 0o700 | group << 3 | others))
     };

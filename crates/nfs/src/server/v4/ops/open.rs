@@ -369,7 +369,8 @@ async fn by_name<'a>(
                 attrset,
                 new,
                 truncate: None,
-                mode: mode.filter(|_| new),
+                // A directory's default ACL may have taken permissions away.
+                mode: mode.filter(|_| new).map(|mode| mode & (made.mode | 0o7000)),
                 room,
             })
         }
