@@ -438,23 +438,20 @@ fn make_dir(tree: &Path, acl: Acl, bits: u32) {
     mode(&dir, bits);
 }
 
-/// All modes of plain directories. Of those with an ACL, and with the sticky or the set-group-id bit, one for each set of
-/// permissions that lets names be used or changed.
-fn modes_of_dirs(acl: Acl) -> impl Iterator<Item = u32> {
-    const SOME: [u32; 4] = [0, 1, 3, 7];
-    let all = |digits: Vec<u32>, special: u32| {
-        let three = |owner, group, others| special | owner << 6 | group << 3 | others;
-        let mut modes = Vec::new();
-        for owner in &digits {
-            for group in &digits {
-                modes.extend(digits.iter().map(|others| three(*owner, *group, *others)));
+/// Modes of directories. With an ACL, and with the sticky or the set-group-id bit, one for each set of permissions that
+/// lets names be used or changed, or neither.
+fn modes_of_dirs(acl: Acl) -> Vec<u32> {
+    let some = [0, 1, 3];
+    let plain: &[u32] = if acl == Acl::None { &[0, 1, 2, 3, 4, 5, 7] } else { &some };
+    let mut modes = Vec::new();
+    for (special, digits) in [(0, plain), (0o1000, &some), (0o2000, &some)] {
+        for owner in digits {
+            for group in digits {
+                modes.extend(digits.iter().map(|others| special | owner << 6 | group << 3 | others));
             }
         }
-        modes
-    };
-    let plain = if acl == Acl::None { (0..8).collect() } else { SOME.to_vec() };
-    let special = [0o1000, 0o2000, 0o3000].into_iter().flat_map(move |special| all(SOME.to_vec(), special));
-    all(plain, 0).into_iter().chain(special)
+    }
+    modes
 }
 
 #[test]
