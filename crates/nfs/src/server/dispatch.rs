@@ -54,7 +54,7 @@ impl Connection<'_> {
         if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
             d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
         }
-        let shares = self.shares();
+        let shares = self.shares_for(&call.credential);
         if shares.admits {
             self.admitted.set(true);
         }
