@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use weft_store::rights::NoPrincipal;
 use weft_store::rules::NotANetwork;
 
+use super::admin::NoAdminAddress;
 use super::sources::Position;
 use crate::addresses::AddressError;
 use crate::args::Misread;
@@ -136,6 +137,8 @@ pub(super) enum Unparsed {
     Link(String),
     #[error(transparent)]
     Principal(NoPrincipal),
+    #[error(transparent)]
+    Admin(NoAdminAddress),
 }
 
 impl From<AddressError> for Unparsed {

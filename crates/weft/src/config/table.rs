@@ -11,8 +11,8 @@ use super::key::{part, quoted};
 use super::mistake::{Fault, Unparsed};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress, NonEmpty,
-    OneOf, Optional, Port, Refused, Size, Someone, Text, TomlValue, Type, UnixId, all,
+    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
+    NonEmpty, OneOf, Optional, Port, Refused, Size, Someone, Text, TomlValue, Type, UnixId, all,
 };
 use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
@@ -21,6 +21,8 @@ use crate::args::{Crc, ProviderKind};
 pub(super) struct Row {
     /// Its path; `*` is a name that the user chooses.
     pub path: &'static str,
+    /// When a running server uses a new value.
+    pub takes_effect: TakesEffect,
     /// What to write: its type, in words.
     pub kind: fn() -> String,
     /// The options of `weft serve` that set it.
@@ -33,6 +35,25 @@ pub(super) struct Row {
     pub meaning: &'static str,
     /// Access to the value.
     pub field: Field,
+}
+
+/// When a running server uses the new value of a key. A share that comes or goes does so at a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakesEffect {
+    /// As soon as it reads its configuration again.
+    Reload,
+    /// After a restart.
+    Restart,
+}
+
+impl TakesEffect {
+    /// The words of the reference.
+    pub(super) fn shown(self) -> &'static str {
+        match self {
+            TakesEffect::Reload => "at reload",
+            TakesEffect::Restart => "after a restart",
+        }
+    }
 }
 
 /// Access to the value of a key. The getter returns it as written in a file, or `None` if it is not set.
@@ -59,10 +80,11 @@ pub(super) const ONE_OF_THREE: &str = "one of path, ram and volumes is required"
 
 /// A row whose value is a field of the configuration.
 macro_rules! field {
-    ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
+    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
      |$config:ident| $place:expr) => {
         Row {
             path: $path,
+            takes_effect: TakesEffect::$takes_effect,
             kind: <$type as Type>::name,
             options: &$options,
             default: $default,
@@ -81,10 +103,11 @@ macro_rules! field {
 
 /// A row whose value is converted to and from its field.
 macro_rules! converted {
-    ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
+    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
      set |$to:ident, $value:ident| $store:expr, get |$from:ident| $load:expr) => {
         Row {
             path: $path,
+            takes_effect: TakesEffect::$takes_effect,
             kind: <$type as Type>::name,
             options: &$options,
             default: $default,
@@ -106,6 +129,7 @@ macro_rules! converted {
 pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
+        Restart,
         "state_dir",
         Optional<FilePath>,
         ["--state-dir"],
@@ -116,6 +140,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "user",
         Optional<Text>,
         ["--user"],
@@ -126,6 +151,30 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
+        "admin",
+        Optional<AdminServer>,
+        ["--admin"],
+        "not served",
+        "\"127.0.0.1:9470\"",
+        "Where metrics for Prometheus (/metrics) and the status (/api/v1/status) are served over HTTP: a loopback address, \
+         or unix:PATH for a Unix socket of this user and group; any other address needs admin_token_file.",
+        |c| c.admin
+    ),
+    field!(
+        Server,
+        Restart,
+        "admin_token_file",
+        Optional<FilePath>,
+        ["--admin-token-file"],
+        "no token",
+        "\"/etc/weft/admin.token\"",
+        "File with the bearer token that clients of admin must show; only its owner may read it.",
+        |c| c.admin_token_file
+    ),
+    field!(
+        Server,
+        Restart,
         "listeners.addresses",
         NonEmpty<ListenAddress>,
         ["--listen"],
@@ -134,11 +183,20 @@ pub(super) const ROWS: &[Row] = &[
         "Addresses that every port listens on. Before you listen on anything but loopback, consider who can reach it.",
         |c| c.listeners.addresses
     ),
-    field!(Server, "listeners.smb_port", Port, ["--smb-port"], "4450", "445", "TCP port of SMB.", |c| c
-        .listeners
-        .smb_port),
     field!(
         Server,
+        Restart,
+        "listeners.smb_port",
+        Port,
+        ["--smb-port"],
+        "4450",
+        "445",
+        "TCP port of SMB.",
+        |c| c.listeners.smb_port
+    ),
+    field!(
+        Server,
+        Restart,
         "listeners.smb_direct_port",
         Port,
         ["--smbd-port"],
@@ -149,6 +207,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_port",
         Optional<Port>,
         ["--nfs-port"],
@@ -160,6 +219,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_rdma_port",
         Optional<Port>,
         ["--nfs-rdma-port"],
@@ -170,6 +230,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.mountd_port",
         Optional<Port>,
         ["--mountd-port"],
@@ -180,6 +241,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.rpcbind_port",
         Optional<Port>,
         ["--rpcbind-port"],
@@ -190,6 +252,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_udp",
         Boolean,
         ["--nfs-udp"],
@@ -200,6 +263,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nbd_port",
         Optional<Port>,
         ["--nbd", "--nbd-port"],
@@ -210,6 +274,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nbd_socket",
         Optional<FilePath>,
         ["--nbd-socket"],
@@ -220,6 +285,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.buffers",
         Size,
         ["--buffers"],
@@ -230,6 +296,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.cores",
         Optional<Count>,
         ["--cores"],
@@ -240,6 +307,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.pin",
         Boolean,
         ["--pin"],
@@ -250,6 +318,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.spin",
         DurationText,
         ["--spin-us"],
@@ -260,6 +329,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.congestion",
         Optional<Text>,
         ["--congestion"],
@@ -270,6 +340,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.signing",
         OneOf<Signing>,
         ["--signing", "--require-signing"],
@@ -281,6 +352,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.min_dialect",
         OneOf<Dialect>,
         ["--min-dialect"],
@@ -291,6 +363,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.server_names",
         List<Text>,
         ["--server-name"],
@@ -301,6 +374,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.require_encryption",
         Boolean,
         ["--require-encryption"],
@@ -311,6 +385,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.posix",
         Boolean,
         ["--posix"],
@@ -321,6 +396,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.compress",
         Boolean,
         ["--compress"],
@@ -331,6 +407,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.keytab",
         Optional<FilePath>,
         ["--keytab"],
@@ -341,6 +418,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "nfs.root_squash",
         Boolean,
         ["--no-root-squash"],
@@ -351,6 +429,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "nfs.register",
         Boolean,
         ["--rpcbind"],
@@ -361,6 +440,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "rdma.providers",
         NonEmpty<OneOf<ProviderKind>>,
         ["--rdma"],
@@ -371,6 +451,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "rdma.crc",
         OneOf<Crc>,
         ["--crc"],
@@ -381,6 +462,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "rdma.capture.file",
         Optional<FilePath>,
         ["--pcap"],
@@ -393,6 +475,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "rdma.capture.limit",
         Size,
         ["--pcap-limit"],
@@ -405,6 +488,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.certificate",
         Optional<FilePath>,
         ["--nfs-tls-cert"],
@@ -417,6 +501,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.key",
         Optional<FilePath>,
         ["--nfs-tls-key"],
@@ -429,6 +514,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.clients",
         Optional<FilePath>,
         ["--nfs-tls-clients"],
@@ -442,6 +528,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.certificate",
         Optional<FilePath>,
         ["--nbd-tls-cert"],
@@ -454,6 +541,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.key",
         Optional<FilePath>,
         ["--nbd-tls-key"],
@@ -466,6 +554,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.clients",
         Optional<FilePath>,
         ["--nbd-tls-clients"],
@@ -478,6 +567,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "replication.enabled",
         Boolean,
         ["--replica"],
@@ -488,6 +578,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Volume,
+        Restart,
         "volumes.*.read_only",
         Boolean,
         ["--nbd-read-only", "--volume"],
@@ -498,6 +589,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.path",
         Optional<FilePath>,
         ["DIR"],
@@ -510,6 +602,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Restart,
         "shares.*.ram",
         Optional<Size>,
         ["--ram"],
@@ -522,6 +615,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         path: "shares.*.volumes",
+        takes_effect: TakesEffect::Restart,
         kind: || "true".into(),
         options: &["--share-volumes"],
         default: ONE_OF_THREE,
@@ -531,6 +625,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     field!(
         Share,
+        Reload,
         "shares.*.read",
         Optional<List<Someone>>,
         [],
@@ -541,6 +636,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.write",
         Optional<List<Someone>>,
         [],
@@ -551,6 +647,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.read_only",
         Boolean,
         ["--read-only"],
@@ -561,6 +658,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.encrypt",
         Boolean,
         ["--encrypt-share"],
@@ -571,6 +669,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.hide_unreadable",
         Boolean,
         ["--hide-unreadable"],
@@ -581,6 +680,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Restart,
         "shares.*.continuous_availability",
         Boolean,
         ["--continuous-availability"],
@@ -591,6 +691,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Restart,
         "shares.*.compress",
         Boolean,
         ["--compress-share"],
@@ -601,6 +702,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.snapshots",
         Optional<Text>,
         ["--snapshots"],
@@ -611,6 +713,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         path: "shares.*.dfs_links",
+        takes_effect: TakesEffect::Restart,
         kind: DfsLinks::name,
         options: &["--dfs-link"],
         default: "{}",
@@ -620,6 +723,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.read_only",
         Boolean,
         ["--export"],
@@ -632,6 +736,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.async",
         Boolean,
         ["--export"],
@@ -644,6 +749,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.secure",
         Optional<Boolean>,
         ["--export"],
@@ -656,6 +762,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.squash",
         Optional<OneOf<Squash>>,
         ["--export"],
@@ -668,6 +775,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.anonuid",
         Optional<UnixId>,
         ["--export"],
@@ -680,6 +788,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.anongid",
         Optional<UnixId>,
         ["--export"],
@@ -692,6 +801,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.net",
         List<ClientNetwork>,
         ["--export"],
@@ -704,6 +814,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.sec",
         List<OneOf<Flavor>>,
         ["--export"],
@@ -716,6 +827,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.xprtsec",
         OneOf<Protection>,
         ["--export"],
