@@ -101,6 +101,18 @@ impl Results {
         Results::One { body, payload, room: None }
     }
 
+    /// Bytes of payload.
+    pub fn payload_bytes(&self) -> u64 {
+        let of_part = |part: &Part| match part {
+            Part::Payload { data, .. } => data.len() as u64,
+            Part::Bytes(_) => 0,
+        };
+        match self {
+            Results::One { payload, .. } => payload.as_ref().map_or(0, |payload| payload.len() as u64),
+            Results::Parts(parts, _) => parts.iter().map(of_part).sum(),
+        }
+    }
+
     /// Adds a buffer for a long body.
     pub fn within(self, room: Option<Box<Buf>>) -> Results {
         match self {

@@ -60,7 +60,7 @@ impl Connection<'_> {
         }
         let reply = match self.results(&call, d, remote, &shares, &meter).await {
             Ok(results) => {
-                meter.answered(self.kind, &call, &results);
+                meter.answered(self.kind, &call, results.payload_bytes());
                 let (mut parts, room) = match results {
                     Results::One { body, payload, room } => {
                         let mut parts = vec![Part::Bytes(body.into_bytes())];
