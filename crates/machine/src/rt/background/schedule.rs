@@ -124,13 +124,18 @@ impl<W> Waiting<W> {
     fn is_alive(&self) -> bool {
         Rc::strong_count(&self.seat) > 1
     }
+
+    /// Whether the task was granted a turn that it has not begun.
+    fn is_granted(&self) -> bool {
+        matches!(self.seat.state.get(), State::Granted(_)) && self.is_alive()
+    }
 }
 
 /// The background of a loop, whose tasks are woken by a `W`.
 pub(crate) struct Queue<W> {
     /// In the order of their arrival.
     waiting: VecDeque<Waiting<W>>,
-    /// The tasks that were woken to run and have not begun.
+    /// The tasks that were woken to run; those that have begun until the loop asks again.
     granted: Vec<Waiting<W>>,
     /// Turns of granted tasks since the loop last asked.
     turns: u64,
@@ -177,7 +182,6 @@ impl<W> Queue<W> {
             State::Granted(least) => {
                 // Behind hundreds of tasks that were hot, it has earned more than when it was granted its turn.
                 let ticks = self.earned().clamp(least, TURN_TICKS);
-                self.granted.retain(|task| !Rc::ptr_eq(&task.seat, seat));
                 seat.state.set(State::Runs(ticks));
                 Some(ticks)
             }
@@ -220,7 +224,11 @@ impl<W> Queue<W> {
         let others = polls.wrapping_sub(mem::replace(&mut self.polls, polls));
         let others = others.saturating_sub(mem::take(&mut self.turns));
         let used = mem::take(&mut self.used);
-        self.granted.retain(Waiting::is_alive);
+        self.granted.retain(Waiting::is_granted);
+        if self.is_empty() {
+            self.was_used = false;
+            return;
+        }
         let was_used = mem::replace(&mut self.was_used, true);
         let passed = now.saturating_sub(mem::replace(&mut self.asked, now));
         if was_used {
