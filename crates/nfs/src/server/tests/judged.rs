@@ -467,6 +467,32 @@ fn the_kernel_judges_what_callers_do_in_directories() {
     }
 }
 
+#[test]
+fn a_new_file_has_the_size_and_the_mode_that_its_creator_asks_for() {
+    let Some(trees) = Trees::new() else { return };
+    rt::block_on(async {
+        for (name, mode, size) in [("empty", 0o444, 0), ("sized", 0, 5)] {
+            let with = SetAttributes { mode: Some(mode), size: Some(size), ..SetAttributes::default() };
+            let args = CreateArgs { object: trees.entry("", name).await, how: CreateHow::Unchecked(with) };
+            let user = (OWNER, 3001, &[][..]);
+            assert_eq!(trees.status(user, procedure::CREATE, &args).await, Status::OK);
+            let meta = trees.served.join(name).metadata().unwrap();
+            assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777, meta.len()), (OWNER, 3001, mode, size));
+            // He has it open, which the server cannot know.
+            let head = WriteHead {
+                file: trees.handle(NodeId::ROOT, name).await,
+                offset: 0,
+                count: 1,
+                stable: Stable::Unstable,
+            };
+            let args = WriteArgs { head, data: Data::Here(Bytes::from_static(b"x")) };
+            assert_eq!(trees.status(user, procedure::WRITE, &args).await, Status::OK);
+            assert_eq!(trees.status((2006, 3008, &[]), procedure::WRITE, &args).await, Status::ACCES);
+        }
+    })
+    .unwrap();
+}
+
 async fn judge_directories(trees: Trees) {
     let mut counts = [0; 2];
     for (claimed, user) in CALLERS {

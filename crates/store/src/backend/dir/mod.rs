@@ -291,10 +291,7 @@ impl Folder {
     fn apply(&self, fd: &OwnedFd, kind: Kind, set: &SetAttr) -> Result<(), Error> {
         if let Some(size) = set.size {
             let file = self.reopen(fd, kind, OFlags::WRONLY)?;
-            if i64::try_from(size).is_err() {
-                return Err(Error::TooLarge);
-            }
-            rustix::fs::ftruncate(&file, size)?;
+            resize(&file, size)?;
         }
         // Before the mode: a change of owner clears the set-id bits.
         if set.uid.is_some() || set.gid.is_some() {
@@ -385,10 +382,10 @@ impl Folder {
                 sys::make_special(fd.as_fd(), name, *special, mode).map(|()| None)
             }
         });
-        let stat = match made {
-            Ok(Some(file)) => sys::stat(file.as_fd())?,
+        let (stat, file) = match made {
+            Ok(Some(file)) => (sys::stat(file.as_fd())?, Some(file)),
             // Another program may have replaced the new file; then this is the object that the name means now.
-            Ok(None) => sys::stat_at(fd.as_fd(), name)?,
+            Ok(None) => (sys::stat_at(fd.as_fd(), name)?, None),
             Err(Errno::EXIST) => {
                 let attr = self.reuse(&fd, dir, name, make, exists, &set)?;
                 return Ok(Created { attr, is_new: false });
@@ -410,10 +407,16 @@ impl Folder {
         let owned = set.uid.is_some() || set.gid.is_some();
         let lost = |mode: &u32| mode & 0o7777 != attr.mode || (owned && mode & 0o6000 != 0);
         let set = SetAttr { mode: set.mode.filter(lost), ..set };
-        if set == SetAttr::default() {
+        // By the descriptor of the creation: the mode may keep its owner from opening it again. It is empty already.
+        let (size, set) = match &file {
+            Some(_) => (set.size.filter(|size| *size > 0), SetAttr { size: None, ..set }),
+            None => (None, set),
+        };
+        if size.is_none() && set == SetAttr::default() {
             return Ok(Created { attr, is_new: true });
         }
-        match self.setattr(attr.node, &set) {
+        let sized = file.zip(size).map_or(Ok(()), |(file, size)| resize(&file, size));
+        match sized.and_then(|()| self.setattr(attr.node, &set)) {
             Ok(attr) => Ok(Created { attr, is_new: true }),
             Err(e) => {
                 // A half-made file is worse than none; removing it may fail, too.
@@ -948,6 +951,13 @@ impl From<Dir> for Vfs {
     fn from(dir: Dir) -> Vfs {
         Vfs::new(dir)
     }
+}
+
+fn resize(file: &OwnedFd, size: u64) -> Result<(), Error> {
+    if i64::try_from(size).is_err() {
+        return Err(Error::TooLarge);
+    }
+    Ok(rustix::fs::ftruncate(file, size)?)
 }
 
 fn explain(e: Errno, path: &Path, what: &str) -> io::Error {

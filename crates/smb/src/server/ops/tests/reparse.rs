@@ -256,7 +256,7 @@ impl Backend for Meddled {
             if let Some(made) = made {
                 let meddle = self.meddle.lock().unwrap().take();
                 for op in meddle.into_iter().flat_map(|meddle| meddle(made.clone())) {
-                    self.disk.submit(op, by).await.unwrap();
+                    self.disk.submit(op, Caller::Server).await.unwrap();
                 }
             }
             outcome
