@@ -153,15 +153,15 @@ fn refuse(call: libc::c_long, errno: libc::c_int) {
     let line = |code, (jt, jf), k| libc::sock_filter { code, jt, jf, k };
     let mut program = [
         line(load, (0, 0), 0),
-        line(equals, (0, 1), call as u32),
+        line(equals, (0, 1), u32::try_from(call).unwrap()),
         line(answer, (0, 0), libc::SECCOMP_RET_ERRNO | errno.cast_unsigned()),
         line(answer, (0, 0), libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
-    let (none, filter) = (0 as libc::c_ulong, libc::c_ulong::from(libc::SECCOMP_MODE_FILTER));
+    let [none, one, filter]: [libc::c_ulong; 3] = [0, 1, libc::SECCOMP_MODE_FILTER.into()];
     // SAFETY: the kernel copies the program, which outlives the call.
     let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1 as libc::c_ulong, none, none, none);
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, one, none, none, none);
         libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program)
     };
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
