@@ -26,8 +26,8 @@ use weft_machine::sim::with_rng;
 use weft_machine::{DataRanges, Payload, PayloadSource, clock, rt};
 use weft_store::object::Ended;
 use weft_store::{
-    Attr, Backend, Caller, Created, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId,
-    Object, ObjectOp, Op, OpenFile, Outcome, SetAttr, SetTime, SetXattr, Space, Stable, Submission,
+    Attr, Backend, Caller, Created, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Listing, Make,
+    NodeId, Object, ObjectOp, Op, OpenFile, Outcome, SetAttr, SetTime, SetXattr, Space, Stable, Submission,
     Timestamp, XattrSummary,
 };
 
@@ -820,6 +820,8 @@ impl Open {
         let content = state.content(node);
         let (bytes, failures) = (content.flushed(), content.failures + u64::from(fails));
         drop(state);
+        // As the kernel has it: of flushes of one open that run at the same time only one is told, although each has lost what it was to write.
+        // That the other clients of the open learn of it is up to the server.
         let told = self.seen.swap(failures, Ordering::SeqCst) < failures;
         Ok(rt::uncancelled(async move {
             disk.shared.travel().await;

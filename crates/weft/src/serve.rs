@@ -53,6 +53,11 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     if let Some(bytes) = crate::signals::longest_file() {
         tracing::warn!("`ulimit -f` limits files to {bytes} bytes: writes past that fail");
     }
+    let mut signals = Signals::new()?;
+    // A start may take long, and a service manager does not wait for it with a reload. SIGHUP of a terminal ends it.
+    if !std::io::stdin().is_terminal() {
+        signals.catch_hang_ups()?;
+    }
     let json = args.json;
     let config = config_command::requested(args.clone())?;
     if let Some(file) = config.sources.file() {
@@ -61,8 +66,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         out::remember_state_dir(config.state_dir.as_deref());
     }
     let plan = config.check()?;
-    // Not before: until then a file may be a pipe that nobody writes to, and a signal ends the process.
-    let mut signals = Signals::catch()?;
+    // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
+    signals.catch()?;
     let shares = shares::open(&plan.shares)?;
     let marks = Some(neighbours::mark(&shares));
     let log_ons = match plan.serves_files() {

@@ -20,6 +20,8 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
     match args.command {
         ShareCommand::Add(args) => reload::servers_of(&add(&path, args)?, state.as_deref())?,
         ShareCommand::Remove(args) => {
+            // A file that is missing is an error, and its folder is not created.
+            config::read(&path)?;
             let mut edit = Edit::open(&path)?;
             edit.remove_share(&args.name)?;
             let saved = edit.save(true)?;

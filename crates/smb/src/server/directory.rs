@@ -26,7 +26,7 @@ pub(crate) struct Directory {
 
 impl Directory {
     pub(crate) fn new(host: &str, users: &[User]) -> Directory {
-        let names = users.iter().map(|user| user.name.as_str());
+        let names = users.iter().map(|user| (user.name.as_str(), user.rid));
         let groups = users.iter().flat_map(|user| user.groups.iter().map(String::as_str));
         Directory {
             users: Arc::new(Users::new(users.iter().map(|user| (user.name.as_str(), user.secret.clone())))),

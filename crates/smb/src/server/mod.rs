@@ -36,16 +36,19 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
-use weft_store::vfs::{CurrentShares, Share, Vfs};
+use weft_store::rights::Right;
+use weft_store::vfs::{CurrentShares, Share, ShareKey, Vfs};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
 use crate::auth::{Delays, Keytab, Secret, ServerNames};
 use crate::crypto::Engine;
 pub use about::{About, Served, SessionAbout, ShareAbout};
+pub use accounts::CREATED_RIDS;
 use clients::Clients;
 use connection::Connection;
 use directory::Directory;
@@ -63,12 +66,15 @@ pub struct User {
     pub secret: Secret,
     /// The groups that the user is in.
     pub groups: Vec<String>,
+    /// The relative id of the user's SID, from [`CREATED_RIDS`]; no two users have the same. `None`: it is derived from
+    /// the name, so that a later user of this name has the same SID.
+    pub rid: Option<u32>,
 }
 
 impl User {
     /// A user without groups.
     pub fn new(name: impl Into<String>, secret: Secret) -> User {
-        User { name: name.into(), secret, groups: Vec::new() }
+        User { name: name.into(), secret, groups: Vec::new(), rid: None }
     }
 }
 
@@ -325,21 +331,29 @@ impl Server {
 
     /// Lets these users log on from now on, and ends what the current users and shares no longer allow: sessions and
     /// waiting handles of users who are gone, trees and waiting handles on shares that are gone or serve other files,
-    /// and trees whose share now demands more than when they were connected. All other sessions stay, also if the
-    /// password has changed.
+    /// trees whose share now demands more than when they were connected, and tokens of what the user may no longer
+    /// read. All other sessions stay, also if the password has changed.
     pub async fn replace_users(&self, users: &[User]) {
         let directory = self.directory.replace(Directory::new(&self.name, users));
         let shares = self.shares.now();
         let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
         self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
-        for session in self.sessions.all() {
+        let may_read = |user: &str, share: ShareKey| {
+            shares.of(share).is_some_and(|share| directory.right(user, &share.rules) >= Right::Read)
+        };
+        self.handles.end_tokens_unless(may_read);
+        // Together, because a file on a disk that hangs must not keep the sessions of others alive.
+        let sessions = self.sessions.all();
+        let ends = sessions.iter().map(async |session| {
             if directory.knows(&session.user) {
-                session.disconnect_unless(|tree| tree::is_allowed(&session, tree, &directory, &shares)).await;
+                session.disconnect_unless(|tree| tree::is_allowed(session, tree, &directory, &shares)).await;
             } else {
                 tracing::info!(user = %session.user, "the session ends: its user was removed");
                 session.end(&self.sessions).await;
             }
-        }
+        });
+        join_all(ends).await;
+        self.handles.end_tokens_unless(may_read);
         // Sessions that ended may have left handles that wait.
         self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
     }

@@ -101,6 +101,9 @@ pub enum Refused {
     /// There is no such lock to release.
     #[error("byte range not locked")]
     NotLocked,
+    /// The open was closed while its request was carried out.
+    #[error("closed")]
+    Closed,
     /// Another client caches what this needs, and has been asked to give it back.
     #[error("caching rights are being recalled")]
     Recalling,
@@ -116,6 +119,7 @@ impl From<Refused> for Error {
                 Error::Sharing
             }
             Refused::NotLocked => Error::Invalid,
+            Refused::Closed => Error::Stale,
             Refused::Limit(what) => Error::Limit(what),
         }
     }

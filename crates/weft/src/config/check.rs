@@ -167,6 +167,11 @@ impl ServeConfig {
         }
     }
 
+    /// Checks that no share contains keys of the server, or what it trusts. [`ServeConfig::check`] does so, too.
+    pub(crate) fn check_exposure(&self) -> Result<(), ConfigError> {
+        exposed::check(self)
+    }
+
     /// Whether there is something for users who log on.
     pub(super) fn serves_files(&self) -> bool {
         !self.shares.is_empty() || self.replication.enabled

@@ -33,7 +33,7 @@ pub(crate) use self::key::{Key, Origin};
 pub(crate) use self::mistake::{BadFile, MAX_SHOWN};
 pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
 pub(crate) use self::sources::Sources;
-pub(crate) use self::table::{capture, certificate, keys_of_option};
+pub(crate) use self::table::{TakesEffect, capture, certificate, keys_of_option};
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
 use crate::default_port;

@@ -21,6 +21,8 @@ use crate::args::{Crc, ProviderKind};
 pub(super) struct Row {
     /// Its path; `*` is a name that the user chooses.
     pub path: &'static str,
+    /// When a running server uses a new value.
+    pub takes_effect: TakesEffect,
     /// What to write: its type, in words.
     pub kind: fn() -> String,
     /// The options of `weft serve` that set it.
@@ -33,6 +35,25 @@ pub(super) struct Row {
     pub meaning: &'static str,
     /// Access to the value.
     pub field: Field,
+}
+
+/// When a running server uses the new value of a key. A share that comes or goes does so at a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakesEffect {
+    /// As soon as it reads its configuration again.
+    Reload,
+    /// After a restart.
+    Restart,
+}
+
+impl TakesEffect {
+    /// The words of the reference.
+    pub(super) fn shown(self) -> &'static str {
+        match self {
+            TakesEffect::Reload => "at reload",
+            TakesEffect::Restart => "after a restart",
+        }
+    }
 }
 
 /// Access to the value of a key. The getter returns it as written in a file, or `None` if it is not set.
@@ -59,10 +80,11 @@ pub(super) const ONE_OF_THREE: &str = "one of path, ram and volumes is required"
 
 /// A row whose value is a field of the configuration.
 macro_rules! field {
-    ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
+    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
      |$config:ident| $place:expr) => {
         Row {
             path: $path,
+            takes_effect: TakesEffect::$takes_effect,
             kind: <$type as Type>::name,
             options: &$options,
             default: $default,
@@ -81,10 +103,11 @@ macro_rules! field {
 
 /// A row whose value is converted to and from its field.
 macro_rules! converted {
-    ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
+    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
      set |$to:ident, $value:ident| $store:expr, get |$from:ident| $load:expr) => {
         Row {
             path: $path,
+            takes_effect: TakesEffect::$takes_effect,
             kind: <$type as Type>::name,
             options: &$options,
             default: $default,
@@ -106,6 +129,7 @@ macro_rules! converted {
 pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
+        Restart,
         "state_dir",
         Optional<FilePath>,
         ["--state-dir"],
@@ -116,6 +140,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "user",
         Optional<Text>,
         ["--user"],
@@ -126,6 +151,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.addresses",
         NonEmpty<ListenAddress>,
         ["--listen"],
@@ -134,11 +160,20 @@ pub(super) const ROWS: &[Row] = &[
         "Addresses that every port listens on. Before you listen on anything but loopback, consider who can reach it.",
         |c| c.listeners.addresses
     ),
-    field!(Server, "listeners.smb_port", Port, ["--smb-port"], "4450", "445", "TCP port of SMB.", |c| c
-        .listeners
-        .smb_port),
     field!(
         Server,
+        Restart,
+        "listeners.smb_port",
+        Port,
+        ["--smb-port"],
+        "4450",
+        "445",
+        "TCP port of SMB.",
+        |c| c.listeners.smb_port
+    ),
+    field!(
+        Server,
+        Restart,
         "listeners.smb_direct_port",
         Port,
         ["--smbd-port"],
@@ -149,6 +184,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_port",
         Optional<Port>,
         ["--nfs-port"],
@@ -160,6 +196,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_rdma_port",
         Optional<Port>,
         ["--nfs-rdma-port"],
@@ -170,6 +207,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.mountd_port",
         Optional<Port>,
         ["--mountd-port"],
@@ -180,6 +218,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.rpcbind_port",
         Optional<Port>,
         ["--rpcbind-port"],
@@ -190,6 +229,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_udp",
         Boolean,
         ["--nfs-udp"],
@@ -200,6 +240,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nbd_port",
         Optional<Port>,
         ["--nbd", "--nbd-port"],
@@ -210,6 +251,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nbd_socket",
         Optional<FilePath>,
         ["--nbd-socket"],
@@ -220,6 +262,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.buffers",
         Size,
         ["--buffers"],
@@ -230,6 +273,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.cores",
         Optional<Count>,
         ["--cores"],
@@ -240,6 +284,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.pin",
         Boolean,
         ["--pin"],
@@ -250,6 +295,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.spin",
         DurationText,
         ["--spin-us"],
@@ -260,6 +306,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.congestion",
         Optional<Text>,
         ["--congestion"],
@@ -270,6 +317,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.signing",
         OneOf<Signing>,
         ["--signing", "--require-signing"],
@@ -281,6 +329,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.min_dialect",
         OneOf<Dialect>,
         ["--min-dialect"],
@@ -291,6 +340,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.server_names",
         List<Text>,
         ["--server-name"],
@@ -301,6 +351,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.require_encryption",
         Boolean,
         ["--require-encryption"],
@@ -311,6 +362,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.posix",
         Boolean,
         ["--posix"],
@@ -321,6 +373,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.compress",
         Boolean,
         ["--compress"],
@@ -331,6 +384,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.keytab",
         Optional<FilePath>,
         ["--keytab"],
@@ -341,6 +395,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "nfs.root_squash",
         Boolean,
         ["--no-root-squash"],
@@ -351,6 +406,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "nfs.act_as_callers",
         Boolean,
         [],
@@ -361,6 +417,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "nfs.register",
         Boolean,
         ["--rpcbind"],
@@ -371,6 +428,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "rdma.providers",
         NonEmpty<OneOf<ProviderKind>>,
         ["--rdma"],
@@ -381,6 +439,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "rdma.crc",
         OneOf<Crc>,
         ["--crc"],
@@ -391,6 +450,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "rdma.capture.file",
         Optional<FilePath>,
         ["--pcap"],
@@ -403,6 +463,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "rdma.capture.limit",
         Size,
         ["--pcap-limit"],
@@ -415,6 +476,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.certificate",
         Optional<FilePath>,
         ["--nfs-tls-cert"],
@@ -427,6 +489,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.key",
         Optional<FilePath>,
         ["--nfs-tls-key"],
@@ -439,6 +502,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.clients",
         Optional<FilePath>,
         ["--nfs-tls-clients"],
@@ -452,6 +516,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.certificate",
         Optional<FilePath>,
         ["--nbd-tls-cert"],
@@ -464,6 +529,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.key",
         Optional<FilePath>,
         ["--nbd-tls-key"],
@@ -476,6 +542,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.clients",
         Optional<FilePath>,
         ["--nbd-tls-clients"],
@@ -488,6 +555,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "replication.enabled",
         Boolean,
         ["--replica"],
@@ -498,6 +566,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Volume,
+        Restart,
         "volumes.*.read_only",
         Boolean,
         ["--nbd-read-only", "--volume"],
@@ -508,6 +577,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.path",
         Optional<FilePath>,
         ["DIR"],
@@ -520,6 +590,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Restart,
         "shares.*.ram",
         Optional<Size>,
         ["--ram"],
@@ -532,6 +603,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         path: "shares.*.volumes",
+        takes_effect: TakesEffect::Restart,
         kind: || "true".into(),
         options: &["--share-volumes"],
         default: ONE_OF_THREE,
@@ -541,6 +613,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     field!(
         Share,
+        Reload,
         "shares.*.read",
         Optional<List<Someone>>,
         [],
@@ -551,6 +624,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.write",
         Optional<List<Someone>>,
         [],
@@ -561,6 +635,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.read_only",
         Boolean,
         ["--read-only"],
@@ -571,6 +646,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.encrypt",
         Boolean,
         ["--encrypt-share"],
@@ -581,6 +657,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.hide_unreadable",
         Boolean,
         ["--hide-unreadable"],
@@ -591,6 +668,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Restart,
         "shares.*.continuous_availability",
         Boolean,
         ["--continuous-availability"],
@@ -601,6 +679,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Restart,
         "shares.*.compress",
         Boolean,
         ["--compress-share"],
@@ -611,6 +690,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.snapshots",
         Optional<Text>,
         ["--snapshots"],
@@ -621,6 +701,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         path: "shares.*.dfs_links",
+        takes_effect: TakesEffect::Restart,
         kind: DfsLinks::name,
         options: &["--dfs-link"],
         default: "{}",
@@ -630,6 +711,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.read_only",
         Boolean,
         ["--export"],
@@ -642,6 +724,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.async",
         Boolean,
         ["--export"],
@@ -654,6 +737,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.secure",
         Optional<Boolean>,
         ["--export"],
@@ -666,6 +750,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.squash",
         Optional<OneOf<Squash>>,
         ["--export"],
@@ -678,6 +763,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.anonuid",
         Optional<UnixId>,
         ["--export"],
@@ -690,6 +776,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.anongid",
         Optional<UnixId>,
         ["--export"],
@@ -702,6 +789,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.net",
         List<ClientNetwork>,
         ["--export"],
@@ -714,6 +802,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.sec",
         List<OneOf<Flavor>>,
         ["--export"],
@@ -726,6 +815,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.xprtsec",
         OneOf<Protection>,
         ["--export"],

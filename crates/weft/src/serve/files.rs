@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::join;
 use weft_machine::{LogLimit, Pool, credentials, random, rt};
 use weft_nfs::server as nfs;
 use weft_smb::server as smb;
@@ -78,9 +79,13 @@ impl FileServers {
 
     /// Serves these shares, and replication's door over SMB, to these users from now on.
     pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, users: &[smb::User]) {
-        self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs, &self.nfs_acts)).await;
-        self.smb.replace_shares(shares.into_iter().chain(door).collect());
-        self.smb.replace_users(users).await;
+        // Together, because each may wait for files that are closed on a disk that hangs.
+        let nfs = self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs, &self.nfs_acts));
+        let smb = async {
+            self.smb.replace_shares(shares.into_iter().chain(door).collect());
+            self.smb.replace_users(users).await;
+        };
+        join(nfs, smb).await;
     }
 
     /// Refuses new requests; those in flight are answered.

@@ -82,14 +82,17 @@ impl LogOns {
         let groups_of = |user: &Name| {
             groups.get(user).into_iter().flatten().map(|group| group.as_str().to_owned()).collect::<Vec<_>>()
         };
+        let rid_of = |user: &Name| listing.rids.get(user).copied();
         let configured = self.configured.as_ref().map(|user| smb::User {
             groups: user.name.parse().map_or_else(|_| Vec::new(), |name| groups_of(&name)),
+            rid: user.name.parse().ok().and_then(|name| rid_of(&name)),
             ..smb::User::new(&user.name, Secret::password(&user.password.text))
         });
         let own: Option<Name> = self.configured.as_ref().and_then(|user| user.name.parse().ok());
         let stored = listing.users.iter().filter(|(name, _)| own.as_ref() != Some(name));
         let stored = stored.map(|(name, secret)| smb::User {
             groups: groups_of(name),
+            rid: rid_of(name),
             ..smb::User::new(name.as_str(), secret.clone())
         });
         Ok(configured.into_iter().chain(stored).collect())

@@ -137,7 +137,8 @@ impl Start {
     ) -> Arc<Reload> {
         let changed =
             Changed { log_ons: self.log_ons.clone(), files: files.clone(), door, subject: subject.clone() };
-        let current = Current { config: self.plan.config().clone(), shares, marks: self.marks.take() };
+        let started = self.plan.config().clone();
+        let current = Current { config: started.clone(), started, shares, marks: self.marks.take() };
         Arc::new(Reload::new(self.args.clone(), changed, current))
     }
 

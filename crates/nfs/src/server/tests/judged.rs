@@ -320,7 +320,7 @@ async fn judge_files(trees: Trees) {
         }
     }
     println!("{} were refused, {} were not", counts[0], counts[1]);
-    assert!(counts.iter().all(|count| *count > 5_000));
+    assert!(counts.iter().all(|count| *count > 2_000));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -449,15 +449,18 @@ fn make_dir(tree: &Path, acl: Acl, inherits: bool, bits: u32) {
     mode(&dir, bits);
 }
 
-/// All sets of permissions of the group and of others, and with the sticky and the set-group-id bit those that let names be
-/// used or changed.
-fn modes_of_dirs() -> impl Iterator<Item = u32> {
-    const SOME: [u32; 3] = [0, 1, 3];
-    let some = |special: u32| {
-        SOME.into_iter()
-            .flat_map(move |group| SOME.into_iter().map(move |others| special | 0o700 | group << 3 | others))
-    };
-    modes(&[0, 7]).chain(some(0o1000)).chain(some(0o2000))
+/// Sets of permissions of the group and of others that let names be listed, used or changed, or not; with the sticky and the
+/// set-group-id bit, those that differ in using and changing names.
+fn modes_of_dirs() -> Vec<u32> {
+    let cases: [(u32, &[u32]); 4] =
+        [(0, &[0, 1, 3, 4, 7]), (0o700, &[0, 1, 3, 4, 7]), (0o1700, &[0, 1, 3]), (0o2700, &[0, 1, 3])];
+    let mut modes = Vec::new();
+    for (owner, digits) in cases {
+        for group in digits {
+            modes.extend(digits.iter().map(|others| owner | group << 3 | others));
+        }
+    }
+    modes
 }
 
 #[test]
@@ -523,5 +526,5 @@ async fn judge_directories(trees: Trees) {
         }
     }
     println!("{} were refused, {} were not", counts[0], counts[1]);
-    assert!(counts.iter().all(|count| *count > 5_000));
+    assert!(counts.iter().all(|count| *count > 2_000));
 }

@@ -83,6 +83,8 @@ pub(crate) struct Open {
     kept_mtime: Mutex<Option<Timestamp>>,
     /// Whether there were such writes.
     written_since: AtomicBool,
+    /// How many failed flushes its client was told of.
+    pub(super) told_losses: AtomicU64,
     /// Whether there were writes that its directory's listing does not show yet.
     unlisted: AtomicBool,
     /// The change time that its client sees.
@@ -174,6 +176,7 @@ impl Open {
             place: Mutex::new(place),
             kept_mtime: Mutex::new(None),
             written_since: AtomicBool::new(false),
+            told_losses: AtomicU64::new(0),
             unlisted: AtomicBool::new(false),
             change_time: Mutex::new(ChangeTime::Moves),
             defers_change: AtomicBool::new(false),
@@ -239,6 +242,14 @@ impl Open {
         match self.vfs.lookup(place.dir, &place.name, false).await {
             Ok(attr) if attr.node == self.vfs.base(self.node) => Ok(place),
             _ => self.vfs.place(self.node).await,
+        }
+    }
+
+    /// The file's current directory; of a file whose name another client has removed, the last one.
+    pub(super) async fn dir(&self) -> Result<NodeId, Error> {
+        match self.place().await {
+            Err(Error::NotFound | Error::Stale) => Ok(lock(&self.place).dir),
+            place => Ok(place?.dir),
         }
     }
 

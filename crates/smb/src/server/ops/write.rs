@@ -96,7 +96,7 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
     // No buffer of the pool waits for the disk.
     drop((data, remote));
     if is_through(&open, request.flags) {
-        file.sync().await?;
+        file.sync_for(&open.told_losses).await?;
     }
     Ok(len)
 }

@@ -747,13 +747,19 @@ impl Folder {
         }
     }
 
-    /// Truncates a file where waiting is possible.
-    async fn shrink(&self, node: NodeId, size: u64, by: &Caller) -> Result<(), Error> {
+    /// A file that is about to be truncated.
+    fn to_shrink(&self, node: NodeId, by: &Caller) -> Result<OwnedFd, Error> {
         let (fd, kind) = (self.fd(node)?, self.table().kind(node)?);
         let file = by.run(|| self.reopen(&fd, kind, OFlags::WRONLY))?;
         if let Some(observer) = self.observer.get().and_then(Option::as_ref) {
             observer.own().content(node, clock::instant());
         }
+        Ok(file)
+    }
+
+    /// Truncates a file where waiting is possible.
+    async fn shrink(&self, node: NodeId, size: u64, by: &Caller) -> Result<(), Error> {
+        let file = self.to_shrink(node, by)?;
         let inode = Inode::of(&file)?;
         Ok(busy::lengthy(inode, move || rustix::fs::ftruncate(&file, size)).await?)
     }

@@ -438,15 +438,18 @@ fn make_dir(tree: &Path, acl: Acl, bits: u32) {
     mode(&dir, bits);
 }
 
-/// Modes of directories. With an ACL, and with the sticky or the set-group-id bit, one for each set of permissions that
-/// lets names be used or changed, or neither.
+/// Modes of directories: sets of permissions that let names be listed, used or changed, or not. With an ACL, or with the
+/// sticky or the set-group-id bit, those that differ in using and changing names.
 fn modes_of_dirs(acl: Acl) -> Vec<u32> {
     let some = [0, 1, 3];
-    let plain: &[u32] = if acl == Acl::None { &[0, 1, 2, 3, 4, 5, 7] } else { &some };
+    let cases: &[(u32, &[u32])] = match acl {
+        Acl::None => &[(0, &[0, 1, 3, 4, 7]), (0o1000, &some), (0o2000, &some)],
+        _ => &[(0, &some)],
+    };
     let mut modes = Vec::new();
-    for (special, digits) in [(0, plain), (0o1000, &some), (0o2000, &some)] {
-        for owner in digits {
-            for group in digits {
+    for (special, digits) in cases {
+        for owner in *digits {
+            for group in *digits {
                 modes.extend(digits.iter().map(|others| special | owner << 6 | group << 3 | others));
             }
         }
@@ -488,5 +491,5 @@ async fn judge_directories(trees: Trees) {
         }
     }
     println!("{} were refused, {} were not", counts[0], counts[1]);
-    assert!(counts.iter().all(|count| *count > 10_000));
+    assert!(counts.iter().all(|count| *count > 5_000));
 }

@@ -7,8 +7,8 @@ use futures_util::poll;
 use weft_store::access;
 use weft_store::backend::Dir;
 use weft_store::vfs::{
-    Attr, Backend, Caller, DirName, Error, Exists, Kind as FileKind, Make, NodeId, Op, Outcome, SetAttr, SetXattr,
-    Special, Vfs,
+    Attr, Backend, Caller, DirName, Error, Exists, Kind as FileKind, Make, NodeId, Op, Outcome, SetAttr,
+    SetXattr, Special, Vfs,
 };
 use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::ioctl::CtlCode;
