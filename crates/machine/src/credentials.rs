@@ -15,8 +15,10 @@
 
 use std::cell::{Cell, OnceCell};
 use std::io;
+use std::os::fd::AsRawFd;
 
-use rustix::fs::Gid;
+use rustix::fs::{Access, AtFlags, CWD, Gid};
+use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
 /// What the kernel takes from a thread whose file user changes from 0 to another, and returns when it is 0 again
@@ -209,7 +211,7 @@ pub fn is_another() -> bool {
     ACTING.get().is_some_and(|user| Own::with(|own| own.uid != user).unwrap_or(true))
 }
 
-/// Whether threads of this process can act for other users.
+/// Whether threads of this process can act for other users, and can ask the kernel what these may do.
 ///
 /// # Errors
 /// Why not.
@@ -220,12 +222,24 @@ pub fn check() -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(refused());
     }
+    let (of_root, _writer) = rustix::pipe::pipe()?;
+    let of_root = format!("/proc/self/fd/{}", of_root.as_raw_fd());
     as_user(&other, || {
         let may_override = capabilities(None)?.effective.intersects(OF_FILES);
-        if may_override { Err(refused()) } else { Ok(()) }
+        if may_override {
+            return Err(refused());
+        }
+        // Whoever asks what a user may do needs faccessat2. Without it, rustix asks faccessat, which answers for the real user.
+        match rustix::fs::accessat(CWD, of_root, Access::READ_OK, AtFlags::EACCESS) {
+            Err(Errno::ACCESS) => Ok(()),
+            _ => Err(io::Error::new(io::ErrorKind::Unsupported, NO_FACCESSAT2)),
+        }
     })
     .flatten()
 }
+
+const NO_FACCESSAT2: &str =
+    "needs the system call faccessat2 (Linux 5.8; a container's seccomp profile may forbid it)";
 
 #[cfg(test)]
 mod tests;

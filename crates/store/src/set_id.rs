@@ -17,8 +17,14 @@ pub fn leave_to_the_kernel() -> std::io::Result<()> {
     }
 }
 
-/// Makes a call that may set the bits, even for a group that this process is not in.
+/// Makes a call that may set the bits, even for a group that this process is not in. The kernel judges a user for whom the
+/// thread acts, and drops the bit for a group that he is not in.
 pub(crate) fn allowed<T>(call: impl FnOnce() -> T) -> T {
+    if credentials::is_another() { call() } else { kept(call) }
+}
+
+/// Makes a call that sets bits which the file has already, also in the name of a user.
+pub(crate) fn kept<T>(call: impl FnOnce() -> T) -> T {
     let _allowed = Allowed::here();
     call()
 }
@@ -28,10 +34,6 @@ struct Allowed(CapabilitySets);
 impl Allowed {
     /// `None` if it makes no difference: it is always or never allowed.
     fn here() -> Option<Allowed> {
-        if credentials::is_another() {
-            // The kernel judges a user, and drops the bit for a group that he is not in.
-            return None;
-        }
         let sets = capabilities(None).ok()?;
         let may = sets.permitted.contains(CapabilitySet::FSETID);
         if !may || sets.effective.contains(CapabilitySet::FSETID) {

@@ -130,3 +130,39 @@ fn root_acts_as_itself_with_the_groups_it_is_given() {
         assert_eq!(identity(), before);
     });
 }
+
+/// What a system call without which the kernel cannot be asked about another user answers on a host or in a container
+/// that does not have it.
+#[test]
+fn a_thread_that_cannot_ask_what_users_may_do_does_not_act_for_them() {
+    as_root(|| {
+        for missing in [libc::ENOSYS, libc::EPERM] {
+            std::thread::spawn(move || {
+                refuse(libc::SYS_faccessat2, missing);
+                assert_eq!(check().unwrap_err().kind(), io::ErrorKind::Unsupported);
+            })
+            .join()
+            .unwrap();
+        }
+    });
+}
+
+/// From now on this system call of this thread fails.
+fn refuse(call: libc::c_long, errno: libc::c_int) {
+    let (load, equals, answer) = (0x20, 0x15, 0x06);
+    let line = |code, (jt, jf), k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        line(load, (0, 0), 0),
+        line(equals, (0, 1), u32::try_from(call).unwrap()),
+        line(answer, (0, 0), libc::SECCOMP_RET_ERRNO | errno.cast_unsigned()),
+        line(answer, (0, 0), libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
+    let [none, one, filter]: [libc::c_ulong; 3] = [0, 1, libc::SECCOMP_MODE_FILTER.into()];
+    // SAFETY: the kernel copies the program, which outlives the call.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, one, none, none, none);
+        libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program)
+    };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}

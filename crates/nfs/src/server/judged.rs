@@ -44,6 +44,13 @@ impl Node<'_> {
         if caller.owns(attr) { Ok(()) } else { self.check_open(caller, attr, wanted).await }
     }
 
+    /// Checks a change of attributes, before anybody is disturbed by it.
+    pub async fn check_set(&self, caller: &Caller, attr: &Attr, set: &SetAttr) -> Result<(), Error> {
+        caller.check_set(attr, set)?;
+        let touches = set.atime.is_some() || set.mtime.is_some();
+        if touches && !caller.owns(attr) { self.check(caller, attr, WRITE).await } else { Ok(()) }
+    }
+
     /// Refuses to add a name to this directory, before anybody is disturbed by it.
     pub async fn check_make(&self, caller: &Caller, dir: &Attr) -> Result<(), Error> {
         self.check(caller, dir, WRITE | EXECUTE).await

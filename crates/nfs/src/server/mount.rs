@@ -85,7 +85,8 @@ async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(&'a Share, NodeId), 
     if matches!(cx.admit(share.id), Err(KeptOut::Network | KeptOut::Port)) {
         return Err(MountStatus::ACCES);
     }
-    let vfs = &share.vfs;
+    // Clients mount as root, which is usually mapped to nobody.
+    let vfs = share.vfs.as_server();
     // The nodes from the root to the current folder.
     let (mut way, mut links) = (vec![NodeId::ROOT], 0usize);
     while let Some(name) = names_left.pop() {

@@ -28,6 +28,7 @@ use super::file_id::FileId;
 use super::*;
 use crate::memory::without_rdma;
 
+mod acting;
 mod create;
 mod judged;
 mod unread;

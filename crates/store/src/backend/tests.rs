@@ -10,6 +10,7 @@ use self::far::Far;
 use super::*;
 use crate::vfs::*;
 
+mod acting;
 mod appends;
 mod below;
 mod charges;

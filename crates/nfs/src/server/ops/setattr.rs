@@ -40,7 +40,7 @@ async fn change(
     before: &Attr,
     set: weft_store::SetAttr,
 ) -> Result<(), Error> {
-    cx.caller.check_set(before, &set)?;
+    node.check_set(&cx.caller, before, &set).await?;
     let set = cx.caller.settable(before, set);
     node.admit(cx, before, guard::setting(&set)).await?;
     if let Some(size) = set.size {

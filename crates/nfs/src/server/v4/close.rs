@@ -66,8 +66,10 @@ pub(super) async fn give_back(server: &Server, state: Arc<State>) {
     give_up(Taken(vec![state])).await;
 }
 
-/// The last close of a file that another client (SMB) has marked for deletion.
+/// The last close of a file that another client (SMB) has marked for deletion. That client was permitted to delete it; who
+/// happens to close it last need not be.
 async fn remove(vfs: &Vfs, removal: Removal) {
+    let vfs = vfs.as_server();
     let removed = async {
         if let Some((base, name)) = vfs.stream_of(removal.node()) {
             return vfs.remove_stream(base, &name).await;

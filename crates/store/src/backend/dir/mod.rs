@@ -47,10 +47,11 @@ use self::site::{Site, Systems};
 use self::sys::{Identity, Proc, Stat};
 use self::table::{MAX_NODES, Reach, Table};
 use super::names;
+use crate::set_id;
 use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
     Attr, Backend, Caller, Created, DirName, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op,
-    OpenFile, Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
+    OpenFile, Outcome, Permissions, SetAttr, SetTime, Space, Vfs, Watches, XattrSummary,
 };
 
 /// Maximum number of descriptors cached for the nodes of a share.
@@ -298,12 +299,37 @@ impl Folder {
         }
         // Permissions of symbolic links have no meaning, and Linux has no call to set them.
         if let Some(mode) = set.mode.filter(|_| kind != Kind::Symlink) {
-            self.proc.chmod(fd.as_fd(), Mode::from_raw_mode(mode & 0o7777))?;
+            let mode = Mode::from_raw_mode(mode & 0o7777);
+            // The kernel gives the bit to a directory in one that has it, whichever the caller's groups; so a mode does not take
+            // it away either.
+            let has = || Ok::<_, Error>(sys::stat(fd.as_fd())?.is_set_group_id());
+            match kind == Kind::Dir && mode.contains(Mode::SGID) && has()? {
+                true => set_id::kept(|| self.proc.chmod(fd.as_fd(), mode))?,
+                false => self.proc.chmod(fd.as_fd(), mode)?,
+            }
         }
         if set.atime.is_some() || set.mtime.is_some() {
-            self.proc.utimens(fd.as_fd(), &sys::times(set.atime, set.mtime))?;
+            self.set_times(fd, set)?;
         }
         Ok(())
+    }
+
+    /// Sets times. Callers who may write can set both to now; for utimensat(2) only the owner can set one of them, which
+    /// protocols do not tell apart: NFS clients do so when they truncate a file.
+    fn set_times(&self, fd: &OwnedFd, set: &SetAttr) -> Result<(), Error> {
+        let times = sys::times(set.atime, set.mtime);
+        let utimens = || self.proc.utimens(fd.as_fd(), &times);
+        let one_is_now =
+            matches!((set.atime, set.mtime), (None, Some(SetTime::Now)) | (Some(SetTime::Now), None));
+        match utimens() {
+            Err(Errno::PERM) if one_is_now && credentials::is_another() => {
+                match self.proc.access(fd.as_fd(), Permissions::WRITE)? {
+                    Permissions::WRITE => Ok(credentials::as_server(utimens)?),
+                    _ => Err(Error::Access),
+                }
+            }
+            done => Ok(done?),
+        }
     }
 
     fn reopen(&self, fd: &OwnedFd, kind: Kind, flags: OFlags) -> Result<OwnedFd, Error> {

@@ -145,6 +145,10 @@ impl Stat {
         self.0.stx_size
     }
 
+    pub(super) fn is_set_group_id(&self) -> bool {
+        u32::from(self.0.stx_mode) & Mode::SGID.bits() != 0
+    }
+
     /// Bytes allocated.
     pub(super) fn allocated(&self) -> u64 {
         self.0.stx_blocks.saturating_mul(512)

@@ -49,7 +49,7 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
         }
         delegations::clear(c, &node, Access::Write).await?;
     }
-    c.cx.caller.check_set(&attr, &changes.set).map_err(|e| status(&e))?;
+    node.check_set(&c.cx.caller, &attr, &changes.set).await.map_err(|e| status(&e))?;
     changes.set = c.cx.caller.settable(&attr, changes.set);
     node.admit(c.cx, &attr, guard::setting(&changes.set)).await.map_err(|e| status(&e))?;
     if changes.acl.is_some() {

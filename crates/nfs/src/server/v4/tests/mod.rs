@@ -1,6 +1,7 @@
 //! Compounds as they come from the wire, against a server without a network.
 
 mod acl;
+mod acting;
 mod budget;
 mod delegations;
 mod disk;
