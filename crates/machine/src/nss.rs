@@ -1,7 +1,8 @@
 //! Accounts and groups of the system, as its name service switch tells them: files, SSSD, winbind or any other service.
 //!
 //! See getpwnam_r(3), getgrnam_r(3), getgrouplist(3) and nsswitch.conf(5). Every function blocks, possibly for as long as
-//! a directory service takes, so call them on a thread that may wait. Nothing is cached here.
+//! a directory service takes, so call them on a thread that may wait; [`Lookups`] does so for tasks of a core, with a
+//! time-out and a cache.
 //!
 //! A name that nobody knows is `Ok(None)`. A service that could not be asked is an error, and so is an entry that is
 //! larger than the limit (ERANGE). Two failures cannot be seen: libc reports "not found" if a service after the failed
@@ -9,9 +10,13 @@
 //!
 //! We call libc instead of using `nix`, which limits an entry to 1 MiB. A group of a large domain exceeds that.
 
+mod lookups;
+
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::ptr;
+
+pub use lookups::{Lookups, Query, Source, Switch, Unanswered};
 
 /// Bytes that the first attempt offers for the strings of an entry.
 const FIRST_BYTES: usize = 4096;
@@ -47,13 +52,13 @@ pub struct Account {
     pub groups: Vec<u32>,
 }
 
-/// A group of the system, without its members.
+/// A user or a group of the system: its name and its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct Entry {
     /// The name as the system spells it.
     pub name: String,
-    /// The group's id.
-    pub gid: u32,
+    /// The uid or the gid.
+    pub id: u32,
 }
 
 /// The account with this name, and its groups.
@@ -78,11 +83,35 @@ pub fn account_of_uid(uid: u32) -> io::Result<Option<Account>> {
     account(|place, bytes, len, found| unsafe { libc::getpwuid_r(uid, place, bytes, len, found) })
 }
 
+/// The user with this name, without groups.
+///
+/// # Errors
+/// As of [`account_of`].
+pub fn user_of(name: &str) -> io::Result<Option<Entry>> {
+    let Some(name) = c_name(name) else { return Ok(None) };
+    // SAFETY: the name is a C string, and `entry` passes a place for the entry, its strings and the answer.
+    let call =
+        |place, bytes, len, found| unsafe { libc::getpwnam_r(name.as_ptr(), place, bytes, len, found) };
+    user(call)
+}
+
+/// The user with this id, without groups.
+///
+/// # Errors
+/// As of [`account_of`].
+pub fn user_of_uid(uid: u32) -> io::Result<Option<Entry>> {
+    if uid == NO_ID {
+        return Ok(None);
+    }
+    // SAFETY: `entry` passes a place for the entry, its strings and the answer.
+    user(|place, bytes, len, found| unsafe { libc::getpwuid_r(uid, place, bytes, len, found) })
+}
+
 /// The group with this name.
 ///
 /// # Errors
 /// As of [`account_of`].
-pub fn group_of(name: &str) -> io::Result<Option<Group>> {
+pub fn group_of(name: &str) -> io::Result<Option<Entry>> {
     let Some(name) = c_name(name) else { return Ok(None) };
     // SAFETY: the name is a C string, and `entry` passes a place for the entry, its strings and the answer.
     group(|place, bytes, len, found| unsafe { libc::getgrnam_r(name.as_ptr(), place, bytes, len, found) })
@@ -92,7 +121,7 @@ pub fn group_of(name: &str) -> io::Result<Option<Group>> {
 ///
 /// # Errors
 /// As of [`account_of`].
-pub fn group_of_gid(gid: u32) -> io::Result<Option<Group>> {
+pub fn group_of_gid(gid: u32) -> io::Result<Option<Entry>> {
     if gid == NO_ID {
         return Ok(None);
     }
@@ -102,7 +131,7 @@ pub fn group_of_gid(gid: u32) -> io::Result<Option<Group>> {
 
 /// The id of the group with this name; see [`group_of`].
 pub fn gid_of(name: &str) -> io::Result<Option<u32>> {
-    Ok(group_of(name)?.map(|group| group.gid))
+    Ok(group_of(name)?.map(|group| group.id))
 }
 
 /// The name of the group with this id; see [`group_of_gid`].
@@ -132,14 +161,26 @@ fn account(
     Ok(Some(Account { name: text(name)?, uid, gid, groups }))
 }
 
+/// Reads a user by a call of the getpw*_r family.
+fn user(
+    call: impl Fn(*mut libc::passwd, *mut c_char, usize, *mut *mut libc::passwd) -> c_int,
+) -> io::Result<Option<Entry>> {
+    let read = |entry: &libc::passwd| {
+        // SAFETY: pw_name is a C string in the buffer that `entry` keeps while this runs.
+        let name = unsafe { owned(entry.pw_name) }?;
+        Ok(Entry { name: text(name)?, id: valid(entry.pw_uid)? })
+    };
+    entry(call, read)
+}
+
 /// Reads a group by a call of the getgr*_r family.
 fn group(
     call: impl Fn(*mut libc::group, *mut c_char, usize, *mut *mut libc::group) -> c_int,
-) -> io::Result<Option<Group>> {
+) -> io::Result<Option<Entry>> {
     let read = |entry: &libc::group| {
         // SAFETY: gr_name is a C string in the buffer that `entry` keeps while this runs.
         let name = unsafe { owned(entry.gr_name) }?;
-        Ok(Group { name: text(name)?, gid: valid(entry.gr_gid)? })
+        Ok(Entry { name: text(name)?, id: valid(entry.gr_gid)? })
     };
     entry(call, read)
 }

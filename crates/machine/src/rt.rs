@@ -229,13 +229,15 @@ const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
 const RANGES_MAX: usize = 16;
 const SEEKS_MAX: usize = 4;
+const LOOKUPS_MAX: usize = 8;
 /// Calls of all kinds that run at once.
-pub(crate) const ALL_KINDS: usize = BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX;
+pub(crate) const ALL_KINDS: usize = BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX + LOOKUPS_MAX;
 
 static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
 static RANGES: Kind = Kind::new(RANGES_MAX);
 static SEEKS: Kind = Kind::new(SEEKS_MAX);
+static LOOKUPS: Kind = Kind::new(LOOKUPS_MAX);
 
 impl Kind {
     const fn new(max: usize) -> Kind {
@@ -361,6 +363,14 @@ pub async fn ranged<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static
 /// With the call's own panic.
 pub async fn seeking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     SEEKS.run(call).await
+}
+
+/// [`blocking`] for a question to a directory service (NSS), which may never be answered. Such calls delay no others.
+///
+/// # Panics
+/// With the call's own panic.
+pub async fn asking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    LOOKUPS.run(call).await
 }
 
 impl<T> fmt::Debug for Task<T> {

@@ -3,11 +3,15 @@
 use std::ffi::{c_char, c_int};
 use std::fs;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::{
-    Account, MAX_BYTES, MAX_NAME_BYTES, NO_ID, account_of, account_of_uid, entry, gid_of, group_name,
-    group_of, group_of_gid,
+    Account, Entry, Lookups, MAX_BYTES, MAX_NAME_BYTES, NO_ID, Query, Source, Unanswered, account_of,
+    account_of_uid, entry, gid_of, group_name, group_of, group_of_gid, user_of, user_of_uid,
 };
+use crate::rt;
 
 /// The fields of a line of passwd(5) or group(5).
 fn lines(path: &str) -> Vec<Vec<String>> {
@@ -37,6 +41,8 @@ fn accounts_are_those_of_the_file() {
         assert_eq!(account, Account { name: name.clone(), uid, gid, groups: expected });
         let by_id = account_of_uid(uid).expect("files answer").expect("an account of the file");
         assert_eq!(by_id.uid, uid);
+        assert_eq!(user_of(name).expect("files answer"), Some(Entry { name: name.clone(), id: uid }));
+        assert_eq!(user_of_uid(uid).expect("files answer").expect("a user of the file").id, uid);
     }
 }
 
@@ -46,7 +52,7 @@ fn groups_are_those_of_the_file() {
         let gid: u32 = line[2].parse().expect("a gid");
         assert_eq!(gid_of(&line[0]).expect("files answer"), Some(gid));
         let group = group_of_gid(gid).expect("files answer").expect("a group of the file");
-        assert_eq!(group.gid, gid);
+        assert_eq!(group.id, gid);
         assert_eq!(group_name(gid).expect("files answer"), Some(group.name));
     }
 }
@@ -57,7 +63,7 @@ fn root_has_the_id_zero_in_both_directions() {
     assert_eq!((root.uid, root.gid), (0, 0));
     assert!(root.groups.contains(&0));
     assert_eq!(account_of_uid(0).expect("files answer").expect("every host has root").uid, 0);
-    assert_eq!(group_of("root").expect("files answer").expect("every host has the group").gid, 0);
+    assert_eq!(group_of("root").expect("files answer").expect("every host has the group").id, 0);
 }
 
 #[test]
@@ -118,4 +124,108 @@ fn a_service_that_fails_is_an_error_and_not_nobody() {
         let error: io::Error = entry(call, |&value| Ok(value)).expect_err("the service failed");
         assert_eq!(error.raw_os_error(), Some(errno));
     }
+}
+
+/// A source that tests control.
+#[derive(Default)]
+struct Stub {
+    asked: AtomicUsize,
+    fails: AtomicBool,
+    /// While this is locked, it does not answer.
+    hangs: Mutex<()>,
+}
+
+impl Source for Stub {
+    fn account(&self, name: &str) -> io::Result<Option<Account>> {
+        let uid = self.entry(&Query::User(name.to_owned()))?;
+        Ok(uid.map(|entry| Account { name: entry.name, uid: entry.id, gid: 1, groups: vec![1] }))
+    }
+
+    fn entry(&self, query: &Query) -> io::Result<Option<Entry>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let _answers = self.hangs.lock().expect("no test panics while it holds it");
+        match query {
+            _ if self.fails.load(Ordering::Relaxed) => Err(io::ErrorKind::ConnectionRefused.into()),
+            Query::User(name) | Query::Group(name) if name == "alice" => {
+                Ok(Some(Entry { name: name.clone(), id: 1000 }))
+            }
+            Query::User(_) | Query::Group(_) => Ok(None),
+            Query::Uid(id) | Query::Gid(id) => Ok(Some(Entry { name: format!("n{id}"), id: *id })),
+        }
+    }
+}
+
+fn lookups(timeout: Duration, story: impl AsyncFnOnce(Arc<Stub>, Lookups)) {
+    let stub = Arc::new(Stub::default());
+    let lookups = Lookups::new(stub.clone(), timeout);
+    rt::block_on(story(stub, lookups)).expect("a reactor");
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn names_are_kept_and_accounts_are_not() {
+    lookups(LONG, async |stub, lookups| {
+        for name in ["alice", "nobody"] {
+            let user = Query::User(name.into());
+            assert!(lookups.known(&user).is_none(), "nobody has asked");
+            let answer = lookups.entry(user.clone()).await.expect("it answers");
+            assert_eq!(answer.is_some(), name == "alice");
+            assert_eq!(lookups.entry(user.clone()).await.expect("it answers"), answer);
+            assert_eq!(lookups.known(&user), Some(answer));
+        }
+        assert_eq!(stub.asked.load(Ordering::Relaxed), 2);
+        for _ in 0..2 {
+            assert_eq!(lookups.account("alice").await.expect("it answers").expect("an account").uid, 1000);
+        }
+        assert_eq!(stub.asked.load(Ordering::Relaxed), 4);
+        lookups.forget();
+        assert!(lookups.known(&Query::User("alice".into())).is_none());
+    });
+}
+
+#[test]
+fn a_failed_lookup_is_not_a_missing_name_and_is_not_repeated_at_once() {
+    lookups(LONG, async |stub, lookups| {
+        stub.fails.store(true, Ordering::Relaxed);
+        let alice = Query::User("alice".into());
+        assert!(matches!(lookups.entry(alice.clone()).await, Err(Unanswered::Failed(_))));
+        assert!(matches!(lookups.entry(alice.clone()).await, Err(Unanswered::Paused)));
+        assert_eq!(lookups.known(&alice), None);
+        assert_eq!(stub.asked.load(Ordering::Relaxed), 1);
+        assert!(matches!(lookups.account("alice").await, Err(Unanswered::Failed(_))));
+        stub.fails.store(false, Ordering::Relaxed);
+        assert!(lookups.account("alice").await.expect("it answers again").is_some());
+    });
+}
+
+#[test]
+fn a_service_that_hangs_delays_its_questions_and_nothing_else() {
+    lookups(Duration::from_millis(50), async |stub, lookups| {
+        let hanging = stub.hangs.lock().expect("nobody panics");
+        // More questions than there are places for them.
+        for _ in 0..12 {
+            assert!(matches!(lookups.account("alice").await, Err(Unanswered::TimedOut(_))));
+        }
+        let first = Query::Gid(1);
+        assert!(matches!(lookups.entry(first.clone()).await, Err(Unanswered::TimedOut(_))));
+        assert!(matches!(lookups.entry(first).await, Err(Unanswered::Paused)));
+        // A thousand names take as long as one.
+        rt::timeout(LONG, lookups.prefetch((0..1000).map(Query::Gid).collect())).await.expect("it gives up");
+        assert_eq!(rt::blocking(|| 7).await, 7, "other calls have their own places");
+        assert!(stub.asked.load(Ordering::Relaxed) <= 8, "questions wait for a place");
+        drop(hanging);
+        while lookups.account("alice").await.is_err() {}
+    });
+}
+
+#[test]
+fn what_is_kept_is_limited() {
+    lookups(LONG, async |_, lookups| {
+        for id in 0..5000 {
+            lookups.entry(Query::Uid(id)).await.expect("it answers");
+        }
+        assert_eq!(lookups.kept_len(), 4096);
+        assert!(lookups.known(&Query::Uid(4999)).is_some(), "the newest are kept");
+    });
 }
