@@ -25,6 +25,7 @@ mod doctor;
 mod exit_status;
 mod exports;
 mod fault;
+mod groups;
 mod host;
 mod list;
 mod listen;

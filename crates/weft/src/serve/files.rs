@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use weft_machine::{LogLimit, Pool, random, rt};
 use weft_nfs::server as nfs;
+use weft_smb::auth::Principals;
 use weft_smb::server as smb;
 use weft_store::Share;
 use weft_transport::Channel;
 
 use super::error::StartError;
 use super::interfaces::{endpoints, interfaces};
+use super::log_ons::Listed;
 use super::{durable, names, status};
 use crate::config::{Plan, ShareConfig};
 use crate::listen;
@@ -30,14 +32,14 @@ impl FileServers {
     /// Serves these shares, and replication's door over SMB. `ready` contains the ports to announce to clients.
     pub(super) async fn new(
         plan: &Plan,
-        users: Vec<smb::User>,
+        listed: Listed,
         shares: Vec<Share>,
         door: Option<Share>,
         ready: &Ready,
         pool: &Pool,
     ) -> Result<FileServers, StartError> {
         let all = shares.iter().cloned().chain(door).collect();
-        let smb = smb_server(plan, users, all, ready, pool)?;
+        let smb = smb_server(plan, listed, all, ready, pool)?;
         smb.restore().await?;
         let nfs = nfs_server(plan, shares, ready, pool)?;
         Ok(FileServers { smb, nfs, serves_nfs: plan.config().listeners.serve_nfs() })
@@ -72,10 +74,10 @@ impl FileServers {
     }
 
     /// Serves these shares, and replication's door over SMB, to these users from now on.
-    pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, users: &[smb::User]) {
+    pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, listed: &Listed) {
         self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs)).await;
         self.smb.replace_shares(shares.into_iter().chain(door).collect());
-        self.smb.replace_users(users).await;
+        self.smb.replace_users(&listed.users, &listed.groups).await;
     }
 
     /// Refuses new requests; those in flight are answered.
@@ -87,7 +89,7 @@ impl FileServers {
 
 fn smb_server(
     plan: &Plan,
-    users: Vec<smb::User>,
+    listed: Listed,
     shares: Vec<Share>,
     ready: &Ready,
     pool: &Pool,
@@ -100,7 +102,7 @@ fn smb_server(
             config.min_dialect
         );
     }
-    let offers = offers(plan)?;
+    let offers = smb::Offers { system: listed.system, ..offers(plan)? };
     let server_guid = match &offers.journal {
         Some(journal) => journal.server_guid(),
         None => random::bytes()?,
@@ -109,7 +111,8 @@ fn smb_server(
         server_guid,
         name: host_name(),
         shares,
-        users,
+        users: listed.users,
+        groups: listed.groups,
         names: names::of(&host_name(), &config.server_names),
         signing: config.signing,
         min_dialect: config.min_dialect,
@@ -158,12 +161,17 @@ fn offers(plan: &Plan) -> Result<smb::Offers, StartError> {
     };
     let (compressed, continuous) =
         (named(|share| share.compress), named(|share| share.continuous_availability));
+    let mut principals: Principals = config.kerberos.map.clone();
+    principals.mapped_may_be_system = config.identity.uses_system();
+    principals.all_may_be_system = config.kerberos.system_users;
     let journal = if continuous.is_empty() { None } else { Some(durable::of_smb(plan)?) };
     Ok(smb::Offers {
         dfs: plan.dfs.clone(),
         compression: config.smb.compress || !compressed.is_empty(),
         compressed,
         keytab: plan.keytab.clone(),
+        principals: Arc::new(principals),
+        system: None,
         journal,
         continuous,
         posix: config.smb.posix,
