@@ -249,7 +249,7 @@ impl Health {
         at: impl FnOnce() -> Option<PathBuf>,
     ) {
         match done {
-            Ok(_) => self.worked(takes, rt::now()),
+            Ok(_) => self.worked(takes, rt::now),
             Err(e) => {
                 if let Some(trouble) = Trouble::of(e)
                     && self.failed(trouble, takes, rt::now())
@@ -278,10 +278,12 @@ impl Health {
         due
     }
 
-    fn worked(&self, takes: Takes, now: Time) {
+    /// Records a success. Asks for the time only while there is a problem.
+    fn worked(&self, takes: Takes, now: impl FnOnce() -> Time) {
         if !self.is_ill() {
             return;
         }
+        let now = now();
         let current = &mut self.problems().current;
         let Some(known) = current.as_ref().filter(|known| now.since(known.last) >= CALM) else { return };
         if known.trouble == Trouble::Full {

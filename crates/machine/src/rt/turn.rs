@@ -19,10 +19,10 @@ use std::task::{Context, Poll};
 /// The longest turn: two milliseconds at 3 GHz. Slow and fast processors may differ by a factor of two; nothing depends
 /// on it.
 #[cfg(target_arch = "x86_64")]
-pub(super) const TURN_TICKS: u64 = 6_000_000;
+pub(crate) const TURN_TICKS: u64 = 6_000_000;
 /// The longest turn in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) const TURN_TICKS: u64 = 2_000_000;
+pub(crate) const TURN_TICKS: u64 = 2_000_000;
 /// The most polls that a task gives way for, after a turn of as many times the limit.
 const MOST_ROUNDS: u64 = 64;
 
@@ -57,13 +57,14 @@ thread_local! {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) fn ticks() -> u64 {
+#[inline]
+pub(crate) fn ticks() -> u64 {
     // SAFETY: every processor of this architecture has the instruction, and Linux lets programs use it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn ticks() -> u64 {
+pub(crate) fn ticks() -> u64 {
     crate::clock::Time::monotonic().as_nanos()
 }
 

@@ -29,6 +29,9 @@ use super::watch::Watch;
 
 /// Messages taken before the running requests are polled again.
 const BATCH: usize = 64;
+/// The largest future of a call, in bytes. Each call moves its future once, so what a READ or WRITE rarely awaits is boxed.
+#[cfg(debug_assertions)]
+const LARGEST_CALL: usize = 2816;
 /// After this many calls without a pause, or when the time slice is over, the core's other connections get a turn: a
 /// client whose calls arrive faster than they are answered would otherwise occupy the core. This is more than READs
 /// need to use up the slice: after 64 calls their turns were shorter than those of SMB, and a client kept 0.8 of its
@@ -239,7 +242,10 @@ fn begin<'a>(
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
         } else {
-            let mut future: Running<'a> = Box::pin(connection.answer(message));
+            let answer = connection.answer(message);
+            #[cfg(debug_assertions)]
+            assert!(size_of_val(&answer) <= LARGEST_CALL, "box what READ and WRITE rarely await");
+            let mut future: Running<'a> = Box::pin(answer);
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(finished) => last = Some(send(channel, finished)?),
                 // The set polls it again before the task sleeps, with a counting waker.

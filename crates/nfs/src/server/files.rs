@@ -82,7 +82,8 @@ impl OpenFiles {
         }
         let descriptor = access::stored(vfs, attr).await?.map(Arc::new);
         caller.admitted(descriptor.as_deref(), wanted)?;
-        let file = self.open(vfs, key, write).await?;
+        // Boxed, because a READ or WRITE of a known file does not come here.
+        let file = Box::pin(self.open(vfs, key, write)).await?;
         self.shard(key).guard(key, (now, descriptor));
         Ok(file)
     }

@@ -144,7 +144,8 @@ impl Handles {
         let stable = Stable(*stable);
         let file = |node| FileId { share: share.key(), node };
         Ok(match attribute {
-            Some(attribute) => Named::Node(file(self.attribute(share, stable, attribute).await?)),
+            // Boxed: every call's future has the size of the largest part that it awaits, and is moved once.
+            Some(attribute) => Named::Node(file(Box::pin(self.attribute(share, stable, attribute)).await?)),
             None if *layout == ATTRIBUTES => Named::Attributes(file(self.node(share, stable).await?)),
             None => Named::Node(file(self.node(share, stable).await?)),
         })

@@ -20,14 +20,14 @@ fn trouble_is_told_once_until_it_is_over_or_lasts() {
     for second in 1..600 {
         let now = begun + Duration::from_secs(second);
         assert!(!health.failed(Trouble::Full, Takes::Space, now), "{second}");
-        health.worked(Takes::Space, now);
+        health.worked(Takes::Space, || now);
     }
     assert!(health.failed(Trouble::Full, Takes::Space, begun + REMIND), "it lasts");
     let said = health.trouble().unwrap();
     assert!(said.contains("the disk of / is full") && said.contains("601 requests"), "{said}");
-    health.worked(Takes::Space, begun + REMIND + (CALM - Duration::from_nanos(1)));
+    health.worked(Takes::Space, || begun + REMIND + (CALM - Duration::from_nanos(1)));
     assert!(health.trouble().is_some());
-    health.worked(Takes::Space, begun + REMIND + CALM);
+    health.worked(Takes::Space, || begun + REMIND + CALM);
     assert_eq!(health.trouble(), None);
     // A new problem, of a kind logged a moment ago; so its end is not logged either.
     assert!(!health.failed(Trouble::Full, Takes::Space, begun + REMIND + CALM));
@@ -52,16 +52,16 @@ fn a_disk_is_full_until_something_took_space() {
     let (health, begun) = (health(), rt::now());
     let later = begun + CALM;
     health.failed(Trouble::Full, Takes::Space, begun);
-    health.worked(Takes::Nothing, later);
-    health.worked(Takes::Name, later);
+    health.worked(Takes::Nothing, || later);
+    health.worked(Takes::Name, || later);
     assert!(health.trouble().is_some());
-    health.worked(Takes::Space, later);
+    health.worked(Takes::Space, || later);
     assert_eq!(health.trouble(), None);
     // There may be space, but no room for another file.
     health.failed(Trouble::Full, Takes::Name, begun);
-    health.worked(Takes::Space, later);
+    health.worked(Takes::Space, || later);
     assert!(health.trouble().is_some());
-    health.worked(Takes::Name, later);
+    health.worked(Takes::Name, || later);
     assert_eq!(health.trouble(), None);
 }
 

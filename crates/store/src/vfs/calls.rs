@@ -302,7 +302,8 @@ impl Vfs {
     /// See [`Op::Getattr`].
     pub async fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
         if Streams::is_stream(node) {
-            return self.stream_attr(node).await;
+            // Boxed: few nodes are streams, and most requests await this.
+            return Box::pin(self.stream_attr(node)).await;
         }
         Ok(expect!(self.backend.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
     }

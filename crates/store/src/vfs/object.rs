@@ -178,6 +178,7 @@ impl<'a> Submission<'a> {
     }
 
     /// Continues with the answer: at once if it is available.
+    #[inline]
     pub fn then(self, next: impl FnOnce(Result<Done, Error>) -> Submission<'a> + 'a) -> Submission<'a> {
         match self {
             Submission::Now(done) => next(done),

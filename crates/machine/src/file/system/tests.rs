@@ -128,7 +128,7 @@ fn a_slow_call_on_a_core_moves_the_next_ones_away() {
         let system = unmounted();
         system.inline(|| ());
         assert!(!system.blocks());
-        system.was_slow(SLOW_CALL, rt::now());
+        system.was_slow(rt::now());
         assert!(system.blocks());
         // The period is over when a call ends that finds the last slow one so long ago.
         lock(&system.pace).slow = Some(Time::ZERO);
