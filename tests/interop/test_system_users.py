@@ -200,7 +200,7 @@ class SystemUsers(Inside):
                     self.assertEqual(self.account(server), uid)
                     self.assertEqual("of the team" in said, team is not None, said)
                     self.assertEqual("putting file" in said, team == "write", said)
-            for strange in ["alice@weft.test", "WEFT\\\\alice", "dora@weft.test", "alice ", "nobody", "5001"]:
+            for strange in ["alice@weft.test", "dora@weft.test", "alice ", "nobody", "5001"]:
                 with self.subTest(strange):
                     self.assertNotIn("blocks", self.smbclient(server, strange, "ls", password="of-alice"))
         # A group of ours hides that of the system, also without members.
@@ -234,6 +234,10 @@ class SystemUsers(Inside):
             self.assertNotIn("the rights name @crew, but", server.log_text())
 
     def test_permissions_name_users_and_groups_of_the_system(self):
+        # smbcacls knows no port but 445.
+        self.enterContext(weft.own_network())
+        config = self.work / "weft.toml"
+        config.write_text(config.read_text().replace("smb_port = 0", "smb_port = 445"))
         self.add_users("eve", "alice")
         with self.serving() as server:
             said = self.rpcclient(server, "lookupnames crew; lookupnames bob; lookupnames 'Unix Group\\staff'; "
@@ -249,7 +253,7 @@ class SystemUsers(Inside):
             self.assertIn("putting file", self.smbclient(server, "eve", "put new secret", share="common"))
 
             def acl(*options):
-                line = ["smbcacls", "-p", str(server.ready["smb_port"]), "//127.0.0.1/common", "secret", "-U", "eve%of-eve"]
+                line = ["smbcacls", "//127.0.0.1/common", "secret", "-U", "eve%of-eve"]
                 done = subprocess.run([*line, *options], capture_output=True, text=True, timeout=60)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 return done.stdout

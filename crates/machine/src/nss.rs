@@ -11,6 +11,7 @@
 //! We call libc instead of using `nix`, which limits an entry to 1 MiB. A group of a large domain exceeds that.
 
 mod lookups;
+mod questions;
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;

@@ -229,9 +229,10 @@ const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
 const RANGES_MAX: usize = 16;
 const SEEKS_MAX: usize = 4;
-const LOOKUPS_MAX: usize = 8;
+/// Lookups have threads of their own, beside the workers.
+const LOOKUPS_MAX: usize = 64;
 /// Calls of all kinds that run at once.
-pub(crate) const ALL_KINDS: usize = BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX + LOOKUPS_MAX;
+pub(crate) const ALL_KINDS: usize = BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX;
 
 static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
@@ -365,12 +366,22 @@ pub async fn seeking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stati
     SEEKS.run(call).await
 }
 
-/// [`blocking`] for a question to a directory service (NSS), which may never be answered. Such calls delay no others.
+/// Starts a question to a directory service (NSS), which may never be answered, on a thread of its own (under simulation:
+/// at once, on the caller's thread). The call passes its answer on itself.
 ///
-/// # Panics
-/// With the call's own panic.
-pub async fn asking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
-    LOOKUPS.run(call).await
+/// # Errors
+/// The thread cannot be started; the call is dropped.
+pub async fn asking(call: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    if crate::sim::active() {
+        call();
+        return Ok(());
+    }
+    let place = Taking { kind: &LOOKUPS, number: None }.await;
+    let work = move || {
+        let _place = place;
+        call();
+    };
+    std::thread::Builder::new().name("weft-nss".into()).spawn(work).map(drop)
 }
 
 impl<T> fmt::Debug for Task<T> {

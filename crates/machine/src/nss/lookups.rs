@@ -1,14 +1,16 @@
-//! Lookups for tasks of a core: on a worker, with a time-out, and with a cache of names and ids.
+//! Lookups for tasks of a core: on a thread of their own, with a time-out, and with a cache of names and ids.
 //!
 //! An account with its groups is looked up each time, because whoever logs on gets the groups of that moment. Names and
 //! ids of users and groups are kept: answers for a minute, "not found" for ten seconds, and a failure for two, so that a
-//! service that hangs is not asked again by everybody. A failure is never "not found".
+//! service that hangs is not asked again by everybody. A failure is never "not found". A name that many ask for is looked
+//! up once at a time, so one that hangs occupies one thread.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::questions::Questions;
 use super::{Account, Entry};
 use crate::Time;
 use crate::rt;
@@ -89,6 +91,8 @@ pub enum Unanswered {
 pub struct Lookups {
     source: Arc<dyn Source>,
     timeout: Duration,
+    accounts: Questions<String, Account>,
+    entries: Questions<Query, Entry>,
     kept: Mutex<HashMap<Query, Kept>>,
 }
 
@@ -113,7 +117,8 @@ impl Lookups {
 
     /// Asks this source, which has so long to answer.
     pub fn new(source: Arc<dyn Source>, timeout: Duration) -> Lookups {
-        Lookups { source, timeout, kept: Mutex::default() }
+        let (accounts, entries) = Default::default();
+        Lookups { source, timeout, accounts, entries, kept: Mutex::default() }
     }
 
     /// The account with this name and its groups, as they are now.
@@ -121,9 +126,8 @@ impl Lookups {
     /// # Errors
     /// It is not known whether there is one.
     pub async fn account(&self, name: &str) -> Result<Option<Arc<Account>>, Unanswered> {
-        let (source, name) = (self.source.clone(), name.to_owned());
-        let found = self.in_time(rt::asking(move || source.account(&name))).await?;
-        Ok(found.map(Arc::new))
+        let source = self.source.clone();
+        self.in_time(self.accounts.ask(name.to_owned(), move |name| source.account(name))).await
     }
 
     /// A name or an id; a kept answer counts.
@@ -136,9 +140,8 @@ impl Lookups {
             Some(None) => return Err(Unanswered::Paused),
             None => {}
         }
-        let (source, asked) = (self.source.clone(), query.clone());
-        let answer = self.in_time(rt::asking(move || source.entry(&asked))).await;
-        let answer = answer.map(|found| found.map(Arc::new));
+        let source = self.source.clone();
+        let answer = self.in_time(self.entries.ask(query.clone(), move |query| source.entry(query))).await;
         self.keep(query, answer.as_ref().ok().cloned());
         answer
     }
@@ -167,9 +170,12 @@ impl Lookups {
         self.kept().clear();
     }
 
-    async fn in_time<T>(&self, asked: impl Future<Output = io::Result<T>>) -> Result<T, Unanswered> {
+    async fn in_time<T>(
+        &self,
+        asked: impl Future<Output = Result<T, Arc<io::Error>>>,
+    ) -> Result<T, Unanswered> {
         match rt::timeout(self.timeout, asked).await {
-            Ok(answer) => answer.map_err(|e| Unanswered::Failed(Arc::new(e))),
+            Ok(answer) => answer.map_err(Unanswered::Failed),
             Err(_) => Err(Unanswered::TimedOut(self.timeout)),
         }
     }
