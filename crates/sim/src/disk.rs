@@ -819,6 +819,8 @@ impl Open {
         let content = state.content(node);
         let (bytes, failures) = (content.flushed(), content.failures + u64::from(fails));
         drop(state);
+        // As the kernel has it: of flushes of one open that run at the same time only one is told, although each has lost what it was to write.
+        // That the other clients of the open learn of it is up to the server.
         let told = self.seen.swap(failures, Ordering::SeqCst) < failures;
         Ok(rt::uncancelled(async move {
             disk.shared.travel().await;

@@ -73,17 +73,18 @@ impl Vfs {
         let backend: Arc<dyn Backend> = Arc::new(backend);
         let caches = Arc::default();
         unlinked::look_after(&backend, &caches);
+        let failures = Failures::default();
         Vfs {
             id: VfsId::new(),
             backend,
             opens: Arc::default(),
             watches: Arc::default(),
             key: None,
-            streams: Arc::default(),
+            streams: Arc::new(Streams::new(failures.clone())),
             caches,
             descriptors: Arc::default(),
             health: None,
-            failures: Failures::default(),
+            failures,
             settles: false,
         }
     }

@@ -1,4 +1,4 @@
-//! Flushes of files: concurrent flushes of one descriptor share a call, and every failure is counted.
+//! Flushes of files: concurrent flushes of one open file share a call, and every failure is counted.
 //!
 //! The kernel reports a failed write-back once per descriptor and then forgets the pages, so a later successful flush
 //! says nothing about them. A protocol whose clients share descriptors, or whose writers are not told about the
@@ -12,21 +12,33 @@ use futures_util::lock::Mutex;
 use super::Error;
 use super::object::{Ended, Submission};
 
-/// The number of failed flushes of a file system's files. It increases before anybody is told about the failure.
+/// The number of failed flushes of a file system's files, or of one of them. It increases before anybody is told about
+/// the failure.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failures(Arc<AtomicU64>);
+pub(super) struct Failures {
+    count: Arc<AtomicU64>,
+    /// The file system's, if these are one file's.
+    all: Option<Arc<AtomicU64>>,
+}
 
 impl Failures {
-    pub(super) fn count(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+    /// Those of one file, which count here as well.
+    pub(super) fn of_one(&self) -> Failures {
+        Failures { count: Arc::default(), all: Some(self.count.clone()) }
     }
 
-    pub(super) fn add(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn add(&self) {
+        for count in self.all.iter().chain([&self.count]) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
     }
 }
 
-/// The flushes of one descriptor, one after the other. Requests that arrive while one runs share the next.
+/// The flushes of one open file, one after the other. Requests that arrive while one runs share the next.
 #[derive(Debug)]
 pub(super) struct Flushes {
     failures: Failures,
@@ -68,7 +80,8 @@ impl Flushes {
         self.flushed.load(Ordering::SeqCst) < self.written.load(Ordering::SeqCst)
     }
 
-    /// Makes durable what was written before this call, by calling `flush` unless another flush covers it.
+    /// Makes durable what was written before this call, by calling `flush` unless another flush covers it. `flush`
+    /// must end even if nobody polls it: others wait for their turns.
     pub(super) async fn run<'a>(&self, flush: impl FnOnce(Ended) -> Submission<'a>) -> Result<(), Error> {
         // A flush that has already begun may have missed recent writes.
         let before = self.begun.load(Ordering::SeqCst);
@@ -85,14 +98,6 @@ impl Flushes {
             return flush(ended).await.map(drop);
         }
         last.failed.as_ref().map_or(Ok(()), |failed| Err(failed.repeated()))
-    }
-
-    /// The same with a flush that stops when it is not polled: no other caller may share it.
-    pub(super) async fn run_alone(&self, flush: Submission<'_>) -> Result<(), Error> {
-        let count = self.counting();
-        let done = flush.await.map(drop);
-        count(&done);
-        done
     }
 
     /// Counts a flush, which begins now, when it ends.

@@ -4,6 +4,7 @@
 //! on handles every operation.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_machine::{File, Payload, PayloadSource, Pool};
 
@@ -16,9 +17,20 @@ use super::{Error, OpenFile};
 pub(super) struct OpenStream {
     stream: Arc<Stream>,
     content: Arc<Content>,
+    /// Failed flushes of the stream that this open has been told about.
+    told: AtomicU64,
 }
 
 impl OpenStream {
+    async fn sync(&self) -> Result<(), Error> {
+        let done = Box::pin(self.stream.sync(&self.content)).await;
+        let failures = self.stream.failed_flushes();
+        let is_news = self.told.fetch_max(failures, Ordering::SeqCst) < failures;
+        done?;
+        // The flush of another open has failed, and what this one has written may be lost as well.
+        if is_news { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
+    }
+
     /// Changes a stream that was small a moment ago, up to `end`.
     async fn change<'a>(&'a self, op: ObjectOp<'a>, end: u64) -> Result<Done, Error> {
         // A small stream is changed by one task at a time, which owns it until the change is stored.
@@ -43,7 +55,8 @@ impl Stream {
         if write && content.large().is_some_and(|file| file.object().is_read_only()) {
             return Err(Error::Access);
         }
-        let file = OpenFile::new(self.id, Arc::new(OpenStream { stream: self.clone(), content }));
+        let told = AtomicU64::new(self.failed_flushes());
+        let file = OpenFile::new(self.id, Arc::new(OpenStream { stream: self.clone(), content, told }));
         Ok(if write { file } else { file.read_only() })
     }
 }
@@ -53,7 +66,7 @@ impl Object for OpenStream {
         let op = match op {
             ObjectOp::Sync { ended } => {
                 return Submission::later(async {
-                    let done = Box::pin(self.stream.sync(&self.content)).await;
+                    let done = self.sync().await;
                     ended(&done);
                     done.map(|()| Done::Done)
                 });

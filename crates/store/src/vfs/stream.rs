@@ -16,6 +16,7 @@ use futures_util::lock::MutexGuard as Alone;
 use weft_machine::File;
 
 use super::depot::{self, ATTRIBUTES, Kept};
+use super::flushes::{Failures, Flushes};
 use super::object::Plain;
 use super::watch::Witness;
 use super::{
@@ -48,6 +49,10 @@ pub(super) struct Stream {
     unpromised: AtomicBool,
     /// Whether the names that lead to its file are known to be durable: unknown for those of an earlier run.
     named_durably: AtomicBool,
+    /// Its opens share the descriptor of its file, and the kernel reports a failed flush to one of them only.
+    flushes: Flushes,
+    /// The failed ones.
+    failures: Failures,
 }
 
 /// The bytes of an open stream.
@@ -191,13 +196,14 @@ pub(super) fn gone(e: Error) -> Error {
 }
 
 impl Stream {
-    /// `made` if it did not exist a moment ago.
+    /// `made` if it did not exist a moment ago; `failures` counts its failed flushes.
     pub(super) fn new(
         id: NodeId,
         base: NodeId,
         backend: Arc<dyn Backend>,
         name: Vec<u8>,
         made: bool,
+        failures: Failures,
     ) -> Stream {
         Stream {
             id,
@@ -209,6 +215,8 @@ impl Stream {
             removed: AtomicBool::new(false),
             unpromised: AtomicBool::new(made),
             named_durably: AtomicBool::new(false),
+            flushes: Flushes::new(failures.clone()),
+            failures,
         }
     }
 
@@ -428,6 +436,11 @@ impl Stream {
         }
     }
 
+    /// The number of failed flushes of its file.
+    pub(super) fn failed_flushes(&self) -> u64 {
+        self.failures.count()
+    }
+
     /// Makes the names that lead to its file durable.
     async fn sync_names(&self) -> Result<(), Error> {
         if !self.named_durably.load(Ordering::Acquire) && depot::sync_names(&*self.backend, self.base).await?
@@ -460,7 +473,8 @@ impl Stream {
         }
         let large = content.large();
         if let Some(file) = large {
-            Box::pin(file.sync()).await?;
+            let flush = |ended| file.object().submit(ObjectOp::Sync { ended });
+            Box::pin(self.flushes.run(flush)).await?;
         }
         if self.is_removed() {
             return Ok(());

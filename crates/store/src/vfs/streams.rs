@@ -14,6 +14,7 @@ use futures_util::lock::MutexGuard as Alone;
 use weft_machine::rt;
 
 use super::depot::{self, Kept};
+use super::flushes::Failures;
 use super::stream::{self, Stream, get, gone, is_full, lock, names, remove, set};
 use super::{Backend, Error, MAX_STREAM_NAME, NodeId, SetXattr};
 use crate::backend::fold;
@@ -42,15 +43,8 @@ pub(super) struct Streams {
     /// Held while a name of a file's stream is looked up, created, changed or removed, by the file's group, so that
     /// no other stream takes a name in between. Acquired before a stream's own lock.
     naming: [futures_util::lock::Mutex<()>; GROUPS],
-}
-
-impl Default for Streams {
-    fn default() -> Streams {
-        Streams {
-            table: Mutex::default(),
-            naming: std::array::from_fn(|_| futures_util::lock::Mutex::default()),
-        }
-    }
+    /// Counts the failed flushes of all files.
+    failures: Failures,
 }
 
 #[derive(Default)]
@@ -62,6 +56,15 @@ struct StreamTable {
 }
 
 impl Streams {
+    /// Adds each failed flush of a stream to `failures`.
+    pub(super) fn new(failures: Failures) -> Streams {
+        Streams {
+            table: Mutex::default(),
+            naming: std::array::from_fn(|_| futures_util::lock::Mutex::default()),
+            failures,
+        }
+    }
+
     /// Whether a number is that of a stream.
     pub(super) fn is_stream(node: NodeId) -> bool {
         node.0 & STREAM != 0
@@ -187,7 +190,7 @@ impl Streams {
         }
         table.last += 1;
         let id = NodeId(STREAM | table.last);
-        let stream = Arc::new(Stream::new(id, base, backend.clone(), name, made));
+        let stream = Arc::new(Stream::new(id, base, backend.clone(), name, made, self.failures.of_one()));
         table.ids.insert(key, id);
         table.by_id.insert(id, stream.clone());
         stream

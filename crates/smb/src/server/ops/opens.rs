@@ -242,6 +242,14 @@ impl Open {
         }
     }
 
+    /// The file's current directory; of a file whose name another client has removed, the last one.
+    pub(super) async fn dir(&self) -> Result<NodeId, Error> {
+        match self.place().await {
+            Err(Error::NotFound | Error::Stale) => Ok(lock(&self.place).dir),
+            place => Ok(place?.dir),
+        }
+    }
+
     pub(super) fn set_place(&self, place: DirName) {
         *lock(&self.place) = place;
     }

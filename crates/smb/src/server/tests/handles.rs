@@ -463,6 +463,26 @@ fn a_create_that_comes_again_opens_nothing_twice() {
     });
 }
 
+/// Otherwise its client would believe that there is no such name, and the open would stay.
+#[test]
+fn a_create_that_comes_again_finds_its_open_although_the_file_has_lost_its_name() {
+    story(async {
+        let world = World::new();
+        let mut alice = client(&world, 1, "alice").await;
+        let contexts = vec![durable(0), RequestContext::MaximalAccess(None)];
+        let request = with_oplock(OplockLevel::NONE, contexts);
+        let opened = create(&mut alice, &request).await.unwrap();
+        // As NFS removes it.
+        let vfs = world.server.shares.now()[0].vfs.clone();
+        vfs.remove(NodeId::ROOT, b"f").await.unwrap();
+        alice.replay = true;
+        let again = create(&mut alice, &request).await.unwrap();
+        assert_eq!((again.file, again.action), (opened.file, CreateAction::CREATED));
+        alice.replay = false;
+        assert_eq!(alice.close(opened.file).await, NtStatus::SUCCESS);
+    });
+}
+
 #[test]
 fn a_create_outlasts_the_channel_that_it_came_by() {
     story(async {

@@ -5,23 +5,48 @@ use std::fs;
 use std::future::poll_fn;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{LocalBoxFuture, join};
+use futures_util::{FutureExt, poll};
 
 use super::large_streams::{MIB, depot, found, listed, make, pattern, served};
 use super::unlinked::nameless;
 use super::*;
-use crate::vfs::object::{Layer, Object, ObjectOp, Submission};
+use crate::vfs::object::{Ended, Layer, Object, ObjectOp, Submission};
 
 type Durable = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
 
+/// What happens to flushes of files.
+#[derive(Debug, Default)]
+struct Flushing {
+    begun: AtomicU64,
+    /// Whether the next one fails.
+    loses: AtomicBool,
+    /// While set, a flush that fails goes on; or has failed, but is not answered.
+    goes_on: AtomicBool,
+    is_unanswered: AtomicBool,
+}
+
+impl Flushing {
+    async fn fails(&self, ended: Ended) -> Result<Done, Error> {
+        let done = Err(rustix::io::Errno::IO.into());
+        while self.goes_on.load(Ordering::SeqCst) {
+            rt::yield_now().await;
+        }
+        ended(&done);
+        while self.is_unanswered.load(Ordering::SeqCst) {
+            rt::yield_now().await;
+        }
+        done.map(|()| Done::Done)
+    }
+}
+
 /// A file whose durable state a test knows.
 #[derive(Debug)]
-struct Synced(OpenFile, Durable);
+struct Synced(OpenFile, Durable, Arc<Flushing>);
 
 impl Layer for Synced {
     fn inner(&self) -> &dyn Object {
@@ -30,6 +55,16 @@ impl Layer for Synced {
 
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         let syncs = matches!(op, ObjectOp::Sync { .. });
+        let op = match op {
+            ObjectOp::Sync { ended } => {
+                self.2.begun.fetch_add(1, Ordering::SeqCst);
+                if self.2.loses.swap(false, Ordering::SeqCst) {
+                    return Submission::later(self.2.fails(ended));
+                }
+                ObjectOp::Sync { ended }
+            }
+            op => op,
+        };
         self.inner().submit(op).then(move |done| {
             if syncs && done.is_ok() {
                 let file = self.inner().content().unwrap();
@@ -58,6 +93,7 @@ struct Behind {
     fails: Mutex<Option<Fails>>,
     /// The durable bytes of files, by inode.
     durable: Durable,
+    flushing: Arc<Flushing>,
     /// While set, changes of attributes wait; then one has reached that point.
     waits: AtomicBool,
     waiting: AtomicBool,
@@ -72,6 +108,7 @@ impl Watched {
             unsynced: Mutex::default(),
             fails: Mutex::default(),
             durable: Arc::default(),
+            flushing: Arc::default(),
             waits: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
             elsewhere,
@@ -174,7 +211,7 @@ impl Backend for Watched {
                 }
                 Outcome::Attr(attr) => Outcome::Attr(self.moved(attr)),
                 Outcome::File(file) => {
-                    let synced = Synced(file.clone(), self.0.durable.clone());
+                    let synced = Synced(file.clone(), self.0.durable.clone(), self.0.flushing.clone());
                     Outcome::File(OpenFile::new(file.node, Arc::new(synced)))
                 }
                 Outcome::Stable(mut stable) if self.0.elsewhere => {
@@ -228,6 +265,88 @@ fn a_flush_makes_durable_what_an_earlier_run_has_written() {
         // Once is enough.
         watched.fail(|op| matches!(op, Op::SyncDir { .. }));
         vfs.open(s, false).await.unwrap().sync().await.unwrap();
+    });
+}
+
+/// A large stream with two opens, each of which has written.
+async fn written_twice(vfs: &Vfs) -> (NodeId, [OpenFile; 2]) {
+    let f = file(vfs, ROOT, "f").await.node;
+    make(vfs, f, "s", &pattern(MIB)).await;
+    let s = vfs.stream(f, b"s", false).await.unwrap().attr.node;
+    let opens = [vfs.open(s, true).await.unwrap(), vfs.open(s, true).await.unwrap()];
+    opens[0].write(0, &[Bytes::from_static(b"one")]).await.unwrap();
+    opens[1].write(4096, &[Bytes::from_static(b"other")]).await.unwrap();
+    (s, opens)
+}
+
+/// They share a descriptor, of which the kernel reports a failure once.
+#[test]
+fn each_open_of_a_stream_is_told_once_about_a_failed_flush() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let (s, [one, other]) = written_twice(&vfs).await;
+        watched.0.flushing.loses.store(true, Ordering::SeqCst);
+        refused!(one.sync().await, Error::Io(_));
+        let failures = vfs.failed_flushes();
+        refused!(other.sync().await, Error::Io(_));
+        assert!(0 < failures && failures < vfs.failed_flushes());
+        // Who opens it afterwards has lost nothing.
+        let later = vfs.open(s, true).await.unwrap();
+        for open in [one, other, later] {
+            open.sync().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_flush_of_a_stream_that_fails_late_is_not_overtaken_by_one_of_another_open() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let (_, [one, other]) = written_twice(&vfs).await;
+        let flushing = &watched.0.flushing;
+        let before = flushing.begun.load(Ordering::SeqCst);
+        let begun = || flushing.begun.load(Ordering::SeqCst) - before;
+        flushing.loses.store(true, Ordering::SeqCst);
+        flushing.goes_on.store(true, Ordering::SeqCst);
+        let (mut first, mut second) = (Box::pin(one.sync()), Box::pin(other.sync()));
+        while begun() == 0 {
+            assert!(poll!(&mut first).is_pending());
+            rt::yield_now().await;
+        }
+        for _ in 0..100 {
+            assert!(poll!(&mut second).is_pending());
+            rt::yield_now().await;
+        }
+        assert_eq!(begun(), 1);
+        flushing.goes_on.store(false, Ordering::SeqCst);
+        let (first, second) = join(first, second).await;
+        refused!(first, Error::Io(_));
+        refused!(second, Error::Io(_));
+    });
+}
+
+/// An open that was not there is not told, so a COMMIT by it must return another verifier than the lost WRITEs.
+#[test]
+fn a_failed_flush_of_a_stream_is_counted_before_another_one_begins() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let (s, [one, _other]) = written_twice(&vfs).await;
+        let flushing = &watched.0.flushing;
+        flushing.loses.store(true, Ordering::SeqCst);
+        flushing.is_unanswered.store(true, Ordering::SeqCst);
+        let mut first = Box::pin(one.sync());
+        while flushing.loses.load(Ordering::SeqCst) {
+            assert!(poll!(&mut first).is_pending());
+            rt::yield_now().await;
+        }
+        let later = vfs.open(s, true).await.unwrap();
+        later.sync().await.unwrap();
+        assert_eq!(vfs.failed_flushes(), 1);
+        flushing.is_unanswered.store(false, Ordering::SeqCst);
+        refused!(first.await, Error::Io(_));
     });
 }
 

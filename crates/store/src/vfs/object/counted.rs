@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use weft_machine::rt;
+
 use super::super::Error;
 use super::super::flushes::{Failures, Flushes};
 use super::{Done, Ended, Layer, Object, ObjectOp, Submission};
@@ -22,11 +24,22 @@ impl Counted {
     }
 
     async fn flush(&self, ended: Ended) -> Result<Done, Error> {
-        let done = match self.inner.plain() {
-            // A flush by the kernel ends whether or not somebody waits, so others can wait for it.
-            Some(_) => self.flushes.run(|ended| self.inner.submit(ObjectOp::Sync { ended })).await,
-            None => self.flushes.run_alone(self.inner.submit(ObjectOp::sync())).await,
+        let flush = |ended| match self.inner.plain() {
+            // The kernel ends a flush whether or not somebody waits.
+            Some(_) => self.inner.submit(ObjectOp::Sync { ended }),
+            // Any other flush may stop while nobody polls it. As a task it ends: the next flush gets its turn, and a
+            // failure that is reported only once is counted.
+            None => {
+                let inner = self.inner.clone();
+                let flush = async move {
+                    let done = inner.submit(ObjectOp::sync()).await.map(drop);
+                    ended(&done);
+                    done.map(|()| Done::Done)
+                };
+                Submission::later(rt::uncancelled(flush))
+            }
         };
+        let done = self.flushes.run(flush).await;
         ended(&done);
         done.map(|()| Done::Done)
     }
@@ -52,5 +65,66 @@ impl Layer for Counted {
 
     fn is_unflushed(&self) -> bool {
         self.flushes.is_due()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use futures_util::FutureExt;
+    use futures_util::future::join;
+
+    use super::*;
+
+    /// An object without a descriptor that has lost a write. It reports that once, to the flush that begins first, and
+    /// late.
+    #[derive(Debug, Default)]
+    struct ReportsOnce(AtomicU64);
+
+    impl Object for ReportsOnce {
+        fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+            let ObjectOp::Sync { ended } = op else { panic!("only flushes") };
+            let is_first = self.0.fetch_add(1, Ordering::SeqCst) == 0;
+            Submission::later(async move {
+                let mut done = Ok(());
+                if is_first {
+                    for _ in 0..8 {
+                        rt::yield_now().await;
+                    }
+                    done = Err(rustix::io::Errno::IO.into());
+                }
+                ended(&done);
+                done.map(|()| Done::Done)
+            })
+        }
+    }
+
+    fn lossy() -> (Counted, Failures) {
+        let failures = Failures::default();
+        (Counted::new(Arc::new(ReportsOnce::default()), &failures), failures)
+    }
+
+    /// Otherwise a COMMIT that succeeds beside one that fails would return the verifier of the lost WRITEs.
+    #[test]
+    fn a_failure_is_counted_before_a_concurrent_flush_succeeds() {
+        let (counted, failures) = lossy();
+        let flush = async || {
+            let done = Object::submit(&counted, ObjectOp::sync()).await;
+            (done.is_ok(), failures.count())
+        };
+        let told = rt::block_on(async { join(flush(), flush()).await }).unwrap();
+        assert_eq!(told, ((false, 1), (true, 1)));
+    }
+
+    #[test]
+    fn a_failure_is_counted_although_its_flush_is_given_up() {
+        let (counted, failures) = lossy();
+        rt::block_on(async {
+            assert!(Object::submit(&counted, ObjectOp::sync()).now_or_never().is_none());
+            Object::submit(&counted, ObjectOp::sync()).await.unwrap();
+        })
+        .unwrap();
+        assert_eq!(failures.count(), 1);
     }
 }

@@ -178,7 +178,7 @@ async fn describe(
         vfs: &open.vfs,
         share: &share.name,
         metadata: Metadata { attr: &attr, dos: xattrs.dos },
-        dir: open.place().await?.dir,
+        dir: open.dir().await?,
         change_time: summary.change_time,
     };
     let mut contexts = super::answer_contexts(cx, &request.contexts, about).await?;
