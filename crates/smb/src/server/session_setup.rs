@@ -246,7 +246,13 @@ async fn account_of(
         Purpose::Again(binding) => Some(&binding.session),
         Purpose::Bind(session) => Some(session),
     };
-    let status = match server.system.log_on(login).await {
+    // Rights would take it for the user of ours whose name only looks different.
+    let looks_like_ours = !login.is_ours && server.directory().accounts.find(&login.user).is_some();
+    let admitted = match looks_like_ours {
+        true => Err(AuthError::Stranger.into()),
+        false => server.system.log_on(login).await,
+    };
+    let status = match admitted {
         Ok(account) => {
             let uid = |account: &Option<Arc<Account>>| account.as_ref().map(|account| account.uid);
             if session.is_none_or(|session| uid(&session.account) == uid(&account)) {
