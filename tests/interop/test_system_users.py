@@ -25,6 +25,7 @@ bob:x:5002:5001::/:/bin/sh
 carol:x:5003:5001::/:/bin/sh
 toor:x:0:0::/root:/bin/sh
 1000:x:5005:5001::/:/bin/sh
+straße:x:5006:5001::/:/bin/sh
 """
 GROUP = """root:x:0:
 people:x:5001:
@@ -357,7 +358,7 @@ class Principals(Inside):
         realm.mkdir()
         self.realm = test_kerberos.Realm(str(realm))
         self.addCleanup(self.realm.stop)
-        for principal in ["alice", "carol", "dora", "root", "toor", "ghost", "HTTP/host", "ALICE", "1000"]:
+        for principal in ["alice", "carol", "dora", "root", "toor", "ghost", "HTTP/host", "ALICE", "1000", "straße"]:
             self.realm.admin(f"addprinc -pw {weft.PASSWORD} {principal}")
         self.enterContext(unittest.mock.patch.dict(os.environ, self.realm.environment))
         self.keytab = f'smb.keytab = "{realm}/keytab"\n'
@@ -372,7 +373,7 @@ class Principals(Inside):
     def admitted(self, server, principals):
         return {name for name in principals if "blocks" in self.ticket(server, name)}
 
-    ALL = ["alice", "carol", "dora", "root", "toor", "ghost", "HTTP/host", "ALICE", "1000", "tester"]
+    ALL = ["alice", "carol", "dora", "root", "toor", "ghost", "HTTP/host", "ALICE", "1000", "straße", "tester"]
 
     def test_principals_need_a_user_unless_the_configuration_says_otherwise(self):
         self.add_users("alice", "root")
@@ -383,7 +384,7 @@ class Principals(Inside):
             self.assertIn("the uid 0", server.log_text())
         self.configure(self.keytab + "kerberos.system_users = true\n")
         with self.serving() as server:
-            self.assertEqual(self.admitted(server, self.ALL), {"alice", "ALICE", "carol", "1000"})
+            self.assertEqual(self.admitted(server, self.ALL), {"alice", "ALICE", "carol", "1000", "straße"})
             # The groups of the system count for carol, who is no user of the store.
             self.assertIn("plan.txt", self.ticket(server, "carol", share="team"))
             self.assertIn("ACCESS_DENIED", self.ticket(server, "1000", share="team"))
@@ -405,6 +406,9 @@ class Principals(Inside):
             self.weft("reload", "--state-dir", self.state)
             self.assertIn("NT_STATUS_USER_SESSION_DELETED", session.communicate("ls\n", timeout=60)[0])
             self.assertEqual(self.admitted(server, ["carol"]), set())
+            # Rights would take one for the other.
+            self.add_users("strasse")
+            self.assertEqual(self.admitted(server, ["straße"]), set())
 
     def test_a_map_names_the_users_of_principals(self):
         self.add_users("alice")
