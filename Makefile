@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-before bench-check bench-papers sim test-replica test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-before bench-check bench-papers sim test-replica test-reload test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -12,10 +12,13 @@ help:
 	@echo "make sim          run servers, clients, disks, network and clocks in one simulation: SEED=17 repeats one, SEEDS=0..10000 runs many"
 	@echo "make test-kernel  interoperate with the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
 	@echo "make test-replica  replicate volumes under a Linux guest and PostgreSQL, and kill their server (builds the guest of test-kernel)"
+	@echo "make test-reload  reload the configuration of a server 500 times while clients copy over SMB and NFS; RELOADS=2000"
 	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work; REPEAT=3 (needs root)"
 	@echo "make test-fresh   run make demo and make test in a bare Debian 12 root (needs root, debootstrap and half an hour)"
 	@echo "make fuzz         run the executing fuzzers, coverage-guided, MINUTES=60 in turns, JOBS=1 at a time; corpora in fuzz/corpus (installs cargo-fuzz)"
 	@echo "make test-smbtorture  run Samba's SMB tests against weft, and against Debian's smbd for comparison"
+	@echo "make deb          make the Debian package, target/deb/weft_*.deb (installs debhelper)"
+	@echo "make test-install  install the package in a bare Debian 12 root, use, upgrade and purge it (needs root and debootstrap)"
 	@echo "make build        build the release binary, $(WEFT)"
 	@echo "make bench-demo   run the demo and check its bounds: exits non-zero and names the line that falls short"
 	@echo "make bench-rdma   compare iWARP with plain TCP, shared memory with memcpy, and run 1,000 connections; checks bounds likewise"
@@ -30,6 +33,10 @@ help:
 
 build:
 	$(CARGO) build --release --locked -p weft
+
+# SOURCE_DATE_EPOCH is the time of its files; the default is that of the commit.
+deb:
+	bash packaging/deb.sh
 
 demo: build
 	$(WEFT) demo --out report.html --json report.json
@@ -93,6 +100,12 @@ test-replica: build
 	bash tests/kernel/guest/build.sh
 	PATH=$$PATH:/usr/sbin:/sbin /usr/bin/python3 -m unittest discover -v -s tests/replica -t tests/replica
 
+# A few minutes. The test of `interop` reloads 20 times.
+test-reload: RELOADS ?= 500
+test-reload: build
+	bash tests/interop/deps.sh
+	RELOADS=$(RELOADS) /usr/bin/python3 -m pytest -s tests/interop/test_reload.py -k disturb_no_load
+
 # Twenty minutes on a quiet machine, 40 minutes at most; 10 minutes with REPEAT=1. docs/security.md shows its table.
 test-abuse: REPEAT ?= 3
 test-abuse: build
@@ -102,6 +115,11 @@ test-abuse: build
 # Run by hand before each release.
 test-fresh:
 	bash tests/fresh/run.sh
+
+# The package of `make deb`, or PACKAGE=FILE. A minute, and another for the root, which is made once in target/lab. Not part of `make
+# test`, because the release build takes longer than that.
+test-install: $(if $(PACKAGE),,deb)
+	bash tests/install/run.sh $(PACKAGE)
 
 # Samba's test suite: about ten minutes. SUITES="smb2.lock smb2.lease" runs only those.
 test-smbtorture: build

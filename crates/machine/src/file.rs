@@ -14,6 +14,7 @@ pub mod private;
 mod space;
 pub mod system;
 mod warm;
+pub mod whole;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

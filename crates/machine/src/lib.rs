@@ -13,6 +13,7 @@ pub mod cpu;
 pub mod file;
 pub mod heap;
 pub mod log;
+pub mod meter;
 pub mod net;
 pub mod nss;
 pub mod payload;

@@ -7,11 +7,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Time;
+use crate::meter::Events;
 
 /// Lines of a kind at the start of each burst: enough to identify the cause.
 const BURST: u32 = 10;
 /// After that, one line per interval. A kind of message must be quiet for this long before a new burst begins.
 const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Lines that limits have left out, in the whole process.
+pub static LEFT_OUT: Events = Events::new();
 
 /// The limit of one kind of message: `static REFUSED: LogLimit = LogLimit::new();`.
 #[derive(Debug)]
@@ -71,6 +75,7 @@ impl LogLimit {
             state.since = Some(now);
         } else if state.logged >= BURST {
             state.left_out = state.left_out.saturating_add(1);
+            LEFT_OUT.count();
             return None;
         }
         state.logged = state.logged.saturating_add(1);

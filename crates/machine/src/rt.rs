@@ -119,6 +119,18 @@ pub fn uncancelled<F: Future + 'static>(future: F) -> impl Future<Output = F::Ou
     })
 }
 
+/// The same for a future that seldom has to wait: it gets a task of its own only then. Once polled, it runs to its end.
+///
+/// # Panics
+/// As [`uncancelled`].
+pub async fn to_the_end<F: Future + 'static>(future: F) -> F::Output {
+    let mut future = Box::pin(future);
+    match std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+        Poll::Ready(output) => output,
+        Poll::Pending => uncancelled(future).await,
+    }
+}
+
 /// A task that is detached when this is dropped.
 struct Detached<T>(Option<Task<T>>);
 

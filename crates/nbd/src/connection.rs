@@ -23,6 +23,7 @@ use weft_store::block::BlockOp;
 use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
 
 use crate::execute::{self, Refusal};
+use crate::meter::Meter;
 use crate::negotiation::Agreed;
 use crate::outbox::{Outbox, Reply};
 use crate::receiver::Receiver;
@@ -41,6 +42,7 @@ struct Connection<'a> {
     link: &'a Link,
     agreed: Agreed<'a>,
     watch: &'a Watch,
+    meter: Meter,
     running: RefCell<FuturesUnordered<LocalBoxFuture<'a, Reply>>>,
     outbox: RefCell<Outbox>,
     /// Requests whose reply has not been sent.
@@ -58,13 +60,14 @@ pub(crate) async fn serve<'a>(
     link: &'a Link,
     receiver: Receiver,
     agreed: Agreed<'a>,
-    watch: &'a Watch,
+    (watch, meter): (&'a Watch, Meter),
 ) -> Result<(), Error> {
     let connection = Connection {
         resources,
         link,
         agreed,
         watch,
+        meter,
         running: RefCell::default(),
         outbox: RefCell::default(),
         unanswered: Cell::new(0),
@@ -242,7 +245,9 @@ impl<'a> Connection<'a> {
             return Ok(());
         }
         if request.len > limits.piece_bytes {
+            let begun = self.meter.begin(&request);
             let reply = self.write_in_pieces(receiver, request).await?;
+            begun.answered();
             self.queue(reply);
             return Ok(());
         }
@@ -307,9 +312,10 @@ impl<'a> Connection<'a> {
     /// Starts a request; most finish at once.
     fn begin(&self, request: Request, data: Vec<Bytes>) {
         let counted_bytes = data.iter().map(Bytes::len).sum();
-        let (resources, agreed) = (self.resources, self.agreed);
+        let (resources, agreed, begun) = (self.resources, self.agreed, self.meter.begin(&request));
         let mut future: LocalBoxFuture<'a, Reply> = Box::pin(async move {
             let reply = execute::answer(resources, &agreed, request, data).await;
+            begun.answered();
             Reply { counted_bytes, ..reply }
         });
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -8,6 +8,7 @@
 
 mod connection;
 mod execute;
+mod meter;
 pub mod negotiation;
 mod outbox;
 mod receiver;

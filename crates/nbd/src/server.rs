@@ -6,12 +6,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use weft_machine::net::{Link, Tls};
 use weft_machine::rt::{self, Drain};
 use weft_machine::{LogLimit, Pool, Stream};
 use weft_wire::nbd::handshake::{CLIENT_FLAGS_LEN, OPTION_HEADER_LEN, OptionHeader};
 
 use crate::connection;
+use crate::meter::Meter;
 use crate::negotiation::{Agreed, Negotiation, Step};
 use crate::receiver::Receiver;
 use crate::resources::{Error, Export, Limits, Resources};
@@ -71,19 +73,28 @@ impl Server {
     }
 
     /// Like [`Server::serve`]; counts the connection's activity in `watch`.
-    pub async fn serve_watched(&self, stream: Stream, watch: &Watch) -> Result<(), Error> {
-        let mut link = Link::new(stream);
-        let mut receiver = Receiver::default();
-        let greeted = rt::timeout(self.resources.limits.handshake, self.negotiate(&mut link, &mut receiver));
-        match greeted.await {
-            Ok(Ok(Some(agreed))) => {
-                watch.agreed(&agreed.export.name, self.tls.is_some());
-                connection::serve(&self.resources, &link, receiver, agreed, watch).await
+    pub fn serve_watched<'a>(
+        &'a self,
+        stream: Stream,
+        watch: &'a Watch,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let is_unix = stream.peer().addr().is_none();
+            let mut link = Link::new(stream);
+            let mut receiver = Receiver::default();
+            let greeted =
+                rt::timeout(self.resources.limits.handshake, self.negotiate(&mut link, &mut receiver));
+            match greeted.await {
+                Ok(Ok(Some(agreed))) => {
+                    watch.agreed(&agreed.export.name, self.tls.is_some());
+                    let meter = Meter::new(is_unix, &agreed.export.name);
+                    connection::serve(&self.resources, &link, receiver, agreed, (watch, meter)).await
+                }
+                Ok(Ok(None)) => Ok(()),
+                Ok(Err(e)) => Err(e),
+                Err(_) => Err(Error::Violation("no export was chosen in time")),
             }
-            Ok(Ok(None)) => Ok(()),
-            Ok(Err(e)) => Err(e),
-            Err(_) => Err(Error::Violation("no export was chosen in time")),
-        }
+        })
     }
 
     /// The handshake; `None` if the client ended it.

@@ -93,14 +93,16 @@ pub enum Behind {
 
 impl Behind {
     /// Carries out a request.
-    pub async fn control(&self, request: Request) -> Response {
-        match self {
-            Behind::Destination(destination) => destination.control(request).await,
-            Behind::Source(source) => source.control(&request).await,
-            // It may be open again in a moment: the partner waits for that, and does not count it as lost.
-            Behind::Starting => Response::Refused(Refusal::Session),
-            Behind::Stopped => Response::Refused(Refusal::Stopped),
-        }
+    pub fn control(&self, request: Request) -> LocalBoxFuture<'_, Response> {
+        Box::pin(async move {
+            match self {
+                Behind::Destination(destination) => destination.control(request).await,
+                Behind::Source(source) => source.control(&request).await,
+                // It may be open again in a moment: the partner waits for that, and does not count it as lost.
+                Behind::Starting => Response::Refused(Refusal::Session),
+                Behind::Stopped => Response::Refused(Refusal::Stopped),
+            }
+        })
     }
 }
 
@@ -238,38 +240,40 @@ impl Group {
     }
 
     /// Runs the group in the role of its journal until it ends. Its fronts are closed before and afterwards.
-    pub async fn govern(&self, host: &dyn Host) {
-        let mut former: Option<Arc<Source>> = None;
-        while !self.is_ending() {
-            let ran = self.enter(host, Core::starts);
-            if let Some(source) = ran.or_else(|| former.take()) {
-                // Commands may still hold it.
-                source.retire().await;
+    pub fn govern<'a>(&'a self, host: &'a dyn Host) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            let mut former: Option<Arc<Source>> = None;
+            while !self.is_ending() {
+                let ran = self.enter(host, Core::starts);
+                if let Some(source) = ran.or_else(|| former.take()) {
+                    // Commands may still hold it.
+                    source.retire().await;
+                }
+                let Err(stopped) = self.live(host).await else { continue };
+                if self.is_ending() {
+                    break;
+                }
+                tracing::error!("group {}: {}", self.name, stopped.why);
+                self.close_fronts(&stopped.why).await;
+                host.lead(match &stopped.source {
+                    Some(source) => Behind::Source(source.clone()),
+                    None => Behind::Stopped,
+                });
+                let full = stopped.cause == Cause::Full;
+                former = self.enter(host, |core| core.stops(Arc::new(stopped)));
+                let told = self.owner.until(|| {
+                    let core = self.owner.read();
+                    let is_stopped = matches!(core.state(), State::Stopped(_));
+                    (!is_stopped || core.is_closed()).then_some(())
+                });
+                match full {
+                    false => told.await,
+                    // Wait for that, or until there may be room.
+                    true => rt::timeout(FULL_RETRY, told).await.unwrap_or_default(),
+                }
             }
-            let Err(stopped) = self.live(host).await else { continue };
-            if self.is_ending() {
-                break;
-            }
-            tracing::error!("group {}: {}", self.name, stopped.why);
-            self.close_fronts(&stopped.why).await;
-            host.lead(match &stopped.source {
-                Some(source) => Behind::Source(source.clone()),
-                None => Behind::Stopped,
-            });
-            let full = stopped.cause == Cause::Full;
-            former = self.enter(host, |core| core.stops(Arc::new(stopped)));
-            let told = self.owner.until(|| {
-                let core = self.owner.read();
-                let is_stopped = matches!(core.state(), State::Stopped(_));
-                (!is_stopped || core.is_closed()).then_some(())
-            });
-            match full {
-                false => told.await,
-                // Wait for that, or until there may be room.
-                true => rt::timeout(FULL_RETRY, told).await.unwrap_or_default(),
-            }
-        }
-        self.owner.handle(Core::has_come_to_its_end);
+            self.owner.handle(Core::has_come_to_its_end);
+        })
     }
 
     /// Opens a stopped group again, as its journal says. Any other group stays as it is.
@@ -703,96 +707,98 @@ impl Group {
     /// Decides which side counts, and waits until this side has taken the role that follows. If this side was set back,
     /// and a copy has the lost records, it counts only with `force`; and only with `force` does it follow a source that
     /// lacks those records.
-    pub async fn resolve(
-        &self,
-        host: &dyn Host,
+    pub fn resolve<'a>(
+        &'a self,
+        host: &'a dyn Host,
         keep_here: bool,
         force: bool,
         tag: u64,
-    ) -> Result<(), String> {
-        let nothing =
-            || Err(format!("{} has nothing to decide: `weft replica status` says how it is", self.name));
-        match self.state() {
-            State::Stopped(stopped) => {
-                let decided = match (stopped.cause, &stopped.source) {
-                    (Cause::SetBack, Some(source)) if keep_here && !force => {
-                        let (both, copy) = source.set_back().unwrap_or_default();
-                        return Err(format!(
-                            "{} records that only the copy has would be overwritten, {} to {copy}: --force does that. {}",
-                            copy.saturating_sub(both),
-                            both.saturating_add(1),
-                            stopped.why
-                        ));
-                    }
-                    (Cause::Split | Cause::SetBack, Some(source)) if keep_here => {
-                        source.unless_full(source.overrule(tag)).await
-                    }
-                    (Cause::Split | Cause::SetBack, Some(source)) if force => {
-                        source.unless_full(source.demote_for_any()).await
-                    }
-                    (Cause::Split | Cause::SetBack, Some(source)) => {
-                        source.unless_full(source.demote()).await
-                    }
-                    (Cause::Over, Some(source)) if keep_here => {
-                        source.unless_full(source.go_on_without()).await
-                    }
-                    (Cause::Log, _) => {
-                        let side = host.side().await.map_err(|unusable| unusable.why)?;
-                        let decided = match keep_here {
-                            true => rescue::salvage(&side, tag).await,
-                            false => rescue::give_up(&side).await,
-                        };
-                        decided.map(drop)
-                    }
-                    (Cause::Journal | Cause::Volume, _) => {
-                        let (side, mut format) = host.renew().await?;
-                        format.tag = tag;
-                        let (peers, known) = (host.partners(), host.latest_epoch().await);
-                        rescue::renew(&side, &format, &peers, keep_here, known).await
-                    }
-                    _ => return nothing(),
-                };
-                decided.map_err(|e| format!("{} ({e})", stopped.why))?;
-            }
-            // It counts already, and the other side learns so whenever it says hello.
-            State::Source(source) if keep_here && source.is_disputed() => return Ok(()),
-            State::Source(source) if !keep_here && source.is_disputed() => {
-                source.unless_full(source.give_up()).await.map_err(|e| e.to_string())?;
-            }
-            State::Destination(copy) if !keep_here && copy.is_disputed() => {
-                return copy.give_up().await.map_err(|e| e.to_string());
-            }
-            State::Destination(copy) if !keep_here && let Some(asked) = copy.asks_for() => {
-                if force {
-                    return copy.follow_any().await.map_err(|e| e.to_string());
+    ) -> LocalBoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let nothing =
+                || Err(format!("{} has nothing to decide: `weft replica status` says how it is", self.name));
+            match self.state() {
+                State::Stopped(stopped) => {
+                    let decided = match (stopped.cause, &stopped.source) {
+                        (Cause::SetBack, Some(source)) if keep_here && !force => {
+                            let (both, copy) = source.set_back().unwrap_or_default();
+                            return Err(format!(
+                                "{} records that only the copy has would be overwritten, {} to {copy}: --force does that. {}",
+                                copy.saturating_sub(both),
+                                both.saturating_add(1),
+                                stopped.why
+                            ));
+                        }
+                        (Cause::Split | Cause::SetBack, Some(source)) if keep_here => {
+                            source.unless_full(source.overrule(tag)).await
+                        }
+                        (Cause::Split | Cause::SetBack, Some(source)) if force => {
+                            source.unless_full(source.demote_for_any()).await
+                        }
+                        (Cause::Split | Cause::SetBack, Some(source)) => {
+                            source.unless_full(source.demote()).await
+                        }
+                        (Cause::Over, Some(source)) if keep_here => {
+                            source.unless_full(source.go_on_without()).await
+                        }
+                        (Cause::Log, _) => {
+                            let side = host.side().await.map_err(|unusable| unusable.why)?;
+                            let decided = match keep_here {
+                                true => rescue::salvage(&side, tag).await,
+                                false => rescue::give_up(&side).await,
+                            };
+                            decided.map(drop)
+                        }
+                        (Cause::Journal | Cause::Volume, _) => {
+                            let (side, mut format) = host.renew().await?;
+                            format.tag = tag;
+                            let (peers, known) = (host.partners(), host.latest_epoch().await);
+                            rescue::renew(&side, &format, &peers, keep_here, known).await
+                        }
+                        _ => return nothing(),
+                    };
+                    decided.map_err(|e| format!("{} ({e})", stopped.why))?;
                 }
-                return Err(format!(
-                    "{} is a copy here already, and follows a source that has {asked}: --force follows one that lacks them",
-                    self.name
-                ));
-            }
-            State::Destination(_) if keep_here => {
-                return Err(format!(
-                    "{name} is a copy here: `weft replica switch {name} --failover` makes it the source when its source is silent \
+                // It counts already, and the other side learns so whenever it says hello.
+                State::Source(source) if keep_here && source.is_disputed() => return Ok(()),
+                State::Source(source) if !keep_here && source.is_disputed() => {
+                    source.unless_full(source.give_up()).await.map_err(|e| e.to_string())?;
+                }
+                State::Destination(copy) if !keep_here && copy.is_disputed() => {
+                    return copy.give_up().await.map_err(|e| e.to_string());
+                }
+                State::Destination(copy) if !keep_here && let Some(asked) = copy.asks_for() => {
+                    if force {
+                        return copy.follow_any().await.map_err(|e| e.to_string());
+                    }
+                    return Err(format!(
+                        "{} is a copy here already, and follows a source that has {asked}: --force follows one that lacks them",
+                        self.name
+                    ));
+                }
+                State::Destination(_) if keep_here => {
+                    return Err(format!(
+                        "{name} is a copy here: `weft replica switch {name} --failover` makes it the source when its source is silent \
                      or stopped",
-                    name = self.name
-                ));
+                        name = self.name
+                    ));
+                }
+                _ => return nothing(),
             }
-            _ => return nothing(),
-        }
-        let settled = |state: &State| match keep_here {
-            true => matches!(state, State::Source(_)),
-            false => matches!(state, State::Destination(_)),
-        };
-        self.again();
-        match self.settled(settled).await {
-            // It had read its journal just before that was written.
-            Err(_) if matches!(self.state(), State::Stopped(stopped) if stopped.cause == Cause::Split) => {
-                self.again();
-                self.settled(settled).await
+            let settled = |state: &State| match keep_here {
+                true => matches!(state, State::Source(_)),
+                false => matches!(state, State::Destination(_)),
+            };
+            self.again();
+            match self.settled(settled).await {
+                // It had read its journal just before that was written.
+                Err(_) if matches!(self.state(), State::Stopped(stopped) if stopped.cause == Cause::Split) => {
+                    self.again();
+                    self.settled(settled).await
+                }
+                done => done,
             }
-            done => done,
-        }
+        })
     }
 
     /// Whether [`Group::govern`] has ended.
@@ -806,13 +812,15 @@ impl Group {
     }
 
     /// Ends the task, with everything durable.
-    pub async fn close(&self) {
-        self.owner.handle(Core::ends);
-        // A write may wait for an unreachable destination indefinitely: it is refused when its source ends.
-        let _is_idle = self.hold_fronts("the server ends").await;
-        if let Err(e) = self.finish().await {
-            tracing::warn!("group {}: while closing: {e}", self.name);
-        }
+    pub fn close(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.owner.handle(Core::ends);
+            // A write may wait for an unreachable destination indefinitely: it is refused when its source ends.
+            let _is_idle = self.hold_fronts("the server ends").await;
+            if let Err(e) = self.finish().await {
+                tracing::warn!("group {}: while closing: {e}", self.name);
+            }
+        })
     }
 
     async fn finish(&self) -> Result<(), Error> {

@@ -60,6 +60,16 @@ impl Detached {
 #[derive(Debug, Default)]
 pub struct Ticket(pub(crate) TicketKind);
 
+impl Ticket {
+    /// Whether the reply's payload goes into the peer's memory instead of the message.
+    pub fn takes_payload(&self) -> bool {
+        match &self.0 {
+            TicketKind::Inline => false,
+            TicketKind::RpcRdma(ticket) => ticket.takes_payload(),
+        }
+    }
+}
+
 /// The siblings' own tickets.
 #[derive(Debug, Default)]
 pub(crate) enum TicketKind {

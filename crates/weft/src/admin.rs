@@ -265,9 +265,53 @@ impl Server {
     }
 }
 
+/// Asks each of these servers; one that does not answer keeps none of the others from being asked.
+///
+/// # Errors
+/// The sentences of `failed` about the servers that failed, or the first error of `answered`.
+pub(crate) fn ask_each(
+    servers: &[Server],
+    request: &Request,
+    mut answered: impl FnMut(u32, Value) -> Result<(), Failure>,
+    failed: impl Fn(u32, Failure) -> String,
+) -> Result<(), Failure> {
+    let mut failures = Vec::new();
+    for server in servers {
+        match server.ask(request) {
+            Ok(answer) => answered(server.pid, answer)?,
+            Err(e) => failures.push(failed(server.pid, e)),
+        }
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_fails_keeps_no_other_from_being_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |pid: u32| dir.path().join(format!("{pid}{SUFFIX}"));
+        let listener = std::os::unix::net::UnixListener::bind(path(2)).unwrap();
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = String::new();
+            BufReader::new(&stream).read_line(&mut request).unwrap();
+            stream.write_all(b"{\"ok\":7}\n").unwrap();
+        });
+        // Nobody listens on the first socket and the last.
+        let servers: Vec<Server> = (1..=3).map(|pid| Server { pid, path: path(pid) }).collect();
+        let mut answers = Vec::new();
+        let answered = |pid, answer| {
+            answers.push((pid, answer));
+            Ok(())
+        };
+        let said = ask_each(&servers, &Request::Users, answered, |pid, _| format!("not {pid}"));
+        assert_eq!(said.unwrap_err().to_string(), "not 1; not 3");
+        assert_eq!(answers, [(2, Value::from(7))]);
+        answering.join().unwrap();
+    }
 
     #[test]
     fn a_request_that_is_not_answered_may_still_be_carried_out() {

@@ -34,7 +34,7 @@ pub(crate) use self::volume::*;
 
 /// RDMA file storage for any Ethernet, in user space.
 #[derive(Parser, Debug)]
-#[command(name = "weft", version, about, max_term_width = 100)]
+#[command(name = "weft", version = crate::version::FULL.as_str(), about, max_term_width = 100)]
 pub(crate) struct Args {
     /// Log more to standard error: -v also what happens to connections (debug), -vv also single protocol steps (trace).
     /// WEFT_LOG=LEVEL, if set, is used instead
@@ -54,7 +54,13 @@ impl Args {
     pub(crate) fn of_line(
         line: impl IntoIterator<Item: Into<OsString> + Clone>,
     ) -> Result<Args, clap::Error> {
-        let command = with_negative_values(Args::command());
+        let mut command = with_negative_values(Args::command());
+        let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
+        // Clap and the errors of files would print it.
+        if line.iter().any(|word| word.to_string_lossy().contains("-----BEGIN ")) {
+            let what = "an argument is the content of a PEM file, perhaps a private key: write the path of the file, and choose a new key if others could see this one";
+            return Err(command.error(ErrorKind::ValueValidation, what));
+        }
         let mut found = command.clone().try_get_matches_from(line).map_err(|mut error| {
             // Clap suggests passing an unknown option as a value (`weft ls -- -l`), which never helps: no URL begins
             // with a hyphen.
@@ -300,6 +306,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_private_key_is_not_printed() {
+        let key = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\n-----END PRIVATE KEY-----";
+        let option = "--nfs-tls-key".to_owned();
+        let before = ["weft", "serve", "d", "--nfs-port", "0", "--nfs-tls-cert", "c"].map(str::to_owned);
+        for words in [vec![option.clone(), key.to_owned()], vec![option + "=" + key]] {
+            let refused = Args::of_line(before.iter().cloned().chain(words)).unwrap_err();
+            let said = refused.to_string();
+            assert!(said.contains("the content of a PEM file") && !said.contains("MC4C"), "{said}");
+            assert_eq!(refused.exit_code(), 2);
+        }
     }
 
     #[test]

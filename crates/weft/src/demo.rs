@@ -21,6 +21,7 @@ use crate::args::{Connect, Demo, Transport};
 use crate::bench::Measured;
 use crate::child::Service;
 use crate::connect::Remote;
+use crate::hex::hex;
 use crate::misuse::none_has;
 use crate::out::Console;
 use crate::rdma::pin;
@@ -240,7 +241,7 @@ struct ServerProcess {
 
 impl ServerProcess {
     fn start() -> Result<ServerProcess, Failure> {
-        let password: String = random::bytes::<16>()?.iter().map(|b| format!("{b:02x}")).collect();
+        let password = hex(random::bytes::<16>()?);
         let args = [
             &["serve", "--ram", "demo=1G", "--user", USER, "--json", "--cores", "1", "--pin"][..],
             &["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION],

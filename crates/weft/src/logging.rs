@@ -20,6 +20,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
+use weft_machine::meter::Events;
 
 use crate::misuse::Misuse;
 
@@ -84,6 +85,9 @@ fn filter(text: &str) -> Result<EnvFilter, Misuse> {
     EnvFilter::builder().parse(text).map_err(|e| Misuse::new(format!("{VARIABLE}: {e}")))
 }
 
+/// Lines that were left out here.
+pub(crate) static LEFT_OUT: Events = Events::new();
+
 /// What each place in the code has logged recently, bounded by the number of places that log.
 #[derive(Default)]
 struct Floods {
@@ -104,6 +108,7 @@ impl<S: Subscriber> Layer<S> for Floods {
         if let Some(ip) = about.ip {
             let line = (event.metadata().callsite(), ip, about.message);
             if !self.repeated.lock().unwrap_or_else(PoisonError::into_inner).is_first(line, now) {
+                LEFT_OUT.count();
                 return false;
             }
         }
@@ -112,7 +117,10 @@ impl<S: Subscriber> Layer<S> for Floods {
             flows.entry(event.metadata().callsite()).or_insert_with(|| Flow::new(now)).pass(now)
         };
         match left_out {
-            None => return false,
+            None => {
+                LEFT_OUT.count();
+                return false;
+            }
             Some(0) => {}
             Some(n) => note!("  {n} lines like the next one were not logged"),
         }

@@ -43,6 +43,12 @@ pub(crate) struct Ready {
     /// Port of rpcbind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpcbind_port: Option<u16>,
+    /// TCP port of the admin server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_port: Option<u16>,
+    /// Its Unix socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_socket: Option<PathBuf>,
     /// Whether NFS, MOUNT and rpcbind are also served over UDP.
     pub nfs_udp: bool,
     /// The shares.
@@ -134,6 +140,9 @@ impl Ready {
         if let Some(socket) = self.nbd.as_ref().and_then(|nbd| nbd.nbd_socket.as_ref()) {
             line += &format!(" nbd-socket={}", field(&socket.to_string_lossy(), "/"));
         }
+        if let Some(socket) = &self.admin_socket {
+            line += &format!(" admin-socket={}", field(&socket.to_string_lossy(), "/"));
+        }
         line += &format!(" listen={}", self.listen);
         if self.addresses.len() > 1 {
             let all: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
@@ -159,6 +168,7 @@ impl Ready {
             ("nfs-rdma", self.nfs_rdma_port),
             ("mountd", self.mountd_port),
             ("rpcbind", self.rpcbind_port),
+            ("admin", self.admin_port),
             ("nbd", self.nbd.as_ref().and_then(|nbd| nbd.nbd_port)),
         ];
         ports.into_iter().filter_map(|(name, port)| Some((name, port?)))
@@ -251,6 +261,8 @@ mod tests {
             nfs_rdma_port: None,
             mountd_port: None,
             rpcbind_port: None,
+            admin_port: None,
+            admin_socket: None,
             nfs_udp: false,
             shares: vec![share("my share's $x", true), share("secret", false)],
             nbd: None,

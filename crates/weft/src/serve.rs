@@ -6,6 +6,7 @@ mod capture;
 mod durable;
 pub(crate) mod error;
 mod files;
+mod http;
 mod interfaces;
 mod log_ons;
 mod names;
@@ -53,6 +54,11 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     if let Some(bytes) = crate::signals::longest_file() {
         tracing::warn!("`ulimit -f` limits files to {bytes} bytes: writes past that fail");
     }
+    let mut signals = Signals::new()?;
+    // A start may take long, and a service manager does not wait for it with a reload. SIGHUP of a terminal ends it.
+    if !std::io::stdin().is_terminal() {
+        signals.catch_hang_ups()?;
+    }
     let json = args.json;
     let config = config_command::requested(args.clone())?;
     if let Some(file) = config.sources.file() {
@@ -61,8 +67,12 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         out::remember_state_dir(config.state_dir.as_deref());
     }
     let plan = config.check()?;
-    // Not before: until then a file may be a pipe that nobody writes to, and a signal ends the process.
-    let mut signals = Signals::catch()?;
+    // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
+    signals.catch()?;
+    if plan.config().admin.is_some() {
+        // Shares get series of their own when they are opened.
+        weft_machine::meter::enable();
+    }
     let shares = shares::open(&plan.shares)?;
     let marks = Some(neighbours::mark(&shares));
     let log_ons = match plan.serves_files() {
@@ -91,7 +101,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // The receiver waits for exactly this.
         let _ = report.send(start.start().await);
     });
-    let Services { ready, files, nbd, replicas, reload, _admin, _volumes, _registration } =
+    let Services { ready, files, nbd, replicas, reload, _admin, _admin_http, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
     // Also with --json: nobody could log on otherwise.
     if let Some(password) = password.filter(|password| password.made_up) {

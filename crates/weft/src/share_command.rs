@@ -22,9 +22,11 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
     match args.command {
         ShareCommand::Add(args) => reload::servers_of(&add(&path, args)?, state.as_deref())?,
         ShareCommand::Remove(args) => {
+            // A file that is missing is an error, and its folder is not created.
+            config::read(&path)?;
             let mut edit = Edit::open(&path)?;
             edit.remove_share(&args.name)?;
-            let saved = edit.save(true)?;
+            let saved = edit.save()?;
             say!("removed share {} from {}; its files stay", args.name, path_name(&saved))?;
             reload::servers_of(&saved, state.as_deref())?;
         }
@@ -55,7 +57,7 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     };
     let mut edit = Edit::open(path)?;
     edit.add_share(&share)?;
-    let saved = edit.save(false)?;
+    let saved = edit.save()?;
     say!("added share {} to {}", share.name, path_name(&saved))?;
     Ok(saved)
 }

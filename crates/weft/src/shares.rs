@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use weft_machine::meter::Subject;
 use weft_store::backend::{Dir, Ram};
 use weft_store::health::Health;
 use weft_store::{Share, Vfs};
@@ -96,6 +97,7 @@ pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String) -> Described
     let vfs = if config.read_only { vfs.read_only() } else { vfs.changeable() };
     let mut share = Share::new(config.name.as_str(), vfs);
     share.rules = config.rules();
+    share.meter = Subject::named(&config.name);
     Described { share, source, files, folder: None }
 }
 

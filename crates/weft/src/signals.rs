@@ -179,6 +179,8 @@ pub(crate) async fn raised(stopped: &AtomicBool) {
 /// The signals that a server waits for.
 pub(crate) struct Signals {
     pipe: UnixStream,
+    write: UnixStream,
+    catches_hang_ups: bool,
     /// Raised by SIGTERM and SIGINT.
     ended: Arc<AtomicBool>,
 }
@@ -193,23 +195,33 @@ pub(crate) enum Asked {
 }
 
 impl Signals {
-    /// Installs handlers for them.
-    pub(crate) fn catch() -> io::Result<Signals> {
+    /// All have their default actions still.
+    pub(crate) fn new() -> io::Result<Signals> {
         let (pipe, write) = UnixStream::pair()?;
-        let ended = Arc::new(AtomicBool::new(false));
-        for signal in ending() {
-            if signal == SIGHUP {
-                signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-                continue;
-            }
+        Ok(Signals { pipe, write, catches_hang_ups: false, ended: Arc::default() })
+    }
+
+    /// Installs the handler for SIGHUP: from now on [`Signals::wait`] returns each one.
+    pub(crate) fn catch_hang_ups(&mut self) -> io::Result<()> {
+        if !self.catches_hang_ups && ending().any(|signal| signal == SIGHUP) {
+            signal_hook::low_level::pipe::register(SIGHUP, self.write.try_clone()?)?;
+            self.catches_hang_ups = true;
+        }
+        Ok(())
+    }
+
+    /// Installs the handlers for all.
+    pub(crate) fn catch(&mut self) -> io::Result<()> {
+        self.catch_hang_ups()?;
+        for signal in [SIGTERM, SIGINT] {
             // The second signal of a kind finds the flag set and ends the process at once.
             let again = Arc::new(AtomicBool::new(false));
             flag::register_conditional_default(signal, again.clone())?;
             flag::register(signal, again)?;
-            flag::register(signal, ended.clone())?;
-            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+            flag::register(signal, self.ended.clone())?;
+            signal_hook::low_level::pipe::register(signal, self.write.try_clone()?)?;
         }
-        Ok(Signals { pipe, ended })
+        Ok(())
     }
 
     /// Blocks until the next signal. Several hang-ups in a row may count as one.
@@ -234,5 +246,16 @@ mod tests {
     fn a_write_past_the_longest_file_ends_no_process() {
         outlive_long_files().unwrap();
         signal_hook::low_level::raise(SIGXFSZ).unwrap();
+    }
+
+    #[test]
+    fn a_hang_up_during_a_start_is_followed_after_it() {
+        // Also under nohup, which ignores it.
+        flag::register(SIGHUP, Arc::default()).unwrap();
+        let mut signals = Signals::new().unwrap();
+        signals.catch_hang_ups().unwrap();
+        signal_hook::low_level::raise(SIGHUP).unwrap();
+        signals.catch().unwrap();
+        assert_eq!(signals.wait().unwrap(), Asked::HangUp);
     }
 }

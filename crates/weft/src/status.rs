@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::traffic::Traffic;
@@ -26,10 +27,13 @@ use crate::out::path_name;
 use crate::state_of_command::state_of_command;
 
 /// One running server.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Status {
     /// Its version of Weft.
     pub version: String,
+    /// The commit that it was built from, with its date; empty if unknown.
+    #[serde(default)]
+    pub build: String,
     /// Its process number.
     pub pid: u32,
     /// Seconds since the server became ready.
@@ -61,10 +65,47 @@ pub(crate) struct Status {
     pub replicas: Vec<Group>,
     /// The connections.
     pub connections: Vec<Connection>,
+    /// What the connections that have ended had carried.
+    #[serde(default)]
+    pub ended: Vec<Ended>,
+}
+
+/// The ended connections of one protocol, transport and provider.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+pub(crate) struct Ended {
+    /// As of a connection.
+    pub protocol: String,
+    /// As of a connection.
+    pub transport: String,
+    /// As of a connection.
+    pub provider: Option<String>,
+    /// How many have ended.
+    pub connections: u64,
+    /// The sum of what they had carried.
+    pub traffic: Traffic,
+}
+
+impl Ended {
+    /// The total of one connection.
+    pub(crate) fn of(connection: &Connection) -> Ended {
+        Ended {
+            protocol: connection.protocol.clone(),
+            transport: connection.transport.clone(),
+            provider: connection.provider.clone(),
+            connections: 1,
+            traffic: connection.moved(),
+        }
+    }
+
+    /// Whether both are of the same kind.
+    pub(crate) fn is_like(&self, other: &Ended) -> bool {
+        (&self.protocol, &self.transport, &self.provider)
+            == (&other.protocol, &other.transport, &other.provider)
+    }
 }
 
 /// A share.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Share {
     /// Its name.
     pub name: String,
@@ -83,7 +124,7 @@ pub(crate) struct Share {
 }
 
 /// A volume.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Volume {
     /// Its name.
     pub name: String,
@@ -104,7 +145,7 @@ pub(crate) struct Volume {
 }
 
 /// A connection.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Connection {
     /// "smb", "nfs", "nbd".
     pub protocol: String,
@@ -135,7 +176,7 @@ pub(crate) struct Connection {
 }
 
 /// A session on a connection.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Session {
     /// The same on all channels of a session.
     pub id: String,
@@ -160,7 +201,7 @@ pub(crate) struct Session {
 }
 
 /// NBD's counters of a connection.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Nbd {
     /// The volume, once chosen.
     pub volume: Option<String>,
@@ -177,13 +218,27 @@ pub(crate) struct Nbd {
 }
 
 /// NFS's users of a connection.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Nfs {
     /// The user ids that the client has claimed in its calls.
     pub uids: Vec<u32>,
 }
 
 impl Connection {
+    /// What it has carried; NBD's READs count as sent, its WRITEs as received messages.
+    pub(crate) fn moved(&self) -> Traffic {
+        match &self.nbd {
+            Some(nbd) => Traffic {
+                sent_bytes: nbd.read_bytes,
+                sent: nbd.reads,
+                received_bytes: nbd.written_bytes,
+                received: nbd.writes,
+                ..self.traffic
+            },
+            None => self.traffic,
+        }
+    }
+
     /// Its users: those who have logged on, or whom an NFS client claims to act for.
     pub(crate) fn users(&self) -> String {
         let mut users: Vec<String> = self.sessions.iter().map(|session| session.user.clone()).collect();
@@ -197,7 +252,7 @@ impl Connection {
 }
 
 /// Capabilities and requests of an SMB client that matter for RDMA.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     /// Its dialect supports SMB Direct.
     pub knows_rdma: bool,
@@ -210,7 +265,7 @@ pub(crate) struct Seen {
 }
 
 /// A likely reason and what to do.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Advice {
     /// The reason.
     pub reason: String,

@@ -15,6 +15,7 @@ use weft_store::volume::{Create, Error, Listed, RecordedVolume, Storage, Volumes
 use crate::Failure;
 use crate::admin::{self, Request, Unanswered};
 use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize, within_memory};
+use crate::hex::hex;
 use crate::misuse::Misuse;
 use crate::out::ShellCommand;
 use crate::serve::replica::membership::{self, InGroup};
@@ -209,7 +210,7 @@ fn print_info(out: &mut impl Write, volume: &RecordedVolume) -> std::io::Result<
         writeln!(out, "used      {} ({bytes} bytes of the file are allocated)", human(*bytes))?;
     }
     writeln!(out, "state     {}", if *in_use { "in use" } else { "free" })?;
-    writeln!(out, "identity  {}", hex(&superblock.id))?;
+    writeln!(out, "identity  {}", hex(superblock.id))?;
     writeln!(out, "metadata  generation {}", superblock.generation)
 }
 
@@ -230,7 +231,7 @@ fn value(volume: &RecordedVolume) -> Value {
         "direct": superblock.direct,
         "allocated": allocated,
         "in_use": in_use,
-        "id": hex(&superblock.id),
+        "id": hex(superblock.id),
         "generation": superblock.generation,
         "created": superblock.created,
     })
@@ -245,10 +246,6 @@ pub(crate) fn place(superblock: &Superblock) -> String {
         Medium::File => format!("file {}{how}", superblock.path.display()),
         Medium::Device => format!("device {}{how}", superblock.path.display()),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

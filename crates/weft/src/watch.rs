@@ -1,7 +1,8 @@
 //! A list of the connections on each core, read on request.
 //!
 //! Each connection has a closure that reports its current state. A connection is added and removed on its own core,
-//! so the list adds no cost to a request; the counters are kept by the connections anyway.
+//! so the list adds no cost to a request; the counters are kept by the connections anyway. What an ended connection
+//! had carried is added to a total of its kind.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use weft_machine::rt::{self, Cores};
 
-use crate::status::Connection;
+use crate::status::{Connection, Ended};
 
 /// How long a core may take to report. Cores answer between two tasks, so this is generous.
 const CORE_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -21,6 +22,8 @@ type Look = Box<dyn Fn() -> Connection>;
 thread_local! {
     static CONNECTIONS: RefCell<BTreeMap<u64, Look>> = const { RefCell::new(BTreeMap::new()) };
     static ENTERED: Cell<u64> = const { Cell::new(0) };
+    /// One element per protocol, transport and provider.
+    static ENDED: RefCell<Vec<Ended>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A connection's entry in this core's list; removed on drop (on the same core).
@@ -39,18 +42,48 @@ impl Drop for ConnectionEntry {
         // When a thread ends, its list may have been dropped first. The closure is dropped after the borrow has
         // ended, because it may hold the last reference to the connection.
         let look = CONNECTIONS.try_with(|connections| connections.borrow_mut().remove(&self.0));
-        drop(look);
+        // A panic may have left the connection's state borrowed.
+        if let Ok(Some(look)) = look
+            && !std::thread::panicking()
+        {
+            let connection = look();
+            // The same holds for this list.
+            let _ = ENDED.try_with(|ended| add(&mut ended.borrow_mut(), &Ended::of(&connection)));
+        }
     }
 }
 
-/// The connections of this core.
-fn here() -> Vec<Connection> {
-    CONNECTIONS.with_borrow(|connections| connections.values().map(|look| look()).collect())
+/// Adds to the total of the same kind.
+fn add(totals: &mut Vec<Ended>, more: &Ended) {
+    match totals.iter_mut().find(|total| total.is_like(more)) {
+        Some(total) => {
+            total.connections = total.connections.saturating_add(more.connections);
+            total.traffic = total.traffic + more.traffic;
+        }
+        None => totals.push(more.clone()),
+    }
+}
+
+/// The connections of some cores, and the totals of those that have ended there.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// The connections.
+    pub connections: Vec<Connection>,
+    /// The totals.
+    pub ended: Vec<Ended>,
+}
+
+/// Those of this core.
+fn here() -> Found {
+    Found {
+        connections: CONNECTIONS.with_borrow(|connections| connections.values().map(|look| look()).collect()),
+        ended: ENDED.with_borrow(Vec::clone),
+    }
 }
 
 #[derive(Default)]
 struct Gathered {
-    connections: Vec<Connection>,
+    found: Found,
     answered: usize,
     waker: Option<Waker>,
 }
@@ -63,8 +96,8 @@ pub(crate) struct Silent {
     cores: usize,
 }
 
-/// The connections of all cores.
-pub(crate) async fn everywhere(cores: &Cores) -> Result<Vec<Connection>, Silent> {
+/// Those of all cores.
+pub(crate) async fn everywhere(cores: &Cores) -> Result<Found, Silent> {
     let gathered = Arc::new(Mutex::new(Gathered::default()));
     for core in 0..cores.len() {
         let gathered = gathered.clone();
@@ -72,7 +105,8 @@ pub(crate) async fn everywhere(cores: &Cores) -> Result<Vec<Connection>, Silent>
             let found = here();
             let waker = {
                 let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
-                gathered.connections.extend(found);
+                gathered.found.connections.extend(found.connections);
+                found.ended.iter().for_each(|ended| add(&mut gathered.found.ended, ended));
                 gathered.answered += 1;
                 gathered.waker.take()
             };
@@ -82,7 +116,7 @@ pub(crate) async fn everywhere(cores: &Cores) -> Result<Vec<Connection>, Silent>
     let all = std::future::poll_fn(|cx| {
         let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
         if gathered.answered == cores.len() {
-            return Poll::Ready(std::mem::take(&mut gathered.connections));
+            return Poll::Ready(std::mem::take(&mut gathered.found));
         }
         gathered.waker = Some(cx.waker().clone());
         Poll::Pending

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use redb::{Builder, Database, DatabaseError, Error, ReadTransaction, ReadableDatabase, WriteTransaction};
 
-use super::private;
+use super::{private, whole};
 
 /// How much of its file a journal caches in memory.
 const CACHE_BYTES: usize = 4 << 20;
@@ -147,7 +147,7 @@ fn create(path: &Path) -> Result<(), DatabaseError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e.into()),
     }
-    let draft = path.with_added_extension(format!("new-{}", std::process::id()));
+    let draft = whole::draft_of(path);
     let made = private::file(&draft)
         .map_err(DatabaseError::from)
         .and_then(|_| bounded().create(&draft))
@@ -306,7 +306,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nfs-x.redb");
         // A folder has the name of the draft.
-        let draft = path.with_added_extension(format!("new-{}", std::process::id()));
+        let draft = whole::draft_of(&path);
         std::fs::create_dir(&draft).unwrap();
         assert!(Journal::open(&path).is_err());
         assert!(!path.exists());

@@ -4,9 +4,11 @@
 //! The caller chooses the place.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+use super::whole::{self, Access};
 
 /// The permission bits of other users.
 const OTHERS: u32 = 0o077;
@@ -100,25 +102,6 @@ pub fn read(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
-/// Replaces a file's content, closed to other users (0600). After a crash or a full disk it has the old content or the
-/// new one.
-///
-/// # Errors
-/// The content was not replaced, or it is not known to be durable.
-pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let draft = path.with_added_extension(format!("new-{}", std::process::id()));
-    let replaced = write_whole(&draft, content).and_then(|()| std::fs::rename(&draft, path));
-    if let Err(e) = replaced {
-        // The first error is the one to report; a draft that stays is replaced by the next one of this process.
-        let _ = std::fs::remove_file(&draft);
-        return Err(e);
-    }
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
-}
-
 /// The content of a file that is created once: the existing content, or else what `make` returns. A reader of the file
 /// always finds the complete content, even after a crash or a full disk during its creation. An empty file, which
 /// earlier versions left in such a case, counts as missing.
@@ -138,8 +121,8 @@ pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io:
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
-    let draft = path.with_added_extension(format!("new-{}", std::process::id()));
-    let made = write_whole(&draft, &make()?).and_then(|()| publish(&draft, path));
+    let draft = whole::draft_of(path);
+    let made = whole::write(&draft, path, &make()?, Access::Private).and_then(|()| publish(&draft, path));
     if made.is_err() {
         // The first error is the one to report; a draft that stays is replaced by the next one of this process.
         let _ = std::fs::remove_file(&draft);
@@ -167,24 +150,6 @@ pub(super) fn publish(draft: &Path, path: &Path) -> io::Result<()> {
         Some(folder) => File::open(folder)?.sync_all(),
         None => Ok(()),
     }
-}
-
-/// Writes a new file. Root may do so in the folder of a service's user: then the file is that user's, and no link that
-/// the user has placed there is followed.
-fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    if rustix::process::geteuid().is_root()
-        && let Some(folder) = path.parent()
-    {
-        let owner = folder.metadata()?;
-        std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
-    }
-    file.write_all(content)?;
-    file.sync_all()
 }
 
 #[cfg(test)]
@@ -224,35 +189,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_is_whole_and_closed() {
+    fn what_is_read_is_closed_and_not_too_long() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users.toml");
         assert_eq!(read(&path, 10).unwrap(), None);
-        replace(&path, b"first").unwrap();
+        whole::replace(&path, b"first", Access::Private).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
         assert_eq!(read(&path, 5).unwrap().unwrap(), b"first");
         assert_eq!(mode(&path), 0o600);
-        replace(&path, b"second").unwrap();
-        assert_eq!(read(&path, 6).unwrap().unwrap(), b"second");
-        assert_eq!(read(&path, 5).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-        assert_eq!(dir.path().read_dir().unwrap().count(), 1);
-        assert!(replace(&dir.path().join("missing/users.toml"), b"").is_err());
+        assert_eq!(read(&path, 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         assert!(read(dir.path(), 10).is_err());
     }
 
     #[test]
-    fn what_root_writes_for_a_service_is_the_services_and_follows_no_link() {
+    fn what_root_makes_for_a_service_is_the_services() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, other) = (dir.path().join("users.toml"), dir.path().join("other"));
-        std::fs::write(&other, "kept").unwrap();
-        let draft = path.with_added_extension(format!("new-{}", std::process::id()));
-        std::os::unix::fs::symlink(&other, &draft).unwrap();
-        replace(&path, b"new").unwrap();
-        assert_eq!(std::fs::read(&other).unwrap(), b"kept");
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(dir.path(), Some(65_534), Some(65_534)).unwrap();
-            replace(&path, b"newer").unwrap();
-            assert_eq!((path.metadata().unwrap().uid(), path.metadata().unwrap().gid()), (65_534, 65_534));
             made_once(&dir.path().join("users.key"), || Ok(b"key".to_vec())).unwrap();
             assert_eq!(dir.path().join("users.key").metadata().unwrap().uid(), 65_534);
         }

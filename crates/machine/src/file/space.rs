@@ -58,11 +58,11 @@ impl File {
         self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).await
     }
 
-    /// Makes a range read as zeros, keeping its space if the file system can; the size does not change.
+    /// Makes a range read as zeros, keeping its space if the file system can and has room; the size does not change.
     pub async fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         match self.fallocate(flags, offset, len).await {
-            Err(e) if unsupported(&e) => {}
+            Err(e) if unsupported(&e) || e.kind() == io::ErrorKind::StorageFull => {}
             other => return other,
         }
         match self.punch_hole(offset, len).await {
@@ -99,8 +99,15 @@ impl File {
         }
         let file = self.clone();
         busy::ranged(self, move || {
-            let reserves = FallocateFlags::KEEP_SIZE.contains(flags);
-            if reserves {
+            let mut len = len;
+            if flags.contains(FallocateFlags::ZERO_RANGE) {
+                // The kernel reserves all of the range. Behind the end of the file there is nothing to zero.
+                len = len.min(file.len()?.saturating_sub(offset));
+                if len == 0 {
+                    return Ok(());
+                }
+            }
+            if !flags.contains(FallocateFlags::PUNCH_HOLE) {
                 file.require_room(len)?;
             }
             let done = loop {

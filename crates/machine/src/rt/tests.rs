@@ -582,6 +582,34 @@ fn what_is_not_to_be_cancelled_runs_to_its_end_when_nobody_awaits_it() {
 }
 
 #[test]
+fn what_has_begun_and_has_to_wait_runs_to_its_end_when_nobody_awaits_it() {
+    on_each_driver(|| async {
+        let ended = Rc::new(Cell::new(0));
+        let waits = |turns: usize| {
+            let ended = ended.clone();
+            async move {
+                for _ in 0..turns {
+                    yield_now().await;
+                }
+                ended.set(ended.get() + 1);
+            }
+        };
+        let begin = |turns| {
+            let mut begun = Box::pin(to_the_end(waits(turns)));
+            begun.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        assert!(begin(0), "without another task");
+        assert!(!begin(3));
+        while ended.get() < 2 {
+            yield_now().await;
+        }
+        drop(to_the_end(waits(0)));
+        to_the_end(waits(3)).await;
+        assert_eq!(ended.get(), 3, "what was never polled has not begun");
+    });
+}
+
+#[test]
 fn a_turn_ends_by_the_clock_and_begins_anew_when_the_task_is_polled_again() {
     on_each_driver(|| async {
         let others = Rc::new(Cell::new(0));

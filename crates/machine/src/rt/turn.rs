@@ -33,6 +33,8 @@ struct TurnClock {
     limit: Cell<u64>,
     /// When the last poll of a task ended.
     ended: Cell<u64>,
+    /// The last reading of the clock.
+    looked: Cell<u64>,
     /// Changes with every turn.
     number: Cell<u64>,
     /// Checks that a turn may still make after its time is up: none except in a simulation with short turns.
@@ -49,6 +51,7 @@ thread_local! {
             began: Cell::new(NEVER),
             limit: Cell::new(TURN_TICKS),
             ended: Cell::new(0),
+            looked: Cell::new(0),
             number: Cell::new(0),
             looks_left: Cell::new(0),
             simulated: Cell::new(false),
@@ -68,11 +71,29 @@ pub(crate) fn ticks() -> u64 {
     crate::clock::Time::monotonic().as_nanos()
 }
 
+/// The last reading of the clock on this thread: the begin of the turn, or a later check.
+#[inline]
+pub(crate) fn looked() -> u64 {
+    TURN.with(|turn| turn.looked.get())
+}
+
+/// Reads the clock.
+#[inline]
+pub(crate) fn look() -> u64 {
+    TURN.with(|turn| {
+        let now = ticks();
+        turn.looked.set(now);
+        now
+    })
+}
+
 /// A task of this thread is about to be polled, for this many ticks.
 #[inline]
 pub(super) fn begin(limit: u64) {
     TURN.with(|turn| {
-        turn.began.set(ticks());
+        let now = ticks();
+        turn.began.set(now);
+        turn.looked.set(now);
         turn.limit.set(limit);
         turn.number.set(turn.number.get().wrapping_add(1));
     });
@@ -116,7 +137,9 @@ pub(crate) fn end_simulated() {
 impl TurnClock {
     /// Ticks since the turn began. Zero if another processor's counter is behind.
     fn lasts(&self) -> u64 {
-        ticks().saturating_sub(self.began.get())
+        let now = ticks();
+        self.looked.set(now);
+        now.saturating_sub(self.began.get())
     }
 
     fn is_over(&self) -> bool {

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{LocalBoxFuture, try_join_all};
 use weft_machine::{Buf, Pool, buf};
 use weft_wire::nfs3::{
     AttrOnly, CommitArgs, CommitOk, Handle, Outcome, ReadArgs, ReadOk, Stable, Verifier, WccOnly, WriteHead,
@@ -426,22 +426,26 @@ impl File {
     }
 
     /// Sends one COMMIT. Returns the verifier of the server instance.
-    async fn commit_all(&self) -> Result<Verifier, Error> {
-        match &self.remote {
-            Remote::V3(mount, file) => {
-                let args = CommitArgs { file: *file, offset: 0, count: 0 };
-                let patience = Patience::durable();
-                loop {
-                    let outcome: Outcome<CommitOk, WccOnly> =
-                        mount.rpc.call(&patience, NFS, procedure::COMMIT, &args, Cargo::default()).await?;
-                    match ok(outcome) {
-                        Err(e) if patience.again(&e).await => {}
-                        done => return done.map(|done| done.verifier),
+    fn commit_all(&self) -> LocalBoxFuture<'_, Result<Verifier, Error>> {
+        Box::pin(async move {
+            match &self.remote {
+                Remote::V3(mount, file) => {
+                    let args = CommitArgs { file: *file, offset: 0, count: 0 };
+                    let patience = Patience::durable();
+                    loop {
+                        let outcome: Outcome<CommitOk, WccOnly> = mount
+                            .rpc
+                            .call(&patience, NFS, procedure::COMMIT, &args, Cargo::default())
+                            .await?;
+                        match ok(outcome) {
+                            Err(e) if patience.again(&e).await => {}
+                            done => return done.map(|done| done.verifier),
+                        }
                     }
                 }
+                Remote::V4(opened) => opened.commit().await,
             }
-            Remote::V4(opened) => opened.commit().await,
-        }
+        })
     }
 
     async fn commit_once(&self) -> Result<(), Error> {

@@ -206,24 +206,26 @@ impl Rpc {
     }
 
     /// Sends an encoded call and returns a cursor at its results.
-    pub async fn results(
-        &self,
+    pub fn results<'a>(
+        &'a self,
         xid: u32,
         head: Bytes,
         cargo: Attempt,
-        patience: Option<&Patience>,
-    ) -> Result<Decoder, Error> {
-        let Attempt { payload, source, sink, longest_reply } = cargo;
-        let mut parts = vec![Part::Bytes(head)];
-        parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
-        let longest_reply = longest_reply.max(SHORT_REPLY);
-        let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
-        let Message { body, detached, .. } = self.exchange(xid, outgoing, patience).await?;
-        let mut d = Decoder::reduced(body, detached.and_then(Detached::here));
-        match Reply::parse(&mut d)? {
-            (_, Reply::Success) => Ok(d),
-            (_, refused) => Err(Error::Rpc(refused)),
-        }
+        patience: Option<&'a Patience>,
+    ) -> LocalBoxFuture<'a, Result<Decoder, Error>> {
+        Box::pin(async move {
+            let Attempt { payload, source, sink, longest_reply } = cargo;
+            let mut parts = vec![Part::Bytes(head)];
+            parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
+            let longest_reply = longest_reply.max(SHORT_REPLY);
+            let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
+            let Message { body, detached, .. } = self.exchange(xid, outgoing, patience).await?;
+            let mut d = Decoder::reduced(body, detached.and_then(Detached::here));
+            match Reply::parse(&mut d)? {
+                (_, Reply::Success) => Ok(d),
+                (_, refused) => Err(Error::Rpc(refused)),
+            }
+        })
     }
 
     async fn exchange(

@@ -25,6 +25,7 @@ use super::file_id::FileId;
 use super::handles::Named;
 use super::identity::Origin;
 use super::line::CallbackLine;
+use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
 use super::watch::Watch;
 
@@ -69,6 +70,8 @@ pub(super) struct Context<'a> {
     pub ruled: Option<Rc<Credential>>,
     /// Payload of the call that is still with the client.
     pub remote: Option<Rc<dyn RemotePayload>>,
+    /// What is counted of the call.
+    pub meter: &'a CallMeter,
 }
 
 impl<'a> Deref for Context<'a> {
@@ -201,6 +204,7 @@ impl<'a> Context<'a> {
         if share.vfs.stream_of(id).is_some() {
             return Err(Status::STALE);
         }
+        self.meter.concerns(share.meter);
         Ok(Node { share, id })
     }
 
@@ -230,6 +234,7 @@ impl<'a> Context<'a> {
         again: impl AsyncFnOnce() -> Result<OpenFile, E>,
     ) -> Result<OpenFile, E> {
         let here;
+        let bytes = data.len();
         let source = match data {
             Data::Here(bytes) => {
                 here = [bytes];
@@ -241,6 +246,7 @@ impl<'a> Context<'a> {
             }
         };
         let reopened = file.write_from(offset, source, async || again().await.map(Some)).await?;
+        self.meter.wrote(bytes);
         Ok(reopened.unwrap_or(file))
     }
 }

@@ -19,6 +19,7 @@ use super::answers::bytes_in;
 use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
 use super::duplicates::MAX_ANSWER;
+use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
 use super::{export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
@@ -33,6 +34,7 @@ impl Connection<'_> {
     /// Answers one message.
     pub async fn answer(&self, message: Message) -> Result<Outgoing, NotRpc> {
         let Message { body, detached, ticket } = message;
+        let meter = CallMeter::begin(ticket.takes_payload(), detached.is_some());
         let (mut d, remote) = match detached {
             None => (Decoder::new(body), None),
             Some(Detached::Here(content)) => (Decoder::reduced(body, Some(content)), None),
@@ -56,8 +58,9 @@ impl Connection<'_> {
         if shares.admits {
             self.admitted.set(true);
         }
-        let reply = match self.results(&call, d, remote, &shares).await {
+        let reply = match self.results(&call, d, remote, &shares, &meter).await {
             Ok(results) => {
+                meter.answered(self.kind, &call, &results);
                 let (mut parts, room) = match results {
                     Results::One { body, payload, room } => {
                         let mut parts = vec![Part::Bytes(body.into_bytes())];
@@ -82,6 +85,7 @@ impl Connection<'_> {
         d: Decoder,
         remote: Option<Rc<dyn RemotePayload>>,
         shares: &PeerShares,
+        meter: &CallMeter,
     ) -> Result<Results, Reply> {
         if let Credential::Other(flavor) = call.credential {
             // RFC 9289 4.1: only a probe at the beginning of the connection can switch to TLS.
@@ -108,7 +112,7 @@ impl Connection<'_> {
         Reply::Success.emit(call.xid, &mut body);
         let caller = Caller::of(&call.credential, self.server.policy);
         let ruled = shares.ruled.then(|| Rc::new(call.credential.clone()));
-        let mut cx = Context { connection: self, shares, caller, ruled, remote };
+        let mut cx = Context { connection: self, shares, caller, ruled, remote, meter };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,

@@ -25,6 +25,7 @@ mod guard;
 mod handles;
 mod identity;
 mod line;
+mod meter;
 mod monitors;
 mod mount;
 mod nlm;
@@ -43,6 +44,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex as Queue;
 use weft_machine::rt::{self, Drain};
 use weft_machine::{Pool, clock, random};
@@ -245,22 +247,28 @@ impl Server {
     }
 
     /// The same, and publishes what it learns about the client.
-    pub async fn serve_watched(&self, channel: Rc<dyn Channel>, watch: &Watch) -> Result<(), Error> {
-        connection::serve(self, channel, watch).await
+    pub fn serve_watched<'a>(
+        &'a self,
+        channel: Rc<dyn Channel>,
+        watch: &'a Watch,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move { connection::serve(self, channel, watch).await })
     }
 
     /// Tells version 3 clients that held locks in the last run to reclaim them. Periodically revokes the state of
     /// NFSv4 clients that have been silent for long, which clients of other protocols cannot do. Run it beside the
     /// connections; it never returns.
-    pub async fn run_housekeeping(&self) {
-        let sweep = async {
-            loop {
-                rt::sleep(self.limits.lease).await;
-                v4::sweep(self).await;
-                monitors::sweep(self, rt::now());
-            }
-        };
-        futures_util::future::join(nsm::notify(self), sweep).await;
+    pub fn run_housekeeping(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            let sweep = async {
+                loop {
+                    rt::sleep(self.limits.lease).await;
+                    v4::sweep(self).await;
+                    monitors::sweep(self, rt::now());
+                }
+            };
+            futures_util::future::join(nsm::notify(self), sweep).await;
+        })
     }
 
     /// The addresses that have connected, for the UDP ports.

@@ -4,6 +4,7 @@
 //! A request that still uses an old list may enter something in between. So every table is entered under a lock, or
 //! followed by a check, that finds the share gone: see `OpenFiles::open`, `Client::hold` and `nlm`.
 
+use futures_util::future::LocalBoxFuture;
 use weft_machine::rt;
 use weft_store::{Share, ShareKey};
 
@@ -24,24 +25,26 @@ impl Server {
     ///
     /// A share that returns by the same name with other files has other handles, unless the files are the same on
     /// disk: then the handles are valid again, as after a restart.
-    pub async fn replace_shares(&self, shares: Vec<Share>) {
-        let _one_at_a_time = self.replacing.lock().await;
-        let shares: Vec<Share> = shares.into_iter().map(settled).collect();
-        let new = || shares.iter().filter(|share| !self.shares.serves(share.key()));
-        self.files.follow(new());
-        // Their tables of opens are those of other protocols, too.
-        self.states.grace.reserve(new().map(|share| share.vfs.opens()), rt::now());
-        let old = self.shares.replace(shares);
-        let gone: Vec<ShareKey> =
-            old.iter().map(|share| share.key()).filter(|key| !self.shares.serves(*key)).collect();
-        if gone.is_empty() {
-            return;
-        }
-        self.handles.forget(&gone);
-        self.mounts.keep_of(&self.shares.now());
-        v4::release(self, &gone).await;
-        nlm::release(self, &old, &gone).await;
-        self.files.close(&gone).await;
+    pub fn replace_shares(&self, shares: Vec<Share>) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            let _one_at_a_time = self.replacing.lock().await;
+            let shares: Vec<Share> = shares.into_iter().map(settled).collect();
+            let new = || shares.iter().filter(|share| !self.shares.serves(share.key()));
+            self.files.follow(new());
+            // Their tables of opens are those of other protocols, too.
+            self.states.grace.reserve(new().map(|share| share.vfs.opens()), rt::now());
+            let old = self.shares.replace(shares);
+            let gone: Vec<ShareKey> =
+                old.iter().map(|share| share.key()).filter(|key| !self.shares.serves(*key)).collect();
+            if gone.is_empty() {
+                return;
+            }
+            self.handles.forget(&gone);
+            self.mounts.keep_of(&self.shares.now());
+            v4::release(self, &gone).await;
+            nlm::release(self, &old, &gone).await;
+            self.files.close(&gone).await;
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::task::Poll;
 
+use futures_util::future::LocalBoxFuture;
 use weft_machine::rt;
 use weft_wire::repl::control::Refusal;
 
@@ -17,22 +18,28 @@ use crate::status::Phase;
 impl Destination {
     /// Appends records of consecutive sequences to the log. Answered when they are durable. Records that the log
     /// already has are skipped.
-    pub async fn append(self: &Arc<Self>, session: u64, records: Vec<Record>) -> Result<(), Refusal> {
-        self.check(session)?;
-        let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
-        let (first, last) = (first.header.sequence, last.header.sequence);
-        for (sequence, record) in (first..).zip(&records) {
-            self.judge(record, sequence)?;
-        }
-        let _counted = self.handle(|core| {
-            if core.appends >= MAX_WAITING {
-                return Err(Refusal::Gap(self.log.fill().last));
+    pub fn append(
+        self: &Arc<Self>,
+        session: u64,
+        records: Vec<Record>,
+    ) -> LocalBoxFuture<'_, Result<(), Refusal>> {
+        Box::pin(async move {
+            self.check(session)?;
+            let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
+            let (first, last) = (first.header.sequence, last.header.sequence);
+            for (sequence, record) in (first..).zip(&records) {
+                self.judge(record, sequence)?;
             }
-            core.appends = core.appends.saturating_add(1);
-            Ok(Counted(self))
-        })?;
-        self.place_all(session, records).await?;
-        self.until_has(session, Awaited::Durable(last)).await
+            let _counted = self.handle(|core| {
+                if core.appends >= MAX_WAITING {
+                    return Err(Refusal::Gap(self.log.fill().last));
+                }
+                core.appends = core.appends.saturating_add(1);
+                Ok(Counted(self))
+            })?;
+            self.place_all(session, records).await?;
+            self.until_has(session, Awaited::Durable(last)).await
+        })
     }
 
     /// Places records. Earlier ones may still be in flight, and the log may be full.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{LocalBoxFuture, try_join_all};
 
 use super::Destination;
 use super::waiting::Awaited;
@@ -17,34 +17,36 @@ const BATCH: usize = 64;
 
 impl Destination {
     /// Applies logged records until the destination is closed, fails or becomes a source. The caller has to run this.
-    pub async fn run(&self) {
-        // The records that opening has applied may fill the log, and then no further record would come that makes room.
-        if let Err(e) = self.checkpoint().await {
-            self.fail(format!("no room could be made in the log: {e}"));
-            return;
-        }
-        loop {
-            let more = self.until(|core| {
-                if core.failed.is_some() || core.retired || core.closing {
-                    return Ok(false);
-                }
-                if core.has(Awaited::Unapplied) { Ok(true) } else { Err(Awaited::Unapplied) }
-            });
-            if !more.await {
-                return;
-            }
-            match self.apply_some().await {
-                Ok(()) => {}
-                Err(Error::Log(damage)) => return self.stop_at(damage).await,
-                Err(e) => return self.fail(format!("the log could not be applied: {e}")),
-            }
-            if self.log.is_filling()
-                && let Err(e) = self.checkpoint().await
-            {
+    pub fn run(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            // The records that opening has applied may fill the log, and then no further record would come that makes room.
+            if let Err(e) = self.checkpoint().await {
                 self.fail(format!("no room could be made in the log: {e}"));
                 return;
             }
-        }
+            loop {
+                let more = self.until(|core| {
+                    if core.failed.is_some() || core.retired || core.closing {
+                        return Ok(false);
+                    }
+                    if core.has(Awaited::Unapplied) { Ok(true) } else { Err(Awaited::Unapplied) }
+                });
+                if !more.await {
+                    return;
+                }
+                match self.apply_some().await {
+                    Ok(()) => {}
+                    Err(Error::Log(damage)) => return self.stop_at(damage).await,
+                    Err(e) => return self.fail(format!("the log could not be applied: {e}")),
+                }
+                if self.log.is_filling()
+                    && let Err(e) = self.checkpoint().await
+                {
+                    self.fail(format!("no room could be made in the log: {e}"));
+                    return;
+                }
+            }
+        })
     }
 
     /// A record cannot be read. After it is opened again, this side goes on before that record.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use weft_machine::{RemotePayload, rt};
 use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::control::Refusal;
@@ -23,42 +24,48 @@ const LEAST_PIECE: u32 = 64 << 10;
 
 impl Destination {
     /// Stores bytes in a volume, bypassing the log. Durable after a barrier.
-    pub async fn write_blocks(
+    pub fn write_blocks(
         self: &Arc<Self>,
         session: u64,
         member: u16,
         offset: u64,
         data: Vec<Bytes>,
-    ) -> Result<(), Refusal> {
-        self.store(session, member, BlockOp::Write { offset, data, durable: false }).await
+    ) -> LocalBoxFuture<'_, Result<(), Refusal>> {
+        Box::pin(
+            async move { self.store(session, member, BlockOp::Write { offset, data, durable: false }).await },
+        )
     }
 
     /// Lets a peer's memory fill a range of a volume, bypassing the log, as [`Destination::write_blocks`] would store it. The
     /// range may be torn, because the copy is inconsistent meanwhile. Returns false if the volume does not lie in memory, or
     /// the peer's memory is out of reach.
-    pub async fn fill_blocks(
-        self: &Arc<Self>,
+    pub fn fill_blocks<'a>(
+        self: &'a Arc<Self>,
         session: u64,
         member: u16,
         offset: u64,
-        payload: &dyn RemotePayload,
+        payload: &'a dyn RemotePayload,
         len: usize,
-    ) -> Result<bool, Refusal> {
-        let (_stores, block) = self.stores(session, member)?;
-        let Some(file) = block.memory() else { return Ok(false) };
-        let bytes = len as u64;
-        if !self.is_inside(member, offset, bytes) {
-            return Err(Refusal::Invalid);
-        }
-        self.preserve_range(member, offset, bytes).await;
-        match payload.fill(file, offset, len) {
-            None => Ok(false),
-            Some(Ok(())) => {
-                self.handle(|core| core.stored(bytes));
-                Ok(true)
+    ) -> LocalBoxFuture<'a, Result<bool, Refusal>> {
+        Box::pin(async move {
+            let (_stores, block) = self.stores(session, member)?;
+            let Some(file) = block.memory() else { return Ok(false) };
+            let bytes = len as u64;
+            if !self.is_inside(member, offset, bytes) {
+                return Err(Refusal::Invalid);
             }
-            Some(Err(e)) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e.into()))),
-        }
+            self.preserve_range(member, offset, bytes).await;
+            match payload.fill(file, offset, len) {
+                None => Ok(false),
+                Some(Ok(())) => {
+                    self.handle(|core| core.stored(bytes));
+                    Ok(true)
+                }
+                Some(Err(e)) => {
+                    Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e.into())))
+                }
+            }
+        })
     }
 
     /// Prepares to store bytes in a volume, bypassing the log. The first value marks that as under way until it is

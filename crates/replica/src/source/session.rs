@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesOrdered;
 use weft_machine::rt;
 use weft_wire::repl::control::{Era, Hello, Refusal, Sync, Welcome};
@@ -69,83 +69,85 @@ impl Source {
     /// Replicates to destination number `n` until the source is closed or stopped, or the destination removed. Runs on
     /// the thread that polls it. After it has returned writes go on, and the source remembers which ones the
     /// destination lacks.
-    pub async fn ship(self: &Arc<Self>, n: usize, peer: Rc<dyn Peer>) -> Result<(), Error> {
-        let ships = self.on_peer(n, |partner, _| std::mem::replace(&mut partner.shipping, true));
-        if ships.ok_or(Error::NoPeer(n))? {
-            return Err(Error::State("this destination is being replicated to already"));
-        }
-        let _shipping = Shipping(self, n);
-        let mut turned_away = None;
-        loop {
-            let suspended = self.owner.until(|| {
-                let core = self.core();
-                if core.halted.is_some() || core.closing {
-                    return Some(None);
-                }
-                match core.peer(n) {
-                    Ok((_, state)) => (!state.suspended).then_some(Some(())),
-                    Err(_) => Some(None),
-                }
-            });
-            if suspended.await.is_none() {
-                return Ok(());
+    pub fn ship(self: &Arc<Self>, n: usize, peer: Rc<dyn Peer>) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let ships = self.on_peer(n, |partner, _| std::mem::replace(&mut partner.shipping, true));
+            if ships.ok_or(Error::NoPeer(n))? {
+                return Err(Error::State("this destination is being replicated to already"));
             }
-            let (began, had) = (rt::now(), self.acknowledged(n));
-            let end = match self.session(n, &*peer).await {
-                Ok(never) => match never {},
-                Err(end) => end,
-            };
-            let had_it = self.ended(n);
-            if self.acknowledged(n) > had || rt::now().since(began) >= self.config.timeout {
-                // That session was useful. One that is accepted and ends at once is as good as a refusal.
-                turned_away = None;
-            }
-            if let End::Peer(peer::Error::Refused(_)) = &end {
-                self.on_peer(n, |partner, _| partner.heard_ms = self.side.wall.now_ms());
-            }
-            let ask = match &end {
-                // It can be reached, and has ended the session: it was reopened, or is becoming a source.
-                End::Peer(peer::Error::Refused(Refusal::Session)) => true,
-                // It still follows this side.
-                End::Peer(peer::Error::Refused(Refusal::NoSpace)) => false,
-                // It may have ended the session after any other answer, or when it hung up.
-                End::Peer(peer::Error::Silent(_)) => false,
-                End::Peer(_) => had_it,
-                _ => false,
-            };
-            if !ask {
-                turned_away = None;
-            } else if rt::now().since(*turned_away.get_or_insert_with(rt::now)) < self.config.timeout {
-                // Its answer to a hello tells what it is now; until then no write is answered without it.
-                rt::sleep(ASKS_AGAIN).await;
-                continue;
-            }
-            match end {
-                End::Again => continue,
-                End::Stopped => {
-                    self.greet(n);
+            let _shipping = Shipping(self, n);
+            let mut turned_away = None;
+            loop {
+                let suspended = self.owner.until(|| {
+                    let core = self.core();
+                    if core.halted.is_some() || core.closing {
+                        return Some(None);
+                    }
+                    match core.peer(n) {
+                        Ok((_, state)) => (!state.suspended).then_some(Some(())),
+                        Err(_) => Some(None),
+                    }
+                });
+                if suspended.await.is_none() {
                     return Ok(());
                 }
-                End::Suspended => self.phase(n, Phase::Suspended, None),
-                End::Own(e) => self.phase(n, Phase::WaitingForDestination, Some(e.to_string())),
-                End::Peer(e) => {
-                    let phase = match &e {
-                        peer::Error::Refused(refusal) => self.refused(n, refusal).await,
-                        _ => Phase::WaitingForDestination,
-                    };
-                    self.phase(n, phase, Some(self.told(n, &e)));
+                let (began, had) = (rt::now(), self.acknowledged(n));
+                let end = match self.session(n, &*peer).await {
+                    Ok(never) => match never {},
+                    Err(end) => end,
+                };
+                let had_it = self.ended(n);
+                if self.acknowledged(n) > had || rt::now().since(began) >= self.config.timeout {
+                    // That session was useful. One that is accepted and ends at once is as good as a refusal.
+                    turned_away = None;
                 }
+                if let End::Peer(peer::Error::Refused(_)) = &end {
+                    self.on_peer(n, |partner, _| partner.heard_ms = self.side.wall.now_ms());
+                }
+                let ask = match &end {
+                    // It can be reached, and has ended the session: it was reopened, or is becoming a source.
+                    End::Peer(peer::Error::Refused(Refusal::Session)) => true,
+                    // It still follows this side.
+                    End::Peer(peer::Error::Refused(Refusal::NoSpace)) => false,
+                    // It may have ended the session after any other answer, or when it hung up.
+                    End::Peer(peer::Error::Silent(_)) => false,
+                    End::Peer(_) => had_it,
+                    _ => false,
+                };
+                if !ask {
+                    turned_away = None;
+                } else if rt::now().since(*turned_away.get_or_insert_with(rt::now)) < self.config.timeout {
+                    // Its answer to a hello tells what it is now; until then no write is answered without it.
+                    rt::sleep(ASKS_AGAIN).await;
+                    continue;
+                }
+                match end {
+                    End::Again => continue,
+                    End::Stopped => {
+                        self.greet(n);
+                        return Ok(());
+                    }
+                    End::Suspended => self.phase(n, Phase::Suspended, None),
+                    End::Own(e) => self.phase(n, Phase::WaitingForDestination, Some(e.to_string())),
+                    End::Peer(e) => {
+                        let phase = match &e {
+                            peer::Error::Refused(refusal) => self.refused(n, refusal).await,
+                            _ => Phase::WaitingForDestination,
+                        };
+                        self.phase(n, phase, Some(self.told(n, &e)));
+                    }
+                }
+                self.lost(n).await;
+                self.greet(n);
+                let pause = pin!(rt::sleep(self.config.retry));
+                let news = pin!(self.owner.until(|| {
+                    let core = self.core();
+                    let stop = core.halted.is_some() || core.closing;
+                    (stop || core.peer(n).map_or(true, |(partner, _)| partner.again)).then_some(())
+                }));
+                select(pause, news).await;
             }
-            self.lost(n).await;
-            self.greet(n);
-            let pause = pin!(rt::sleep(self.config.retry));
-            let news = pin!(self.owner.until(|| {
-                let core = self.core();
-                let stop = core.halted.is_some() || core.closing;
-                (stop || core.peer(n).map_or(true, |(partner, _)| partner.again)).then_some(())
-            }));
-            select(pause, news).await;
-        }
+        })
     }
 
     fn acknowledged(&self, n: usize) -> u64 {

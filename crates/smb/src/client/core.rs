@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use weft_machine::{Pool, rt};
 use weft_wire::security::Sid;
 use weft_wire::smb2::ioctl::{self, CtlCode};
@@ -94,20 +95,23 @@ impl Core {
     }
 
     /// Sends one request without payload; repeats it over another connection if its own is lost.
-    pub async fn call(&self, mut call: Call) -> Result<Reply, Error> {
-        let mut backoff = ReplayBackoff::new(&self.options);
-        loop {
-            let connection = self.connections.any();
-            if self.connections.len() == 1 && self.connections.lost() == 0 {
-                return connection.link.call(call).await;
+    pub fn call(&self, mut call: Call) -> LocalBoxFuture<'_, Result<Reply, Error>> {
+        Box::pin(async move {
+            let mut backoff = ReplayBackoff::new(&self.options);
+            loop {
+                let connection = self.connections.any();
+                if self.connections.len() == 1 && self.connections.lost() == 0 {
+                    return connection.link.call(call).await;
+                }
+                match connection.link.call(call.clone()).await {
+                    Err(e) if self.connections.goes_on(&connection, &e) => {}
+                    Ok(reply)
+                        if reply.header.status == NtStatus::FILE_NOT_AVAILABLE && backoff.wait().await => {}
+                    answered => return answered,
+                }
+                call.replay = true;
             }
-            match connection.link.call(call.clone()).await {
-                Err(e) if self.connections.goes_on(&connection, &e) => {}
-                Ok(reply) if reply.header.status == NtStatus::FILE_NOT_AVAILABLE && backoff.wait().await => {}
-                answered => return answered,
-            }
-            call.replay = true;
-        }
+        })
     }
 
     /// One IOCTL.

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
+use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
 use weft_machine::{Buf, buf};
 use weft_transport::Access;
@@ -138,29 +139,31 @@ impl File {
     }
 
     /// Reads until `len` bytes have arrived or the file ends.
-    async fn read_all(&self, offset: u64, len: usize) -> Result<Bytes, Error> {
-        if len == 0 {
-            return Ok(Bytes::new());
-        }
-        let (first, asked) = self.read_part(offset, len).await?;
-        if first.len() < asked || first.len() >= len {
-            return Ok(first);
-        }
-        let mut whole = self.alloc_buf(len).await;
-        buf::copy(whole.get_mut(..first.len()).ok_or(TOO_MUCH)?, &first);
-        let mut done = first.len();
-        while done < len {
-            let at = offset.saturating_add(done as u64);
-            let (part, asked) = self.read_part(at, len.saturating_sub(done)).await?;
-            let to = done.saturating_add(part.len());
-            buf::copy(whole.get_mut(done..to).ok_or(TOO_MUCH)?, &part);
-            done = to;
-            if part.len() < asked {
-                break;
+    fn read_all(&self, offset: u64, len: usize) -> LocalBoxFuture<'_, Result<Bytes, Error>> {
+        Box::pin(async move {
+            if len == 0 {
+                return Ok(Bytes::new());
             }
-        }
-        whole.set_len(done);
-        Ok(whole.freeze())
+            let (first, asked) = self.read_part(offset, len).await?;
+            if first.len() < asked || first.len() >= len {
+                return Ok(first);
+            }
+            let mut whole = self.alloc_buf(len).await;
+            buf::copy(whole.get_mut(..first.len()).ok_or(TOO_MUCH)?, &first);
+            let mut done = first.len();
+            while done < len {
+                let at = offset.saturating_add(done as u64);
+                let (part, asked) = self.read_part(at, len.saturating_sub(done)).await?;
+                let to = done.saturating_add(part.len());
+                buf::copy(whole.get_mut(done..to).ok_or(TOO_MUCH)?, &part);
+                done = to;
+                if part.len() < asked {
+                    break;
+                }
+            }
+            whole.set_len(done);
+            Ok(whole.freeze())
+        })
     }
 
     /// One READ over any live connection; the second value is the requested length. A server returns less than that
@@ -267,25 +270,32 @@ impl File {
         Ok(())
     }
 
-    async fn write_all(&self, mut offset: u64, mut data: Bytes, mut replay: bool) -> Result<(), Error> {
-        let core = &self.0.tree.core;
-        let mut backoff = ReplayBackoff::new(&core.options);
-        loop {
-            let (connection, rdma) = self.0.tree.pick();
-            match self.write_by(&connection, rdma, offset, &data, replay).await {
-                Ok(len) => {
-                    offset = offset.saturating_add(len as u64);
-                    data.advance(len);
-                    if data.is_empty() {
-                        return Ok(());
+    fn write_all(
+        &self,
+        mut offset: u64,
+        mut data: Bytes,
+        mut replay: bool,
+    ) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let core = &self.0.tree.core;
+            let mut backoff = ReplayBackoff::new(&core.options);
+            loop {
+                let (connection, rdma) = self.0.tree.pick();
+                match self.write_by(&connection, rdma, offset, &data, replay).await {
+                    Ok(len) => {
+                        offset = offset.saturating_add(len as u64);
+                        data.advance(len);
+                        if data.is_empty() {
+                            return Ok(());
+                        }
+                        replay = false;
                     }
-                    replay = false;
+                    Err(e) if core.connections.goes_on(&connection, &e) => replay = true,
+                    Err(e) if core.connections.is_too_early(&e) && backoff.wait().await => replay = true,
+                    Err(e) => return Err(e),
                 }
-                Err(e) if core.connections.goes_on(&connection, &e) => replay = true,
-                Err(e) if core.connections.is_too_early(&e) && backoff.wait().await => replay = true,
-                Err(e) => return Err(e),
             }
-        }
+        })
     }
 
     /// Sends one WRITE with the front of `data`; returns its length.
@@ -318,45 +328,47 @@ impl File {
     ///
     /// A buffer that is longer than one WRITE (see [`super::Tree::io_sizes`]) is split as in [`File::write`]. On an
     /// encrypted session the server reads an encrypted copy.
-    pub async fn write_buf(&self, offset: u64, mut data: Buf) -> Result<Buf, Error> {
-        check_end(offset, data.len())?;
-        let core = &self.0.tree.core;
-        let len = data.len();
-        let mut backoff = ReplayBackoff::new(&core.options);
-        let mut replay = false;
-        loop {
-            let (connection, rdma) = self.0.tree.pick();
-            let by_rdma = rdma && len > core.options.rdma_threshold;
-            if !by_rdma || len > core.io_bytes(&connection, connection.negotiated.max_write, true) {
-                break;
+    pub fn write_buf(&self, offset: u64, mut data: Buf) -> LocalBoxFuture<'_, Result<Buf, Error>> {
+        Box::pin(async move {
+            check_end(offset, data.len())?;
+            let core = &self.0.tree.core;
+            let len = data.len();
+            let mut backoff = ReplayBackoff::new(&core.options);
+            let mut replay = false;
+            loop {
+                let (connection, rdma) = self.0.tree.pick();
+                let by_rdma = rdma && len > core.options.rdma_threshold;
+                if !by_rdma || len > core.io_bytes(&connection, connection.negotiated.max_write, true) {
+                    break;
+                }
+                let _underway = connection.carry(len);
+                let permit = match connection.link.permit(charge(len)).await {
+                    Err(e) if core.connections.goes_on(&connection, &e) => continue,
+                    permit => permit?,
+                };
+                if usize::from(permit.charge) * CREDIT_BYTES < len {
+                    break;
+                }
+                data = match self.write_region(&connection, permit, offset, data, replay).await {
+                    Ok(data) => return Ok(data),
+                    Err((e, Some(data))) if core.connections.goes_on(&connection, &e) => data,
+                    Err((e, Some(data))) if core.connections.is_too_early(&e) && backoff.wait().await => data,
+                    Err((e, _)) => return Err(e),
+                };
+                replay = true;
             }
-            let _underway = connection.carry(len);
-            let permit = match connection.link.permit(charge(len)).await {
-                Err(e) if core.connections.goes_on(&connection, &e) => continue,
-                permit => permit?,
-            };
-            if usize::from(permit.charge) * CREDIT_BYTES < len {
-                break;
+            // Shared with the transport; ours again once the transport has dropped its reference.
+            let lent = Lent(Arc::new(data));
+            self.write_split(offset, Bytes::from_owner(Lent(lent.0.clone())), replay).await?;
+            match Arc::try_unwrap(lent.0) {
+                Ok(buf) => Ok(buf),
+                Err(held) => {
+                    let mut copy = self.alloc_buf(len).await;
+                    buf::copy(&mut copy, &held);
+                    Ok(copy)
+                }
             }
-            data = match self.write_region(&connection, permit, offset, data, replay).await {
-                Ok(data) => return Ok(data),
-                Err((e, Some(data))) if core.connections.goes_on(&connection, &e) => data,
-                Err((e, Some(data))) if core.connections.is_too_early(&e) && backoff.wait().await => data,
-                Err((e, _)) => return Err(e),
-            };
-            replay = true;
-        }
-        // Shared with the transport; ours again once the transport has dropped its reference.
-        let lent = Lent(Arc::new(data));
-        self.write_split(offset, Bytes::from_owner(Lent(lent.0.clone())), replay).await?;
-        match Arc::try_unwrap(lent.0) {
-            Ok(buf) => Ok(buf),
-            Err(held) => {
-                let mut copy = self.alloc_buf(len).await;
-                buf::copy(&mut copy, &held);
-                Ok(copy)
-            }
-        }
+        })
     }
 
     /// One WRITE by RDMA; returns the buffer even on an error, unless exposing it is what failed.

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use weft_transport::{Channel, Kind, Traffic};
 use weft_wire::smb2::ioctl::{self, CtlCode, NetworkInterface};
 use weft_wire::smb2::session_setup::SessionFlags;
@@ -72,43 +73,45 @@ impl Session {
     }
 
     /// `lost`: ClientGuid and SessionId of the session that this one replaces.
-    async fn log_on(
+    fn log_on(
         channel: Rc<dyn Channel>,
         options: Options,
         lost: Option<(Guid, u64)>,
-    ) -> Result<Session, Error> {
-        let link = Link::new(channel, options.pool.clone(), options.credits, options.timeout);
-        let negotiated = Rc::new(negotiate(&link, &options, lost.map(|(client, _)| client)).await?);
-        if options.encryption == Wish::Required && negotiated.profile.cipher.is_none() {
-            return Err(Denial::Encryption.into());
-        }
-        link.set_compression(negotiated.compression.clone());
-        if negotiated.multi_credit {
-            link.set_multi_credit();
-        }
-        let (security, flags) =
-            authenticate(&link, &negotiated, &options, lost.map_or(0, |(_, id)| id)).await?;
-        let sealed = options.encryption == Wish::Required || flags.contains(SessionFlags::ENCRYPT_DATA);
-        if sealed && security.keys.sealer.is_none() {
-            return Err(Denial::Encryption.into());
-        }
-        let security = Rc::new(security);
-        link.set_security(security.clone());
-        let policy = Policy { sealed, signed: negotiated.signing_required() };
-        let leases = Rc::new(Leases::new(policy));
-        link.set_leases(leases.clone());
-        Ok(Session(Rc::new(Core {
-            leases,
-            policy,
-            connections: Connections::new(Connection::new(link, negotiated.clone())),
-            negotiated,
-            options,
-            security,
-            bindings: Cell::new(0),
-            any_tree: Cell::new(None),
-            validated: Cell::new(false),
-            ended: Cell::new(false),
-        })))
+    ) -> LocalBoxFuture<'static, Result<Session, Error>> {
+        Box::pin(async move {
+            let link = Link::new(channel, options.pool.clone(), options.credits, options.timeout);
+            let negotiated = Rc::new(negotiate(&link, &options, lost.map(|(client, _)| client)).await?);
+            if options.encryption == Wish::Required && negotiated.profile.cipher.is_none() {
+                return Err(Denial::Encryption.into());
+            }
+            link.set_compression(negotiated.compression.clone());
+            if negotiated.multi_credit {
+                link.set_multi_credit();
+            }
+            let (security, flags) =
+                authenticate(&link, &negotiated, &options, lost.map_or(0, |(_, id)| id)).await?;
+            let sealed = options.encryption == Wish::Required || flags.contains(SessionFlags::ENCRYPT_DATA);
+            if sealed && security.keys.sealer.is_none() {
+                return Err(Denial::Encryption.into());
+            }
+            let security = Rc::new(security);
+            link.set_security(security.clone());
+            let policy = Policy { sealed, signed: negotiated.signing_required() };
+            let leases = Rc::new(Leases::new(policy));
+            link.set_leases(leases.clone());
+            Ok(Session(Rc::new(Core {
+                leases,
+                policy,
+                connections: Connections::new(Connection::new(link, negotiated.clone())),
+                negotiated,
+                options,
+                security,
+                bindings: Cell::new(0),
+                any_tree: Cell::new(None),
+                validated: Cell::new(false),
+                ended: Cell::new(false),
+            })))
+        })
     }
 
     /// Whether the session may have more connections (see [`Session::add`]).

@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use weft_machine::random;
 use weft_wire::security::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
@@ -133,13 +134,19 @@ impl Tree {
     }
 
     /// Opens or creates a file.
-    pub async fn open(&self, path: &str, options: OpenOptions) -> Result<File, Error> {
-        let mut contexts = self.create_guid()?;
-        contexts.extend(self.privacy(options));
-        let request = options.request(wire_path(path)?, contexts);
-        let call = self.0.call(Command::Create, |out| request.emit(out));
-        let message = self.0.core.call(call).await?.success()?;
-        Ok(self.opened(create::Response::parse(&message)?, None))
+    pub fn open<'a>(
+        &'a self,
+        path: &'a str,
+        options: OpenOptions,
+    ) -> LocalBoxFuture<'a, Result<File, Error>> {
+        Box::pin(async move {
+            let mut contexts = self.create_guid()?;
+            contexts.extend(self.privacy(options));
+            let request = options.request(wire_path(path)?, contexts);
+            let call = self.0.call(Command::Create, |out| request.emit(out));
+            let message = self.0.core.call(call).await?.success()?;
+            Ok(self.opened(create::Response::parse(&message)?, None))
+        })
     }
 
     pub(super) fn opened(&self, response: create::Response, kept: Option<Kept>) -> File {

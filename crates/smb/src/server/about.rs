@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::LocalBoxFuture;
 use weft_machine::rt;
 use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::{Capabilities, CipherId, SigningId};
@@ -70,8 +71,10 @@ pub struct ShareAbout {
 
 impl Served {
     /// Serves the connection to its end.
-    pub async fn run(self) {
-        self.0.run().await;
+    pub fn run(self) -> LocalBoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.0.run().await;
+        })
     }
 
     /// The current state.

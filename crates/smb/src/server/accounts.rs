@@ -3,12 +3,13 @@
 //! Spec: [MS-DTYP] 2.4.2.4 (well-known SIDs), [MS-LSAT] 3.1.4.5 (which names), [MS-SAMR] 3.1.1.9 (relative ids). Owns
 //! the host's own domain. Authentication is in [`crate::auth`]; access is decided elsewhere.
 //!
-//! The host is its own domain, S-1-5-21-a-b-c, where a, b and c are derived from its name; a user's relative id is
-//! derived from the user's name. Both are stable across restarts and independent of the order of users, so descriptors
-//! stored with files keep their meaning. Unix users and groups are S-1-22-1-uid and S-1-22-2-gid, as in Samba.
+//! The host is its own domain, S-1-5-21-a-b-c, where a, b and c are derived from its name. A user's relative id is that
+//! of the user's creation, or derived from the name. Both are stable across restarts and independent of the order of
+//! users, so descriptors stored with files keep their meaning. Unix users and groups are S-1-22-1-uid and S-1-22-2-gid, as in Samba.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use weft_machine::nss::Query;
@@ -21,6 +22,8 @@ use super::system::System;
 
 /// Smaller relative ids are reserved for the system ([MS-SAMR] 3.1.1.9.1).
 const FIRST_RID: u32 = 1000;
+/// The relative ids that users can get when they are created. None is ever derived from a name.
+pub const CREATED_RIDS: Range<u32> = (1 << 30) + FIRST_RID..1 << 31;
 /// The name of [`PRIMARY_GROUP`].
 pub(crate) const NONE: &str = "None";
 
@@ -117,7 +120,7 @@ impl Accounts {
     /// with the name of a user or of [`PRIMARY_GROUP`] has no SID, because names of a domain are unique.
     pub(crate) fn new<'a>(
         host: &str,
-        users: impl IntoIterator<Item = &'a str>,
+        users: impl IntoIterator<Item = (&'a str, Option<u32>)>,
         groups: impl IntoIterator<Item = &'a str>,
     ) -> Accounts {
         let name = host.to_uppercase();
@@ -131,21 +134,21 @@ impl Accounts {
             places: HashMap::new(),
             rids: HashSet::new(),
         };
-        for user in users {
-            made.add(user, "user");
+        for (user, rid) in users {
+            made.add(user, "user", rid);
         }
         for group in groups {
             if !group.eq_ignore_ascii_case(NONE) {
-                made.add(group, "group");
+                made.add(group, "group", None);
             }
         }
         made
     }
 
     /// Adds a "user" or a "group", unless its name is taken.
-    fn add(&mut self, name: &str, kind: &'static str) {
+    fn add(&mut self, name: &str, kind: &'static str, created: Option<u32>) {
         let Entry::Vacant(place) = self.places.entry(folded(name)) else { return };
-        let mut rid = rid_of(kind, name);
+        let mut rid = created.unwrap_or_else(|| rid_of(kind, name));
         // Two names with the same id are so rare that the order of the configuration may decide.
         while !self.rids.insert(rid) {
             rid = rid.wrapping_add(1);
@@ -389,9 +392,13 @@ mod tests {
 
     use super::*;
 
+    fn named<const N: usize>(names: [&str; N]) -> [(&str, Option<u32>); N] {
+        names.map(|name| (name, None))
+    }
+
     #[test]
     fn names_and_sids_lead_to_each_other() {
-        let accounts = Accounts::new("Weft", ["alice", "Bob"], ["staff", "Staff", "alice"]);
+        let accounts = Accounts::new("Weft", named(["alice", "Bob"]), ["staff", "Staff", "alice"]);
         let (mut domains, system) = (Vec::new(), System::default());
         for name in ["alice", "WEFT\\ALICE", "alice@weft"] {
             let alice = accounts.of_name(name, &system, &mut domains);
@@ -445,7 +452,7 @@ mod tests {
 
     #[test]
     fn names_of_the_system_and_sids_lead_to_each_other() {
-        let accounts = Accounts::new("Weft", ["alice"], ["staff"]);
+        let accounts = Accounts::new("Weft", named(["alice"]), ["staff"]);
         let lookups = Arc::new(Lookups::new(Arc::new(Names), Duration::from_secs(60)));
         let (system, mut domains) = (System::new(Some(lookups)), Vec::new());
         let mut both = |name: &str| {
@@ -486,12 +493,28 @@ mod tests {
 
     #[test]
     fn sids_outlive_the_order_of_a_configuration() {
-        let (one, other) =
-            (Accounts::new("weft", ["alice", "bob"], []), Accounts::new("WEFT", ["bob", "alice"], ["x"]));
+        let (one, other) = (
+            Accounts::new("weft", named(["alice", "bob"]), []),
+            Accounts::new("WEFT", named(["bob", "alice"]), ["x"]),
+        );
         let rid = |accounts: &Accounts, name| accounts.find(name).unwrap().rid;
         assert_eq!(rid(&one, "alice"), rid(&other, "Alice"));
         assert_ne!(rid(&one, "alice"), rid(&one, "bob"));
         assert_eq!(one.host.sid, other.host.sid);
         assert_ne!(one.host.sid, Accounts::new("other", [], []).host.sid);
+    }
+
+    #[test]
+    fn a_sid_is_that_of_the_creation_where_there_is_one() {
+        let rids = |rid| Accounts::new("weft", [("alice", rid), ("bob", None)], []);
+        let (first, second) = (CREATED_RIDS.start, CREATED_RIDS.end - 1);
+        for rid in [first, second] {
+            let accounts = rids(Some(rid));
+            assert_eq!(accounts.sid_of_user("Alice"), accounts.sid(rid));
+            assert_eq!(accounts.sid_of_user("bob"), rids(None).sid_of_user("bob"));
+        }
+        // None is derived from a name.
+        let derived = |n: u32| rid_of("user", &n.to_string());
+        assert!((0..10_000).all(|n| !CREATED_RIDS.contains(&derived(n))));
     }
 }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use weft_machine::meter::Class;
 use weft_machine::{Buf, LogLimit, Pool, Source, rt};
 use weft_transport::{Channel, Outgoing, Rooms, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
@@ -20,6 +21,7 @@ use super::answer::Reply;
 use super::authentication::InProgress;
 use super::clients::Ticket;
 use super::credits::Window;
+use super::meter;
 use super::negotiated::Negotiated;
 use super::notices::{Mailbox, Notice};
 use super::outgoing::{self, Ready};
@@ -39,6 +41,8 @@ const MAX_UNSENT_BYTES: usize = 256 << 10;
 pub(crate) struct Connection {
     /// The transport.
     pub channel: Rc<dyn Channel>,
+    /// What its requests are counted under.
+    pub(super) class: &'static Class,
     pub(super) server: Arc<Server>,
     /// For logs.
     pub(super) peer: String,
@@ -117,6 +121,7 @@ impl Connection {
             rooms: Rooms::default(),
             ended: Cell::new(None),
             asked: Cell::default(),
+            class: meter::class(channel.kind()),
             server,
             channel,
         }

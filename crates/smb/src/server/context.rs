@@ -44,6 +44,8 @@ pub(crate) struct OpContext {
     pub(super) outstanding: RefCell<Option<Outstanding>>,
     /// Whether the request is the last one in its message.
     last: bool,
+    /// The payload that a WRITE has written, and whether it came by RDMA.
+    pub(super) written: Cell<(u32, bool)>,
     /// Registered with the connection while the operation waits.
     cancel: OnceCell<Rc<Cancel>>,
 }
@@ -67,6 +69,7 @@ impl OpContext {
             async_id: Cell::new(None),
             outstanding: RefCell::new(None),
             last,
+            written: Cell::new((0, false)),
             cancel: OnceCell::new(),
         }
     }
@@ -83,6 +86,7 @@ impl OpContext {
     pub fn adopt(&self, detached: &OpContext) {
         self.file_id.set(detached.file_id.get());
         self.async_id.set(detached.async_id.get());
+        self.written.set(detached.written.get());
         self.outstanding.replace(detached.outstanding.take());
     }
 
@@ -135,6 +139,11 @@ impl OpContext {
         let id = if related { self.file_id.get().unwrap_or(carried) } else { carried };
         self.file_id.set(Some(id));
         id
+    }
+
+    /// Notes what a WRITE has written, for the counters.
+    pub fn set_written(&self, bytes: u32, by_rdma: bool) {
+        self.written.set((bytes, by_rdma));
     }
 
     /// Sets the FileId that CREATE opened: related requests inherit it.

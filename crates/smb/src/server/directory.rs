@@ -44,7 +44,7 @@ pub(crate) struct Who<'a> {
 impl Directory {
     /// `all_groups` are the names of groups, with and without members.
     pub(crate) fn new(host: &str, users: &[User], all_groups: &[String], system: Arc<System>) -> Directory {
-        let names = users.iter().map(|user| user.name.as_str());
+        let names = users.iter().map(|user| (user.name.as_str(), user.rid));
         let groups = || users.iter().flat_map(|user| user.groups.iter().map(String::as_str));
         Directory {
             users: Arc::new(Users::new(users.iter().map(|user| (user.name.as_str(), user.secret.clone())))),

@@ -14,6 +14,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use weft_machine::buf::MAX_BUF;
+use weft_machine::meter::{self as clock, Started, Subject};
 use weft_machine::rt;
 use weft_wire::smb2::compression::{MAGIC_COMPRESSED, UNCHAINED_LEN};
 use weft_wire::smb2::header::{Flags, MAGIC, MAGIC_SMB1};
@@ -26,7 +27,7 @@ use super::connection::Connection;
 use super::context::OpContext;
 use super::outgoing::{self, Answered};
 use super::session::Session;
-use super::{negotiate, ops, session_setup, tree};
+use super::{meter, negotiate, ops, session_setup, tree};
 use crate::crypto::{self, SigningKey};
 
 /// Why a connection ends, for the log.
@@ -89,6 +90,7 @@ pub(super) fn read_at_once(
     if header.command != Command::Read || !simple || !connection.is_negotiated() {
         return None;
     }
+    let started = clock::started();
     // Payload that is to be compressed must be in memory.
     if connection.negotiated().compression.is_some() {
         return None;
@@ -107,8 +109,9 @@ pub(super) fn read_at_once(
     let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
     reply.id = Id::tree(cx.tree().id);
     let Some(answer) = ops::try_read(&cx) else {
-        return Some(Ok(Some(Unfinished::Read(cx, reply))));
+        return Some(Ok(Some(Unfinished::Read(cx, reply, started))));
     };
+    count_read(&cx, started, &answer);
     let answered = Answered { header: reply, answer, sign: cx.signed().cloned(), hash: None };
     if answered.has_to_be_read() {
         return Some(Ok(Some(Unfinished::Answer(answered))));
@@ -120,7 +123,7 @@ pub(super) fn read_at_once(
 /// Work that [`read_at_once`] leaves to [`finish`].
 pub(super) enum Unfinished {
     /// The object is not ready.
-    Read(OpContext, Header),
+    Read(OpContext, Header, Started),
     /// The payload must be read before it is signed.
     Answer(Answered),
 }
@@ -129,14 +132,20 @@ pub(super) enum Unfinished {
 pub(super) async fn finish(connection: Rc<Connection>, unfinished: Unfinished) {
     let answered = match unfinished {
         Unfinished::Answer(answered) => answered,
-        Unfinished::Read(cx, header) => {
+        Unfinished::Read(cx, header, started) => {
             let answer = ops::read(&cx).await;
+            count_read(&cx, started, &answer);
             Answered { header, answer, sign: cx.signed().cloned(), hash: None }
         }
     };
     if let Err(reason) = send(&connection, vec![answered], None).await {
         connection.terminate(reason);
     }
+}
+
+fn count_read(cx: &OpContext, started: Started, answer: &Answer) {
+    let subject = meter::subject(cx.tree());
+    meter::answered(cx.connection().class, subject, Command::Read, started, answer, (0, false));
 }
 
 async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
@@ -297,6 +306,7 @@ async fn request(
     chain: &mut Chain,
     message: Bytes,
 ) -> Result<Option<Answered>, Reason> {
+    let started = clock::started();
     let header = Header::parse(&message).map_err(|m| m.0)?;
     if header.is_response() {
         return Err("a response from a client");
@@ -331,8 +341,15 @@ async fn request(
     if !connection.take_credits(header.message_id, charge) {
         return Err(WRONG_MESSAGE_ID);
     }
-    let mut step =
-        Step { sign: None, hash: None, session_id: header.session_id, id: header.id, async_id: None };
+    let mut step = Step {
+        sign: None,
+        hash: None,
+        session_id: header.session_id,
+        id: header.id,
+        async_id: None,
+        subject: Subject::NONE,
+        written: (0, false),
+    };
     let mut answer = carry_out(connection, chain, &header, message, related, &mut step).await?;
     if let Ok(reply) = &mut answer
         && reply.is_long()
@@ -340,6 +357,7 @@ async fn request(
     {
         Box::pin(connection.settle_in(reply)).await;
     }
+    meter::answered(connection.class, step.subject, header.command, started, &answer, step.written);
     let status = match &answer {
         Ok(reply) => reply.status,
         Err(failure) => failure.status,
@@ -369,6 +387,9 @@ struct Step {
     session_id: u64,
     id: Id,
     async_id: Option<u64>,
+    subject: Subject,
+    /// The payload of a WRITE, and whether it came by RDMA.
+    written: (u32, bool),
 }
 
 async fn carry_out(
@@ -522,6 +543,7 @@ async fn operation(
         (chain.file_id, chain.failed) = (None, Some(failure.status));
     }
     step.async_id = cx.async_id.get();
+    (step.subject, step.written) = (meter::subject(cx.tree()), cx.written.get());
     Ok(answer)
 }
 

@@ -20,6 +20,7 @@ mod held;
 pub mod journal;
 mod limits;
 mod logons;
+mod meter;
 mod negotiate;
 mod negotiated;
 mod notices;
@@ -37,20 +38,23 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::{LocalBoxFuture, join, join_all};
 use weft_machine::budget::Holder;
 use weft_machine::nss::Lookups;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
-use weft_store::vfs::{CurrentShares, Share, Vfs};
+use weft_store::rights::Right;
+use weft_store::vfs::{CurrentShares, Share, ShareKey, Vfs};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
 use crate::auth::{Delays, Keytab, Principals, Secret, ServerNames};
 use crate::crypto::Engine;
 pub use about::{About, Served, SessionAbout, ShareAbout};
+pub use accounts::CREATED_RIDS;
 use clients::Clients;
 use connection::Connection;
-use directory::Directory;
+use directory::{Directory, Who};
 use logons::Refusals;
 use session::Sessions;
 use system::System;
@@ -66,12 +70,15 @@ pub struct User {
     pub secret: Secret,
     /// The groups that the user is in.
     pub groups: Vec<String>,
+    /// The relative id of the user's SID, from [`CREATED_RIDS`]; no two users have the same. `None`: it is derived from
+    /// the name, so that a later user of this name has the same SID.
+    pub rid: Option<u32>,
 }
 
 impl User {
     /// A user without groups.
     pub fn new(name: impl Into<String>, secret: Secret) -> User {
-        User { name: name.into(), secret, groups: Vec::new() }
+        User { name: name.into(), secret, groups: Vec::new(), rid: None }
     }
 }
 
@@ -339,36 +346,56 @@ impl Server {
         self.shares.replace(shares);
     }
 
-    /// Lets these users, who are in these groups, log on from now on, and ends what the current users and shares no longer allow: sessions and
+    /// Lets these users log on from now on, and ends what the current users and shares no longer allow: sessions and
     /// waiting handles of users who are gone, trees and waiting handles on shares that are gone or serve other files,
-    /// and trees whose share now demands more than when they were connected. All other sessions stay, also if the
-    /// password has changed. `groups` are the names of all groups, also of those without members.
+    /// trees whose share now demands more than when they were connected, and tokens of what the user may no longer
+    /// read. All other sessions stay, also if the password has changed. `groups` are the names of all groups, also of
+    /// those without members.
     ///
     /// Accounts of the system are looked up again: sessions of users who are only there end with their account.
-    pub async fn replace_users(&self, users: &[User], groups: &[String]) {
-        let directory = Directory::new(&self.name, users, groups, self.system.clone());
-        let directory = self.directory.replace(directory);
-        let shares = self.shares.now();
-        let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
-        self.handles.close_waiting_unless(|user, vfs| directory.knows_name(user) && is_served(vfs));
-        // Before anybody waits for a directory service.
-        self.end_unknown(&directory).await;
-        self.system.read_again().await;
-        self.resolve_groups().await;
-        self.end_unknown(&directory).await;
-        for session in self.sessions.all() {
-            session.disconnect_unless(|tree| tree::is_allowed(&session, tree, &directory, &shares)).await;
-        }
-        // Sessions that ended may have left handles that wait.
-        self.handles.close_waiting_unless(|user, vfs| directory.knows_name(user) && is_served(vfs));
+    pub fn replace_users<'a>(&'a self, users: &'a [User], groups: &'a [String]) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            let directory = Directory::new(&self.name, users, groups, self.system.clone());
+            let directory = self.directory.replace(directory);
+            let shares = self.shares.now();
+            let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
+            self.handles.close_waiting_unless(|user, vfs| directory.knows_name(user) && is_served(vfs));
+            // Nobody who is gone stays while a directory service does not answer, and no tree waits for a disk that hangs.
+            let apply = async {
+                self.system.read_again().await;
+                self.resolve_groups().await;
+                let sessions = self.sessions.all();
+                let may_read = |user: &str, share: ShareKey| {
+                    let who = match sessions.iter().find(|session| *session.user == *user) {
+                        Some(session) => session.who(),
+                        None => Who { user, is_ours: directory.is_ours(user), account: None },
+                    };
+                    shares.of(share).is_some_and(|share| directory.right(who, &share.rules) >= Right::Read)
+                };
+                self.handles.end_tokens_unless(may_read);
+                let ends = sessions.iter().map(async |session| {
+                    session
+                        .disconnect_unless(|tree| tree::is_allowed(session, tree, &directory, &shares))
+                        .await;
+                });
+                join(self.end_unknown(&directory), join_all(ends)).await;
+                self.handles.end_tokens_unless(may_read);
+            };
+            join(self.end_unknown(&directory), apply).await;
+            // Sessions that ended may have left handles that wait.
+            self.handles.close_waiting_unless(|user, vfs| directory.knows_name(user) && is_served(vfs));
+        })
     }
 
-    /// Ends the sessions of users who may no longer use the server.
+    /// Ends the sessions of users who may no longer use the server, together.
     async fn end_unknown(&self, directory: &Directory) {
-        for session in self.sessions.all().into_iter().filter(|session| !directory.knows(session.who())) {
+        let sessions = self.sessions.all();
+        let unknown = sessions.iter().filter(|session| !directory.knows(session.who()));
+        let ends = unknown.map(async |session| {
             tracing::info!(user = %session.user, "the session ends: its user was removed");
             session.end(&self.sessions).await;
-        }
+        });
+        join_all(ends).await;
     }
 
     /// Asks for the ids of the groups of the system that rights name.
@@ -394,8 +421,8 @@ impl Server {
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub async fn restore(self: &Arc<Server>) -> Result<(), journal::Unusable> {
-        ops::restore(self).await
+    pub fn restore(self: &Arc<Server>) -> LocalBoxFuture<'_, Result<(), journal::Unusable>> {
+        Box::pin(async move { ops::restore(self).await })
     }
 
     /// Serves one connection to its end. One task per connection; requests run inside it.

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use futures_util::future::join_all;
 use weft_machine::{Account, Budget, Charge, Time, rt};
 use weft_store::access::Token;
 use weft_store::rights::Right;
@@ -312,12 +313,10 @@ impl Session {
         found.is_some()
     }
 
-    /// Disconnects the trees for which `stays` is false.
+    /// Disconnects the trees for which `stays` is false: all of them, before it waits for the closing of files.
     pub(super) async fn disconnect_unless(&self, stays: impl Fn(&Tree) -> bool) {
         let lost = self.trees().into_iter().filter(|tree| !stays(tree));
-        for tree in lost {
-            self.disconnect(tree.id).await;
-        }
+        join_all(lost.map(|tree| async move { self.disconnect(tree.id).await })).await;
     }
 
     /// Its trees.

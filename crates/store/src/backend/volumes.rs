@@ -133,6 +133,7 @@ impl Object for Disk {
             }
             ObjectOp::Extents { offset, len, max } => {
                 return Submission::later(async move {
+                    self.block.until_readable().await?;
                     Ok(Done::Extents(self.content.data_ranges(offset, len, max).await?))
                 });
             }
@@ -266,9 +267,24 @@ mod tests {
                 let held = Arc::new(Held { block: block.clone(), opens });
                 let disk = Disk { block: held, content: content.clone() };
                 let file = OpenFile::new(node, Arc::new(disk));
+                let held = |e: Error| assert!(!opens && e.to_string().contains("held"), "{e}");
                 match file.read(0, 4).data().await {
                     Ok(read) => assert!(opens && bytes(read).await == b"warp"),
-                    Err(e) => assert!(!opens && e.to_string().contains("held"), "{e}"),
+                    Err(e) => held(e),
+                }
+                // No other way leads past it.
+                let copy = OpenFile::of_file(node, File::in_memory("copy").unwrap());
+                match copy.copy_from(0, &file, 0, 4).await {
+                    Ok(copied) => {
+                        assert!(opens && copied == 4);
+                        assert_eq!(bytes(copy.read(0, 10).data().await.unwrap()).await, b"warp");
+                    }
+                    Err(e) => held(e),
+                }
+                assert_eq!(copy.len().await.unwrap(), if opens { 4 } else { 0 });
+                match file.data_ranges(0, 4, 1).await {
+                    Ok(found) => assert!(opens && found.ranges.len() == 1),
+                    Err(e) => held(e),
                 }
             }
         });

@@ -25,6 +25,14 @@ pub const MAX_LOCKS: usize = 4096;
 /// Maximum number of tasks waiting for a lock or a caching right of one node.
 pub const MAX_WAITING: usize = 4096;
 
+/// Locks held in the process.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Byte-range locks held in the process, over all protocols.
+pub fn locks_held() -> usize {
+    HELD.load(Ordering::Relaxed)
+}
+
 /// A byte range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
@@ -204,6 +212,12 @@ impl Spans {
     }
 }
 
+impl Drop for Locks {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.held.len(), Ordering::Relaxed);
+    }
+}
+
 impl Locks {
     /// Shared by the opens of the node: zero means that no check is needed.
     pub fn count(&self) -> Arc<AtomicUsize> {
@@ -354,6 +368,7 @@ impl Locks {
     fn counted(&mut self, owner: Owner, before: usize, after: usize) {
         let held = self.by_owner.entry(owner).or_default();
         *held = (*held + after).saturating_sub(before);
+        HELD.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         if *held == 0 {
             self.by_owner.remove(&owner);
         }

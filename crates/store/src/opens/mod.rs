@@ -41,7 +41,9 @@ use self::grants::Grants;
 pub use self::grants::{Access, AckFailed, BREAK_TIMEOUT, Caching, Form, Holder, Key, MAX_GRANTS, Recall};
 use self::holders::{Entry, Holders};
 use self::locks::Locks;
-pub use self::locks::{Conflict, LockOwner, LockedRange, MAX_LOCKS, MAX_WAITING, Range, SetFailed};
+pub use self::locks::{
+    Conflict, LockOwner, LockedRange, MAX_LOCKS, MAX_WAITING, Range, SetFailed, locks_held,
+};
 pub use self::open::{Alone, Open, Removal};
 use self::reclaim::Reclaims;
 pub use self::reclaim::Reservation;
@@ -101,6 +103,9 @@ pub enum Refused {
     /// There is no such lock to release.
     #[error("byte range not locked")]
     NotLocked,
+    /// The open was closed while its request was carried out.
+    #[error("closed")]
+    Closed,
     /// Another client caches what this needs, and has been asked to give it back.
     #[error("caching rights are being recalled")]
     Recalling,
@@ -116,6 +121,7 @@ impl From<Refused> for Error {
                 Error::Sharing
             }
             Refused::NotLocked => Error::Invalid,
+            Refused::Closed => Error::Stale,
             Refused::Limit(what) => Error::Limit(what),
         }
     }

@@ -130,6 +130,10 @@ impl Open {
     }
 
     fn may_access_as(&self, by: Option<Owner>, offset: u64, len: u64, intent: Intent) -> Result<(), Refused> {
+        // Its share mode, locks and caching rights may belong to others by now.
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Refused::Closed);
+        }
         // An empty range conflicts with no lock. A lock being set concurrently may come before or after this access:
         // both orders are valid.
         if len == 0 || self.locks.load(Ordering::Acquire) == 0 {

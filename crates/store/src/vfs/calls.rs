@@ -107,6 +107,16 @@ impl Vfs {
         self.caches.sweep();
     }
 
+    /// Carries out a change together with what follows from it: notifications, recalls, flushes. A worker finishes a call
+    /// that it has begun, so what follows must not end with the request, whose connection may be lost: others would keep
+    /// what they cache.
+    async fn whole<T: 'static, F: Future<Output = Result<T, Error>> + 'static>(
+        &self,
+        change: impl FnOnce(Vfs) -> F,
+    ) -> Result<T, Error> {
+        rt::to_the_end(change(self.clone())).await
+    }
+
     /// Runs an operation that removes the name `victim`, or may replace it, and notifies caches of its file. The
     /// file's streams are removed with its last name.
     async fn unlink(&self, op: Op, victim: Option<DirName<&[u8]>>) -> Result<Unsettled, Error> {
@@ -223,6 +233,11 @@ impl Vfs {
         self
     }
 
+    /// Whether the server itself may change files between requests, as it does to clean up.
+    pub fn is_tidied(&self) -> bool {
+        !self.caches.are_read_only()
+    }
+
     /// The same file system with the same opens, for users who may only read it.
     #[must_use]
     pub fn for_readers(&self) -> Vfs {
@@ -311,6 +326,10 @@ impl Vfs {
 
     /// See [`Op::Setattr`].
     pub async fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr, Error> {
+        self.whole(|vfs| async move { vfs.set_attributes(node, set).await }).await
+    }
+
+    async fn set_attributes(&self, node: NodeId, set: SetAttr) -> Result<Attr, Error> {
         if Streams::is_stream(node) {
             let stream = self.streams.find(node)?;
             if let Some(size) = set.size {
@@ -320,7 +339,7 @@ impl Vfs {
             }
             let rest = SetAttr { size: None, ..set };
             if rest != SetAttr::default() {
-                Box::pin(self.setattr(stream.base, rest)).await?;
+                Box::pin(self.set_attributes(stream.base, rest)).await?;
             }
             return self.stream_attr(node).await;
         }
@@ -385,34 +404,43 @@ impl Vfs {
         set: SetAttr,
     ) -> Result<(Created, Unsettled), Error> {
         Self::may_name(name)?;
-        let truncates = set.size.is_some();
-        let op = Op::Create { dir, name: name.to_vec(), make, exists, set };
-        let (outcome, unsettled) = self.change(op).await?;
-        let created = expect!(outcome, Outcome::Created(created) => created);
-        if created.is_new {
-            self.named(What::name_of(created.attr.kind), Action::Added, dir, name).await;
-        } else if truncates {
-            self.named(What::SIZE | What::WRITTEN, Action::Modified, dir, name).await;
-        }
-        Ok((created, unsettled))
+        let name = name.to_vec();
+        self.whole(move |vfs| async move {
+            let truncates = set.size.is_some();
+            let op = Op::Create { dir, name: name.clone(), make, exists, set };
+            let (outcome, unsettled) = vfs.change(op).await?;
+            let created = expect!(outcome, Outcome::Created(created) => created);
+            if created.is_new {
+                vfs.named(What::name_of(created.attr.kind), Action::Added, dir, &name).await;
+            } else if truncates {
+                vfs.named(What::SIZE | What::WRITTEN, Action::Modified, dir, &name).await;
+            }
+            Ok((created, unsettled))
+        })
+        .await
     }
 
     /// See [`Op::Remove`].
     pub async fn remove(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
-        let unsettled =
-            self.unlink(Op::Remove { dir, name: name.to_vec() }, Some(DirName { dir, name })).await?;
-        self.named(What::FILE_NAME, Action::Removed, dir, name).await;
-        self.settle(unsettled).await
+        let op = Op::Remove { dir, name: name.to_vec() };
+        self.remove_name(op, What::FILE_NAME, DirName { dir, name }.to_owned()).await
+    }
+
+    async fn remove_name(&self, op: Op, what: What, victim: DirName) -> Result<(), Error> {
+        self.whole(move |vfs| async move {
+            let unsettled = vfs.unlink(op, Some(DirName { dir: victim.dir, name: &victim.name[..] })).await?;
+            vfs.named(what, Action::Removed, victim.dir, &victim.name).await;
+            vfs.settle(unsettled).await
+        })
+        .await
     }
 
     /// See [`Op::Rmdir`].
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
-        let unsettled =
-            self.unlink(Op::Rmdir { dir, name: name.to_vec() }, Some(DirName { dir, name })).await?;
-        self.named(What::DIR_NAME, Action::Removed, dir, name).await;
-        self.settle(unsettled).await
+        let op = Op::Rmdir { dir, name: name.to_vec() };
+        self.remove_name(op, What::DIR_NAME, DirName { dir, name }.to_owned()).await
     }
 
     /// See [`Op::MayUnlink`].
@@ -427,6 +455,13 @@ impl Vfs {
     pub async fn rename(&self, from: DirName<&[u8]>, to: DirName<&[u8]>, replace: bool) -> Result<(), Error> {
         Self::may_name(from.name)?;
         Self::may_name(to.name)?;
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.whole(move |vfs| async move { vfs.move_name(from, to, replace).await }).await
+    }
+
+    async fn move_name(&self, from: DirName, to: DirName, replace: bool) -> Result<(), Error> {
+        let from = DirName { dir: from.dir, name: &from.name[..] };
+        let to = DirName { dir: to.dir, name: &to.name[..] };
         // Watches need the kind of the moved name, and the replaced name, if any.
         let seen = if self.watches.any() {
             let moved = self.lookup(from.dir, from.name, false).await.ok();
@@ -459,11 +494,14 @@ impl Vfs {
     /// See [`Op::Link`].
     pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
-        let op = Op::Link { node, dir, name: name.to_vec() };
-        let (outcome, unsettled) = self.change(op).await?;
-        expect!(outcome, Outcome::Done => ());
-        self.named(What::FILE_NAME, Action::Added, dir, name).await;
-        self.settle(unsettled).await
+        let name = name.to_vec();
+        self.whole(move |vfs| async move {
+            let (outcome, unsettled) = vfs.change(Op::Link { node, dir, name: name.clone() }).await?;
+            expect!(outcome, Outcome::Done => ());
+            vfs.named(What::FILE_NAME, Action::Added, dir, &name).await;
+            vfs.settle(unsettled).await
+        })
+        .await
     }
 
     /// See [`Op::Readlink`].
@@ -572,16 +610,20 @@ impl Vfs {
 
     /// Sets or removes the attribute `name`, and sends notifications.
     async fn change_xattr(&self, node: NodeId, name: &[u8], op: Op) -> Result<(), Error> {
-        let done = self.change(op).await;
-        if name == crate::access::XATTR {
-            self.descriptors.fetch_add(1, Ordering::AcqRel);
-        }
-        let (outcome, unsettled) = done?;
-        expect!(outcome, Outcome::Done => ());
-        if !name.starts_with(OWN_XATTRS) {
-            self.modified(node, What::XATTRS).await;
-        }
-        self.settle(unsettled).await
+        let (protects, is_own) = (name == crate::access::XATTR, name.starts_with(OWN_XATTRS));
+        self.whole(move |vfs| async move {
+            let done = vfs.change(op).await;
+            if protects {
+                vfs.descriptors.fetch_add(1, Ordering::AcqRel);
+            }
+            let (outcome, unsettled) = done?;
+            expect!(outcome, Outcome::Done => ());
+            if !is_own {
+                vfs.modified(node, What::XATTRS).await;
+            }
+            vfs.settle(unsettled).await
+        })
+        .await
     }
 
     /// See [`Op::XattrSummary`].

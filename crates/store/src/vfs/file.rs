@@ -2,6 +2,7 @@
 //! [`super::object`]), and [`crate::opens`] decides about access.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use weft_machine::{DataRanges, File, Payload, PayloadSource, Pool};
@@ -247,6 +248,21 @@ impl OpenFile {
     /// Makes what was written durable.
     pub async fn sync(&self) -> Result<(), Error> {
         self.object.submit(ObjectOp::sync()).await.map(drop)
+    }
+
+    /// The same for the one client of this descriptor, who is not told of failures in another way. `told` counts the failed
+    /// flushes of which it knows: the kernel reports a loss once, and the request that learned of it may have been lost with
+    /// its connection. Then the next flush fails.
+    pub async fn sync_for(&self, told: &AtomicU64) -> Result<(), Error> {
+        let done = self.sync().await;
+        let failed = self.object.failed_flushes();
+        let untold = told.fetch_max(failed, Ordering::AcqRel) < failed;
+        match done {
+            Ok(()) if untold => {
+                Err(std::io::Error::other("an earlier flush has failed: data may be lost").into())
+            }
+            done => done,
+        }
     }
 
     /// Whether this descriptor has writes that it has not made durable since.

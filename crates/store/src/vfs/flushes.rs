@@ -42,6 +42,8 @@ impl Failures {
 #[derive(Debug)]
 pub(super) struct Flushes {
     failures: Failures,
+    /// How many of them were this descriptor's.
+    failed: Arc<AtomicU64>,
     /// Number of flushes begun.
     begun: AtomicU64,
     /// Number of writes completed.
@@ -63,6 +65,7 @@ impl Flushes {
     pub(super) fn new(failures: Failures) -> Flushes {
         Flushes {
             failures,
+            failed: Arc::default(),
             begun: AtomicU64::new(0),
             written: AtomicU64::new(0),
             flushed: Arc::default(),
@@ -78,6 +81,11 @@ impl Flushes {
     /// Whether there was a write since the last successful flush began.
     pub(super) fn is_due(&self) -> bool {
         self.flushed.load(Ordering::SeqCst) < self.written.load(Ordering::SeqCst)
+    }
+
+    /// How many flushes of this descriptor have failed.
+    pub(super) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::SeqCst)
     }
 
     /// Makes durable what was written before this call, by calling `flush` unless another flush covers it. `flush`
@@ -102,11 +110,14 @@ impl Flushes {
 
     /// Counts a flush, which begins now, when it ends.
     fn counting(&self) -> impl FnOnce(&Result<(), Error>) + Send + 'static {
-        let (failures, flushed) = (self.failures.clone(), self.flushed.clone());
+        let (failures, failed, flushed) = (self.failures.clone(), self.failed.clone(), self.flushed.clone());
         let written = self.written.load(Ordering::SeqCst);
         move |done| match done {
             Ok(()) => drop(flushed.fetch_max(written, Ordering::SeqCst)),
-            Err(_) => failures.add(),
+            Err(_) => {
+                failures.add();
+                failed.fetch_add(1, Ordering::SeqCst);
+            }
         }
     }
 }

@@ -54,7 +54,8 @@ pub trait Object: Debug + Send + Sync {
         None
     }
 
-    /// The file that contains its bytes at present. It may be longer than the object, and writes may go elsewhere.
+    /// The file that contains its bytes at present. It may be longer than the object, writes may go elsewhere, and it is not to be
+    /// read while the object does not answer [`ObjectOp::Read`].
     fn content(&self) -> Option<&File> {
         self.plain()
     }
@@ -74,6 +75,11 @@ pub trait Object: Debug + Send + Sync {
     /// Whether there were writes that no flush has made durable since. By default they are not counted.
     fn is_unflushed(&self) -> bool {
         false
+    }
+
+    /// How many of its flushes have failed. By default they are not counted.
+    fn failed_flushes(&self) -> u64 {
+        0
     }
 }
 
@@ -213,6 +219,10 @@ pub(crate) trait Layer: Debug + Send + Sync {
     fn is_unflushed(&self) -> bool {
         self.inner().is_unflushed()
     }
+    /// [`Object::failed_flushes`].
+    fn failed_flushes(&self) -> u64 {
+        self.inner().failed_flushes()
+    }
 }
 
 impl<L: Layer> Object for L {
@@ -233,5 +243,8 @@ impl<L: Layer> Object for L {
     }
     fn is_unflushed(&self) -> bool {
         Layer::is_unflushed(self)
+    }
+    fn failed_flushes(&self) -> u64 {
+        Layer::failed_flushes(self)
     }
 }

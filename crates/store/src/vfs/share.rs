@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use weft_machine::meter::Subject;
+
 use super::share_key::ShareKey;
 use super::{ShareId, Vfs};
 use crate::rules::Rules;
@@ -20,13 +22,22 @@ pub struct Share {
     pub rules: Rules,
     /// Its snapshots, if its host keeps any.
     pub snapshots: Option<Arc<Snapshots>>,
+    /// What its operations are counted under; none unless whoever configures it says so.
+    pub meter: Subject,
 }
 
 impl Share {
     /// A share without restrictions.
     pub fn new(name: impl Into<Arc<str>>, vfs: Vfs) -> Share {
         let name = name.into();
-        Share { id: ShareId::of_name(&name), name, vfs, rules: Rules::default(), snapshots: None }
+        Share {
+            id: ShareId::of_name(&name),
+            name,
+            vfs,
+            rules: Rules::default(),
+            snapshots: None,
+            meter: Subject::NONE,
+        }
     }
 
     /// What identifies it in the tables of a running server.

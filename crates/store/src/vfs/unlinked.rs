@@ -57,6 +57,10 @@ impl Caches {
         self.read_only.store(is_read_only, Ordering::Release);
     }
 
+    pub(super) fn are_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
     pub(super) fn forget(&self, node: NodeId) {
         self.each(|cache, share| cache.forget(share, node));
     }
@@ -76,7 +80,7 @@ impl Swept {
     fn turn(&self) {
         let (Some(backend), Some(caches)) = (self.backend.upgrade(), self.caches.upgrade()) else { return };
         backend.sweep(PER_TURN);
-        if !caches.read_only.load(Ordering::Acquire) {
+        if !caches.are_read_only() {
             backend.tidy(clock::instant());
         }
         caches.sweep();

@@ -14,3 +14,10 @@ pub(crate) struct CallTicket {
     /// A region of the call, which the reply may revoke.
     pub(super) invalidate: Option<Stag>,
 }
+
+impl CallTicket {
+    /// Whether the client offers memory for the payload of a reply.
+    pub(crate) fn takes_payload(&self) -> bool {
+        !self.writes.is_empty()
+    }
+}

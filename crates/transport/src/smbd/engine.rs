@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use weft_machine::meter::Events;
 use weft_machine::{Buf, Time};
 use weft_rdma::Stag;
 use weft_wire::smbd::{DataTransfer, Malformed, NegotiateResponse, RESPONSE_REQUESTED};
@@ -51,6 +52,9 @@ const MAX_HELD_BYTES: usize = 4 << 20;
 const HEADERS_BYTES: usize = 4096;
 /// [MS-ERREF] 2.3: STATUS_NOT_SUPPORTED.
 const STATUS_NOT_SUPPORTED: u32 = 0xc000_00bb;
+
+/// How often a message had to wait for a send credit, over all connections of the process.
+pub static CREDIT_STALLS: Events = Events::new();
 
 /// The results of negotiation ([MS-SMBD] 3.1.1.1); sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +189,8 @@ pub struct Engine {
     max_read_write: usize,
     /// SendCredits: messages that may be sent now.
     send_credits: u32,
+    /// A message waits for a credit.
+    is_stalled: bool,
     /// ReceiveCreditTarget: credits that the peer requests.
     target: usize,
     /// Credits that the peer may have now: doubled whenever it has used half of them.
@@ -233,6 +239,7 @@ impl Engine {
             max_fragmented_send: 0,
             max_read_write: config.max_read_write_size as usize,
             send_credits: 0,
+            is_stalled: false,
             target: 0,
             reach: FIRST_CREDITS,
             posted: 0,
@@ -607,7 +614,11 @@ impl Engine {
 
     /// 3.1.5.1: the next Data Transfer, if one is due and credits allow it.
     fn data_transfer(&mut self) -> Option<Output> {
-        if self.send_credits == 0 || !(self.has_something_to_send() || self.grant_due()) {
+        let has_something = self.has_something_to_send();
+        if self.send_credits == 0 || !(has_something || self.grant_due()) {
+            if has_something && !std::mem::replace(&mut self.is_stalled, true) {
+                CREDIT_STALLS.count();
+            }
             return None;
         }
         let grant = self.grantable();
@@ -615,6 +626,7 @@ impl Engine {
             // The last credit is kept for a message that grants one; receive_goal requests the receive.
             return None;
         }
+        self.is_stalled = false;
         self.send_credits = self.send_credits.saturating_sub(1);
         self.granted = self.granted.saturating_add(grant);
         self.first_grant = None;

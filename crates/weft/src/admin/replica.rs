@@ -1,6 +1,7 @@
 //! The admin requests and answers about replication. `serve::replica` carries them out, and `crate::replica` prints
 //! them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -153,7 +154,7 @@ pub(crate) struct Differs {
 }
 
 /// The current state of a group.
-#[derive(Serialize, Deserialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
 pub(crate) struct Group {
     /// Its name.
     pub name: String,
@@ -187,7 +188,7 @@ pub(crate) struct Group {
 }
 
 /// The link to a partner.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Link {
     /// The partner's name.
     pub name: String,

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use weft_store::rights::Principal;
 
+/// Why a value is refused.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 /// `weft share`.
 #[derive(clap::Args, Debug)]
 #[command(
@@ -43,10 +46,10 @@ pub(crate) struct ShareAdd {
     /// The folder
     pub path: PathBuf,
     /// Who may read: a user, a group (@staff) or every user (*); may be repeated
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "WHO", value_parser = one)]
     pub read: Vec<Principal>,
     /// Who may read and write
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "WHO", value_parser = one)]
     pub write: Vec<Principal>,
     /// Refuse all changes, also by those who may write
     #[arg(long)]
@@ -54,6 +57,14 @@ pub(crate) struct ShareAdd {
     /// Require encryption; NFS then does not offer the share
     #[arg(long)]
     pub encrypt: bool,
+}
+
+/// Parses one user or group. A list would be the name of a user whom nobody can add.
+fn one(text: &str) -> Result<Principal, Failure> {
+    match text.contains(',') {
+        true => Err("give one user or group, and repeat the option for others".into()),
+        false => Ok(text.parse()?),
+    }
 }
 
 /// `weft share remove`.
@@ -69,4 +80,16 @@ pub(crate) struct ShareList {
     /// Print a JSON array
     #[arg(long)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_names_one_user_or_group() {
+        assert_eq!(one("@staff").unwrap().to_string(), "@staff");
+        assert!(one("bob,carol").unwrap_err().to_string().contains("repeat the option"));
+        assert!(one("@").is_err());
+    }
 }

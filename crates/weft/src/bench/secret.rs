@@ -16,6 +16,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weft_machine::random;
 
+use crate::hex::{hex, of_hex};
+
 /// Maximum length of a line: the histograms of one run, with a margin.
 const LONGEST_LINE: u64 = 16 << 20;
 /// Maximum length of a stranger's first line.
@@ -27,7 +29,7 @@ const WORD: &str = "weft-bench-agent/1";
 
 /// A new token or password: 128 random bits in hexadecimal.
 pub(super) fn generate() -> Result<String, random::Unavailable> {
-    Ok(random::bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(random::bytes::<16>()?))
 }
 
 /// The sender of a line; a code is valid for one side only.
@@ -99,12 +101,12 @@ impl Talk {
         let nonce = random::bytes::<16>()?;
         let mut writer = stream.try_clone()?;
         let mut reader = BufReader::new(Timed { stream, until: Instant::now().checked_add(patience) });
-        writeln!(writer, "{WORD} {}", hex(&nonce))?;
+        writeln!(writer, "{WORD} {}", hex(nonce))?;
         let greeting = line(&mut reader, LONGEST_GREETING)?;
         let theirs = greeting.strip_prefix(WORD).map(str::trim).filter(|nonce| nonce.len() == 32);
         let theirs =
             theirs.ok_or_else(|| wrong("this is not a weft bench agent of this version"))?.to_owned();
-        let ours = hex(&nonce);
+        let ours = hex(nonce);
         let (first, second) = if side == Side::Agent { (ours, theirs) } else { (theirs, ours) };
         let token = hmac::Key::new(hmac::HMAC_SHA256, token.trim().as_bytes());
         let secret = hmac::sign(&token, format!("{WORD} {first} {second}").as_bytes());
@@ -130,7 +132,7 @@ impl Talk {
         let text = serde_json::to_string(message)?;
         let code = hmac::sign(&self.key, &numbered(self.side, self.sent, &text));
         self.sent = self.sent.saturating_add(1);
-        let mut bytes = hex(code.as_ref()).into_bytes();
+        let mut bytes = hex(code).into_bytes();
         bytes.push(b' ');
         bytes.extend_from_slice(text.as_bytes());
         bytes.push(b'\n');
@@ -141,7 +143,7 @@ impl Talk {
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         let line = line(&mut self.reader, LONGEST_LINE)?;
         let (code, text) = line.split_once(' ').ok_or_else(|| wrong("a line without a code"))?;
-        let code = bytes(code).ok_or_else(|| wrong("a malformed code"))?;
+        let code = of_hex(code).ok_or_else(|| wrong("a malformed code"))?;
         hmac::verify(&self.key, &numbered(self.side.other(), self.received, text), &code)
             .map_err(|_| wrong("a line that the other side did not write"))?;
         self.received = self.received.saturating_add(1);
@@ -163,15 +165,6 @@ fn line(reader: &mut BufReader<Timed>, longest: u64) -> io::Result<String> {
         }
         None => Err(wrong("a line without an end")),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(hex: &str) -> Option<Vec<u8>> {
-    let (pairs, []) = hex.as_bytes().as_chunks::<2>() else { return None };
-    pairs.iter().map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]

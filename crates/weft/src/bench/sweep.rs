@@ -18,6 +18,7 @@ use super::team::{Observer, Team};
 use crate::Failure;
 use crate::args::Over;
 use crate::connect::Agreed;
+use crate::hex::hex;
 use crate::url::Scheme;
 
 /// Size of a file that a job names without a size and that does not exist.
@@ -364,5 +365,5 @@ fn join(folder: &str, name: &str) -> String {
 
 /// A unique part of a name.
 fn unique() -> Result<String, Failure> {
-    Ok(random::bytes::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(random::bytes::<8>()?))
 }

@@ -16,8 +16,9 @@ use weft_store::snapshots::Snapshots;
 use weft_store::volume::{Error as VolumeError, Volumes};
 use zeroize::Zeroizing;
 
+use super::admin::{AdminAddress, read_token};
 use super::error::Give;
-use super::key::{self, Key, OfShare, Origin};
+use super::key::{self, Key, OfShare, Origin, quoted};
 use super::share::{MAX_NAME_CHARS, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
@@ -43,6 +44,8 @@ pub(crate) struct Plan {
     pub nbd_tls: Option<Tls>,
     /// The keytab for Kerberos tickets.
     pub keytab: Option<Arc<Keytab>>,
+    /// The token that clients of the admin server must show.
+    pub admin_token: Option<Zeroizing<String>>,
     /// The DFS links of all shares.
     pub dfs: Namespace,
 }
@@ -89,11 +92,12 @@ impl Plan {
 type Rule = fn(&ServeConfig) -> Result<(), ConfigError>;
 
 /// The rules that are checked before those of each share.
-const FIRST: [Rule; 4] = [
+const FIRST: [Rule; 5] = [
     ServeConfig::check_buffers,
     ServeConfig::check_cores,
     ServeConfig::check_spin,
     ServeConfig::check_congestion,
+    ServeConfig::check_admin,
 ];
 /// The rules that are checked after those of each share.
 const LAST: [Rule; 9] = [
@@ -122,20 +126,22 @@ impl ServeConfig {
         LAST.iter().try_for_each(|rule| rule(&self))?;
         // Every file is read once, because it may be a pipe.
         let (dfs, keytab, nfs_tls, nbd_tls) = (self.dfs()?, self.keytab()?, self.nfs_tls()?, self.nbd_tls()?);
+        let admin_token = self.admin_token()?;
         for warning in self.warnings() {
             tracing::warn!("{warning}");
         }
         let listen = Addresses::of_each(&self.listeners.addresses).present();
-        Ok(Plan { listen, shares, nfs_tls, nbd_tls, keytab, dfs, config: self })
+        Ok(Plan { listen, shares, nfs_tls, nbd_tls, keytab, admin_token, dfs, config: self })
     }
 
     /// Every rule that it breaks, in the order of the rules; [`ServeConfig::check`] reports the first.
     pub(crate) fn errors(&self) -> impl Iterator<Item = ConfigError> {
-        let files: [Rule; 4] = [
+        let files: [Rule; 5] = [
             |config| config.dfs().map(drop),
             |config| config.keytab().map(drop),
             |config| config.nfs_tls().map(drop),
             |config| config.nbd_tls().map(drop),
+            |config| config.admin_token().map(drop),
         ];
         let names = (0..self.shares.len()).map(|i| self.check_name(i));
         let shares = self.shares.iter().map(|share| self.check_share(share).map(drop));
@@ -154,9 +160,13 @@ impl ServeConfig {
         Arc::make_mut(&mut self.sources)
     }
 
-    /// Shares that serve the same files under different rules, each with its key.
+    /// Shares that serve the same files under different rules, each with its key; or that there is nothing to serve.
     pub(crate) fn warnings(&self) -> Vec<ConfigError> {
-        exposed::bypasses(self)
+        let mut warnings = exposed::bypasses(self);
+        if self.shares.is_empty() && self.volumes.is_empty() {
+            warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
+        }
+        warnings
     }
 
     /// A key with its value, as an option and a file have it.
@@ -168,9 +178,15 @@ impl ServeConfig {
         }
     }
 
+    /// Checks that no share contains keys of the server, or what it trusts. [`ServeConfig::check`] does so, too.
+    pub(crate) fn check_exposure(&self) -> Result<(), ConfigError> {
+        exposed::check(self)
+    }
+
     /// Whether there is something for users who log on.
     pub(super) fn serves_files(&self) -> bool {
-        !self.shares.is_empty() || self.replication.enabled
+        // A server without shares, but with a file, waits for the first one.
+        !self.shares.is_empty() || self.replication.enabled || self.volumes.is_empty()
     }
 
     /// The directory of state that survives a restart, if there is one.
@@ -214,6 +230,36 @@ impl ServeConfig {
             Ok(_) => Ok(()),
             Err(why) => Err(self.wrong(key::CONGESTION.with(name), Problem::Congestion(why))),
         }
+    }
+
+    /// An address that other hosts reach needs a token; a Unix socket has permissions instead.
+    fn check_admin(&self) -> Result<(), ConfigError> {
+        let token = self.admin_token_file.as_ref().map(|path| key::ADMIN_TOKEN.with(path.display()));
+        let Some(address) = &self.admin else {
+            return self.needs(token.map(|_| key::ADMIN_TOKEN), "an address", Give::All(vec![key::ADMIN]));
+        };
+        match (address, token) {
+            (AdminAddress::Unix(_), Some(key)) => {
+                let why =
+                    "clients of a Unix socket show no token, its permissions decide: leave the token out";
+                Err(self.wrong(key, Problem::Unfit(why)))
+            }
+            (address, None) if address.reached_by_others().is_some() => {
+                let key = self.with_value(&key::ADMIN, address, Some(quoted(&address.to_string())));
+                self.needs(
+                    [key],
+                    "a token, because other hosts can reach it",
+                    Give::All(vec![key::ADMIN_TOKEN]),
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn admin_token(&self) -> Result<Option<Zeroizing<String>>, ConfigError> {
+        let Some(path) = &self.admin_token_file else { return Ok(None) };
+        let wrong = |fault| self.wrong(key::ADMIN_TOKEN, Problem::Token { path: path.clone(), fault });
+        read_token(path).map(Some).map_err(wrong)
     }
 
     /// Checks that clients can name a share, and that no earlier one has its name.
@@ -303,7 +349,8 @@ impl ServeConfig {
             }
         }
         if self.volumes.is_empty() {
-            if self.shares.is_empty() {
+            // `weft share add` can add the first share to the file of a running server.
+            if self.shares.is_empty() && self.sources.file().is_none() {
                 return Err(self.wrong(key::SHARES, Problem::NothingServed));
             }
             let shares_them = shared.map(ShareConfig::key).next();

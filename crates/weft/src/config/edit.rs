@@ -2,12 +2,13 @@
 //!
 //! A change is checked before the file is replaced: the new text must be a configuration without errors.
 
-use std::fs::{File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
+use weft_machine::file::whole::{self, Access, folder_of};
 use weft_store::rights::Principal;
 
 use super::share::ShareConfig;
@@ -22,8 +23,8 @@ const HEADER: &str = "# The configuration of weft serve. `weft config reference`
 pub(crate) enum EditError {
     #[error(transparent)]
     File(#[from] BadFile),
-    /// The configuration would be wrong.
-    #[error("{0}")]
+    /// The configuration would be wrong, at a position that the file need not have.
+    #[error("the file stays as it was, because the change would make it wrong: {0}")]
     Config(#[from] ConfigError),
     #[error("{}: {source}", path_name(path))]
     Io { path: PathBuf, source: io::Error },
@@ -54,7 +55,7 @@ impl Edit {
     /// Opens a file; a missing one is created by [`Edit::save`].
     pub(crate) fn open(path: &Path) -> Result<Edit, EditError> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let turn = turn(&path).map_err(|source| EditError::Io { path: path.clone(), source })?;
+        let turn = turn(&path, PATIENCE).map_err(|source| EditError::Io { path: path.clone(), source })?;
         let (text, is_new) = match file::text(&path) {
             Ok(text) => (text, false),
             Err(bad) if bad.is_missing() => (HEADER.to_owned(), true),
@@ -124,37 +125,53 @@ impl Edit {
     }
 
     /// Replaces the file; before that, checks what it will contain, and warns about shares that bypass each other's
-    /// rules. `may_be_empty`: serving nothing is no error.
-    pub(crate) fn save(self, may_be_empty: bool) -> Result<PathBuf, EditError> {
+    /// rules.
+    pub(crate) fn save(self) -> Result<PathBuf, EditError> {
         let text = self.document.to_string();
         let config = file::parse(&self.path, &text)?;
-        let error = match may_be_empty && config.shares.is_empty() {
-            true => None,
-            false => config.errors().next(),
-        };
-        match error {
+        match config.errors().next() {
             Some(error) => Err(error.into()),
             None => {
                 for warning in config.warnings() {
                     tracing::warn!("{warning}");
                 }
-                let folder = folder_of(&self.path);
-                match replace(&self.path, folder, text.as_bytes(), self.is_new) {
-                    Ok(()) => Ok(self.path),
-                    Err(source) => Err(EditError::Io { path: self.path, source }),
+                let (path, text) = (self.path, text.as_bytes());
+                let written = match self.is_new {
+                    // Somebody may have created it meanwhile.
+                    true => whole::create(&path, text, Access::Inherited),
+                    false => whole::replace(&path, text, Access::Inherited),
+                };
+                match written {
+                    Ok(()) => Ok(path),
+                    Err(source) => Err(EditError::Io { path, source }),
                 }
             }
         }
     }
 }
 
+/// How long a change waits for others. Every program that can read the folder can lock it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Locks the folder of a file, which is created if missing.
-fn turn(path: &Path) -> io::Result<File> {
+fn turn(path: &Path, patience: Duration) -> io::Result<File> {
     let folder = folder_of(path);
     std::fs::create_dir_all(folder)?;
-    let folder = File::open(folder)?;
-    folder.lock()?;
-    Ok(folder)
+    let (folder, until) = (File::open(folder)?, Instant::now() + patience);
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Ok(folder),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let text =
+                    "another program has locked the folder of the file (flock): try again when it has ended";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+    }
 }
 
 /// Creates a file, as a whole or not at all.
@@ -169,41 +186,10 @@ pub(crate) fn create(path: &Path, text: &str) -> Result<(), EditError> {
     if path.symlink_metadata().is_ok() {
         return Err(EditError::Taken(path.to_owned()));
     }
-    replace(path, folder, text.as_bytes(), true).map_err(|source| match source.kind() {
+    whole::create(path, text.as_bytes(), Access::Inherited).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => EditError::Taken(path.to_owned()),
         _ => EditError::Io { path: path.to_owned(), source },
     })
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Writes a file in this folder. It has the mode and the owner of the old one; a new one is readable by all, whatever
-/// the umask. A crash or a full disk leaves the old file, or none.
-fn replace(path: &Path, folder: &Path, text: &[u8], is_new: bool) -> io::Result<()> {
-    let mut draft = tempfile::NamedTempFile::new_in(folder)?;
-    draft.write_all(text)?;
-    match path.metadata() {
-        Ok(old) => {
-            draft.as_file().set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-            let new = draft.as_file().metadata()?;
-            if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-                std::os::unix::fs::fchown(draft.as_file(), Some(old.uid()), Some(old.gid()))?;
-            }
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            draft.as_file().set_permissions(Permissions::from_mode(0o644))?;
-        }
-        Err(e) => return Err(e),
-    }
-    draft.as_file().sync_all()?;
-    match is_new {
-        // Somebody may have created it meanwhile.
-        true => draft.persist_noclobber(path)?,
-        false => draft.persist(path)?,
-    };
-    File::open(folder)?.sync_all()
 }
 
 fn implicit() -> Item {
@@ -214,6 +200,9 @@ fn implicit() -> Item {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
     use weft_store::rights::Rights;
 
     use super::*;
@@ -238,7 +227,7 @@ mod tests {
         let rights =
             Rights { read: None, write: Some(vec![Principal::Group("staff".into()), Principal::Everyone]) };
         edit.add_share(&ShareConfig { rights, read_only: true, ..share("team", &served) }).unwrap();
-        edit.save(false).unwrap();
+        edit.save().unwrap();
         let first = std::fs::read_to_string(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o644);
         let folder = served.display();
@@ -252,7 +241,7 @@ mod tests {
         std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         let mut edit = Edit::open(&path).unwrap();
         edit.add_share(&share("Old things", &served)).unwrap();
-        edit.save(false).unwrap();
+        edit.save().unwrap();
         let second = std::fs::read_to_string(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
         assert!(second.contains("# The team.\n[shares.team] # of the third floor"), "{second}");
@@ -262,7 +251,7 @@ mod tests {
         );
         let mut edit = Edit::open(&path).unwrap();
         edit.remove_share("old THINGS").unwrap();
-        edit.save(true).unwrap();
+        edit.save().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), commented);
     }
 
@@ -282,6 +271,16 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_stays_locked_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weft.toml");
+        let first = turn(&path, Duration::ZERO).unwrap();
+        assert_eq!(turn(&path, Duration::ZERO).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(first);
+        turn(&path, Duration::ZERO).unwrap();
+    }
+
+    #[test]
     fn a_change_that_would_be_wrong_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let served = served_in(dir.path());
@@ -290,7 +289,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let refused = |change: &dyn Fn(&mut Edit) -> Result<(), EditError>| {
             let mut edit = Edit::open(&path).unwrap();
-            let said = change(&mut edit).and_then(|()| edit.save(false).map(drop)).unwrap_err().to_string();
+            let said = change(&mut edit).and_then(|()| edit.save().map(drop)).unwrap_err().to_string();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
             said
         };
@@ -313,7 +312,7 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let mut edit = Edit::open(&link).unwrap();
         edit.add_share(&share("b", &served)).unwrap();
-        edit.save(false).unwrap();
+        edit.save().unwrap();
         assert!(link.symlink_metadata().unwrap().is_symlink());
         assert!(std::fs::read_to_string(&path).unwrap().contains("[shares.b]"));
     }

@@ -13,6 +13,7 @@ use weft_smb::server::dfs::BadNamespace;
 use weft_store::snapshots::BadPattern;
 use weft_store::volume::Error as VolumeError;
 
+use super::admin::TokenFault;
 use super::find::default_file;
 use super::key::{self, Key, Origin};
 use super::share::{FolderFault, MAX_NAME_CHARS};
@@ -91,6 +92,8 @@ pub(crate) enum Problem {
     Tls { certificate: PathBuf, key: PathBuf, source: TlsError },
     /// The keytab cannot be used.
     Keytab(String),
+    /// The file with the admin token cannot be used.
+    Token { path: PathBuf, fault: TokenFault },
     /// DFS links that contradict each other.
     Links(BadNamespace),
 }
@@ -149,6 +152,7 @@ impl ConfigError {
             | Problem::Unreadable { .. }
             | Problem::Tls { .. }
             | Problem::Keytab(_)
+            | Problem::Token { .. }
             | Problem::NoStateDir
             | Problem::NoFolder(_)
             | Problem::Elsewhere(_)
@@ -257,7 +261,7 @@ impl fmt::Display for ConfigError {
                     default_file().map_or(Ok(()), |file| write!(f, "; there is no {}", path_name(&file)))
                 }
                 Origin::File => {
-                    f.write_str("nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])")
+                    f.write_str("nothing to serve yet: add a share ([shares.NAME], or weft share add) or a volume ([volumes])")
                 }
             },
             Problem::NothingByRdma => write!(
@@ -316,6 +320,7 @@ impl fmt::Display for ConfigError {
                 path_name(private)
             ),
             Problem::Keytab(why) => write!(f, "{key}: {why}"),
+            Problem::Token { path, fault } => write!(f, "{key}: {} {fault}", path_name(path)),
             Problem::Links(why) => write!(f, "{key}: {why}"),
         }
     }

@@ -74,6 +74,8 @@ fn own_files(config: &ServeConfig) -> Vec<(Option<Key>, PathBuf, Harm)> {
     let mut files = Vec::new();
     files.extend(config.state_dir().map(|path| (Some(key::STATE_DIR), path, Harm::State)));
     files.extend(config.smb.keytab.clone().map(|path| (Some(key::KEYTAB), path, Harm::Key)));
+    let token = config.admin_token_file.clone();
+    files.extend(token.map(|path| (Some(key::ADMIN_TOKEN), path, Harm::Key)));
     let certificates = [
         (&config.tls.nfs, key::NFS_CERTIFICATE_KEY, key::NFS_CERTIFICATE_CLIENTS),
         (&config.tls.nbd, key::NBD_CERTIFICATE_KEY, key::NBD_CERTIFICATE_CLIENTS),

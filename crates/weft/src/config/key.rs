@@ -28,6 +28,8 @@ pub(crate) struct Key {
 
 pub(crate) const SHARES: Key = Key::new("DIR", "shares");
 pub(crate) const STATE_DIR: Key = Key::new("--state-dir", "state_dir");
+pub(crate) const ADMIN: Key = Key::new("--admin", "admin");
+pub(crate) const ADMIN_TOKEN: Key = Key::new("--admin-token-file", "admin_token_file");
 pub(crate) const VOLUMES: Key = Key::new("--volume", "volumes");
 pub(crate) const REPLICATION: Key = Key::new("--replica", "replication.enabled");
 pub(crate) const LISTEN: Key = Key::new("--listen", "listeners.addresses");
@@ -179,8 +181,10 @@ mod tests {
     use super::*;
     use crate::args::Args;
 
-    const OF_SERVER: [Key; 29] = [
+    const OF_SERVER: [Key; 31] = [
         STATE_DIR,
+        ADMIN,
+        ADMIN_TOKEN,
         VOLUMES,
         REPLICATION,
         LISTEN,

@@ -9,6 +9,7 @@ use weft_smb::auth::BadPrincipal;
 use weft_store::rights::NoPrincipal;
 use weft_store::rules::NotANetwork;
 
+use super::admin::NoAdminAddress;
 use super::sources::Position;
 use crate::addresses::AddressError;
 use crate::args::Misread;
@@ -139,6 +140,8 @@ pub(super) enum Unparsed {
     Principal(NoPrincipal),
     #[error(transparent)]
     KerberosPrincipal(BadPrincipal),
+    #[error(transparent)]
+    Admin(NoAdminAddress),
 }
 
 impl From<AddressError> for Unparsed {

@@ -5,6 +5,7 @@
 //! defaults are here. A field has the name of its key in a file; types and names contain the units. Nothing here
 //! parses a command line, binds, or opens anything for writing.
 
+mod admin;
 mod check;
 pub(crate) mod edit;
 mod error;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use weft_smb::auth::Principals;
 use weft_smb::server::{Dialect, Signing};
 
+pub(crate) use self::admin::AdminAddress;
 pub(crate) use self::check::{Plan, PlannedShare};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
@@ -34,7 +36,7 @@ pub(crate) use self::key::{Key, Origin};
 pub(crate) use self::mistake::{BadFile, MAX_SHOWN};
 pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
 pub(crate) use self::sources::Sources;
-pub(crate) use self::table::{capture, certificate, keys_of_option};
+pub(crate) use self::table::{TakesEffect, capture, certificate, keys_of_option};
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
 use crate::default_port;
@@ -58,6 +60,10 @@ pub(crate) struct ServeConfig {
     pub sources: Arc<Sources>,
     /// The directory of state that survives a restart; `None` is the user's default.
     pub state_dir: Option<PathBuf>,
+    /// Where metrics and the status are served over HTTP.
+    pub admin: Option<AdminAddress>,
+    /// The file with the token that its clients must show.
+    pub admin_token_file: Option<PathBuf>,
     /// Addresses and ports.
     pub listeners: Listeners,
     /// Resource limits and thread settings.

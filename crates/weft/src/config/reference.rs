@@ -7,7 +7,7 @@ use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
 
 use super::key::{Key, Origin, part};
-use super::table::{Field, ROWS, Row};
+use super::table::{Field, ONE_OF_THREE, ROWS, Row, TakesEffect};
 use super::{ServeConfig, ShareConfig};
 use crate::out::path_name;
 
@@ -26,7 +26,7 @@ pub(crate) fn markdown() -> String {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "{gap}### {title}\n\n| key | value | default | option | meaning |\n|---|---|---|---|---|"
+                "{gap}### {title}\n\n| key | value | default | option | takes effect | meaning |\n|---|---|---|---|---|---|"
             );
             section = Some(table);
         }
@@ -37,9 +37,10 @@ pub(crate) fn markdown() -> String {
         let options: Vec<String> = row.options.iter().map(|option| format!("`{option}`")).collect();
         let _ = writeln!(
             text,
-            "| `{key}` | {} | {default} | {} | {} |",
+            "| `{key}` | {} | {default} | {} | {} | {} |",
             (row.kind)(),
             options.join(", "),
+            row.takes_effect.shown(),
             row.meaning
         );
     }
@@ -99,6 +100,22 @@ pub(crate) struct Effective {
     /// What applies if it is not set.
     #[serde(skip)]
     pub otherwise: &'static str,
+    /// The share that the key is about.
+    #[serde(skip)]
+    pub share: Option<String>,
+    /// Whether it is the value that a missing key has.
+    #[serde(skip)]
+    pub is_default: bool,
+    /// When a running server uses a new value.
+    #[serde(skip)]
+    pub takes_effect: TakesEffect,
+}
+
+impl Effective {
+    /// Whether the key says where the files of a share are.
+    pub(crate) fn is_source(&self) -> bool {
+        self.otherwise == ONE_OF_THREE
+    }
 }
 
 /// A value of a file as one of JSON.
@@ -133,8 +150,9 @@ pub(crate) fn effective(config: &ServeConfig) -> Vec<Effective> {
         for row in ROWS {
             let Some((path, value)) = value(row) else { continue };
             // A share has only one of the three sources of files.
-            if value.is_some() || row.default != super::table::ONE_OF_THREE {
-                all.push(row.effective(config, path, value, Some(&flag_of(row, share, &flag))));
+            if value.is_some() || row.default != ONE_OF_THREE {
+                let one = row.effective(config, path, value, Some(&flag_of(row, share, &flag)));
+                all.push(Effective { share: Some(share.name.clone()), ..one });
             }
         }
     }
@@ -144,7 +162,7 @@ pub(crate) fn effective(config: &ServeConfig) -> Vec<Effective> {
 /// The option that gives a share this value, with the name of the share.
 fn flag_of(row: &Row, share: &ShareConfig, of_source: &str) -> String {
     match row.options.first() {
-        Some(option) if row.default != super::table::ONE_OF_THREE => format!("{option} {}", share.name),
+        Some(option) if row.default != ONE_OF_THREE => format!("{option} {}", share.name),
         _ => of_source.to_owned(),
     }
 }
@@ -177,7 +195,7 @@ impl Row {
     ) -> Effective {
         let sources = &config.sources;
         let from_file = sources.file().zip(sources.position(&path));
-        let is_default = || value == self.value_by_default();
+        let is_default = value == self.value_by_default();
         let typed = || match flag {
             // One option sets several keys, and names only some of them.
             Some(_) if self.options == ["--export"] && !sources.is_overridden(&path) => None,
@@ -189,13 +207,14 @@ impl Row {
             None => match typed() {
                 Some(option) => sources.shown(option).to_owned(),
                 // Without a file, the options are the only source.
-                None if sources.file().is_none() && !is_default() => {
+                None if sources.file().is_none() && !is_default => {
                     sources.shown(flag.or(self.options.first().copied()).unwrap_or_default()).to_owned()
                 }
                 None => "default".to_owned(),
             },
         };
-        Effective { key: path, value, origin, otherwise: self.default }
+        let (otherwise, takes_effect) = (self.default, self.takes_effect);
+        Effective { key: path, value, origin, otherwise, share: None, is_default, takes_effect }
     }
 
     /// The value by default.
@@ -215,7 +234,6 @@ mod tests {
     use clap::CommandFactory;
 
     use super::super::file::parse;
-    use super::super::table::ONE_OF_THREE;
     use super::*;
     use crate::args::Args;
     use crate::default_port;

@@ -12,8 +12,9 @@ use super::key::{part, quoted};
 use super::mistake::{Fault, Unparsed};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress, NonEmpty,
-    OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId, all,
+    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
+    NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
+    all,
 };
 use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
@@ -22,6 +23,8 @@ use crate::args::{Crc, ProviderKind};
 pub(super) struct Row {
     /// Its path; `*` is a name that the user chooses.
     pub path: &'static str,
+    /// When a running server uses a new value.
+    pub takes_effect: TakesEffect,
     /// What to write: its type, in words.
     pub kind: fn() -> String,
     /// The options of `weft serve` that set it.
@@ -34,6 +37,25 @@ pub(super) struct Row {
     pub meaning: &'static str,
     /// Access to the value.
     pub field: Field,
+}
+
+/// When a running server uses the new value of a key. A share that comes or goes does so at a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakesEffect {
+    /// As soon as it reads its configuration again.
+    Reload,
+    /// After a restart.
+    Restart,
+}
+
+impl TakesEffect {
+    /// The words of the reference.
+    pub(super) fn shown(self) -> &'static str {
+        match self {
+            TakesEffect::Reload => "at reload",
+            TakesEffect::Restart => "after a restart",
+        }
+    }
 }
 
 /// Access to the value of a key. The getter returns it as written in a file, or `None` if it is not set.
@@ -60,10 +82,11 @@ pub(super) const ONE_OF_THREE: &str = "one of path, ram and volumes is required"
 
 /// A row whose value is a field of the configuration.
 macro_rules! field {
-    ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
+    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
      |$config:ident| $place:expr) => {
         Row {
             path: $path,
+            takes_effect: TakesEffect::$takes_effect,
             kind: <$type as Type>::name,
             options: &$options,
             default: $default,
@@ -82,10 +105,11 @@ macro_rules! field {
 
 /// A row whose value is converted to and from its field.
 macro_rules! converted {
-    ($of:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
+    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
      set |$to:ident, $value:ident| $store:expr, get |$from:ident| $load:expr) => {
         Row {
             path: $path,
+            takes_effect: TakesEffect::$takes_effect,
             kind: <$type as Type>::name,
             options: &$options,
             default: $default,
@@ -107,6 +131,7 @@ macro_rules! converted {
 pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
+        Restart,
         "state_dir",
         Optional<FilePath>,
         ["--state-dir"],
@@ -117,6 +142,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "user",
         Optional<Text>,
         ["--user"],
@@ -127,6 +153,30 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
+        "admin",
+        Optional<AdminServer>,
+        ["--admin"],
+        "not served",
+        "\"127.0.0.1:9470\"",
+        "Where metrics for Prometheus (/metrics) and the status (/api/v1/status) are served over HTTP: a loopback address, \
+         or unix:PATH for a Unix socket of this user and group; any other address needs admin_token_file.",
+        |c| c.admin
+    ),
+    field!(
+        Server,
+        Restart,
+        "admin_token_file",
+        Optional<FilePath>,
+        ["--admin-token-file"],
+        "no token",
+        "\"/etc/weft/admin.token\"",
+        "File with the bearer token that clients of admin must show; only its owner may read it.",
+        |c| c.admin_token_file
+    ),
+    field!(
+        Server,
+        Restart,
         "listeners.addresses",
         NonEmpty<ListenAddress>,
         ["--listen"],
@@ -135,11 +185,20 @@ pub(super) const ROWS: &[Row] = &[
         "Addresses that every port listens on. Before you listen on anything but loopback, consider who can reach it.",
         |c| c.listeners.addresses
     ),
-    field!(Server, "listeners.smb_port", Port, ["--smb-port"], "4450", "445", "TCP port of SMB.", |c| c
-        .listeners
-        .smb_port),
     field!(
         Server,
+        Restart,
+        "listeners.smb_port",
+        Port,
+        ["--smb-port"],
+        "4450",
+        "445",
+        "TCP port of SMB.",
+        |c| c.listeners.smb_port
+    ),
+    field!(
+        Server,
+        Restart,
         "listeners.smb_direct_port",
         Port,
         ["--smbd-port"],
@@ -150,6 +209,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_port",
         Optional<Port>,
         ["--nfs-port"],
@@ -161,6 +221,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_rdma_port",
         Optional<Port>,
         ["--nfs-rdma-port"],
@@ -171,6 +232,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.mountd_port",
         Optional<Port>,
         ["--mountd-port"],
@@ -181,6 +243,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.rpcbind_port",
         Optional<Port>,
         ["--rpcbind-port"],
@@ -191,6 +254,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nfs_udp",
         Boolean,
         ["--nfs-udp"],
@@ -201,6 +265,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nbd_port",
         Optional<Port>,
         ["--nbd", "--nbd-port"],
@@ -211,6 +276,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "listeners.nbd_socket",
         Optional<FilePath>,
         ["--nbd-socket"],
@@ -221,6 +287,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.buffers",
         Size,
         ["--buffers"],
@@ -231,6 +298,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.cores",
         Optional<Count>,
         ["--cores"],
@@ -241,6 +309,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.pin",
         Boolean,
         ["--pin"],
@@ -251,6 +320,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.spin",
         DurationText,
         ["--spin-us"],
@@ -261,6 +331,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "limits.congestion",
         Optional<Text>,
         ["--congestion"],
@@ -271,6 +342,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.signing",
         OneOf<Signing>,
         ["--signing", "--require-signing"],
@@ -282,6 +354,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.min_dialect",
         OneOf<Dialect>,
         ["--min-dialect"],
@@ -292,6 +365,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.server_names",
         List<Text>,
         ["--server-name"],
@@ -302,6 +376,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.require_encryption",
         Boolean,
         ["--require-encryption"],
@@ -312,6 +387,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.posix",
         Boolean,
         ["--posix"],
@@ -322,6 +398,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.compress",
         Boolean,
         ["--compress"],
@@ -332,6 +409,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "smb.keytab",
         Optional<FilePath>,
         ["--keytab"],
@@ -342,6 +420,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "identity.system_users",
         Optional<Boolean>,
         [],
@@ -352,6 +431,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "kerberos.system_users",
         Boolean,
         [],
@@ -362,6 +442,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         path: "kerberos.map",
+        takes_effect: TakesEffect::Restart,
         kind: PrincipalMap::name,
         options: &[],
         default: "{}",
@@ -371,6 +452,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     field!(
         Server,
+        Restart,
         "nfs.root_squash",
         Boolean,
         ["--no-root-squash"],
@@ -381,6 +463,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "nfs.register",
         Boolean,
         ["--rpcbind"],
@@ -391,6 +474,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "rdma.providers",
         NonEmpty<OneOf<ProviderKind>>,
         ["--rdma"],
@@ -401,6 +485,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "rdma.crc",
         OneOf<Crc>,
         ["--crc"],
@@ -411,6 +496,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "rdma.capture.file",
         Optional<FilePath>,
         ["--pcap"],
@@ -423,6 +509,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "rdma.capture.limit",
         Size,
         ["--pcap-limit"],
@@ -435,6 +522,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.certificate",
         Optional<FilePath>,
         ["--nfs-tls-cert"],
@@ -447,6 +535,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.key",
         Optional<FilePath>,
         ["--nfs-tls-key"],
@@ -459,6 +548,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nfs.clients",
         Optional<FilePath>,
         ["--nfs-tls-clients"],
@@ -472,6 +562,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.certificate",
         Optional<FilePath>,
         ["--nbd-tls-cert"],
@@ -484,6 +575,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.key",
         Optional<FilePath>,
         ["--nbd-tls-key"],
@@ -496,6 +588,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Server,
+        Restart,
         "tls.nbd.clients",
         Optional<FilePath>,
         ["--nbd-tls-clients"],
@@ -508,6 +601,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Restart,
         "replication.enabled",
         Boolean,
         ["--replica"],
@@ -518,6 +612,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Volume,
+        Restart,
         "volumes.*.read_only",
         Boolean,
         ["--nbd-read-only", "--volume"],
@@ -528,6 +623,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.path",
         Optional<FilePath>,
         ["DIR"],
@@ -540,6 +636,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Restart,
         "shares.*.ram",
         Optional<Size>,
         ["--ram"],
@@ -552,6 +649,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         path: "shares.*.volumes",
+        takes_effect: TakesEffect::Restart,
         kind: || "true".into(),
         options: &["--share-volumes"],
         default: ONE_OF_THREE,
@@ -561,6 +659,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     field!(
         Share,
+        Reload,
         "shares.*.read",
         Optional<List<Someone>>,
         [],
@@ -571,6 +670,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.write",
         Optional<List<Someone>>,
         [],
@@ -581,6 +681,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.read_only",
         Boolean,
         ["--read-only"],
@@ -591,6 +692,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.encrypt",
         Boolean,
         ["--encrypt-share"],
@@ -601,6 +703,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.hide_unreadable",
         Boolean,
         ["--hide-unreadable"],
@@ -611,6 +714,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Restart,
         "shares.*.continuous_availability",
         Boolean,
         ["--continuous-availability"],
@@ -621,6 +725,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Restart,
         "shares.*.compress",
         Boolean,
         ["--compress-share"],
@@ -631,6 +736,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Share,
+        Reload,
         "shares.*.snapshots",
         Optional<Text>,
         ["--snapshots"],
@@ -641,6 +747,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         path: "shares.*.dfs_links",
+        takes_effect: TakesEffect::Restart,
         kind: DfsLinks::name,
         options: &["--dfs-link"],
         default: "{}",
@@ -650,6 +757,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.read_only",
         Boolean,
         ["--export"],
@@ -662,6 +770,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.async",
         Boolean,
         ["--export"],
@@ -674,6 +783,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.secure",
         Optional<Boolean>,
         ["--export"],
@@ -686,6 +796,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.squash",
         Optional<OneOf<Squash>>,
         ["--export"],
@@ -698,6 +809,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.anonuid",
         Optional<UnixId>,
         ["--export"],
@@ -710,6 +822,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.anongid",
         Optional<UnixId>,
         ["--export"],
@@ -722,6 +835,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.net",
         List<ClientNetwork>,
         ["--export"],
@@ -734,6 +848,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.sec",
         List<OneOf<Flavor>>,
         ["--export"],
@@ -746,6 +861,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     converted!(
         Share,
+        Reload,
         "shares.*.nfs.xprtsec",
         OneOf<Protection>,
         ["--export"],

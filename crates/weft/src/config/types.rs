@@ -12,6 +12,7 @@ use weft_store::rights::Principal;
 use weft_store::rules::{Flavor, Network, Protection, Squash};
 
 use super::MAX_CORES;
+use super::admin::AdminAddress;
 use super::key::quoted;
 use super::mistake::{Fault, Unparsed};
 use crate::addresses::{Addresses, LOCALHOST};
@@ -324,6 +325,27 @@ impl Type for FilePath {
 
     fn show(value: &PathBuf) -> Option<String> {
         Some(quoted(&value.to_string_lossy()))
+    }
+}
+
+/// Where the admin server listens.
+pub(super) struct AdminServer;
+
+impl Type for AdminServer {
+    type Value = AdminAddress;
+
+    fn name() -> String {
+        "an address with its port, or \"unix:PATH\"".into()
+    }
+
+    fn read(given: &TomlValue) -> Result<AdminAddress, Refused> {
+        let text = given.text(AdminServer::name)?;
+        let address = text.parse::<AdminAddress>().map_err(|e| given.unparsed(text, Unparsed::Admin(e)))?;
+        Ok(address.within(given.folder))
+    }
+
+    fn show(value: &AdminAddress) -> Option<String> {
+        Some(quoted(&value.to_string()))
     }
 }
 

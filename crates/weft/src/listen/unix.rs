@@ -1,10 +1,10 @@
 //! A listening Unix socket with a path, for local clients. It owns the socket and its file, which is removed on drop.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,8 @@ use weft_machine::net::{Peer, Readable, Socket};
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
+/// Only the owner connects.
+const OWNER: u32 = 0o600;
 
 /// The socket. The permissions of its file decide who may connect: only its owner, whatever the umask.
 pub(crate) struct PathListener {
@@ -36,15 +38,7 @@ impl AsFd for Listening {
 impl PathListener {
     /// Listens at `path`. A socket left by a dead process is replaced.
     pub(crate) fn bind(path: &Path) -> io::Result<PathListener> {
-        let near = Near::of(path)?;
-        let listener = match bind_closed(&near.path) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
-                std::fs::remove_file(path)?;
-                bind_closed(&near.path)?
-            }
-            other => other?,
-        };
-        let file = SocketFile(path.to_owned());
+        let (listener, file) = listen_at(path, OWNER)?;
         listener.set_nonblocking(true)?;
         Ok(PathListener { socket: Readable::new(Listening(listener))?, file: Some(file) })
     }
@@ -82,12 +76,29 @@ impl PathListener {
     }
 }
 
+/// Listens at `path` for the users whom this mode lets write to the socket. A socket left by a dead process is replaced.
+pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+    let near = Near::of(path)?;
+    let listener = match bind_closed(&near.path, mode) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
+            std::fs::remove_file(path)?;
+            bind_closed(&near.path, mode)?
+        }
+        other => other?,
+    };
+    Ok((listener, SocketFile(path.to_owned())))
+}
+
 /// Listens at a path that other users cannot connect to: the file gets the socket's mode (unix(7)), so there is no
 /// moment at which they could.
-fn bind_closed(path: &Path) -> io::Result<UnixListener> {
+fn bind_closed(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
+    if mode != OWNER {
+        // The umask has narrowed it.
+        std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    }
     listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }

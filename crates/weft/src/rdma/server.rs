@@ -35,7 +35,8 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
         plan.providers = vec![ProviderKind::Iwarp, ProviderKind::Shm];
     }
     raise_descriptors()?;
-    let mut signals = Signals::catch()?;
+    let mut signals = Signals::new()?;
+    signals.catch()?;
     let stop = Stop::default();
     let stopper = stop.clone();
     std::thread::spawn(move || {

@@ -48,6 +48,9 @@ pub(crate) enum StartError {
     /// There is no admin socket, although its directory was named.
     #[error("{key}: {fault}")]
     Admin { key: String, fault: AdminFault },
+    /// The thread of the admin server cannot be started.
+    #[error("the admin server: {0}")]
+    AdminThread(io::Error),
     /// Persistent handles cannot be recorded.
     #[error("persistent handles cannot be kept in {}: {source}", path_name(dir))]
     Handles { dir: PathBuf, source: weft_smb::server::journal::Unusable },

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::join;
 use weft_machine::{LogLimit, Pool, random, rt};
 use weft_nfs::server as nfs;
 use weft_smb::auth::Principals;
@@ -75,9 +76,13 @@ impl FileServers {
 
     /// Serves these shares, and replication's door over SMB, to these users from now on.
     pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, listed: &Listed) {
-        self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs)).await;
-        self.smb.replace_shares(shares.into_iter().chain(door).collect());
-        self.smb.replace_users(&listed.users, &listed.groups).await;
+        // Together, because each may wait for files that are closed on a disk that hangs.
+        let nfs = self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs));
+        let smb = async {
+            self.smb.replace_shares(shares.into_iter().chain(door).collect());
+            self.smb.replace_users(&listed.users, &listed.groups).await;
+        };
+        join(nfs, smb).await;
     }
 
     /// Refuses new requests; those in flight are answered.

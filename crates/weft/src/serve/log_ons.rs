@@ -51,12 +51,13 @@ struct Configured {
 
 impl LogOns {
     /// Reads the store, and gets the password of the configured user. Without users in the store somebody must be able
-    /// to log on, and replication logs on to other servers with a password.
+    /// to log on if anything is shared, and replication logs on to other servers with a password.
     pub(super) fn of(plan: &Plan) -> Result<LogOns, Failure> {
         let store = plan.state_dir().map(|state| Store::of(&state));
         let listing = store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
         let named = plan.config().user.clone();
-        let is_needed = named.is_some() || listing.users.is_empty() || plan.config().replication.enabled;
+        let is_alone = listing.users.is_empty() && !plan.config().shares.is_empty();
+        let is_needed = named.is_some() || is_alone || plan.config().replication.enabled;
         let configured = match is_needed {
             true => {
                 let name = named.unwrap_or_else(default_user);
@@ -103,14 +104,17 @@ impl LogOns {
         let groups_of = |user: &Name| {
             groups.get(user).into_iter().flatten().map(|group| group.as_str().to_owned()).collect::<Vec<_>>()
         };
+        let rid_of = |user: &Name| listing.rids.get(user).copied();
         let configured = self.configured.as_ref().map(|user| smb::User {
             groups: user.name.parse().map_or_else(|_| Vec::new(), |name| groups_of(&name)),
+            rid: user.name.parse().ok().and_then(|name| rid_of(&name)),
             ..smb::User::new(&user.name, Secret::password(&user.password.text))
         });
         let own: Option<Name> = self.configured.as_ref().and_then(|user| user.name.parse().ok());
         let stored = listing.users.iter().filter(|(name, _)| own.as_ref() != Some(name));
         let stored = stored.map(|(name, secret)| smb::User {
             groups: groups_of(name),
+            rid: rid_of(name),
             ..smb::User::new(name.as_str(), secret.clone())
         });
         Ok(Listed {

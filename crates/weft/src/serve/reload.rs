@@ -4,12 +4,14 @@
 //! shares are replaced together. Open files of shares that keep their name and their files live on. Keys that a running
 //! server cannot change keep their values; the report names them.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::lock::Mutex;
 use weft_machine::rt;
 use weft_store::Share;
+use weft_store::vfs::VfsId;
 
 use super::files::FileServers;
 use super::log_ons::{self, Listed, LogOns};
@@ -19,13 +21,9 @@ use crate::Failure;
 use crate::admin::Reloaded;
 use crate::args::Serve;
 use crate::config::reference::{self, Effective};
-use crate::config::{PlannedShare, ServeConfig, ShareSource};
+use crate::config::{PlannedShare, ServeConfig, ShareConfig, ShareSource, TakesEffect};
 use crate::config_command;
 use crate::shares::{self, Described};
-
-/// The keys of a share that a running server can change.
-const CHANGEABLE: [&str; 7] =
-    ["path", "read", "write", "read_only", "encrypt", "hide_unreadable", "snapshots"];
 
 /// See the module.
 pub(super) struct Reload {
@@ -41,6 +39,9 @@ pub(super) struct Reload {
 
 /// What is served now.
 pub(super) struct Current {
+    /// The configuration at the start, which keys that need a restart still have.
+    pub started: ServeConfig,
+    /// The last configuration that was read.
     pub config: ServeConfig,
     pub shares: Vec<Described>,
     /// The marks of its folders; see [`neighbours`].
@@ -58,7 +59,23 @@ pub(super) struct Changed {
 /// A new configuration, checked, with everything that may fail done.
 struct Prepared {
     config: ServeConfig,
-    shares: Vec<Described>,
+    shares: Vec<PreparedShare>,
+}
+
+/// A share whose files are open.
+enum PreparedShare {
+    /// One that is served already: its rules are applied with all others, because they change the files' common state.
+    Known(Described, PlannedShare),
+    New(Described),
+}
+
+impl PreparedShare {
+    fn apply(self) -> Described {
+        match self {
+            PreparedShare::Known(described, planned) => described.under(&planned),
+            PreparedShare::New(described) => described,
+        }
+    }
 }
 
 impl Reload {
@@ -103,51 +120,64 @@ impl Reload {
     /// Reads everything again and applies it. On an error nothing has changed.
     pub(super) async fn run(&self) -> Result<Reloaded, Failure> {
         let current = &mut *self.current.lock().await;
-        let (args, known) = (self.args.clone(), current.shares.clone());
-        let prepared = rt::blocking(move || prepare(args, &known).map_err(|e| e.to_string())).await?;
+        let (args, known, started) = (self.args.clone(), current.shares.clone(), current.started.clone());
+        let prepared =
+            rt::blocking(move || prepare(args, &known, &started).map_err(|e| e.to_string())).await?;
         let users = self.read_users().await?;
         let Prepared { config, shares } = prepared;
-        let is_among =
-            |list: &[Described], one: &Described| list.iter().any(|other| other.source == one.source);
-        let other_folders = shares.iter().any(|share| !is_among(&current.shares, share))
-            || current.shares.iter().any(|share| !is_among(&shares, share));
-        let report = report(&current.config, &config, &current.shares, &shares);
+        // Nothing fails from here on.
+        let shares: Vec<Described> = shares.into_iter().map(PreparedShare::apply).collect();
+        let other_files = files_of(&shares) != files_of(&current.shares);
+        let report = report(current, &config, &shares);
         let served: Vec<Share> = shares.iter().map(|described| described.share.clone()).collect();
         log_ons::warn_of_unknown(&served, &users).await;
         if let Some(files) = &self.files {
             files.replace(served, self.door.clone(), &users).await;
         }
         self.subject.replace_shares(&shares);
-        if other_folders {
+        if other_files {
             // Otherwise our own marks would look like those of another server.
             current.marks = None;
-            current.marks = Some(neighbours::mark(&shares));
+            let shares = shares.clone();
+            current.marks = Some(rt::blocking(move || neighbours::mark(&shares)).await);
         }
         current.shares = shares;
-        // Keys that need a restart are compared with what the server was started with.
-        current.config.shares = config.shares;
+        current.config = config;
         tracing::info!("{report}");
         Ok(report)
     }
 }
 
+/// The file systems of these shares. Another folder at the same path is another one.
+fn files_of(shares: &[Described]) -> HashSet<VfsId> {
+    shares.iter().map(|described| described.share.vfs.id()).collect()
+}
+
 /// Reads and checks the configuration, and opens the files of new shares. Blocks.
-fn prepare(args: Serve, known: &[Described]) -> Result<Prepared, Failure> {
+fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Prepared, Failure> {
     let plan = config_command::requested(args)?.check()?;
+    let config = plan.config().clone();
+    // The state directory and the keys of the start stay in use, wherever the file has them now.
+    let (sources, shares) = (config.sources.clone(), config.shares.clone());
+    ServeConfig { sources, shares, ..started.clone() }.check_exposure()?;
+    let volumes = plan.shared_volumes().cloned();
     let mut shares = Vec::new();
-    for planned in &plan.shares {
-        match known.iter().find(|described| is_same(described, planned)) {
-            Some(described) => shares.push(described.under(planned)),
-            None => shares.extend(shares::open(std::slice::from_ref(planned))?),
+    for planned in plan.shares {
+        match known.iter().find(|described| is_same(described, &planned)) {
+            Some(described) => shares.push(PreparedShare::Known(described.clone(), planned)),
+            None => {
+                let opened = shares::open(std::slice::from_ref(&planned))?;
+                shares.extend(opened.into_iter().map(PreparedShare::New));
+            }
         }
     }
     // The volumes are those of the start.
-    if let Some(config) = plan.shared_volumes()
-        && let Some(described) = known.iter().find(|described| described.share.vfs.kind() == "volumes")
-    {
-        shares.push(described.under(&PlannedShare { config: config.clone(), snapshots: None }));
+    let shared = known.iter().find(|described| described.share.vfs.kind() == "volumes");
+    if let (Some(config), Some(described)) = (volumes, shared) {
+        let planned = PlannedShare { config, snapshots: None };
+        shares.push(PreparedShare::Known(described.clone(), planned));
     }
-    Ok(Prepared { config: plan.config().clone(), shares })
+    Ok(Prepared { config, shares })
 }
 
 /// Whether a planned share is one that is served, with the same files.
@@ -166,50 +196,188 @@ fn is_same(described: &Described, planned: &PlannedShare) -> bool {
 }
 
 /// What a reload changes, and what it cannot change.
-fn report(old: &ServeConfig, new: &ServeConfig, before: &[Described], after: &[Described]) -> Reloaded {
-    let named = |list: &[Described], name: &str| list.iter().any(|described| &*described.share.name == name);
-    let without = |list: &[Described], other: &[Described]| -> Vec<String> {
-        let names = list.iter().map(|described| described.share.name.to_string());
-        names.filter(|name| !named(other, name)).collect()
+fn report(current: &Current, config: &ServeConfig, after: &[Described]) -> Reloaded {
+    let before = by_name(&current.shares);
+    let after = by_name(after);
+    let without = |list: &BTreeMap<&str, &Described>, other: &BTreeMap<&str, &Described>| -> Vec<String> {
+        list.keys().filter(|name| !other.contains_key(*name)).map(|name| (*name).to_owned()).collect()
     };
-    let (was, is) = (reference::effective(old), reference::effective(new));
-    let differs = |one: &&Effective| {
-        was.iter().find(|other| other.key == one.key).is_none_or(|other| other.value != one.value)
+    let [started, was, is] = [&current.started, &current.config, config].map(by_key);
+    let configured: BTreeMap<&str, &ShareConfig> =
+        config.shares.iter().map(|share| (share.name.as_str(), share)).collect();
+    let (mut changed, mut restart) = (BTreeSet::new(), BTreeSet::new());
+    let differs = |old: &BTreeMap<String, Effective>, key: &str| {
+        old.get(key).map(|one| &one.value) != is.get(key).map(|one| &one.value)
     };
-    let gone = was.iter().filter(|one| !is.iter().any(|other| other.key == one.key));
-    let changed: Vec<&str> = is.iter().filter(differs).chain(gone).map(|one| one.key.as_str()).collect();
-    let of_share = |key: &str| key.starts_with("shares.");
-    let is_changeable = |key: &str| {
-        let last = key.rsplit('.').next().unwrap_or_default();
-        of_share(key) && (CHANGEABLE.contains(&last) || key.contains(".nfs."))
-    };
-    let mut restart: Vec<String> =
-        changed.iter().filter(|key| !is_changeable(key)).map(|&key| key.into()).collect();
-    // A share that comes or goes brings its defaults.
-    let (added, removed) = (without(after, before), without(before, after));
-    restart.retain(|key| {
-        !added.iter().chain(&removed).any(|name| is_of(key, name) && is_default(&was, &is, key))
-    });
-    let mut altered: Vec<String> = after
-        .iter()
-        .map(|described| described.share.name.to_string())
-        .filter(|name| {
-            named(before, name) && changed.iter().any(|key| is_of(key, name) && is_changeable(key))
-        })
-        .collect();
-    altered.sort();
-    restart.sort();
-    restart.dedup();
-    Reloaded { added, removed, changed: altered, restart }
+    for (key, one) in was.iter().chain(&is) {
+        let Some(share) = one.share.as_deref().filter(|_| one.takes_effect == TakesEffect::Reload) else {
+            continue;
+        };
+        if before.contains_key(share) && after.contains_key(share) && differs(&was, key) {
+            changed.insert(share.to_owned());
+        }
+    }
+    for (key, one) in started.iter().chain(&is) {
+        let waits = match one.share.as_deref() {
+            _ if one.takes_effect == TakesEffect::Reload => false,
+            None => differs(&started, key),
+            // A share that is gone needs nothing any more.
+            Some(share) => match (is.get(key), configured.get(share)) {
+                (Some(one), Some(config)) if one.is_source() => {
+                    !after.get(share).is_some_and(|described| is_at_source(described, &config.source))
+                }
+                // A share that came later has the defaults until the restart.
+                (Some(one), Some(_)) => {
+                    started.get(key).map_or(!one.is_default, |started| started.value != one.value)
+                }
+                _ => false,
+            },
+        };
+        if waits {
+            // Of a volume that comes or goes, the volume is named.
+            let volume = match started.contains_key(key) && is.contains_key(key) {
+                true => None,
+                false => key.strip_suffix(".read_only").filter(|_| one.share.is_none()),
+            };
+            restart.insert(volume.unwrap_or(key).to_owned());
+        }
+    }
+    Reloaded {
+        added: without(&after, &before),
+        removed: without(&before, &after),
+        changed: changed.into_iter().collect(),
+        restart: restart.into_iter().collect(),
+    }
 }
 
-fn is_of(key: &str, share: &str) -> bool {
-    key.strip_prefix("shares.").is_some_and(|rest| {
-        rest.strip_prefix(&*crate::config::key::part(share)).is_some_and(|rest| rest.starts_with('.'))
-    })
+fn by_name(shares: &[Described]) -> BTreeMap<&str, &Described> {
+    shares.iter().map(|described| (&*described.share.name, described)).collect()
 }
 
-/// Whether a key has its default wherever it exists.
-fn is_default(was: &[Effective], is: &[Effective], key: &str) -> bool {
-    was.iter().chain(is).filter(|one| one.key == key).all(|one| one.origin == "default")
+fn by_key(config: &ServeConfig) -> BTreeMap<String, Effective> {
+    reference::effective(config).into_iter().map(|one| (one.key.clone(), one)).collect()
+}
+
+/// Whether the files of a share are where its configuration says.
+fn is_at_source(described: &Described, source: &ShareSource) -> bool {
+    match source {
+        // Another folder is opened at once.
+        ShareSource::Folder(_) => true,
+        ShareSource::Ram { size_bytes } => described.source == shares::source_of_ram(*size_bytes),
+        ShareSource::Volumes => described.share.vfs.kind() == "volumes",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+
+    /// A configuration file in a folder of its own, with folders to serve.
+    struct Host(tempfile::TempDir);
+
+    impl Host {
+        fn new() -> Host {
+            let host = Host(tempfile::tempdir().unwrap());
+            for folder in ["a", "b", "state"] {
+                std::fs::create_dir(host.0.path().join(folder)).unwrap();
+            }
+            host
+        }
+
+        /// The arguments of a server with this configuration.
+        fn write(&self, text: &str) -> Serve {
+            let file = self.0.path().join("weft.toml");
+            std::fs::write(&file, text).unwrap();
+            let line = ["weft", "serve", "--config", file.to_str().unwrap()];
+            match Args::of_line(line).unwrap().command {
+                Command::Serve(args) => *args,
+                _ => unreachable!(),
+            }
+        }
+
+        /// What a server that starts with this configuration serves.
+        fn start(&self, text: &str) -> Current {
+            let args = self.write(text);
+            let started = config_command::requested(args.clone()).unwrap();
+            let Prepared { config, shares } = prepare(args, &[], &started).unwrap();
+            let shares = shares.into_iter().map(PreparedShare::apply).collect();
+            Current { started, config, shares, marks: None }
+        }
+
+        fn prepare(&self, current: &Current, text: &str) -> Result<Prepared, Failure> {
+            prepare(self.write(text), &current.shares, &current.started)
+        }
+
+        fn reload(&self, current: &mut Current, text: &str) -> Reloaded {
+            let Prepared { config, shares } = self.prepare(current, text).unwrap();
+            let shares: Vec<Described> = shares.into_iter().map(PreparedShare::apply).collect();
+            let report = report(current, &config, &shares);
+            (current.config, current.shares) = (config, shares);
+            report
+        }
+    }
+
+    fn named(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_prepared_changes_nothing_until_it_is_applied() {
+        let host = Host::new();
+        let current = host.start("state_dir = 'state'\n[shares.a]\npath = 'a'\nread_only = true\n");
+        let vfs = current.shares[0].share.vfs.clone();
+        assert!(!vfs.is_tidied());
+        let prepared = host.prepare(&current, "state_dir = 'state'\n[shares.a]\npath = 'a'\n").unwrap();
+        assert!(!vfs.is_tidied(), "the users may still be unreadable");
+        let applied: Vec<_> = prepared.shares.into_iter().map(PreparedShare::apply).collect();
+        assert!(vfs.is_tidied() && !applied[0].share.vfs.is_read_only());
+        assert_eq!(applied[0].share.vfs.id(), vfs.id());
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named_until_then() {
+        let host = Host::new();
+        let server = "state_dir = 'state'\n[listeners]\nsmb_port = 0\n";
+        let mut current = host.start(&format!("{server}[shares.a]\npath = 'a'\n[shares.r]\nram = '1M'\n"));
+        let text = "state_dir = 'state'\n[shares.a]\npath = 'a'\ncompress = true\nread_only = true\n\
+                    [shares.b]\npath = 'b'\ndfs_links = { x = ['//h/s'] }\n[shares.r]\nram = '2M'\n";
+        let restart =
+            named(&["listeners.smb_port", "shares.a.compress", "shares.b.dfs_links", "shares.r.ram"]);
+        let first = host.reload(&mut current, text);
+        let (added, changed) = (named(&["b"]), named(&["a"]));
+        assert_eq!(first, Reloaded { added, changed, restart: restart.clone(), ..Reloaded::default() });
+        let second = host.reload(&mut current, text);
+        assert_eq!(second, Reloaded { restart, ..Reloaded::default() });
+        // Other files are opened at once, also those of a ramdisk; what is as at the start needs nothing.
+        let text = format!("{server}[shares.a]\nram = '1M'\n[shares.r]\npath = 'b'\ncompress = false\n");
+        let third = host.reload(&mut current, &text);
+        let (removed, changed) = (named(&["b"]), named(&["a", "r"]));
+        assert_eq!(third, Reloaded { removed, changed, ..Reloaded::default() });
+        assert_eq!(current.shares[0].share.vfs.kind(), "ram");
+        assert_eq!(host.reload(&mut current, &text), Reloaded::default());
+    }
+
+    #[test]
+    fn a_volume_that_comes_or_goes_needs_a_restart() {
+        let host = Host::new();
+        let server = |volumes: &str| {
+            format!(
+                "state_dir = 'state'\n[replication]\nenabled = true\n[shares.a]\npath = 'a'\n[volumes]\n{volumes}"
+            )
+        };
+        let mut current = host.start(&server("v = {}\nw = {}\n"));
+        let report = host.reload(&mut current, &server("w.read_only = true\nx = {}\n"));
+        assert_eq!(report.restart, ["volumes.v", "volumes.w.read_only", "volumes.x"]);
+    }
+
+    #[test]
+    fn a_state_directory_that_is_still_in_use_is_not_served() {
+        let host = Host::new();
+        let current = host.start("state_dir = 'state'\n[shares.a]\npath = 'a'\n");
+        std::fs::create_dir(host.0.path().join("other")).unwrap();
+        let served = "state_dir = 'other'\n[shares.a]\npath = 'a'\n[shares.state]\npath = 'state'\n";
+        let refused = host.prepare(&current, served).err().unwrap().to_string();
+        assert!(refused.contains("the users' password hashes in it"), "{refused}");
+    }
 }

@@ -15,6 +15,7 @@ use weft_store::rights::{Principal, Rights};
 use super::admin::{Admin, Managed};
 use super::error::StartError;
 use super::files::FileServers;
+use super::http::{AdminHttp, Pages};
 use super::log_ons::{self, LogOns};
 use super::nbd::Nbd;
 use super::neighbours::Marks;
@@ -57,8 +58,10 @@ pub(super) struct Services {
     pub reload: Arc<Reload>,
     /// Locked until the process ends.
     pub _volumes: Vec<volumes::Served>,
-    /// Removed when the process ends.
+    /// Removed when the process ends, as the next.
     pub _admin: Option<SocketFile>,
+    /// The Unix socket of the admin server.
+    pub _admin_http: Option<SocketFile>,
     /// Unregistered when the process ends normally.
     pub _registration: Option<Registration>,
 }
@@ -68,6 +71,8 @@ struct Bound {
     nbd: Option<Nbd>,
     /// Set if there are shares, or for replication's doors.
     files: Option<FilePorts>,
+    /// Set if metrics are served.
+    http: Option<AdminHttp>,
 }
 
 impl Start {
@@ -76,7 +81,7 @@ impl Start {
         let buffers = Buffers::new(self.plan.config().limits.buffers_bytes)?;
         let pool = &buffers.pool;
         let (opened, replicas) = self.open_volumes(pool)?;
-        let bound = self.bind(pool, &opened).await?;
+        let mut bound = self.bind(pool, &opened).await?;
         let ready = self.ready(&bound, &opened);
         let admin = Admin::bind(&self.plan, &self.stop)?;
         let described = std::mem::take(&mut self.shares);
@@ -107,6 +112,8 @@ impl Start {
         let subject = status::Subject::new(self.cores.clone(), &ready, smb, &described, growths.clone());
         let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
         let subject = Arc::new(subject);
+        let pages = Pages::new(self.cores.clone(), subject.clone(), replicas.clone(), pool.clone());
+        let admin_http = bound.http.take().map(|http| http.open(pages)).transpose()?.flatten();
         let reload = self.reload(described, door, &files, &subject);
         let managed = Managed { subject, replicas: replicas.clone(), growths, reload: reload.clone() };
         let admin = admin.open(managed);
@@ -122,6 +129,7 @@ impl Start {
             replicas,
             reload,
             _admin: admin,
+            _admin_http: admin_http,
             _volumes: opened.served,
             _registration: registration,
         })
@@ -137,7 +145,8 @@ impl Start {
     ) -> Arc<Reload> {
         let changed =
             Changed { log_ons: self.log_ons.clone(), files: files.clone(), door, subject: subject.clone() };
-        let current = Current { config: self.plan.config().clone(), shares, marks: self.marks.take() };
+        let started = self.plan.config().clone();
+        let current = Current { config: started.clone(), started, shares, marks: self.marks.take() };
         Arc::new(Reload::new(self.args.clone(), changed, current))
     }
 
@@ -171,7 +180,7 @@ impl Start {
             true => Some(FilePorts::bind(&self.plan, pool).await?),
             false => None,
         };
-        Ok(Bound { nbd, files })
+        Ok(Bound { nbd, files, http: AdminHttp::bind(&self.plan)? })
     }
 
     /// The contents of the ready line.
@@ -191,6 +200,8 @@ impl Start {
             nfs_rdma_port: files.and_then(|files| Some(files.nfs_rdma.as_ref()?.port)),
             mountd_port: files.and_then(|files| Some(files.mountd.as_ref()?.port())),
             rpcbind_port: files.and_then(|files| Some(files.rpcbind.as_ref()?.port())),
+            admin_port: bound.http.as_ref().and_then(|http| http.port),
+            admin_socket: bound.http.as_ref().and_then(|http| http.path.clone()),
             nfs_udp: files.is_some() && self.plan.config().listeners.nfs_udp,
             shares: self.shares.iter().map(ReadyShare::from).collect(),
             nbd: bound.nbd.as_ref().map(|nbd| nbd.served(&self.plan)),

@@ -18,6 +18,7 @@ use crate::ready::Ready;
 use crate::shares::Described;
 use crate::status::advice::{self, Offer};
 use crate::status::{self, Connection, Seen, Session, Status};
+use crate::version;
 use crate::watch::{self, ConnectionEntry};
 
 fn told(described: &Described) -> (Share, status::Share) {
@@ -76,7 +77,8 @@ impl Subject {
             ..status::Volume::default()
         };
         let base = Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: version::NUMBER.to_owned(),
+            build: version::BUILD.to_owned(),
             pid: ready.pid,
             listen: ready.listen.to_string(),
             ports: ready.ports().map(|(name, port)| (name.to_owned(), port)).collect(),
@@ -131,7 +133,8 @@ impl Subject {
     /// The current status.
     pub(super) async fn status(&self) -> Result<Status, watch::Silent> {
         let mut status = self.base.clone();
-        status.connections = watch::everywhere(&self.cores).await?;
+        let found = watch::everywhere(&self.cores).await?;
+        (status.connections, status.ended) = (found.connections, found.ended);
         if let Some(state) = &self.state {
             status.state_warning = state.trouble().await;
         }

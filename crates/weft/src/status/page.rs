@@ -15,6 +15,7 @@ use super::print::{age, counted};
 use super::{Connection, Status, Traffic};
 use crate::replica::print::{Brief, brief};
 use crate::size::human;
+use crate::version;
 
 /// Two answers of the servers, and the user's position in the list.
 #[derive(Default)]
@@ -143,7 +144,7 @@ impl Page {
         }
         for server in &self.servers {
             let mut line = vec![
-                Span::from(format!(" weft {}", server.version)).bold(),
+                Span::from(format!(" weft {}", version::text(&server.version, &server.build))).bold(),
                 Span::from(format!("  process {}, up {}", server.pid, age(server.up_seconds))),
             ];
             let connections = counted(server.connections.len(), "connection");

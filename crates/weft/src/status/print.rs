@@ -6,10 +6,12 @@ use std::io::{self, Write};
 use super::{Connection, Session, Status};
 use crate::replica::print as replica;
 use crate::size::human;
+use crate::version;
 
 /// Prints one server.
 pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
-    let Status { version, pid, listen, driver, .. } = status;
+    let Status { pid, listen, driver, .. } = status;
+    let version = version::text(&status.version, &status.build);
     writeln!(out, "weft {version}, process {pid}, on {listen} ({driver}), up {}", age(status.up_seconds))?;
     let ports: Vec<String> = status.ports.iter().map(|(name, port)| format!("{name} {port}")).collect();
     writeln!(out, "  ports     {}", ports.join(", "))?;

@@ -1,9 +1,12 @@
 //! What a connection or a link has carried: bytes and operations, by RDMA and in messages.
 
+use std::ops::Add;
+
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Bytes and operations, as seen by the server.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
     /// RDMA Writes to the client, for its READs.
     pub rdma_written_bytes: u64,
@@ -37,6 +40,25 @@ impl From<weft_rdma::Traffic> for Traffic {
             sent: moved.sent.1,
             received_bytes: moved.received.0,
             received: moved.received.1,
+        }
+    }
+}
+
+impl Add for Traffic {
+    type Output = Traffic;
+
+    fn add(self, other: Traffic) -> Traffic {
+        let sum = u64::saturating_add;
+        Traffic {
+            rdma_written_bytes: sum(self.rdma_written_bytes, other.rdma_written_bytes),
+            rdma_writes: sum(self.rdma_writes, other.rdma_writes),
+            rdma_read_bytes: sum(self.rdma_read_bytes, other.rdma_read_bytes),
+            rdma_reads: sum(self.rdma_reads, other.rdma_reads),
+            rdma_by_client_bytes: sum(self.rdma_by_client_bytes, other.rdma_by_client_bytes),
+            sent_bytes: sum(self.sent_bytes, other.sent_bytes),
+            sent: sum(self.sent, other.sent),
+            received_bytes: sum(self.received_bytes, other.received_bytes),
+            received: sum(self.received, other.received),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use weft_smb::auth::Secret;
 
 use super::Name;
@@ -102,16 +102,14 @@ fn tell_password(user: &Name, password: &Password) -> Result<(), Failure> {
 /// name.
 fn apply(state: &Path) -> Result<Vec<(u32, Name)>, Failure> {
     let mut configured = Vec::new();
-    for server in admin::servers(state)? {
-        let answer = server.ask(&Request::Users).map_err(|e| {
-            format!(
-                "the change is recorded, but the server with process number {} has not taken it over: {e}",
-                server.pid
-            )
-        })?;
+    let answered = |pid, answer: Value| {
         let name = answer.as_str().and_then(|name| name.parse().ok());
-        configured.extend(name.map(|name| (server.pid, name)));
-    }
+        configured.extend(name.map(|name| (pid, name)));
+        Ok(())
+    };
+    admin::ask_each(&admin::servers(state)?, &Request::Users, answered, |pid, e| {
+        format!("the change is recorded, but the server with process number {pid} has not taken it over: {e}")
+    })?;
     Ok(configured)
 }
 

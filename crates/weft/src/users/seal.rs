@@ -15,6 +15,7 @@ use weft_store::rights::folded;
 use zeroize::Zeroizing;
 
 use super::Name;
+use crate::hex::{hex, of_hex};
 
 /// Bytes of an NT hash.
 const HASH_BYTES: usize = 16;
@@ -58,7 +59,7 @@ impl SealingKey {
             &mut bytes,
         );
         let tag = sealed.map_err(|_| io::Error::other("the secret cannot be sealed"))?;
-        Ok(nonce.iter().chain(bytes.iter()).chain(tag.as_ref()).map(|byte| format!("{byte:02x}")).collect())
+        Ok(hex(nonce) + &hex(&*bytes) + &hex(tag))
     }
 
     /// Opens what [`SealingKey::seal`] has sealed.
@@ -76,11 +77,6 @@ fn context(name: &Name) -> Vec<u8> {
     format!("weft user 1 {}", folded(name.as_str())).into_bytes()
 }
 
-fn of_hex(text: &str) -> Option<Vec<u8>> {
-    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
-    pairs.iter().map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,9 +92,7 @@ mod tests {
             key.open_sealed(&"ALICE".parse().unwrap(), &sealed).ok().unwrap().as_nt_hash(),
             secret.as_nt_hash()
         );
-        assert!(
-            !sealed.contains(&secret.as_nt_hash().iter().map(|b| format!("{b:02x}")).collect::<String>())
-        );
+        assert!(!sealed.contains(&hex(secret.as_nt_hash())));
         assert_ne!(key.seal(&alice, &secret).unwrap(), sealed, "the nonce differs");
         assert!(key.open_sealed(&bob, &sealed).is_err());
         let other = SealingKey::open(&dir.path().join("other.key")).unwrap();

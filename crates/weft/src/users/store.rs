@@ -4,6 +4,7 @@
 //! version = 1
 //! [users.alice]
 //! nt_hash = "9f86..." # sealed
+//! rid = 1482913741 # of the SID; users of earlier versions have none
 //! [groups]
 //! staff = ["alice"]
 //! ```
@@ -18,7 +19,10 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 use weft_machine::file::private;
+use weft_machine::file::whole::{self, Access};
+use weft_machine::random;
 use weft_smb::auth::Secret;
+use weft_smb::server::CREATED_RIDS;
 
 use super::seal::SealingKey;
 use super::{Name, UnfitName};
@@ -48,6 +52,8 @@ pub(crate) struct Store {
 pub(crate) struct Listing {
     /// The users, with the NT hashes of their passwords.
     pub users: BTreeMap<Name, Secret>,
+    /// The relative ids of those who got one when they were created.
+    pub rids: BTreeMap<Name, u32>,
     /// The groups with their members, who are users.
     pub groups: BTreeMap<Name, Vec<Name>>,
 }
@@ -122,6 +128,7 @@ impl Store {
                 return Err(StoreError::Taken(name.clone()));
             }
             change.set_secret(name, secret)?;
+            change.set_rid(name)?;
             groups.iter().try_for_each(|group| change.add_member(group, name))
         })
     }
@@ -183,7 +190,7 @@ impl Store {
         if let Some(folder) = self.path.parent() {
             private::folder(folder).map_err(|source| self.io_at(folder, source))?;
         }
-        let is_new = self.document()?.is_none();
+        let is_new = !self.path.try_exists().map_err(|source| self.io_at(&self.path, source))?;
         let key = match is_new {
             true => SealingKey::open(&self.key_path),
             // A new key would open none of the hashes.
@@ -205,7 +212,8 @@ impl Store {
         let text = change.document.to_string();
         // What is written can be read again, or the file stays as it was.
         self.listing(&self.parse(&text)?, &key)?;
-        private::replace(&self.path, text.as_bytes()).map_err(|source| self.io_at(&self.path, source))
+        whole::replace(&self.path, text.as_bytes(), Access::Private)
+            .map_err(|source| self.io_at(&self.path, source))
     }
 
     fn document(&self) -> Result<Option<DocumentMut>, StoreError> {
@@ -233,6 +241,7 @@ impl Store {
         if let Some(unknown) = keys.find(|key| !["version", "users", "groups"].contains(key)) {
             return Err(self.malformed(format!("unknown key {unknown}")));
         }
+        let mut rids = BTreeSet::new();
         for (name, user) in self.entries(document, "users", MAX_USERS)? {
             let sealed = user.get("nt_hash").and_then(Item::as_str);
             let sealed = sealed.ok_or_else(|| self.malformed(format!("users.{name} has no nt_hash")))?;
@@ -241,6 +250,18 @@ impl Store {
                 key: self.key_path.clone(),
                 user: name.clone(),
             })?;
+            if let Some(rid) = user.get("rid") {
+                let rid = rid.as_integer().and_then(|rid| u32::try_from(rid).ok());
+                let rid = rid.filter(|rid| CREATED_RIDS.contains(rid));
+                let rid = rid.ok_or_else(|| {
+                    let (least, most) = (CREATED_RIDS.start, CREATED_RIDS.end - 1);
+                    self.malformed(format!("users.{name}.rid is not a number from {least} to {most}"))
+                })?;
+                if !rids.insert(rid) {
+                    return Err(self.malformed(format!("users.{name} has the rid of another user")));
+                }
+                listing.rids.insert(name.clone(), rid);
+            }
             if listing.users.insert(name.clone(), secret).is_some() {
                 return Err(self.malformed(format!("two users are called {name}")));
             }
@@ -330,6 +351,24 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// Gives a new user a SID that no earlier user had, also none of the same name: files may still name that one.
+    fn set_rid(&mut self, name: &Name) -> Result<(), StoreError> {
+        let rid = loop {
+            let bytes = random::bytes().map_err(|e| self.store.io_at(&self.store.path, e.into()))?;
+            // Chance does not repeat one of these billion numbers.
+            let rid =
+                CREATED_RIDS.start + u32::from_be_bytes(bytes) % (CREATED_RIDS.end - CREATED_RIDS.start);
+            if !self.listing.rids.values().any(|known| *known == rid) {
+                break rid;
+            }
+        };
+        let users = table(&mut self.document, "users");
+        if let Some(user) = users.get_mut(name.as_str()).and_then(Item::as_table_like_mut) {
+            user.insert("rid", value(i64::from(rid)));
+        }
+        Ok(())
+    }
+
     fn ensure_group(&mut self, group: &Name) -> Result<(), StoreError> {
         if self.listing.groups.contains_key(group) {
             return Ok(());
@@ -413,6 +452,42 @@ mod tests {
 
     fn name(text: &str) -> Name {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_sid_belongs_to_a_creation_and_no_later_user_of_the_name_has_it() {
+        let (_dir, store) = store();
+        let (alice, secret) = (name("alice"), Secret::password("of alice"));
+        let rid = || store.read().unwrap().unwrap().rids.get(&alice).copied();
+        store.add_user(&alice, &secret, &[]).unwrap();
+        let first = rid().unwrap();
+        store.set_password(&name("ALICE"), &Secret::password("another")).unwrap();
+        assert_eq!(rid(), Some(first));
+        store.remove_user(&alice).unwrap();
+        store.add_user(&alice, &secret, &[]).unwrap();
+        assert_ne!(rid().unwrap(), first);
+        // Users of earlier versions have the SID that is derived from their name.
+        let text = std::fs::read_to_string(&store.path).unwrap();
+        let written = |change: &dyn Fn(&str) -> String| {
+            let lines =
+                text.lines().map(|line| if line.starts_with("rid") { change(line) } else { line.into() });
+            std::fs::write(&store.path, lines.collect::<Vec<_>>().join("\n")).unwrap();
+            store.read()
+        };
+        assert!(written(&|_| String::new()).unwrap().unwrap().rids.is_empty());
+        for wrong in ["rid = 1000", "rid = -1", "rid = 'x'", "rid = 2147483648"] {
+            let said = written(&|_| wrong.to_owned()).err().unwrap().to_string();
+            assert!(said.contains("users.alice.rid is not a number from 1073742824 to 2147483647"), "{said}");
+        }
+        written(&str::to_owned).unwrap();
+        let twin = text.replace("[users.alice]", "[users.bob]");
+        let hash = twin.lines().find(|line| line.starts_with("nt_hash")).unwrap();
+        let sealed = SealingKey::existing(&store.key_path).unwrap().seal(&name("bob"), &secret).unwrap();
+        let twin = twin.replace(hash, &format!("nt_hash = '{sealed}'"));
+        let (_, twin) = twin.split_once("[users.bob]").unwrap();
+        std::fs::write(&store.path, format!("{text}\n[users.bob]{twin}")).unwrap();
+        let said = store.read().err().unwrap().to_string();
+        assert!(said.contains("users.bob has the rid of another user"), "{said}");
     }
 
     fn store() -> (tempfile::TempDir, Store) {

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex;
 use weft_machine::{Pool, Time, random, rt};
 use weft_transport::{Channel, Kind};
@@ -292,31 +293,34 @@ impl Client {
     }
 
     /// Uses up the sequence number of an abandoned request. Returns false if the session has ended.
-    async fn settled(
-        &self,
-        patience: &Patience,
-        session: &Session,
-        slot_guard: &SlotGuard,
-    ) -> Result<bool, Error> {
-        let sequence = session.sequence(slot_guard, Keep::No);
-        let mut bound = false;
-        loop {
-            let head = |e: &mut _| compound::emit(Some(&sequence), &[], None, e);
-            let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
-            let d = self.connections.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
-            match Results::parse(d)?.next(opnum::SEQUENCE)? {
-                // A first execution, the cached reply of the abandoned request, or proof that another request had
-                // this number.
-                Status::OK | Status::SEQ_FALSE_RETRY | Status::RETRY_UNCACHED_REP => return Ok(true),
-                status @ Status::DELAY if busy(patience, status).await => {}
-                Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
-                    bound = true;
-                    self.bind(patience, session.id).await?;
+    fn settled<'a>(
+        &'a self,
+        patience: &'a Patience,
+        session: &'a Session,
+        slot_guard: &'a SlotGuard,
+    ) -> LocalBoxFuture<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let sequence = session.sequence(slot_guard, Keep::No);
+            let mut bound = false;
+            loop {
+                let head = |e: &mut _| compound::emit(Some(&sequence), &[], None, e);
+                let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
+                let d =
+                    self.connections.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
+                match Results::parse(d)?.next(opnum::SEQUENCE)? {
+                    // A first execution, the cached reply of the abandoned request, or proof that another request had
+                    // this number.
+                    Status::OK | Status::SEQ_FALSE_RETRY | Status::RETRY_UNCACHED_REP => return Ok(true),
+                    status @ Status::DELAY if busy(patience, status).await => {}
+                    Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
+                        bound = true;
+                        self.bind(patience, session.id).await?;
+                    }
+                    status if ends_session(status) => return Ok(false),
+                    status => return Err(Error::Status4(status)),
                 }
-                status if ends_session(status) => return Ok(false),
-                status => return Err(Error::Status4(status)),
             }
-        }
+        })
     }
 
     /// From now on, the server carries out no request that was abandoned before, in this session or in one that was lost.
@@ -378,50 +382,53 @@ impl Client {
 
     /// RFC 8881 8.4.2, 2.10.10.1: creates a session. If the server no longer knows our client id, gets a new one and
     /// reclaims all open files.
-    async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
-        self.end_lost(patience, false).await?;
-        for _ in 0..MAX_LOSSES {
-            let (client, number) = match self.known.get() {
-                Some(known) => known,
-                None => {
-                    let ok = self.exchange_id(patience).await?;
-                    if ok.flags & exchange_flag::CONFIRMED_R == 0 {
-                        self.owes_reclaim.set(true);
-                        // The restart has closed these on the server.
-                        self.forgotten.borrow_mut().clear();
+    fn make<'a>(&'a self, patience: &'a Patience) -> LocalBoxFuture<'a, Result<Rc<Session>, Error>> {
+        Box::pin(async move {
+            self.end_lost(patience, false).await?;
+            for _ in 0..MAX_LOSSES {
+                let (client, number) = match self.known.get() {
+                    Some(known) => known,
+                    None => {
+                        let ok = self.exchange_id(patience).await?;
+                        if ok.flags & exchange_flag::CONFIRMED_R == 0 {
+                            self.owes_reclaim.set(true);
+                            // The restart has closed these on the server.
+                            self.forgotten.borrow_mut().clear();
+                        }
+                        self.known.set(Some((ok.client, ok.sequence)));
+                        (ok.client, ok.sequence)
                     }
-                    self.known.set(Some((ok.client, ok.sequence)));
-                    (ok.client, ok.sequence)
+                };
+                let mut results =
+                    self.alone(patience, &Op::CreateSession(self.wishes(client, number))).await?;
+                let made = match results.next(opnum::CREATE_SESSION)? {
+                    Status::OK => results.result::<CreateSessionOk>()?,
+                    Status::STALE_CLIENTID | Status::SEQ_MISORDERED => {
+                        self.known.set(None);
+                        continue;
+                    }
+                    status @ Status::DELAY if busy(patience, status).await => continue,
+                    status => return Err(Error::Status4(status)),
+                };
+                self.known.set(Some((client, number.wrapping_add(1))));
+                // Until it is usable: a caller that gives up meanwhile leaves it to the next one.
+                self.over.borrow_mut().push(made.session);
+                if made.fore.max_operations < 8 || made.fore.max_requests == 0 {
+                    return Err(Malformed("RFC 8881 18.36: a session with too little room").into());
                 }
-            };
-            let mut results = self.alone(patience, &Op::CreateSession(self.wishes(client, number))).await?;
-            let made = match results.next(opnum::CREATE_SESSION)? {
-                Status::OK => results.result::<CreateSessionOk>()?,
-                Status::STALE_CLIENTID | Status::SEQ_MISORDERED => {
-                    self.known.set(None);
-                    continue;
+                let session = Rc::new(Session {
+                    id: made.session,
+                    slots: Slots::new(made.fore.max_requests.min(MAX_SLOTS)),
+                    fore: made.fore,
+                    renewed: Cell::new(rt::now()),
+                });
+                if !self.owes_reclaim.get() || self.reclaim(&session).await? {
+                    self.over.borrow_mut().retain(|lost| *lost != session.id);
+                    return Ok(session);
                 }
-                status @ Status::DELAY if busy(patience, status).await => continue,
-                status => return Err(Error::Status4(status)),
-            };
-            self.known.set(Some((client, number.wrapping_add(1))));
-            // Until it is usable: a caller that gives up meanwhile leaves it to the next one.
-            self.over.borrow_mut().push(made.session);
-            if made.fore.max_operations < 8 || made.fore.max_requests == 0 {
-                return Err(Malformed("RFC 8881 18.36: a session with too little room").into());
             }
-            let session = Rc::new(Session {
-                id: made.session,
-                slots: Slots::new(made.fore.max_requests.min(MAX_SLOTS)),
-                fore: made.fore,
-                renewed: Cell::new(rt::now()),
-            });
-            if !self.owes_reclaim.get() || self.reclaim(&session).await? {
-                self.over.borrow_mut().retain(|lost| *lost != session.id);
-                return Ok(session);
-            }
-        }
-        Err(Error::Status4(Status::BADSESSION))
+            Err(Error::Status4(Status::BADSESSION))
+        })
     }
 
     /// Makes the server end unused sessions. Each stays on the list until the server has ended it, even if the caller
@@ -475,10 +482,14 @@ impl Client {
     }
 
     /// An operation outside any session.
-    async fn alone(&self, patience: &Patience, op: &Op) -> Result<Results, Error> {
-        let head = |e: &mut _| compound::emit(None, std::slice::from_ref(op), None, e);
-        let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
-        Results::parse(self.connections.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?)
+    fn alone<'a>(&'a self, patience: &'a Patience, op: &'a Op) -> LocalBoxFuture<'a, Result<Results, Error>> {
+        Box::pin(async move {
+            let head = |e: &mut _| compound::emit(None, std::slice::from_ref(op), None, e);
+            let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
+            Results::parse(
+                self.connections.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?,
+            )
+        })
     }
 
     fn wishes(&self, client: u64, sequence: u32) -> CreateSession {

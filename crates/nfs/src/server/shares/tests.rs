@@ -277,6 +277,45 @@ fn a_delegation_in_a_removed_share_is_taken_without_a_call() {
 }
 
 #[test]
+fn a_copy_that_goes_on_alone_ends_with_its_share() {
+    const WHOLE: u64 = 192 << 20;
+    let vfs = || Vfs::new(Ram::new(2 * WHOLE));
+    for keeps in [false, true] {
+        let (a, b) = (vfs(), vfs());
+        story(async {
+            let server = server(vec![share("a", &a), share("b", &b)]);
+            let client = Live::new(&server, "a").await;
+            let (from, source) = client.open(&server, "from", access::BOTH).await;
+            let (to, target) = client.open(&server, "to", access::BOTH).await;
+            let file = a.lookup(NodeId::ROOT, b"from", false).await.unwrap().node;
+            let long = weft_store::SetAttr { size: Some(WHOLE), ..Default::default() };
+            a.setattr(file, long).await.unwrap();
+            let copy = nfs4::Copy {
+                from_stateid: source.stateid,
+                to_stateid: target.stateid,
+                from_offset: 0,
+                to_offset: 0,
+                count: WHOLE,
+                consecutive: true,
+                synchronous: false,
+                servers: nfs4::UpTo::default(),
+            };
+            let ops = [Op::Putfh(from), Op::Savefh, Op::Putfh(to), Op::Copy(copy)];
+            assert_eq!(client.run(&ops).await.status, Status4::OK);
+            let now = if keeps { vec![share("a", &a.clone().read_only())] } else { vec![share("b", &b)] };
+            server.replace_shares(now).await;
+            let asked = client.wire.asked().await;
+            let nfs4::CbOp::Offload(nfs4::CbOffload { end, .. }) = &asked.op else {
+                panic!("{:?}", asked.op)
+            };
+            let nfs4::OffloadEnd::Failed(status, copied) = end else { panic!("{end:?}") };
+            assert_eq!(*status, if keeps { Status4::ROFS } else { Status4::STALE });
+            assert!(*copied < WHOLE);
+        });
+    }
+}
+
+#[test]
 fn hosts_lose_their_locks_share_modes_and_waits_in_a_removed_share() {
     const OTHER: &str = "192.0.2.7:700";
     let (a, b) = (ram(), ram());

@@ -131,6 +131,9 @@ impl<'a> Compound<'a> {
 
     /// The same, without changing the state id.
     pub fn set_current_keeping_stateid(&mut self, object: FsObject<'a>) {
+        if let FsObject::Node(node) | FsObject::Attributes(node) = object {
+            self.cx.meter.concerns(node.share.meter);
+        }
         self.current = Some(object);
         self.cx = self.view(object);
     }

@@ -205,6 +205,7 @@ impl Run<'_> {
             }
         };
         let number = op.number();
+        self.c.cx.meter.carries_out(number);
         if self.c.minor == 0 && self.c.index >= self.c.cx.server.states.limits.operations {
             return self.failed(number, Status::RESOURCE);
         }

@@ -114,7 +114,7 @@ fn opened(state: &State, intent: Intent) -> Result<(OpenFile, u32), Status> {
         Intent::Write(offset, len) => open.may_transfer(offset, len, true),
         Intent::Resize => open.may_transfer(0, u64::MAX, true),
     }
-    .map_err(|_| Status::LOCKED)?;
+    .map_err(|refused| if refused == Refused::Closed { Status::BAD_STATEID } else { Status::LOCKED })?;
     Ok((held.file.clone(), held.opener))
 }
 

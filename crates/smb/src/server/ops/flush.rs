@@ -18,7 +18,7 @@ pub(super) async fn flush(cx: &OpContext) -> Answer {
     let open = cx.open(request.file)?;
     open.require_any(WRITE)?;
     match (&open.file, open.kind) {
-        (Some(file), _) => file.sync().await?,
+        (Some(file), _) => file.sync_for(&open.told_losses).await?,
         (None, Kind::Dir) => open.vfs.sync_dir(open.node).await?,
         (None, _) => return Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
     }

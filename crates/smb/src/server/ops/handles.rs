@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weft_store::vfs::Vfs;
+use weft_store::vfs::{ShareKey, Vfs};
 
 use super::durable::Preserved;
 use super::instances::Instances;
@@ -50,6 +50,11 @@ impl Handles {
     /// Closes the handles that wait for a client, except those for whose user and files `stays` is true.
     pub(in crate::server) fn close_waiting_unless(&self, stays: impl Fn(&str, &Vfs) -> bool) {
         self.preserved.close_unless(stays);
+    }
+
+    /// Ends the tokens of copies, except those for whose user and share `stays` is true.
+    pub(in crate::server) fn end_tokens_unless(&self, stays: impl Fn(&str, ShareKey) -> bool) {
+        self.tokens.keep_only(stays);
     }
 
     /// Number of repeatable CREATEs.

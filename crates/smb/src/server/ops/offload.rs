@@ -7,6 +7,9 @@
 //! A token is a number and its HMAC with a key of this run, which includes the user's name: nobody can forge one, and
 //! nobody else can use one. A changed ctime reveals a changed file. The ctime advances in steps of the kernel's tick,
 //! so a token is issued only once the last change is older than that.
+//!
+//! A token ends with the right to read its share, and with the share ([`Tokens::keep_only`]). An OFFLOAD_READ under way
+//! may enter one afterwards: it looks again whether its tree is still connected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -14,7 +17,7 @@ use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use weft_machine::{Time, clock, random, rt};
-use weft_store::vfs::{Error, Kind, NodeId, OpenFile, Timestamp, Vfs};
+use weft_store::vfs::{Error, Kind, NodeId, OpenFile, ShareKey, Timestamp, Vfs};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::ioctl::Request;
@@ -53,6 +56,7 @@ pub(crate) struct Tokens {
 #[derive(Clone)]
 struct TokenSource {
     user: Arc<str>,
+    share: ShareKey,
     vfs: Vfs,
     node: NodeId,
     file: OpenFile,
@@ -99,6 +103,21 @@ impl Tokens {
         known.get(&number).filter(|known| known.until > rt::now()).cloned().ok_or(NtStatus::INVALID_TOKEN)
     }
 
+    /// Ends the tokens of users and shares for which `stays` is false.
+    pub(super) fn keep_only(&self, stays: impl Fn(&str, ShareKey) -> bool) {
+        let mut ended = Vec::new();
+        let mut known = lock(&self.known);
+        ended.extend(known.extract_if(|_, source| !stays(&source.user, source.share)));
+        drop(known);
+        // Closing files can take time.
+        drop(ended);
+    }
+
+    fn end(&self, number: u64) {
+        let ended = lock(&self.known).remove(&number);
+        drop(ended);
+    }
+
     /// Number of tokens.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -113,7 +132,7 @@ fn signed(number: u64, user: &str) -> Vec<u8> {
 async fn expire(tokens: Weak<Tokens>, number: u64, until: Time) {
     rt::sleep_until(until).await;
     if let Some(tokens) = tokens.upgrade() {
-        lock(&tokens.known).remove(&number);
+        tokens.end(number);
     }
 }
 
@@ -162,7 +181,9 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         0 => DEFAULT_TTL,
         ms => Duration::from_millis(ms.into()).min(MAX_TTL),
     };
+    let share = cx.tree().share.as_ref().ok_or(NtStatus::OFFLOAD_READ_FILE_NOT_SUPPORTED)?.key();
     let source = TokenSource {
+        share,
         user: cx.session().user.clone(),
         vfs: open.vfs.clone(),
         node: open.node,
@@ -174,7 +195,12 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         until: rt::now() + ttl,
     };
     let len = source.len;
-    let token = cx.server().handles.tokens.give(cx.server().handles.number(), source)?;
+    let (tokens, number) = (&cx.server().handles.tokens, cx.server().handles.number());
+    let token = tokens.give(number, source)?;
+    if !cx.session().trees().iter().any(|tree| Arc::ptr_eq(tree, cx.tree())) {
+        tokens.end(number);
+        return Err(NtStatus::NETWORK_NAME_DELETED.into());
+    }
     Ok(output(OffloadReadAnswer { zero_beyond: end >= size, len, token }))
 }
 

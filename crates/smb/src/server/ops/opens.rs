@@ -83,6 +83,8 @@ pub(crate) struct Open {
     kept_mtime: Mutex<Option<Timestamp>>,
     /// Whether there were such writes.
     written_since: AtomicBool,
+    /// How many failed flushes its client was told of.
+    pub(super) told_losses: AtomicU64,
     /// Whether there were writes that its directory's listing does not show yet.
     unlisted: AtomicBool,
     /// The change time that its client sees.
@@ -174,6 +176,7 @@ impl Open {
             place: Mutex::new(place),
             kept_mtime: Mutex::new(None),
             written_since: AtomicBool::new(false),
+            told_losses: AtomicU64::new(0),
             unlisted: AtomicBool::new(false),
             change_time: Mutex::new(ChangeTime::Moves),
             defers_change: AtomicBool::new(false),

@@ -69,7 +69,7 @@ pub(super) async fn of(share: &Share, request: &Request) -> Result<Option<Share>
     let vfs = vfs.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
     // Another name: its opens are not persistent, and are not on the share's volume.
     let name = format!("{}@{time}", share.name);
-    Ok(Some(Share { rules: share.rules.clone(), ..Share::new(name, vfs) }))
+    Ok(Some(Share { rules: share.rules.clone(), meter: share.meter, ..Share::new(name, vfs) }))
 }
 
 /// FSCTL_SRV_ENUMERATE_SNAPSHOTS.

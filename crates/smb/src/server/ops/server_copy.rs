@@ -71,9 +71,6 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
         copied.chunks = copied.chunks.saturating_add(1);
         copied.total_bytes = copied.total_bytes.saturating_add(chunk.len);
     }
-    if copied.chunks > 0 {
-        target.written();
-    }
     Ok(output(NtStatus::SUCCESS, copied))
 }
 
@@ -97,7 +94,10 @@ async fn piece(source: &Open, target: &Open, chunk: Chunk) -> Result<(), Failure
     }
     source.claim.may_read(chunk.source, len)?;
     target.claim.may_write(chunk.target, len)?;
-    match to.copy_from(chunk.target, from, chunk.source, len).await? {
+    let done = to.copy_from(chunk.target, from, chunk.source, len).await;
+    // A failure may have come half-way.
+    target.written();
+    match done? {
         done if done == len => Ok(()),
         // Another client truncated the source meanwhile.
         _ => Err(NtStatus::INVALID_VIEW_SIZE.into()),

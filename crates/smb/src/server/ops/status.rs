@@ -73,6 +73,7 @@ impl From<Refused> for Failure {
             Refused::DeletePending => NtStatus::DELETE_PENDING,
             Refused::Locked => NtStatus::FILE_LOCK_CONFLICT,
             Refused::NotLocked => NtStatus::RANGE_NOT_LOCKED,
+            Refused::Closed => NtStatus::FILE_CLOSED,
             Refused::Limit(_) => NtStatus::INSUFFICIENT_RESOURCES,
         };
         status.into()

@@ -26,9 +26,10 @@ const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask:
 pub(super) async fn write(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
     let route = Route::of_write(cx, &request.channel)?;
-    let invalidate = route.invalidate;
+    let (invalidate, by_rdma) = (route.invalidate, route.segments.is_some());
     match carry_out(cx, request, route).await {
         Ok(count) => {
+            cx.set_written(count, by_rdma);
             let mut reply = Reply::new();
             reply.invalidate = invalidate;
             Response { count }.emit(&mut reply.message);
@@ -96,7 +97,7 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
     // No buffer of the pool waits for the disk.
     drop((data, remote));
     if is_through(&open, request.flags) {
-        file.sync().await?;
+        file.sync_for(&open.told_losses).await?;
     }
     Ok(len)
 }

@@ -1,10 +1,13 @@
 //! Rights of users and groups on a share, and users who come and go while the server runs.
 
+use weft_store::backend::ram::Ram;
 use weft_store::rights::{Principal, Rights};
-use weft_store::vfs::Share;
+use weft_store::vfs::{Share, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions};
 use weft_wire::smb2::create_context::{DurableFlags, RequestContext};
+use weft_wire::smb2::ioctl::{self, CtlCode, Flags};
+use weft_wire::smb2::offload::{OffloadRead, OffloadReadAnswer, OffloadWrite, Token};
 use weft_wire::smb2::{Command, FileId, NtStatus, tree_connect};
 
 use super::harness::*;
@@ -20,6 +23,7 @@ fn user(name: &str, groups: &[&str]) -> User {
         name: name.into(),
         secret: Secret::password(PASSWORD),
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        rid: None,
     }
 }
 
@@ -195,5 +199,74 @@ fn a_handle_that_waits_comes_back_only_with_the_right_that_it_had() {
         let mut alice = logged_on(&world, "alice").await;
         alice.tree().await;
         assert_eq!(create(&mut alice, reconnect(file)).await, NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+/// The status of an IOCTL, and its output.
+async fn ioctl(client: &mut Client, code: CtlCode, file: FileId, input: Vec<u8>) -> (NtStatus, Vec<u8>) {
+    let flags = Flags::IS_FSCTL;
+    let input = input.into();
+    let request =
+        ioctl::Request { code, file, input, max_input_response: 0, max_output_response: 4096, flags };
+    let (header, bytes) = client.call(Command::Ioctl, |out| request.emit(out)).await;
+    let output = ioctl::Response::parse(&bytes).map(|response| response.output.to_vec());
+    (header.status, output.unwrap_or_default())
+}
+
+/// A token of a file's first sector.
+async fn token(client: &mut Client, file: FileId) -> Token {
+    let mut input = Vec::new();
+    OffloadRead { size: OffloadRead::LEN, ttl_ms: 0, offset: 0, len: 512 }.emit(&mut input);
+    let (status, output) = ioctl(client, CtlCode::OFFLOAD_READ, file, input).await;
+    assert_eq!(status, NtStatus::SUCCESS);
+    OffloadReadAnswer::parse(&output).unwrap().token
+}
+
+async fn copy(client: &mut Client, token: &Token, to: FileId) -> NtStatus {
+    let (size, token) = (OffloadWrite::LEN, Some(token.clone()));
+    let mut input = Vec::new();
+    OffloadWrite { size, offset: 0, len: 512, transfer_offset: 0, token }.emit(&mut input);
+    ioctl(client, CtlCode::OFFLOAD_WRITE, to, input).await.0
+}
+
+#[test]
+fn a_token_ends_with_the_right_to_read_its_share_and_with_the_share() {
+    story(async {
+        let world = World::with(|config| {
+            config.shares.push(Share::new("other", Vfs::new(Ram::new(1 << 20))));
+            config.users = vec![user("alice", &[]), user("bob", &[])];
+        });
+        let users = [user("alice", &[]), user("bob", &[])];
+        let shares: Vec<Share> = world.server.shares.now().iter().map(|share| Share::clone(share)).collect();
+        let mut alice = logged_on(&world, "alice").await;
+        alice.tree().await;
+        let data = alice.tree;
+        let from = alice.open("from", CreateOptions::NONE).await;
+        assert_eq!(alice.write(from, &[1; 512]).await, NtStatus::SUCCESS);
+        let first = token(&mut alice, from).await;
+        alice.tree = alice.tree_connect(r"\\s\other").await.0.tree_id().unwrap();
+        let to = alice.open("to", CreateOptions::NONE).await;
+        assert_eq!(alice.write(to, &[2; 512]).await, NtStatus::SUCCESS);
+        assert_eq!(copy(&mut alice, &first, to).await, NtStatus::SUCCESS);
+
+        // Only bob may read the share now.
+        let mut barred = shares.clone();
+        barred[0].rules.rights.read = list(&["bob"]);
+        world.server.replace_shares(barred);
+        world.server.replace_users(&users, &[]).await;
+        assert_eq!(copy(&mut alice, &first, to).await, NtStatus::INVALID_TOKEN);
+
+        world.server.replace_shares(shares.clone());
+        world.server.replace_users(&users, &[]).await;
+        let other = std::mem::replace(&mut alice.tree, data);
+        alice.tree().await;
+        let from = open(&mut alice, "from", AccessMask::FILE_READ_DATA).await;
+        let second = token(&mut alice, from).await;
+        alice.tree = other;
+        world.server.replace_users(&users, &[]).await;
+        assert_eq!(copy(&mut alice, &second, to).await, NtStatus::SUCCESS, "nothing has changed for her");
+        world.server.replace_shares(vec![shares[1].clone()]);
+        world.server.replace_users(&users, &[]).await;
+        assert_eq!(copy(&mut alice, &second, to).await, NtStatus::INVALID_TOKEN);
     });
 }

@@ -10,7 +10,9 @@ use weft_wire::smb2::tree_connect::{self, ShareType};
 use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus, logoff, session_setup, tree_disconnect};
 
 use super::harness::*;
+use crate::auth::Secret;
 use crate::crypto::Sender;
+use crate::server::User;
 use crate::server::journal::Gate;
 use weft_machine::rt;
 
@@ -154,6 +156,34 @@ async fn lost_while_a_file_goes(end: impl FnOnce(&mut Client, FileId)) {
         assert!(matches!(vfs.lookup(NodeId::ROOT, name, false).await, Err(Error::NotFound)));
     }
     assert_eq!(vfs.opens().open_nodes(), []);
+}
+
+#[test]
+fn a_disk_that_hangs_keeps_no_other_session_alive() {
+    story(async {
+        let gate = Gate::default();
+        let disk = SlowDisk { disk: Ram::new(1 << 20), gate: gate.clone() };
+        let world = World::with(|config| config.shares = vec![Share::new("Data", Vfs::new(disk))]);
+        let mut clients = Vec::new();
+        for name in ["one", "two", "three"] {
+            let mut client = world.client().await;
+            let file = client.open(name, CreateOptions::DELETE_ON_CLOSE).await;
+            let second = client.tree_connect(r"\\server\data").await.0.tree_id().unwrap();
+            clients.push((client, file, second));
+        }
+        let held = gate.lock().await;
+        world.server.replace_shares(Vec::new());
+        let (server, users) = (world.server.clone(), [User::new("alice", Secret::password(PASSWORD))]);
+        let replaced = rt::spawn(async move { server.replace_users(&users, &[]).await });
+        rt::sleep(Duration::from_millis(1)).await;
+        for (client, file, second) in &mut clients {
+            assert_eq!(client.read(*file, 1).await.0, NtStatus::NETWORK_NAME_DELETED);
+            client.tree = *second;
+            assert_eq!(client.read(*file, 1).await.0, NtStatus::NETWORK_NAME_DELETED);
+        }
+        drop(held);
+        replaced.await;
+    });
 }
 
 #[test]

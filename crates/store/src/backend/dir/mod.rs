@@ -723,12 +723,18 @@ impl Folder {
         }
     }
 
-    /// Truncates a file where waiting is possible.
-    async fn shrink(&self, node: NodeId, size: u64) -> Result<(), Error> {
+    /// A file that is about to be truncated.
+    fn to_shrink(&self, node: NodeId) -> Result<OwnedFd, Error> {
         let file = self.reopen(&*self.fd(node)?, self.table().kind(node)?, true)?;
         if let Some(observer) = self.observer.get().and_then(Option::as_ref) {
             observer.own().content(node, clock::instant());
         }
+        Ok(file)
+    }
+
+    /// Truncates a file where waiting is possible.
+    async fn shrink(&self, node: NodeId, size: u64) -> Result<(), Error> {
+        let file = self.to_shrink(node)?;
         let inode = Inode::of(&file)?;
         Ok(busy::lengthy(inode, move || rustix::fs::ftruncate(&file, size)).await?)
     }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use weft_machine::file::busy::{self, Unlocked};
+use weft_machine::file::busy::{self, Inode, Unlocked};
 use weft_machine::file::system::FileSystem;
 
 use super::Folder;
 use super::lookup::Looked;
 use super::site::Site;
-use crate::vfs::{DirName, Error, Op, Outcome};
+use crate::vfs::{DirName, Error, Exists, Make, NodeId, Op, Outcome, SetAttr};
 
 impl Folder {
     /// Runs an operation on workers.
@@ -35,8 +35,40 @@ impl Folder {
                     Looked::Unread { .. } => self.search_folded(&site, dir, &name).await.map(Outcome::Attr),
                 }
             }
+            Op::Setattr { node, set: SetAttr { size: Some(size), .. } } => {
+                self.shrink_alone(&site, node, size).await?;
+                self.whole(&site, op).await
+            }
+            Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set } if set.size.is_some() => {
+                let found = name.clone();
+                let emptied = move |folder: &Folder| {
+                    let attr =
+                        if folder.is_large(dir, &found) { folder.exact(dir, &found).ok() } else { None };
+                    Ok(attr.map(|attr| attr.node))
+                };
+                if let (Some(node), Some(size)) = (self.step(&site, emptied).await?, set.size) {
+                    self.shrink_alone(&site, node, size).await?;
+                }
+                self.whole(&site, Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set })
+                    .await
+            }
             op => self.whole(&site, op).await,
         }
+    }
+
+    /// Truncates a file, if that may free much: its inode lock is held for long then, so nobody on a core must take it.
+    async fn shrink_alone(self: &Arc<Folder>, site: &Site, node: NodeId, size: u64) -> Result<(), Error> {
+        let much = move |folder: &Folder| match folder.has_much_behind(node, size) {
+            true => folder.to_shrink(node).map(Some),
+            false => Ok(None),
+        };
+        let Some(file) = self.step(site, much).await? else { return Ok(()) };
+        let claim = busy::alone(Inode::of(&file)?).await;
+        let cut = move |_: &Folder| {
+            let _claim = claim;
+            Ok(rustix::fs::ftruncate(&file, size)?)
+        };
+        self.step(site, cut).await
     }
 
     /// Runs an operation in one step. If another worker has claimed a file, the task waits here, because waiting in

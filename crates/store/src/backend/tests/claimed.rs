@@ -112,3 +112,36 @@ fn a_rename_waits(folder: &Path, dir: Dir) {
     })
     .unwrap();
 }
+
+/// Whoever writes to the file on a core would wait in the kernel, with all whom the core serves.
+#[test]
+fn a_worker_that_frees_much_of_a_file_has_it_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let vfs = Vfs::from(Dir::open_on_workers(folder.path()).unwrap());
+    rt::block_on(async {
+        let f = file(&vfs, ROOT, "f").await.node;
+        let empty = || SetAttr { size: Some(0), ..SetAttr::default() };
+        for anew in [false, true] {
+            put(&vfs, f, 0, &vec![7; 2 << 20]).await.unwrap();
+            let path = folder.path().join("f");
+            let inode = busy::Inode::named(rustix::fs::CWD, path.as_os_str().as_encoded_bytes()).unwrap();
+            let (release, gate) = mpsc::channel::<()>();
+            // It shares the file with those who take its lock for a moment.
+            let call = rt::spawn(busy::blocking(inode, move || gate.recv().is_err()));
+            rt::yield_now().await;
+            let mut cuts: futures_util::future::LocalBoxFuture<'_, Result<(), Error>> = match anew {
+                false => Box::pin(async { vfs.setattr(f, empty()).await.map(drop) }),
+                true => Box::pin(async {
+                    vfs.create(ROOT, b"f", Make::File, Exists::Reuse, empty()).await.map(drop)
+                }),
+            };
+            let soon = std::time::Duration::from_millis(300);
+            assert!(rt::timeout(soon, &mut cuts).await.is_err(), "anew: {anew}");
+            drop(release);
+            cuts.await.unwrap();
+            assert!(call.await);
+            assert_eq!(vfs.getattr(f).await.unwrap().size, 0);
+        }
+    })
+    .unwrap();
+}

@@ -148,6 +148,28 @@ fn what_nobody_waits_for_any_more_keeps_nobody_else_waiting() {
     });
 }
 
+/// A stream is flushed in several steps. Others who have written to it learn of a failure by the number of failures only.
+#[test]
+fn a_failed_flush_of_a_stream_counts_although_nobody_waits_for_it_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    rt::block_on(async {
+        let far = Far::with_descriptors(Dir::open(folder.path()).unwrap());
+        let fails = far.fails.clone();
+        let vfs = Vfs::new(far);
+        let base = file(&vfs, ROOT, "f").await.node;
+        let stream = vfs.stream(base, b"large", true).await.unwrap().attr.node;
+        put(&vfs, stream, 0, &vec![7; SIZE as usize]).await.unwrap();
+        let open = vfs.open(stream, true).await.unwrap();
+        fails.store(true, Ordering::SeqCst);
+        assert!(open.sync().now_or_never().is_none());
+        for _ in 0..1000 {
+            rt::yield_now().await;
+        }
+        assert!(vfs.failed_flushes() > 0);
+    })
+    .unwrap();
+}
+
 /// Payload in the memory of a peer.
 #[derive(Debug)]
 struct Kept {

@@ -26,6 +26,29 @@ fn holes_are_made_found_and_filled() {
     });
 }
 
+/// The kernel reserves a range that it zeroes: a request of a few bytes would fill the disk.
+#[test]
+fn zeros_take_no_space_behind_the_end_nor_more_than_there_is() {
+    const HUGE: u64 = 1 << 42;
+    each(async |vfs| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        put(&vfs, f, 0, &[7; 5000]).await.unwrap();
+        let open = vfs.open(f, true).await.unwrap();
+        open.zero_range(1000, 64 * MIB).await.unwrap();
+        open.zero_range(32 * MIB, MIB).await.unwrap();
+        let attr = vfs.getattr(f).await.unwrap();
+        assert!(attr.size == 5000 && attr.allocated <= MIB, "{attr:?}");
+        assert_eq!(read(&open, 999, 10_000).await, [&[7][..], &[0; 4000]].concat());
+        // A file of one large hole, on disks that have not so much.
+        let large = SetAttr { size: Some(HUGE), ..SetAttr::default() };
+        if vfs.setattr(f, large).await.is_ok() && vfs.statfs().await.unwrap().available < HUGE {
+            open.zero_range(0, HUGE).await.unwrap();
+            assert_eq!(read(&open, 0, 10).await, [0; 10]);
+            assert!(vfs.getattr(f).await.unwrap().allocated <= MIB);
+        }
+    });
+}
+
 #[test]
 fn files_are_copied_into_each_other() {
     each(async |vfs| {

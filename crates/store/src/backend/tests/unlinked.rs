@@ -74,6 +74,36 @@ fn what_other_programs_remove_is_found_by_the_sweep() {
     .unwrap();
 }
 
+/// The request of a connection that is lost: its name is gone, and others must not keep what they have cached.
+#[test]
+fn what_was_begun_is_told_although_nobody_waits_for_it_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+    rt::block_on(async {
+        for name in ["removed", "replaced"] {
+            put(&vfs, file(&vfs, ROOT, name).await.node, 0, &vec![1; 2 << 20]).await.unwrap();
+        }
+        file(&vfs, ROOT, "new").await;
+        let watch = vfs.watch(ROOT, false, What::FILE_NAME, room()).await.unwrap();
+        assert!(vfs.remove(ROOT, b"removed").now_or_never().is_none());
+        assert!(vfs.rename(at(ROOT, b"new"), at(ROOT, b"replaced"), true).now_or_never().is_none());
+        let mut told = Vec::new();
+        while told.len() < 4 {
+            let changes = rt::timeout(std::time::Duration::from_secs(10), watch.next()).await;
+            let changes = changes.unwrap_or_else(|_| panic!("only {told:?}")).changes;
+            told.extend(
+                changes
+                    .iter()
+                    .map(|change| (change.action, String::from_utf8_lossy(&change.path).into_owned())),
+            );
+        }
+        told.sort_by_key(|(_, name)| name.clone());
+        let names: Vec<&str> = told.iter().map(|(_, name)| &name[..]).collect();
+        assert_eq!(names, ["new", "removed", "replaced", "replaced"]);
+    })
+    .unwrap();
+}
+
 /// Freeing a large file may take the disk long; the core continues meanwhile, and the answer comes when it is done.
 #[test]
 fn what_a_large_file_has_is_freed_where_that_may_be_waited_for() {

@@ -6,6 +6,20 @@ use std::task::{Context, Poll, Waker};
 use super::super::locks::LOOKS;
 use super::*;
 
+/// Its payload may still be on the way when others already have the file for themselves.
+#[test]
+fn a_request_that_the_close_of_its_open_has_overtaken_is_refused() {
+    let t = table();
+    let a = open(&t, Rights::ALL, Rights::ALL).unwrap();
+    assert!(a.may_write(0, 10).is_ok());
+    a.close();
+    let b = open(&t, Rights::ALL, Rights::NONE).unwrap();
+    assert_eq!(a.may_write(0, 10), Err(Refused::Closed));
+    assert_eq!(a.may_read(0, 10), Err(Refused::Closed));
+    assert_eq!(a.may_transfer(0, 10, true), Err(Refused::Closed));
+    assert!(b.may_write(0, 10).is_ok() && b.may_read(0, 10).is_ok());
+}
+
 #[test]
 fn locks_conflict_as_the_specification_says() {
     let t = table();

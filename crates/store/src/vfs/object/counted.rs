@@ -66,16 +66,81 @@ impl Layer for Counted {
     fn is_unflushed(&self) -> bool {
         self.flushes.is_due()
     }
+
+    fn failed_flushes(&self) -> u64 {
+        self.flushes.failed()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Mutex, mpsc};
 
     use futures_util::FutureExt;
     use futures_util::future::join;
+    use weft_machine::File;
 
     use super::*;
+    use crate::vfs::{NodeId, OpenFile};
+
+    /// A file whose first flush fails, on a worker, when it is told to end.
+    #[derive(Debug)]
+    struct Failing {
+        file: File,
+        first: Mutex<Option<mpsc::Receiver<()>>>,
+        begun: Arc<AtomicU64>,
+    }
+
+    impl Object for Failing {
+        fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+            let ObjectOp::Sync { ended } = op else { unreachable!("it is only flushed") };
+            let first = self.first.lock().unwrap().take();
+            let begun = self.begun.clone();
+            Submission::later(async move {
+                rt::blocking(move || {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    let done = match first {
+                        Some(end) => {
+                            Err(end.recv().map_or(Error::Invalid, |()| rustix::io::Errno::IO.into()))
+                        }
+                        None => Ok(()),
+                    };
+                    ended(&done);
+                    done.map(|()| Done::Done)
+                })
+                .await
+            })
+        }
+
+        fn plain(&self) -> Option<&File> {
+            Some(&self.file)
+        }
+    }
+
+    #[test]
+    fn a_client_is_told_of_a_loss_whose_request_was_lost_with_its_connection() {
+        let (end, ends) = mpsc::channel();
+        let begun = Arc::<AtomicU64>::default();
+        let file = File::in_memory("failing").unwrap();
+        let failing = Failing { file, first: Mutex::new(Some(ends)), begun: begun.clone() };
+        let failures = Failures::default();
+        let file = OpenFile::new(NodeId(7), Arc::new(Counted::new(Arc::new(failing), &failures)));
+        let told = AtomicU64::new(0);
+        rt::block_on(async {
+            let mut lost = Box::pin(file.sync_for(&told));
+            while begun.load(Ordering::SeqCst) == 0 {
+                assert!((&mut lost).now_or_never().is_none());
+                rt::yield_now().await;
+            }
+            drop(lost);
+            end.send(()).unwrap();
+            assert!(matches!(file.sync_for(&told).await, Err(Error::Io(_))));
+            assert_eq!((failures.count(), begun.load(Ordering::SeqCst)), (1, 2));
+            file.sync_for(&told).await.unwrap();
+        })
+        .unwrap();
+    }
 
     /// An object without a descriptor that has lost a write. It reports that once, to the flush that begins first, and
     /// late.

@@ -47,6 +47,13 @@ impl Plain {
     }
 }
 
+/// The file with the bytes of an object, once the object would answer a read.
+async fn readable(from: &dyn Object, offset: u64) -> Result<&File, Error> {
+    let content = from.content().ok_or(Error::NotSupported)?;
+    from.submit(ObjectOp::Read { offset, len: 1, size: None }).await?;
+    Ok(content)
+}
+
 /// The existing bytes of `[offset, offset + len)` of a file of `size` bytes, as a range to be read later.
 pub(crate) fn range(file: &File, size: u64, offset: u64, len: usize) -> Payload {
     let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
@@ -105,11 +112,11 @@ impl Object for Plain {
                 Ok(Done::Done)
             }),
             ObjectOp::Copy { at, from, offset, len } => Submission::later(async move {
-                let from = from.content().ok_or(Error::NotSupported)?;
+                let from = readable(from, offset).await?;
                 Ok(Done::Copied(file.copy_from(at, from, offset, len).await?))
             }),
             ObjectOp::Clone { at, from, offset, len } => Submission::later(async move {
-                let from = from.content().ok_or(Error::NotSupported)?;
+                let from = readable(from, offset).await?;
                 file.clone_range(at, from, offset, len).await?;
                 Ok(Done::Done)
             }),

@@ -45,6 +45,12 @@ impl Serve {
         if given("user") {
             config.user = self.user.take();
         }
+        if given("admin") {
+            config.admin = self.admin.take();
+        }
+        if given("admin_token_file") {
+            config.admin_token_file = self.admin_token_file.take();
+        }
         self.listeners(&mut config.listeners, &given);
         self.limits(&mut config.limits, &given);
         self.smb(&mut config.smb, &given);
@@ -531,7 +537,6 @@ mod tests {
             (asked(ram, |c| c.limits.cores = Some(0)), "limits.cores = 0: write a number from 1 to 1024"),
             (asked(ram, |c| c.limits.buffers_bytes = 1), "limits.buffers = \"1\": write a size from 64M to "),
             (asked(ram, |c| c.limits.spin *= 1 << 20), "limits.spin = "),
-            (asked(ram, |c| c.shares.clear()), "nothing to serve: add a share ([shares.NAME]) or a volume"),
             (
                 asked(ram, |c| c.shares[0].snapshots = Some("%F".into())),
                 "shares.a.snapshots: a ramdisk has none",

@@ -296,6 +296,22 @@ fn what_is_no_toml_and_no_text_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_file_without_shares_can_be_served_and_warns() {
+    let config = parsed("[listeners]\nsmb_port = 445\n");
+    let warnings: Vec<_> = config.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "/etc/weft/weft.toml: nothing to serve yet: add a share ([shares.NAME], or weft share add) or a volume ([volumes])"
+        ]
+    );
+    // The ports of the first share.
+    assert!(config.check().is_ok_and(|plan| plan.serves_files()));
+    assert!(parsed("[shares.a]\nram = \"1M\"\n").warnings().is_empty());
+    assert!(unserved("[listeners]\nnbd_port = 0\n").contains("needs a volume"));
+}
+
+#[test]
 fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
     let ram = "[shares.a]\nram = \"1M\"\n";
     for (text, says) in [
@@ -346,10 +362,6 @@ fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
         (
             "[volumes]\nv = {}\n".into(),
             "weft.toml:1:2: volumes needs a way to serve them: give listeners.nbd_port, listeners.nbd_socket or replication.enabled",
-        ),
-        (
-            "# nothing\n".into(),
-            "weft.toml: nothing to serve: add a share ([shares.NAME]) or a volume ([volumes])",
         ),
         (
             format!("[listeners]\naddresses = [\"127.0.0.1\", \"192.0.2.1\"]\n{ram}"),

@@ -34,6 +34,7 @@ use super::setup::{self, Ask, Tell};
 use crate::Failure;
 use crate::args::Connect;
 use crate::connect::{Joined, join};
+use crate::hex::hex;
 use crate::status::Traffic;
 
 /// The state of a link, for the status. The link's core writes it.
@@ -99,7 +100,7 @@ impl Carrier {
     async fn connect(&self) -> Result<Rc<Link>, peer::Error> {
         let joined =
             join_server(&self.address, &self.pool, self.address.encrypt).await.map_err(unreachable)?;
-        let name = door::hex(&self.partnership);
+        let name = hex(self.partnership);
         let control = match joined.tree.open(&name, OpenOptions::write()).await {
             Ok(control) => control,
             Err(e) if e.is_not_found() => return Err(peer::Error::Refused(self.why_unknown(&name).await)),

@@ -19,6 +19,7 @@ use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, failover, picture};
 use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::args::replica::Objection;
+use crate::hex::hex;
 use crate::listen::Stop;
 use crate::size::human;
 
@@ -238,7 +239,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Error
                     return Err(Error::InGroup { volume: volume.clone(), group });
                 }
             }
-            super::door::hex(&random::bytes()?)
+            hex(random::bytes::<16>()?)
         }
     };
     let policy = match &existing {

@@ -95,7 +95,7 @@ impl ListNumber {
 }
 
 /// How a source behaves when a destination is away or slow.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
     /// When a destination is away.
     #[serde(default)]

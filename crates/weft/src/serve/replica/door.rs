@@ -30,6 +30,8 @@ use weft_store::backend::{Item, Items};
 use weft_store::vfs::{Done, NodeId, Object, ObjectOp, OpenFile, Submission};
 use weft_wire::repl::control::{Refusal, Request, Response};
 
+use crate::hex::{hex, of_hex};
+
 /// The share's name. Clients hide names that end in a dollar sign.
 pub(super) const SHARE: &str = "weft-replica$";
 /// The file for messages of `super::setup`.
@@ -201,22 +203,9 @@ pub(super) fn volume_name(partnership: &[u8; 16], session: u64, number: u16) -> 
     format!("{},{session:016x},{number}", hex(partnership))
 }
 
-/// 32 digits.
-pub(super) fn hex(partnership: &[u8; 16]) -> String {
-    partnership.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// [`hex`] backwards.
+/// [`hex`] backwards: exactly 32 digits.
 pub(super) fn parse_partnership(text: &str) -> Option<[u8; 16]> {
-    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
-    let mut bytes = [0; 16];
-    if pairs.len() != bytes.len() || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(pairs) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
+    of_hex(text)?.try_into().ok()
 }
 
 /// Errors that a source must understand have their own status.

@@ -37,6 +37,7 @@ use super::picture::Picture;
 use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};
 use super::{Absent, CommandTurn, Member, Replicas, door};
+use crate::hex::hex;
 
 pub(super) use engine::State;
 pub(super) use files::undo_beginning;
@@ -494,7 +495,7 @@ impl Group {
 
     /// 32 digits; empty if its file is unusable.
     pub fn partnership_hex(&self) -> String {
-        self.partnership.as_ref().map(door::hex).unwrap_or_default()
+        self.partnership.as_ref().map(hex).unwrap_or_default()
     }
 
     /// Its current state.

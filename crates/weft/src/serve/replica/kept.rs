@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use weft_store::volume::identity::FileIdentity;
 use weft_store::volume::superblock::Superblock;
 
-use super::door;
+use crate::hex::hex;
 
 /// The last known properties of a group's volume.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Kept {
     pub fn of(superblock: &Superblock) -> Kept {
         let file = superblock.file;
         Kept {
-            id: door::hex(&superblock.id),
+            id: hex(superblock.id),
             inode: file.map(|file| file.inode),
             born_us: file.and_then(|file| file.born_us),
             size: superblock.size,
@@ -40,7 +40,7 @@ impl Kept {
     pub fn differs(&self, now: &Superblock) -> Option<String> {
         let old = self.inode.map(|inode| FileIdentity { inode, born_us: self.born_us });
         let is_same_file = |old: FileIdentity| now.file.is_some_and(|file| old.is(&file));
-        if self.id != door::hex(&now.id) {
+        if self.id != hex(now.id) {
             Some(
                 "it is not the group's volume: that one was removed, and this one was created in its place"
                     .into(),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use weft_machine::{Charge, rt};
-use weft_store::OpenFile;
+use weft_store::{CurrentShares, OpenFile, ShareKey};
 use weft_wire::nfs4::{
     CbOffload, CbOp, Clone_, Copy, CopyOk, OffloadEnd, OffloadStatusOk, Stable, Stateid, Status, UpTo,
     Verifier, WriteResponse,
@@ -33,7 +33,20 @@ const MAX_OFFLOADS: usize = 16;
 struct Ends {
     from: OpenFile,
     to: OpenFile,
+    from_share: ShareKey,
+    to_share: ShareKey,
     count: u64,
+}
+
+impl Ends {
+    /// Whether both shares are still served, and the destination may still be changed.
+    fn are_served(&self, shares: &CurrentShares) -> Result<(), Status> {
+        let shares = shares.now();
+        let (Some(_), Some(to)) = (shares.of(self.from_share), shares.of(self.to_share)) else {
+            return Err(Status::STALE);
+        };
+        if to.vfs.is_read_only() { Err(Status::ROFS) } else { Ok(()) }
+    }
 }
 
 /// Both files, and the number of bytes to copy.
@@ -52,20 +65,29 @@ async fn ends(
     let from_stateid = saved(c, from_stateid);
     // The source's export may treat the caller differently.
     let from_cx = c.view(FsObject::Node(from_node));
-    let reads = Intent::Read(from_offset, count);
-    let from = io::file_in(c, from_cx, &from_node, &from_stateid, reads).await?;
-    let to = io::file(c, &to_node, to_stateid, Intent::Write(to_offset, count)).await?;
+    let opened = async |count| -> Result<(OpenFile, OpenFile), Status> {
+        let reads = Intent::Read(from_offset, count);
+        let from = io::file_in(c, from_cx, &from_node, &from_stateid, reads).await?;
+        let to = io::file(c, &to_node, to_stateid, Intent::Write(to_offset, count)).await?;
+        Ok((from, to))
+    };
+    let (mut from, mut to) = opened(count).await?;
     let size = from.len().await.map_err(|e| status(&e))?;
     let end = from_offset.checked_add(count).ok_or(Status::INVAL)?;
     if from_offset > size || end > size {
         return Err(Status::INVAL);
     }
-    let count = if count == 0 { size.saturating_sub(from_offset) } else { count };
+    let mut count = count;
+    if count == 0 {
+        // Up to the end of the source. No lock conflicts with an empty range, but some may with this one.
+        count = size.saturating_sub(from_offset);
+        (from, to) = opened(count).await?;
+    }
     let to_end = to_offset.checked_add(count).ok_or(Status::INVAL)?;
     if to_end > MAX_FILE_SIZE {
         return Err(Status::FBIG);
     }
-    Ok(Ends { from, to, count })
+    Ok(Ends { from, to, from_share: from_node.share.key(), to_share: to_node.share.key(), count })
 }
 
 /// The state id of the saved file handle: with sessions, one special value stands for the saved state id.
@@ -97,8 +119,16 @@ pub async fn copy(c: &Compound<'_>, args: &Copy) -> Result<CopyOk, Status> {
     let count = count.min(MAX_COPY);
     let done = ends.to.copy_from(args.to_offset, &ends.from, args.from_offset, count).await;
     let count = done.map_err(|e| status(&e))?;
+    content_changed(c).await?;
     let response = response(UpTo::default(), count, verifier);
     Ok(CopyOk { response, consecutive: true, synchronous: true })
+}
+
+/// Tells those who have cached the listing with the size of the destination.
+async fn content_changed(c: &Compound<'_>) -> Result<(), Status> {
+    let node = c.node()?;
+    node.share.vfs.content_changed(node.id).await;
+    Ok(())
 }
 
 fn response(callback: UpTo<Stateid, 1>, count: u64, verifier: Verifier) -> WriteResponse {
@@ -119,9 +149,12 @@ async fn offload(
     let stateid = copy.stateid();
     let client = Arc::downgrade(client);
     let (from, to) = (args.from_offset, args.to_offset);
+    let (shares, node) = (c.cx.server.shares.clone(), c.node()?);
+    let (vfs, node) = (node.share.vfs.clone(), node.id);
     rt::spawn(async move {
-        let ended = carry_on(&copy, &ends, from, to).await;
-        drop((ends, charge));
+        let ended = carry_on(&copy, &ends, from, to, &shares).await;
+        vfs.content_changed(node).await;
+        drop((ends, charge, vfs));
         copy.end(ended);
         let Some(client) = client.upgrade() else { return };
         if copy.is_cancelled() {
@@ -147,8 +180,11 @@ async fn offload(
     Ok(CopyOk { response, consecutive: true, synchronous: false })
 }
 
-async fn carry_on(copy: &Offload, ends: &Ends, from: u64, to: u64) -> Status {
+async fn carry_on(copy: &Offload, ends: &Ends, from: u64, to: u64, shares: &CurrentShares) -> Status {
     while copy.copied() < ends.count && !copy.is_cancelled() {
+        if let Err(status) = ends.are_served(shares) {
+            return status;
+        }
         let at = copy.copied();
         let step = STEP.min(ends.count.saturating_sub(at));
         // `ends` has checked that both ranges end within the largest file size.
@@ -175,7 +211,8 @@ pub async fn clone(c: &Compound<'_>, args: &Clone_) -> Result<(), Status> {
     let from_end = (&args.from_stateid, args.from_offset);
     let ends = ends(c, from_end, (&args.to_stateid, args.to_offset), args.count, true).await?;
     let done = ends.to.clone_range(args.to_offset, &ends.from, args.from_offset, ends.count).await;
-    done.map_err(|e| status(&e))
+    done.map_err(|e| status(&e))?;
+    content_changed(c).await
 }
 
 /// RFC 7862 15.8.3: a copy that has ended, and whose client was notified, counts as unknown.

@@ -569,7 +569,7 @@ pub async fn clear(c: &Compound<'_>, node: &Node<'_>) -> bool {
 fn refused(refused: Refused) -> Status {
     match refused {
         Refused::Recalling | Refused::Limit(_) => Status::DELAY,
-        Refused::NotLocked => Status::BAD_STATEID,
+        Refused::NotLocked | Refused::Closed => Status::BAD_STATEID,
         Refused::Sharing | Refused::DeletePending | Refused::Locked => Status::SHARE_DENIED,
     }
 }

@@ -22,14 +22,18 @@ pub async fn allocate(c: &Compound<'_>, args: &Allocate) -> Result<(), Status> {
     let node = c.node()?;
     let file = io::file(c, &node, &args.stateid, Intent::Write(args.offset, args.length)).await?;
     check(args.offset, args.length)?;
-    file.allocate(args.offset, args.length, false).await.map_err(|e| status(&e))
+    file.allocate(args.offset, args.length, false).await.map_err(|e| status(&e))?;
+    node.share.vfs.content_changed(node.id).await;
+    Ok(())
 }
 
 pub async fn deallocate(c: &Compound<'_>, args: &Allocate) -> Result<(), Status> {
     let node = c.node()?;
     let file = io::file(c, &node, &args.stateid, Intent::Write(args.offset, args.length)).await?;
     check(args.offset, args.length)?;
-    file.punch_hole(args.offset, args.length).await.map_err(|e| status(&e))
+    file.punch_hole(args.offset, args.length).await.map_err(|e| status(&e))?;
+    node.share.vfs.content_changed(node.id).await;
+    Ok(())
 }
 
 pub async fn seek(c: &Compound<'_>, args: &Seek) -> Result<SeekOk, Status> {

@@ -1,5 +1,10 @@
 //! Minor version 2: holes, copies, extended attributes.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use weft_machine::rt;
+use weft_store::opens::{Caching, Form, Holder, Opening, Range, Recall, Rights};
+
 use super::*;
 
 #[test]
@@ -75,6 +80,66 @@ fn a_copy_needs_no_bytes_on_the_wire() {
     assert_eq!(&answer.d.opaque(20).unwrap()[..], b"world");
     assert_eq!(copy(0, 0, 12).status, Status::INVAL);
     assert_eq!(a.run(&[Op::Putfh(to), Op::OffloadStatus(source)]).status, Status::BAD_STATEID);
+    // A count of zero means up to the end: the locks of SMB there count.
+    let opens = server.vfs(0).opens().clone();
+    for name in ["from", "to"] {
+        let node =
+            rt::block_on(server.vfs(0).lookup(NodeId::ROOT, name.as_bytes(), false)).unwrap().unwrap().node;
+        let smb = opens.try_open(node, &Opening::new(Rights::ALL, Rights::ALL, opens.key())).unwrap();
+        smb.try_lock(Range::new(3, 1).unwrap(), true).unwrap();
+        for count in [11, 0] {
+            assert_eq!(copy(0, 0, count).status, Status::LOCKED, "{count}");
+        }
+        smb.unlock(Range::new(3, 1).unwrap()).unwrap();
+    }
+    assert_eq!(copy(0, 0, 0).status, Status::OK);
+}
+
+/// Counts the recalls of a cached directory.
+#[derive(Default)]
+struct Recalled(AtomicUsize);
+
+impl Holder for Recalled {
+    fn recall(&self, _: Recall) -> bool {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        false
+    }
+}
+
+#[test]
+fn who_caches_a_listing_hears_of_each_change_of_a_file_in_it() {
+    let server = server();
+    let a = Modern::new(&server, "a");
+    let (from, source) = a.open("from", 3, 0);
+    let (to, target) = a.open("to", 3, 0);
+    assert_eq!(a.status(from, write_op(source, 0, b"hello world")), Status::OK);
+    let opens = server.vfs(0).opens().clone();
+    opens.cache_directories();
+    let range = Allocate { stateid: target, offset: 0, length: 1 << 16 };
+    let copy = Copy {
+        from_stateid: source,
+        to_stateid: target,
+        from_offset: 0,
+        to_offset: 0,
+        count: 0,
+        consecutive: true,
+        synchronous: true,
+        servers: UpTo::default(),
+    };
+    let at = |op| vec![Op::Putfh(to), op];
+    for ops in [
+        at(write_op(target, 0, b"data")),
+        at(Op::Allocate(range.clone())),
+        at(Op::Deallocate(range)),
+        vec![Op::Putfh(from), Op::Savefh, Op::Putfh(to), Op::Copy(copy)],
+    ] {
+        let listing = Opening::new(Rights::READ, Rights::ALL, opens.key());
+        let listing = opens.try_open(NodeId::ROOT, &listing).unwrap();
+        let recalled = Arc::new(Recalled::default());
+        listing.request(Form::Lease, Caching::RH, recalled.clone());
+        assert_eq!(a.run(&ops).status, Status::OK, "{ops:?}");
+        assert_eq!(recalled.0.load(Ordering::SeqCst), 1, "{ops:?}");
+    }
 }
 
 #[test]

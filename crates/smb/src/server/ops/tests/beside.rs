@@ -1,5 +1,8 @@
 //! Extended attributes, holes and copies, as clients request them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use weft_store::opens::{Caching, Form, Holder, Opening, Recall, Rights};
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::fscc::FileClass;
@@ -49,6 +52,38 @@ async fn content(b: &Bench, path: &str) -> Vec<u8> {
     let attr = b.vfs.lookup(weft_store::NodeId::ROOT, path.as_bytes(), false).await.unwrap();
     let file = b.vfs.open(attr.node, false).await.unwrap();
     file.read(0, 1 << 20).data().await.unwrap().into_chain(&Pool::new(1)).await.unwrap().concat()
+}
+
+/// Counts the recalls of a cached directory.
+#[derive(Default)]
+struct Recalled(AtomicUsize);
+
+impl Holder for Recalled {
+    fn recall(&self, _: Recall) -> bool {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        false
+    }
+}
+
+#[test]
+fn what_a_copy_has_changed_before_it_failed_shows_in_the_listing() {
+    run(async |b| {
+        b.put("from", b"0123456789").await;
+        b.put("to", b"").await;
+        let from = b.open(&Wish::file("from")).await.unwrap();
+        let to = b.open(&Wish::file("to")).await.unwrap();
+        let opens = b.vfs.opens().clone();
+        opens.cache_directories();
+        let listing = Opening::new(Rights::READ, Rights::ALL, opens.key());
+        let listing = opens.try_open(weft_store::NodeId::ROOT, &listing).unwrap();
+        let recalled = Arc::new(Recalled::default());
+        listing.request(Form::Lease, Caching::RH, recalled.clone());
+        let pieces = [(0, 0, 5), (8, 0, 3)];
+        let (status, copied) = copy(&b, (from, to), CtlCode::SRV_COPYCHUNK, &pieces).await.unwrap();
+        assert_eq!((status, copied.chunks), (NtStatus::INVALID_VIEW_SIZE, 1));
+        b.close(to).await.unwrap();
+        assert_eq!(recalled.0.load(Ordering::SeqCst), 1);
+    });
 }
 
 #[test]

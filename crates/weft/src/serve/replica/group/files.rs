@@ -18,6 +18,7 @@ use weft_store::block::{Block, Medium};
 use weft_store::volume::{Create, Storage, Volume, Volumes, free_bytes};
 
 use super::{Group, lock};
+use crate::hex::hex;
 use crate::serve::replica::config::{self, Folder, Partner};
 use crate::serve::replica::error::{Error, Uncreated, Unremoved, VolumeFault};
 use crate::serve::replica::kept::Kept;
@@ -49,7 +50,7 @@ impl Group {
         config.partners.extend(partner);
         config.beginning = true;
         let partnership = door::parse_partnership(&config.partnership).ok_or(Error::PartnershipLength)?;
-        if let Some(other) = replicas.of_partnership(&door::hex(&partnership)) {
+        if let Some(other) = replicas.of_partnership(&hex(partnership)) {
             return Err(Error::PartnershipTaken(other.name.clone()));
         }
         let format = Format {

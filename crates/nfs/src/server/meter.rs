@@ -1,0 +1,247 @@
+//! Counts the calls: by procedure or operation, share and transport. `weft_machine::meter` keeps the counters.
+//!
+//! A call is counted when its reply is handed to the transport. A COMPOUND counts as one operation: the first that
+//! does more than choose a file handle or a session, in the share of the last file handle. Calls that are not carried
+//! out (RFC 5531 section 9) are not counted.
+
+use std::cell::Cell;
+
+use weft_machine::meter::{self, Class, Moved, Started, Subject};
+use weft_transport::{Kind, Part};
+use weft_wire::nfs4::opnum;
+use weft_wire::rpc::Call;
+use weft_wire::{nfs3, nfs4};
+
+use super::context::Results;
+
+/// RFC 1813 3, by number.
+const PROCEDURES: &[&str] = &[
+    "null",
+    "getattr",
+    "setattr",
+    "lookup",
+    "access",
+    "readlink",
+    "read",
+    "write",
+    "create",
+    "mkdir",
+    "symlink",
+    "mknod",
+    "remove",
+    "rmdir",
+    "rename",
+    "link",
+    "readdir",
+    "readdirplus",
+    "fsstat",
+    "fsinfo",
+    "pathconf",
+    "commit",
+];
+
+/// RFC 7863 and RFC 8276, by number; 0 is NULL.
+const OPERATIONS: &[&str] = &[
+    "null",
+    "",
+    "",
+    "access",
+    "close",
+    "commit",
+    "create",
+    "delegpurge",
+    "delegreturn",
+    "getattr",
+    "getfh",
+    "link",
+    "lock",
+    "lockt",
+    "locku",
+    "lookup",
+    "lookupp",
+    "nverify",
+    "open",
+    "openattr",
+    "open_confirm",
+    "open_downgrade",
+    "putfh",
+    "putpubfh",
+    "putrootfh",
+    "read",
+    "readdir",
+    "readlink",
+    "remove",
+    "rename",
+    "renew",
+    "restorefh",
+    "savefh",
+    "secinfo",
+    "setattr",
+    "setclientid",
+    "setclientid_confirm",
+    "verify",
+    "write",
+    "release_lockowner",
+    "backchannel_ctl",
+    "bind_conn_to_session",
+    "exchange_id",
+    "create_session",
+    "destroy_session",
+    "free_stateid",
+    "get_dir_delegation",
+    "getdeviceinfo",
+    "getdevicelist",
+    "layoutcommit",
+    "layoutget",
+    "layoutreturn",
+    "secinfo_no_name",
+    "sequence",
+    "set_ssv",
+    "test_stateid",
+    "want_delegation",
+    "destroy_clientid",
+    "reclaim_complete",
+    "allocate",
+    "copy",
+    "copy_notify",
+    "deallocate",
+    "io_advise",
+    "layouterror",
+    "layoutstats",
+    "offload_cancel",
+    "offload_status",
+    "read_plus",
+    "seek",
+    "write_same",
+    "clone",
+    "getxattr",
+    "setxattr",
+    "listxattrs",
+    "removexattr",
+];
+
+static V3_TCP: Class = Class::new("nfs3", "tcp", PROCEDURES);
+static V3_UDP: Class = Class::new("nfs3", "udp", PROCEDURES);
+static V3_RDMA: Class = Class::new("nfs3", "rpc-rdma", PROCEDURES);
+static V4_TCP: Class = Class::new("nfs4", "tcp", OPERATIONS);
+static V4_RDMA: Class = Class::new("nfs4", "rpc-rdma", OPERATIONS);
+
+/// What is counted of one call.
+pub(super) struct CallMeter {
+    started: Started,
+    /// Whether the reply's payload goes into the client's memory, and the call's came from there.
+    by_rdma: (bool, bool),
+    subject: Cell<Subject>,
+    operation: Cell<u32>,
+    received_bytes: Cell<u64>,
+}
+
+impl CallMeter {
+    /// A call that has just been taken from the connection.
+    pub fn begin(sends_by_rdma: bool, received_by_rdma: bool) -> CallMeter {
+        CallMeter {
+            started: meter::started(),
+            by_rdma: (sends_by_rdma, received_by_rdma),
+            subject: Cell::new(Subject::NONE),
+            operation: Cell::new(0),
+            received_bytes: Cell::new(0),
+        }
+    }
+
+    /// It concerns this share.
+    pub fn concerns(&self, subject: Subject) {
+        self.subject.set(subject);
+    }
+
+    /// It has written this payload.
+    pub fn wrote(&self, bytes: usize) {
+        self.received_bytes.set(self.received_bytes.get().saturating_add(bytes as u64));
+    }
+
+    /// Its compound carries out this operation.
+    pub fn carries_out(&self, number: u32) {
+        if is_preparation(self.operation.get()) {
+            self.operation.set(number);
+        }
+    }
+
+    /// It is answered.
+    pub fn answered(&self, kind: Kind, call: &Call, results: &Results) {
+        let (class, operation) = match (call.program, call.version, kind) {
+            (nfs3::PROGRAM, nfs3::VERSION, Kind::RpcRdma) => (&V3_RDMA, call.procedure),
+            (nfs3::PROGRAM, nfs3::VERSION, Kind::Datagram) => (&V3_UDP, call.procedure),
+            (nfs3::PROGRAM, nfs3::VERSION, _) => (&V3_TCP, call.procedure),
+            (nfs4::PROGRAM, nfs4::VERSION, Kind::RpcRdma) => (&V4_RDMA, self.operation.get()),
+            (nfs4::PROGRAM, nfs4::VERSION, _) => (&V4_TCP, self.operation.get()),
+            _ => return,
+        };
+        let sent_bytes = match results {
+            Results::One { payload, .. } => payload.as_ref().map_or(0, |payload| payload.len() as u64),
+            Results::Parts(parts, _) => parts.iter().map(payload_bytes).sum(),
+        };
+        let received_bytes = self.received_bytes.get();
+        let (sends, received) = self.by_rdma;
+        let by_rdma = sends && sent_bytes > 0 || received && received_bytes > 0;
+        let moved = Moved { received_bytes, sent_bytes, by_rdma };
+        class.answered(self.subject.get(), operation as usize, self.started, moved);
+    }
+}
+
+fn payload_bytes(part: &Part) -> u64 {
+    match part {
+        Part::Payload { data, .. } => data.len() as u64,
+        Part::Bytes(_) => 0,
+    }
+}
+
+/// Whether an operation only prepares others.
+fn is_preparation(number: u32) -> bool {
+    matches!(
+        number,
+        nfs4::NULL
+            | opnum::SEQUENCE
+            | opnum::PUTFH
+            | opnum::PUTROOTFH
+            | opnum::PUTPUBFH
+            | opnum::GETFH
+            | opnum::SAVEFH
+            | opnum::RESTOREFH
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_at_its_number() {
+        let of = |number: u32| OPERATIONS[number as usize];
+        for (number, name) in [
+            (opnum::ACCESS, "access"),
+            (opnum::READ, "read"),
+            (opnum::WRITE, "write"),
+            (opnum::BACKCHANNEL_CTL, "backchannel_ctl"),
+            (opnum::SEQUENCE, "sequence"),
+            (opnum::RECLAIM_COMPLETE, "reclaim_complete"),
+            (opnum::CLONE, "clone"),
+            (opnum::REMOVEXATTR, "removexattr"),
+        ] {
+            assert_eq!(of(number), name);
+        }
+        use weft_wire::nfs3::procedure as nfs;
+        assert_eq!([nfs::READ, nfs::COMMIT].map(|n| PROCEDURES[n as usize]), ["read", "commit"]);
+    }
+
+    #[test]
+    fn a_compound_counts_as_its_first_operation_that_is_no_preparation() {
+        let lead = |numbers: &[u32]| {
+            let meter = CallMeter::begin(false, false);
+            numbers.iter().for_each(|number| meter.carries_out(*number));
+            OPERATIONS[meter.operation.get() as usize]
+        };
+        assert_eq!(lead(&[opnum::SEQUENCE, opnum::PUTFH, opnum::READ, opnum::GETATTR]), "read");
+        assert_eq!(lead(&[opnum::PUTROOTFH, opnum::LOOKUP, opnum::GETFH, opnum::GETATTR]), "lookup");
+        assert_eq!(lead(&[opnum::SEQUENCE]), "sequence");
+        assert_eq!(lead(&[]), "null");
+    }
+}

@@ -1,0 +1,67 @@
+//! Counts the requests: by command, share and transport. `weft_machine::meter` keeps the counters.
+//!
+//! Spec: [MS-SMB2] 2.2.1.2 (commands). A request is counted when its answer is handed to the transport; payload that
+//! the transport reads afterwards is not part of its time.
+
+use weft_machine::meter::{Class, Moved, Started, Subject};
+use weft_transport::Kind;
+use weft_wire::smb2::Command;
+
+use super::answer::Answer;
+use super::session::Tree;
+
+/// The commands by their code. CANCEL has no answer.
+const COMMANDS: &[&str] = &[
+    "negotiate",
+    "session_setup",
+    "logoff",
+    "tree_connect",
+    "tree_disconnect",
+    "create",
+    "close",
+    "flush",
+    "read",
+    "write",
+    "lock",
+    "ioctl",
+    "cancel",
+    "echo",
+    "query_directory",
+    "change_notify",
+    "query_info",
+    "set_info",
+    "oplock_break",
+];
+
+static TCP: Class = Class::new("smb", "tcp", COMMANDS);
+static DIRECT: Class = Class::new("smb", "smb-direct", COMMANDS);
+
+/// The class of a connection.
+pub(super) fn class(kind: Kind) -> &'static Class {
+    match kind {
+        Kind::Smbd => &DIRECT,
+        _ => &TCP,
+    }
+}
+
+/// What the requests of a tree are counted under.
+pub(super) fn subject(tree: &Tree) -> Subject {
+    tree.share.as_ref().map_or(Subject::NONE, |share| share.meter)
+}
+
+/// A request is answered. `written` is the payload of a successful WRITE, and whether it came by RDMA.
+pub(super) fn answered(
+    class: &'static Class,
+    subject: Subject,
+    command: Command,
+    started: Started,
+    answer: &Answer,
+    written: (u32, bool),
+) {
+    let mut moved = Moved { received_bytes: u64::from(written.0), by_rdma: written.1, ..Moved::default() };
+    if let (Command::Read, Ok(reply)) = (command, answer) {
+        moved.sent_bytes = reply.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+        moved.by_rdma = !reply.segments.is_empty();
+    }
+    class.answered(subject, usize::from(command.code()), started, moved);
+}

@@ -1,0 +1,58 @@
+//! Tells the program which commit it is built from, as `WEFT_BUILD`: "06aed850, 2026-11-28", with ", modified" if tracked files
+//! differ from that commit.
+//!
+//! The environment's WEFT_BUILD is used instead if it is set, for a build without git; an empty one names nothing. Development
+//! builds do not name a commit, because each commit would compile the program again.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const VARIABLE: &str = "WEFT_BUILD";
+
+fn main() {
+    println!("cargo::rerun-if-env-changed={VARIABLE}");
+    println!("cargo::rerun-if-changed=build.rs");
+    let build = match std::env::var(VARIABLE) {
+        Ok(given) => given,
+        Err(_) if std::env::var("PROFILE").as_deref() == Ok("debug") => "debug build".to_owned(),
+        Err(_) => commit().unwrap_or_default(),
+    };
+    println!("cargo::rustc-env={VARIABLE}={build}");
+}
+
+/// The commit that is checked out; `None` without git or outside a work tree, as in an unpacked archive.
+fn commit() -> Option<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
+    // An archive unpacked inside another project's work tree has no commit of its own.
+    let top = PathBuf::from(git(&root, &["rev-parse", "--show-toplevel"])?);
+    if top.canonicalize().ok()? != root {
+        return None;
+    }
+    // Commits and checkouts write to these; edits, to the files themselves. A missing file would run this each time.
+    for name in ["HEAD", "logs/HEAD"] {
+        let path = root.join(git(&root, &["rev-parse", "--git-path", name])?);
+        if path.exists() {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
+    for tracked in ["crates", "Cargo.toml", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={}", root.join(tracked).display());
+    }
+    let named = git(&root, &["log", "-1", "--abbrev=8", "--date=format-local:%Y-%m-%d", "--format=%h, %cd"])?;
+    let is_modified = !git(&root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(if is_modified { format!("{named}, modified") } else { named })
+}
+
+/// The output of a git command that succeeds.
+fn git(root: &Path, args: &[&str]) -> Option<String> {
+    let done = match Command::new("git").arg("-C").arg(root).args(args).env("TZ", "UTC").output() {
+        Ok(done) => done,
+        // Nobody needs git to build.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(e) => {
+            println!("cargo::warning=git does not run, so `weft --version` names no commit: {e}");
+            return None;
+        }
+    };
+    done.status.success().then(|| String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
+}

@@ -1,0 +1,217 @@
+//! A small HTTP/1.1 server for administrators, on a thread of its own: it answers GET from what it is given.
+//!
+//! The thread runs one tokio runtime, so that no request runs on a core that serves data. hyper parses. This file owns
+//! the limits: connections, time, and size of a request; [`guard`] owns who may ask.
+
+mod guard;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use weft_machine::{LogLimit, rt};
+
+pub(crate) use self::guard::{Clients, Needs};
+
+/// Maximum number of connections; further ones are closed at once.
+const MOST_CONNECTIONS: usize = 32;
+/// How long a client may take to send the head of a request, or be silent before it.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// After this time a connection ends with its next answer; a client that scrapes for longer connects again.
+const LIFETIME: Duration = Duration::from_secs(120);
+/// How long an answer may take after that.
+const LAST_ANSWER: Duration = Duration::from_secs(10);
+/// Longest head of a request.
+const MAX_HEAD_BYTES: usize = 8 << 10;
+/// Headers in it.
+const MAX_HEADERS: usize = 64;
+
+/// An answer, to GET and HEAD.
+pub(crate) struct Answer {
+    /// 200, or 503 if the server is not healthy.
+    pub status: StatusCode,
+    /// The type of its content.
+    pub content_type: &'static str,
+    /// Its content.
+    pub content: String,
+}
+
+impl Answer {
+    /// 200.
+    pub(crate) fn ok(content_type: &'static str, content: String) -> Answer {
+        Answer { status: StatusCode::OK, content_type, content }
+    }
+}
+
+/// The future of an answer.
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// What is served.
+pub(crate) trait Site: Send + Sync + 'static {
+    /// What a path needs of a client; `None`: there is no such page.
+    fn needs(&self, path: &str) -> Option<Needs>;
+
+    /// Answers a request for a page. `accept` is its Accept header.
+    fn answer(&self, path: &str, accept: &str) -> Answering;
+}
+
+/// A bound socket.
+pub(crate) enum Socket {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+}
+
+/// Serves until the process ends.
+pub(crate) fn serve(socket: Socket, clients: Clients, site: Arc<dyn Site>) -> io::Result<()> {
+    match &socket {
+        Socket::Tcp(listener) => listener.set_nonblocking(true)?,
+        Socket::Unix(listener) => listener.set_nonblocking(true)?,
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let served = Arc::new(Served { clients, site, places: Arc::new(Semaphore::new(MOST_CONNECTIONS)) });
+    let thread = std::thread::Builder::new().name("weft-admin".to_owned());
+    let serving = move || {
+        let ended = runtime.block_on(async {
+            match socket {
+                Socket::Tcp(listener) => {
+                    let listener = tokio::net::TcpListener::from_std(listener)?;
+                    accept(&served, async || Ok(listener.accept().await?.0)).await
+                }
+                Socket::Unix(listener) => {
+                    let listener = tokio::net::UnixListener::from_std(listener)?;
+                    accept(&served, async || Ok(listener.accept().await?.0)).await
+                }
+            }
+        });
+        let Err::<Infallible, io::Error>(e) = ended;
+        tracing::error!("the admin server has ended: {e}");
+    };
+    thread.spawn(serving).map(drop)
+}
+
+struct Served {
+    clients: Clients,
+    site: Arc<dyn Site>,
+    places: Arc<Semaphore>,
+}
+
+/// Accepts connections. Returns only if the socket itself fails.
+async fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    served: &Arc<Served>,
+    next: impl AsyncFn() -> io::Result<S>,
+) -> io::Result<Infallible> {
+    loop {
+        let stream = match next().await {
+            Ok(stream) => stream,
+            // accept(2): the connection was gone before it was accepted.
+            Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {
+                continue;
+            }
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(e),
+            Err(e) => {
+                tracing::warn!("the admin server: {e}; trying again in a second");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let Ok(place) = served.places.clone().try_acquire_owned() else {
+            static FULL: LogLimit = LogLimit::new();
+            if let Some(left_out) = FULL.pass(rt::now()) {
+                tracing::warn!("limit reached: {MOST_CONNECTIONS} connections to the admin server{left_out}");
+            }
+            continue;
+        };
+        let served = served.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            converse(served, stream).await;
+        });
+    }
+}
+
+/// Serves one connection.
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(served: Arc<Served>, stream: S) {
+    let service = service_fn(move |request| {
+        let served = served.clone();
+        async move { Ok::<_, Infallible>(served.answer(request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let ended = match tokio::time::timeout(LIFETIME, connection.as_mut()).await {
+        Ok(ended) => Some(ended),
+        Err(_) => {
+            connection.as_mut().graceful_shutdown();
+            tokio::time::timeout(LAST_ANSWER, connection).await.ok()
+        }
+    };
+    match ended {
+        Some(Ok(())) => {}
+        Some(Err(e)) => tracing::debug!("a connection to the admin server ended: {e}"),
+        None => tracing::debug!("a client of the admin server did not read its answer in time"),
+    }
+}
+
+impl Served {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let path = request.uri().path();
+        let needs = self.site.needs(path);
+        match self.clients.admit(&request, needs) {
+            Ok(()) => {
+                let accept =
+                    request.headers().get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+                let accept = accept.collect::<Vec<_>>().join(",");
+                let Answer { status, content_type, content } = self.site.answer(path, &accept).await;
+                response(status, content_type, content.into(), &[])
+            }
+            Err(refused) => {
+                let (status, text, headers) = refused.told();
+                response(status, "text/plain; charset=utf-8", format!("{text}\n").into(), headers)
+            }
+        }
+    }
+}
+
+/// Headers of every answer: it is of now, of the type that it says, and no other site's to show.
+const ALWAYS: [(HeaderName, &str); 4] = [
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    (header::REFERRER_POLICY, "no-referrer"),
+];
+
+fn response(
+    status: StatusCode,
+    content_type: &'static str,
+    content: Bytes,
+    more: &[(HeaderName, &'static str)],
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(content));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    for (name, value) in ALWAYS.iter().chain(more) {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

@@ -1,0 +1,200 @@
+//! Who may ask for what: methods, hosts, bodies and tokens, before a page is made.
+//!
+//! ```text
+//!                     page for everybody   with numbers   with users and clients
+//!   Unix socket       yes                  yes            yes
+//!   TCP, a token      yes                  token          token
+//!   TCP, no token     yes                  yes            no
+//! ```
+//!
+//! Without a token the address is loopback, which every user of this host reaches, and so does a web site in a browser
+//! on this host, whose name it points here (DNS rebinding). So such a request must name loopback as its host. There
+//! are no headers that let other sites read an answer (CORS).
+
+use hyper::body::{Body, Incoming};
+use hyper::header::{self, HeaderName};
+use hyper::{Method, Request, StatusCode, Uri};
+use std::net::IpAddr;
+use subtle::ConstantTimeEq;
+use weft_machine::{LogLimit, rt};
+use zeroize::Zeroizing;
+
+/// Longest path and query.
+const MAX_TARGET_BYTES: usize = 256;
+
+/// Who connects.
+pub(crate) enum Clients {
+    /// Whoever the permissions of a Unix socket admit.
+    OfSocket,
+    /// Whoever shows this token.
+    WithToken(Zeroizing<String>),
+    /// Every process of this host.
+    OfThisHost,
+}
+
+/// What a page requires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Nothing.
+    Nothing,
+    /// A token, if there is one.
+    Reader,
+    /// A token or the Unix socket.
+    Administrator,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    Method,
+    Body,
+    Target,
+    Host,
+    NoPage,
+    NoToken,
+    WrongToken,
+    OnlyWithToken,
+}
+
+impl Refused {
+    /// The answer: status, text, and headers of its own.
+    pub fn told(self) -> (StatusCode, &'static str, &'static [(HeaderName, &'static str)]) {
+        const ALLOW: &[(HeaderName, &str)] = &[(header::ALLOW, "GET, HEAD"), (header::CONNECTION, "close")];
+        const CLOSE: &[(HeaderName, &str)] = &[(header::CONNECTION, "close")];
+        const BEARER: &[(HeaderName, &str)] = &[(header::WWW_AUTHENTICATE, "Bearer realm=\"weft\"")];
+        match self {
+            Refused::Method => (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD", ALLOW),
+            Refused::Body => (StatusCode::PAYLOAD_TOO_LARGE, "a request has no body here", CLOSE),
+            Refused::Target => (StatusCode::URI_TOO_LONG, "the path is too long", CLOSE),
+            Refused::Host => {
+                (StatusCode::FORBIDDEN, "this host is not served: use localhost or the IP address", CLOSE)
+            }
+            Refused::NoPage => (
+                StatusCode::NOT_FOUND,
+                "no such page; there are /metrics, /api/v1/status, /api/v1/schema and /healthz",
+                &[],
+            ),
+            Refused::NoToken => (StatusCode::UNAUTHORIZED, "a bearer token is required", BEARER),
+            Refused::WrongToken => (StatusCode::UNAUTHORIZED, "the bearer token is wrong", BEARER),
+            Refused::OnlyWithToken => (
+                StatusCode::FORBIDDEN,
+                "this page names users and clients: it needs --admin-token-file, or --admin unix:PATH",
+                &[],
+            ),
+        }
+    }
+}
+
+impl Clients {
+    /// Checks a request for a page with these needs.
+    pub(super) fn admit(&self, request: &Request<Incoming>, needs: Option<Needs>) -> Result<(), Refused> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Err(Refused::Method);
+        }
+        if !request.body().is_end_stream() {
+            return Err(Refused::Body);
+        }
+        let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+        if target.len() > MAX_TARGET_BYTES {
+            return Err(Refused::Target);
+        }
+        let text = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
+        if matches!(self, Clients::OfThisHost) && !names_loopback(request.uri(), text(header::HOST)) {
+            return Err(Refused::Host);
+        }
+        self.authorize(needs.ok_or(Refused::NoPage)?, text(header::AUTHORIZATION))
+    }
+
+    fn authorize(&self, needs: Needs, authorization: Option<&str>) -> Result<(), Refused> {
+        match (self, needs) {
+            (_, Needs::Nothing) | (Clients::OfSocket, _) | (Clients::OfThisHost, Needs::Reader) => Ok(()),
+            (Clients::OfThisHost, Needs::Administrator) => Err(Refused::OnlyWithToken),
+            (Clients::WithToken(token), _) => {
+                let shown = authorization.and_then(bearer).ok_or(Refused::NoToken)?;
+                // Only the length of the token shows in the time.
+                if bool::from(shown.as_bytes().ct_eq(token.as_bytes())) {
+                    return Ok(());
+                }
+                static WRONG: LogLimit = LogLimit::new();
+                if let Some(left_out) = WRONG.pass(rt::now()) {
+                    tracing::warn!("the admin server refused a wrong token{left_out}");
+                }
+                Err(Refused::WrongToken)
+            }
+        }
+    }
+}
+
+/// The token of an Authorization header (RFC 6750 2.1).
+fn bearer(authorization: &str) -> Option<&str> {
+    let (scheme, token) = authorization.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Whether the request is for a name of loopback: its target names the host (RFC 9112 3.2.2), or the Host header does.
+fn names_loopback(target: &Uri, host: Option<&str>) -> bool {
+    let host = match target.authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => host,
+    };
+    let Some(host) = host else { return false };
+    // Without the port. An IPv6 address is in brackets.
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_name_of_loopback() {
+        let path = Uri::from_static("/metrics");
+        for host in ["localhost", "LOCALHOST:9", "127.0.0.1", "127.0.0.1:9470", "[::1]:9", "[::1]"] {
+            assert!(names_loopback(&path, Some(host)), "{host}");
+        }
+        for host in [
+            "",
+            "example.com",
+            "localhost.example.com",
+            "127.0.0.1.example.com:80",
+            "192.0.2.1",
+            "[::2]:9",
+            "[",
+            ":9",
+        ] {
+            assert!(!names_loopback(&path, Some(host)), "{host}");
+        }
+        assert!(!names_loopback(&path, None));
+        // The target counts, not the header.
+        assert!(!names_loopback(&Uri::from_static("http://example.com/metrics"), Some("localhost")));
+        assert!(names_loopback(&Uri::from_static("http://localhost:1/metrics"), Some("example.com")));
+    }
+
+    #[test]
+    fn a_page_shows_as_much_as_its_client_may_see() {
+        use Needs::{Administrator, Nothing, Reader};
+        let token = Clients::WithToken(Zeroizing::new("abcdefghijklmnop".to_owned()));
+        let right = Some("bearer abcdefghijklmnop");
+        for (clients, needs, shown, answer) in [
+            (&Clients::OfSocket, Administrator, None, Ok(())),
+            (&Clients::OfThisHost, Nothing, None, Ok(())),
+            (&Clients::OfThisHost, Reader, None, Ok(())),
+            (&Clients::OfThisHost, Administrator, right, Err(Refused::OnlyWithToken)),
+            (&token, Nothing, None, Ok(())),
+            (&token, Reader, None, Err(Refused::NoToken)),
+            (&token, Reader, Some("Basic abcdefghijklmnop"), Err(Refused::NoToken)),
+            (&token, Reader, Some("Bearer"), Err(Refused::NoToken)),
+            (&token, Reader, Some("Bearer "), Err(Refused::WrongToken)),
+            (&token, Reader, Some("Bearer abcdefghijklmno"), Err(Refused::WrongToken)),
+            (&token, Administrator, Some("Bearer abcdefghijklmnox"), Err(Refused::WrongToken)),
+            (&token, Administrator, right, Ok(())),
+        ] {
+            assert_eq!(clients.authorize(needs, shown), answer, "{needs:?} {shown:?}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Makes the Debian package of what is checked out: target/deb/weft_VERSION_ARCHITECTURE.deb, and one with debugging information.
+# It runs where it is built: the C library of this host is the oldest one that it needs.
+#
+# Two packages of one tree are equal, byte by byte, if they are built in the same folder with the same tools. All times in them are
+# that of the commit, or SOURCE_DATE_EPOCH. WEFT_BINARY=FILE packages another binary than the release build, for trials of the package.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# A larger one takes noticeably longer to fetch and to start.
+most_bytes=25000000
+
+missing=()
+command -v dh >/dev/null || missing+=(debhelper)
+command -v dpkg-buildpackage >/dev/null || missing+=(dpkg-dev)
+if [ ${#missing[@]} -gt 0 ]; then
+    if [ "$(id -u)" != 0 ]; then
+        echo "make deb needs these Debian packages; install them: sudo apt-get install ${missing[*]}" >&2
+        exit 1
+    fi
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if [ -n "${WEFT_BINARY:-}" ]; then
+    binary=$(realpath "$WEFT_BINARY")
+else
+    ${CARGO:-cargo} build --release --locked -p weft
+    binary=$PWD/target/release/weft
+fi
+
+number=$(sed -n '/^\[workspace\.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
+version=$number
+# The number alone is that of a release. Every other package is older than the release, and newer than packages of earlier commits.
+if commit=$(git rev-parse --verify -q --short=8 HEAD 2>/dev/null); then
+    : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct)}"
+    if ! git describe --exact-match --tags --match "v$number" >/dev/null 2>&1; then
+        version=$number~$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d.%H%M%S).$commit
+    fi
+fi
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(stat -c %Y Cargo.lock)}
+
+rm -rf target/deb
+stage=target/deb/weft-$number
+mkdir -p "$stage/completions" "$stage/examples" "$stage/text"
+cp "$binary" "$stage/weft"
+"$binary" man "$stage/man" >/dev/null
+"$binary" completions bash >"$stage/completions/weft"
+"$binary" completions zsh >"$stage/completions/_weft"
+"$binary" completions fish >"$stage/completions/weft.fish"
+"$binary" config init >"$stage/examples/weft.toml"
+cp packaging/weft.toml "$stage/"
+cp README.md CHANGELOG.md docs/*.md "$stage/text/"
+${CARGO:-cargo} tree --locked -p weft --edges normal --prefix none --format '{p}: {l}' |
+    sed -e '/^weft/d' -e 's/ (\*)$//' -e 's/ (proc-macro)//' | LC_ALL=C sort -u >"$stage/crates.txt"
+
+cp -r packaging/debian "$stage/debian"
+cp packaging/weft.service "$stage/debian/"
+# The text of the license as a paragraph of the copyright file.
+sed -e '1,/^Permission is/{/^Permission is/!d}' -e 's/^$/./' -e 's/^/ /' LICENSE-MIT >"$stage/debian/mit"
+sed -i -e "/^@MIT@$/{r $stage/debian/mit" -e 'd}' "$stage/debian/copyright"
+rm "$stage/debian/mit"
+mkdir "$stage/debian/source"
+echo '3.0 (native)' >"$stage/debian/source/format"
+cat >"$stage/debian/changelog" <<TEXT
+weft ($version) unstable; urgency=medium
+
+  * See CHANGELOG.md.
+
+ -- The Weft authors <weft-storage@users.noreply.github.com>  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
+TEXT
+
+(cd "$stage" && dpkg-buildpackage --build=binary --no-sign) >target/deb/build.log 2>&1 ||
+    { tail -20 target/deb/build.log >&2; exit 1; }
+package=$(echo target/deb/weft_*.deb)
+size=$(stat -c %s "$stage/debian/weft/usr/bin/weft")
+echo "$package: $(stat -c %s "$package") bytes, the binary $size"
+if [ -z "${WEFT_BINARY:-}" ] && [ "$size" -gt $most_bytes ]; then
+    echo "the binary has more than $most_bytes bytes: find out what has grown, for example with nm --size-sort" >&2
+    exit 1
+fi
+# Not everywhere, as it is large; where it is, it decides.
+if command -v lintian >/dev/null; then
+    lintian --fail-on error target/deb/weft_*.changes
+else
+    echo "lintian is not installed, so it has not checked the package" >&2
+fi

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs the Debian package in a bare Debian 12 root and uses its service as an administrator and two users would, with this host's
+# smbclient and libnfs; then upgrades, removes and purges it. See install.py.
+#
+# Wants root and debootstrap; a minute once the root is made, which takes another. run.sh [PACKAGE]: default is that of `make deb`.
+# MIRROR=http://... names another Debian mirror, WEFT_INSTALL a folder for the root (default target/lab/install).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+missing=()
+need() { # COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || missing+=("$2")
+}
+need debootstrap debootstrap
+need smbclient smbclient
+need nfs-ls libnfs-utils
+need bwrap bubblewrap
+need setpriv util-linux
+if [ "$(id -u)" != 0 ] || [ ${#missing[@]} -gt 0 ]; then
+    echo "test-install needs root, and these Debian packages: sudo apt-get install ${missing[*]:-(all are installed)}" >&2
+    exit 1
+fi
+shopt -s nullglob
+packages=("${1:+$(realpath "$1")}")
+[ -n "${1:-}" ] || packages=("$PWD"/target/deb/weft_*.deb)
+if [ ${#packages[@]} != 1 ]; then
+    echo "there is no package in target/deb, or more than one: make deb" >&2
+    exit 1
+fi
+root=${WEFT_INSTALL:-$PWD/target/lab/install}
+base=$root.base
+mirror=${MIRROR:-http://deb.debian.org/debian}
+if [ ! -e "$base/.whole" ]; then
+    rm -rf "$base"
+    mkdir -p "$(dirname "$base")"
+    debootstrap --variant=minbase bookworm "$base" "$mirror" >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
+    touch "$base/.whole"
+fi
+rm -rf "$root"
+cp -a --reflink=auto "$base" "$root"
+cp "${packages[0]}" "$root/root/"
+trap 'rm -rf "$root"' EXIT
+# Namespaces of its own for mounts, processes and the network: everything goes away with them, however it ends.
+unshare --mount --pid --net --fork --kill-child bash -euo pipefail -c '
+    ip link set lo up
+    mount -t proc proc "$1/proc"
+    mount --rbind /sys "$1/sys"
+    mount --rbind /dev "$1/dev"
+    mount -t proc proc /proc
+    exec /usr/bin/python3 -B tests/install/install.py "$1" "$2"' - "$root" "$PWD" &
+child=$!
+# Bash would not end a foreground process. Ending unshare ends everything in its namespaces.
+trap 'kill "$child"; wait "$child"; exit 130' INT TERM
+wait "$child"
