@@ -10,6 +10,7 @@ pub mod buf;
 pub mod clock;
 pub mod counters;
 pub mod cpu;
+pub mod credentials;
 pub mod file;
 pub mod heap;
 pub mod log;

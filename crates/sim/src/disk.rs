@@ -26,8 +26,8 @@ use weft_machine::sim::with_rng;
 use weft_machine::{DataRanges, Payload, PayloadSource, clock, rt};
 use weft_store::object::Ended;
 use weft_store::{
-    Attr, Backend, Created, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId,
-    Object, ObjectOp, Op, OpenFile, Outcome, SetAttr, SetTime, SetXattr, Space, Stable, Submission,
+    Attr, Backend, Caller, Created, DirName, Done, Dos, Entry, Error, Exists, Hold, Kind, Listing, Make,
+    NodeId, Object, ObjectOp, Op, OpenFile, Outcome, SetAttr, SetTime, SetXattr, Space, Stable, Submission,
     Timestamp, XattrSummary,
 };
 
@@ -687,6 +687,7 @@ impl Disk {
                 Outcome::Done
             }
             Op::MayUnlink { .. } => Outcome::Done,
+            Op::Access { wanted, .. } => Outcome::Permissions(wanted),
             Op::Hold { node } => Outcome::Held(Hold::new(Arc::new(self.hold(node)?))),
             Op::GetXattr { node, name } => {
                 Outcome::Value(self.running()?.meta(node)?.xattrs.get(&name).cloned().ok_or(Error::NoXattr)?)
@@ -742,7 +743,7 @@ impl Backend for Disk {
         true
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, _by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async {
             self.shared.travel().await;
             self.carry_out(op)

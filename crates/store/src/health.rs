@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
 
-use crate::vfs::{Backend, Created, DirName, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Backend, Caller, Created, DirName, Error, NodeId, Op, Outcome, Watches};
 
 /// A problem is over after a success, if nothing has failed for this long.
 pub const CALM: Duration = Duration::from_secs(10);
@@ -421,6 +421,10 @@ impl Backend for Heard {
         self.backend.changes_on_the_host()
     }
 
+    fn judges_callers(&self) -> bool {
+        self.backend.judges_callers()
+    }
+
     fn sweep(&self, max: usize) {
         self.backend.sweep(max);
     }
@@ -429,9 +433,9 @@ impl Backend for Heard {
         self.backend.tidy(now);
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         if let Op::MayUnlink { .. } = op {
-            let asked = self.backend.submit(op);
+            let asked = self.backend.submit(op, by);
             return Box::pin(async move {
                 let asked = asked.await;
                 if asked.is_err() {
@@ -445,7 +449,7 @@ impl Backend for Heard {
         let makes = matches!(op, Op::Create { .. });
         // Clients may ask for any size, even one that no disk has.
         let sizes = matches!(op, Op::Setattr { .. });
-        let submitted = self.backend.submit(op);
+        let submitted = self.backend.submit(op, by);
         match changes {
             None => submitted,
             Some(name) => Box::pin(async move {

@@ -6,8 +6,10 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use weft_machine::Peer;
+use weft_machine::credentials::Credentials;
 
 use crate::access::posix::Process;
 use crate::rights::Rights;
@@ -24,6 +26,8 @@ pub struct Rules {
     pub hides_unreadable: bool,
     /// Who may use it, in protocols whose users log on.
     pub rights: Rights,
+    /// As whom the files of a folder are used.
+    pub acts: ActsAs,
     /// The rules of NFS.
     pub nfs: Export,
     /// Whether `nfs` was chosen for this share.
@@ -44,6 +48,19 @@ impl Rules {
             None
         }
     }
+}
+
+/// As whom the kernel judges the users of a share, and who owns what they create. Only a server that is root can act for
+/// others, and only where the kernel judges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ActsAs {
+    /// As the server itself, which decides.
+    #[default]
+    Server,
+    /// As the user himself.
+    Caller,
+    /// All users as this one.
+    User(Arc<Credentials>),
 }
 
 /// How a share is exported by a protocol whose callers name themselves.

@@ -5,6 +5,7 @@
 //! capabilities(7), inode(7). Capabilities belong to a thread, and new threads inherit them.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use weft_machine::credentials;
 
 /// From now on the kernel clears the bits for writes of this thread and of threads that it starts. No effect for a
 /// process that is not root.
@@ -27,6 +28,10 @@ struct Allowed(CapabilitySets);
 impl Allowed {
     /// `None` if it makes no difference: it is always or never allowed.
     fn here() -> Option<Allowed> {
+        if credentials::is_another() {
+            // The kernel judges a user, and drops the bit for a group that he is not in.
+            return None;
+        }
         let sets = capabilities(None).ok()?;
         let may = sets.permitted.contains(CapabilitySet::FSETID);
         if !may || sets.effective.contains(CapabilitySet::FSETID) {

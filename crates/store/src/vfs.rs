@@ -1,6 +1,7 @@
 //! The contract between protocols and backends: enums for operations, outcomes and errors. `backend` implements it;
 //! [`Vfs`] has a typed call for each operation. Both protocols map [`Error`] to their own codes.
 
+mod caller;
 mod calls;
 pub(crate) mod depot;
 mod dir_name;
@@ -26,6 +27,7 @@ use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
 
+pub use self::caller::{Caller, Permissions};
 pub use self::calls::{Unsettled, Vfs};
 pub use self::dir_name::DirName;
 pub(crate) use self::dos::XATTR as DOS_XATTR;
@@ -337,6 +339,8 @@ pub enum Op {
     /// Whether the host allows removing the name: [`Outcome::Done`], or the error that [`Op::Remove`] or
     /// [`Op::Rmdir`] would return, as far as that is known beforehand.
     MayUnlink { dir: NodeId, name: Vec<u8> },
+    /// Which of these permissions the caller has: [`Outcome::Permissions`]. All of them where no kernel judges.
+    Access { node: NodeId, wanted: Permissions },
     /// The node of a file with this identity, which may have been given out before a restart: [`Outcome::Attr`].
     Find { stable: Stable },
 }
@@ -367,6 +371,8 @@ pub enum Outcome {
     Names(Vec<Vec<u8>>),
     /// Summary of a file's extended attributes.
     XattrSummary(XattrSummary),
+    /// Permissions.
+    Permissions(Permissions),
     /// The file's identity.
     Stable(Stable),
     /// A name was removed; contains the node if it is known to have lost its last name.
@@ -413,8 +419,13 @@ pub trait Backend: Send + Sync {
     fn tidy(&self, now: Instant) {
         let _ = now;
     }
-    /// Carries out one operation.
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
+    /// Whether it makes system calls with the rights of [`Caller::User`], so that the kernel judges him. Otherwise every
+    /// caller has the server's rights.
+    fn judges_callers(&self) -> bool {
+        false
+    }
+    /// Carries out one operation in the name of a caller.
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
     /// Until the result is dropped, reports to `watches` what others than this server change in `dir`, or in the tree
     /// below it. Changes through [`Vfs`] are marked ([`Watches::own`]) and not reported. By default, nobody else
     /// changes anything.

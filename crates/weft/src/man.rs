@@ -29,7 +29,7 @@ mod tests {
     const GUIDE: &str = include_str!("../../../docs/guide.md");
 
     /// Options of other programs that the guide shows.
-    const FOREIGN: [&str; 3] = ["map", "use-kerberos", "xattrs"];
+    const FOREIGN: [&str; 4] = ["map", "unix-socket", "use-kerberos", "xattrs"];
 
     fn options(command: &clap::Command) -> BTreeSet<String> {
         command

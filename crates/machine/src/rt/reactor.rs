@@ -29,10 +29,10 @@ use super::{background, poller, readiness, turn};
 /// Wakes of one core by tasks of other cores that can be queued at once; further ones make the waking core wait.
 const REMOTE_WAKES: usize = 4096;
 /// A core runs at most this many tasks before it checks the kernel.
-const TASKS_PER_TURN: u32 = 64;
+pub(super) const TASKS_PER_TURN: u32 = 64;
 /// It runs tasks for no longer than this, so that tasks of milliseconds, of which each thinks that it is the only one,
 /// do not keep it from its sockets, its timers and the background.
-const RUN_TICKS: u64 = turn::TURN_TICKS / 4;
+pub(super) const RUN_TICKS: u64 = turn::TURN_TICKS / 4;
 /// While the last event came from a poller, a core checks its sockets in one turn out of this many: a system call costs
 /// as much as dozens of checks of a ring. While it came from a socket, sockets are checked in each turn.
 const TURNS_PER_SYSCALL: u32 = 32;
@@ -177,25 +177,25 @@ impl Drop for SpinInhibitor {
 pub(super) struct Counted<F> {
     future: F,
     spawned: &'static Location<'static>,
-    place: background::Place,
+    account: background::Account,
 }
 
 impl<F> Counted<F> {
     pub(super) fn new(future: F, spawned: &'static Location<'static>) -> Counted<F> {
-        Counted { future, spawned, place: background::Place::default() }
+        Counted { future, spawned, account: background::Account::default() }
     }
 }
 
 impl<F: Future> Future for Counted<F> {
     type Output = F::Output;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Some(ticks) = self.place.turn(cx) else { return Poll::Pending };
+        let Some(ticks) = background::turn(&self.account, cx) else { return Poll::Pending };
         TASK_POLLS.set(TASK_POLLS.get().wrapping_add(1));
         BEAT.get().runs(self.spawned);
         turn::begin(ticks);
         // SAFETY: the future is never moved out of a pinned `Counted`, which has no Drop of its own.
         let polled = unsafe { self.as_mut().map_unchecked_mut(|counted| &mut counted.future) }.poll(cx);
-        self.place.ran(turn::end());
+        background::ran(&self.account, turn::end());
         polled
     }
 }

@@ -1,14 +1,17 @@
 //! The caller's identity, and what a node's mode bits permit it.
 //!
-//! See RFC 5531 appendix A (AUTH_SYS ids are claims, not proofs) and POSIX file access permissions. The server never
-//! changes its own identity. As root it decides here before it acts; otherwise it acts as itself, and the kernel
-//! decides.
+//! See RFC 5531 appendix A (AUTH_SYS ids are claims, not proofs) and POSIX file access permissions. A server that is not
+//! root acts as itself, and the kernel decides. As root it acts as the caller where the share says so: then the kernel
+//! judges him, see `judged`. Elsewhere it decides here before it acts.
 
+use std::sync::Arc;
+
+use weft_machine::credentials::Credentials;
 use weft_machine::{LogLimit, rt};
 use weft_store::access::Token;
 use weft_store::access::posix::Process;
-use weft_store::rules::{Export, NOBODY, Ports, Squash};
-use weft_store::{Attr, Error, Kind, SetAttr, SetTime};
+use weft_store::rules::{ActsAs, Export, NOBODY, Ports, Squash};
+use weft_store::{Attr, Caller as Acting, Error, Kind, SetAttr, SetTime, Share};
 use weft_wire::rpc::Credential;
 use weft_wire::security::Sid;
 
@@ -41,6 +44,8 @@ pub(super) struct Caller {
     gid: u32,
     gids: Vec<u32>,
     decides: bool,
+    /// The kernel judges the caller: mode bits are not looked at here.
+    judged: bool,
     /// Reads only: the export is read-only for this caller.
     read_only: bool,
     /// The caller claims to be root and is mapped to nobody.
@@ -65,14 +70,54 @@ impl Caller {
             // Root's groups are dropped as well: a squashed caller is nobody in every respect.
             Credential::Sys(sys) if !becomes_nobody(sys.uid) => {
                 let gids = if decides { sys.gids().iter().copied().map(group).collect() } else { Vec::new() };
-                Caller { uid: sys.uid, gid: group(sys.gid), gids, decides, read_only, was_root: false }
+                Caller {
+                    uid: sys.uid,
+                    gid: group(sys.gid),
+                    gids,
+                    decides,
+                    judged: false,
+                    read_only,
+                    was_root: false,
+                }
             }
             _ => {
                 let uid = export.anonymous.0.unwrap_or(NOBODY);
                 let was_root = matches!(credential, Credential::Sys(sys) if sys.uid == 0);
-                Caller { uid, gid, gids: Vec::new(), decides, read_only, was_root }
+                Caller { uid, gid, gids: Vec::new(), decides, judged: false, read_only, was_root }
             }
         }
+    }
+
+    /// The caller in a share, by its rules. `share` may act for him.
+    pub fn in_share(credential: &Credential, policy: Policy, share: &Share) -> Caller {
+        let caller = Caller::by(credential, policy, &share.rules.nfs);
+        match share.vfs.caller() {
+            Acting::User(user) => Caller {
+                uid: user.uid(),
+                gid: user.gid(),
+                gids: user.groups().collect(),
+                decides: true,
+                judged: true,
+                ..caller
+            },
+            Acting::Server => caller,
+        }
+    }
+
+    /// As whom a share acts for him.
+    pub fn acting(&self, acts: &ActsAs) -> Acting {
+        let user = match acts {
+            // The ids that a caller claims mean something only to a server that decides by them.
+            ActsAs::Caller if self.decides => {
+                // An id that is no id is nobody's.
+                Credentials::new(self.uid, self.gid, &self.gids)
+                    .or_else(|| Credentials::new(NOBODY, NOBODY, &[]))
+                    .map(Arc::new)
+            }
+            ActsAs::User(user) => Some(user.clone()),
+            ActsAs::Caller | ActsAs::Server => None,
+        };
+        user.map_or(Acting::Server, Acting::User)
     }
 
     /// The user id after squashing.
@@ -100,12 +145,17 @@ impl Caller {
         self.gid == gid || self.gids.contains(&gid)
     }
 
-    /// The subset of READ, WRITE and EXECUTE that is granted.
-    pub fn granted(&self, attr: &Attr) -> u32 {
-        let any_execute = if attr.mode & 0o111 != 0 || attr.kind == Kind::Dir { EXECUTE } else { 0 };
+    /// What the export lets anybody have.
+    pub(super) fn possible(&self, attr: &Attr) -> u32 {
         // Data written to a pipe or a device stays on the client.
         let changes = !matches!(attr.kind, Kind::Special(_));
-        let possible = if self.read_only && changes { READ | EXECUTE } else { READ | WRITE | EXECUTE };
+        if self.read_only && changes { READ | EXECUTE } else { READ | WRITE | EXECUTE }
+    }
+
+    /// The subset of READ, WRITE and EXECUTE that mode bits grant.
+    pub(super) fn granted(&self, attr: &Attr) -> u32 {
+        let possible = self.possible(attr);
+        let any_execute = if attr.mode & 0o111 != 0 || attr.kind == Kind::Dir { EXECUTE } else { 0 };
         if !self.decides || self.uid == 0 {
             return (READ | WRITE | any_execute) & possible;
         }
@@ -117,15 +167,15 @@ impl Caller {
         class & possible
     }
 
-    /// Refuses unless all of `wanted` is granted.
+    /// Refuses unless all of `wanted` is granted, or the kernel will judge.
     pub fn check(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
         self.check_writable(wanted)?;
-        if wanted & !self.granted(attr) == 0 { Ok(()) } else { Err(self.denied()) }
+        if self.judged || wanted & !self.granted(attr) == 0 { Ok(()) } else { Err(self.denied()) }
     }
 
     /// The error for a missing right. Logs why a client's root is refused: the client itself reports only "permission
     /// denied".
-    fn denied(&self) -> Error {
+    pub(super) fn denied(&self) -> Error {
         static DENIED: LogLimit = LogLimit::new();
         if self.was_root
             && let Some(left_out) = DENIED.pass(rt::now())
@@ -149,20 +199,6 @@ impl Caller {
         !self.decides || self.uid == 0 || self.uid == attr.uid
     }
 
-    /// Checks a read or write of data without an open.
-    pub fn check_data(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
-        self.check_writable(wanted)?;
-        // A caller with execute permission may read (RFC 1813 4.4).
-        let readable = wanted == READ && self.granted(attr) & EXECUTE != 0;
-        if readable || self.owns(attr) { Ok(()) } else { self.check(attr, wanted) }
-    }
-
-    /// Checks an open for reading, writing or both.
-    pub fn check_open(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
-        let executable = wanted == READ && self.granted(attr) & EXECUTE != 0;
-        if executable { Ok(()) } else { self.check(attr, wanted) }
-    }
-
     /// Checks the creation of a name in a directory.
     pub fn check_make(&self, dir: &Attr) -> Result<(), Error> {
         self.check(dir, WRITE | EXECUTE)
@@ -171,13 +207,13 @@ impl Caller {
     /// Checks the removal of a name from a directory; in a sticky one, only the owner's own files may be removed.
     pub fn check_unmake(&self, dir: &Attr, victim: &Attr) -> Result<(), Error> {
         self.check_make(dir)?;
-        let sticky = dir.mode & 0o1000 != 0 && !self.owns(dir) && !self.owns(victim);
+        let sticky = !self.judged && dir.mode & 0o1000 != 0 && !self.owns(dir) && !self.owns(victim);
         if sticky { Err(Error::Access) } else { Ok(()) }
     }
 
-    /// Whether the caller may create devices: only root may, where the server decides.
+    /// Whether the caller may create devices: only root may, where the server decides; the kernel judges others.
     pub fn makes_devices(&self) -> bool {
-        !self.decides || self.uid == 0
+        !self.decides || self.judged || self.uid == 0
     }
 
     /// Checks a change of attributes (POSIX chmod, chown, utimensat). Only an owner may set the owner or group, even to
@@ -224,9 +260,14 @@ impl Caller {
         let root = self.uid == 0;
         // A directory with the set-group-id bit passes its group on.
         let given = if dir.mode & 0o2000 != 0 { dir.gid } else { self.gid };
-        let uid = set.uid.filter(|_| root).unwrap_or(self.uid);
-        let gid = set.gid.filter(|gid| root || self.in_group(*gid)).unwrap_or(given);
-        self.lending(gid, SetAttr { uid: Some(uid), gid: Some(gid), ..set })
+        let uid = set.uid.filter(|_| root);
+        let gid = set.gid.filter(|gid| root || self.in_group(*gid));
+        let (uid, gid, group) = match self.judged {
+            // The kernel makes the caller the owner, and knows which group the directory gives.
+            true => (uid, gid, gid.unwrap_or(given)),
+            false => (uid.or(Some(self.uid)), gid.or(Some(given)), gid.unwrap_or(given)),
+        };
+        self.lending(group, SetAttr { uid, gid, ..set })
     }
 }
 

@@ -56,7 +56,15 @@ pub(super) struct Connection<'a> {
     pub admitted: Cell<bool>,
     /// The shares that the last request used; possibly replaced since.
     last_shares: RefCell<Rc<PeerShares>>,
+    /// The same shares, acting for the last callers; the latest first.
+    last_acting: RefCell<Vec<(Claimed, Rc<PeerShares>)>>,
 }
+
+/// The ids that a caller claims.
+type Claimed = Option<(u32, u32, Vec<u32>)>;
+
+/// Maximum number of callers whose shares a connection keeps.
+const MAX_ACTING: usize = 16;
 
 /// One call of a connection.
 #[derive(Clone)]
@@ -99,6 +107,18 @@ pub(super) enum Results {
 impl Results {
     pub fn new(body: Encoder, payload: Option<Payload>) -> Results {
         Results::One { body, payload, room: None }
+    }
+
+    /// Bytes of payload.
+    pub fn payload_bytes(&self) -> u64 {
+        let of_part = |part: &Part| match part {
+            Part::Payload { data, .. } => data.len() as u64,
+            Part::Bytes(_) => 0,
+        };
+        match self {
+            Results::One { payload, .. } => payload.as_ref().map_or(0, |payload| payload.len() as u64),
+            Results::Parts(parts, _) => parts.iter().map(of_part).sum(),
+        }
     }
 
     /// Adds a buffer for a long body.
@@ -159,6 +179,7 @@ impl<'a> Connection<'a> {
             watch,
             admitted: Cell::new(false),
             last_shares: RefCell::new(Rc::new(shares)),
+            last_acting: RefCell::default(),
         }
     }
 
@@ -171,7 +192,30 @@ impl<'a> Connection<'a> {
         let new = PeerShares::new(self.server.shares.now(), self.server.policy, self.peer, self.protection);
         let new = Rc::new(new);
         self.last_shares.replace(new.clone());
+        self.last_acting.take();
         new
+    }
+
+    /// The current shares, which act for a caller where they act for their callers.
+    pub fn shares_for(&self, credential: &Credential) -> Rc<PeerShares> {
+        let shares = self.shares();
+        if !shares.act() {
+            return shares;
+        }
+        let claimed = match credential {
+            Credential::Sys(sys) => Some((sys.uid, sys.gid, sys.gids().to_vec())),
+            Credential::None | Credential::Other(_) => None,
+        };
+        let mut last = self.last_acting.borrow_mut();
+        match last.iter().position(|(known, _)| *known == claimed) {
+            Some(at) => last.swap(0, at),
+            None => {
+                last.truncate(MAX_ACTING - 1);
+                let acting = Rc::new(shares.acting_for(credential, self.server.policy));
+                last.insert(0, (claimed, acting));
+            }
+        }
+        last.first().map_or(shares, |(_, acting)| acting.clone())
     }
 
     /// The number of the list that it keeps.

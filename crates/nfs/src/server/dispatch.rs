@@ -54,13 +54,13 @@ impl Connection<'_> {
         if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
             d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
         }
-        let shares = self.shares();
+        let shares = self.shares_for(&call.credential);
         if shares.admits {
             self.admitted.set(true);
         }
         let reply = match self.results(&call, d, remote, &shares, &meter).await {
             Ok(results) => {
-                meter.answered(self.kind, &call, &results);
+                meter.answered(self.kind, &call, results.payload_bytes());
                 let (mut parts, room) = match results {
                     Results::One { body, payload, room } => {
                         let mut parts = vec![Part::Bytes(body.into_bytes())];

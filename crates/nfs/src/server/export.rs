@@ -94,8 +94,10 @@ impl<'a> Context<'a> {
 
     /// The caller's identity in this share.
     pub fn caller_in(&self, share: ShareId) -> Caller {
-        let Some((export, credential)) = self.rules(share) else { return self.caller.clone() };
-        Caller::by(credential, self.server.policy, export)
+        match (self.list().get(share), &self.ruled) {
+            (Some(share), Some(credential)) => Caller::in_share(credential, self.server.policy, share),
+            _ => self.caller.clone(),
+        }
     }
 
     /// This call's context in each share; empty if all are the same.

@@ -94,7 +94,8 @@ impl OpenFiles {
         if let Some((file, _)) = self.shard(key).find(key, write, vfs.descriptors()) {
             return Ok(file);
         }
-        let file = vfs.open(key.node, write).await?;
+        // A descriptor is used for every caller, each of whom is checked before.
+        let file = vfs.as_server().open(key.node, write).await?;
         let evicted = {
             let mut shard = self.shard(key);
             // Checked under the lock, which `close` takes after the shares were replaced.

@@ -2,7 +2,7 @@
 //! protocol set it.
 //!
 //! See [MS-DTYP] 2.5.3.2, implemented by `weft_store::access`, and RFC 8881 6.2.1 for the same in NFS terms. Files
-//! without a descriptor are judged by their mode bits alone.
+//! without a descriptor are judged by their mode bits alone, or by the kernel (see `judged`).
 //!
 //! Root passes unless it is squashed, as with mode bits.
 
@@ -71,9 +71,9 @@ impl Node<'_> {
         cx.caller.admitted(descriptor.as_ref(), wanted)
     }
 
-    /// The subset of READ, WRITE and EXECUTE that mode bits and descriptor both grant.
+    /// The subset of READ, WRITE and EXECUTE that mode bits (or the kernel) and descriptor both grant.
     pub async fn granted(&self, cx: &Context<'_>, attr: &Attr) -> Result<u32, Error> {
-        let by_mode = cx.caller.granted(attr);
+        let by_mode = self.permitted(&cx.caller, attr, READ | WRITE | EXECUTE).await?;
         if cx.caller.is_root() {
             return Ok(by_mode);
         }

@@ -7,12 +7,10 @@
 use std::cell::Cell;
 
 use weft_machine::meter::{self, Class, Moved, Started, Subject};
-use weft_transport::{Kind, Part};
+use weft_transport::Kind;
 use weft_wire::nfs4::opnum;
 use weft_wire::rpc::Call;
 use weft_wire::{nfs3, nfs4};
-
-use super::context::Results;
 
 /// RFC 1813 3, by number.
 const PROCEDURES: &[&str] = &[
@@ -165,8 +163,8 @@ impl CallMeter {
         }
     }
 
-    /// It is answered.
-    pub fn answered(&self, kind: Kind, call: &Call, results: &Results) {
+    /// It is answered, with so much payload.
+    pub fn answered(&self, kind: Kind, call: &Call, sent_bytes: u64) {
         let (class, operation) = match (call.program, call.version, kind) {
             (nfs3::PROGRAM, nfs3::VERSION, Kind::RpcRdma) => (&V3_RDMA, call.procedure),
             (nfs3::PROGRAM, nfs3::VERSION, Kind::Datagram) => (&V3_UDP, call.procedure),
@@ -175,22 +173,11 @@ impl CallMeter {
             (nfs4::PROGRAM, nfs4::VERSION, _) => (&V4_TCP, self.operation.get()),
             _ => return,
         };
-        let sent_bytes = match results {
-            Results::One { payload, .. } => payload.as_ref().map_or(0, |payload| payload.len() as u64),
-            Results::Parts(parts, _) => parts.iter().map(payload_bytes).sum(),
-        };
         let received_bytes = self.received_bytes.get();
         let (sends, received) = self.by_rdma;
         let by_rdma = sends && sent_bytes > 0 || received && received_bytes > 0;
         let moved = Moved { received_bytes, sent_bytes, by_rdma };
         class.answered(self.subject.get(), operation as usize, self.started, moved);
-    }
-}
-
-fn payload_bytes(part: &Part) -> u64 {
-    match part {
-        Part::Payload { data, .. } => data.len() as u64,
-        Part::Bytes(_) => 0,
     }
 }
 

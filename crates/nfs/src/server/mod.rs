@@ -6,7 +6,8 @@
 //! rpcbind, and does not depend on the transport.
 //!
 //! Identity: a server that is not root acts as itself for everyone. One that is root believes the ids of AUTH_SYS
-//! (except root's, unless configured) and decides by the mode bits: see `caller`.
+//! (except root's, unless configured). Shares that act for their callers leave the decision to the kernel, see `judged`;
+//! in others it decides by the mode bits, see `caller`.
 
 mod answers;
 mod attributes;
@@ -24,6 +25,7 @@ pub mod fuzz;
 mod guard;
 mod handles;
 mod identity;
+mod judged;
 mod line;
 mod meter;
 mod monitors;

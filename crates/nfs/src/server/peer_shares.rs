@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
-use weft_store::ShareList;
-use weft_store::rules::Protection;
+use weft_store::rules::{ActsAs, Protection};
+use weft_store::{Share, ShareList};
 use weft_transport::Peer;
 
-use super::caller::Policy;
+use weft_wire::rpc::Credential;
+
+use super::caller::{Caller, Policy};
 
 /// A list of shares, and what its rules mean for one peer.
 pub(super) struct PeerShares {
@@ -25,6 +27,21 @@ pub(super) struct PeerShares {
 }
 
 impl PeerShares {
+    /// The same shares, acting for a caller where they act for their callers.
+    pub fn acting_for(&self, credential: &Credential, policy: Policy) -> PeerShares {
+        let view = |share: &Share| {
+            let caller = Caller::by(credential, policy, &share.rules.nfs);
+            Share { vfs: share.vfs.acting_as(caller.acting(&share.rules.acts)), ..share.clone() }
+        };
+        // What a caller may do in a share is no longer the same in all.
+        PeerShares { list: Arc::new(self.list.viewed(view)), ruled: true, ..*self }
+    }
+
+    /// Whether some share acts for its callers.
+    pub fn act(&self) -> bool {
+        self.list.iter().any(|share| share.rules.acts != ActsAs::Server)
+    }
+
     /// These shares for a peer whose connection has this protection.
     pub fn new(list: Arc<ShareList>, policy: Policy, peer: Peer, protection: Protection) -> PeerShares {
         let ports = policy.ports();

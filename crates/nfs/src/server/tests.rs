@@ -29,6 +29,7 @@ use super::*;
 use crate::memory::without_rdma;
 
 mod create;
+mod judged;
 mod unread;
 
 /// A peer that has sent some messages and disconnected.

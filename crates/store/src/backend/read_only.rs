@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::{LocalBoxFuture, ready};
 
-use crate::vfs::{Backend, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Backend, Caller, Error, NodeId, Op, Outcome, Watches};
 
 /// See the module.
 pub struct ReadOnly {
@@ -52,6 +52,7 @@ fn changes(op: &Op) -> bool {
         | Op::ListXattrs { .. }
         | Op::XattrSummary { .. }
         | Op::Stable { .. }
+        | Op::Access { .. }
         | Op::Find { .. } => false,
     }
 }
@@ -69,14 +70,18 @@ impl Backend for ReadOnly {
         self.inner.changes_on_the_host()
     }
 
+    fn judges_callers(&self) -> bool {
+        self.inner.judges_callers()
+    }
+
     fn sweep(&self, max: usize) {
         self.inner.sweep(max);
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match changes(&op) {
             true => Box::pin(ready(Err((self.refusal)()))),
-            false => self.inner.submit(op),
+            false => self.inner.submit(op, by),
         }
     }
 

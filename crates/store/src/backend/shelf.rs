@@ -8,8 +8,8 @@ use weft_machine::clock;
 
 use super::names;
 use crate::vfs::{
-    Attr, Backend, Created, DirName, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId, Op, OpenFile,
-    Outcome, SetAttr, Space, Stable, Timestamp, XattrSummary,
+    Attr, Backend, Caller, Created, DirName, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId, Op,
+    OpenFile, Outcome, SetAttr, Space, Stable, Timestamp, XattrSummary,
 };
 
 /// Entries that one [`Op::Readdir`] returns at most.
@@ -207,6 +207,7 @@ impl<I: Items> Shelf<I> {
             Op::ListXattrs { .. } => Outcome::Names(Vec::new()),
             Op::XattrSummary { .. } => Outcome::XattrSummary(XattrSummary::default()),
             Op::MayUnlink { .. } => Outcome::Done,
+            Op::Access { wanted, .. } => Outcome::Permissions(wanted),
             Op::Stable { node } => {
                 self.getattr(node)?;
                 Outcome::Stable(Self::stable(node))
@@ -227,7 +228,7 @@ impl<I: Items> Backend for Shelf<I> {
         self.items.kind()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, _by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(std::future::ready(self.carry_out(op)))
     }
 }

@@ -17,6 +17,7 @@ mod claimed;
 mod descriptors;
 mod far;
 mod identity;
+mod judged;
 mod large_streams;
 mod late;
 mod observed;

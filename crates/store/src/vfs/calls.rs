@@ -3,6 +3,7 @@
 //! A [`Vfs`] shares the backend, the table of opens, the watches, and the known streams. The backend carries
 //! operations out. Errors: those of the backend, and [`Error::Stale`] for removed streams.
 
+mod callers;
 mod settle;
 
 use std::collections::HashMap;
@@ -22,9 +23,9 @@ use super::streams::Streams;
 use super::unlinked::{self, Caches};
 use super::watch::{Event, Witness};
 use super::{
-    Action, Attr, Backend, Cache, Created, DOS_XATTR, DirName, Dos, Error, Exists, Hold, Kind, Listing, Make,
-    NodeId, OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches,
-    What, XattrSummary,
+    Action, Attr, Backend, Cache, Caller, Created, DOS_XATTR, DirName, Dos, Error, Exists, Hold, Kind,
+    Listing, Make, NodeId, OWN_XATTRS, Op, OpenFile, Outcome, Permissions, SetAttr, SetXattr, Space, Stable,
+    StreamEntry, Watch, Watches, What, XattrSummary,
 };
 use crate::backend::ReadOnly;
 use crate::health::{Health, Heard};
@@ -41,6 +42,8 @@ const MAX_JUDGED: usize = 16_384;
 pub struct Vfs {
     id: VfsId,
     backend: Arc<dyn Backend>,
+    /// In whose name it acts.
+    by: Caller,
     opens: Arc<Opens>,
     watches: Arc<Watches>,
     /// The client for which it acts.
@@ -77,6 +80,7 @@ impl Vfs {
         Vfs {
             id: VfsId::new(),
             backend,
+            by: Caller::Server,
             opens: Arc::default(),
             watches: Arc::default(),
             key: None,
@@ -131,7 +135,7 @@ impl Vfs {
         }
         let Some((node, _held, owned)) = owner else { return Ok(unsettled) };
         // It may have other names, or have got one meanwhile.
-        let links = match self.backend.submit(Op::Getattr { node }).await {
+        let links = match self.submit(Op::Getattr { node }).await {
             Ok(outcome) => Some(expect!(outcome, Outcome::Attr(attr) => attr.nlink)),
             Err(Error::Stale | Error::NotFound) => Some(0),
             Err(e) => {
@@ -159,7 +163,7 @@ impl Vfs {
             return Ok(None);
         }
         let op = Op::Lookup { dir, name: name.to_vec(), fold_case: false };
-        let attr = match self.backend.submit(op).await {
+        let attr = match self.backend.submit(op, Caller::Server).await {
             Ok(outcome) => expect!(outcome, Outcome::Attr(attr) => attr),
             // The operation itself reports errors in the name.
             Err(_) => return Ok(None),
@@ -312,7 +316,7 @@ impl Vfs {
             return Err(Error::NotFound);
         }
         let op = Op::Lookup { dir, name: name.to_vec(), fold_case };
-        Ok(expect!(self.backend.submit(op).await?, Outcome::Attr(attr) => attr))
+        Ok(expect!(self.submit(op).await?, Outcome::Attr(attr) => attr))
     }
 
     /// See [`Op::Getattr`].
@@ -321,7 +325,7 @@ impl Vfs {
             // Boxed: few nodes are streams, and most requests await this.
             return Box::pin(self.stream_attr(node)).await;
         }
-        Ok(expect!(self.backend.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
+        Ok(expect!(self.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
     }
 
     /// See [`Op::Setattr`].
@@ -333,6 +337,7 @@ impl Vfs {
         if Streams::is_stream(node) {
             let stream = self.streams.find(node)?;
             if let Some(size) = set.size {
+                self.judge_streams(stream.base, Permissions::WRITE).await?;
                 stream.set_size(size).await?;
                 stream.modified(&self.witness()).await;
                 self.settle(Unsettled::streams(node)).await?;
@@ -356,10 +361,12 @@ impl Vfs {
         let (file, told) = match Streams::is_stream(node) {
             true => {
                 let stream = self.streams.find(node)?;
+                let wanted = if write { Permissions::READ | Permissions::WRITE } else { Permissions::READ };
+                self.judge_streams(stream.base, wanted).await?;
                 (stream.open(write).await?, Told::Stream(stream))
             }
             false => {
-                let opened = self.backend.submit(Op::Open { node, write }).await?;
+                let opened = self.submit(Op::Open { node, write }).await?;
                 (expect!(opened, Outcome::File(file) => file), Told::File(node))
             }
         };
@@ -447,7 +454,7 @@ impl Vfs {
     pub async fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
         let op = Op::MayUnlink { dir, name: name.to_vec() };
-        expect!(self.backend.submit(op).await?, Outcome::Done => ());
+        expect!(self.submit(op).await?, Outcome::Done => ());
         Ok(())
     }
 
@@ -506,7 +513,7 @@ impl Vfs {
 
     /// See [`Op::Readlink`].
     pub async fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Error> {
-        Ok(expect!(self.backend.submit(Op::Readlink { node }).await?, Outcome::Target(target) => target))
+        Ok(expect!(self.submit(Op::Readlink { node }).await?, Outcome::Target(target) => target))
     }
 
     /// See [`Op::Readdir`].
@@ -523,7 +530,7 @@ impl Vfs {
     ) -> Result<Listing, Error> {
         loop {
             let op = Op::Readdir { dir, cookie, max, xattrs };
-            let mut listing = expect!(self.backend.submit(op).await?, Outcome::Entries(listing) => listing);
+            let mut listing = expect!(self.submit(op).await?, Outcome::Entries(listing) => listing);
             cookie = listing.entries.last().map_or(cookie, |last| last.cookie);
             listing.entries.retain(|entry| entry.name != depot::FOLDER);
             // At least one, unless the directory ends.
@@ -541,17 +548,17 @@ impl Vfs {
     /// See [`Op::Place`].
     pub async fn place(&self, node: NodeId) -> Result<DirName, Error> {
         let node = self.streams.base(node)?;
-        Ok(expect!(self.backend.submit(Op::Place { node }).await?, Outcome::Place(place) => place))
+        Ok(expect!(self.submit(Op::Place { node }).await?, Outcome::Place(place) => place))
     }
 
     /// See [`Op::Statfs`].
     pub async fn statfs(&self) -> Result<Space, Error> {
-        Ok(expect!(self.backend.submit(Op::Statfs).await?, Outcome::Space(space) => space))
+        Ok(expect!(self.submit(Op::Statfs).await?, Outcome::Space(space) => space))
     }
 
     /// See [`Op::SyncDir`].
     pub async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
-        expect!(self.backend.submit(Op::SyncDir { dir }).await?, Outcome::Done => ());
+        expect!(self.submit(Op::SyncDir { dir }).await?, Outcome::Done => ());
         Ok(())
     }
 
@@ -560,7 +567,7 @@ impl Vfs {
         if Streams::is_stream(node) {
             return self.streams.find(node)?.hold().await;
         }
-        Ok(expect!(self.backend.submit(Op::Hold { node }).await?, Outcome::Held(hold) => hold))
+        Ok(expect!(self.submit(Op::Hold { node }).await?, Outcome::Held(hold) => hold))
     }
 
     /// See [`Op::GetXattr`]. [`Error::NoXattr`] if there is none, [`Error::NotSupported`] if the file system, or a
@@ -568,7 +575,7 @@ impl Vfs {
     pub async fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Error> {
         let node = self.streams.base(node)?;
         let op = Op::GetXattr { node, name: name.to_vec() };
-        Ok(expect!(self.backend.submit(op).await?, Outcome::Value(value) => value))
+        Ok(expect!(self.submit(op).await?, Outcome::Value(value) => value))
     }
 
     /// See [`Op::SetXattr`]. [`Error::XattrTooBig`] beyond [`MAX_XATTR_VALUE`](super::MAX_XATTR_VALUE),
@@ -598,7 +605,7 @@ impl Vfs {
     /// See [`Op::ListXattrs`]. No protocol shows the names that begin with [`OWN_XATTRS`].
     pub async fn list_xattrs(&self, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
         let node = self.streams.base(node)?;
-        Ok(expect!(self.backend.submit(Op::ListXattrs { node }).await?, Outcome::Names(names) => names))
+        Ok(expect!(self.submit(Op::ListXattrs { node }).await?, Outcome::Names(names) => names))
     }
 
     /// See [`Op::RemoveXattr`].
@@ -629,9 +636,7 @@ impl Vfs {
     /// See [`Op::XattrSummary`].
     pub async fn xattr_summary(&self, node: NodeId) -> Result<XattrSummary, Error> {
         let node = self.streams.base(node)?;
-        Ok(
-            expect!(self.backend.submit(Op::XattrSummary { node }).await?, Outcome::XattrSummary(summary) => summary),
-        )
+        Ok(expect!(self.submit(Op::XattrSummary { node }).await?, Outcome::XattrSummary(summary) => summary))
     }
 
     /// Stores DOS attributes and birth of a file; `before` is the previous value, for detecting changes.
@@ -651,6 +656,13 @@ impl Vfs {
     /// written like a file. Its number is valid as long as there is a [`Hold`] or an [`OpenFile`] of it, and for a
     /// while after a look-up. [`Error::NotFound`] if it does not exist.
     pub async fn stream(&self, base: NodeId, name: &[u8], make: bool) -> Result<Created, Error> {
+        if make && self.is_judged() {
+            // Only the creation of a stream needs a permission; its use is judged when it is opened.
+            match self.streams.look_up(&self.backend, base, name, false).await {
+                Err(Error::NotFound) => self.judge_streams(base, Permissions::WRITE).await?,
+                found => drop(found?),
+            }
+        }
         let (stream, is_new) = self.streams.look_up(&self.backend, base, name, make).await?;
         if is_new {
             let witness = self.witness();
@@ -664,7 +676,7 @@ impl Vfs {
         let stream = self.streams.find(id)?;
         let Extent { size, allocated } = stream.extent().await?;
         let op = Op::Getattr { node: stream.base };
-        let base = expect!(self.backend.submit(op).await?, Outcome::Attr(attr) => attr);
+        let base = expect!(self.submit(op).await?, Outcome::Attr(attr) => attr);
         Ok(Attr { node: id, kind: Kind::File, size, allocated, ..base })
     }
 
@@ -770,6 +782,7 @@ impl Vfs {
 
     /// Removes a stream. Clients that have it open keep its bytes.
     pub async fn remove_stream(&self, base: NodeId, name: &[u8]) -> Result<(), Error> {
+        self.judge_streams(base, Permissions::WRITE).await?;
         let gone = self.streams.remove(&self.backend, base, name).await?;
         self.caches.forget(gone);
         self.witness().streams(base, &[(name, What::STREAM_NAME, Action::StreamRemoved)]).await;
@@ -779,6 +792,7 @@ impl Vfs {
     /// Renames the stream with this number; an existing stream is replaced only with `replace`.
     pub async fn rename_stream(&self, stream: NodeId, to: &[u8], replace: bool) -> Result<(), Error> {
         let stream = self.streams.find(stream)?;
+        self.judge_streams(stream.base, Permissions::WRITE).await?;
         let from = stream.name();
         let replaced = self.streams.rename(&stream, to, replace).await?;
         replaced.into_iter().for_each(|stream| self.caches.forget(stream));
@@ -791,7 +805,7 @@ impl Vfs {
     /// See [`Op::Stable`].
     pub async fn stable(&self, node: NodeId) -> Result<Stable, Error> {
         let node = self.streams.base(node)?;
-        Ok(expect!(self.backend.submit(Op::Stable { node }).await?, Outcome::Stable(stable) => stable))
+        Ok(expect!(self.submit(Op::Stable { node }).await?, Outcome::Stable(stable) => stable))
     }
 
     /// The names from the root to a node, with `/` between them; empty for the root.
@@ -829,7 +843,7 @@ impl Vfs {
 
     /// See [`Op::Find`]. [`Error::Stale`] if no file of the share has this identity (any more).
     pub async fn find(&self, stable: Stable) -> Result<Attr, Error> {
-        Ok(expect!(self.backend.submit(Op::Find { stable }).await?, Outcome::Attr(attr) => attr))
+        Ok(expect!(self.submit(Op::Find { stable }).await?, Outcome::Attr(attr) => attr))
     }
 }
 

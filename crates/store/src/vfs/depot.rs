@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weft_machine::random;
 
 use super::{
-    Attr, Backend, Created, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable,
+    Attr, Backend, Caller, Created, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable,
 };
 use crate::backend::{fold, is_called};
 
@@ -197,7 +197,7 @@ fn new_number() -> Result<u64, Error> {
 }
 
 async fn attr(backend: &dyn Backend, op: Op) -> Result<Attr, Error> {
-    match backend.submit(op).await? {
+    match backend.submit(op, Caller::Server).await? {
         Outcome::Attr(attr) | Outcome::Created(Created { attr, .. }) => Ok(attr),
         other => unreachable!("backend answered {other:?}"),
     }
@@ -213,7 +213,7 @@ async fn child(backend: &dyn Backend, dir: NodeId, name: &[u8]) -> Result<Option
 }
 
 async fn stable_of(backend: &dyn Backend, node: NodeId) -> Result<Stable, Error> {
-    match backend.submit(Op::Stable { node }).await? {
+    match backend.submit(Op::Stable { node }, Caller::Server).await? {
         Outcome::Stable(stable) => Ok(stable),
         other => unreachable!("backend answered {other:?}"),
     }
@@ -305,14 +305,14 @@ pub(super) async fn sync_names(backend: &dyn Backend, base: NodeId) -> Result<bo
     let stable = stable_of(backend, base).await?;
     let Some(owned) = of(backend, stable).await? else { return Ok(false) };
     for dir in owned.directories() {
-        backend.submit(Op::SyncDir { dir }).await?;
+        backend.submit(Op::SyncDir { dir }, Caller::Server).await?;
     }
     Ok(true)
 }
 
 /// Opens the file of a stream, for writing if possible.
 pub(super) async fn open(backend: &Arc<dyn Backend>, node: NodeId) -> Result<OpenFile, Error> {
-    let open = async |write| match backend.submit(Op::Open { node, write }).await? {
+    let open = async |write| match backend.submit(Op::Open { node, write }, Caller::Server).await? {
         Outcome::File(file) => Ok(file),
         other => unreachable!("backend answered {other:?}"),
     };
@@ -324,7 +324,7 @@ pub(super) async fn open(backend: &Arc<dyn Backend>, node: NodeId) -> Result<Ope
 
 /// Removes a name that may already be gone.
 async fn remove_name(backend: &dyn Backend, op: Op) -> Result<(), Error> {
-    match backend.submit(op).await {
+    match backend.submit(op, Caller::Server).await {
         Ok(_) | Err(Error::NotFound) => Ok(()),
         Err(e) => Err(e),
     }
@@ -350,7 +350,7 @@ pub(super) async fn purge(backend: &dyn Backend, owned: Owned) -> Result<(), Err
     // Each round starts from the beginning, because the names read before are removed.
     loop {
         let op = Op::Readdir { dir: owned.node, cookie: 0, max: BATCH, xattrs: false };
-        let entries = match backend.submit(op).await? {
+        let entries = match backend.submit(op, Caller::Server).await? {
             Outcome::Entries(listing) => listing.entries,
             other => unreachable!("backend answered {other:?}"),
         };

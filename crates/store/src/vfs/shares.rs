@@ -25,6 +25,15 @@ impl ShareList {
         self.number
     }
 
+    /// The same shares, as `view` shows each.
+    #[must_use]
+    pub fn viewed(&self, view: impl Fn(&Share) -> Share) -> ShareList {
+        ShareList {
+            shares: self.shares.iter().map(|share| Arc::new(view(share))).collect(),
+            number: self.number,
+        }
+    }
+
     /// The share with this id.
     pub fn get(&self, id: ShareId) -> Option<&Arc<Share>> {
         self.shares.iter().find(|share| share.id == id)

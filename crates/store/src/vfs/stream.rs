@@ -20,8 +20,8 @@ use super::flushes::{Failures, Flushes};
 use super::object::Plain;
 use super::watch::Witness;
 use super::{
-    Action, Attr, Backend, Done, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Object, ObjectOp, Op,
-    OpenFile, Outcome, SetAttr, SetXattr, What,
+    Action, Attr, Backend, Caller, Done, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Object,
+    ObjectOp, Op, OpenFile, Outcome, SetAttr, SetXattr, What,
 };
 
 /// The longest stream, in bytes.
@@ -127,7 +127,7 @@ fn xattr(name: &[u8]) -> Vec<u8> {
 
 /// The contents of a stream's attribute; [`Error::NoXattr`] if there is none.
 pub(super) async fn get(backend: &dyn Backend, node: NodeId, name: &[u8]) -> Result<Kept, Error> {
-    match backend.submit(Op::GetXattr { node, name: xattr(name) }).await? {
+    match backend.submit(Op::GetXattr { node, name: xattr(name) }, Caller::Server).await? {
         Outcome::Value(value) => Ok(Kept::parse(value)),
         other => unreachable!("backend answered {other:?}"),
     }
@@ -140,16 +140,19 @@ pub(super) async fn set(
     kept: Kept,
     how: SetXattr,
 ) -> Result<(), Error> {
-    backend.submit(Op::SetXattr { node, name: xattr(name), value: kept.emit(), how }).await.map(drop)
+    backend
+        .submit(Op::SetXattr { node, name: xattr(name), value: kept.emit(), how }, Caller::Server)
+        .await
+        .map(drop)
 }
 
 pub(super) async fn remove(backend: &dyn Backend, node: NodeId, name: &[u8]) -> Result<(), Error> {
-    backend.submit(Op::RemoveXattr { node, name: xattr(name) }).await.map(drop)
+    backend.submit(Op::RemoveXattr { node, name: xattr(name) }, Caller::Server).await.map(drop)
 }
 
 /// Names of a file's streams, in order.
 pub(super) async fn names(backend: &dyn Backend, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
-    let names = match backend.submit(Op::ListXattrs { node }).await? {
+    let names = match backend.submit(Op::ListXattrs { node }, Caller::Server).await? {
         Outcome::Names(names) => names,
         other => unreachable!("backend answered {other:?}"),
     };
@@ -306,7 +309,7 @@ impl Stream {
 
     /// Keeps it and its file accessible.
     pub(super) async fn hold(self: Arc<Stream>) -> Result<Hold, Error> {
-        match self.backend.submit(Op::Hold { node: self.base }).await? {
+        match self.backend.submit(Op::Hold { node: self.base }, Caller::Server).await? {
             Outcome::Held(hold) => Ok(Hold::new(Arc::new((self, hold)))),
             other => unreachable!("backend answered {other:?}"),
         }
@@ -320,7 +323,7 @@ impl Stream {
             // The backend counts the space in use.
             Some(file) if !self.is_removed() => {
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
-                self.backend.submit(Op::Setattr { node: file.node, set }).await?;
+                self.backend.submit(Op::Setattr { node: file.node, set }, Caller::Server).await?;
                 Ok(())
             }
             Some(file) => file.object().submit(ObjectOp::Resize { size }).await.map(drop),
@@ -483,10 +486,12 @@ impl Stream {
             self.sync_names().await?;
         }
         let node = self.base;
-        match self.backend.submit(Op::Open { node, write: false }).await {
+        match self.backend.submit(Op::Open { node, write: false }, Caller::Server).await {
             Ok(Outcome::File(file)) => Box::pin(file.sync()).await,
             Ok(other) => unreachable!("backend answered {other:?}"),
-            Err(Error::IsDir) => self.backend.submit(Op::SyncDir { dir: node }).await.map(drop),
+            Err(Error::IsDir) => {
+                self.backend.submit(Op::SyncDir { dir: node }, Caller::Server).await.map(drop)
+            }
             Err(e) => Err(e),
         }
     }

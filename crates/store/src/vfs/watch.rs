@@ -23,7 +23,7 @@ use weft_machine::budget::Holder;
 use weft_machine::{Charge, rt};
 
 use super::own::Own;
-use super::{Backend, DirName, Error, Kind, NodeId, Op, Outcome};
+use super::{Backend, Caller, DirName, Error, Kind, NodeId, Op, Outcome};
 
 /// Maximum number of watches of one share.
 pub const MAX_WATCHES: usize = 65_536;
@@ -567,7 +567,7 @@ impl Witness {
         if node == NodeId::ROOT {
             return None;
         }
-        match self.backend.submit(Op::Place { node }).await {
+        match self.backend.submit(Op::Place { node }, Caller::Server).await {
             Ok(Outcome::Place(place)) => Some(place),
             // It has no name any more, so it cannot be reported.
             _ => None,

@@ -273,13 +273,15 @@ pub(crate) struct KerberosConfig {
 pub(crate) struct NfsConfig {
     /// Whether clients' root is mapped to nobody.
     pub root_squash: bool,
+    /// Whether a server that is root acts as the users whom clients name.
+    pub act_as_callers: bool,
     /// Whether the ports are registered with this host's rpcbind.
     pub register: bool,
 }
 
 impl Default for NfsConfig {
     fn default() -> NfsConfig {
-        NfsConfig { root_squash: true, register: false }
+        NfsConfig { root_squash: true, act_as_callers: true, register: false }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use weft_smb::server::dfs::Link;
 use weft_store::rights::Rights;
-use weft_store::rules::{Export, Rules};
+use weft_store::rules::{ActsAs, Export, Rules};
 
 use super::key::{self, Key, Origin};
 use crate::out::{ShellCommand, path_name};
@@ -103,6 +103,7 @@ impl ShareConfig {
             encrypted: self.encrypt,
             hides_unreadable: self.hide_unreadable,
             rights: self.rights.clone(),
+            acts: ActsAs::Server,
             nfs: Export { read_only: nfs.read_only || self.read_only, ..nfs },
             nfs_is_chosen: self.nfs.is_some(),
         }

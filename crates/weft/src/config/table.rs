@@ -464,6 +464,17 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         Restart,
+        "nfs.act_as_callers",
+        Boolean,
+        [],
+        "true",
+        "false",
+        "Whether a server that runs as root uses folders as the users whom clients name, so that the kernel judges modes and POSIX ACLs.",
+        |c| c.nfs.act_as_callers
+    ),
+    field!(
+        Server,
+        Restart,
         "nfs.register",
         Boolean,
         ["--rpcbind"],

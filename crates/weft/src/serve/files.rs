@@ -6,18 +6,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::join;
-use weft_machine::{LogLimit, Pool, random, rt};
+use weft_machine::{LogLimit, Pool, credentials, random, rt};
 use weft_nfs::server as nfs;
 use weft_smb::auth::Principals;
 use weft_smb::server as smb;
 use weft_store::Share;
+use weft_store::rules::{ActsAs, Rules};
 use weft_transport::Channel;
 
 use super::error::StartError;
 use super::interfaces::{endpoints, interfaces};
 use super::log_ons::Listed;
 use super::{durable, names, status};
-use crate::config::{Plan, ShareConfig};
+use crate::config::{NfsConfig, Plan, ShareConfig};
 use crate::listen;
 use crate::ready::Ready;
 
@@ -27,6 +28,8 @@ pub(super) struct FileServers {
     pub smb: Arc<smb::Server>,
     pub nfs: Arc<nfs::Server>,
     serves_nfs: bool,
+    /// As whom NFS uses folders.
+    nfs_acts: ActsAs,
 }
 
 impl FileServers {
@@ -42,8 +45,10 @@ impl FileServers {
         let all = shares.iter().cloned().chain(door).collect();
         let smb = smb_server(plan, listed, all, ready, pool)?;
         smb.restore().await?;
-        let nfs = nfs_server(plan, shares, ready, pool)?;
-        Ok(FileServers { smb, nfs, serves_nfs: plan.config().listeners.serve_nfs() })
+        let serves_nfs = plan.config().listeners.serve_nfs();
+        let nfs_acts = if serves_nfs { nfs_acts(plan.config().nfs) } else { ActsAs::Server };
+        let nfs = nfs_server(plan, by_nfs(shares, serves_nfs, &nfs_acts), ready, pool)?;
+        Ok(FileServers { smb, nfs, serves_nfs, nfs_acts })
     }
 
     /// The function that serves an SMB connection.
@@ -77,7 +82,7 @@ impl FileServers {
     /// Serves these shares, and replication's door over SMB, to these users from now on.
     pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, listed: &Listed) {
         // Together, because each may wait for files that are closed on a disk that hangs.
-        let nfs = self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs));
+        let nfs = self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs, &self.nfs_acts));
         let smb = async {
             self.smb.replace_shares(shares.into_iter().chain(door).collect());
             self.smb.replace_users(&listed.users, &listed.groups).await;
@@ -131,15 +136,38 @@ fn smb_server(
     }))
 }
 
-/// The shares that NFS offers; tells why it does not offer the others.
-fn by_nfs(shares: Vec<Share>, serves_nfs: bool) -> Vec<Share> {
+/// As whom NFS uses folders. Its callers name Unix users, so the kernel can judge them; a server that is not root has only
+/// its own rights.
+fn nfs_acts(config: NfsConfig) -> ActsAs {
+    if !config.act_as_callers || !weft_store::is_root() {
+        return ActsAs::Server;
+    }
+    match credentials::check() {
+        Ok(()) => {
+            tracing::info!(
+                "NFS uses folders as the users whom clients name: the kernel judges modes and POSIX ACLs"
+            );
+            ActsAs::Caller
+        }
+        Err(e) => {
+            tracing::warn!(
+                "NFS cannot use folders as the users whom clients name ({e}), so mode bits alone decide, without POSIX ACLs"
+            );
+            ActsAs::Server
+        }
+    }
+}
+
+/// The shares that NFS offers, acting as `acts`; tells why it does not offer the others.
+fn by_nfs(shares: Vec<Share>, serves_nfs: bool, acts: &ActsAs) -> Vec<Share> {
     let (withheld, offered): (Vec<_>, Vec<_>) =
         shares.into_iter().partition(|share| share.rules.withheld_from_nfs().is_some());
     for share in withheld.iter().filter(|_| serves_nfs) {
         let why = share.rules.withheld_from_nfs().unwrap_or_default();
         tracing::warn!("share {} is not offered over NFS, {why}", share.name);
     }
-    offered
+    let acting = |share: Share| Share { rules: Rules { acts: acts.clone(), ..share.rules }, ..share };
+    offered.into_iter().map(acting).collect()
 }
 
 fn nfs_server(
@@ -150,7 +178,7 @@ fn nfs_server(
 ) -> Result<Arc<nfs::Server>, StartError> {
     let config = plan.config();
     Ok(nfs::Server::new(nfs::Config {
-        shares: by_nfs(shares, config.listeners.serve_nfs()),
+        shares,
         pool: pool.clone(),
         limits: nfs::Limits::within(listen::quota::descriptors()),
         durable: durable::of_nfs(plan, ready)?,

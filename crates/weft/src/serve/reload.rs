@@ -65,15 +65,19 @@ struct Prepared {
 /// A share whose files are open.
 enum PreparedShare {
     /// One that is served already: its rules are applied with all others, because they change the files' common state.
-    Known(Described, PlannedShare),
-    New(Described),
+    Known(Box<(Described, PlannedShare)>),
+    New(Box<Described>),
 }
 
 impl PreparedShare {
+    fn known(described: &Described, planned: PlannedShare) -> PreparedShare {
+        PreparedShare::Known(Box::new((described.clone(), planned)))
+    }
+
     fn apply(self) -> Described {
         match self {
-            PreparedShare::Known(described, planned) => described.under(&planned),
-            PreparedShare::New(described) => described,
+            PreparedShare::Known(known) => known.0.under(&known.1),
+            PreparedShare::New(described) => *described,
         }
     }
 }
@@ -164,10 +168,10 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
     let mut shares = Vec::new();
     for planned in plan.shares {
         match known.iter().find(|described| is_same(described, &planned)) {
-            Some(described) => shares.push(PreparedShare::Known(described.clone(), planned)),
+            Some(described) => shares.push(PreparedShare::known(described, planned)),
             None => {
                 let opened = shares::open(std::slice::from_ref(&planned))?;
-                shares.extend(opened.into_iter().map(PreparedShare::New));
+                shares.extend(opened.into_iter().map(|described| PreparedShare::New(Box::new(described))));
             }
         }
     }
@@ -175,7 +179,7 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
     let shared = known.iter().find(|described| described.share.vfs.kind() == "volumes");
     if let (Some(config), Some(described)) = (volumes, shared) {
         let planned = PlannedShare { config, snapshots: None };
-        shares.push(PreparedShare::Known(described.clone(), planned));
+        shares.push(PreparedShare::known(described, planned));
     }
     Ok(Prepared { config, shares })
 }

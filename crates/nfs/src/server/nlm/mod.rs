@@ -206,7 +206,8 @@ async fn file<'a>(
         return Err(Status::FAILED);
     }
     // A caller that opened the file while it was permitted may still lock it, so either right is sufficient.
-    let either = caller.check_data(&attr, wanted).is_ok() || caller.granted(&attr) & (READ | WRITE) != 0;
+    let either = node.check_data(&caller, &attr, wanted).await.is_ok()
+        || node.permitted(&caller, &attr, READ | WRITE).await.is_ok_and(|granted| granted != 0);
     if either { Ok(node) } else { Err(Status::DENIED) }
 }
 

@@ -80,10 +80,10 @@ async fn reuse(cx: &Context<'_>, dir: &Node<'_>, known: &Attr, size: Option<u64>
     let file = Node { id: known.node, ..*dir };
     let unsettled = if size.is_some() {
         // Truncating an existing file: its other opens may deny that, and so may its mode.
-        cx.caller.check_data(known, WRITE)?;
+        file.check_data(&cx.caller, known, WRITE).await?;
         file.admit(cx, known, guard::data(WRITE)).await?;
         file.pass(Access::Overwrite, Rights::WRITE).await?;
-        file.vfs().setattr(file.id, SetAttr { size, ..SetAttr::default() }).await?;
+        file.set(known, SetAttr { size, ..SetAttr::default() }, true).await?;
         Unsettled::existing(None, dir.id)
     } else {
         Unsettled::existing(Some(file.id), dir.id)

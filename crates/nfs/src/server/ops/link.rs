@@ -16,7 +16,7 @@ pub(in crate::server) async fn link(cx: &Context<'_>, args: LinkArgs) -> Outcome
     let done = if file.share.id == dir.share.id {
         let linked = async {
             let above = dir.getattr().await?;
-            cx.caller.check_make(&above)?;
+            dir.check_make(&cx.caller, &above).await?;
             dir.admit(cx, &above, guard::making(Kind::File)).await?;
             // A delegation covers the names that the file has, so it is recalled (RFC 8881 10.4).
             file.pass(Access::Rename, Rights::NONE).await?;

@@ -205,6 +205,7 @@ async fn removable(cx: &Context<'_>, dir: &Node<'_>, name: &[u8], access: Access
     let above = dir.getattr().await?;
     cx.caller.check_unmake(&above, &attr)?;
     dir.admit_unmake(cx, &above, &attr).await?;
+    dir.may_unlink(name).await?;
     Node { id: attr.node, ..*dir }.pass(access, Rights::DELETE).await?;
     Ok(attr.node)
 }

@@ -37,7 +37,7 @@ async fn fetch(cx: &Context<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(Re
         Kind::Dir => return Err(Error::IsDir),
         Kind::Symlink | Kind::Special(_) => return Err(Error::Invalid),
     }
-    cx.caller.check_data(&attr, READ)?;
+    node.check_data(&cx.caller, &attr, READ).await?;
     let file = node.open(cx, &attr, false, (args.offset, args.count)).await?;
     let data = file.read_within(attr.size, args.offset, args.count.min(cx.max_payload()) as usize).await?;
     let count = data.len() as u32;

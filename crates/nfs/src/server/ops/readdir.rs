@@ -54,14 +54,14 @@ pub(super) async fn names(cx: &Context<'_>, dir: &Node<'_>, cookie: u64, max: us
     if attr.kind != Kind::Dir {
         return Err(Error::NotDir);
     }
-    cx.caller.check(&attr, READ)?;
-    let enters = cx.caller.check(&attr, EXECUTE).is_ok();
+    dir.check(&cx.caller, &attr, READ).await?;
+    let enters = dir.check(&cx.caller, &attr, EXECUTE).await.is_ok();
     dir.admit(cx, &attr, guard::data(READ)).await?;
     if cookie < 1 {
         found.push(Found { name: Bytes::from_static(b"."), cookie: 1, attr });
     }
     if cookie < 2 {
-        let attr = dir.vfs().lookup(dir.id, b"..", false).await?;
+        let attr = dir.vfs().as_server().lookup(dir.id, b"..", false).await?;
         found.push(Found { name: Bytes::from_static(b".."), cookie: 2, attr });
     }
     let behind = cookie.saturating_sub(OWN_COOKIES);

@@ -1,6 +1,5 @@
 //! SETATTR (RFC 1813 3.3.2).
 
-use weft_store::access::chmod;
 use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error};
 use weft_wire::nfs3::{Outcome, SetattrArgs, Status, WccOnly};
@@ -45,7 +44,7 @@ async fn change(
     let set = cx.caller.settable(before, set);
     node.admit(cx, before, guard::setting(&set)).await?;
     if let Some(size) = set.size {
-        cx.caller.check_data(before, WRITE)?;
+        node.check_data(&cx.caller, before, WRITE).await?;
         // Truncation destroys data, so in the grace period clients that may have denied it reclaim first.
         let access = if size < before.size { Access::Overwrite } else { Access::Write };
         node.pass(access, Rights::WRITE).await?;
@@ -53,5 +52,5 @@ async fn change(
         // Clients that cache the attributes are recalled, without waiting because attributes are not data.
         let _ = node.vfs().opens().recall(node.id, None, Access::Write);
     }
-    chmod::set(node.vfs(), before, set).await.map(drop)
+    node.set(before, set, false).await
 }

@@ -43,7 +43,7 @@ async fn store(
     }
     head.offset.checked_add(u64::from(head.count)).filter(|end| *end <= MAX_FILE_SIZE)?;
     let written = async {
-        cx.caller.check_data(before, WRITE)?;
+        node.check_data(&cx.caller, before, WRITE).await?;
         let unflushed = cx.server.run.writing(&node.share.vfs);
         let open = async || {
             node.pass(Access::Write, Rights::WRITE).await?;

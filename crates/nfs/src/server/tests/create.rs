@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use weft_store::{Attr, Backend, Exists, Make, Op, Outcome as Done, SetAttr};
+use weft_store::{Attr, Backend, Caller, Exists, Make, Op, Outcome as Done, SetAttr};
 
 use super::*;
 
@@ -27,7 +27,7 @@ impl Raced {
     async fn act(&self, rival: Rival) -> Result<(), weft_store::Error> {
         let (dir, name) = (NodeId::ROOT, NAME.to_vec());
         match rival {
-            Rival::Remove => self.ram.submit(Op::Remove { dir, name }).await.map(drop),
+            Rival::Remove => self.ram.submit(Op::Remove { dir, name }, Caller::Server).await.map(drop),
             Rival::Create(mode) => {
                 let set = SetAttr {
                     mode: Some(mode),
@@ -37,7 +37,7 @@ impl Raced {
                     ..SetAttr::default()
                 };
                 let op = Op::Create { dir, name, make: Make::File, exists: Exists::Fail, set };
-                self.ram.submit(op).await.map(drop)
+                self.ram.submit(op, Caller::Server).await.map(drop)
             }
         }
     }
@@ -48,10 +48,10 @@ impl Backend for Raced {
         "ram"
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Done, weft_store::Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Done, weft_store::Error>> {
         Box::pin(async move {
             let looks = matches!(&op, Op::Lookup { name, .. } if name == NAME);
-            let outcome = self.ram.submit(op).await;
+            let outcome = self.ram.submit(op, by).await;
             let rival = if looks { self.rival.lock().unwrap().take() } else { None };
             if let Some(rival) = rival {
                 self.act(rival).await?;

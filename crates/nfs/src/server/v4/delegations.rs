@@ -92,7 +92,7 @@ pub(super) async fn grant(
 /// Whether the caller may read the file.
 async fn may_read(c: &Compound<'_>, node: &Node<'_>) -> Result<(), Status> {
     let attr = node.attr().await?;
-    c.cx.caller.check_open(&attr, READ).map_err(|e| status(&e))?;
+    node.check_open(&c.cx.caller, &attr, READ).await.map_err(|e| status(&e))?;
     node.admit(c.cx, &attr, guard::data(READ)).await.map_err(|e| status(&e))
 }
 
@@ -141,7 +141,7 @@ async fn enter(
         let known = open.map(|state| (state.held().access, state.held().file.clone()));
         let file = match known {
             Some((access, file)) if !write || access & share::WRITE != 0 => file,
-            _ => vfs.open(node.id, write).await.map_err(|e| status(&e))?,
+            _ => vfs.as_server().open(node.id, write).await.map_err(|e| status(&e))?,
         };
         Ok((file, vfs.hold(node.id).await.map_err(|e| status(&e))?))
     };

@@ -95,7 +95,7 @@ pub(super) async fn file_in(
         // A state id is not a secret: another caller that sends it has only the rights of the mode bits.
         let wanted = if intent.writes() { WRITE } else { READ };
         let attr = node.attr().await?;
-        cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
+        node.check_data(&cx.caller, &attr, wanted).await.map_err(|e| status(&e))?;
         node.admit(cx, &attr, guard::data(wanted)).await.map_err(|e| status(&e))?;
     }
     Ok(file)
@@ -131,7 +131,7 @@ async fn without_open(
         return Err(no_file(attr.kind, c.minor));
     }
     let wanted = if intent.writes() { WRITE } else { READ };
-    cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
+    node.check_data(&cx.caller, &attr, wanted).await.map_err(|e| status(&e))?;
     if cx.server.states.grace.lasts(c.now) {
         return Err(Status::GRACE);
     }

@@ -49,7 +49,7 @@ pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Sta
 /// The attribute directory of `of`, for a caller with this access to the file's data.
 async fn admit(c: &Compound<'_>, of: &Node<'_>, wanted: u32) -> Result<Attr, Status> {
     let attr = of.attr().await?;
-    c.cx.caller.check(&attr, wanted).map_err(|e| status(&e))?;
+    of.check(&c.cx.caller, &attr, wanted).await.map_err(|e| status(&e))?;
     of.admit(c.cx, &attr, guard::data(wanted)).await.map_err(|e| status(&e))?;
     Ok(attr)
 }

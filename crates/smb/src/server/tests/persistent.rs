@@ -12,7 +12,7 @@ use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 use weft_machine::budget::Holder;
 use weft_store::backend::Dir;
-use weft_store::vfs::{Backend, Error, Op, Outcome, Share, Vfs};
+use weft_store::vfs::{Backend, Caller, Error, Op, Outcome, Share, Vfs};
 use weft_wire::smb2::access::{AccessMask, ShareAccess};
 use weft_wire::smb2::create::{self, CreateAction, CreateOptions, OplockLevel};
 use weft_wire::smb2::create_context::{
@@ -568,14 +568,14 @@ impl Backend for Flushed {
         self.folder.changes_on_the_host()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         if matches!(op, Op::SyncDir { .. }) {
             self.flushes.fetch_add(1, Ordering::Relaxed);
             if self.fails.load(Ordering::Relaxed) {
                 return Box::pin(async { Err(Error::Io(io::Error::other("a bad sector"))) });
             }
         }
-        self.folder.submit(op)
+        self.folder.submit(op, by)
     }
 }
 
@@ -739,11 +739,11 @@ impl Backend for Counted {
         self.folder.changes_on_the_host()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         if matches!(op, Op::Find { .. } | Op::Readdir { .. }) {
             self.searches.fetch_add(1, Ordering::Relaxed);
         }
-        self.folder.submit(op)
+        self.folder.submit(op, by)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use futures_util::future::LocalBoxFuture;
 use weft_store::backend::ram::Ram;
-use weft_store::vfs::{Backend, Error, NodeId, Op, Outcome, Share, Vfs};
+use weft_store::vfs::{Backend, Caller, Error, NodeId, Op, Outcome, Share, Vfs};
 use weft_wire::ntlm;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::negotiate::{Capabilities, SecurityMode};
@@ -123,13 +123,13 @@ impl Backend for SlowDisk {
         self.disk.kind()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match op {
             Op::Remove { .. } => Box::pin(async move {
                 let _held = self.gate.lock().await;
-                self.disk.submit(op).await
+                self.disk.submit(op, by).await
             }),
-            op => self.disk.submit(op),
+            op => self.disk.submit(op, by),
         }
     }
 }

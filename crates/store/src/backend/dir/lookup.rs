@@ -18,7 +18,7 @@ use super::search::STEP;
 use super::site::Site;
 use super::{Folder, sys};
 use crate::backend::names;
-use crate::vfs::{Attr, Error, NodeId};
+use crate::vfs::{Attr, Caller, Error, NodeId};
 
 /// The maximum number of entries read by a look-up that ignores case. The scan costs about 0.2 microseconds per
 /// entry, in steps, and happens only if the exact name does not exist and `folds` cannot exclude other spellings.
@@ -71,16 +71,31 @@ pub(super) enum Looked {
 impl Folder {
     /// The object with exactly this name.
     pub(super) fn exact(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
-        match self.lookup(dir, name, false)? {
+        match self.lookup(dir, name, false, &Caller::Server)? {
             Looked::Found(attr) => Ok(attr),
             Looked::Unread { .. } => Err(Error::NotFound),
         }
     }
 
-    /// The object with this name, if that is known or takes one system call.
-    pub(super) fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Looked, Error> {
+    /// The object with this name, if that is known or takes one system call. The kernel judges whether the caller may
+    /// look for names in the directory; the server then does so.
+    pub(super) fn lookup(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        fold_case: bool,
+        by: &Caller,
+    ) -> Result<Looked, Error> {
         names::check(name)?;
         let fd = self.dir_fd(dir)?;
+        let find = |name| match sys::stat_at(fd.as_fd(), name) {
+            Err(Errno::NOENT) => Ok(None),
+            found => Ok(Some(found?)),
+        };
+        if by.is_user() && (name == b"." || name == b"..") {
+            // As for any name, the caller must be allowed to use those of the directory.
+            by.run(|| find(b"."))?;
+        }
         if name == b"." {
             return self.getattr(dir).map(Looked::Found);
         }
@@ -88,9 +103,9 @@ impl Folder {
             let (parent, _) = self.table().place(dir)?;
             return self.getattr(parent).map(Looked::Found);
         }
-        match sys::stat_at(fd.as_fd(), name) {
-            Ok(stat) => self.seen(&stat, dir, name).map(Looked::Found),
-            Err(Errno::NOENT) if fold_case => {
+        match by.run(|| find(name))? {
+            Some(stat) => self.seen(&stat, dir, name).map(Looked::Found),
+            None if fold_case => {
                 let stamp = sys::stat(fd.as_fd())?.stamp();
                 let known = self.folds().ask(dir, stamp, &names::fold(name), clock::instant());
                 match known {
@@ -108,12 +123,12 @@ impl Folder {
                     CachedName::Nothing => Ok(Looked::Unread { learns: true }),
                 }
             }
-            Err(e) => Err(e.into()),
+            None => Err(Error::NotFound),
         }
     }
 
     /// [`Folder::lookup`] by reading the directory, in steps between which other tasks run. Only one task reads a
-    /// directory at a time: the others may then find the answer in `folds`.
+    /// directory at a time: the others may then find the answer in `folds`. The caller may look for names in it.
     pub(super) async fn search_folded(
         self: &Arc<Folder>,
         site: &Site,
@@ -123,10 +138,11 @@ impl Folder {
         let turn = self.turns.of(dir);
         let _turn = turn.lock().await;
         let wanted = name.to_vec();
-        let learns = match self.step(site, move |folder| folder.lookup(dir, &wanted, true)).await? {
-            Looked::Found(attr) => return Ok(attr),
-            Looked::Unread { learns } => learns,
-        };
+        let learns =
+            match self.step(site, move |folder| folder.lookup(dir, &wanted, true, &Caller::Server)).await? {
+                Looked::Found(attr) => return Ok(attr),
+                Looked::Unread { learns } => learns,
+            };
         // From here on our own changes are tracked; the directory's times are read after that.
         let _reading = learns.then(|| Reading::begin(self, dir));
         let (wanted, now) = (names::fold(name), clock::instant());

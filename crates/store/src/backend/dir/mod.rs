@@ -10,6 +10,8 @@
 //! Errors: a file whose name was changed or removed by another program, and which no client holds, is [`Error::Stale`].
 
 mod folds;
+mod judged;
+mod listing;
 mod lookup;
 mod observe;
 mod orphans;
@@ -34,7 +36,7 @@ use rustix::io::Errno;
 use weft_machine::file::busy::{self, Inode, Unlocked};
 use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::file::system::{Device, FileSystem};
-use weft_machine::{File, clock, rt};
+use weft_machine::{File, clock, credentials, rt};
 
 use self::folds::Folds;
 use self::lookup::{Looked, Turns};
@@ -47,7 +49,7 @@ use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
-    Attr, Backend, Created, DirName, Entry, Error, Exists, Hold, Kind, Listing, Make, NameChange, NodeId, Op,
+    Attr, Backend, Caller, Created, DirName, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op,
     OpenFile, Outcome, SetAttr, Space, Vfs, Watches, XattrSummary,
 };
 
@@ -67,11 +69,6 @@ pub use sys::kept_free;
 const MAX_DEPTH: usize = 1024;
 /// Maximum number of entries in the answer to one [`Op::Readdir`].
 const MAX_ENTRIES: usize = 4096;
-/// A listing reads so much of a directory at a time: less than is read for an answer, because a turn of the core may
-/// end before, and what was read for later entries is read again.
-const LISTING_BYTES: usize = 8192;
-/// It has so many entries even if the turn ends before: opening the directory costs as much as a few of them.
-const LISTED_AT_LEAST: usize = 16;
 
 /// The descriptor of a file whose name is being removed. Dropping it does not wait for the disk.
 struct Ending(Option<OwnedFd>);
@@ -196,7 +193,16 @@ impl Folder {
     }
 
     /// A descriptor of `node`: the cached one, or one opened by walking down from the nearest cached directory.
+    ///
+    /// A caller has found the node before, so the server walks: whether a descriptor is cached decides nothing.
     fn fd(&self, node: NodeId) -> Result<Arc<OwnedFd>, Error> {
+        if let Reach::Fd(fd) = self.table().reach(node)? {
+            return Ok(fd);
+        }
+        credentials::as_server(|| self.walk_to(node))
+    }
+
+    fn walk_to(&self, node: NodeId) -> Result<Arc<OwnedFd>, Error> {
         let mut path = Vec::new();
         let mut at = node;
         let mut fd = loop {
@@ -283,11 +289,8 @@ impl Folder {
 
     fn apply(&self, fd: &OwnedFd, kind: Kind, set: &SetAttr) -> Result<(), Error> {
         if let Some(size) = set.size {
-            let file = self.reopen(fd, kind, true)?;
-            if i64::try_from(size).is_err() {
-                return Err(Error::TooLarge);
-            }
-            rustix::fs::ftruncate(&file, size)?;
+            let file = self.reopen(fd, kind, OFlags::WRONLY)?;
+            resize(&file, size)?;
         }
         // Before the mode: a change of owner clears the set-id bits.
         if set.uid.is_some() || set.gid.is_some() {
@@ -303,24 +306,28 @@ impl Folder {
         Ok(())
     }
 
-    fn reopen(&self, fd: &OwnedFd, kind: Kind, write: bool) -> Result<OwnedFd, Error> {
+    fn reopen(&self, fd: &OwnedFd, kind: Kind, flags: OFlags) -> Result<OwnedFd, Error> {
         match kind {
             Kind::File => {}
             Kind::Dir => return Err(Error::IsDir),
             // Opening a device or a pipe can block or act.
             Kind::Symlink | Kind::Special(_) => return Err(Error::Invalid),
         }
-        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
         Ok(self.proc.reopen(fd.as_fd(), flags)?)
     }
 
-    fn open_file(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
+    fn open_file(&self, node: NodeId, write: bool, by: &Caller) -> Result<OpenFile, Error> {
         let kind = self.table().kind(node)?;
         let system = self.system_of(node)?;
         if system.may_hang() && system.closes_too_much() {
             return Err(Error::Limit(UNANSWERED));
         }
-        let file = self.reopen(&*self.fd(node)?, kind, write)?;
+        let fd = self.fd(node)?;
+        let file = match self.reopen(&fd, kind, if write { OFlags::RDWR } else { OFlags::RDONLY }) {
+            // A user may write to files that he may not read.
+            Err(Error::Access) if write && by.is_user() => self.reopen(&fd, kind, OFlags::WRONLY)?,
+            opened => opened?,
+        };
         let file = OpenFile::of_file(node, File::on(file, system));
         Ok(if write { file } else { file.read_only() })
     }
@@ -332,6 +339,7 @@ impl Folder {
         make: &Make,
         exists: Exists,
         set: SetAttr,
+        by: &Caller,
     ) -> Result<Created, Error> {
         names::check_entry(name)?;
         let fd = self.dir_fd(dir)?;
@@ -348,10 +356,10 @@ impl Folder {
                 sys::make_special(fd.as_fd(), name, *special, mode).map(|()| None)
             }
         });
-        let stat = match made {
-            Ok(Some(file)) => sys::stat(file.as_fd())?,
+        let (stat, file) = match made {
+            Ok(Some(file)) => (sys::stat(file.as_fd())?, Some(file)),
             // Another program may have replaced the new file; then this is the object that the name means now.
-            Ok(None) => sys::stat_at(fd.as_fd(), name)?,
+            Ok(None) => (sys::stat_at(fd.as_fd(), name)?, None),
             Err(Errno::EXIST) => {
                 let attr = self.reuse(&fd, dir, name, make, exists, &set)?;
                 return Ok(Created { attr, is_new: false });
@@ -362,15 +370,27 @@ impl Folder {
         // A new directory inherits the set-group-id bit of its parent (mkdir(2)).
         let inherited = if *make == Make::Dir { attr.mode & 0o2000 } else { 0 };
         let set = SetAttr { mode: set.mode.map(|mode| mode | inherited), ..set };
+        let differs = set.mode.is_some_and(|mode| (mode ^ attr.mode) & 0o777 != 0);
+        let set = match differs && by.is_user() && xattr::hands_down_acl(fd.as_fd()) {
+            // The directory's ACL has replaced the umask, and limits the mode.
+            true => SetAttr { mode: set.mode.map(|mode| mode & 0o7000 | attr.mode & 0o777), ..set },
+            false => set,
+        };
         // The umask has removed bits, and setting an owner removes the set-id bits; a second call sets them only if
         // they were requested.
         let owned = set.uid.is_some() || set.gid.is_some();
         let lost = |mode: &u32| mode & 0o7777 != attr.mode || (owned && mode & 0o6000 != 0);
         let set = SetAttr { mode: set.mode.filter(lost), ..set };
-        if set == SetAttr::default() {
+        // By the descriptor of the creation: the mode may keep its owner from opening it again. It is empty already.
+        let (size, set) = match &file {
+            Some(_) => (set.size.filter(|size| *size > 0), SetAttr { size: None, ..set }),
+            None => (None, set),
+        };
+        if size.is_none() && set == SetAttr::default() {
             return Ok(Created { attr, is_new: true });
         }
-        match self.setattr(attr.node, &set) {
+        let sized = file.zip(size).map_or(Ok(()), |(file, size)| resize(&file, size));
+        match sized.and_then(|()| self.setattr(attr.node, &set)) {
             Ok(attr) => Ok(Created { attr, is_new: true }),
             Err(e) => {
                 // A half-made file is worse than none; removing it may fail, too.
@@ -483,37 +503,6 @@ impl Folder {
         Ok(rustix::fs::readlinkat(&*fd, c"", Vec::new())?.into_bytes())
     }
 
-    fn readdir(&self, dir: NodeId, cookie: u64, max: usize, xattrs: bool) -> Result<Listing, Error> {
-        let fd = self.dir_fd(dir)?;
-        let open = sys::open_dir(fd.as_fd())?;
-        let max = max.min(MAX_ENTRIES);
-        // Fewer entries than asked for are an answer as well.
-        let enough = |found| found == max || found >= LISTED_AT_LEAST && rt::turn_is_over();
-        let (stats, is_last) = sys::collect(open.as_fd(), cookie, LISTING_BYTES, enough, |raw| {
-            let stat = match sys::stat_at(fd.as_fd(), &raw.name) {
-                Ok(stat) => stat,
-                // Removed since it was listed.
-                Err(Errno::NOENT) => return Ok(None),
-                Err(e) => return Err(e),
-            };
-            let xattrs = xattrs.then(|| match stat.kind() {
-                Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), &raw.name),
-                Kind::Symlink => rustix::fs::readlinkat(&*fd, &raw.name[..], Vec::new())
-                    .map(|target| XattrSummary::of_link(target.as_bytes()))
-                    .unwrap_or_default(),
-                Kind::Special(_) => XattrSummary::default(),
-            });
-            Ok(Some((raw, stat, xattrs)))
-        })?;
-        let mut table = self.table();
-        let entries = stats.into_iter().map(|(raw, stat, xattrs)| {
-            self.saw_device_of(&stat);
-            let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
-            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), xattrs })
-        });
-        Ok(Listing { entries: entries.collect::<Result<_, Error>>()?, is_last })
-    }
-
     fn place(&self, node: NodeId) -> Result<DirName, Error> {
         if node == NodeId::ROOT {
             return Err(Error::Invalid);
@@ -557,10 +546,10 @@ impl Folder {
 
     /// Marks for the observer what an operation is about to change; removes the marks of names if it fails. The inode
     /// locks that it takes on this core (see [`Folder::locks`]) are free.
-    fn carry_out(&self, op: Op, _unlocked: &Unlocked) -> Result<Done, Error> {
+    fn carry_out(&self, op: Op, by: &Caller, _unlocked: &Unlocked) -> Result<Done, Error> {
         let observer = self.observer.get().and_then(Option::as_ref);
         let Some(own) = observer.map(|observer| observer.own()).filter(|own| own.is_observed()) else {
-            return self.act(op);
+            return self.act(op, by);
         };
         let now = clock::instant();
         let names = match &op {
@@ -586,7 +575,7 @@ impl Folder {
             own.content(*node, now);
         }
         names.iter().for_each(|(dir, name, change)| own.name(*dir, name, *change, now));
-        let done = self.act(op);
+        let done = self.act(op, by);
         match done.as_ref().map(|done| &done.outcome) {
             Ok(Outcome::Created(Created { attr, is_new: false })) => {
                 names.iter().for_each(|(dir, name, change)| own.unmark_name(*dir, name, *change));
@@ -599,7 +588,7 @@ impl Folder {
         done
     }
 
-    fn act(&self, op: Op) -> Result<Done, Error> {
+    fn perform(&self, op: Op, by: &Caller) -> Result<Done, Error> {
         let mut ending = None;
         let mut without = |(node, end)| {
             ending = end;
@@ -608,9 +597,9 @@ impl Folder {
         let outcome = match op {
             Op::Getattr { node } => Outcome::Attr(self.getattr(node)?),
             Op::Setattr { node, set } => Outcome::Attr(self.setattr(node, &set)?),
-            Op::Open { node, write } => Outcome::File(self.open_file(node, write)?),
+            Op::Open { node, write } => Outcome::File(self.open_file(node, write, by)?),
             Op::Create { dir, name, make, exists, set } => {
-                Outcome::Created(self.create(dir, &name, &make, exists, set)?)
+                Outcome::Created(self.create(dir, &name, &make, exists, set, by)?)
             }
             Op::Remove { dir, name } => without(self.unlink(dir, &name, AtFlags::empty())?),
             Op::Rmdir { dir, name } => without(self.unlink(dir, &name, AtFlags::REMOVEDIR)?),
@@ -623,18 +612,19 @@ impl Folder {
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
             Op::Readdir { dir, cookie, max, xattrs } => {
-                Outcome::Entries(self.readdir(dir, cookie, max, xattrs)?)
+                Outcome::Entries(self.readdir(dir, (cookie, max), xattrs, by)?)
             }
             Op::Place { node } => Outcome::Place(self.place(node)?),
             Op::Statfs => Outcome::Space(self.statfs()?),
             Op::Hold { node } => Outcome::Held(Hold::new(self.fd(node)?)),
             Op::GetXattr { node, name } => match self.xattr_fd(node)? {
-                Some(fd) => Outcome::Value(xattr::get(fd.as_fd(), &name)?),
+                Some(fd) => Outcome::Value(self.of_server(&name, || xattr::get(fd.as_fd(), &name))?),
                 None => return Err(Error::NoXattr),
             },
             Op::SetXattr { node, name, value, how } => {
                 let fd = self.xattr_fd(node)?.ok_or(Error::NotSupported)?;
-                xattr::set(fd.as_fd(), &name, &value, how)?;
+                self.may_change_xattr(&fd, &name, by)?;
+                self.of_server(&name, || xattr::set(fd.as_fd(), &name, &value, how))?;
                 Outcome::Done
             }
             Op::ListXattrs { node } => match self.xattr_fd(node)? {
@@ -643,7 +633,8 @@ impl Folder {
             },
             Op::RemoveXattr { node, name } => {
                 let fd = self.xattr_fd(node)?.ok_or(Error::NoXattr)?;
-                xattr::remove(fd.as_fd(), &name)?;
+                self.may_change_xattr(&fd, &name, by)?;
+                self.of_server(&name, || xattr::remove(fd.as_fd(), &name))?;
                 Outcome::Done
             }
             Op::XattrSummary { node } if self.table().kind(node)? == Kind::Symlink => {
@@ -655,8 +646,15 @@ impl Folder {
             }
             Op::MayUnlink { dir, name } => {
                 names::check_entry(&name)?;
-                sys::may_unlink(self.dir_fd(dir)?.as_fd(), &name)?;
+                let uid = match by {
+                    Caller::Server => rustix::process::geteuid().as_raw(),
+                    Caller::User(user) => user.uid(),
+                };
+                sys::may_unlink(self.dir_fd(dir)?.as_fd(), &name, uid)?;
                 Outcome::Done
+            }
+            Op::Access { node, wanted } => {
+                Outcome::Permissions(self.proc.access(self.fd(node)?.as_fd(), wanted)?)
             }
             Op::Stable { node } => Outcome::Stable(self.table().identity(node)?.to_stable(&self.home)),
             Op::SyncDir { .. } | Op::SyncAll { .. } | Op::Find { .. } | Op::Lookup { .. } => {
@@ -724,8 +722,9 @@ impl Folder {
     }
 
     /// A file that is about to be truncated.
-    fn to_shrink(&self, node: NodeId) -> Result<OwnedFd, Error> {
-        let file = self.reopen(&*self.fd(node)?, self.table().kind(node)?, true)?;
+    fn to_shrink(&self, node: NodeId, by: &Caller) -> Result<OwnedFd, Error> {
+        let (fd, kind) = (self.fd(node)?, self.table().kind(node)?);
+        let file = by.run(|| self.reopen(&fd, kind, OFlags::WRONLY))?;
         if let Some(observer) = self.observer.get().and_then(Option::as_ref) {
             observer.own().content(node, clock::instant());
         }
@@ -733,8 +732,8 @@ impl Folder {
     }
 
     /// Truncates a file where waiting is possible.
-    async fn shrink(&self, node: NodeId, size: u64) -> Result<(), Error> {
-        let file = self.to_shrink(node)?;
+    async fn shrink(&self, node: NodeId, size: u64, by: &Caller) -> Result<(), Error> {
+        let file = self.to_shrink(node, by)?;
         let inode = Inode::of(&file)?;
         Ok(busy::lengthy(inode, move || rustix::fs::ftruncate(&file, size)).await?)
     }
@@ -745,18 +744,19 @@ impl Folder {
         dir: NodeId,
         name: Vec<u8>,
         set: SetAttr,
+        by: Caller,
     ) -> Result<Outcome, Error> {
         let (size, set) = (set.size, SetAttr { size: None, ..set });
         let make = Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set };
         let unlocked = self.unlocked(&make).await;
-        let made = self.carry_out(make, &unlocked)?.outcome;
+        let made = self.carry_out(make, &by, &unlocked)?.outcome;
         // The truncation waits by itself.
         drop(unlocked);
         let Outcome::Created(Created { attr, is_new }) = made else {
             return Err(Error::Invalid);
         };
         let set = SetAttr { size, ..SetAttr::default() };
-        match self.on_core(Op::Setattr { node: attr.node, set }).await? {
+        match self.on_core(Op::Setattr { node: attr.node, set }, by).await? {
             Outcome::Attr(attr) => Ok(Outcome::Created(Created { attr, is_new })),
             _ => Err(Error::Invalid),
         }
@@ -766,6 +766,7 @@ impl Folder {
     fn begin<'a>(
         self: &'a Arc<Folder>,
         op: Op,
+        by: Caller,
         unlocked: &Unlocked,
     ) -> LocalBoxFuture<'a, Result<Outcome, Error>> {
         match op {
@@ -781,7 +782,7 @@ impl Folder {
             Op::Find { stable } => {
                 Box::pin(async move { self.find(&Site::Core(None), stable).await.map(Outcome::Attr) })
             }
-            Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case) {
+            Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case, &by) {
                 Ok(Looked::Found(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
                 Ok(Looked::Unread { .. }) => Box::pin(async move {
                     self.search_folded(&Site::Core(None), dir, &name).await.map(Outcome::Attr)
@@ -792,17 +793,17 @@ impl Folder {
                 if self.has_much_behind(node, size) =>
             {
                 Box::pin(async move {
-                    self.shrink(node, size).await?;
+                    self.shrink(node, size, &by).await?;
                     let unlocked = self.unlocked(&op).await;
-                    self.carry_out(op, &unlocked).map(|done| done.outcome)
+                    self.carry_out(op, &by, &unlocked).map(|done| done.outcome)
                 })
             }
             Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set }
                 if set.size.is_some() && self.is_large(dir, &name) =>
             {
-                Box::pin(self.create_emptied(dir, name, set))
+                Box::pin(self.create_emptied(dir, name, set, by))
             }
-            op => match self.carry_out(op, unlocked) {
+            op => match self.carry_out(op, &by, unlocked) {
                 Ok(Done { outcome, ending: Some(ending) }) => Box::pin(async move {
                     // When this is answered the space is free, unless a client has the file open.
                     rt::lengthy(move || ending.close()).await;
@@ -857,16 +858,16 @@ impl Folder {
     }
 
     /// Runs an operation whose file system does not block.
-    fn on_core(self: &Arc<Folder>, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn on_core(self: &Arc<Folder>, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         if let Some(unlocked) = Unlocked::all() {
-            return self.begin(op, &unlocked);
+            return self.begin(op, by, &unlocked);
         }
         if let Ok(unlocked) = Unlocked::now(self.locks(&op)) {
-            return self.begin(op, &unlocked);
+            return self.begin(op, by, &unlocked);
         }
         Box::pin(async move {
             let unlocked = self.unlocked(&op).await;
-            let begun = self.begin(op, &unlocked);
+            let begun = self.begin(op, by, &unlocked);
             // The locked files of this core are done; work on a worker claims the file itself.
             drop(unlocked);
             begun.await
@@ -883,6 +884,10 @@ impl Backend for Dir {
         true
     }
 
+    fn judges_callers(&self) -> bool {
+        true
+    }
+
     fn sweep(&self, max: usize) {
         self.0.from_time_to_time(|folder| &folder.sweeps, move |folder| folder.sweep(max));
     }
@@ -891,13 +896,13 @@ impl Backend for Dir {
         self.0.from_time_to_time(|folder| &folder.tidies, move |folder| folder.remove_orphans(now));
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         let folder = &self.0;
         match folder.site(&op) {
             Site::Core(other) => {
-                other.as_ref().unwrap_or(folder.systems.home()).inline(|| folder.on_core(op))
+                other.as_ref().unwrap_or(folder.systems.home()).inline(|| folder.on_core(op, by))
             }
-            Site::Workers(system) => Box::pin(folder.clone().on_workers(system, op)),
+            Site::Workers(system) => Box::pin(folder.clone().on_workers(system, op, by)),
         }
     }
 
@@ -926,6 +931,13 @@ impl From<Dir> for Vfs {
     fn from(dir: Dir) -> Vfs {
         Vfs::new(dir)
     }
+}
+
+fn resize(file: &OwnedFd, size: u64) -> Result<(), Error> {
+    if i64::try_from(size).is_err() {
+        return Err(Error::TooLarge);
+    }
+    Ok(rustix::fs::ftruncate(file, size)?)
 }
 
 fn explain(e: Errno, path: &Path, what: &str) -> io::Error {

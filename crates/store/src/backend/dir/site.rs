@@ -133,6 +133,7 @@ fn nodes(op: &Op) -> [Option<NodeId>; 2] {
         | Op::SetXattr { node, .. }
         | Op::ListXattrs { node }
         | Op::RemoveXattr { node, .. }
+        | Op::Access { node, .. }
         | Op::XattrSummary { node } => [Some(*node), None],
         Op::Rename { from, to, .. } => [Some(from.dir), Some(to.dir)],
         Op::Link { node, dir, .. } => [Some(*node), Some(*dir)],

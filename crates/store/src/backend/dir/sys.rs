@@ -16,10 +16,12 @@ use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use weft_machine::credentials;
+
 use super::folds::Stamp;
 use crate::backend::descriptor_limit;
 use crate::set_id;
-use crate::vfs::{Attr, Kind, NodeId, SetTime, Special, Stable, Timestamp};
+use crate::vfs::{Attr, Kind, NodeId, Permissions, SetTime, Special, Stable, Timestamp};
 
 /// openat2's restrictions: one component, no link of any kind, not out of the directory.
 const CONFINED: ResolveFlags =
@@ -135,6 +137,10 @@ impl Stat {
         self.0.stx_nlink
     }
 
+    pub(super) fn uid(&self) -> u32 {
+        self.0.stx_uid
+    }
+
     pub(super) fn size(&self) -> u64 {
         self.0.stx_size
     }
@@ -203,14 +209,17 @@ fn may_change(ask: impl Fn(AtFlags) -> Result<()>, real_are_effective: impl Fn()
 fn real_rights_are_effective() -> bool {
     use rustix::process::{getegid, geteuid, getgid, getuid};
 
+    if credentials::is_another() {
+        return false;
+    }
     let overrides = |sets: CapabilitySets| sets.effective.contains(CapabilitySet::DAC_OVERRIDE);
     getuid() == geteuid()
         && getgid() == getegid()
         && (getuid().is_root() || !rustix::thread::capabilities(None).is_ok_and(overrides))
 }
 
-/// Fails like unlink(2) would for missing rights or a read-only file system.
-pub(super) fn may_unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+/// Fails like unlink(2) of the user `uid`, for whom the thread acts, would for missing rights or a read-only file system.
+pub(super) fn may_unlink(dir: BorrowedFd<'_>, name: &[u8], uid: u32) -> Result<()> {
     let ask = |how| rustix::fs::accessat(dir, c".", Access::WRITE_OK | Access::EXEC_OK, how);
     if !may_change(ask, real_rights_are_effective)? {
         return Ok(());
@@ -221,8 +230,7 @@ pub(super) fn may_unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     }
     // unlink(2), EPERM: in a sticky directory, only the owner of the name, the owner of the directory, or CAP_FOWNER
     // may remove it.
-    let euid = rustix::process::geteuid().as_raw();
-    let owns = folder.stx_uid == euid || stat_at(dir, name)?.0.stx_uid == euid;
+    let owns = folder.stx_uid == uid || stat_at(dir, name)?.0.stx_uid == uid;
     let may = |sets: CapabilitySets| sets.effective.contains(CapabilitySet::FOWNER);
     if owns || rustix::thread::capabilities(None).is_ok_and(may) { Ok(()) } else { Err(Errno::PERM) }
 }
@@ -311,10 +319,37 @@ impl Proc {
         spared(opened, kept_free(descriptor_limit()))
     }
 
+    /// Opens the directory that `fd` refers to for reading its entries. Unlike [`open_dir`] that takes no permission to use
+    /// its names.
+    pub(super) fn open_dir(&self, fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        retry(|| rustix::fs::openat(&self.0, DecInt::new(fd.as_raw_fd()), flags, Mode::empty()))
+    }
+
     pub(super) fn chmod(&self, fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
         let set = || rustix::fs::chmodat(&self.0, DecInt::new(fd.as_raw_fd()), mode, AtFlags::empty());
         // For a group that this process is not in, the kernel would silently drop the bit.
         if mode.contains(Mode::SGID) { set_id::allowed(set) } else { set() }
+    }
+
+    /// Which of these permissions on the object behind `fd` this thread has; faccessat(2) with effective ids uses those
+    /// of the thread's file user.
+    pub(super) fn access(&self, fd: BorrowedFd<'_>, wanted: Permissions) -> Result<Permissions> {
+        let has = |wanted: Permissions| {
+            let access = Access::from_bits_truncate(wanted.bits());
+            match rustix::fs::accessat(&self.0, DecInt::new(fd.as_raw_fd()), access, AtFlags::EACCESS) {
+                Ok(()) => Ok(wanted),
+                // Nobody writes to a read-only file system or an immutable file.
+                Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => Ok(Permissions::NONE),
+                Err(e) => Err(e),
+            }
+        };
+        // One call suffices for a caller who has what he wants.
+        if has(wanted)? == wanted {
+            return Ok(wanted);
+        }
+        let each = Permissions::EACH.into_iter().filter(|one| wanted.contains(*one));
+        each.map(has).try_fold(Permissions::NONE, |all, one| Ok(all | one?))
     }
 
     pub(super) fn utimens(&self, fd: BorrowedFd<'_>, times: &Timestamps) -> Result<()> {

@@ -8,7 +8,7 @@ use weft_machine::file::system::FileSystem;
 use super::Folder;
 use super::lookup::Looked;
 use super::site::Site;
-use crate::vfs::{DirName, Error, Exists, Make, NodeId, Op, Outcome, SetAttr};
+use crate::vfs::{Caller, DirName, Error, Exists, Make, NodeId, Op, Outcome, SetAttr};
 
 impl Folder {
     /// Runs an operation on workers.
@@ -16,6 +16,7 @@ impl Folder {
         self: Arc<Folder>,
         system: Arc<FileSystem>,
         op: Op,
+        by: Caller,
     ) -> Result<Outcome, Error> {
         let site = Site::Workers(system.clone());
         match op {
@@ -30,36 +31,48 @@ impl Folder {
             Op::Find { stable } => self.find(&site, stable).await.map(Outcome::Attr),
             Op::Lookup { dir, name, fold_case } => {
                 let wanted = name.clone();
-                match self.step(&site, move |folder| folder.lookup(dir, &wanted, fold_case)).await? {
+                match self.step(&site, move |folder| folder.lookup(dir, &wanted, fold_case, &by)).await? {
                     Looked::Found(attr) => Ok(Outcome::Attr(attr)),
                     Looked::Unread { .. } => self.search_folded(&site, dir, &name).await.map(Outcome::Attr),
                 }
             }
             Op::Setattr { node, set: SetAttr { size: Some(size), .. } } => {
-                self.shrink_alone(&site, node, size).await?;
-                self.whole(&site, op).await
+                self.shrink_alone(&site, node, size, &by).await?;
+                self.whole(&site, op, by).await
             }
             Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set } if set.size.is_some() => {
-                let found = name.clone();
+                let (found, finder) = (name.clone(), by.clone());
                 let emptied = move |folder: &Folder| {
-                    let attr =
-                        if folder.is_large(dir, &found) { folder.exact(dir, &found).ok() } else { None };
-                    Ok(attr.map(|attr| attr.node))
+                    if !folder.is_large(dir, &found) {
+                        return Ok(None);
+                    }
+                    Ok(match folder.lookup(dir, &found, false, &finder) {
+                        Ok(Looked::Found(attr)) => Some(attr.node),
+                        // The operation itself reports errors in the name.
+                        Ok(Looked::Unread { .. }) | Err(_) => None,
+                    })
                 };
                 if let (Some(node), Some(size)) = (self.step(&site, emptied).await?, set.size) {
-                    self.shrink_alone(&site, node, size).await?;
+                    self.shrink_alone(&site, node, size, &by).await?;
                 }
-                self.whole(&site, Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set })
+                self.whole(&site, Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set }, by)
                     .await
             }
-            op => self.whole(&site, op).await,
+            op => self.whole(&site, op, by).await,
         }
     }
 
     /// Truncates a file, if that may free much: its inode lock is held for long then, so nobody on a core must take it.
-    async fn shrink_alone(self: &Arc<Folder>, site: &Site, node: NodeId, size: u64) -> Result<(), Error> {
+    async fn shrink_alone(
+        self: &Arc<Folder>,
+        site: &Site,
+        node: NodeId,
+        size: u64,
+        by: &Caller,
+    ) -> Result<(), Error> {
+        let by = by.clone();
         let much = move |folder: &Folder| match folder.has_much_behind(node, size) {
-            true => folder.to_shrink(node).map(Some),
+            true => folder.to_shrink(node, &by).map(Some),
             false => Ok(None),
         };
         let Some(file) = self.step(site, much).await? else { return Ok(()) };
@@ -73,8 +86,9 @@ impl Folder {
 
     /// Runs an operation in one step. If another worker has claimed a file, the task waits here, because waiting in
     /// the kernel would occupy a place.
-    async fn whole(self: &Arc<Folder>, site: &Site, mut op: Op) -> Result<Outcome, Error> {
+    async fn whole(self: &Arc<Folder>, site: &Site, mut op: Op, by: Caller) -> Result<Outcome, Error> {
         loop {
+            let by = by.clone();
             let (unlocked, is_all) = match Unlocked::all() {
                 Some(unlocked) => (unlocked, true),
                 None => {
@@ -89,7 +103,7 @@ impl Folder {
                     return Ok(Err(op));
                 }
                 folder.settle(&op);
-                let done = folder.carry_out(op, &unlocked)?;
+                let done = folder.carry_out(op, &by, &unlocked)?;
                 drop(unlocked);
                 if let Some(ending) = done.ending {
                     // When this is answered the space is free, unless a client has the file open.

@@ -33,6 +33,11 @@ fn full(name: &[u8]) -> std::result::Result<Vec<u8>, Error> {
     Ok([PREFIX, name].concat())
 }
 
+/// Whether a directory passes a POSIX ACL on to new objects. The kernel tells everybody.
+pub(super) fn hands_down_acl(dir: BorrowedFd<'_>) -> bool {
+    rustix::fs::getxattr_query(path(dir), c"system.posix_acl_default").is_ok()
+}
+
 /// Calls `ask` with a small buffer first, then with the maximum.
 fn growing(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut buf = vec![0; FIRST_BYTES];

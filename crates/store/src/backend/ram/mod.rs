@@ -24,8 +24,8 @@ use self::quota::Usage;
 use self::tree::{Body, Entries, Tree};
 use super::names;
 use crate::vfs::{
-    Attr, Backend, Created, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId, Op, OpenFile, Outcome,
-    SetAttr, Space, Stable, Vfs,
+    Attr, Backend, Caller, Created, Entry, Error, Exists, Hold, Kind, Listing, Make, NodeId, Op, OpenFile,
+    Outcome, SetAttr, Space, Stable, Vfs,
 };
 
 /// Maximum number of names in a share of any size, at about 600 bytes each.
@@ -236,6 +236,10 @@ impl Ram {
                 _ => return Err(Error::NotDir),
             },
             Op::SyncAll { .. } | Op::MayUnlink { .. } => Outcome::Done,
+            Op::Access { node, wanted } => {
+                self.0.tree().node(node)?;
+                Outcome::Permissions(wanted)
+            }
             Op::GetXattr { node, name } => {
                 names::check_xattr(&name)?;
                 Outcome::Value(self.0.tree().node(node)?.xattrs.get(&name)?)
@@ -269,7 +273,7 @@ impl Backend for Ram {
         "ram"
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, _by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(std::future::ready(self.carry_out(op)))
     }
 }

@@ -62,13 +62,13 @@ impl Backend for Lost {
         self.ram.kind()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match op {
             Op::Place { node } if node == ROOT => Box::pin(async { Err(Error::Invalid) }),
             Op::Place { node } if self.lost.lock().unwrap().take_if(|lost| *lost == node).is_some() => {
                 Box::pin(async { Err(Error::Io(std::io::Error::from_raw_os_error(5))) })
             }
-            op => self.ram.submit(op),
+            op => self.ram.submit(op, by),
         }
     }
 }

@@ -53,12 +53,12 @@ impl Backend for Far {
     fn tidy(&self, now: Instant) {
         self.inner.tidy(now);
     }
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async {
             if matches!(op, Op::Place { .. }) {
                 self.places.fetch_add(1, Ordering::SeqCst);
             }
-            Ok(match self.inner.submit(op).await? {
+            Ok(match self.inner.submit(op, by).await? {
                 Outcome::File(file) => {
                     Outcome::File(OpenFile::new(file.node, Arc::new(FarFile { file, far: self.clone() })))
                 }

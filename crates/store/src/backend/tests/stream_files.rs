@@ -134,7 +134,7 @@ impl Watched {
             let mut path = vec![String::from_utf8(name).unwrap()];
             while at != ROOT
                 && let Ok(Outcome::Place(DirName { dir, name })) =
-                    self.0.dir.submit(Op::Place { node: at }).await
+                    self.0.dir.submit(Op::Place { node: at }, Caller::Server).await
             {
                 path.push(String::from_utf8(name).unwrap());
                 at = dir;
@@ -178,7 +178,7 @@ impl Backend for Watched {
         self.0.dir.tidy(now);
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         if self.0.fails.lock().unwrap().as_mut().is_some_and(|fails| fails(&op)) {
             return Box::pin(std::future::ready(Err(Error::Io(std::io::Error::other(
                 "as the test wants it",
@@ -201,7 +201,7 @@ impl Backend for Watched {
                 if waits { Poll::Pending } else { Poll::Ready(()) }
             };
             poll_fn(wait).await;
-            let outcome = self.0.dir.submit(op).await?;
+            let outcome = self.0.dir.submit(op, by).await?;
             let mut unsynced = self.0.unsynced.lock().unwrap();
             unsynced.retain(|(dir, _)| Some(*dir) != synced);
             Ok(match outcome {

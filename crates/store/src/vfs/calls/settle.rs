@@ -45,6 +45,7 @@ impl Unsettled {
             | Op::XattrSummary { .. }
             | Op::MayUnlink { .. }
             | Op::Stable { .. }
+            | Op::Access { .. }
             | Op::Find { .. } => [None, None],
         })
     }
@@ -79,14 +80,14 @@ impl Vfs {
     /// Runs a changing operation.
     pub(super) async fn change(&self, op: Op) -> Result<(Outcome, Unsettled), Error> {
         if !self.settles {
-            return Ok((self.backend.submit(op).await?, Unsettled::default()));
+            return Ok((self.submit(op).await?, Unsettled::default()));
         }
         let unsettled = Unsettled::of(&op);
         let whole = match &op {
             Op::Create { make: Make::Symlink(_) | Make::Special(_), set, .. } => *set != SetAttr::default(),
             _ => true,
         };
-        let outcome = self.backend.submit(op).await?;
+        let outcome = self.submit(op).await?;
         let unsettled = match &outcome {
             // Also for an existing object: its creator may have been told that it is not durable, and repeats the
             // request.
@@ -108,6 +109,10 @@ impl Vfs {
     }
 
     async fn settle_node(&self, node: NodeId) -> Result<(), Error> {
+        if self.is_judged() {
+            // The change was made; whether its user may read the file does not matter.
+            return Box::pin(self.as_server().settle_node(node)).await;
+        }
         let flushed = async {
             if Streams::is_stream(node) {
                 return self.open(node, false).await?.sync().await;
@@ -127,7 +132,7 @@ impl Vfs {
             // Also for lack of descriptors: the change has been made, so "try again later" would be wrong.
             Err(
                 Error::Access | Error::NotPermitted | Error::Invalid | Error::NotSupported | Error::Limit(_),
-            ) => match self.backend.submit(Op::SyncAll { node }).await {
+            ) => match self.submit(Op::SyncAll { node }).await {
                 Err(Error::Limit(what)) => Err(Error::Io(std::io::Error::other(what))),
                 done => done.map(drop),
             },

@@ -25,7 +25,7 @@ pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     if file.share.id != dir.share.id {
         return Err(Status::XDEV);
     }
-    c.cx.caller.check_make(&before).map_err(|e| status(&e))?;
+    dir.check_make(&c.cx.caller, &before).await.map_err(|e| status(&e))?;
     dir.admit(c.cx, &before, guard::making(Kind::File)).await.map_err(|e| status(&e))?;
     delegations::pass(&file, Access::Rename, Rights::NONE).await?;
     dir.share.vfs.link(file.id, dir.id, name).await.map_err(|e| status(&e))?;

@@ -96,11 +96,11 @@ async fn carry_out(
         match args.claim {
             // Only the client's word shows that it had this open. If the mode bits no longer permit it, only the
             // file's owner gets it back.
-            Claim::Previous(_) => [reads, writes].into_iter().try_for_each(|wanted| match wanted {
-                0 => Ok(()),
-                wanted => c.cx.caller.check_data(&attr, wanted),
-            }),
-            _ => c.cx.caller.check_open(&attr, reads | writes),
+            Claim::Previous(_) => match found.node.check_data(&c.cx.caller, &attr, reads).await {
+                Ok(()) => found.node.check_data(&c.cx.caller, &attr, writes).await,
+                refused => refused,
+            },
+            _ => found.node.check_open(&c.cx.caller, &attr, reads | writes).await,
         }
         .map_err(|e| status(&e))?;
         found.node.admit(c.cx, &attr, guard::data(reads | writes)).await.map_err(|e| status(&e))?;
@@ -369,7 +369,8 @@ async fn by_name<'a>(
                 attrset,
                 new,
                 truncate: None,
-                mode: mode.filter(|_| new),
+                // A directory's default ACL may have taken permissions away.
+                mode: mode.filter(|_| new).map(|mode| mode & (made.mode | 0o7000)),
                 room,
             })
         }
@@ -494,7 +495,9 @@ async fn enter(
     }
     let open = opened.map_err(refused)?;
     let hold = vfs.hold(node.id).await.map_err(|e| status(&e))?;
-    let file = vfs.open(node.id, wanted.access & share::WRITE != 0).await.map_err(|e| status(&e))?;
+    // The caller has been checked, and callers with execute permission read.
+    let file =
+        vfs.as_server().open(node.id, wanted.access & share::WRITE != 0).await.map_err(|e| status(&e))?;
     if let Some(mode) = found.mode {
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         vfs.setattr(node.id, set).await.map_err(|e| status(&e))?;
@@ -535,7 +538,7 @@ async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted)
     }
     let writes = access & share::WRITE != 0 && state.held().access & share::WRITE == 0;
     let file: Option<OpenFile> = match writes {
-        true => Some(node.share.vfs.open(node.id, true).await.map_err(|e| status(&e))?),
+        true => Some(node.share.vfs.as_server().open(node.id, true).await.map_err(|e| status(&e))?),
         false => None,
     };
     let change = |state: &State| match &state.held().open {

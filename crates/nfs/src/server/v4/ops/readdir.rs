@@ -68,9 +68,9 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
         if attr.kind != Kind::Dir {
             return Err(Status::NOTDIR);
         }
-        c.cx.caller.check(&attr, READ).map_err(|e| status(&e))?;
+        node.check(&c.cx.caller, &attr, READ).await.map_err(|e| status(&e))?;
         node.admit(c.cx, &attr, guard::data(READ)).await.map_err(|e| status(&e))?;
-        if c.cx.caller.check(&attr, EXECUTE).is_err() {
+        if node.check(&c.cx.caller, &attr, EXECUTE).await.is_err() {
             asked = asked.and(OF_NAMES);
         }
     }

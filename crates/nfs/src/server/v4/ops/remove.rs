@@ -22,6 +22,7 @@ pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status>
     let found = vfs.lookup(dir.id, bytes, false).await.map_err(|e| not_found(name, &e))?;
     c.cx.caller.check_unmake(&before, &found).map_err(|e| status(&e))?;
     dir.admit_unmake(c.cx, &before, &found).await.map_err(|e| status(&e))?;
+    dir.may_unlink(bytes).await.map_err(|e| status(&e))?;
     let victim = Node { id: found.node, ..dir };
     delegations::pass(&victim, Access::Handle, Rights::DELETE).await?;
     let stable = victim.stable().await;

@@ -46,6 +46,12 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
         None => to.admit(c.cx, &to_before, guard::making(moved.kind)).await,
     }
     .map_err(|e| status(&e))?;
+    from.may_unlink(from_name).await.map_err(|e| status(&e))?;
+    match &replaced {
+        Some(_) => to.may_unlink(to_name).await,
+        None => to.check_make(&c.cx.caller, &to_before).await,
+    }
+    .map_err(|e| status(&e))?;
     let replaced = replaced.filter(|attr| attr.node != moved.node);
     let mut lost = None;
     if let Some(target) = &replaced {

@@ -1,6 +1,5 @@
 //! SETATTR (RFC 8881 18.30, RFC 7530 16.32). Setting the size requires a state id's access; other attributes do not.
 
-use weft_store::access::chmod;
 use weft_store::opens::Access;
 use weft_store::{Kind, SetAttr};
 use weft_wire::nfs4::{Bitmap, Setattr, Status, attr};
@@ -58,10 +57,7 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
     }
     if changes.set != SetAttr::default() {
         // An ACL in the request takes effect; otherwise an existing one follows the mode.
-        let done = match changes.acl {
-            Some(_) => node.share.vfs.setattr(node.id, changes.set).await,
-            None => chmod::set(&node.share.vfs, &attr, changes.set).await,
-        };
+        let done = node.set(&attr, changes.set, changes.acl.is_some()).await;
         done.map_err(|e| status(&e))?;
     }
     acl::keep(c, &node, &attr, changes.acl.as_ref()).await?;

@@ -79,7 +79,7 @@ pub async fn want(c: &Compound<'_>, args: &WantDelegation) -> Result<Delegation,
         share::WANT_NO_DELEG | share::WANT_CANCEL => (0, 0),
         _ => return Err(Status::INVAL),
     };
-    c.cx.caller.check_open(&attr, rights).map_err(|e| status(&e))?;
+    node.check_open(&c.cx.caller, &attr, rights).await.map_err(|e| status(&e))?;
     node.admit(c.cx, &attr, guard::data(rights)).await.map_err(|e| status(&e))?;
     c.cx.server.states.remember(&client)?;
     Ok(delegations::grant(c, &client, &node, args.want | data, None).await)

@@ -24,7 +24,7 @@ async fn node<'a>(c: &Compound<'a>, wanted: u32) -> Result<(Node<'a>, u64), Stat
     let attr = node.attr().await?;
     match attr.kind {
         Kind::File | Kind::Dir => {
-            c.cx.caller.check(&attr, wanted).map_err(|e| status(&e))?;
+            node.check(&c.cx.caller, &attr, wanted).await.map_err(|e| status(&e))?;
             let right = if wanted == WRITE { AccessMask::FILE_WRITE_EA } else { AccessMask::FILE_READ_EA };
             node.admit(c.cx, &attr, right).await.map_err(|e| status(&e))?;
             Ok((node, change(&attr)))

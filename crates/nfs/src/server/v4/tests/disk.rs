@@ -135,7 +135,11 @@ impl Backend for Disk {
         true
     }
 
-    fn submit(&self, op: weft_store::Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(
+        &self,
+        op: weft_store::Op,
+        by: weft_store::Caller,
+    ) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
             match &op {
                 weft_store::Op::SyncDir { dir } => {
@@ -146,7 +150,7 @@ impl Backend for Disk {
                 _ => {}
             }
             let touched = touched(&op);
-            let outcome = self.0.ram.submit(op).await?;
+            let outcome = self.0.ram.submit(op, by).await?;
             let mut unsettled = self.0.unsettled.lock().unwrap();
             unsettled.extend(touched);
             Ok(match outcome {

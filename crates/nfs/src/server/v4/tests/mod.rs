@@ -5,6 +5,7 @@ mod budget;
 mod delegations;
 mod disk;
 mod exports;
+mod judged;
 mod leaving;
 pub mod live;
 mod locks;

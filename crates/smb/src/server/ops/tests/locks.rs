@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use futures_util::future::{Either, join, poll_immediate, select};
-use weft_store::vfs::{Backend, Error, Op, Outcome};
+use weft_store::vfs::{Backend, Caller, Error, Op, Outcome};
 use weft_wire::smb2::create_context::LeaseState;
 use weft_wire::smb2::lock::{Element, Flags, Request};
 use weft_wire::smb2::oplock_break;
@@ -112,10 +112,10 @@ impl Backend for Slow {
         self.0.kind()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
             rt::yield_now().await;
-            self.0.submit(op).await
+            self.0.submit(op, by).await
         })
     }
 }

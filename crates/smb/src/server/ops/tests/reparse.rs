@@ -7,8 +7,8 @@ use futures_util::poll;
 use weft_store::access;
 use weft_store::backend::Dir;
 use weft_store::vfs::{
-    Attr, Backend, DirName, Error, Exists, Kind as FileKind, Make, NodeId, Op, Outcome, SetAttr, SetXattr,
-    Special, Vfs,
+    Attr, Backend, Caller, DirName, Error, Exists, Kind as FileKind, Make, NodeId, Op, Outcome, SetAttr,
+    SetXattr, Special, Vfs,
 };
 use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::ioctl::CtlCode;
@@ -32,7 +32,7 @@ impl Backend for Failing {
         self.disk.kind()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         let one_less = |left: usize| left.checked_sub(1);
         let fails = self.countdown.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) == Ok(1);
         Box::pin(async move {
@@ -41,7 +41,7 @@ impl Backend for Failing {
             if fails {
                 return Err(Error::Io(io::Error::from_raw_os_error(5)));
             }
-            self.disk.submit(op).await
+            self.disk.submit(op, by).await
         })
     }
 }
@@ -244,7 +244,7 @@ impl Backend for Meddled {
         self.disk.kind()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
             let made = match &op {
                 Op::Create { dir, name, .. } if name.starts_with(b".weft-reparse-") => {
@@ -252,11 +252,11 @@ impl Backend for Meddled {
                 }
                 _ => None,
             };
-            let outcome = self.disk.submit(op).await;
+            let outcome = self.disk.submit(op, by).await;
             if let Some(made) = made {
                 let meddle = self.meddle.lock().unwrap().take();
                 for op in meddle.into_iter().flat_map(|meddle| meddle(made.clone())) {
-                    self.disk.submit(op).await.unwrap();
+                    self.disk.submit(op, Caller::Server).await.unwrap();
                 }
             }
             outcome
@@ -307,8 +307,8 @@ impl Backend for Shared {
         self.0.kind()
     }
 
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
-        self.0.submit(op)
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        self.0.submit(op, by)
     }
 }
 

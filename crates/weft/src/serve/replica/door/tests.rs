@@ -28,7 +28,7 @@ fn names_lead_to_doors_and_back() {
     ] {
         assert_eq!(Target::parse(target.name().as_bytes()), Some(target));
     }
-    let hex = hex(&PARTNERSHIP);
+    let hex = hex(PARTNERSHIP);
     for name in ["", "setup2", &hex[1..], &format!("{hex},7,log"), &format!("{hex},0000000000000007,x")] {
         assert_eq!(Target::parse(name.as_bytes()), None, "{name}");
     }
@@ -278,7 +278,7 @@ fn an_open_door_is_in_nobodys_way() {
     rt::block_on(async {
         let (doors, _) = doors().await;
         let vfs = Vfs::new(Shelf::new(doors));
-        for name in [SETUP.to_owned(), MEASURE.to_owned(), hex(&PARTNERSHIP), log_name(&PARTNERSHIP, 1)] {
+        for name in [SETUP.to_owned(), MEASURE.to_owned(), hex(PARTNERSHIP), log_name(&PARTNERSHIP, 1)] {
             let mut held = Vec::new();
             for _ in 0..3 {
                 let node = vfs.lookup(NodeId::ROOT, name.as_bytes(), true).await.unwrap().node;

@@ -1,0 +1,495 @@
+//! What users may do in a folder is what the kernel says: a table of users, modes, ACLs and operations, each carried out
+//! by the backend in a user's name and by a thread that is this user in every respect. Both must end alike: the same
+//! error, or the same owner, group, mode and ACL.
+//!
+//! Only root can act for others, so as another user these tests say that they are skipped.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use weft_machine::credentials::{self, Credentials};
+
+use super::*;
+
+const OWNER: u32 = 2001;
+const GROUP: u32 = 3000;
+const NAMED_USER: u32 = 2004;
+const NAMED_GROUP: u32 = 3007;
+/// The owner of what is in directories.
+const ANOTHER: u32 = 2002;
+
+/// Users by their relation to files of OWNER and GROUP.
+const USERS: [(u32, u32, &[u32]); 7] = [
+    (OWNER, 3001, &[]),
+    (ANOTHER, GROUP, &[]),
+    (2003, 3003, &[GROUP, 3004]),
+    (NAMED_USER, 3005, &[]),
+    (2005, 3006, &[NAMED_GROUP]),
+    (2006, 3008, &[3009]),
+    (0, 0, &[]),
+];
+
+/// An ACL, for what has it or for what is created in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Acl {
+    None,
+    /// Permissions of the named user and of the named group.
+    Own(u16, u16),
+    Default(u16, u16),
+}
+
+const ACLS: [Acl; 5] = [Acl::None, Acl::Own(6, 5), Acl::Own(0, 3), Acl::Default(7, 5), Acl::Default(1, 2)];
+
+/// acl(5) as Linux stores it (include/uapi/linux/posix_acl_xattr.h).
+fn acl_bytes(user: u16, group: u16) -> Vec<u8> {
+    const NOBODY: u32 = u32::MAX;
+    let entries: [(u16, u16, u32); 6] = [
+        (0x01, 7, NOBODY),
+        (0x02, user, NAMED_USER),
+        (0x04, 5, NOBODY),
+        (0x08, group, NAMED_GROUP),
+        (0x10, 7, NOBODY),
+        (0x20, 1, NOBODY),
+    ];
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+fn give_acl(path: &Path, acl: Acl) -> Result<(), Errno> {
+    let set = |name: &str, (user, group)| {
+        rustix::fs::setxattr(path, name, &acl_bytes(user, group), XattrFlags::empty())
+    };
+    match acl {
+        Acl::None => Ok(()),
+        Acl::Own(user, group) => set("system.posix_acl_access", (user, group)),
+        Acl::Default(user, group) => set("system.posix_acl_default", (user, group)),
+    }
+}
+
+/// Runs `act` as a user in every respect, without any of root's capabilities: by another call than the backend's, and
+/// with the real user changed as well. That 0 is the saved user only lets the thread return.
+fn being<T>((uid, gid, groups): (u32, u32, &[u32]), act: impl FnOnce() -> T) -> T {
+    let (root, user) = ((Uid::ROOT, Gid::ROOT), (Uid::from_raw(uid), Gid::from_raw(gid)));
+    let own = rustix::process::getgroups().unwrap();
+    let groups: Vec<_> = groups.iter().copied().map(Gid::from_raw).collect();
+    set_thread_groups(&groups).unwrap();
+    set_thread_res_gid(Some(user.1), Some(user.1), Some(root.1)).unwrap();
+    set_thread_res_uid(Some(user.0), Some(user.0), Some(root.0)).unwrap();
+    let done = act();
+    set_thread_res_uid(Some(root.0), Some(root.0), Some(root.0)).unwrap();
+    set_thread_res_gid(Some(root.1), Some(root.1), Some(root.1)).unwrap();
+    set_thread_groups(&own).unwrap();
+    done
+}
+
+/// Two equal trees: one that the backend serves, and one for the kernel alone.
+struct Trees {
+    _folder: tempfile::TempDir,
+    served: PathBuf,
+    plain: PathBuf,
+    vfs: Vfs,
+}
+
+fn mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+impl Trees {
+    /// `None` if this process or this file system cannot have such a table.
+    fn new() -> Option<Trees> {
+        let folder = tempfile::tempdir().unwrap();
+        if let Err(e) = credentials::check() {
+            println!("SKIPPED: only root can act for other users: {e}");
+            return None;
+        }
+        if let Err(e) = give_acl(folder.path(), Acl::Default(7, 7)) {
+            println!("SKIPPED: {} has no POSIX ACLs: {e}", folder.path().display());
+            return None;
+        }
+        rustix::fs::removexattr(folder.path(), "system.posix_acl_default").unwrap();
+        mode(folder.path(), 0o755);
+        let [served, plain] = ["served", "plain"].map(|name| folder.path().join(name));
+        for tree in [&served, &plain] {
+            std::fs::create_dir(tree).unwrap();
+            // The group that the test runs in must make no difference.
+            mode(tree, 0o777);
+        }
+        let vfs = Dir::open(&served).unwrap().into();
+        Some(Trees { _folder: folder, served, plain, vfs })
+    }
+
+    fn each(&self, build: impl Fn(&Path)) {
+        build(&self.served);
+        build(&self.plain);
+    }
+}
+
+/// What others can see of a file: owner, group, mode and ACL; and nothing if it does not exist.
+fn state(path: &Path) -> Option<(u32, u32, u32, Vec<u8>)> {
+    let meta = path.symlink_metadata().ok()?;
+    let mut acl = vec![0; 256];
+    let len = match meta.is_symlink() {
+        true => 0,
+        false => rustix::fs::getxattr(path, "system.posix_acl_access", &mut acl).unwrap_or(0),
+    };
+    acl.truncate(len);
+    Some((meta.uid(), meta.gid(), meta.mode(), acl))
+}
+
+/// Compares two endings, and counts them.
+fn same(
+    case: impl Fn() -> String,
+    weft: &Result<(), Error>,
+    kernel: Result<(), Errno>,
+    counts: &mut [usize; 2],
+) {
+    let kernel = kernel.map_err(Error::from);
+    assert_eq!(format!("{weft:?}"), format!("{kernel:?}"), "{}", case());
+    counts[usize::from(weft.is_ok())] += 1;
+}
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Access(u32),
+    Read,
+    Write,
+    Truncate,
+    Chmod(u32),
+    Chgrp(u32),
+    Chown(u32),
+    TimesNow,
+    TimesTo,
+    GetXattr,
+    SetXattr,
+    RemoveXattr,
+    Link,
+}
+
+const ACTS: [Act; 21] = [
+    Act::Access(4),
+    Act::Access(2),
+    Act::Access(1),
+    Act::Access(6),
+    Act::Access(7),
+    Act::Read,
+    Act::Write,
+    Act::Truncate,
+    Act::Chmod(0o600),
+    Act::Chmod(0o6755),
+    Act::Chgrp(GROUP),
+    Act::Chgrp(3001),
+    Act::Chgrp(3004),
+    Act::Chown(OWNER),
+    Act::Chown(2006),
+    Act::TimesNow,
+    Act::TimesTo,
+    Act::GetXattr,
+    Act::SetXattr,
+    Act::RemoveXattr,
+    Act::Link,
+];
+
+const THEN: Timespec = Timespec { tv_sec: 1_000_000, tv_nsec: 0 };
+
+async fn weft_does(vfs: &Vfs, node: NodeId, act: Act) -> Result<(), Error> {
+    let set = |set| async move { vfs.setattr(node, set).await.map(drop) };
+    let none = SetAttr::default;
+    match act {
+        Act::Access(bits) => {
+            let wanted = Permissions::from_bits(bits);
+            let granted = vfs.access(node, wanted).await?;
+            if granted == wanted { Ok(()) } else { Err(Error::Access) }
+        }
+        Act::Read => vfs.open(node, false).await.map(drop),
+        Act::Write => vfs.open(node, true).await.map(drop),
+        Act::Truncate => set(SetAttr { size: Some(1), ..none() }).await,
+        Act::Chmod(mode) => set(SetAttr { mode: Some(mode), ..none() }).await,
+        Act::Chgrp(gid) => set(SetAttr { gid: Some(gid), ..none() }).await,
+        Act::Chown(uid) => set(SetAttr { uid: Some(uid), ..none() }).await,
+        Act::TimesNow => {
+            set(SetAttr { mtime: Some(SetTime::Now), atime: Some(SetTime::Now), ..none() }).await
+        }
+        Act::TimesTo => {
+            let then = SetTime::To(Timestamp { secs: THEN.tv_sec, nanos: 0 });
+            set(SetAttr { mtime: Some(then), atime: Some(then), ..none() }).await
+        }
+        Act::GetXattr => vfs.get_xattr(node, b"x").await.map(drop),
+        Act::SetXattr => vfs.set_xattr(node, b"x", b"2", SetXattr::Either).await,
+        Act::RemoveXattr => vfs.remove_xattr(node, b"x").await,
+        Act::Link => vfs.link(node, NodeId::ROOT, b"link").await,
+    }
+}
+
+fn kernel_does(file: &Path, act: Act) -> Result<(), Errno> {
+    let open = |flags| rustix::fs::open(file, flags | OFlags::CLOEXEC, Mode::empty());
+    let times = |time| {
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, file, &times, AtFlags::empty())
+    };
+    match act {
+        Act::Access(bits) => {
+            rustix::fs::accessat(CWD, file, Access::from_bits_truncate(bits), AtFlags::EACCESS)
+        }
+        Act::Read => open(OFlags::RDONLY).map(drop),
+        Act::Write => open(OFlags::WRONLY).map(drop),
+        Act::Truncate => open(OFlags::WRONLY).and_then(|file| rustix::fs::ftruncate(file, 1)),
+        Act::Chmod(mode) => rustix::fs::chmod(file, Mode::from_raw_mode(mode)),
+        Act::Chgrp(gid) => rustix::fs::chown(file, None, Some(Gid::from_raw(gid))),
+        Act::Chown(uid) => rustix::fs::chown(file, Some(Uid::from_raw(uid)), None),
+        Act::TimesNow => times(Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW }),
+        Act::TimesTo => times(THEN),
+        Act::GetXattr => rustix::fs::getxattr(file, "user.x", &mut [0; 16]).map(drop),
+        Act::SetXattr => rustix::fs::setxattr(file, "user.x", b"2", XattrFlags::empty()),
+        Act::RemoveXattr => rustix::fs::removexattr(file, "user.x"),
+        Act::Link => rustix::fs::link(file, file.with_file_name("link")),
+    }
+}
+
+/// All modes, and those of programs that run as their owner. With an ACL, those of the owner matter as without one.
+fn modes_of_files(acl: Acl) -> impl Iterator<Item = u32> {
+    let owners = if acl == Acl::None { (0..8).collect() } else { vec![0, 6] };
+    let plain = owners.into_iter().flat_map(|owner| (0..0o100).map(move |rest| owner << 6 | rest));
+    plain.chain([0o4755, 0o2755, 0o6777])
+}
+
+fn make_file(tree: &Path, acl: Acl, bits: u32) {
+    let file = tree.join("f");
+    let _ = std::fs::remove_file(tree.join("link"));
+    chown(&file, Some(OWNER), Some(GROUP)).unwrap();
+    if acl == Acl::None {
+        let _ = rustix::fs::removexattr(&file, "system.posix_acl_access");
+    } else {
+        give_acl(&file, acl).unwrap();
+    }
+    // With an ACL, the group's bits are its mask.
+    mode(&file, bits);
+    rustix::fs::setxattr(&file, "user.x", b"1", XattrFlags::empty()).unwrap();
+}
+
+#[test]
+fn the_kernel_judges_what_users_do_with_files() {
+    if let Some(trees) = Trees::new() {
+        rt::block_on(judge_files(trees)).unwrap();
+    }
+}
+
+async fn judge_files(trees: Trees) {
+    trees.each(|tree| std::fs::write(tree.join("f"), b"content").unwrap());
+    let node = trees.vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().node;
+    let mut counts = [0; 2];
+    for (uid, gid, groups) in USERS {
+        let by = Caller::User(Arc::new(Credentials::new(uid, gid, groups).unwrap()));
+        let vfs = trees.vfs.acting_as(by);
+        assert!(vfs.is_judged());
+        for acl in ACLS.into_iter().filter(|acl| !matches!(acl, Acl::Default(..))) {
+            for bits in modes_of_files(acl) {
+                let mut fresh = false;
+                for act in ACTS {
+                    if !std::mem::replace(&mut fresh, true) {
+                        trees.each(|tree| make_file(tree, acl, bits));
+                    }
+                    let weft = weft_does(&vfs, node, act).await;
+                    let file = trees.plain.join("f");
+                    let kernel = being((uid, gid, groups), || kernel_does(&file, act));
+                    let case = || format!("uid {uid}: {act:?} of a file {bits:o} with {acl:?}");
+                    // What was refused has changed nothing, as the comparison shows.
+                    fresh = weft.is_err()
+                        || matches!(act, Act::Access(_) | Act::Read | Act::Write | Act::GetXattr);
+                    same(case, &weft, kernel, &mut counts);
+                    assert_eq!(state(&trees.served.join("f")), state(&trees.plain.join("f")), "{}", case());
+                }
+            }
+        }
+    }
+    println!("{} were refused, {} were not", counts[0], counts[1]);
+    assert!(counts.iter().all(|count| *count > 10_000));
+}
+
+/// What is done in a directory.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Lookup(&'static str),
+    List,
+    Create,
+    Mkdir,
+    Symlink,
+    Pipe,
+    Device,
+    Remove,
+    Rmdir,
+    Rename,
+    MoveOut,
+    MoveIn,
+    Replace,
+    Link,
+}
+
+const DEEDS: [Deed; 15] = [
+    Deed::Lookup("f"),
+    Deed::Lookup("missing"),
+    Deed::List,
+    Deed::Create,
+    Deed::Mkdir,
+    Deed::Symlink,
+    Deed::Pipe,
+    Deed::Device,
+    Deed::Remove,
+    Deed::Rmdir,
+    Deed::Rename,
+    Deed::MoveOut,
+    Deed::MoveIn,
+    Deed::Replace,
+    Deed::Link,
+];
+
+/// Modes of what is created: with an ACL for new objects, the kernel does not use the umask.
+fn creation(acl: Acl) -> (u32, u32) {
+    if matches!(acl, Acl::Default(..)) { (0o666, 0o777) } else { (0o640, 0o750) }
+}
+
+async fn weft_works(server: &Vfs, vfs: &Vfs, deed: Deed, acl: Acl) -> Result<(), Error> {
+    let dir = server.lookup(NodeId::ROOT, b"d", false).await?.node;
+    let (file, folder) = creation(acl);
+    let make = |name: &'static [u8], make, mode| async move {
+        let set = SetAttr { mode, ..SetAttr::default() };
+        vfs.create(dir, name, make, Exists::Fail, set).await.map(drop)
+    };
+    match deed {
+        Deed::Lookup(name) => vfs.lookup(dir, name.as_bytes(), false).await.map(drop),
+        Deed::List => {
+            let mut names: Vec<_> =
+                vfs.readdir(dir, 0, 10).await?.entries.into_iter().map(|entry| entry.name).collect();
+            names.sort();
+            assert_eq!(names, [&b"e"[..], b"f", b"sub"]);
+            Ok(())
+        }
+        Deed::Create => make(b"new", Make::File, Some(file)).await,
+        Deed::Mkdir => make(b"new", Make::Dir, Some(folder)).await,
+        Deed::Symlink => make(b"new", Make::Symlink(b"f".to_vec()), None).await,
+        Deed::Pipe => make(b"new", Make::Special(Special::Fifo), Some(file)).await,
+        Deed::Device => make(b"new", Make::Special(Special::Char(1, 3)), Some(file)).await,
+        Deed::Remove => vfs.remove(dir, b"f").await,
+        Deed::Rmdir => vfs.rmdir(dir, b"sub").await,
+        Deed::Rename => vfs.rename(at(dir, b"f"), at(dir, b"new"), true).await,
+        Deed::MoveOut => vfs.rename(at(dir, b"f"), at(NodeId::ROOT, b"new"), true).await,
+        Deed::MoveIn => vfs.rename(at(NodeId::ROOT, b"out"), at(dir, b"new"), true).await,
+        Deed::Replace => vfs.rename(at(dir, b"f"), at(dir, b"e"), true).await,
+        Deed::Link => {
+            let out = server.lookup(NodeId::ROOT, b"out", false).await?.node;
+            vfs.link(out, dir, b"new").await
+        }
+    }
+}
+
+fn kernel_works(tree: &Path, deed: Deed, acl: Acl) -> Result<(), Errno> {
+    let (file, folder) = creation(acl);
+    let (file, folder) = (Mode::from_raw_mode(file), Mode::from_raw_mode(folder));
+    let in_dir = |name: &str| tree.join("d").join(name);
+    let new = in_dir("new");
+    let make = |kind, device| rustix::fs::mknodat(CWD, &new, kind, file, device);
+    match deed {
+        Deed::Lookup(name) => rustix::fs::lstat(in_dir(name)).map(drop),
+        Deed::List => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(tree.join("d"), flags, Mode::empty()).map(drop)
+        }
+        Deed::Create => {
+            rustix::fs::open(&new, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC, file)
+                .map(drop)
+        }
+        Deed::Mkdir => rustix::fs::mkdir(&new, folder),
+        Deed::Symlink => rustix::fs::symlink("f", &new),
+        Deed::Pipe => make(rustix::fs::FileType::Fifo, 0),
+        Deed::Device => make(rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3)),
+        Deed::Remove => rustix::fs::unlink(in_dir("f")),
+        Deed::Rmdir => rustix::fs::rmdir(in_dir("sub")),
+        Deed::Rename => rustix::fs::rename(in_dir("f"), &new),
+        Deed::MoveOut => rustix::fs::rename(in_dir("f"), tree.join("new")),
+        Deed::MoveIn => rustix::fs::rename(tree.join("out"), &new),
+        Deed::Replace => rustix::fs::rename(in_dir("f"), in_dir("e")),
+        Deed::Link => rustix::fs::link(tree.join("out"), &new),
+    }
+}
+
+fn make_dir(tree: &Path, acl: Acl, bits: u32) {
+    let dir = tree.join("d");
+    let _ = std::fs::remove_dir_all(&dir);
+    let _ = std::fs::remove_file(tree.join("new"));
+    std::fs::create_dir(&dir).unwrap();
+    for name in ["d/f", "d/e", "out"] {
+        let file = tree.join(name);
+        std::fs::write(&file, b"").unwrap();
+        chown(&file, Some(ANOTHER), Some(GROUP)).unwrap();
+        mode(&file, 0o644);
+    }
+    std::fs::create_dir(dir.join("sub")).unwrap();
+    chown(dir.join("sub"), Some(ANOTHER), Some(GROUP)).unwrap();
+    chown(&dir, Some(OWNER), Some(GROUP)).unwrap();
+    give_acl(&dir, acl).unwrap();
+    mode(&dir, bits);
+}
+
+/// Modes of directories: sets of permissions that let names be listed, used or changed, or not. With an ACL, or with the
+/// sticky or the set-group-id bit, those that differ in using and changing names.
+fn modes_of_dirs(acl: Acl) -> Vec<u32> {
+    let some = [0, 1, 3];
+    let cases: &[(u32, &[u32])] = match acl {
+        Acl::None => &[(0, &[0, 1, 3, 4, 7]), (0o1000, &some), (0o2000, &some)],
+        _ => &[(0, &some)],
+    };
+    let mut modes = Vec::new();
+    for (special, digits) in cases {
+        for owner in *digits {
+            for group in *digits {
+                modes.extend(digits.iter().map(|others| special | owner << 6 | group << 3 | others));
+            }
+        }
+    }
+    modes
+}
+
+#[test]
+fn the_kernel_judges_what_users_do_in_directories() {
+    if let Some(trees) = Trees::new() {
+        rt::block_on(judge_directories(trees)).unwrap();
+    }
+}
+
+async fn judge_directories(trees: Trees) {
+    let mut counts = [0; 2];
+    for (uid, gid, groups) in USERS {
+        let by = Caller::User(Arc::new(Credentials::new(uid, gid, groups).unwrap()));
+        let vfs = trees.vfs.acting_as(by);
+        for acl in ACLS {
+            for bits in modes_of_dirs(acl) {
+                let mut fresh = false;
+                for deed in DEEDS {
+                    if !std::mem::replace(&mut fresh, true) {
+                        trees.each(|tree| make_dir(tree, acl, bits));
+                    }
+                    let weft = weft_works(&trees.vfs, &vfs, deed, acl).await;
+                    let kernel = being((uid, gid, groups), || kernel_works(&trees.plain, deed, acl));
+                    let case = || format!("uid {uid}: {deed:?} in a directory {bits:o} with {acl:?}");
+                    fresh = weft.is_err() || matches!(deed, Deed::Lookup(_) | Deed::List);
+                    same(case, &weft, kernel, &mut counts);
+                    for name in ["new", "d/new", "d/f", "d/e", "d/sub", "out"] {
+                        let [weft, kernel] =
+                            [&trees.served, &trees.plain].map(|tree| state(&tree.join(name)));
+                        assert_eq!(weft, kernel, "{name} after {}", case());
+                    }
+                }
+            }
+        }
+    }
+    println!("{} were refused, {} were not", counts[0], counts[1]);
+    assert!(counts.iter().all(|count| *count > 5_000));
+}
