@@ -241,6 +241,8 @@ const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
 const RANGES_MAX: usize = 16;
 const SEEKS_MAX: usize = 4;
+/// Lookups have threads of their own, beside the workers.
+const LOOKUPS_MAX: usize = 64;
 /// Calls of all kinds that run at once.
 pub(crate) const ALL_KINDS: usize = BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX;
 
@@ -248,6 +250,7 @@ static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
 static RANGES: Kind = Kind::new(RANGES_MAX);
 static SEEKS: Kind = Kind::new(SEEKS_MAX);
+static LOOKUPS: Kind = Kind::new(LOOKUPS_MAX);
 
 impl Kind {
     const fn new(max: usize) -> Kind {
@@ -373,6 +376,24 @@ pub async fn ranged<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static
 /// With the call's own panic.
 pub async fn seeking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     SEEKS.run(call).await
+}
+
+/// Starts a question to a directory service (NSS), which may never be answered, on a thread of its own (under simulation:
+/// at once, on the caller's thread). The call passes its answer on itself.
+///
+/// # Errors
+/// The thread cannot be started; the call is dropped.
+pub async fn asking(call: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    if crate::sim::active() {
+        call();
+        return Ok(());
+    }
+    let place = Taking { kind: &LOOKUPS, number: None }.await;
+    let work = move || {
+        let _place = place;
+        call();
+    };
+    std::thread::Builder::new().name("weft-nss".into()).spawn(work).map(drop)
 }
 
 impl<T> fmt::Debug for Task<T> {

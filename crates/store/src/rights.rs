@@ -35,12 +35,11 @@ pub enum Principal {
 }
 
 impl Principal {
-    fn includes(&self, user: &str, groups: &[String]) -> bool {
-        let is = |a: &str, b: &str| folded(a) == folded(b);
+    fn includes(&self, user: &str, is_member: &dyn Fn(&str) -> bool) -> bool {
         match self {
             Principal::Everyone => true,
-            Principal::User(name) => is(name, user),
-            Principal::Group(name) => groups.iter().any(|group| is(name, group)),
+            Principal::User(name) => folded(name) == folded(user),
+            Principal::Group(name) => is_member(name),
         }
     }
 }
@@ -54,7 +53,9 @@ impl FromStr for Principal {
     type Err = NoPrincipal;
 
     fn from_str(text: &str) -> Result<Principal, NoPrincipal> {
-        let named = |name: &str| match name.trim() == name && !name.is_empty() && !name.contains(['@', '*']) {
+        // Directory services name users and groups of a domain `staff@example.org` or `EXAMPLE\\staff`.
+        let fits = |name: &str| name.trim() == name && !name.contains('*') && !name.starts_with('@');
+        let named = |name: &str| match fits(name) && !name.is_empty() && !name.ends_with('@') {
             true => Ok(name.to_owned()),
             false => Err(NoPrincipal),
         };
@@ -94,8 +95,13 @@ impl Rights {
 
     /// The right of a user who is in these groups.
     pub fn of(&self, user: &str, groups: &[String]) -> Right {
+        self.of_member(user, &|name| groups.iter().any(|group| folded(name) == folded(group)))
+    }
+
+    /// The right of a user; `is_member` says whether the user is in a group.
+    pub fn of_member(&self, user: &str, is_member: &dyn Fn(&str) -> bool) -> Right {
         let named = |list: &Option<Vec<Principal>>| {
-            list.iter().flatten().any(|principal| principal.includes(user, groups))
+            list.iter().flatten().any(|principal| principal.includes(user, is_member))
         };
         if self.are_open() || named(&self.write) {
             Right::Write
@@ -104,6 +110,14 @@ impl Rights {
         } else {
             Right::None
         }
+    }
+
+    /// The groups that they name.
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.principals().filter_map(|principal| match principal {
+            Principal::Group(name) => Some(name.as_str()),
+            Principal::Everyone | Principal::User(_) => None,
+        })
     }
 
     /// Everybody whom they name.
@@ -157,10 +171,10 @@ mod tests {
 
     #[test]
     fn principals_are_read_as_they_are_shown() {
-        for text in ["alice", "@staff", "*", "first last"] {
+        for text in ["alice", "@staff", "*", "first last", "@domain users@example.org", "AD\\alice", "a@b"] {
             assert_eq!(text.parse::<Principal>().unwrap().to_string(), text);
         }
-        for text in ["", "@", " alice", "@@x", "a@b", "@*", "**"] {
+        for text in ["", "@", " alice", "@@x", "a@", "@a@", "@*", "**"] {
             assert_eq!(text.parse::<Principal>(), Err(NoPrincipal), "{text}");
         }
     }

@@ -8,6 +8,7 @@ use crate::args::{Config, ConfigCommand, Serve};
 use crate::config::reference::{self, Effective};
 use crate::config::{self, ConfigError, MAX_SHOWN, ServeConfig, edit, find};
 use crate::exit_status::status_of;
+use crate::groups::{self, Kind};
 use crate::misuse::Misuse;
 use crate::out::{ShellCommand, path_name};
 
@@ -55,6 +56,12 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
     };
     let warnings = config.warnings();
     note_some(&warnings);
+    for (name, kind) in groups::of_rights(&config, None) {
+        match kind {
+            Kind::Own | Kind::System(_) | Kind::SystemOfRoot(_) => say!("@{name}: {kind}")?,
+            Kind::Unknown | Kind::Unanswered(_) => note!("@{name}: {kind}"),
+        }
+    }
     let errors: Vec<_> = config.errors().collect();
     note_some(&errors);
     match errors.first() {

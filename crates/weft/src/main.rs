@@ -25,6 +25,7 @@ mod doctor;
 mod exit_status;
 mod exports;
 mod fault;
+mod groups;
 mod hex;
 mod host;
 mod http;

@@ -1,5 +1,6 @@
 //! `weft share`: adds, removes and lists the shares of a configuration file.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use crate::Failure;
 use crate::args::{Share, ShareAdd, ShareCommand};
 use crate::config::edit::Edit;
 use crate::config::{self, ServeConfig, ShareConfig, ShareSource, find};
+use crate::groups::{self, Kind};
 use crate::misuse::Misuse;
 use crate::out::path_name;
 use crate::reload;
@@ -28,7 +30,10 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
             say!("removed share {} from {}; its files stay", args.name, path_name(&saved))?;
             reload::servers_of(&saved, state.as_deref())?;
         }
-        ShareCommand::List(args) => list(&config::read(&path)?, args.json)?,
+        ShareCommand::List(args) => {
+            let config = config::read(&path)?;
+            list(&config, &groups::of_rights(&config, state.as_deref()), args.json)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -57,7 +62,8 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     Ok(saved)
 }
 
-fn list(config: &ServeConfig, json: bool) -> Result<(), Failure> {
+/// `kinds` says which groups the rights name.
+fn list(config: &ServeConfig, kinds: &BTreeMap<String, Kind>, json: bool) -> Result<(), Failure> {
     let source = |share: &ShareConfig| match &share.source {
         ShareSource::Folder(path) => path_name(path),
         ShareSource::Ram { size_bytes } => format!("ram, {size_bytes} bytes"),
@@ -68,9 +74,14 @@ fn list(config: &ServeConfig, json: bool) -> Result<(), Failure> {
     };
     if json {
         let shares = config.shares.iter().map(|share| {
+            let kinds: BTreeMap<&str, &str> = share
+                .rights
+                .groups()
+                .filter_map(|name| Some((name, kinds.get(name)?.word())))
+                .collect();
             json!({
                 "name": share.name, "source": source(share), "read": names(&share.rights.read),
-                "write": names(&share.rights.write), "read_only": share.read_only, "encrypt": share.encrypt,
+                "write": names(&share.rights.write), "read_only": share.read_only, "encrypt": share.encrypt, "groups": kinds,
             })
         });
         serde_json::to_writer_pretty(&mut crate::out::Stdout, &shares.collect::<Vec<_>>())?;
@@ -81,7 +92,15 @@ fn list(config: &ServeConfig, json: bool) -> Result<(), Failure> {
     for share in &config.shares {
         let mut line = format!("{:width$}  {}", share.name, source(share));
         for (what, list) in [("read", &share.rights.read), ("write", &share.rights.write)] {
-            if let Some(list) = names(list) {
+            let shown = |principal: &Principal| match principal {
+                Principal::Group(name) => match kinds.get(name) {
+                    // Weft's own groups are what is meant without a word about it.
+                    Some(kind) if *kind != Kind::Own => format!("{principal} ({kind})"),
+                    _ => principal.to_string(),
+                },
+                _ => principal.to_string(),
+            };
+            if let Some(list) = list.as_ref().map(|list| list.iter().map(shown).collect::<Vec<_>>()) {
                 line +=
                     &format!("; {what}: {}", if list.is_empty() { "nobody".into() } else { list.join(", ") });
             }

@@ -20,6 +20,7 @@ use weft_wire::spnego::{
 use zeroize::Zeroizing;
 
 use super::keys::{self, Side};
+use super::principals::Principals;
 use super::tickets::{self, Contexts, Mechanism};
 use super::{AuthError, ServerNames, SessionKey, Target, Users};
 
@@ -51,6 +52,11 @@ pub struct Login {
     pub full_key: Zeroizing<Vec<u8>>,
     /// How long the log-on is valid; `None` if it does not expire.
     pub lifetime: Option<Duration>,
+    /// Whether the user is one of ours; otherwise it must be an account of the system.
+    pub is_ours: bool,
+    /// Whether an administrator has chosen the user for this proof: by a password here, or by a line of the map of
+    /// principals.
+    pub is_chosen: bool,
     /// The server that the client meant. A Kerberos ticket is issued for a service in our keytab, hence for us.
     pub target: Target,
 }
@@ -58,7 +64,7 @@ pub struct Login {
 impl Login {
     fn ntlm(user: Arc<str>, session_key: SessionKey, target: Target) -> Login {
         let full_key = Zeroizing::new(session_key.to_vec());
-        Login { user, session_key, full_key, lifetime: None, target }
+        Login { user, session_key, full_key, lifetime: None, is_ours: true, is_chosen: true, target }
     }
 }
 
@@ -74,6 +80,7 @@ pub enum Step {
 pub struct Acceptor {
     users: Arc<Users>,
     tickets: Option<Contexts>,
+    principals: Arc<Principals>,
     name: Arc<str>,
     names: Arc<ServerNames>,
     server_challenge: [u8; 8],
@@ -141,13 +148,18 @@ impl Acceptor {
         server_challenge: [u8; 8],
     ) -> Acceptor {
         let (wrapping, state) = (Wrapping::Unknown, State::WaitNegotiate);
-        let refused = Refused::default();
-        Acceptor { users, tickets: None, name, names, server_challenge, wrapping, state, refused }
+        let (refused, principals) = (Refused::default(), Arc::default());
+        Acceptor { users, tickets: None, principals, name, names, server_challenge, wrapping, state, refused }
     }
 
     /// Also accepts tickets for the services in this keytab.
     pub fn with_keytab(self, keytab: Option<Arc<Keytab>>) -> Acceptor {
         self.with_contexts(keytab.map(tickets::of))
+    }
+
+    /// Decides by these rules which user a ticket's principal is.
+    pub fn with_principals(self, principals: Arc<Principals>) -> Acceptor {
+        Acceptor { principals, ..self }
     }
 
     pub(super) fn with_contexts(self, tickets: Option<Contexts>) -> Acceptor {
@@ -287,18 +299,25 @@ impl Acceptor {
                         return Ok(Step::Continue(resp.emit()));
                     }
                     weft_kerberos::Step::Done { token, client, service, key, lifetime } => {
-                        // Only plain users of our own realm: other realms have users with the same names.
-                        let known = (client.realm == service.realm && client.is_plain())
-                            .then(|| self.users.find(&client.name))
-                            .flatten();
-                        let Some((user, _)) = known else {
+                        let claimed =
+                            self.principals.claimed(&client, &service).and_then(|claimed| {
+                                match self.users.find(claimed.name) {
+                                    Some((user, _)) => Some((user.clone(), true, claimed.mapped)),
+                                    None if claimed.may_be_system => {
+                                        Some((Arc::from(claimed.name), false, claimed.mapped))
+                                    }
+                                    None => None,
+                                }
+                            });
+                        let Some((user, is_ours, is_chosen)) = claimed else {
                             self.refused.principal = Some(format!("{}@{}", client.name, client.realm));
                             return Err(AuthError::Stranger);
                         };
                         let session_key = key.first_chunk::<16>().ok_or(AuthError::Ticket)?;
                         let session_key = Zeroizing::new(*session_key);
-                        let (user, target) = (user.clone(), Target::Ours);
-                        let login = Login { user, session_key, full_key: key, lifetime, target };
+                        let target = Target::Ours;
+                        let login =
+                            Login { user, session_key, full_key: key, lifetime, is_ours, is_chosen, target };
                         (context, login, Some(token).filter(|token| !token.is_empty()), name)
                     }
                 }

@@ -7,6 +7,7 @@ mod acceptor;
 mod delay;
 mod initiator;
 mod keys;
+mod principals;
 mod target;
 mod ticketed;
 mod tickets;
@@ -21,6 +22,7 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 pub use acceptor::{Acceptor, Login, Refused, Step};
 pub use delay::{Crowded, Delays};
 pub use initiator::{Credentials, Initiator, Nonces};
+pub use principals::{BadPrincipal, Principals};
 pub use target::{ServerNames, Target};
 pub use ticketed::{TicketError, Ticketed};
 pub use weft_kerberos::Keytab;
@@ -82,6 +84,9 @@ pub enum AuthError {
     /// The ticket is valid, but its user is not one of ours.
     #[error("the Kerberos ticket is valid, but its user may not log on here")]
     Stranger,
+    /// The ticket is valid, but only a principal that an administrator maps may become root.
+    #[error("the Kerberos ticket is valid, but its user has the uid 0, and no line of kerberos.map names it")]
+    Root,
 }
 
 /// The users that may log on. Names are compared case-insensitively ([MS-NLMP] 3.2.5.1.2).

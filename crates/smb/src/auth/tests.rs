@@ -536,6 +536,37 @@ fn a_ticket_proves_a_name_and_the_name_must_be_a_user_of_ours() {
     assert_eq!(refused(acceptor().step(&token, NOW)), AuthError::NoMechanism, "without a keytab");
 }
 
+#[test]
+fn a_principal_of_the_map_is_the_user_whom_its_line_names() {
+    let log_on = |principals: &Principals, who: &str| {
+        let (token, _) = init(&[KERBEROS], Some(who));
+        match with_tickets().with_principals(Arc::new(principals.clone())).step(&token, NOW) {
+            Ok(Step::Done(_, login)) => Ok((login.user.to_string(), login.is_ours, login.is_chosen)),
+            Ok(Step::Continue(_)) => panic!("one token suffices"),
+            Err(e) => Err(e),
+        }
+    };
+    let mut principals = Principals::default();
+    for (principal, user) in [("HTTP/host@R", "ALICE"), ("alice@OTHER", "svc"), ("root@R", "root")] {
+        principals.map(principal, user).unwrap();
+    }
+    let stranger = || Err(AuthError::Stranger);
+    assert_eq!(log_on(&principals, "HTTP/host@R"), Ok(("alice".into(), true, true)));
+    assert_eq!(log_on(&principals, "alice@R"), Ok(("alice".into(), true, false)));
+    for who in ["alice@OTHER", "root@R", "carol@R", "HTTP/host@OTHER"] {
+        assert_eq!(log_on(&principals, who), stranger(), "{who}: no user of ours");
+    }
+    principals.mapped_may_be_system = true;
+    assert_eq!(log_on(&principals, "alice@OTHER"), Ok(("svc".into(), false, true)));
+    assert_eq!(log_on(&principals, "root@R"), Ok(("root".into(), false, true)));
+    assert_eq!(log_on(&principals, "carol@R"), stranger());
+    principals.all_may_be_system = true;
+    assert_eq!(log_on(&principals, "carol@R"), Ok(("carol".into(), false, false)));
+    for who in ["carol@OTHER", "carol/admin@R"] {
+        assert_eq!(log_on(&principals, who), stranger(), "{who}");
+    }
+}
+
 /// Removing a mechanism from a client's list, or adding one, is detected (RFC 4178 5).
 #[test]
 fn a_ticket_that_was_not_preferred_needs_a_mech_list_mic() {

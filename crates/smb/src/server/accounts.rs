@@ -12,10 +12,13 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use weft_machine::nss::Query;
 use weft_store::rights::folded;
 use weft_wire::dcerpc::lsarpc::{Domain, SidUse, Translated};
 use weft_wire::dcerpc::samr::{Account, PRIMARY_GROUP};
 use weft_wire::smb2::fscc::security::Sid;
+
+use super::system::System;
 
 /// Smaller relative ids are reserved for the system ([MS-SAMR] 3.1.1.9.1).
 const FIRST_RID: u32 = 1000;
@@ -104,6 +107,14 @@ pub(crate) fn builtin() -> Domain {
     Domain { name: "Builtin".into(), sid: Sid { authority: 5, sub_authorities: vec![32] } }
 }
 
+/// The users and the groups of the system, which have no other domain here.
+pub(crate) fn unix_domains() -> [Domain; 2] {
+    [(UNIX_USER, 1), (UNIX_GROUP, 2)].map(|(name, which)| Domain {
+        name: name.into(),
+        sid: Sid { authority: 22, sub_authorities: vec![which] },
+    })
+}
+
 impl Accounts {
     /// The accounts of a host with this name, these users, and their groups, which may be named several times. A group
     /// with the name of a user or of [`PRIMARY_GROUP`] has no SID, because names of a domain are unique.
@@ -188,29 +199,67 @@ impl Accounts {
         self.sid(PRIMARY_GROUP)
     }
 
-    /// Translates `name`, `DOMAIN\name` or `name@domain`; appends the domain to `domains` if it is missing.
-    pub(crate) fn of_name(&self, name: &str, domains: &mut Vec<Domain>) -> Translated {
-        let (domain, local) = match (name.split_once('\\'), name.rsplit_once('@')) {
-            (Some((domain, local)), _) | (None, Some((local, domain))) => (Some(domain), local),
-            (None, None) => (None, name),
-        };
+    /// Translates `name`, `DOMAIN\name` or `name@domain`; appends the domain to `domains` if it is missing. Names of the
+    /// system must have been looked up; see [`Accounts::queries_of_name`].
+    pub(crate) fn of_name(&self, name: &str, system: &System, domains: &mut Vec<Domain>) -> Translated {
+        let own = self.of_own_name(name, domains);
+        own.or_else(|| self.of_unix_name(name, system, domains)).unwrap_or(Translated {
+            kind: SidUse::Unknown,
+            name: String::new(),
+            sid: None,
+            domain: None,
+        })
+    }
+
+    /// The names of the system that may be meant by a name.
+    pub(crate) fn queries_of_name(&self, name: &str) -> Vec<Query> {
+        if self.of_own_name(name, &mut Vec::new()).is_some() {
+            return Vec::new();
+        }
+        let (domain, local) = split(name);
+        let either = |name: &str| vec![Query::User(name.to_owned()), Query::Group(name.to_owned())];
+        match domain {
+            Some(domain) if domain.eq_ignore_ascii_case(UNIX_USER) => vec![Query::User(local.to_owned())],
+            Some(domain) if domain.eq_ignore_ascii_case(UNIX_GROUP) => vec![Query::Group(local.to_owned())],
+            Some(domain) if domain.eq_ignore_ascii_case(&self.host.name) => Vec::new(),
+            // SSSD and winbind name users and groups of a domain so.
+            _ => either(name),
+        }
+    }
+
+    /// The user or group of the system with this name.
+    fn of_unix_name(&self, name: &str, system: &System, domains: &mut Vec<Domain>) -> Option<Translated> {
+        let found = self.queries_of_name(name).into_iter().find_map(|query| {
+            let entry = system.known(&query)?;
+            Some((if matches!(query, Query::User(_)) { UNIX_USER } else { UNIX_GROUP }, entry))
+        });
+        if let Some((domain, entry)) = found {
+            return unix(domain, entry.id, Some(&entry.name), domains);
+        }
+        let (domain, number) = split(name);
+        unix(domain?, number.parse().ok()?, None, domains)
+    }
+
+    /// Translates a name of the host or of every host.
+    fn of_own_name(&self, name: &str, domains: &mut Vec<Domain>) -> Option<Translated> {
+        let (domain, local) = split(name);
         let is = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
         let in_host = domain.is_none_or(|domain| is(domain, &self.host.name));
         if in_host && let Some(account) = self.find(local) {
-            return self.translated(&account.name, account.rid, SidUse::User, domains);
+            return Some(self.translated(&account.name, account.rid, SidUse::User, domains));
         }
         if in_host && let Some(group) = self.find_group(local) {
-            return self.translated(&group.name, group.rid, SidUse::Alias, domains);
+            return Some(self.translated(&group.name, group.rid, SidUse::Alias, domains));
         }
         if in_host && is(local, NONE) {
-            return self.translated(NONE, PRIMARY_GROUP, SidUse::Group, domains);
+            return Some(self.translated(NONE, PRIMARY_GROUP, SidUse::Group, domains));
         }
         if domain.is_none_or(|domain| domain.is_empty() || local.is_empty()) {
             let whole = if local.is_empty() { domain.unwrap_or("") } else { local };
             for candidate in [self.host.clone(), builtin()] {
                 if is(whole, &candidate.name) {
                     let (name, sid) = (candidate.name.clone(), candidate.sid.clone());
-                    return found(SidUse::Domain, &name, sid, candidate, domains);
+                    return Some(found(SidUse::Domain, &name, sid, candidate, domains));
                 }
             }
         }
@@ -220,19 +269,23 @@ impl Accounts {
             }
             if let Some((name, rid, kind)) = known.members.iter().find(|(name, ..)| is(name, local)) {
                 let home = Domain { name: known.domain.into(), sid: known.sid(None) };
-                return found(*kind, name, known.sid(Some(*rid)), home, domains);
+                return Some(found(*kind, name, known.sid(Some(*rid)), home, domains));
             }
         }
-        unix(domain, local, domains).unwrap_or(Translated {
-            kind: SidUse::Unknown,
-            name: String::new(),
-            sid: None,
-            domain: None,
-        })
+        None
     }
 
-    /// Translates a SID.
-    pub(crate) fn of_sid(&self, sid: &Sid, domains: &mut Vec<Domain>) -> Translated {
+    /// The id of the system that a SID stands for.
+    pub(crate) fn query_of_sid(sid: &Sid) -> Option<Query> {
+        match (sid.authority, &sid.sub_authorities[..]) {
+            (22, [1, uid]) => Some(Query::Uid(*uid)),
+            (22, [2, gid]) => Some(Query::Gid(*gid)),
+            _ => None,
+        }
+    }
+
+    /// Translates a SID. An id of the system has its name if it was looked up; see [`Accounts::query_of_sid`].
+    pub(crate) fn of_sid(&self, sid: &Sid, system: &System, domains: &mut Vec<Domain>) -> Translated {
         if let Some((&rid, prefix)) = sid.sub_authorities.split_last()
             && sid.authority == self.host.sid.authority
             && prefix == self.host.sid.sub_authorities
@@ -260,11 +313,15 @@ impl Accounts {
                 return found(*kind, name, sid.clone(), home, domains);
             }
         }
-        let local = match (sid.authority, &sid.sub_authorities[..]) {
-            (22, [1, id]) => unix(Some(UNIX_USER), &id.to_string(), domains),
-            (22, [2, id]) => unix(Some(UNIX_GROUP), &id.to_string(), domains),
-            _ => None,
-        };
+        let local = Accounts::query_of_sid(sid).and_then(|query| {
+            let entry = system.known(&query);
+            let name = entry.as_ref().map(|entry| entry.name.as_str());
+            match query {
+                Query::Uid(uid) => unix(UNIX_USER, uid, name, domains),
+                Query::Gid(gid) => unix(UNIX_GROUP, gid, name, domains),
+                Query::User(_) | Query::Group(_) => None,
+            }
+        });
         local.unwrap_or_else(|| Translated {
             kind: SidUse::Unknown,
             name: sid.to_string(),
@@ -294,17 +351,25 @@ fn words(hash: &[u8]) -> impl Iterator<Item = u32> {
 const UNIX_USER: &str = "Unix User";
 const UNIX_GROUP: &str = "Unix Group";
 
-/// A Unix user or group by number; only its own host knows its name.
-fn unix(domain: Option<&str>, number: &str, domains: &mut Vec<Domain>) -> Option<Translated> {
-    let id: u32 = number.parse().ok()?;
-    let (name, which, kind) = match domain? {
+/// The domain and the name in it, of `DOMAIN\name` or `name@domain`.
+fn split(name: &str) -> (Option<&str>, &str) {
+    match (name.split_once('\\'), name.rsplit_once('@')) {
+        (Some((domain, local)), _) | (None, Some((local, domain))) => (Some(domain), local),
+        (None, None) => (None, name),
+    }
+}
+
+/// A Unix user or group, by its number if its name is not known.
+fn unix(domain: &str, id: u32, name: Option<&str>, domains: &mut Vec<Domain>) -> Option<Translated> {
+    let (home, which, kind) = match domain {
         domain if domain.eq_ignore_ascii_case(UNIX_USER) => (UNIX_USER, 1, SidUse::User),
         domain if domain.eq_ignore_ascii_case(UNIX_GROUP) => (UNIX_GROUP, 2, SidUse::Group),
         _ => return None,
     };
-    let home = Domain { name: name.into(), sid: Sid { authority: 22, sub_authorities: vec![which] } };
+    let home = Domain { name: home.into(), sid: Sid { authority: 22, sub_authorities: vec![which] } };
     let sid = Sid { authority: 22, sub_authorities: vec![which, id] };
-    Some(found(kind, number, sid, home, domains))
+    let number = id.to_string();
+    Some(found(kind, name.unwrap_or(&number), sid, home, domains))
 }
 
 fn found(kind: SidUse, name: &str, sid: Sid, home: Domain, domains: &mut Vec<Domain>) -> Translated {
@@ -318,6 +383,13 @@ fn found(kind: SidUse, name: &str, sid: Sid, home: Domain, domains: &mut Vec<Dom
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use weft_machine::nss::{Entry, Lookups, Source};
+    use weft_machine::rt;
+
     use super::*;
 
     fn named<const N: usize>(names: [&str; N]) -> [(&str, Option<u32>); N] {
@@ -327,15 +399,15 @@ mod tests {
     #[test]
     fn names_and_sids_lead_to_each_other() {
         let accounts = Accounts::new("Weft", named(["alice", "Bob"]), ["staff", "Staff", "alice"]);
-        let mut domains = Vec::new();
+        let (mut domains, system) = (Vec::new(), System::default());
         for name in ["alice", "WEFT\\ALICE", "alice@weft"] {
-            let alice = accounts.of_name(name, &mut domains);
+            let alice = accounts.of_name(name, &system, &mut domains);
             assert_eq!((alice.kind, alice.name.as_str()), (SidUse::User, "alice"));
-            assert_eq!(accounts.of_sid(alice.sid.as_ref().unwrap(), &mut domains), alice);
+            assert_eq!(accounts.of_sid(alice.sid.as_ref().unwrap(), &system, &mut domains), alice);
         }
-        let staff = accounts.of_name("staff", &mut domains);
+        let staff = accounts.of_name("staff", &system, &mut domains);
         assert_eq!((staff.kind, staff.name.as_str()), (SidUse::Alias, "staff"));
-        assert_eq!(accounts.of_sid(staff.sid.as_ref().unwrap(), &mut domains), staff);
+        assert_eq!(accounts.of_sid(staff.sid.as_ref().unwrap(), &system, &mut domains), staff);
         assert_eq!(accounts.groups.len(), 1, "one group has one account, and a user's name is not a group's");
         assert_eq!(
             accounts.sids_of_groups(&["STAFF".into(), "ops".into()]).collect::<Vec<_>>(),
@@ -348,12 +420,74 @@ mod tests {
             ("Unix User\\1000", "S-1-22-1-1000"),
             ("Builtin", "S-1-5-32"),
         ] {
-            let translated = accounts.of_name(name, &mut domains);
+            let translated = accounts.of_name(name, &system, &mut domains);
             assert_eq!(translated.sid.as_ref().unwrap().to_string(), sid);
-            assert_eq!(accounts.of_sid(translated.sid.as_ref().unwrap(), &mut domains), translated);
+            assert_eq!(accounts.of_sid(translated.sid.as_ref().unwrap(), &system, &mut domains), translated);
         }
         for nobody in ["carol", "OTHER\\alice", "", "\\", "@", "Unix User\\x"] {
-            assert_eq!(accounts.of_name(nobody, &mut domains).kind, SidUse::Unknown, "{nobody}");
+            assert_eq!(accounts.of_name(nobody, &system, &mut domains).kind, SidUse::Unknown, "{nobody}");
+        }
+    }
+
+    /// A system with a user, a group, and one of a domain.
+    struct Names;
+
+    impl Source for Names {
+        fn account(&self, _: &str) -> io::Result<Option<weft_machine::Account>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn entry(&self, query: &Query) -> io::Result<Option<Entry>> {
+            let all = [("dora", 1003), ("alice", 1000), ("1003", 7), (r"AD\eve", 70_001)];
+            let entry = |(name, id): &(&str, u32)| Entry { name: (*name).to_owned(), id: *id };
+            Ok(match query {
+                Query::User(name) => all.iter().find(|(known, _)| known == name).map(entry),
+                Query::Uid(uid) => all.iter().find(|(_, id)| id == uid).map(entry),
+                Query::Group(name) if name == "crew" => Some(Entry { name: name.clone(), id: 50 }),
+                Query::Gid(50) => Some(Entry { name: "crew".into(), id: 50 }),
+                Query::Group(_) | Query::Gid(_) => None,
+            })
+        }
+    }
+
+    #[test]
+    fn names_of_the_system_and_sids_lead_to_each_other() {
+        let accounts = Accounts::new("Weft", named(["alice"]), ["staff"]);
+        let lookups = Arc::new(Lookups::new(Arc::new(Names), Duration::from_secs(60)));
+        let (system, mut domains) = (System::new(Some(lookups)), Vec::new());
+        let mut both = |name: &str| {
+            rt::block_on(system.prefetch(accounts.queries_of_name(name))).unwrap();
+            let found = accounts.of_name(name, &system, &mut domains);
+            let Some(sid) = &found.sid else { return (found.name, String::new()) };
+            rt::block_on(system.prefetch(Accounts::query_of_sid(sid).into_iter().collect())).unwrap();
+            assert_eq!(accounts.of_sid(sid, &system, &mut domains), found, "{name}");
+            let domain = &domains[found.domain.expect("a domain")].name;
+            (format!("{domain}/{}", found.name), sid.to_string())
+        };
+        for (name, shown, sid) in [
+            ("dora", "Unix User/dora", "S-1-22-1-1003"),
+            ("crew", "Unix Group/crew", "S-1-22-2-50"),
+            (r"Unix User\dora", "Unix User/dora", "S-1-22-1-1003"),
+            (r"unix group\CREW", "", ""),
+            (r"Unix Group\dora", "", ""),
+            // A name of digits is a name first.
+            (r"Unix User\1003", "Unix User/1003", "S-1-22-1-7"),
+            (r"Unix User\4294967296", "", ""),
+            (r"AD\eve", r"Unix User/AD\eve", "S-1-22-1-70001"),
+            (r"WEFT\dora", "", ""),
+            ("dora@weft", "", ""),
+            ("DORA", "", ""),
+            ("1003", "Unix User/1003", "S-1-22-1-7"),
+            ("nobody here", "", ""),
+        ] {
+            assert_eq!(both(name), (shown.to_owned(), sid.to_owned()), "{name}");
+        }
+        let numeric = accounts.of_name(r"Unix User\1000", &system, &mut Vec::new());
+        assert_eq!((numeric.name.as_str(), numeric.sid), ("1000", Some(Sid::unix_user(1000))));
+        // The host's own users and those of every host come first.
+        assert!(both("alice").0.starts_with("WEFT/"));
+        for own in ["alice", "staff", "Everyone", "None", "weft", r"BUILTIN\Users"] {
+            assert!(accounts.queries_of_name(own).is_empty(), "{own}");
         }
     }
 

@@ -4,14 +4,16 @@
 //! Whoever makes something that depends on it (a session, a tree) asks again after everybody can find it: then either
 //! this question or [`super::Server::replace_users`] sees the other one's change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use weft_store::rights::Right;
+use weft_machine::Account;
+use weft_store::rights::{Right, folded};
 use weft_store::rules::Rules;
 
 use super::User;
 use super::accounts::Accounts;
+use super::system::System;
 use crate::auth::Users;
 
 /// The users at one time.
@@ -22,22 +24,55 @@ pub(crate) struct Directory {
     pub(crate) accounts: Accounts,
     /// The groups of each user, by the name as it is configured.
     groups: HashMap<String, Vec<String>>,
+    /// The names of all groups, folded. A group of the system with such a name does not count.
+    all_groups: HashSet<String>,
+    /// Accounts and groups of the system.
+    pub(crate) system: Arc<System>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Who<'a> {
+    /// The name of a session's user.
+    pub user: &'a str,
+    /// Whether it is a user of ours; otherwise it is one of the system, who has logged on by ticket.
+    pub is_ours: bool,
+    /// The user's account of the system at log-on.
+    pub account: Option<&'a Account>,
 }
 
 impl Directory {
-    pub(crate) fn new(host: &str, users: &[User]) -> Directory {
+    /// `all_groups` are the names of groups, with and without members.
+    pub(crate) fn new(host: &str, users: &[User], all_groups: &[String], system: Arc<System>) -> Directory {
         let names = users.iter().map(|user| (user.name.as_str(), user.rid));
-        let groups = users.iter().flat_map(|user| user.groups.iter().map(String::as_str));
+        let groups = || users.iter().flat_map(|user| user.groups.iter().map(String::as_str));
         Directory {
             users: Arc::new(Users::new(users.iter().map(|user| (user.name.as_str(), user.secret.clone())))),
-            accounts: Accounts::new(host, names, groups),
+            accounts: Accounts::new(host, names, groups()),
             groups: users.iter().map(|user| (user.name.clone(), user.groups.clone())).collect(),
+            all_groups: all_groups.iter().map(String::as_str).chain(groups()).map(folded).collect(),
+            system,
         }
     }
 
-    /// Whether this user may log on. `user` is the name of a session.
-    pub(crate) fn knows(&self, user: &str) -> bool {
+    /// Whether this user may still use the server.
+    pub(crate) fn knows(&self, who: Who<'_>) -> bool {
+        if who.is_ours { self.is_ours(who.user) } else { self.system.admits(who.user) }
+    }
+
+    /// Whether a user of ours has this name, as it is configured.
+    pub(crate) fn is_ours(&self, user: &str) -> bool {
         self.groups.contains_key(user)
+    }
+
+    /// Whether somebody with the name of a session may still use the server.
+    pub(crate) fn knows_name(&self, user: &str) -> bool {
+        self.is_ours(user) || self.system.admits(user)
+    }
+
+    /// The names of all groups, folded.
+    pub(crate) fn all_groups(&self) -> &HashSet<String> {
+        &self.all_groups
     }
 
     /// The groups of a session's user.
@@ -46,11 +81,18 @@ impl Directory {
     }
 
     /// What a session's user may do on a share.
-    pub(crate) fn right(&self, user: &str, rules: &Rules) -> Right {
-        match self.knows(user) {
-            true => rules.rights.of(user, self.groups_of(user)),
-            false => Right::None,
+    pub(crate) fn right(&self, who: Who<'_>, rules: &Rules) -> Right {
+        if !self.knows(who) {
+            return Right::None;
         }
+        let own = if who.is_ours { self.groups_of(who.user) } else { &[] };
+        rules.rights.of_member(who.user, &|name| {
+            let name_folded = folded(name);
+            match self.all_groups.contains(&name_folded) {
+                true => own.iter().any(|group| folded(group) == name_folded),
+                false => who.account.is_some_and(|account| self.system.is_member(account, name)),
+            }
+        })
     }
 
     /// Whether several users can log on.

@@ -31,14 +31,16 @@ mod requests;
 mod session;
 mod session_setup;
 mod status;
+mod system;
 mod tree;
 
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use futures_util::future::{LocalBoxFuture, join_all};
+use futures_util::future::{LocalBoxFuture, join, join_all};
 use weft_machine::budget::Holder;
+use weft_machine::nss::Lookups;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
 use weft_store::rights::Right;
@@ -46,15 +48,16 @@ use weft_store::vfs::{CurrentShares, Share, ShareKey, Vfs};
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
 
-use crate::auth::{Delays, Keytab, Secret, ServerNames};
+use crate::auth::{Delays, Keytab, Principals, Secret, ServerNames};
 use crate::crypto::Engine;
 pub use about::{About, Served, SessionAbout, ShareAbout};
 pub use accounts::CREATED_RIDS;
 use clients::Clients;
 use connection::Connection;
-use directory::Directory;
+use directory::{Directory, Who};
 use logons::Refusals;
 use session::Sessions;
+use system::System;
 
 /// The most that READ, WRITE and transact can move: what SMB Direct peers and Windows use.
 pub const MAX_IO: u32 = 8 << 20;
@@ -203,6 +206,8 @@ pub struct Config {
     pub shares: Vec<Share>,
     /// The users.
     pub users: Vec<User>,
+    /// The groups, with and without members.
+    pub groups: Vec<String>,
     /// The names by which clients may call this server, including `name`.
     pub names: Arc<ServerNames>,
     /// Which sessions must sign.
@@ -234,6 +239,7 @@ impl Config {
             name: "WEFT".into(),
             shares,
             users,
+            groups: Vec::new(),
             names: ServerNames::new(["weft"], Vec::new).into(),
             signing: Signing::default(),
             min_dialect: Dialect::V3_0,
@@ -259,6 +265,11 @@ pub struct Offers {
     pub compressed: Vec<String>,
     /// The keytab that Kerberos tickets are checked against.
     pub keytab: Option<Arc<Keytab>>,
+    /// Which users the principals of tickets are.
+    pub principals: Arc<Principals>,
+    /// Finds accounts and groups of the system: a user with the name of an account has its uid and its groups, and
+    /// rights may name groups of the system.
+    pub system: Option<Arc<Lookups>>,
     /// The journal of handles that survive a restart of the server.
     pub journal: Option<journal::Journal>,
     /// Continuously available shares, on which clients may ask for persistent handles; in lower case. Needs `journal`.
@@ -284,6 +295,8 @@ pub struct Server {
     pub(crate) sessions: Sessions,
     /// State that outlives a session, or belongs to a client rather than to one of its sessions.
     pub(crate) handles: ops::Handles,
+    /// Accounts and groups of the system.
+    pub(crate) system: Arc<System>,
     clients: Arc<Clients>,
     directory: directory::Current,
     delays: Delays,
@@ -301,7 +314,9 @@ impl Server {
     pub fn new(mut config: Config) -> Arc<Server> {
         config.limits.max_io = config.limits.max_io.min(MAX_IO);
         let name = Arc::from(config.name.as_str());
-        let directory = Directory::new(&config.name, &std::mem::take(&mut config.users));
+        let system = Arc::new(System::new(config.offers.system.take()));
+        let (users, groups) = (std::mem::take(&mut config.users), std::mem::take(&mut config.groups));
+        let directory = Directory::new(&config.name, &users, &groups, system.clone());
         // Measured now rather than during the first log-on.
         Engine::choose();
         let held = Budget::new(config.limits.held_bytes);
@@ -312,6 +327,7 @@ impl Server {
             shares,
             sessions: Sessions::default(),
             handles: ops::Handles::default(),
+            system,
             clients: Arc::default(),
             directory: directory::Current::new(directory),
             delays: Delays::default(),
@@ -333,34 +349,66 @@ impl Server {
     /// Lets these users log on from now on, and ends what the current users and shares no longer allow: sessions and
     /// waiting handles of users who are gone, trees and waiting handles on shares that are gone or serve other files,
     /// trees whose share now demands more than when they were connected, and tokens of what the user may no longer
-    /// read. All other sessions stay, also if the password has changed.
-    pub fn replace_users<'a>(&'a self, users: &'a [User]) -> LocalBoxFuture<'a, ()> {
+    /// read. All other sessions stay, also if the password has changed. `groups` are the names of all groups, also of
+    /// those without members.
+    ///
+    /// Accounts of the system are looked up again: sessions of users who are only there end with their account.
+    pub fn replace_users<'a>(&'a self, users: &'a [User], groups: &'a [String]) -> LocalBoxFuture<'a, ()> {
         Box::pin(async move {
-            let directory = self.directory.replace(Directory::new(&self.name, users));
+            let directory = Directory::new(&self.name, users, groups, self.system.clone());
+            let directory = self.directory.replace(directory);
             let shares = self.shares.now();
             let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
-            self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
-            let may_read = |user: &str, share: ShareKey| {
-                shares.of(share).is_some_and(|share| directory.right(user, &share.rules) >= Right::Read)
-            };
-            self.handles.end_tokens_unless(may_read);
-            // Together, because a file on a disk that hangs must not keep the sessions of others alive.
-            let sessions = self.sessions.all();
-            let ends = sessions.iter().map(async |session| {
-                if directory.knows(&session.user) {
+            self.handles.close_waiting_unless(|user, vfs| directory.knows_name(user) && is_served(vfs));
+            // Nobody who is gone stays while a directory service does not answer, and no tree waits for a disk that hangs.
+            let apply = async {
+                self.system.read_again().await;
+                self.resolve_groups().await;
+                let sessions = self.sessions.all();
+                let may_read = |user: &str, share: ShareKey| {
+                    let who = match sessions.iter().find(|session| *session.user == *user) {
+                        Some(session) => session.who(),
+                        None => Who { user, is_ours: directory.is_ours(user), account: None },
+                    };
+                    shares.of(share).is_some_and(|share| directory.right(who, &share.rules) >= Right::Read)
+                };
+                self.handles.end_tokens_unless(may_read);
+                let ends = sessions.iter().map(async |session| {
                     session
                         .disconnect_unless(|tree| tree::is_allowed(session, tree, &directory, &shares))
                         .await;
-                } else {
-                    tracing::info!(user = %session.user, "the session ends: its user was removed");
-                    session.end(&self.sessions).await;
-                }
-            });
-            join_all(ends).await;
-            self.handles.end_tokens_unless(may_read);
+                });
+                join(self.end_unknown(&directory), join_all(ends)).await;
+                self.handles.end_tokens_unless(may_read);
+            };
+            join(self.end_unknown(&directory), apply).await;
             // Sessions that ended may have left handles that wait.
-            self.handles.close_waiting_unless(|user, vfs| directory.knows(user) && is_served(vfs));
+            self.handles.close_waiting_unless(|user, vfs| directory.knows_name(user) && is_served(vfs));
         })
+    }
+
+    /// Ends the sessions of users who may no longer use the server, together.
+    async fn end_unknown(&self, directory: &Directory) {
+        let sessions = self.sessions.all();
+        let unknown = sessions.iter().filter(|session| !directory.knows(session.who()));
+        let ends = unknown.map(async |session| {
+            tracing::info!(user = %session.user, "the session ends: its user was removed");
+            session.end(&self.sessions).await;
+        });
+        join_all(ends).await;
+    }
+
+    /// Asks for the ids of the groups of the system that rights name.
+    pub(crate) async fn resolve_groups(&self) {
+        if self.system.is_used() {
+            let (shares, directory) = (self.shares.now(), self.directory());
+            self.system.resolve(&shares, directory.all_groups()).await;
+        }
+    }
+
+    /// Whether users by ticket may be accounts of the system that are no users of ours.
+    pub(crate) fn admits_system_users(&self) -> bool {
+        self.config.offers.keytab.is_some() && self.config.offers.principals.admit_system_users()
     }
 
     /// The users at this time.

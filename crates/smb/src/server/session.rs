@@ -19,12 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use futures_util::future::join_all;
-use weft_machine::{Budget, Charge, Time, rt};
+use weft_machine::{Account, Budget, Charge, Time, rt};
 use weft_store::access::Token;
 use weft_store::rights::Right;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
 
+use super::directory::Who;
 use super::held::{self, DESCRIPTORS_OF_OPEN, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
@@ -38,6 +39,11 @@ pub(crate) struct Session {
     pub id: u64,
     /// The user's name as configured.
     pub user: Arc<str>,
+    /// Whether it is a user of ours; otherwise it is one of the system.
+    pub is_ours: bool,
+    /// The user's account of the system, as it was at log-on; `None` if the user has none, or accounts of the system
+    /// are not used.
+    pub account: Option<Arc<Account>>,
     /// Open files and directories.
     pub opens: Opens,
     /// What NEGOTIATE settled on the first connection; the others must agree.
@@ -73,6 +79,8 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct New {
     pub id: u64,
     pub user: Arc<str>,
+    pub is_ours: bool,
+    pub account: Option<Arc<Account>>,
     pub profile: Profile,
     pub client_guid: Guid,
     pub keys: SessionKeys,
@@ -170,10 +178,13 @@ impl Tree {
 impl Session {
     /// A session without channels, not in any table yet.
     pub(crate) fn new(new: New) -> Session {
-        let New { id, user, profile, client_guid, keys, signing_required, encrypt, held } = new;
+        let New { id, user, is_ours, account, profile, client_guid, keys, signing_required, encrypt, held } =
+            new;
         Session {
             id,
             user,
+            is_ours,
+            account,
             opens: Opens::default(),
             profile,
             client_guid,
@@ -189,6 +200,11 @@ impl Session {
             trees: Mutex::default(),
             held,
         }
+    }
+
+    /// The user, for decisions.
+    pub(crate) fn who(&self) -> Who<'_> {
+        Who { user: &self.user, is_ours: self.is_ours, account: self.account.as_deref() }
     }
 
     /// Charges memory for something that the session makes the server keep.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::{random, rt};
+use weft_machine::{Account, random, rt};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
@@ -24,6 +24,7 @@ use super::logons::escaped;
 use super::negotiate::filetime;
 use super::session::{self, Binding, New, Session};
 use super::status;
+use super::system::NotAdmitted;
 use crate::auth::{Acceptor, AuthError, Crowded, Login, Refused, Step, Target, Users};
 use crate::crypto::{self, Preauth, Role, Sender, SessionKeys, SigningKey};
 
@@ -155,12 +156,21 @@ async fn advance(
                 server.delays.succeeded(&login.user, connection.source, rt::now());
             }
             check_target(connection, &request, &progress.purpose, &login)?;
+            let account = account_of(connection, &progress.purpose, &login).await?;
             check_users(connection, &progress.users, &login.user)?;
             match progress.purpose {
                 Purpose::New => {
                     let (users, user) = (progress.users, login.user.clone());
-                    let answer =
-                        established(connection, &request, id, login, &progress.preauth, token, leg).await;
+                    let answer = established(
+                        connection,
+                        &request,
+                        id,
+                        (login, account),
+                        &progress.preauth,
+                        token,
+                        leg,
+                    )
+                    .await;
                     // Whoever replaces the users from now on finds the session.
                     if let Err(status) = check_users(connection, &users, &user) {
                         if let Some(session) = server.sessions.find(id) {
@@ -221,6 +231,53 @@ async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStat
         }
     }
     Ok(())
+}
+
+/// The account of the system of a user who has logged on. A failed reauthentication ends the session, unless nobody knows
+/// whether the user still has the account.
+async fn account_of(
+    connection: &Connection,
+    purpose: &Purpose,
+    login: &Login,
+) -> Result<Option<Arc<Account>>, NtStatus> {
+    let server = &connection.server;
+    let session = match purpose {
+        Purpose::New => None,
+        Purpose::Again(binding) => Some(&binding.session),
+        Purpose::Bind(session) => Some(session),
+    };
+    // Rights would take it for the user of ours whose name only looks different.
+    let looks_like_ours = !login.is_ours && server.directory().accounts.find(&login.user).is_some();
+    let admitted = match looks_like_ours {
+        true => Err(AuthError::Stranger.into()),
+        false => server.system.log_on(login).await,
+    };
+    let status = match admitted {
+        Ok(account) => {
+            let uid = |account: &Option<Arc<Account>>| account.as_ref().map(|account| account.uid);
+            if session.is_none_or(|session| uid(&session.account) == uid(&account)) {
+                return Ok(account);
+            }
+            refuse(
+                connection,
+                Some(&login.user),
+                "the user has another account of the system than the session",
+            );
+            NtStatus::ACCESS_DENIED
+        }
+        Err(why) => {
+            refuse(connection, Some(&login.user), &why);
+            match why {
+                NotAdmitted::Refused(error) => status::of(&error),
+                NotAdmitted::Full => NtStatus::INSUFFICIENT_RESOURCES,
+                NotAdmitted::Unanswered(_) => return Err(status::NO_LOGON_SERVERS),
+            }
+        }
+    };
+    if let Purpose::Again(binding) = purpose {
+        binding.session.end(&server.sessions).await;
+    }
+    Err(status)
 }
 
 /// The user may have been removed, or have another password, since the authentication began.
@@ -324,7 +381,8 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
             server.config.names.clone(),
             server_challenge,
         )
-        .with_keytab(server.config.offers.keytab.clone()),
+        .with_keytab(server.config.offers.keytab.clone())
+        .with_principals(server.config.offers.principals.clone()),
         preauth: Rc::new(RefCell::new(connection.preauth.borrow().clone())),
         users,
         purpose,
@@ -349,7 +407,7 @@ async fn established(
     connection: &Connection,
     request: &Request,
     id: u64,
-    login: Login,
+    (login, account): (Login, Option<Arc<Account>>),
     preauth: &RefCell<Preauth>,
     token: Vec<u8>,
     leg: &mut Leg,
@@ -370,6 +428,8 @@ async fn established(
     let session = Arc::new(Session::new(New {
         id,
         user: login.user,
+        is_ours: login.is_ours,
+        account,
         profile: negotiated.profile,
         client_guid: negotiated.client_guid,
         keys,
@@ -397,6 +457,7 @@ async fn established(
         dialect = %negotiated.dialect,
         signing = session.signing_required,
         encrypt,
+        uid = session.account.as_ref().map(|account| account.uid),
         "logged on"
     );
     leg.sign = Some(signing);

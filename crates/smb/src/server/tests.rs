@@ -31,3 +31,5 @@ mod relay;
 mod rights;
 #[cfg(test)]
 mod sessions;
+#[cfg(test)]
+mod system;

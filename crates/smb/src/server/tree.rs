@@ -54,8 +54,11 @@ pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Fai
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let share_type = if share.is_some() { ShareType::Disk } else { ShareType::Pipe };
+    if session.account.is_some() {
+        connection.server.resolve_groups().await;
+    }
     let directory = connection.server.directory();
-    let right = share.as_ref().map_or(Right::Write, |share| directory.right(&session.user, &share.rules));
+    let right = share.as_ref().map_or(Right::Write, |share| directory.right(session.who(), &share.rules));
     let share = match (share, right) {
         (Some(share), Right::None) => {
             static REFUSED: LogLimit = LogLimit::new();
@@ -114,7 +117,7 @@ pub(super) fn is_allowed(session: &Session, tree: &Tree, directory: &Directory, 
     let loses_writes = tree.right == Right::Write && now.vfs.is_read_only() && !connected.vfs.is_read_only();
     let shows_more = now.rules.hides_unreadable && !connected.rules.hides_unreadable;
     let lacks_encryption = now.rules.encrypted && !session.encrypt && !tree.encrypted();
-    directory.right(&session.user, &now.rules) >= tree.right
+    directory.right(session.who(), &now.rules) >= tree.right
         && !loses_writes
         && !shows_more
         && !lacks_encryption

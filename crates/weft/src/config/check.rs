@@ -100,7 +100,8 @@ const FIRST: [Rule; 5] = [
     ServeConfig::check_admin,
 ];
 /// The rules that are checked after those of each share.
-const LAST: [Rule; 8] = [
+const LAST: [Rule; 9] = [
+    ServeConfig::check_kerberos,
     ServeConfig::check_volumes,
     ServeConfig::check_nfs,
     |config| ports::check(config, config.serves_files()),
@@ -189,7 +190,7 @@ impl ServeConfig {
     }
 
     /// The directory of state that survives a restart, if there is one.
-    pub(super) fn state_dir(&self) -> Option<PathBuf> {
+    pub(crate) fn state_dir(&self) -> Option<PathBuf> {
         self.state_dir.clone().or_else(crate::state_dir::state_of_user)
     }
 
@@ -485,6 +486,17 @@ impl ServeConfig {
             };
             self.wrong(key, Problem::Links(e))
         })
+    }
+
+    fn check_kerberos(&self) -> Result<(), ConfigError> {
+        let (system, map) = (self.kerberos.system_users, self.kerberos.map.mapped().next().is_some());
+        if self.smb.keytab.is_none() {
+            let key = system.then_some(key::KERBEROS_SYSTEM_USERS).or(map.then_some(key::KERBEROS_MAP));
+            self.needs(key, "a keytab", Give::All(vec![key::KEYTAB]))?;
+        }
+        let useless = system && !self.identity.uses_system();
+        let accounts = Give::All(vec![key::SYSTEM_USERS.with(true)]);
+        self.needs(useless.then_some(key::KERBEROS_SYSTEM_USERS), "accounts of the system", accounts)
     }
 
     fn keytab(&self) -> Result<Option<Arc<Keytab>>, ConfigError> {

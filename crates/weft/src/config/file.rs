@@ -222,6 +222,8 @@ impl Row {
             (Some("listeners"), _) => "[listeners]",
             (Some("limits"), _) => "[limits]",
             (Some("smb"), _) => "[smb]",
+            (Some("identity"), _) => "[identity]",
+            (Some("kerberos"), _) => "[kerberos]",
             (Some("nfs"), _) => "[nfs]",
             (Some("rdma"), 1) => "[rdma]",
             (Some("rdma"), _) => "[rdma.capture]",

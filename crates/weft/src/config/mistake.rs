@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use weft_smb::auth::BadPrincipal;
 use weft_store::rights::NoPrincipal;
 use weft_store::rules::NotANetwork;
 
@@ -137,6 +138,8 @@ pub(super) enum Unparsed {
     Link(String),
     #[error(transparent)]
     Principal(NoPrincipal),
+    #[error(transparent)]
+    KerberosPrincipal(BadPrincipal),
     #[error(transparent)]
     Admin(NoAdminAddress),
 }

@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weft_smb::auth::Principals;
 use weft_smb::server::{Dialect, Signing};
 
 pub(crate) use self::admin::AdminAddress;
@@ -80,6 +81,10 @@ pub(crate) struct ServeConfig {
     pub tls: TlsConfig,
     /// Requirements and features of SMB.
     pub smb: SmbConfig,
+    /// Accounts of the system.
+    pub identity: IdentityConfig,
+    /// Which users Kerberos principals are.
+    pub kerberos: KerberosConfig,
     /// Requirements and features of NFS, unless an export overrides them.
     pub nfs: NfsConfig,
     /// RDMA settings.
@@ -236,6 +241,31 @@ impl Default for SmbConfig {
             keytab: None,
         }
     }
+}
+
+/// Accounts of the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct IdentityConfig {
+    /// Whether users with the name of an account of the system have its uid and groups, and rights may name groups of
+    /// the system. `None`: if the server runs as root.
+    pub system_users: Option<bool>,
+}
+
+impl IdentityConfig {
+    /// Whether accounts of the system are used.
+    pub(crate) fn uses_system(self) -> bool {
+        self.system_users.unwrap_or_else(weft_store::is_root)
+    }
+}
+
+/// Which users Kerberos principals are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KerberosConfig {
+    /// Whether a principal of the realm with the name of an account of the system may log on without being a user of
+    /// `weft user`.
+    pub system_users: bool,
+    /// The users of certain principals.
+    pub map: Principals,
 }
 
 /// NFS.

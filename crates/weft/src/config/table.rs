@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use weft_smb::auth::Principals;
 use weft_smb::server::dfs::Link;
 use weft_smb::server::{Dialect, Signing};
 use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
@@ -12,7 +13,8 @@ use super::mistake::{Fault, Unparsed};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
     AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
-    NonEmpty, OneOf, Optional, Port, Refused, Size, Someone, Text, TomlValue, Type, UnixId, all,
+    NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
+    all,
 };
 use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
@@ -416,6 +418,38 @@ pub(super) const ROWS: &[Row] = &[
         "Keytab with a key of cifs/HOST, to accept Kerberos tickets.",
         |c| c.smb.keytab
     ),
+    field!(
+        Server,
+        Restart,
+        "identity.system_users",
+        Optional<Boolean>,
+        [],
+        "true if this server runs as root",
+        "true",
+        "Whether a user with the name of an account of the system (NSS) has its uid, gid and groups, and rights may name groups of the system.",
+        |c| c.identity.system_users
+    ),
+    field!(
+        Server,
+        Restart,
+        "kerberos.system_users",
+        Boolean,
+        [],
+        "false",
+        "true",
+        "Whether a principal of the realm that has the name of an account of the system may log on without being a user of `weft user`.",
+        |c| c.kerberos.system_users
+    ),
+    Row {
+        path: "kerberos.map",
+        takes_effect: TakesEffect::Restart,
+        kind: PrincipalMap::name,
+        options: &[],
+        default: "{}",
+        example: "{ \"HTTP/host@EXAMPLE.ORG\" = \"svc\" }",
+        meaning: "Users of certain principals, of any realm; a plain principal of the realm is otherwise the user of its name.",
+        field: Field::Server { set: set_principals, get: get_principals },
+    },
     field!(
         Server,
         Restart,
@@ -902,6 +936,24 @@ fn set_volumes(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused
 
 fn get_volumes(share: &ShareConfig) -> Option<String> {
     (share.source == ShareSource::Volumes).then(|| "true".into())
+}
+
+fn set_principals(config: &mut ServeConfig, given: &TomlValue) -> Result<(), Refused> {
+    let mut principals = Principals::default();
+    let line = |entry: &Entry| {
+        let user = Text::read(&entry.value)?;
+        let mapped = principals.map(entry.key, &user);
+        mapped.map_err(|e| entry.value.unparsed(entry.key, Unparsed::KerberosPrincipal(e)))
+    };
+    all(given.entries(PrincipalMap::name)?.iter().map(line))?;
+    config.kerberos.map = principals;
+    Ok(())
+}
+
+fn get_principals(config: &ServeConfig) -> Option<String> {
+    let line = |(principal, user): (&str, &str)| format!("{} = {}", part(principal), quoted(user));
+    let lines: Vec<String> = config.kerberos.map.mapped().map(line).collect();
+    Some(if lines.is_empty() { "{}".into() } else { format!("{{ {} }}", lines.join(", ")) })
 }
 
 fn set_links(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {

@@ -466,6 +466,16 @@ impl<T: Type> Type for NonEmpty<T> {
     }
 }
 
+/// A table of users by Kerberos principal.
+pub(super) struct PrincipalMap;
+
+impl PrincipalMap {
+    /// What to write.
+    pub(super) fn name() -> String {
+        "a table of users, such as { \"HTTP/host@EXAMPLE.ORG\" = \"svc\" }".into()
+    }
+}
+
 /// DFS links: a table of arrays of targets, by the path of the link in its share.
 pub(super) struct DfsLinks;
 

@@ -53,6 +53,7 @@ impl Served {
             name: "AWAY".into(),
             shares: vec![self.share.clone()],
             users: vec![User::new("alice", Secret::password("secret"))],
+            groups: Vec::new(),
             names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
             signing: Signing::Enabled,
             min_dialect: Dialect::V3_0,

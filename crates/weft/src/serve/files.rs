@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::future::join;
 use weft_machine::{LogLimit, Pool, credentials, random, rt};
 use weft_nfs::server as nfs;
+use weft_smb::auth::Principals;
 use weft_smb::server as smb;
 use weft_store::Share;
 use weft_store::rules::{ActsAs, Rules};
@@ -15,6 +16,7 @@ use weft_transport::Channel;
 
 use super::error::StartError;
 use super::interfaces::{endpoints, interfaces};
+use super::log_ons::Listed;
 use super::{durable, names, status};
 use crate::config::{NfsConfig, Plan, ShareConfig};
 use crate::listen;
@@ -34,14 +36,14 @@ impl FileServers {
     /// Serves these shares, and replication's door over SMB. `ready` contains the ports to announce to clients.
     pub(super) async fn new(
         plan: &Plan,
-        users: Vec<smb::User>,
+        listed: Listed,
         shares: Vec<Share>,
         door: Option<Share>,
         ready: &Ready,
         pool: &Pool,
     ) -> Result<FileServers, StartError> {
         let all = shares.iter().cloned().chain(door).collect();
-        let smb = smb_server(plan, users, all, ready, pool)?;
+        let smb = smb_server(plan, listed, all, ready, pool)?;
         smb.restore().await?;
         let serves_nfs = plan.config().listeners.serve_nfs();
         let nfs_acts = if serves_nfs { nfs_acts(plan.config().nfs) } else { ActsAs::Server };
@@ -78,12 +80,12 @@ impl FileServers {
     }
 
     /// Serves these shares, and replication's door over SMB, to these users from now on.
-    pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, users: &[smb::User]) {
+    pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, listed: &Listed) {
         // Together, because each may wait for files that are closed on a disk that hangs.
         let nfs = self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs, &self.nfs_acts));
         let smb = async {
             self.smb.replace_shares(shares.into_iter().chain(door).collect());
-            self.smb.replace_users(users).await;
+            self.smb.replace_users(&listed.users, &listed.groups).await;
         };
         join(nfs, smb).await;
     }
@@ -97,7 +99,7 @@ impl FileServers {
 
 fn smb_server(
     plan: &Plan,
-    users: Vec<smb::User>,
+    listed: Listed,
     shares: Vec<Share>,
     ready: &Ready,
     pool: &Pool,
@@ -110,7 +112,7 @@ fn smb_server(
             config.min_dialect
         );
     }
-    let offers = offers(plan)?;
+    let offers = smb::Offers { system: listed.system, ..offers(plan)? };
     let server_guid = match &offers.journal {
         Some(journal) => journal.server_guid(),
         None => random::bytes()?,
@@ -119,7 +121,8 @@ fn smb_server(
         server_guid,
         name: host_name(),
         shares,
-        users,
+        users: listed.users,
+        groups: listed.groups,
         names: names::of(&host_name(), &config.server_names),
         signing: config.signing,
         min_dialect: config.min_dialect,
@@ -191,12 +194,17 @@ fn offers(plan: &Plan) -> Result<smb::Offers, StartError> {
     };
     let (compressed, continuous) =
         (named(|share| share.compress), named(|share| share.continuous_availability));
+    let mut principals: Principals = config.kerberos.map.clone();
+    principals.mapped_may_be_system = config.identity.uses_system();
+    principals.all_may_be_system = config.kerberos.system_users;
     let journal = if continuous.is_empty() { None } else { Some(durable::of_smb(plan)?) };
     Ok(smb::Offers {
         dfs: plan.dfs.clone(),
         compression: config.smb.compress || !compressed.is_empty(),
         compressed,
         keytab: plan.keytab.clone(),
+        principals: Arc::new(principals),
+        system: None,
         journal,
         continuous,
         posix: config.smb.posix,

@@ -2,7 +2,9 @@
 //! names. The store is read again when its users change.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use weft_machine::nss::{Lookups, Query};
 use weft_smb::auth::Secret;
 use weft_smb::server as smb;
 use weft_store::Share;
@@ -22,6 +24,23 @@ pub(super) struct LogOns {
     configured: Option<Configured>,
     /// The user of examples.
     first: String,
+    /// Finds accounts of the system, if users have them.
+    system: Option<Arc<Lookups>>,
+    /// Whether users of the system may log on by ticket.
+    admits_system: bool,
+}
+
+/// Users and groups at one time.
+#[derive(Default)]
+pub(super) struct Listed {
+    /// Everybody who may log on with a password.
+    pub users: Vec<smb::User>,
+    /// The names of all groups.
+    pub groups: Vec<String>,
+    /// Finds accounts of the system, if users have them.
+    pub system: Option<Arc<Lookups>>,
+    /// Whether users of the system may log on by ticket.
+    pub admits_system: bool,
 }
 
 /// The user whom the configuration names, or the default one.
@@ -50,7 +69,9 @@ impl LogOns {
         let stored = listing.users.keys().next().map(Name::as_str);
         let first =
             configured.as_ref().map(|user| user.name.as_str()).or(stored).unwrap_or_default().to_owned();
-        Ok(LogOns { store, configured, first })
+        let config = plan.config();
+        let system = config.identity.uses_system().then(|| Arc::new(Lookups::of_system()));
+        Ok(LogOns { store, configured, first, system, admits_system: config.kerberos.system_users })
     }
 
     /// The user of examples.
@@ -73,11 +94,11 @@ impl LogOns {
         self.configured.as_ref().map(|user| &user.password)
     }
 
-    /// Everybody who may log on now.
+    /// Everybody who may log on now, and their groups.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub(super) fn now(&self) -> Result<Vec<smb::User>, StoreError> {
+    pub(super) fn now(&self) -> Result<Listed, StoreError> {
         let listing = self.store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
         let groups = listing.groups_by_user();
         let groups_of = |user: &Name| {
@@ -96,27 +117,54 @@ impl LogOns {
             rid: rid_of(name),
             ..smb::User::new(name.as_str(), secret.clone())
         });
-        Ok(configured.into_iter().chain(stored).collect())
+        Ok(Listed {
+            users: configured.into_iter().chain(stored).collect(),
+            groups: listing.groups.keys().map(|group| group.as_str().to_owned()).collect(),
+            system: self.system.clone(),
+            admits_system: self.admits_system,
+        })
     }
 }
 
-/// Warns of users and groups that have a right on a share and do not exist: usually a spelling mistake.
-pub(super) fn warn_of_unknown(shares: &[Share], users: &[smb::User]) {
-    let known_users: HashSet<String> = users.iter().map(|user| folded(&user.name)).collect();
+/// Warns of users and groups that have a right on a share and do not exist: usually a spelling mistake. Says which groups
+/// are those of the system.
+pub(super) async fn warn_of_unknown(shares: &[Share], listed: &Listed) {
+    let known_users: HashSet<String> = listed.users.iter().map(|user| folded(&user.name)).collect();
     let known_groups: HashSet<String> =
-        users.iter().flat_map(|user| &user.groups).map(|group| folded(group)).collect();
+        listed.users.iter().flat_map(|user| &user.groups).map(|group| folded(group)).collect();
+    let own_groups: HashSet<String> = listed.groups.iter().map(|group| folded(group)).collect();
     for share in shares {
         for principal in share.rules.rights.principals() {
-            let (is_known, kind) = match principal {
+            let (is_known, kind, query) = match principal {
                 Principal::Everyone => continue,
-                Principal::User(name) => (known_users.contains(&folded(name)), "user"),
-                Principal::Group(name) => (known_groups.contains(&folded(name)), "group with members"),
+                Principal::User(name) => {
+                    let query = listed.admits_system.then(|| Query::User(name.clone()));
+                    (known_users.contains(&folded(name)), "user", query)
+                }
+                Principal::Group(name) => {
+                    let query = (!own_groups.contains(&folded(name))).then(|| Query::Group(name.clone()));
+                    (known_groups.contains(&folded(name)), "group with members", query)
+                }
             };
-            if !is_known {
-                tracing::warn!(
-                    "share {}: the rights name {principal}, but there is no such {kind}",
-                    share.name
-                );
+            let query = query.filter(|_| !is_known);
+            let found = match listed.system.as_ref().zip(query) {
+                Some((system, query)) => system.entry(query).await,
+                None => Ok(None),
+            };
+            let name = &share.name;
+            match found {
+                _ if is_known => {}
+                Ok(Some(entry)) => {
+                    tracing::info!("share {name}: {principal} is of the system, with the id {}", entry.id);
+                }
+                Ok(None) => {
+                    tracing::warn!("share {name}: the rights name {principal}, but there is no such {kind}");
+                }
+                Err(why) => {
+                    tracing::warn!("share {name}: the rights name {principal}: {why}");
+                    // The others would wait as long.
+                    return;
+                }
             }
         }
     }

@@ -10,12 +10,11 @@ use std::sync::Arc;
 
 use futures_util::lock::Mutex;
 use weft_machine::rt;
-use weft_smb::server as smb;
 use weft_store::Share;
 use weft_store::vfs::VfsId;
 
 use super::files::FileServers;
-use super::log_ons::{self, LogOns};
+use super::log_ons::{self, Listed, LogOns};
 use super::neighbours::{self, Marks};
 use super::status::Subject;
 use crate::Failure;
@@ -106,7 +105,7 @@ impl Reload {
         let _one_at_a_time = self.current.lock().await;
         let users = self.read_users().await?;
         if let Some(files) = &self.files {
-            files.smb.replace_users(&users).await;
+            files.smb.replace_users(&users.users, &users.groups).await;
         }
         tracing::info!("read the users and groups again");
         Ok(())
@@ -117,8 +116,8 @@ impl Reload {
         self.log_ons.as_ref()?.configured()
     }
 
-    async fn read_users(&self) -> Result<Vec<smb::User>, Failure> {
-        let Some(log_ons) = self.log_ons.clone() else { return Ok(Vec::new()) };
+    async fn read_users(&self) -> Result<Listed, Failure> {
+        let Some(log_ons) = self.log_ons.clone() else { return Ok(Listed::default()) };
         Ok(rt::blocking(move || log_ons.now()).await?)
     }
 
@@ -135,7 +134,7 @@ impl Reload {
         let other_files = files_of(&shares) != files_of(&current.shares);
         let report = report(current, &config, &shares);
         let served: Vec<Share> = shares.iter().map(|described| described.share.clone()).collect();
-        log_ons::warn_of_unknown(&served, &users);
+        log_ons::warn_of_unknown(&served, &users).await;
         if let Some(files) = &self.files {
             files.replace(served, self.door.clone(), &users).await;
         }

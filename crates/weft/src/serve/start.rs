@@ -101,7 +101,7 @@ impl Start {
             Some(_) => {
                 let users =
                     self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
-                log_ons::warn_of_unknown(&shares, &users);
+                log_ons::warn_of_unknown(&shares, &users).await;
                 Some(FileServers::new(&self.plan, users, shares, door.clone(), &ready, pool).await?)
             }
             None => None,

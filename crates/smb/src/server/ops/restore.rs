@@ -2,10 +2,12 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.9.12. The handles then wait among the preserved ones ([`super::durable`]).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use weft_machine::Account;
 use weft_store::opens::{Form, Opening, Range};
 use weft_store::rights::Right;
 use weft_wire::smb2::access::AccessMask;
@@ -20,6 +22,7 @@ use super::persistent::{Persistent, RECORD_COPIES};
 use super::recording::{rights_of_bits, sharing_of};
 use super::rights::{CHANGING, DATA, WRITE_DATA, reach_of, rights_of_access};
 use crate::server::Server;
+use crate::server::directory::Who;
 use crate::server::held::{DESCRIPTORS_OF_OPEN, LOCK_BYTES, OPEN_BYTES};
 use crate::server::journal::{Cached, Journal, Record, Unusable};
 
@@ -27,9 +30,12 @@ use crate::server::journal::{Cached, Journal, Record, Unusable};
 pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
     let Some(journal) = &server.config.offers.journal else { return Ok(()) };
     let (mut lost, mut kept) = (Vec::new(), 0u32);
+    let mut accounts = Accounts::default();
+    server.resolve_groups().await;
     for (id, record) in journal.records()? {
         server.handles.taken(id);
-        match reopen(server, journal, id, &record).await {
+        let account = accounts.find(server, &record.user).await;
+        match reopen(server, journal, id, &record, account.as_deref()).await {
             Ok(open) => {
                 let timeout = Duration::from_millis(record.timeout_ms.into());
                 match server.handles.preserved.keep(OwnedOpen::new(open), timeout) {
@@ -49,18 +55,55 @@ pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
     if lost.is_empty() { Ok(()) } else { journal.forget(lost, ()).await }
 }
 
+/// The accounts of the system of users who had handles.
+#[derive(Default)]
+struct Accounts {
+    known: HashMap<String, Option<Arc<Account>>>,
+    is_silent: bool,
+}
+
+impl Accounts {
+    /// The account of a user. Once nobody answers, nobody is asked again: each question would delay the start.
+    async fn find(&mut self, server: &Server, user: &str) -> Option<Arc<Account>> {
+        if let Some(known) = self.known.get(user) {
+            return known.clone();
+        }
+        if self.is_silent {
+            return None;
+        }
+        match server.system.account(user).await {
+            Ok(account) => {
+                self.known.insert(user.to_owned(), account.clone());
+                account
+            }
+            Err(why) => {
+                tracing::warn!("handles that need a group of the system may be lost: {why}");
+                self.is_silent = true;
+                None
+            }
+        }
+    }
+}
+
 async fn reopen(
     server: &Arc<Server>,
     journal: &Journal,
     id: u64,
     record: &Record,
+    account: Option<&Account>,
 ) -> Result<Arc<Open>, String> {
     let offers = &server.config.offers;
     let share = server.shares.named(&record.share).filter(|share| offers.is_continuous(&share.name));
     let share = share.ok_or("the share is no longer continuously available")?;
     let access = AccessMask(record.access);
     let needed = if access.intersects(CHANGING) { Right::Write } else { Right::Read };
-    if server.directory().right(&record.user, &share.rules) < needed {
+    let directory = server.directory();
+    let is_ours = directory.is_ours(&record.user);
+    if let Some(account) = account.filter(|_| !is_ours && server.admits_system_users()) {
+        server.system.admit(&record.user, account.uid).map_err(|why| why.to_string())?;
+    }
+    let who = Who { user: &record.user, is_ours, account };
+    if directory.right(who, &share.rules) < needed {
         return Err("its user no longer has the right".into());
     }
     let vfs = share.vfs.clone();

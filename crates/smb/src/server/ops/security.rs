@@ -17,6 +17,7 @@ use super::rights::CHANGING;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 use crate::server::directory::Directory;
+use crate::server::session::Session;
 
 /// `STATUS_INVALID_OWNER`: the descriptor has no owner, or one that the user may not set.
 const INVALID_OWNER: NtStatus = NtStatus(0xC000_005A);
@@ -27,23 +28,35 @@ const OWNER: SecurityInformation = SecurityInformation(
     SecurityInformation::OWNER.0 | SecurityInformation::GROUP.0 | SecurityInformation::LABEL.0,
 );
 
-/// The identity of a session's user in access checks.
-pub(crate) fn token(directory: &Directory, user: &str) -> Token {
+/// The identity of a session's user in access checks. One who has an account of the system is that Unix user too, and in
+/// its groups.
+fn token(directory: &Directory, session: &Session) -> Token {
     let accounts = &directory.accounts;
-    let groups = accounts.sids_of_groups(directory.groups_of(user));
-    Token {
-        user: accounts.sid_of_user(user),
-        group: accounts.primary_group(),
-        others: [Sid::everyone(), Sid::network(), Sid::authenticated_users()]
-            .into_iter()
-            .chain(groups)
-            .collect(),
+    let everybody = [Sid::everyone(), Sid::network(), Sid::authenticated_users()];
+    let unix = session.account.as_deref().into_iter().flat_map(|account| {
+        let groups = account.groups.iter().map(|gid| Sid::unix_group(*gid));
+        std::iter::once(Sid::unix_user(account.uid)).chain(groups)
+    });
+    match &session.account {
+        Some(account) if !session.is_ours => Token {
+            user: Sid::unix_user(account.uid),
+            group: Sid::unix_group(account.gid),
+            others: everybody.into_iter().chain(unix).collect(),
+        },
+        _ => {
+            let groups = accounts.sids_of_groups(directory.groups_of(&session.user));
+            Token {
+                user: accounts.sid_of_user(&session.user),
+                group: accounts.primary_group(),
+                others: everybody.into_iter().chain(groups).chain(unix).collect(),
+            }
+        }
     }
 }
 
 /// The groups are those at the session's first question, as in Windows: a change takes effect at the next log-on.
 fn token_of(cx: &OpContext) -> &Token {
-    cx.session().token.get_or_init(|| token(&cx.server().directory(), &cx.session().user))
+    cx.session().token.get_or_init(|| token(&cx.server().directory(), cx.session()))
 }
 
 /// The user for whom listings of this tree leave out unreadable files; `None` if they show everything.

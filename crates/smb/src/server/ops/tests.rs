@@ -335,6 +335,8 @@ fn session_of(connection: &Connection, held: Charge, id: u64, user: &str, profil
     let session = Arc::new(Session::new(New {
         id,
         user: user.into(),
+        is_ours: true,
+        account: None,
         profile,
         client_guid: [9; 16],
         keys,

@@ -2,6 +2,7 @@
 //!
 //! Spec: [MS-LSAT] 3.1.4, [MS-LSAD] 3.1.4. There are no trusted domains, and rights cannot be changed.
 
+use weft_machine::nss::Query;
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::lsarpc::{self, Policy};
 use weft_wire::dcerpc::ndr::Handle;
@@ -9,6 +10,22 @@ use weft_wire::smb2::NtStatus;
 
 use super::caller::Caller;
 use super::handles::{Handles, Object};
+use crate::server::accounts::Accounts;
+
+/// The names and ids of the system that a call needs.
+pub(super) fn queries(accounts: &Accounts, opnum: u16, stub: &[u8]) -> Vec<Query> {
+    match opnum {
+        lsarpc::LOOKUP_NAMES | lsarpc::LOOKUP_NAMES2 | lsarpc::LOOKUP_NAMES3 => {
+            let names = lsarpc::parse_lookup_names(stub).map_or_else(|_| Vec::new(), |(_, names)| names);
+            names.iter().flat_map(|name| accounts.queries_of_name(name)).collect()
+        }
+        lsarpc::LOOKUP_SIDS | lsarpc::LOOKUP_SIDS2 => {
+            let sids = lsarpc::parse_lookup_sids(stub).map_or_else(|_| Vec::new(), |(_, sids)| sids);
+            sids.iter().filter_map(Accounts::query_of_sid).collect()
+        }
+        _ => Vec::new(),
+    }
+}
 
 pub(super) fn call(
     caller: &Caller<'_>,
@@ -17,7 +34,7 @@ pub(super) fn call(
     stub: &[u8],
 ) -> Result<Vec<u8>, FaultStatus> {
     let directory = caller.server.directory();
-    let accounts = &directory.accounts;
+    let (accounts, system) = (&directory.accounts, &directory.system);
     let policy = |handles: &Handles, handle| match handles.find(handle)? {
         Object::Policy => Ok(()),
         _ => Err(FaultStatus::CONTEXT_MISMATCH),
@@ -46,14 +63,14 @@ pub(super) fn call(
             let (handle, names) = lsarpc::parse_lookup_names(stub)?;
             policy(handles, handle)?;
             let mut domains = Vec::new();
-            let all: Vec<_> = names.iter().map(|name| accounts.of_name(name, &mut domains)).collect();
+            let all: Vec<_> = names.iter().map(|name| accounts.of_name(name, system, &mut domains)).collect();
             lsarpc::emit_sids(opnum, &domains, &all)
         }
         lsarpc::LOOKUP_SIDS | lsarpc::LOOKUP_SIDS2 => {
             let (handle, sids) = lsarpc::parse_lookup_sids(stub)?;
             policy(handles, handle)?;
             let mut domains = Vec::new();
-            let all: Vec<_> = sids.iter().map(|sid| accounts.of_sid(sid, &mut domains)).collect();
+            let all: Vec<_> = sids.iter().map(|sid| accounts.of_sid(sid, system, &mut domains)).collect();
             lsarpc::emit_names(opnum, &domains, &all)
         }
         lsarpc::ENUMERATE_ACCOUNT_RIGHTS => {

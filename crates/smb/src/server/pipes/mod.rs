@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use futures_util::lock::{Mutex as Turns, MutexGuard as Turn};
 use slab::Slab;
 use weft_machine::Charge;
 use weft_machine::budget::Full;
@@ -82,6 +83,8 @@ impl State {
 /// An open pipe.
 pub(super) struct Pipe {
     service: Service,
+    /// Held while bytes wait for lookups: what is written later must not overtake them.
+    turns: Turns<()>,
     state: Mutex<State>,
 }
 
@@ -90,7 +93,21 @@ type Taken = (Bytes, bool);
 
 impl Pipe {
     fn new(service: Service, held: Charge) -> Pipe {
-        Pipe { service, state: Mutex::new(State::new(held)) }
+        Pipe { service, turns: Turns::new(()), state: Mutex::new(State::new(held)) }
+    }
+
+    /// Looks up the names and ids of the system that these bytes need; they are written while the turn is held.
+    async fn prepare(&self, caller: &Caller<'_>, data: &Bytes) -> Option<Turn<'_, ()>> {
+        let system = &caller.server.system;
+        if !system.is_used() {
+            return None;
+        }
+        let turn = self.turns.lock().await;
+        let queries = lock(&self.state).rpc.queries(&caller.server.directory().accounts, data);
+        if !queries.is_empty() {
+            system.prefetch(queries).await;
+        }
+        Some(turn)
     }
 
     /// Processes the bytes that the client wrote; the answers are queued when this returns.

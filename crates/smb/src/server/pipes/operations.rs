@@ -61,7 +61,7 @@ pub(in crate::server) async fn dispatch(cx: &OpContext) -> Answer {
         Command::Create => create(cx),
         Command::Close => close(cx),
         Command::Read => read(cx).await,
-        Command::Write => write(cx),
+        Command::Write => write(cx).await,
         Command::Ioctl => control(cx).await,
         Command::QueryInfo => query_info(cx),
         Command::SetInfo => set_info(cx),
@@ -141,13 +141,15 @@ async fn read(cx: &OpContext) -> Answer {
     Ok(reply)
 }
 
-fn write(cx: &OpContext) -> Answer {
+async fn write(cx: &OpContext) -> Answer {
     let request = write::Request::parse(cx.message())?;
     let pipe = find(cx, request.file)?;
     if request.channel != Channel::None || request.data.len() > cx.max_payload() as usize {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
+    let turn = pipe.prepare(&caller(cx), &request.data).await;
     pipe.write(&caller(cx), &request.data)?;
+    drop(turn);
     let count = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
     answer(|out| write::Response { count }.emit(out))
 }
@@ -180,7 +182,9 @@ async fn control(cx: &OpContext) -> Answer {
             if !lock(&pipe.state).unread.is_empty() {
                 return Err(NtStatus::PIPE_BUSY.into());
             }
+            let turn = pipe.prepare(&caller(cx), &request.input).await;
             pipe.write(&caller(cx), &request.input)?;
+            drop(turn);
             let (output, more) = message(cx, &pipe, room).await?;
             (cx.file_id(request.file), output, more)
         }

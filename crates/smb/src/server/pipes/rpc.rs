@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::{Bytes, BytesMut};
+use weft_machine::nss::Query;
 use weft_wire::dcerpc::pdu::{
     self, Bind, BindAck, Flags, HEADER_LEN, Header, MUST_RECEIVE_LEN, NakReason, PacketType, Request, Verdict,
 };
@@ -15,6 +16,7 @@ use weft_wire::dcerpc::{FaultStatus, Syntax};
 use super::caller::Caller;
 use super::handles::Handles;
 use super::{lsarpc, samr, srvsvc};
+use crate::server::accounts::Accounts;
 
 /// The largest fragment received or sent, as in Windows.
 const MAX_FRAGMENT: u16 = 4280;
@@ -138,6 +140,42 @@ impl Association {
         // Copied, because a slice would keep the whole received buffer alive.
         self.partial = if self.broken { BytesMut::new() } else { BytesMut::from(&self.partial[..]) };
         answers
+    }
+
+    /// The names and ids of the system that the calls which these bytes complete need. A call is answered without
+    /// waiting, so they are looked up before it is received.
+    pub(super) fn queries(&self, accounts: &Accounts, bytes: &[u8]) -> Vec<Query> {
+        let mut rest = Bytes::from([&self.partial[..], bytes].concat());
+        let call = self.call.as_ref();
+        let mut stub = call.map_or_else(Vec::new, |call| call.stub.clone());
+        let mut queries = Vec::new();
+        while let Ok(header) = Header::parse(&rest) {
+            let len = usize::from(header.frag_len);
+            if !(HEADER_LEN..=rest.len()).contains(&len) {
+                break;
+            }
+            let packet = rest.split_to(len);
+            let Some(request) =
+                (header.kind == PacketType::REQUEST).then(|| Request::parse(&packet).ok()).flatten()
+            else {
+                continue;
+            };
+            if header.flags.contains(Flags::FIRST) {
+                stub.clear();
+            }
+            stub.extend_from_slice(&request.stub);
+            let mut services = self.contexts.iter().filter(|(id, _)| *id == request.context);
+            match services.next().map(|(_, service)| service) {
+                Some(Service::Lsarpc) if header.flags.contains(Flags::LAST) => {
+                    queries.extend(lsarpc::queries(accounts, request.opnum, &stub));
+                }
+                Some(Service::Samr) if header.flags.contains(Flags::LAST) => {
+                    queries.extend(samr::queries(request.opnum, &stub));
+                }
+                _ => {}
+            }
+        }
+        queries
     }
 
     /// Bytes held of unanswered input.

@@ -3,6 +3,7 @@
 //! Spec: [MS-SAMR] 3.1.5. Accounts and passwords cannot be changed. The only group in the sense of Windows is the one of
 //! all users; the server's groups are aliases.
 
+use weft_machine::nss::Query;
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::lsarpc::{self, SidUse};
 use weft_wire::dcerpc::ndr::{Handle, Reader};
@@ -12,7 +13,35 @@ use weft_wire::smb2::fscc::security::Sid;
 
 use super::caller::Caller;
 use super::handles::{Handles, Object};
-use crate::server::accounts::{Accounts, NONE, builtin};
+use crate::server::accounts::{Accounts, NONE, builtin, unix_domains};
+
+/// The names and ids of the system that a call may need; the domain is known by a handle only, so both kinds are asked
+/// for.
+pub(super) fn queries(opnum: u16, stub: &[u8]) -> Vec<Query> {
+    match opnum {
+        samr::LOOKUP_NAMES => {
+            let names = samr::parse_lookup_names(stub).map_or_else(|_| Vec::new(), |(_, names)| names);
+            names.into_iter().flat_map(|name| [Query::User(name.clone()), Query::Group(name)]).collect()
+        }
+        samr::LOOKUP_IDS => {
+            let ids = samr::parse_lookup_ids(stub).map_or_else(|_| Vec::new(), |(_, ids)| ids);
+            ids.into_iter().flat_map(|id| [Query::Uid(id), Query::Gid(id)]).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What members of a domain of the system are, and how they are asked for; `None` for another domain.
+type UnixKind = (SidUse, fn(String) -> Query, fn(u32) -> Query);
+
+fn unix_kind(sid: &Sid) -> Option<UnixKind> {
+    let [users, groups] = unix_domains();
+    match () {
+        () if *sid == users.sid => Some((SidUse::User, Query::User, Query::Uid)),
+        () if *sid == groups.sid => Some((SidUse::Group, Query::Group, Query::Gid)),
+        () => None,
+    }
+}
 
 /// The domain of a handle: the host's own, or one without members.
 fn domain<'a>(
@@ -48,7 +77,8 @@ pub(super) fn call(
     stub: &[u8],
 ) -> Result<Vec<u8>, FaultStatus> {
     let directory = caller.server.directory();
-    let accounts = &directory.accounts;
+    let (accounts, system) = (&directory.accounts, &directory.system);
+    let unix = unix_domains().into_iter().filter(|_| system.is_used());
     Ok(match opnum {
         samr::CONNECT | samr::CONNECT2 | samr::CONNECT4 => {
             lsarpc::emit_handle(handles.open(Object::SamServer)?, NtStatus::SUCCESS)
@@ -61,9 +91,9 @@ pub(super) fn call(
         samr::LOOKUP_DOMAIN => {
             let (handle, name) = samr::parse_lookup_domain(stub)?;
             handles.find(handle)?;
-            let known = [accounts.host.clone(), builtin()];
-            let found = known.iter().find(|domain| domain.name.eq_ignore_ascii_case(&name));
-            samr::emit_domain_sid(found.map(|domain| &domain.sid))
+            let mut known = [accounts.host.clone(), builtin()].into_iter().chain(unix);
+            let found = known.find(|domain| domain.name.eq_ignore_ascii_case(&name));
+            samr::emit_domain_sid(found.as_ref().map(|domain| &domain.sid))
         }
         samr::ENUMERATE_DOMAINS => {
             handles.find(samr::parse_handle_and_word(stub)?.0)?;
@@ -73,17 +103,21 @@ pub(super) fn call(
         samr::OPEN_DOMAIN => {
             let (handle, sid) = samr::parse_open_domain(stub)?;
             handles.find(handle)?;
-            match sid == accounts.host.sid || sid == builtin().sid {
+            let mut unix = unix;
+            let is_unix = unix.any(|domain| domain.sid == sid);
+            match is_unix || sid == accounts.host.sid || sid == builtin().sid {
                 true => lsarpc::emit_handle(handles.open(Object::Domain(sid))?, NtStatus::SUCCESS),
                 false => lsarpc::emit_handle(Handle::default(), samr::NO_SUCH_DOMAIN),
             }
         }
         samr::QUERY_DOMAIN | samr::QUERY_DOMAIN2 => {
             let (handle, class) = samr::parse_query(stub)?;
-            let (own, _) = domain(accounts, handles, handle)?;
+            let (own, sid) = domain(accounts, handles, handle)?;
+            let other = unix_domains().into_iter().find(|domain| domain.sid == *sid).unwrap_or_else(builtin);
             match own {
                 true => samr::emit_domain(class, &accounts.host.name, accounts.users.len()),
-                false => samr::emit_domain(class, &builtin().name, 0),
+                // Nobody counts the members of the system's domains.
+                false => samr::emit_domain(class, &other.name, 0),
             }
         }
         samr::ENUMERATE_USERS => {
@@ -105,7 +139,11 @@ pub(super) fn call(
         }
         samr::LOOKUP_NAMES => {
             let (handle, names) = samr::parse_lookup_names(stub)?;
-            let (own, _) = domain(accounts, handles, handle)?;
+            let (own, sid) = domain(accounts, handles, handle)?;
+            if let Some((kind, named, _)) = unix_kind(sid) {
+                let id = |name: &String| Some((system.known(&named(name.clone()))?.id, kind));
+                return Ok(samr::emit_ids(&names.iter().map(id).collect::<Vec<_>>()));
+            }
             let id = |name: &String| match accounts.find(name) {
                 _ if !own => None,
                 Some(account) => Some((account.rid, SidUse::User)),
@@ -118,7 +156,11 @@ pub(super) fn call(
         }
         samr::LOOKUP_IDS => {
             let (handle, ids) = samr::parse_lookup_ids(stub)?;
-            let (own, _) = domain(accounts, handles, handle)?;
+            let (own, sid) = domain(accounts, handles, handle)?;
+            if let Some((kind, _, numbered)) = unix_kind(sid) {
+                let name = |id: &u32| Some((system.known(&numbered(*id))?.name.clone(), kind));
+                return Ok(samr::emit_names(&ids.iter().map(name).collect::<Vec<_>>()));
+            }
             let name = |rid: &u32| match accounts.users.iter().find(|account| account.rid == *rid) {
                 _ if !own => None,
                 Some(account) => Some((account.name.clone(), SidUse::User)),

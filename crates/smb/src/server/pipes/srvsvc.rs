@@ -65,7 +65,7 @@ fn shares(caller: &Caller<'_>) -> Vec<ShareInfo> {
     let shares = caller.server.shares.now();
     // Users see the shares that they may use.
     let usable =
-        shares.iter().filter(|share| directory.right(&caller.session.user, &share.rules) > Right::None);
+        shares.iter().filter(|share| directory.right(caller.session.who(), &share.rules) > Right::None);
     usable.map(|share| disk(&share.name)).chain([ipc]).collect()
 }
 

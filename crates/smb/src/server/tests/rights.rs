@@ -117,7 +117,7 @@ fn a_user_who_goes_away_loses_sessions_and_handles_and_others_keep_theirs() {
         let lost = open(&mut bob, "f", AccessMask::FILE_READ_DATA).await;
         let mut eve = logged_on(&world, "eve").await;
 
-        world.server.replace_users(&[user("alice", &[]), user("eve", &["staff"])]).await;
+        world.server.replace_users(&[user("alice", &[]), user("eve", &["staff"])], &[]).await;
         assert_eq!(bob.read(lost, 1).await.0, NtStatus::USER_SESSION_DELETED);
         let mut again = world.connect();
         again.negotiate(Offer::default()).await;
@@ -128,7 +128,7 @@ fn a_user_who_goes_away_loses_sessions_and_handles_and_others_keep_theirs() {
         let file = open(&mut eve, "f", AccessMask::FILE_READ_DATA).await;
 
         // A right that it loses takes effect at once.
-        world.server.replace_users(&[user("alice", &[]), user("eve", &[])]).await;
+        world.server.replace_users(&[user("alice", &[]), user("eve", &[])], &[]).await;
         assert_eq!(eve.read(file, 1).await.0, NtStatus::NETWORK_NAME_DELETED);
         assert_eq!(eve.tree_connect(r"\\s\data").await.0.status, NtStatus::ACCESS_DENIED);
         assert!(alice.is_served().await && eve.is_served().await);
@@ -174,7 +174,7 @@ fn a_handle_that_waits_comes_back_only_with_the_right_that_it_had() {
             }
         };
         // Meanwhile she may only read.
-        world.server.replace_users(&[user("alice", &["staff"])]).await;
+        world.server.replace_users(&[user("alice", &["staff"])], &[]).await;
         let mut share = Share::clone(&world.server.shares.now()[0]);
         share.rules.rights.write = list(&[]);
         world.server.replace_shares(vec![share.clone()]);
@@ -194,8 +194,8 @@ fn a_handle_that_waits_comes_back_only_with_the_right_that_it_had() {
         weft_machine::rt::sleep(std::time::Duration::from_secs(1)).await;
 
         // A user who was removed has no handle, even if somebody of this name comes back.
-        world.server.replace_users(&[user("bob", &[])]).await;
-        world.server.replace_users(&[user("alice", &[])]).await;
+        world.server.replace_users(&[user("bob", &[])], &[]).await;
+        world.server.replace_users(&[user("alice", &[])], &[]).await;
         let mut alice = logged_on(&world, "alice").await;
         alice.tree().await;
         assert_eq!(create(&mut alice, reconnect(file)).await, NtStatus::OBJECT_NAME_NOT_FOUND);
@@ -253,20 +253,20 @@ fn a_token_ends_with_the_right_to_read_its_share_and_with_the_share() {
         let mut barred = shares.clone();
         barred[0].rules.rights.read = list(&["bob"]);
         world.server.replace_shares(barred);
-        world.server.replace_users(&users).await;
+        world.server.replace_users(&users, &[]).await;
         assert_eq!(copy(&mut alice, &first, to).await, NtStatus::INVALID_TOKEN);
 
         world.server.replace_shares(shares.clone());
-        world.server.replace_users(&users).await;
+        world.server.replace_users(&users, &[]).await;
         let other = std::mem::replace(&mut alice.tree, data);
         alice.tree().await;
         let from = open(&mut alice, "from", AccessMask::FILE_READ_DATA).await;
         let second = token(&mut alice, from).await;
         alice.tree = other;
-        world.server.replace_users(&users).await;
+        world.server.replace_users(&users, &[]).await;
         assert_eq!(copy(&mut alice, &second, to).await, NtStatus::SUCCESS, "nothing has changed for her");
         world.server.replace_shares(vec![shares[1].clone()]);
-        world.server.replace_users(&users).await;
+        world.server.replace_users(&users, &[]).await;
         assert_eq!(copy(&mut alice, &second, to).await, NtStatus::INVALID_TOKEN);
     });
 }

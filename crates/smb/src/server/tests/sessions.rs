@@ -174,7 +174,7 @@ fn a_disk_that_hangs_keeps_no_other_session_alive() {
         let held = gate.lock().await;
         world.server.replace_shares(Vec::new());
         let (server, users) = (world.server.clone(), [User::new("alice", Secret::password(PASSWORD))]);
-        let replaced = rt::spawn(async move { server.replace_users(&users).await });
+        let replaced = rt::spawn(async move { server.replace_users(&users, &[]).await });
         rt::sleep(Duration::from_millis(1)).await;
         for (client, file, second) in &mut clients {
             assert_eq!(client.read(*file, 1).await.0, NtStatus::NETWORK_NAME_DELETED);

@@ -112,7 +112,7 @@ fn read_request(file: FileId, length: u32) -> read::Request {
 fn a_client_lists_the_shares() {
     on_ipc(async |b| {
         let user = crate::server::User::new("tester", crate::auth::Secret::password("of the test"));
-        b.server.replace_users(&[user]).await;
+        b.server.replace_users(&[user], &[]).await;
         for name in ["srvsvc", "SRVSVC", "\\srvsvc", "PIPE\\srvsvc"] {
             let file = b.bound(name, srvsvc::INTERFACE).await;
             let call = request(srvsvc::SHARE_ENUM, &srvsvc::client::share_enum("\\\\weft", 0));

@@ -1,0 +1,116 @@
+//! Which user a Kerberos principal is.
+//!
+//! A plain principal of our own realm is the user of that name; other realms have users with the same names. An
+//! administrator may map any principal to a user. Neither rule is about whether the user exists.
+
+use std::collections::BTreeMap;
+
+use weft_kerberos::Principal;
+
+/// The rules for principals.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Principals {
+    mapped: BTreeMap<String, String>,
+    /// Whether users whom a line of the map names may be accounts of the system.
+    pub mapped_may_be_system: bool,
+    /// Whether every plain principal of the realm may be an account of the system.
+    pub all_may_be_system: bool,
+}
+
+/// What is not a principal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a principal with its realm, such as \"HTTP/host@EXAMPLE.ORG\"")]
+pub struct BadPrincipal;
+
+/// A user whom a principal stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Claimed<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// Whether the map names the principal.
+    pub mapped: bool,
+    /// Whether the user may be an account of the system that is no user of ours.
+    pub may_be_system: bool,
+}
+
+impl Principals {
+    /// Maps a principal, with its realm, to a user.
+    ///
+    /// # Errors
+    /// The text is not a principal.
+    pub fn map(&mut self, principal: &str, user: &str) -> Result<(), BadPrincipal> {
+        Principal::parse(principal).ok_or(BadPrincipal)?;
+        self.mapped.insert(principal.to_owned(), user.to_owned());
+        Ok(())
+    }
+
+    /// The lines of the map: principals and users.
+    pub fn mapped(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.mapped.iter().map(|(principal, user)| (principal.as_str(), user.as_str()))
+    }
+
+    /// Whether users by ticket may be accounts of the system that are no users of ours.
+    pub fn admit_system_users(&self) -> bool {
+        self.all_may_be_system || (self.mapped_may_be_system && !self.mapped.is_empty())
+    }
+
+    /// The user whom `client` stands for at this service. Principals are compared with regard to case (RFC 4120 6).
+    pub(super) fn claimed<'a>(&'a self, client: &'a Principal, service: &Principal) -> Option<Claimed<'a>> {
+        if let Some(user) = self.mapped.get(&format!("{}@{}", client.name, client.realm)) {
+            return Some(Claimed { name: user, mapped: true, may_be_system: self.mapped_may_be_system });
+        }
+        let ours = client.realm == service.realm && client.is_plain();
+        ours.then_some(Claimed { name: &client.name, mapped: false, may_be_system: self.all_may_be_system })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn principal(text: &str) -> Principal {
+        Principal::parse(text).expect("a principal")
+    }
+
+    #[test]
+    fn a_principal_is_the_user_of_its_name_or_of_the_map() {
+        let mut principals = Principals { mapped_may_be_system: true, ..Principals::default() };
+        principals.map("HTTP/host@R", "svc").unwrap();
+        principals.map("alice@OTHER", "alice").unwrap();
+        principals.map("root@R", "root").unwrap();
+        principals.map("carol@R", "eve").unwrap();
+        let service = principal("cifs/host@R");
+        for (client, user) in [
+            ("alice@R", Some(("alice", false))),
+            ("ALICE@R", Some(("ALICE", false))),
+            ("HTTP/host@R", Some(("svc", true))),
+            ("alice@OTHER", Some(("alice", true))),
+            ("carol@R", Some(("eve", true))),
+            ("root@R", Some(("root", true))),
+            ("Carol@R", Some(("Carol", false))),
+            ("bob@OTHER", None),
+            ("alice@other", None),
+            ("HTTP/host@OTHER", None),
+            ("http/host@R", None),
+            ("alice/admin@R", None),
+        ] {
+            let client = principal(client);
+            let claimed = principals.claimed(&client, &service);
+            assert_eq!(claimed.as_ref().map(|claimed| (claimed.name, claimed.mapped)), user, "{client:?}");
+            assert_eq!(
+                claimed.is_some_and(|claimed| claimed.may_be_system),
+                user.is_some_and(|(_, mapped)| mapped),
+                "only mapped principals"
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_of_the_map_names_a_realm() {
+        let mut principals = Principals::default();
+        for text in ["alice", "@R", "alice@", "", "a@b@c", "a\\@b@R"] {
+            assert_eq!(principals.map(text, "alice"), Err(BadPrincipal), "{text}");
+        }
+        assert_eq!(principals.mapped().count(), 0);
+    }
+}

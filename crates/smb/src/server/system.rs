@@ -1,0 +1,170 @@
+//! Accounts and groups of the system: which users have one, who logs on by ticket without being a user of ours, and the
+//! ids of the groups that rights name.
+//!
+//! [`Lookups`] asks. Owns the answers that a decision depends on, because decisions are made without waiting: a group's
+//! id is asked for before a tree is connected and when users are replaced, and stays as it was if nobody answers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weft_machine::nss::{Entry, Lookups, Query, Unanswered};
+use weft_machine::{Account, rt};
+use weft_store::rights::folded;
+use weft_store::vfs::Share;
+
+use crate::auth::{AuthError, Login};
+
+/// Users by ticket who are no users of ours.
+const MAX_ADMITTED: usize = 65_536;
+
+/// How long a new answer is waited for if there is an older one.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a user who has proved a name may not log on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotAdmitted {
+    /// The user may not.
+    #[error("{0}")]
+    Refused(#[from] AuthError),
+    /// It is not known whether the user has an account.
+    #[error("{0}")]
+    Unanswered(#[from] Unanswered),
+    /// There are too many users.
+    #[error("limit reached: users of the system who have logged on")]
+    Full,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct System {
+    /// `None`: users have no account of the system.
+    lookups: Option<Arc<Lookups>>,
+    /// The last answers about the groups that rights name.
+    gids: Mutex<HashMap<String, Option<u32>>>,
+    /// The uids of those who have logged on by ticket and are no users of ours.
+    admitted: Mutex<HashMap<String, u32>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is one call of the map.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl System {
+    pub(super) fn new(lookups: Option<Arc<Lookups>>) -> System {
+        System { lookups, ..System::default() }
+    }
+
+    /// Whether users can have accounts of the system.
+    pub(super) fn is_used(&self) -> bool {
+        self.lookups.is_some()
+    }
+
+    /// The account of a user, as it is now.
+    pub(super) async fn account(&self, user: &str) -> Result<Option<Arc<Account>>, Unanswered> {
+        match &self.lookups {
+            Some(lookups) => lookups.account(user).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The account of a user who logs on. A user who is not ours must have one.
+    pub(super) async fn log_on(&self, login: &Login) -> Result<Option<Arc<Account>>, NotAdmitted> {
+        let account = self.account(&login.user).await?;
+        if account.as_ref().is_some_and(|account| account.uid == 0) && !login.is_chosen {
+            return Err(AuthError::Root.into());
+        }
+        if !login.is_ours {
+            let account = account.as_ref().ok_or(AuthError::Stranger)?;
+            self.admit(&login.user, account.uid)?;
+        }
+        Ok(account)
+    }
+
+    /// Lets a user who is not ours use the server.
+    pub(super) fn admit(&self, user: &str, uid: u32) -> Result<(), NotAdmitted> {
+        let mut admitted = lock(&self.admitted);
+        if admitted.len() >= MAX_ADMITTED && !admitted.contains_key(user) {
+            return Err(NotAdmitted::Full);
+        }
+        admitted.insert(user.to_owned(), uid);
+        Ok(())
+    }
+
+    /// Whether this user, who is not ours, may use the server.
+    pub(super) fn admits(&self, user: &str) -> bool {
+        lock(&self.admitted).contains_key(user)
+    }
+
+    /// Asks for the ids of the groups that these shares name, except those of `ours`, folded names.
+    pub(super) async fn resolve(&self, shares: &[Arc<Share>], ours: &HashSet<String>) {
+        let Some(lookups) = &self.lookups else { return };
+        let named = shares.iter().flat_map(|share| share.rules.rights.groups());
+        let names: HashSet<&str> = named.filter(|name| !ours.contains(&folded(name))).collect();
+        lock(&self.gids).retain(|name, _| names.contains(name.as_str()));
+        for name in names {
+            let asked = lookups.entry(Query::Group(name.to_owned()));
+            let is_answered = lock(&self.gids).contains_key(name);
+            let answer = match is_answered {
+                false => asked.await,
+                // The last answer will do.
+                true => rt::timeout(PATIENCE, asked).await.unwrap_or(Err(Unanswered::TimedOut(PATIENCE))),
+            };
+            match answer {
+                Ok(group) => {
+                    lock(&self.gids).insert(name.to_owned(), group.map(|group| group.id));
+                }
+                Err(why) => {
+                    if !matches!(why, Unanswered::Paused) {
+                        tracing::warn!(
+                            "the members of the group {name} are those of the last answer, if there was one: {why}"
+                        );
+                    }
+                    // The others would wait as long.
+                    if matches!(why, Unanswered::TimedOut(_)) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks again, instead of using kept answers, and forgets admitted users whose account is gone or another one.
+    pub(super) async fn read_again(&self) {
+        let Some(lookups) = &self.lookups else { return };
+        lookups.forget();
+        let admitted: Vec<(String, u32)> =
+            lock(&self.admitted).iter().map(|(user, uid)| (user.clone(), *uid)).collect();
+        for (user, uid) in admitted {
+            match lookups.account(&user).await {
+                Ok(account) if account.as_ref().is_none_or(|account| account.uid != uid) => {
+                    lock(&self.admitted).remove(&user);
+                }
+                Ok(_) => {}
+                Err(why) => {
+                    tracing::warn!("users of the system keep their sessions: {why}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether an account is in the group of the system that rights name so.
+    pub(super) fn is_member(&self, account: &Account, group: &str) -> bool {
+        let gid = lock(&self.gids).get(group).copied().flatten();
+        gid.is_some_and(|gid| account.groups.contains(&gid))
+    }
+
+    /// Looks these up for [`System::known`].
+    pub(super) async fn prefetch(&self, queries: Vec<Query>) {
+        if let Some(lookups) = &self.lookups {
+            lookups.prefetch(queries).await;
+        }
+    }
+
+    /// A name or an id that was looked up.
+    pub(super) fn known(&self, query: &Query) -> Option<Arc<Entry>> {
+        self.lookups.as_ref()?.known(query)?
+    }
+}
