@@ -138,6 +138,14 @@ impl Dir {
         let systems = |_| Systems::new(FileSystem::fixed(true));
         Ok(Dir(Arc::new(Folder::open(path.as_ref(), systems)?)))
     }
+
+    /// The same as [`Dir::open`], caching no descriptors, as when all shares together have reached their limit.
+    #[cfg(test)]
+    pub(crate) fn open_without_cache(path: impl AsRef<Path>) -> io::Result<Dir> {
+        let folder = Folder::open(path.as_ref(), Systems::of)?;
+        folder.table().cache_nothing();
+        Ok(Dir(Arc::new(folder)))
+    }
 }
 
 impl Folder {

@@ -300,11 +300,13 @@ impl Shared {
         }
     }
 
-    fn forget(&self, wd: i32) {
+    /// The kernel has ended a watch, because its directory is gone. Returns the directory if somebody watches it: its
+    /// parent reports the removal as well, but only of a directory that is still known here.
+    fn forget(&self, wd: i32) -> Option<NodeId> {
         let mut state = self.state();
-        if let Some(observed) = state.dirs.remove(&wd) {
-            state.by_node.remove(&observed.node);
-        }
+        let observed = state.dirs.remove(&wd)?;
+        state.by_node.remove(&observed.node);
+        (observed.plain > 0).then_some(observed.node)
     }
 }
 
@@ -485,7 +487,9 @@ impl Reader {
             let wd = event.wd();
             let node = self.shared.state().dirs.get(&wd).map(|observed| observed.node);
             if flags.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT) {
-                self.shared.forget(wd);
+                if let Some(watched) = self.shared.forget(wd) {
+                    self.shared.watches.end(watched);
+                }
             }
             let Some(dir) = node else { continue };
             if let Some(name) = event.file_name() {

@@ -202,6 +202,11 @@ impl Table {
         at == NodeId::ROOT
     }
 
+    #[cfg(test)]
+    pub(super) fn cache_nothing(&mut self) {
+        self.max_cached.0 = 0;
+    }
+
     /// Caches a descriptor of a node, and returns the one already in use if there is one. Also returns the evicted
     /// descriptor, for closing it outside of the lock.
     pub(super) fn keep(&mut self, id: NodeId, fd: Arc<OwnedFd>) -> (Arc<OwnedFd>, Option<Arc<OwnedFd>>) {

@@ -149,3 +149,18 @@ fn a_directory_that_goes_ends_its_watch() {
         assert!(watch.next().await.ended);
     });
 }
+
+/// Without a descriptor of ours the kernel ends its own watch of the directory before it reports the removed name.
+#[test]
+fn a_directory_that_nobody_holds_ends_its_watch() {
+    let dir = tempfile::tempdir().unwrap();
+    let vfs: Vfs = Dir::open_without_cache(dir.path()).unwrap().into();
+    rt::block_on(async {
+        fs::create_dir(dir.path().join("d")).unwrap();
+        let d = vfs.lookup(ROOT, b"d", false).await.unwrap().node;
+        let watch = vfs.watch(d, false, What::ALL, room()).await.unwrap();
+        fs::remove_dir(dir.path().join("d")).unwrap();
+        assert!(watch.next().await.ended);
+    })
+    .unwrap();
+}
