@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::{
@@ -132,7 +132,8 @@ struct Stub {
     asked: AtomicUsize,
     fails: AtomicBool,
     /// While this is locked, it does not answer.
-    hangs: Mutex<()>,
+    hangs: Mutex<bool>,
+    answers: Condvar,
 }
 
 impl Source for Stub {
@@ -143,7 +144,8 @@ impl Source for Stub {
 
     fn entry(&self, query: &Query) -> io::Result<Option<Entry>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let _answers = self.hangs.lock().expect("no test panics while it holds it");
+        let hangs = self.hangs.lock().expect("no test panics while it holds it");
+        drop(self.answers.wait_while(hangs, |hangs| *hangs));
         match query {
             _ if self.fails.load(Ordering::Relaxed) => Err(io::ErrorKind::ConnectionRefused.into()),
             Query::User(name) | Query::Group(name) if name == "alice" => {
@@ -202,7 +204,7 @@ fn a_failed_lookup_is_not_a_missing_name_and_is_not_repeated_at_once() {
 #[test]
 fn a_service_that_hangs_delays_its_questions_and_nothing_else() {
     lookups(Duration::from_millis(20), async |stub, lookups| {
-        let hanging = stub.hangs.lock().expect("nobody panics");
+        *stub.hangs.lock().expect("nobody panics") = true;
         // A name that hangs occupies one place, however many ask for it.
         for _ in 0..3 {
             assert!(matches!(lookups.account("alice").await, Err(Unanswered::TimedOut(_))));
@@ -219,7 +221,8 @@ fn a_service_that_hangs_delays_its_questions_and_nothing_else() {
         rt::timeout(LONG, lookups.prefetch((0..1000).map(Query::Gid).collect())).await.expect("it gives up");
         assert_eq!(rt::blocking(|| 7).await, 7, "other calls have their own places");
         assert!(stub.asked.load(Ordering::Relaxed) <= 64, "questions wait for a place");
-        drop(hanging);
+        *stub.hangs.lock().expect("nobody panics") = false;
+        stub.answers.notify_all();
         while lookups.account("alice").await.is_err() {}
     });
 }

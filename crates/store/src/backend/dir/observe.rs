@@ -486,10 +486,10 @@ impl Reader {
             }
             let wd = event.wd();
             let node = self.shared.state().dirs.get(&wd).map(|observed| observed.node);
-            if flags.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT) {
-                if let Some(watched) = self.shared.forget(wd) {
-                    self.shared.watches.end(watched);
-                }
+            if flags.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT)
+                && let Some(watched) = self.shared.forget(wd)
+            {
+                self.shared.watches.end(watched);
             }
             let Some(dir) = node else { continue };
             if let Some(name) = event.file_name() {
