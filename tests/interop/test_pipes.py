@@ -57,10 +57,10 @@ class RpcClient(unittest.TestCase):
             self.assertRegex(sid, r"^S-1-5-21-\d+-\d+-\d+-\d+$")
             self.assertIn("Everyone S-1-1-0 (Well-known Group: 5)", said)
             self.assertIn("UNKNOWN", said)
-            said = self.ask(server, f"lookupsids {sid} S-1-5-18 S-1-22-1-1000 S-1-5-21-1-2-3-4")
+            said = self.ask(server, f"lookupsids {sid} S-1-5-18 S-1-22-1-2147480000 S-1-5-21-1-2-3-4")
             self.assertRegex(said, rf"{sid} \S+\\{weft.USER} \(1\)")
             self.assertIn(r"S-1-5-18 NT AUTHORITY\SYSTEM (5)", said)
-            self.assertIn(r"S-1-22-1-1000 Unix User\1000 (1)", said)
+            self.assertIn(r"S-1-22-1-2147480000 Unix User\2147480000 (1)", said)
             self.assertIn("S-1-5-21-1-2-3-4 *unknown*", said)
 
     def test_accounts(self):

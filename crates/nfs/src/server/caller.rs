@@ -170,18 +170,22 @@ impl Caller {
     /// Refuses unless all of `wanted` is granted, or the kernel will judge.
     pub fn check(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
         self.check_writable(wanted)?;
-        if self.judged || wanted & !self.granted(attr) == 0 { Ok(()) } else { Err(self.denied()) }
+        if self.judged && !self.was_root || wanted & !self.granted(attr) == 0 {
+            return Ok(());
+        }
+        // The kernel will refuse, too, unless an ACL names nobody.
+        let denied = self.denied();
+        if self.judged { Ok(()) } else { Err(denied) }
     }
 
-    /// The error for a missing right. Logs why a client's root is refused: the client itself reports only "permission
-    /// denied".
+    /// The error for a missing right. Logs why a client's root has none: the client itself reports only "permission denied".
     pub(super) fn denied(&self) -> Error {
         static DENIED: LogLimit = LogLimit::new();
         if self.was_root
             && let Some(left_out) = DENIED.pass(rt::now())
         {
             tracing::info!(
-                "refused root of an NFS client, which is mapped to nobody; to allow it: weft serve --no-root-squash or \
+                "root of an NFS client is mapped to nobody, whom a mode refuses; to allow it: weft serve --no-root-squash or \
                  --export SHARE:no_root_squash, or in a configuration file \
                  shares.SHARE.nfs.squash = \"no_root_squash\"{left_out}"
             );
