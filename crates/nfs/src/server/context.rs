@@ -202,15 +202,23 @@ impl<'a> Connection<'a> {
         if !shares.act() {
             return shares;
         }
-        let claimed = match credential {
-            Credential::Sys(sys) => Some((sys.uid, sys.gid, sys.gids().to_vec())),
-            Credential::None | Credential::Other(_) => None,
+        let is_claimed = |known: &Claimed| match (known, credential) {
+            (Some((uid, gid, gids)), Credential::Sys(sys)) => {
+                (*uid, *gid) == (sys.uid, sys.gid) && gids == sys.gids()
+            }
+            (None, Credential::None | Credential::Other(_)) => true,
+            (None, Credential::Sys(_)) | (Some(_), Credential::None | Credential::Other(_)) => false,
         };
         let mut last = self.last_acting.borrow_mut();
-        match last.iter().position(|(known, _)| *known == claimed) {
+        match last.iter().position(|(known, _)| is_claimed(known)) {
+            Some(0) => {}
             Some(at) => last.swap(0, at),
             None => {
                 last.truncate(MAX_ACTING - 1);
+                let claimed = match credential {
+                    Credential::Sys(sys) => Some((sys.uid, sys.gid, sys.gids().to_vec())),
+                    Credential::None | Credential::Other(_) => None,
+                };
                 let acting = Rc::new(shares.acting_for(credential, self.server.policy));
                 last.insert(0, (claimed, acting));
             }
