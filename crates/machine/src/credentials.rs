@@ -229,7 +229,7 @@ pub fn check() -> io::Result<()> {
         if may_override {
             return Err(refused());
         }
-        // Whoever asks what a user may do needs faccessat2. Without it, rustix asks faccessat, which answers for the real user.
+        // Asking what a user may do needs faccessat2. Without it, rustix asks faccessat, which answers for the real user.
         match rustix::fs::accessat(CWD, of_root, Access::READ_OK, AtFlags::EACCESS) {
             Err(Errno::ACCESS) => Ok(()),
             _ => Err(io::Error::new(io::ErrorKind::Unsupported, NO_FACCESSAT2)),

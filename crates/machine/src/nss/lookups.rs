@@ -1,6 +1,6 @@
 //! Lookups for tasks of a core: on a thread of their own, with a time-out, and with a cache of names and ids.
 //!
-//! An account with its groups is looked up each time, because whoever logs on gets the groups of that moment. Names and
+//! An account with its groups is looked up each time, because a user gets the groups that he has when he logs on. Names and
 //! ids of users and groups are kept: answers for a minute, "not found" for ten seconds, and a failure for two, so that a
 //! service that hangs is not asked again by everybody. A failure is never "not found". A name that many ask for is looked
 //! up once at a time, so one that hangs occupies one thread.

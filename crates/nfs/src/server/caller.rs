@@ -170,16 +170,22 @@ impl Caller {
     /// Refuses unless all of `wanted` is granted, or the kernel will judge.
     pub fn check(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
         self.check_writable(wanted)?;
-        if self.judged && !self.was_root || wanted & !self.granted(attr) == 0 {
+        if wanted & !self.granted(attr) == 0 {
             return Ok(());
         }
-        // The kernel will refuse, too, unless an ACL names nobody.
-        let denied = self.denied();
-        if self.judged { Ok(()) } else { Err(denied) }
+        // Where the kernel judges, it refuses, too, unless an ACL names nobody.
+        self.tell_if_squashed();
+        if self.judged { Ok(()) } else { Err(Error::Access) }
     }
 
-    /// The error for a missing right. Logs why a client's root has none: the client itself reports only "permission denied".
+    /// The error for a missing right.
     pub(super) fn denied(&self) -> Error {
+        self.tell_if_squashed();
+        Error::Access
+    }
+
+    /// Logs why a client's root lacks a right: the client itself reports only "permission denied".
+    fn tell_if_squashed(&self) {
         static DENIED: LogLimit = LogLimit::new();
         if self.was_root
             && let Some(left_out) = DENIED.pass(rt::now())
@@ -190,7 +196,6 @@ impl Caller {
                  shares.SHARE.nfs.squash = \"no_root_squash\"{left_out}"
             );
         }
-        Error::Access
     }
 
     /// Refuses changes of a share that is read-only for this caller.

@@ -22,7 +22,7 @@ pub struct Share {
     pub rules: Rules,
     /// Its snapshots, if its host keeps any.
     pub snapshots: Option<Arc<Snapshots>>,
-    /// What its operations are counted under; none unless whoever configures it says so.
+    /// What its operations are counted under; none, unless the share was made to be counted.
     pub meter: Subject,
 }
 

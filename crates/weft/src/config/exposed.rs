@@ -1,6 +1,6 @@
 //! Finds files of the server's own in served folders, and folders that several shares serve under different rules.
 //!
-//! The server runs as one user, so whoever can use a folder over the network may reach everything in it: keys, the
+//! The server runs as one user, so a user of a folder over the network may reach everything in it: keys, the
 //! hashes of passwords, the configuration. And two shares of one folder give each file in it the weaker of their rules.
 
 use std::collections::HashMap;
