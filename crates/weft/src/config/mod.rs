@@ -16,6 +16,7 @@ pub(crate) mod key;
 mod mistake;
 mod ports;
 pub(crate) mod reference;
+mod secret;
 mod share;
 mod sources;
 mod table;
