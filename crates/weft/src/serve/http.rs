@@ -17,7 +17,7 @@ use weft_machine::rt::Cores;
 use weft_machine::{Pool, meter};
 
 use super::error::{CannotListen, Choice, StartError};
-use super::page;
+use super::page::{self, Shows};
 use super::replica::Replicas;
 use super::status::Subject;
 use crate::config::{AdminAddress, Plan, key};
@@ -102,6 +102,15 @@ impl AdminHttp {
         }
     }
 
+    /// What the status page can show.
+    pub(super) fn shows(&self) -> Shows {
+        match self.clients {
+            Clients::OfSocket | Clients::WithCertificate => Shows::All,
+            Clients::WithToken(_) => Shows::WithToken,
+            Clients::OfThisHost => Shows::WithoutNames,
+        }
+    }
+
     /// Answers from now on. Returns the socket's file, which is removed on drop.
     pub(super) fn open(self, pages: Pages) -> Result<Option<SocketFile>, StartError> {
         crate::http::serve(self.socket, self.tls, self.clients, Arc::new(pages))
@@ -121,6 +130,7 @@ struct Sources {
     subject: Arc<Subject>,
     replicas: Option<Arc<Replicas>>,
     pool: Pool,
+    document: Bytes,
     status: Kept<Result<Arc<Status>, String>>,
     /// The status as text, and the same without names.
     texts: Kept<Result<Texts, String>>,
@@ -148,14 +158,24 @@ impl Texts {
 impl Pages {
     /// Pages about this server.
     pub(super) fn new(
-        cores: Arc<Cores>,
-        subject: Arc<Subject>,
-        replicas: Option<Arc<Replicas>>,
-        pool: Pool,
+        (cores, subject, replicas, pool): (Arc<Cores>, Arc<Subject>, Option<Arc<Replicas>>, Pool),
+        shows: Shows,
     ) -> Pages {
+        let document = page::document(shows).into();
         let (status, texts, health) = (Kept::default(), Kept::default(), Kept::default());
         let (hour, since) = (std::sync::Mutex::default(), Instant::now());
-        Pages(Arc::new(Sources { cores, subject, replicas, pool, status, texts, health, hour, since }))
+        Pages(Arc::new(Sources {
+            cores,
+            subject,
+            replicas,
+            pool,
+            document,
+            status,
+            texts,
+            health,
+            hour,
+            since,
+        }))
     }
 }
 
@@ -173,7 +193,7 @@ impl Site for Pages {
         let (sources, path, format) = (self.0.clone(), path.to_owned(), Format::accepted(accept));
         Box::pin(async move {
             match &*path {
-                PAGE => document(),
+                PAGE => sources.page(),
                 METRICS => sources.metrics(format).await,
                 STATUS => sources.status_page(|texts| texts.whole).await,
                 OVERVIEW => sources.status_page(|texts| texts.without_names).await,
@@ -210,12 +230,6 @@ static LATENCY_SCHEMA_TEXT: LazyLock<Bytes> = LazyLock::new(|| schema_text(&sche
 
 fn schema_text(schema: &schemars::Schema) -> Bytes {
     schema.as_value().to_string().into()
-}
-
-/// The status page.
-fn document() -> Answer {
-    let policy = Some(page::POLICY.clone());
-    Answer { policy, ..Answer::ok("text/html; charset=utf-8", page::DOCUMENT) }
 }
 
 fn unavailable(why: &str) -> Answer {
@@ -255,6 +269,11 @@ impl Sources {
             }
         })
         .await
+    }
+
+    fn page(&self) -> Answer {
+        let policy = Some(page::POLICY.clone());
+        Answer { policy, ..Answer::ok("text/html; charset=utf-8", self.document.clone()) }
     }
 
     async fn metrics(&self, format: Format) -> Answer {

@@ -22,17 +22,31 @@ macro_rules! script {
     };
 }
 
+/// The document up to the tag of its body, which says what the server shows to whom.
+const HEAD: &str = concat!(include_str!("page/head.html"), "<style>", style!(), "</style>\n</head>\n");
+const BODY: &str =
+    concat!(include_str!("page/body.html"), "<script>", script!(), "</script>\n</body>\n</html>\n");
+
+/// What the page can show to whoever loads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// Everything.
+    All,
+    /// Nothing without a token, so it asks for one first.
+    WithToken,
+    /// The status without names.
+    WithoutNames,
+}
+
 /// The document.
-pub(super) const DOCUMENT: &str = concat!(
-    include_str!("page/head.html"),
-    "<style>",
-    style!(),
-    "</style>\n",
-    include_str!("page/body.html"),
-    "<script>",
-    script!(),
-    "</script>\n</body>\n</html>\n",
-);
+pub(super) fn document(shows: Shows) -> String {
+    let shows = match shows {
+        Shows::All => "all",
+        Shows::WithToken => "with-token",
+        Shows::WithoutNames => "without-names",
+    };
+    format!("{HEAD}<body data-shows=\"{shows}\">\n{BODY}")
+}
 
 /// Its Content-Security-Policy.
 pub(super) static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
@@ -89,9 +103,10 @@ mod tests {
     /// What a browser hashes is the text between the tags.
     #[test]
     fn the_policy_admits_the_script_and_the_style_and_nothing_else() {
+        let document = document(Shows::All);
         let between = |begin: &str, end: &str| {
-            assert_eq!(DOCUMENT.matches(begin).count(), 1, "{begin}");
-            DOCUMENT.split_once(begin).unwrap().1.split_once(end).unwrap().0
+            assert_eq!(document.matches(begin).count(), 1, "{begin}");
+            document.split_once(begin).unwrap().1.split_once(end).unwrap().0.to_owned()
         };
         for (begin, end) in [("<script>", "</script>"), ("<style>", "</style>")] {
             let hash = base64(digest(&SHA256, between(begin, end).as_bytes()).as_ref());
@@ -104,7 +119,8 @@ mod tests {
     /// A browser would refuse these, and the page would silently lack them.
     #[test]
     fn the_document_needs_nothing_from_elsewhere() {
-        let lower = DOCUMENT.to_lowercase();
+        let document = document(Shows::WithToken);
+        let lower = document.to_lowercase();
         // The name of a dialect of XML is no address that anybody loads.
         let lower = lower.replace("http://www.w3.org/2000/svg", "");
         for forbidden in [
@@ -127,6 +143,7 @@ mod tests {
         for handler in ["onclick", "onload", "onerror", "onsubmit", "oninput", "onchange"] {
             assert!(!lower.contains(&format!("{handler}=")), "{handler}");
         }
-        assert!(DOCUMENT.len() < 64 << 10, "{} bytes", DOCUMENT.len());
+        assert!(document.len() < 64 << 10, "{} bytes", document.len());
+        assert!(document.contains("<body data-shows=\"with-token\">"));
     }
 }

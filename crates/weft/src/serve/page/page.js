@@ -10,7 +10,8 @@ const SVG = "http://www.w3.org/2000/svg";
 
 const at = (id) => document.getElementById(id);
 let token = null;
-let reduced = false;
+// Without a token every user of the host may ask, and nobody learns names.
+const reduced = document.body.dataset.shows === "without-names";
 let paused = false;
 let status = null;
 let latency = null;
@@ -301,7 +302,7 @@ function drawNumbers() {
   const last = latency ? summary(latency.minutes.slice(-2), "", "") : null;
   const numbers = [
     ["by RDMA", rate("rdma")],
-    ["in messages", rate("messages")],
+    ["in messages and over TCP", rate("messages")],
     ["sessions", String(status.sessions)],
     ["open files and folders", String(status.opens)],
     ["connections", String(status.kinds.reduce((sum, kind) => sum + kind.open, 0))],
@@ -330,9 +331,9 @@ function drawConnections() {
   };
   const rows = status.connections.filter(matches);
   const columns = [
-    ["client", (one) => shown(one.peer)],
-    ["user", (one) => users(one) || "–"],
-    ["protocol", (one) => `${shown(one.protocol).toUpperCase()} ${shown(one.dialect)}`.trim()],
+    ["client", (one) => shown(one.peer), "name"],
+    ["user", (one) => users(one) || "–", "name"],
+    ["protocol", (one) => `${shown(one.protocol).toUpperCase()} ${shown(one.dialect)}`.trim(), "short"],
     ["transport", (one) => one.provider ? `${shown(one.transport)} (${shown(one.provider)})` : shown(one.transport)],
     ["RDMA", (one) => badge(one.rdma.state)],
     ["bytes", (one) => {
@@ -354,7 +355,7 @@ function drawConnections() {
       box.dataset.was = `${one.rdma.reason} ${one.rdma.remedy}`;
       return box;
     }, "why"],
-    ["since", (one) => age(one.age_seconds)],
+    ["since", (one) => age(one.age_seconds), "short"],
   ];
   table(at("connections"), "Connections", columns, rows, (one) => `${one.peer} ${one.transport}`, status.more.connections,
     status.connections.length === 0 ? "Nobody is connected." : "No connection matches the filter.");
@@ -362,8 +363,8 @@ function drawConnections() {
 
 function drawShares() {
   const columns = [
-    ["share", (one) => shown(one.name)],
-    ["files", (one) => one.source ? `${shown(one.kind)} ${shown(one.source)}` : shown(one.kind)],
+    ["share", (one) => shown(one.name), "name"],
+    ["files", (one) => one.source ? `${shown(one.kind)} ${shown(one.source)}` : shown(one.kind), "name"],
     ["space", (one) => {
       if (!one.space) return "not known";
       const { total_bytes, available_bytes } = one.space;
@@ -398,13 +399,13 @@ function drawSessions() {
   const protection = (one) => one.encryption ? `encrypted, ${one.encryption}` : one.encrypted_shares.length > 0 ? "some shares encrypted"
     : one.signing_required ? `signed, ${one.signing}` : "signed on request";
   const columns = [
-    ["user", (one) => shown(one.user) || "–"],
-    ["client", (one) => host(one.peer)],
-    ["shares", (one) => one.shares.map(shown).join(", ") || "–"],
+    ["user", (one) => shown(one.user) || "–", "name"],
+    ["client", (one) => host(one.peer), "name"],
+    ["shares", (one) => one.shares.map(shown).join(", ") || "–", "name"],
     ["open", (one) => one.opens, "number"],
     ["channels", (one) => `${one.channels} by ${[...one.ways].join(" and ")}`],
     ["protection", protection],
-    ["since", (one) => age(one.age_seconds)],
+    ["since", (one) => age(one.age_seconds), "short"],
   ];
   table(at("sessions"), "Sessions", columns, [...sessions.values()], (one) => one.key, status.more.sessions, "Nobody has logged on over SMB.");
 }
@@ -412,8 +413,8 @@ function drawSessions() {
 function drawVolumes() {
   at("volumes-section").hidden = status.volumes.length === 0;
   const columns = [
-    ["volume", (one) => shown(one.name)],
-    ["place", (one) => one.not_served ? "not served" : `${shown(one.kind)} ${shown(one.source)}`],
+    ["volume", (one) => shown(one.name), "name"],
+    ["place", (one) => one.not_served ? "not served" : `${shown(one.kind)} ${shown(one.source)}`, "name"],
     ["size", (one) => one.not_served ? "–" : bytes(one.size), "number"],
     ["NBD clients", (one) => one.clients, "number"],
     ["state", (one) => {
@@ -518,9 +519,11 @@ function drawLatency() {
   low = Math.max(0, Math.min(low - 1, high - 8));
   high = Math.min(buckets - 1, Math.max(high + 1, low + 9));
   const rows = high - low + 1;
-  const [left, width, tall, wide] = [70, 700, 16, 10.5];
-  const height = rows * tall + 24;
   const heat = at("heat");
+  // In pixels of the page, so that its text has the same size at every width.
+  const [left, tall, width] = [70, 16, Math.max(300, heat.clientWidth)];
+  const wide = (width - left) / 60;
+  const height = rows * tall + 24;
   heat.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const draw = (name, attributes, text) => {
     const node = document.createElementNS(SVG, name);
@@ -545,13 +548,13 @@ function drawLatency() {
       const n = counts[bucket];
       if (n === 0) continue;
       const shade = most <= 1 ? 8 : 1 + Math.round(7 * Math.log(n) / Math.log(most));
-      const cell = draw("rect", { class: `h${shade}`, x: left + column * wide, y: (high - bucket) * tall, width: wide - 1, height: tall - 1 });
+      const cell = draw("rect", { class: `h${shade}`, x: left + column * wide, y: (high - bucket) * tall, width: Math.max(1, wide - 1), height: tall - 1 });
       const from = bucket > 0 ? `${time(latency.bounds[bucket - 1])} to ` : "up to ";
       cell.append(draw("title", {}, `${new Date(ended * 1000).toLocaleTimeString()}: ${counted(n, "operation")}, ${from}${time(latency.bounds[bucket] ?? Infinity)}`));
       nodes.push(cell);
     }
   });
-  for (const minutes of [60, 45, 30, 15]) {
+  for (const minutes of [60, 40, 20]) {
     nodes.push(draw("text", { x: left + (60 - minutes) * wide, y: rows * tall + 18 }, `−${minutes} min`));
   }
   nodes.push(draw("text", { x: left + 60 * wide, y: rows * tall + 18, "text-anchor": "end" }, "now"));
@@ -622,18 +625,6 @@ function draw() {
   drawReplication();
 }
 
-async function askStatus() {
-  try {
-    if (reduced) return await ask("/api/v1/overview");
-    return await ask("/api/v1/status");
-  } catch (why) {
-    if (why.code !== 403 || reduced) throw why;
-    // Without a token every user of the host may ask, and nobody learns names.
-    reduced = true;
-    return ask("/api/v1/overview");
-  }
-}
-
 // Each round begins when the one before has ended, so a slow server is not asked twice.
 let round = 0;
 async function keepAsking() {
@@ -642,7 +633,7 @@ async function keepAsking() {
   while (mine === round) {
     if (!paused && !document.hidden) {
       try {
-        const found = await askStatus();
+        const found = await ask(reduced ? "/api/v1/overview" : "/api/v1/status");
         if (performance.now() >= latencyDue) {
           const durations = await ask("/api/v1/latency");
           if (mine !== round) return;
@@ -653,7 +644,10 @@ async function keepAsking() {
         if (mine !== round) return;
         status = found;
         at("ask").hidden = true;
+        const first = at("content").hidden;
         draw();
+        // The width of the map is known only when it is visible.
+        if (first) drawLatency();
         told(`updated ${new Date().toLocaleTimeString()}`, "muted");
       } catch (why) {
         if (mine !== round) return;
@@ -681,7 +675,9 @@ at("pause").addEventListener("click", () => {
 at("filter").addEventListener("input", () => { if (status) drawConnections(); });
 at("fallen").addEventListener("change", () => { if (status) drawConnections(); });
 for (const one of document.querySelectorAll('input[type="radio"]')) one.addEventListener("change", drawLatency);
+window.addEventListener("resize", drawLatency);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && at("ask").hidden) keepAsking();
 });
-keepAsking();
+if (document.body.dataset.shows === "with-token") askForToken(false);
+else keepAsking();
