@@ -1,6 +1,6 @@
 //! Whether RDMA carries a connection's payload, in words: the transport in use, the reason for it, and what to type.
 //!
-//! [`advice`](super::advice) knows why a client stayed on TCP; this file covers every connection, also those where
+//! [`advice`] knows why a client stayed on TCP; this file covers every connection, also those where
 //! nothing is wrong.
 
 use std::collections::HashSet;
