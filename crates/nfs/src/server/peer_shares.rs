@@ -9,9 +9,8 @@ use weft_store::rules::{ActsAs, Protection};
 use weft_store::{Share, ShareList};
 use weft_transport::Peer;
 
-use weft_wire::rpc::Credential;
-
 use super::caller::{Caller, Policy};
+use super::credential::Credential;
 
 /// A list of shares, and what its rules mean for one peer.
 pub(super) struct PeerShares {
@@ -24,6 +23,10 @@ pub(super) struct PeerShares {
     /// Whether some share admits callers over this connection. Callers that no share admits have no access to
     /// clients' records.
     pub let_in: bool,
+    /// Whether some share that accepts tickets admits callers from this address.
+    pub admits_tickets: bool,
+    /// Whether one of these admits callers over this connection.
+    pub lets_tickets_in: bool,
 }
 
 impl PeerShares {
@@ -50,6 +53,10 @@ impl PeerShares {
             ruled: rules().any(|export| !export.is_plain()) || !ports.include(peer),
             admits: rules().any(|export| export.admits(peer, ports).is_ok()),
             let_in: rules().any(|export| export.lets_in(peer, ports, protection)),
+            admits_tickets: rules().any(|export| export.admits_tickets(peer)),
+            lets_tickets_in: rules().any(|export| {
+                protection >= export.protection && export.admits_tickets(peer)
+            }),
             list,
         }
     }

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use weft_machine::{Payload, Time};
 use weft_store::ShareId;
 use weft_wire::nfs4::{Stateid, Status, Xdr};
-use weft_wire::rpc::Credential;
 use weft_wire::xdr::fill;
 
 use super::fs_object::FsObject;
 use super::reply::Body;
 use super::state::{Client, Lease, Session, Speaker};
 use crate::server::context::{Context, Node};
+use crate::server::credential::Credential;
 use crate::server::file_id::FileId;
 use crate::server::identity::{Identity, Principal};
 

@@ -20,6 +20,7 @@ use super::reply::Body;
 use super::state::session::Kept;
 use super::{named, ops};
 use crate::server::context::{Context, Results};
+use crate::server::credential::Credential;
 use crate::server::duplicates::{Asked, MAX_ANSWER};
 
 /// Space that every reply has: for the RPC header and the results of small operations.
@@ -41,6 +42,7 @@ enum Next {
 pub(in crate::server) async fn compound(
     cx: &Context<'_>,
     call: &Call,
+    credential: &Credential,
     mut d: Decoder,
     body: Encoder,
 ) -> Result<Results, Reply> {
@@ -51,7 +53,7 @@ pub(in crate::server) async fn compound(
     // Sessions have sequence numbers instead.
     let duplicates = &cx.server.duplicates;
     let mut asked = (head.minor == 0)
-        .then(|| Asked::new(duplicates.number(&cx.origin, call), head.tag.0.clone(), d.clone()));
+        .then(|| Asked::new(duplicates.number(&cx.origin, call, credential), head.tag.0.clone(), d.clone()));
     let mut reply = Body::new(body);
     let start = reply.tail.len();
     let known = head.minor <= MINOR_VERSION;
@@ -60,7 +62,7 @@ pub(in crate::server) async fn compound(
     if refused.is_some() {
         return Ok(reply.into_results());
     }
-    cx.watch.called(call.version, head.minor, &call.credential);
+    cx.watch.called(call.version, head.minor, credential);
     if let Some(asked) = &mut asked
         && let Some(answer) = asked.answered(duplicates).await
     {
@@ -73,7 +75,7 @@ pub(in crate::server) async fn compound(
         views: (&views, cx),
         minor: head.minor,
         now: rt::now(),
-        credential: &call.credential,
+        credential,
         current: None,
         saved: None,
         stateid: None,

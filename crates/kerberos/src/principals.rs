@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_kerberos::Principal;
+use crate::Principal;
 
 /// The rules for principals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct BadPrincipal;
 
 /// A user whom a principal stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Claimed<'a> {
+pub struct Claimed<'a> {
     /// The name.
     pub name: &'a str,
     /// Whether the map names the principal.
@@ -55,7 +55,7 @@ impl Principals {
     }
 
     /// The user whom `client` stands for at this service. Principals are compared with regard to case (RFC 4120 6).
-    pub(super) fn claimed<'a>(&'a self, client: &'a Principal, service: &Principal) -> Option<Claimed<'a>> {
+    pub fn claimed<'a>(&'a self, client: &'a Principal, service: &Principal) -> Option<Claimed<'a>> {
         if let Some(user) = self.mapped.get(&format!("{}@{}", client.name, client.realm)) {
             return Some(Claimed { name: user, mapped: true, may_be_system: self.mapped_may_be_system });
         }
