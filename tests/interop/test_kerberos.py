@@ -76,8 +76,9 @@ class Realm:
         for principal in [weft.USER, "mallory"]:
             self.admin(f"addprinc -pw {weft.PASSWORD} {principal}")
         for service, keytab in [(HOST, "keytab"), ("localhost", "keytab"), ("other.weft.test", "other")]:
-            self.admin(f"addprinc -randkey cifs/{service}")
-            self.admin(f"ktadd -k {work}/{keytab} cifs/{service}")
+            for kind in ["cifs", "nfs"]:
+                self.admin(f"addprinc -randkey {kind}/{service}")
+                self.admin(f"ktadd -k {work}/{keytab} {kind}/{service}")
         self.log = open(self.work / "kdc.log", "w")
         self.kdc = subprocess.Popen([KDC, "-n"], env=self.tools, stdout=self.log, stderr=self.log)
         until = time.monotonic() + 20

@@ -35,14 +35,15 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Why NFS does not offer the share, if so. Its callers name their users themselves, so rights of users who log on
-    /// do not bind them: then the share must be meant for NFS.
+    /// Why NFS does not offer the share, if so. Rights of users who log on bind only those of its callers who prove who they
+    /// are; others name their users themselves. So a share with rights must be meant for NFS.
     pub fn withheld_from_nfs(&self) -> Option<&'static str> {
         if self.encrypted && !self.nfs.is_encrypted() {
             Some("which does not encrypt it; shares.NAME.nfs.sec = [\"krb5p\"] does")
         } else if !self.rights.are_open() && !self.nfs_is_chosen {
             Some(
-                "whose clients name their users themselves, so that the keys read and write do not bind them",
+                "whose clients name their users themselves, so that the keys read and write do not bind them; \
+                 shares.NAME.nfs.sec = [\"krb5p\"] admits those who prove who they are",
             )
         } else {
             None

@@ -13,7 +13,7 @@ use futures_util::lock::Mutex as Queue;
 use weft_machine::{Buf, Payload, PayloadSource};
 use weft_store::rules::Protection;
 use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareList};
-use weft_transport::{Channel, Kind, Limits, Part, Peer, RemotePayload, Security};
+use weft_transport::{Channel, Kind, Limits, Part, Peer, RemotePayload, Security, To};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
 use weft_wire::rpc::Reply;
@@ -149,6 +149,18 @@ impl Results {
         match self {
             Results::One { payload, .. } => payload.as_ref().map_or(0, |payload| payload.len() as u64),
             Results::Parts(parts, _) => parts.iter().map(of_part).sum(),
+        }
+    }
+
+    /// The pieces of the reply, and the buffer for a long body.
+    pub fn into_parts(self) -> (Vec<Part>, Option<Box<Buf>>) {
+        match self {
+            Results::One { body, payload, room } => {
+                let mut parts = vec![Part::Bytes(body.into_bytes())];
+                parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
+                (parts, room)
+            }
+            Results::Parts(parts, room) => (parts, room),
         }
     }
 

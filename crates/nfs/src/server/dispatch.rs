@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use weft_machine::{Buf, LogLimit, rt};
-use weft_transport::{Detached, Kind, Message, Outgoing, Part, Peer, RemotePayload, SHORT_ANSWER, To};
+use weft_transport::{Detached, Kind, Message, Outgoing, Peer, RemotePayload, SHORT_ANSWER};
 use weft_wire::mount::procedure as mnt;
 use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Xdr, procedure as nfs};
 use weft_wire::rpc::{self, AuthStat, Call, Flavor, NotACall, RPC_VERSION, Reply};
@@ -20,20 +20,13 @@ use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
 use super::credential::Credential;
 use super::duplicates::MAX_ANSWER;
+use super::header::Header;
 use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
 use super::{export, gss, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
-
-/// The reply of a call that was carried out.
-pub(super) struct Carried {
-    /// The header and the results.
-    pub parts: Vec<Part>,
-    /// A buffer for long results.
-    pub room: Option<Box<Buf>>,
-}
 
 /// A message that cannot be answered; the connection ends.
 #[derive(Debug)]
@@ -49,8 +42,8 @@ impl Connection<'_> {
             Some(Detached::Here(content)) => (Decoder::reduced(body, Some(content)), None),
             Some(Detached::There(remote)) => (Decoder::distant(body, remote.len()), Some(remote)),
         };
-        let mut call = match Call::parse(&mut d) {
-            Ok(call) => call,
+        let (call, credential) = match Call::parse(&mut d) {
+            Ok(call) => Header::of(call),
             Err(NotACall::Malformed(Malformed(why))) => return Err(NotRpc(why)),
             Err(NotACall::RpcVersion { xid }) => {
                 let mismatch = Reply::RpcMismatch { low: RPC_VERSION, high: RPC_VERSION };
@@ -60,7 +53,7 @@ impl Connection<'_> {
                 return Ok(Outgoing { ticket, ..header_only(xid, Reply::AuthError(stat)) });
             }
         };
-        let credential = match std::mem::replace(&mut call.credential, rpc::Credential::None) {
+        let credential = match credential {
             rpc::Credential::None => Credential::None,
             rpc::Credential::Sys(sys) => Credential::Sys(sys),
             // Boxed, so that other calls do not carry the space for it.
@@ -74,8 +67,14 @@ impl Connection<'_> {
                 return Ok(Outgoing { ticket, ..header_only(call.xid, Reply::AuthError(stat)) });
             }
         };
-        let reply = match self.carry_out(&call, &credential, d, remote, &meter).await? {
-            Ok(Carried { mut parts, room }) => {
+        if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
+            d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
+        }
+        let shares = self.shares_of(&credential);
+        let reply = match self.results(&call, &credential, d, remote, &shares, &meter).await {
+            Ok(results) => {
+                meter.answered(self.kind, &call, results.payload_bytes());
+                let (mut parts, room) = results.into_parts();
                 if bytes_in(&parts) > SHORT_ANSWER {
                     Box::pin(self.answers.settle_in(&mut parts, room)).await;
                 }
@@ -86,40 +85,19 @@ impl Connection<'_> {
         Ok(Outgoing { ticket, ..reply })
     }
 
-    /// Carries out a call of this caller, whose arguments `d` has.
-    pub async fn carry_out(
-        &self,
-        call: &Call,
-        credential: &Credential,
-        mut d: Decoder,
-        remote: Option<Rc<dyn RemotePayload>>,
-        meter: &CallMeter,
-    ) -> Result<Result<Carried, Reply>, NotRpc> {
-        if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(call)) {
-            d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
-        }
+    /// The shares as this caller uses them. From the first call of an admitted caller on, the client is no stranger.
+    pub fn shares_of(&self, credential: &Credential) -> Rc<PeerShares> {
         let shares = self.shares_for(credential);
         if shares.admits || (shares.admits_tickets && credential.ticket().is_some()) {
             self.admitted.set(true);
         }
-        let results = match self.results(call, credential, d, remote, &shares, meter).await {
-            Ok(results) => results,
-            Err(reply) => return Ok(Err(reply)),
-        };
-        meter.answered(self.kind, call, results.payload_bytes());
-        Ok(Ok(match results {
-            Results::One { body, payload, room } => {
-                let mut parts = vec![Part::Bytes(body.into_bytes())];
-                parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
-                Carried { parts, room }
-            }
-            Results::Parts(parts, room) => Carried { parts, room },
-        }))
+        shares
     }
 
-    async fn results(
+    /// Carries out a call of this caller, whose arguments `d` has.
+    pub async fn results(
         &self,
-        call: &Call,
+        call: &Header,
         credential: &Credential,
         d: Decoder,
         remote: Option<Rc<dyn RemotePayload>>,
@@ -193,7 +171,7 @@ impl Context<'_> {
     /// Carries out a request that must not be carried out twice, or returns the cached reply.
     async fn once(
         &self,
-        call: &Call,
+        call: &Header,
         credential: &Credential,
         d: Decoder,
         mut body: Encoder,
@@ -282,7 +260,7 @@ impl Context<'_> {
 }
 
 /// Whether the procedure itself takes payload from the client's memory.
-fn takes_remote(call: &Call) -> bool {
+pub(super) fn takes_remote(call: &Header) -> bool {
     match (call.program, call.version) {
         (nfs3::PROGRAM, nfs3::VERSION) => call.procedure == nfs::WRITE,
         (nfs4::PROGRAM, nfs4::VERSION) => call.procedure == nfs4::COMPOUND,

@@ -24,10 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures_util::lock::{Mutex as Queue, OwnedMutexGuard};
 use siphasher::sip::SipHasher24;
-use weft_wire::rpc::Call;
 use weft_wire::xdr::Decoder;
 
 use super::credential::Credential;
+use super::header::Header;
 use super::identity::Origin;
 use super::v4::state::numbers::random_hasher;
 
@@ -139,7 +139,7 @@ impl Default for Duplicates {
 
 impl Duplicates {
     /// The number of a call from `from`.
-    pub fn number(&self, from: &Origin, call: &Call, credential: &Credential) -> Number {
+    pub fn number(&self, from: &Origin, call: &Header, credential: &Credential) -> Number {
         let mut asker = self.hasher;
         asker.write(&from.bytes());
         hash_credential(credential, &mut asker);
@@ -258,9 +258,8 @@ mod tests {
 
     use super::*;
 
-    fn call(xid: u32) -> Call {
-        let credential = weft_wire::rpc::Credential::None;
-        Call { xid, program: 100_003, version: 4, procedure: 1, credential }
+    fn call(xid: u32) -> Header {
+        Header { xid, program: 100_003, version: 4, procedure: 1 }
     }
 
     fn user(uid: u32) -> Credential {

@@ -14,13 +14,14 @@ use weft_store::{ShareId, ShareKey};
 use weft_wire::nfs3::{Status, procedure as nfs};
 use weft_wire::nfs4::Secinfo;
 use weft_wire::rpc::gss::Service;
-use weft_wire::rpc::{AuthStat, Call, Flavor, Reply};
+use weft_wire::rpc::{AuthStat, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::caller::{Caller, right};
 use super::context::{Context, Results};
 use super::credential::Credential;
 use super::handles::{self, Handles};
+use super::header::Header;
 
 /// Why an export refuses a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +161,7 @@ impl<'a> Context<'a> {
 /// Checks a version 3 call where some share has rules: returns the caller, or the reply that refuses it.
 pub(super) fn gate(
     cx: &Context<'_>,
-    call: &Call,
+    call: &Header,
     d: &Decoder,
     body: &Encoder,
 ) -> Result<Caller, Result<Results, Reply>> {

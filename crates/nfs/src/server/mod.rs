@@ -26,6 +26,7 @@ pub mod fuzz;
 mod gss;
 mod guard;
 mod handles;
+mod header;
 mod identity;
 mod judged;
 mod line;

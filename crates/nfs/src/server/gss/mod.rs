@@ -28,18 +28,19 @@ use bytes::Bytes;
 use futures_util::lock::Mutex as Queue;
 use weft_kerberos::{Keytab, Principal, Principals, Step};
 use weft_machine::nss::{Lookups, Unanswered};
-use weft_machine::{LogLimit, random, rt};
+use weft_machine::{Buf, LogLimit, random, rt};
 use weft_store::ShareList;
 use weft_transport::{Kind, Outgoing, Part, RemotePayload, SHORT_ANSWER};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::gss::{GssCredential, InitResult, InitToken, Integrity, Privacy, Procedure, Service};
-use weft_wire::rpc::{AuthStat, Call, Reply};
+use weft_wire::rpc::{AuthStat, Reply};
 use weft_wire::xdr::{Decoder, Encoder, fill};
 
 use super::answers::bytes_in;
 use super::context::Connection;
 use super::credential::{Credential, Ticket};
-use super::dispatch::{Carried, NotRpc, header_only};
+use super::dispatch::{NotRpc, header_only, takes_remote};
+use super::header::Header;
 use super::meter::CallMeter;
 use super::shard;
 use super::v4::state::numbers::random_hasher;
@@ -132,7 +133,7 @@ impl Gss {
 /// Answers a call with a credential of RPCSEC_GSS.
 pub(super) async fn answer(
     connection: &Connection<'_>,
-    call: Call,
+    call: Header,
     credential: GssCredential,
     d: Decoder,
     remote: Option<Rc<dyn RemotePayload>>,
@@ -154,12 +155,12 @@ pub(super) async fn answer(
     }
 }
 
-fn refused(call: &Call, stat: AuthStat) -> Outgoing {
+fn refused(call: &Header, stat: AuthStat) -> Outgoing {
     header_only(call.xid, Reply::AuthError(stat))
 }
 
 /// Establishes a context (RFC 2203 5.2).
-async fn establish(connection: &Connection<'_>, gss: &Gss, call: &Call, mut d: Decoder) -> Outgoing {
+async fn establish(connection: &Connection<'_>, gss: &Gss, call: &Header, mut d: Decoder) -> Outgoing {
     // RFC 8166 8.2.2: control messages are not reduced.
     let token = match InitToken::parse(&mut d) {
         Ok(InitToken(token)) if d.end().is_ok() && !d.is_reduced() => token,
@@ -230,7 +231,7 @@ async fn enter(
 /// The context of a call, if the call is its client's (RFC 2203 5.3.3). `Err(Ok(_))` refuses the call.
 fn find(
     gss: &Gss,
-    call: &Call,
+    call: &Header,
     credential: &GssCredential,
     d: &Decoder,
 ) -> Result<Arc<Context>, Result<Outgoing, NotRpc>> {
@@ -256,7 +257,7 @@ fn find(
 }
 
 /// Ends a context. Linux protects neither this call nor its reply beyond the header, and libtirpc protects the call.
-fn destroy(gss: &Gss, call: &Call, credential: &GssCredential, d: &Decoder) -> Result<Outgoing, NotRpc> {
+fn destroy(gss: &Gss, call: &Header, credential: &GssCredential, d: &Decoder) -> Result<Outgoing, NotRpc> {
     let context = match find(gss, call, credential, d) {
         Ok(context) => context,
         Err(answer) => return answer,
@@ -266,7 +267,7 @@ fn destroy(gss: &Gss, call: &Call, credential: &GssCredential, d: &Decoder) -> R
 }
 
 /// A reply without results.
-fn verified(call: &Call, context: &Context, sequence: u32, reply: Reply) -> Outgoing {
+fn verified(call: &Header, context: &Context, sequence: u32, reply: Reply) -> Outgoing {
     match context.mic(&sequence.to_be_bytes()) {
         Ok(mic) => {
             let mut e = Encoder::with_capacity(PROTECTION_BYTES);
@@ -282,7 +283,7 @@ fn verified(call: &Call, context: &Context, sequence: u32, reply: Reply) -> Outg
 async fn data(
     connection: &Connection<'_>,
     gss: &Gss,
-    call: Call,
+    call: Header,
     credential: GssCredential,
     d: Decoder,
     remote: Option<Rc<dyn RemotePayload>>,
@@ -301,27 +302,33 @@ async fn data(
             return Ok(verified(&call, &context, sequence, Reply::SystemError));
         }
     };
-    let Some(arguments) = open(&context, service, sequence, d) else {
+    let Some(mut arguments) = open(&context, service, sequence, d) else {
         return Ok(verified(&call, &context, sequence, Reply::GarbageArgs));
     };
     let caller = Credential::Ticket(service, ticket);
-    let carried = match connection.carry_out(&call, &caller, arguments, remote, meter).await? {
-        Ok(carried) => carried,
+    if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
+        let fetched = remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?;
+        arguments.arrived(fetched);
+    }
+    let shares = connection.shares_of(&caller);
+    let results = match connection.results(&call, &caller, arguments, remote, &shares, meter).await {
+        Ok(results) => results,
         Err(reply @ (Reply::AuthError(_) | Reply::RpcMismatch { .. })) => {
             return Ok(header_only(call.xid, reply));
         }
         Err(reply) => return Ok(verified(&call, &context, sequence, reply)),
     };
+    meter.answered(connection.kind, &call, results.payload_bytes());
+    let (parts, room) = results.into_parts();
     let Ok(mic) = context.mic(&sequence.to_be_bytes()) else {
         return Ok(refused(&call, AuthStat::GSS_CTXPROBLEM));
     };
     let mut header = Encoder::with_capacity(PROTECTION_BYTES);
     Reply::Success.emit_verified(call.xid, &mic, &mut header);
     if service == Service::None {
-        return Ok(plain(connection, header, carried).await);
+        return Ok(plain(connection, header, parts, room).await);
     }
     // What waits below holds no buffer of the pool.
-    let Carried { parts, room } = carried;
     drop(room);
     let _one_at_a_time = connection.protecting.lock().await;
     let body = seal(connection, &context, service, sequence, header, parts).await?;
@@ -353,8 +360,12 @@ fn open(context: &Context, service: Service, sequence: u32, mut d: Decoder) -> O
 }
 
 /// A reply whose results are not protected: the transport may place their payload (RFC 8166 8.2.2.2).
-async fn plain(connection: &Connection<'_>, header: Encoder, carried: Carried) -> Outgoing {
-    let Carried { parts: results, room } = carried;
+async fn plain(
+    connection: &Connection<'_>,
+    header: Encoder,
+    results: Vec<Part>,
+    room: Option<Box<Buf>>,
+) -> Outgoing {
     let mut parts = vec![Part::Bytes(header.into_bytes())];
     for (at, part) in results.into_iter().enumerate() {
         parts.push(match part {

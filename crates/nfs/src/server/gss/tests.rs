@@ -14,7 +14,7 @@ use weft_store::{NodeId, Share, Vfs};
 use weft_transport::Error as Ended;
 use weft_wire::mount::{self, DirPath, MountResult};
 use weft_wire::nfs3::{self, *};
-use weft_wire::rpc::{AuthSys, Credential as Claim, Flavor};
+use weft_wire::rpc::{AuthSys, Call, Credential as Claim, Flavor};
 use weft_wire::xdr::Malformed;
 
 use super::*;

@@ -83,14 +83,15 @@ mod tests {
         #[test]
         fn it_decides_as_a_set_does(steps in prop::collection::vec((any::<bool>(), 0..2 * WINDOW), 1..400)) {
             let (mut window, mut seen) = (Window::default(), HashSet::new());
-            let mut highest: u32 = 10_000;
+            let mut highest = None;
             for (is_above, by) in steps {
-                let number = if is_above { highest + by } else { highest - by.min(highest) };
-                let is_old = !seen.is_empty() && number + WINDOW <= highest;
+                let last: u32 = highest.unwrap_or(10_000);
+                let number = if is_above { last + by } else { last - by.min(last) };
+                let is_old = highest.is_some_and(|highest| number + WINDOW <= highest);
                 let expected = !is_old && seen.insert(number);
-                prop_assert_eq!(window.accept(number), expected, "{} after {}", number, highest);
-                if expected && number > highest {
-                    highest = number;
+                prop_assert_eq!(window.accept(number), expected, "{} after {:?}", number, highest);
+                if expected {
+                    highest = highest.max(Some(number));
                 }
             }
         }

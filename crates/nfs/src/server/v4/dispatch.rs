@@ -10,7 +10,7 @@ use weft_machine::{Buf, rt};
 use weft_store::Error;
 use weft_transport::SHORT_ANSWER;
 use weft_wire::nfs4::{Bitmap, CompoundHead, MINOR_VERSION, NoOp, Op, ReplyHead, Status, UpTo, Xdr, opnum};
-use weft_wire::rpc::{Call, Reply};
+use weft_wire::rpc::Reply;
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 
 use super::compound::{Compound, SlotTurn};
@@ -22,6 +22,7 @@ use super::{named, ops};
 use crate::server::context::{Context, Results};
 use crate::server::credential::Credential;
 use crate::server::duplicates::{Asked, MAX_ANSWER};
+use crate::server::header::Header;
 
 /// Space that every reply has: for the RPC header and the results of small operations.
 const SMALL: usize = 1024;
@@ -41,7 +42,7 @@ enum Next {
 /// Answers one COMPOUND.
 pub(in crate::server) async fn compound(
     cx: &Context<'_>,
-    call: &Call,
+    call: &Header,
     credential: &Credential,
     mut d: Decoder,
     body: Encoder,
