@@ -23,7 +23,7 @@ BEGIN = f"""
 cp /lab/krb5.conf /lab/krb5.keytab /etc || exit 90
 printf '%s\\n' '127.0.0.1 localhost' '{guest.HOST} {NAS}' '10.0.2.15 {MACHINE} guest' > /etc/hosts
 modprobe -a sunrpc rpcsec_gss_krb5 && mkdir -p /run/rpc_pipefs && mount -t rpc_pipefs pipes /run/rpc_pipefs || exit 91
-rpc.gssd -vv || exit 92
+rpc.gssd -vv -p /run/rpc_pipefs || exit 92
 cp /lab/ccache /tmp/krb5cc_1000 && chown 1000:1000 /tmp/krb5cc_1000 && chmod 600 /tmp/krb5cc_1000 || exit 93
 """
 
