@@ -83,15 +83,7 @@ impl Caller {
             // Root's groups are dropped as well: a squashed caller is nobody in every respect.
             Some((uid, own, gids)) if !becomes_nobody(uid) => {
                 let gids = if decides { gids.iter().copied().map(group).collect() } else { Vec::new() };
-                Caller {
-                    uid,
-                    gid: group(own),
-                    gids,
-                    decides,
-                    judged: false,
-                    read_only,
-                    was_root: false,
-                }
+                Caller { uid, gid: group(own), gids, decides, judged: false, read_only, was_root: false }
             }
             _ => {
                 let uid = export.anonymous.0.unwrap_or(NOBODY);

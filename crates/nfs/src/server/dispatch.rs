@@ -124,8 +124,7 @@ impl Connection<'_> {
         Reply::Success.emit(call.xid, &mut body);
         let caller = Caller::of(credential, self.server.policy);
         // Callers with tickets may use only what asks for them.
-        let ruled =
-            (shares.ruled || credential.ticket().is_some()).then(|| Rc::new(credential.clone()));
+        let ruled = (shares.ruled || credential.ticket().is_some()).then(|| Rc::new(credential.clone()));
         let mut cx = Context { connection: self, shares, caller, ruled, remote, meter };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {

@@ -338,7 +338,11 @@ mod tests {
         let tls = Some(Security { holder: None });
         let tls = Origin::of(Peer::Tcp(HOST.parse().unwrap()), tls);
         assert_ne!(duplicates.number(&tls, &call(7), &user(1)), own);
-        assert_ne!(Duplicates::default().number(&from(HOST), &call(7), &user(1)), own, "to be known beforehand");
+        assert_ne!(
+            Duplicates::default().number(&from(HOST), &call(7), &user(1)),
+            own,
+            "to be known beforehand"
+        );
         let stamped = |stamp| {
             let mut sys = AuthSys::new(Bytes::new(), 1, 1);
             sys.stamp = stamp;

@@ -179,8 +179,10 @@ mod tests {
             for standing in STANDINGS {
                 let origin = Origin { source, standing };
                 let claimed = [0, 1000].map(|uid| Principal { flavor: 1, uid, proved: None });
-                let proved = [[1; 32], [2; 32]].map(|id| {
-                    Principal { flavor: 6, uid: u32::MAX, proved: Some(PrincipalId(id)) }
+                let proved = [[1; 32], [2; 32]].map(|id| Principal {
+                    flavor: 6,
+                    uid: u32::MAX,
+                    proved: Some(PrincipalId(id)),
                 });
                 for principal in claimed.into_iter().chain(proved) {
                     assert!(seen.insert(Identity { principal, origin }.bytes()));

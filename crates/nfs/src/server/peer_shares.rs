@@ -54,9 +54,8 @@ impl PeerShares {
             admits: rules().any(|export| export.admits(peer, ports).is_ok()),
             let_in: rules().any(|export| export.lets_in(peer, ports, protection)),
             admits_tickets: rules().any(|export| export.admits_tickets(peer)),
-            lets_tickets_in: rules().any(|export| {
-                protection >= export.protection && export.admits_tickets(peer)
-            }),
+            lets_tickets_in: rules()
+                .any(|export| protection >= export.protection && export.admits_tickets(peer)),
             list,
         }
     }

@@ -111,7 +111,11 @@ fn converse(server: &Server, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), E
 }
 
 /// The same by this peer.
-pub(super) fn converse_by(server: &Server, peer: &str, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
+pub(super) fn converse_by(
+    server: &Server,
+    peer: &str,
+    messages: &[Bytes],
+) -> (Vec<Outgoing>, Result<(), Error>) {
     let script = Script::of(tcp(peer), messages);
     let ended = rt::block_on(server.serve(script.clone())).unwrap();
     (script.replies.take(), ended)

@@ -159,9 +159,10 @@ fn refusals_are_told_in_words_with_the_names_of_the_specification() {
 
 /// RFC 2203: a credential of version 1 for DATA, sequence 5, privacy, handle "hndl", with a MIC of 8 bytes.
 const GSS_CALL: &[u8] = &[
-    0, 0, 0, 7, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 2, /**/ 0, 1, 0x86, 0xa3, /**/ 0, 0, 0, 4, /**/ 0, 0, 0,
-    1, //
-    0, 0, 0, 6, /**/ 0, 0, 0, 24, /**/ 0, 0, 0, 1, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 5, /**/ 0, 0, 0, 3, //
+    0, 0, 0, 7, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 2, /**/ 0, 1, 0x86, 0xa3, /**/ 0, 0, 0, 4,
+    /**/ 0, 0, 0, 1, //
+    0, 0, 0, 6, /**/ 0, 0, 0, 24, /**/ 0, 0, 0, 1, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 5,
+    /**/ 0, 0, 0, 3, //
     0, 0, 0, 4, b'h', b'n', b'd', b'l', //
     0, 0, 0, 6, /**/ 0, 0, 0, 8, /**/ 1, 2, 3, 4, 5, 6, 7, 8,
 ];
@@ -216,7 +217,10 @@ fn gss_bodies_have_honest_lengths() {
 fn a_reply_in_a_gss_context_has_a_verifier() {
     let mut e = Encoder::default();
     Reply::Success.emit_verified(7, &[1, 2, 3, 4], &mut e);
-    let expected = [0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, /**/ 0, 0, 0, 6, 0, 0, 0, 4, 1, 2, 3, 4, /**/ 0, 0, 0, 0];
+    let expected = [
+        0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, /**/ 0, 0, 0, 6, 0, 0, 0, 4, 1, 2, 3, 4, /**/ 0, 0, 0,
+        0,
+    ];
     assert_eq!(&e.into_bytes()[..], expected);
     let mut e = Encoder::default();
     Reply::Success.emit(7, &mut e);

@@ -204,10 +204,15 @@ mod tests {
     fn context(name: &str, expires: Option<u64>, now: u64) -> Context {
         let principal = |text: &str| Principal::parse(text).unwrap();
         let names = [principal(&format!("{name}@R")), principal("nfs/host@R")];
-        let ticket =
-            Ticket { principal: PrincipalId::of(&names[0]), ids: None, rights: HashMap::new() };
+        let ticket = Ticket { principal: PrincipalId::of(&names[0]), ids: None, rights: HashMap::new() };
         let expires = expires.map(Time::from_nanos);
-        Context::new(Box::new(Toy::default()), names, expires, ((0, 0), Arc::new(ticket)), Time::from_nanos(now))
+        Context::new(
+            Box::new(Toy::default()),
+            names,
+            expires,
+            ((0, 0), Arc::new(ticket)),
+            Time::from_nanos(now),
+        )
     }
 
     fn handle(n: u64) -> Handle {

@@ -164,13 +164,7 @@ fn emit(args: &impl Xdr) -> Vec<u8> {
 }
 
 impl Client {
-    fn message(
-        &self,
-        procedure: Procedure,
-        service: Service,
-        number: (u32, u32, u32),
-        body: &[u8],
-    ) -> Bytes {
+    fn message(&self, procedure: Procedure, service: Service, number: (u32, u32, u32), body: &[u8]) -> Bytes {
         let Client { name, handle, sequence } = self.clone();
         let gss = GssCredential { procedure, sequence, service, handle, covered_bytes: 0, mic: Bytes::new() };
         let (program, version, number) = number;
@@ -322,7 +316,8 @@ fn a_share_is_used_with_the_flavors_that_it_names() {
         }
         let number = (mount::PROGRAM, mount::VERSION, mount::procedure::MNT);
         let mounted: MountResult =
-            rt::block_on(results_for(&server, PEER, number, &DirPath(Bytes::from_static(b"/ruled")))).unwrap();
+            rt::block_on(results_for(&server, PEER, number, &DirPath(Bytes::from_static(b"/ruled"))))
+                .unwrap();
         let pseudo = [Flavor::KRB5, Flavor::KRB5I, Flavor::KRB5P][at];
         assert!(matches!(mounted, MountResult::Ok { flavors, .. } if flavors == [pseudo]));
     }
@@ -368,14 +363,16 @@ fn a_principal_acts_as_its_user_and_strangers_as_nobody() {
 #[test]
 fn rights_bind_who_has_proved_a_name() {
     let group = Named::Group("staff".into());
-    let rights =
-        Rights { read: Some(vec![group]), write: Some(vec![Named::User("Alice".into())]) };
+    let rights = Rights { read: Some(vec![group]), write: Some(vec![Named::User("Alice".into())]) };
     let server = server(&[Flavors::Krb5p], rights);
     let mut alice = Client::establish(&server, "alice@R");
     let mut bob = Client::establish(&server, "bob@R");
     let mut carol = Client::establish(&server, "carol@R");
     let see = |client: &mut Client| getattr(&server, client, Service::Privacy, 0);
-    assert_eq!([see(&mut alice), see(&mut bob), see(&mut carol)], [Ok(Status::OK), Ok(Status::OK), Ok(Status::ACCES)]);
+    assert_eq!(
+        [see(&mut alice), see(&mut bob), see(&mut carol)],
+        [Ok(Status::OK), Ok(Status::OK), Ok(Status::ACCES)]
+    );
     assert_eq!(create(&server, &mut alice, "a"), Ok(1000));
     assert_eq!(create(&server, &mut bob, "b"), Err(Status::ROFS));
     assert_eq!(create(&server, &mut carol, "c"), Err(Status::ACCES));
@@ -425,10 +422,16 @@ fn a_header_that_is_not_the_clients_is_refused() {
         bytes[at] ^= 1;
         let (mut replies, _) = converse_by(&server, PEER, &[bytes.into()]);
         if let Some(reply) = replies.pop() {
-            assert!(matches!(read(stream(reply)), Answer::Denied(_) | Answer::Accepted { stat: 4, .. }), "{at}");
+            assert!(
+                matches!(read(stream(reply)), Answer::Denied(_) | Answer::Accepted { stat: 4, .. }),
+                "{at}"
+            );
         }
     }
-    assert!(matches!(alice.send(&server, message), Answer::Accepted { stat: 0, .. }), "none of them used up the number");
+    assert!(
+        matches!(alice.send(&server, message), Answer::Accepted { stat: 0, .. }),
+        "none of them used up the number"
+    );
 }
 
 #[test]

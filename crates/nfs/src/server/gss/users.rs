@@ -96,11 +96,8 @@ pub(super) async fn read(
             ticket.rights.insert(share.id, right);
         }
     }
-    ticket.ids = account.map(|account| Ids {
-        uid: account.uid,
-        gid: account.gid,
-        groups: account.groups.clone(),
-    });
+    ticket.ids =
+        account.map(|account| Ids { uid: account.uid, gid: account.gid, groups: account.groups.clone() });
     Ok(ticket)
 }
 
