@@ -86,7 +86,7 @@ impl Claimed {
         match (self, credential) {
             (Claimed::Nobody, Credential::None) => true,
             (Claimed::Ids(uid, gid, gids), Credential::Sys(sys)) => {
-                (*uid, *gid) == (sys.uid, sys.gid) && gids == sys.gids()
+                (*uid, *gid) == (sys.uid, sys.gid) && gids.iter().eq(sys.gids())
             }
             (Claimed::Ticket(known), Credential::Ticket(_, ticket)) => Arc::ptr_eq(known, ticket),
             _ => false,
