@@ -29,7 +29,7 @@ class Tickets(unittest.TestCase):
         self.enterContext(unittest.mock.patch.dict(os.environ, self.realm.environment))
 
     def serving(self, *options):
-        return weft.serving("--keytab", self.work / "keytab", "--nfs-port", 0, *options)
+        return weft.serving("--keytab", self.work / "keytab", *options)
 
     def refused(self, expected, call, *arguments):
         with self.assertRaises(gss.Refused) as refused:
@@ -42,9 +42,9 @@ class Tickets(unittest.TestCase):
         for name, service in SERVICES.items():
             with self.subTest(name), self.serving("--export", f"data:sec={name}") as server:
                 server.folder.chmod(0o777)
-                root, flavors = gss.mount(server.nfs_port, "data")
+                root, flavors = gss.mount(server.ready["nfs_port"], "data")
                 self.assertEqual(flavors, [FLAVORS[name]])
-                with gss.connected(server.nfs_port, SERVICE) as rpc:
+                with gss.connected(server.ready["nfs_port"], SERVICE) as rpc:
                     status, file = gss.create(rpc, root, "f", service)
                     self.assertEqual((status, gss.write(rpc, file, content[:1_000_000], service)), (0, 0))
                     self.assertEqual(gss.read(rpc, file, 1_000_000, service), content[:1_000_000])
@@ -53,12 +53,12 @@ class Tickets(unittest.TestCase):
                         if other != service:
                             self.refused(TOO_WEAK, gss.getattr_status, rpc, root, other)
                     # A context is not bound to its connection.
-                    with gss.connected(server.nfs_port) as second:
+                    with gss.connected(server.ready["nfs_port"]) as second:
                         second.gss, second.handle, second.sequences = rpc.gss, rpc.handle, rpc.sequences
                         self.assertEqual(gss.getattr_status(second, root, service), 0)
                     rpc.destroy()
                     self.refused(CRED_PROBLEM, gss.getattr_status, rpc, root, service)
-                with gss.connected(server.nfs_port, reserved=True) as rpc:
+                with gss.connected(server.ready["nfs_port"], reserved=True) as rpc:
                     for uid in [None, 0, 1000]:
                         self.refused(TOO_WEAK, rpc.plain, gss.NFS, 1, gss.opaque(root), uid)
 
@@ -66,9 +66,9 @@ class Tickets(unittest.TestCase):
         self.realm.log_on(weft.USER)
         with self.serving("--export", "data:sec=krb5i:krb5p") as server:
             server.folder.chmod(0o777)
-            root, flavors = gss.mount(server.nfs_port, "data")
+            root, flavors = gss.mount(server.ready["nfs_port"], "data")
             self.assertEqual(flavors, [FLAVORS["krb5i"], FLAVORS["krb5p"]])
-            with gss.connected(server.nfs_port, SERVICE) as rpc:
+            with gss.connected(server.ready["nfs_port"], SERVICE) as rpc:
                 seen = []
                 whole, rpc.exchange = rpc.exchange, lambda message: self.watched(whole, message, seen)
                 for service, is_seen in [(gss.INTEGRITY, True), (gss.PRIVACY, False)]:
@@ -86,12 +86,12 @@ class Tickets(unittest.TestCase):
     def test_a_message_is_good_for_once(self):
         self.realm.log_on(weft.USER)
         with self.serving("--export", "data:sec=krb5i") as server:
-            root, _ = gss.mount(server.nfs_port, "data")
-            with gss.connected(server.nfs_port, SERVICE) as rpc:
+            root, _ = gss.mount(server.ready["nfs_port"], "data")
+            with gss.connected(server.ready["nfs_port"], SERVICE) as rpc:
                 sequence, message = rpc.message(gss.NFS, 1, gss.opaque(root), gss.INTEGRITY)
                 rpc.answer(rpc.exchange(message))
                 # What somebody who listens sends again.
-                with gss.connected(server.nfs_port) as thief, self.assertRaises((EOFError, ConnectionError)):
+                with gss.connected(server.ready["nfs_port"]) as thief, self.assertRaises((EOFError, ConnectionError)):
                     thief.exchange(message)
                 self.assertEqual(gss.getattr_status(rpc, root, gss.INTEGRITY), 0, "the client is not disturbed")
                 # Another body under the same header, and a changed one.
@@ -100,7 +100,7 @@ class Tickets(unittest.TestCase):
                 _, other = rpc.message(gss.NFS, 1, gss.opaque(root), gss.INTEGRITY)
                 self.refused(CRED_PROBLEM, lambda: rpc.answer(rpc.exchange(other[:23] + b"\x02" + other[24:])))
             # A ticket is accepted once, too: the replay cache is the library's.
-            with gss.connected(server.nfs_port) as first, gss.connected(server.nfs_port) as second:
+            with gss.connected(server.ready["nfs_port"]) as first, gss.connected(server.ready["nfs_port"]) as second:
                 first.gss = gss.Context(SERVICE)
                 request = first.head(gss.NFS, 0, 1, 0, 1) + gss.words(0, 0) + gss.opaque(first.gss.step())
                 majors = []
@@ -114,9 +114,9 @@ class Tickets(unittest.TestCase):
 
     def test_a_context_ends_with_its_ticket(self):
         with self.serving("--export", "data:sec=krb5") as server:
-            root, _ = gss.mount(server.nfs_port, "data")
+            root, _ = gss.mount(server.ready["nfs_port"], "data")
             self.realm.log_on(weft.USER, "-l", "6s")
-            with gss.connected(server.nfs_port, SERVICE) as rpc:
+            with gss.connected(server.ready["nfs_port"], SERVICE) as rpc:
                 self.assertEqual(gss.getattr_status(rpc, root, gss.NONE), 0)
                 realms.time.sleep(9)
                 # The library may refuse to sign with the client's side of the context first.
@@ -135,14 +135,14 @@ class Tickets(unittest.TestCase):
             f'[kerberos.map]\n"mallory@{realms.REALM}" = "mallory"\n'
         )
         with self.serving("--config", config) as server:
-            root, flavors = gss.mount(server.nfs_port, "team")
+            root, flavors = gss.mount(server.ready["nfs_port"], "team")
             self.assertEqual(flavors, [FLAVORS["krb5p"]])
             self.realm.log_on(weft.USER)
-            with gss.connected(server.nfs_port, SERVICE) as rpc:
+            with gss.connected(server.ready["nfs_port"], SERVICE) as rpc:
                 self.assertEqual(gss.create(rpc, root, "f", gss.PRIVACY)[0], 0)
             # The realm knows her, and the server does not: she is not one of those who may read.
             self.realm.log_on("mallory")
-            with gss.connected(server.nfs_port, SERVICE) as rpc:
+            with gss.connected(server.ready["nfs_port"], SERVICE) as rpc:
                 self.assertEqual(gss.getattr_status(rpc, root, gss.PRIVACY), 13)
             self.assertIn("stands for no user of this server", server.log_text())
 
@@ -153,14 +153,14 @@ class Tickets(unittest.TestCase):
         with self.serving("--config", config, "--export", "data:sec=krb5p") as server:
             server.folder.chmod(0o777)
             server.folder.parent.chmod(0o755)
-            root, _ = gss.mount(server.nfs_port, "data")
+            root, _ = gss.mount(server.ready["nfs_port"], "data")
             self.realm.log_on("mallory")
-            with gss.connected(server.nfs_port, SERVICE) as rpc:
+            with gss.connected(server.ready["nfs_port"], SERVICE) as rpc:
                 self.assertEqual(gss.create(rpc, root, "f", gss.PRIVACY)[0], 0)
             self.assertEqual((server.folder / "f").stat().st_uid, pwd.getpwnam("daemon").pw_uid)
             # A user of the server without an account of the system is the anonymous user.
             self.realm.log_on(weft.USER)
-            with gss.connected(server.nfs_port, SERVICE) as rpc:
+            with gss.connected(server.ready["nfs_port"], SERVICE) as rpc:
                 self.assertEqual(gss.create(rpc, root, "g", gss.PRIVACY)[0], 0)
             self.assertEqual((server.folder / "g").stat().st_uid, 65534)
 

@@ -53,7 +53,7 @@ class Tickets(unittest.TestCase):
     def run_job(self, job, *options):
         """Serves `data` by ticket, runs the job in a guest of the realm; returns the server's folder's owners by name."""
         keytab = ("--keytab", self.realm.work / "keytab", "--config", self.config)
-        with guest.serving(*keytab, *options) as server:
+        with weft.serving("-v", *keytab, *options, ports=guest.PORTS) as server:
             server.folder.chmod(0o777)
             server.folder.parent.chmod(0o755)
             with guest.Guest("until [ -e /lab/ready ]; do sleep 1; done\n" + BEGIN + job) as machine:
@@ -71,7 +71,7 @@ class Tickets(unittest.TestCase):
 
     def exercise(self, mounts):
         job = "".join(f"exercise {name} {medium} {guest.INPUT} {how}\n" for name, (medium, how) in mounts.items())
-        machine, copies, owners = self.run_job(job + "true", "--export", "data:sec=krb5:krb5i:krb5p")
+        machine, copies, owners = self.run_job(job + "true", "--export", "data:insecure,sec=krb5:krb5i:krb5p")
         for name in mounts:
             with self.subTest(mount=name):
                 self.assertIn(f"PASS {name}", machine.said, machine.report())
@@ -107,7 +107,7 @@ class Tickets(unittest.TestCase):
         ! as 1001 ls /mnt > /dev/null 2>&1 || exit 12
         umount /mnt
         """
-        _, copies, owners = self.run_job(job, "--export", "data:sec=krb5p")
+        _, copies, owners = self.run_job(job, "--export", "data:insecure,sec=krb5p")
         self.assertTrue(copies["own"])
         self.assertEqual(owners["own"], pwd.getpwnam(ACCOUNT).pw_uid)
 

@@ -215,7 +215,7 @@ mod tests {
     use weft_wire::nfs3::{self, *};
     use weft_wire::rpc::{AuthSys, Credential, Fragment};
 
-    use super::{AuthStat, Export, Flavor, Named, Ports, Reply, nfs};
+    use super::{AuthStat, Export, Flavor, Named, Ports, Reply, Secinfo, nfs};
     use crate::server::peer_shares::PeerShares;
     use crate::server::tests::{call_of, handle_of, results_for, results_for_as, results_of};
     use crate::server::{Config, Limits, Policy, Server};
@@ -488,6 +488,20 @@ mod tests {
         let path = DirPath(Bytes::from_static(b"/ruled"));
         let mounted: MountResult = rt::block_on(results_for(&server, OUTSIDE, number, &path)).unwrap();
         assert_eq!(mounted, MountResult::Failed(MountStatus::ACCES));
+    }
+
+    #[test]
+    fn above_the_exports_the_flavors_of_all_are_told() {
+        let export = |flavors: &[Named]| Export { flavors: flavors.to_vec(), ..Export::default() };
+        let told = |exports: &[Export]| super::flavors_of_all(exports.iter());
+        assert_eq!(told(&[export(&[])]), [Flavor::SYS, Flavor::NONE]);
+        let some = [export(&[Named::Sys, Named::Krb5]), export(&[Named::Krb5p])];
+        assert_eq!(told(&some), [Flavor::KRB5P, Flavor::KRB5, Flavor::SYS]);
+        // RFC 8881 18.29.3: an object identifier without its tag, as in gss_OID.
+        let kerberos =
+            |service| Secinfo::Gss(Bytes::from_static(b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"), 0, service);
+        let told = [Flavor::KRB5, Flavor::KRB5I, Flavor::KRB5P, Flavor::SYS].map(super::secinfo);
+        assert_eq!(told, [kerberos(1), kerberos(2), kerberos(3), Secinfo::Flavor(Flavor::SYS)]);
     }
 
     #[test]
