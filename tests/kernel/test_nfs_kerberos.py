@@ -88,22 +88,23 @@ class Tickets(unittest.TestCase):
 
     def test_who_may_do_what(self):
         job = f"""
+        cp {guest.INPUT} /tmp/input && chmod 644 /tmp/input || exit 94
         as() {{ setpriv --reuid "$1" --regid 1000 --clear-groups "${{@:2}}"; }}
         ! mount {mount('4.2', 'sys')} /mnt 2> /dev/null || exit 1
         ! mount {mount('4.2', 'krb5i')} /mnt 2> /dev/null || exit 2
         # Without `sec=`, the client asks which flavor it is (SECINFO_NO_NAME, SECINFO).
         mount -t nfs -o vers=4.2,port={guest.PORTS['nfs']} {NAS}:/data /mnt || exit 3
         grep -q ' /mnt .*sec=krb5p' /proc/mounts || {{ cat /proc/mounts; exit 4; }}
-        as 1000 sh -c 'umask 077; cp {guest.INPUT} /mnt/own' || exit 5
-        as 1000 cmp {guest.INPUT} /mnt/own || exit 6
+        as 1000 sh -c 'umask 077; cp /tmp/input /mnt/own' || exit 5
+        as 1000 cmp /tmp/input /mnt/own || exit 6
         # Neither root of the host, who has the machine's ticket, nor a user without one.
         ! cat /mnt/own > /dev/null 2>&1 || exit 7
         ! as 1001 ls /mnt > /dev/null 2>&1 || exit 8
         umount /mnt
         # MOUNT tells the flavor to version 3.
-        mount -t nfs -o vers=3,nolock,port={guest.PORTS['nfs']},mountproto=tcp,mountport={guest.PORTS['mountd']} {NAS}:/data /mnt || exit 9
+        mount -t nfs -o vers=3,nolock,proto=tcp,port={guest.PORTS['nfs']},mountproto=tcp,mountport={guest.PORTS['mountd']} {NAS}:/data /mnt || exit 9
         grep -q ' /mnt .*sec=krb5p' /proc/mounts || exit 10
-        as 1000 cmp {guest.INPUT} /mnt/own || exit 11
+        as 1000 cmp /tmp/input /mnt/own || exit 11
         ! as 1001 ls /mnt > /dev/null 2>&1 || exit 12
         umount /mnt
         """

@@ -228,39 +228,48 @@ async fn enter(
     Ok((mic, InitResult { handle, major: 0, minor: 0, window: WINDOW, token }))
 }
 
-/// The context of a call, if the call is its client's (RFC 2203 5.3.3). `Err(Ok(_))` refuses the call.
-fn find(
-    gss: &Gss,
-    call: &Header,
-    credential: &GssCredential,
-    d: &Decoder,
-) -> Result<Arc<Context>, Result<Outgoing, NotRpc>> {
+/// Why a call has no context.
+enum NoContext {
+    Refused(AuthStat),
+    /// The number of the call has come before.
+    Replayed,
+}
+
+impl NoContext {
+    fn answer(self, call: &Header) -> Result<Outgoing, NotRpc> {
+        match self {
+            NoContext::Refused(stat) => Ok(refused(call, stat)),
+            // RFC 2203 5.3.3.1 discards it silently; RFC 7530 3.1.1 then wants the connection to end.
+            NoContext::Replayed => Err(NotRpc("RFC 2203 5.3.3.1: a replayed sequence number")),
+        }
+    }
+}
+
+/// The context of a call, if the call is its client's (RFC 2203 5.3.3).
+fn find(gss: &Gss, credential: &GssCredential, d: &Decoder) -> Result<Arc<Context>, NoContext> {
     let now = rt::now();
     let Some(context) = gss.table.find(&credential.handle) else {
-        return Err(Ok(refused(call, AuthStat::GSS_CREDPROBLEM)));
+        return Err(NoContext::Refused(AuthStat::GSS_CREDPROBLEM));
     };
     let header = d.beginning(credential.covered_bytes);
     match context.check(&header, &credential.mic, credential.sequence, now) {
         Ok(()) => {}
-        Err(NotOfContext::Checksum) => return Err(Ok(refused(call, AuthStat::GSS_CREDPROBLEM))),
-        Err(NotOfContext::Exhausted) => return Err(Ok(refused(call, AuthStat::GSS_CTXPROBLEM))),
-        // RFC 2203 5.3.3.1 discards it silently; RFC 7530 3.1.1 then wants the connection to end.
-        Err(NotOfContext::Replayed) => {
-            return Err(Err(NotRpc("RFC 2203 5.3.3.1: a replayed sequence number")));
-        }
+        Err(NotOfContext::Checksum) => return Err(NoContext::Refused(AuthStat::GSS_CREDPROBLEM)),
+        Err(NotOfContext::Exhausted) => return Err(NoContext::Refused(AuthStat::GSS_CTXPROBLEM)),
+        Err(NotOfContext::Replayed) => return Err(NoContext::Replayed),
     }
     if context.has_expired(now) {
         gss.table.remove(&credential.handle);
-        return Err(Ok(refused(call, AuthStat::GSS_CTXPROBLEM)));
+        return Err(NoContext::Refused(AuthStat::GSS_CTXPROBLEM));
     }
     Ok(context)
 }
 
 /// Ends a context. Linux protects neither this call nor its reply beyond the header, and libtirpc protects the call.
 fn destroy(gss: &Gss, call: &Header, credential: &GssCredential, d: &Decoder) -> Result<Outgoing, NotRpc> {
-    let context = match find(gss, call, credential, d) {
+    let context = match find(gss, credential, d) {
         Ok(context) => context,
-        Err(answer) => return answer,
+        Err(none) => return none.answer(call),
     };
     gss.table.remove(&credential.handle);
     Ok(verified(call, &context, credential.sequence, Reply::Success))
@@ -289,9 +298,9 @@ async fn data(
     remote: Option<Rc<dyn RemotePayload>>,
     meter: &CallMeter,
 ) -> Result<Outgoing, NotRpc> {
-    let context = match find(gss, &call, &credential, &d) {
+    let context = match find(gss, &credential, &d) {
         Ok(context) => context,
-        Err(answer) => return answer,
+        Err(none) => return none.answer(&call),
     };
     let GssCredential { sequence, service, .. } = credential;
     let shares = connection.shares();

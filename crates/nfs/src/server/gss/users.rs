@@ -101,9 +101,13 @@ pub(super) async fn read(
     Ok(ticket)
 }
 
-/// Logs that a principal stands for nobody, because its user sees only that files are not accessible.
+/// Logs that a principal stands for nobody, because its user sees only that files are not accessible. Every host that mounts
+/// shows an instance, such as host/client@REALM, which is no user.
 fn tell_stranger(client: &Principal) {
     static STRANGERS: LogLimit = LogLimit::new();
+    if !client.is_plain() {
+        return;
+    }
     if let Some(left_out) = STRANGERS.pass(rt::now()) {
         let Principal { name, realm } = client;
         tracing::info!(
