@@ -23,7 +23,7 @@ use weft_transport::{Channel, Error, Message, Outgoing, Peer, Sending};
 use super::Server;
 use super::answers::Answers;
 use super::context::Connection;
-use super::dispatch::NotRpc;
+use super::header::NotRpc;
 use super::line::{self, CallbackLine};
 use super::watch::Watch;
 

@@ -20,17 +20,13 @@ use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
 use super::credential::Credential;
 use super::duplicates::MAX_ANSWER;
-use super::header::Header;
+use super::header::{Header, NotRpc, header_only};
 use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
 use super::{export, gss, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
-
-/// A message that cannot be answered; the connection ends.
-#[derive(Debug)]
-pub(super) struct NotRpc(pub &'static str);
 
 impl Connection<'_> {
     /// Answers one message.
@@ -67,7 +63,7 @@ impl Connection<'_> {
                 return Ok(Outgoing { ticket, ..header_only(call.xid, Reply::AuthError(stat)) });
             }
         };
-        if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
+        if let Some(remote) = remote.as_ref().filter(|_| !call.takes_remote()) {
             d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
         }
         let shares = self.shares_of(&credential);
@@ -258,15 +254,6 @@ impl Context<'_> {
     }
 }
 
-/// Whether the procedure itself takes payload from the client's memory.
-pub(super) fn takes_remote(call: &Header) -> bool {
-    match (call.program, call.version) {
-        (nfs3::PROGRAM, nfs3::VERSION) => call.procedure == nfs::WRITE,
-        (nfs4::PROGRAM, nfs4::VERSION) => call.procedure == nfs4::COMPOUND,
-        _ => false,
-    }
-}
-
 /// Procedures of version 3 that are not idempotent (RFC 1813 4.5).
 fn changes(procedure: u32) -> bool {
     matches!(
@@ -286,11 +273,4 @@ fn changes(procedure: u32) -> bool {
 fn whole<T: Xdr, F: Xdr>(mut body: Encoder, outcome: Outcome<T, F>) -> Result<Results, Reply> {
     outcome.emit(&mut body);
     Ok(Results::new(body, None))
-}
-
-/// A reply without results.
-pub(super) fn header_only(xid: u32, reply: Reply) -> Outgoing {
-    let mut e = Encoder::with_capacity(32);
-    reply.emit(xid, &mut e);
-    Outgoing::bytes(e.into_bytes())
 }

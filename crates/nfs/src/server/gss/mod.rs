@@ -39,8 +39,7 @@ use weft_wire::xdr::{Decoder, Encoder, fill};
 use super::answers::bytes_in;
 use super::context::Connection;
 use super::credential::{Credential, Ticket};
-use super::dispatch::{NotRpc, header_only, takes_remote};
-use super::header::Header;
+use super::header::{Header, NotRpc, header_only};
 use super::meter::CallMeter;
 use super::shard;
 use super::v4::state::numbers::random_hasher;
@@ -315,7 +314,7 @@ async fn data(
         return Ok(verified(&call, &context, sequence, Reply::GarbageArgs));
     };
     let caller = Credential::Ticket(service, ticket);
-    if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
+    if let Some(remote) = remote.as_ref().filter(|_| !call.takes_remote()) {
         let fetched = remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?;
         arguments.arrived(fetched);
     }
