@@ -18,7 +18,7 @@ KDC = shutil.which("krb5kdc", path=PATH)
 REALM = "WEFT.TEST"
 HOST = "nas.weft.test"
 
-# An expired ticket is refused immediately here, not five minutes later.
+# With a clock skew of a second, an expired ticket is refused immediately, not five minutes later.
 KRB5_CONF = """
 [libdefaults]
   default_realm = {realm}
@@ -26,7 +26,7 @@ KRB5_CONF = """
   dns_lookup_realm = false
   dns_canonicalize_hostname = false
   rdns = false
-  clockskew = 1
+  clockskew = {skew}
   default_ccache_name = FILE:{work}/ccache
 [realms]
   {realm} = {{
@@ -54,7 +54,7 @@ KDC_CONF = """
 class Realm:
     """A KDC, its database and its files, in a folder."""
 
-    def __init__(self, work):
+    def __init__(self, work, skew=1):
         self.work = pathlib.Path(work)
         with socket.socket() as any_port:
             any_port.bind(("127.0.0.1", 0))
@@ -62,7 +62,7 @@ class Realm:
         # Its plugins and libraries lie next to the programs, also if they are unpacked rather than installed.
         self.root = pathlib.Path(KDC).parent.parent
         libraries = self.root / "lib" / sysconfig.get_config_var("MULTIARCH")
-        fields = {"realm": REALM, "work": work, "port": port, "plugins": libraries / "krb5" / "plugins"}
+        fields = {"realm": REALM, "work": work, "port": port, "skew": skew, "plugins": libraries / "krb5" / "plugins"}
         (self.work / "krb5.conf").write_text(KRB5_CONF.format(**fields))
         (self.work / "kdc.conf").write_text(KDC_CONF.format(**fields))
         self.environment = {
@@ -76,8 +76,9 @@ class Realm:
         for principal in [weft.USER, "mallory"]:
             self.admin(f"addprinc -pw {weft.PASSWORD} {principal}")
         for service, keytab in [(HOST, "keytab"), ("localhost", "keytab"), ("other.weft.test", "other")]:
-            self.admin(f"addprinc -randkey cifs/{service}")
-            self.admin(f"ktadd -k {work}/{keytab} cifs/{service}")
+            for kind in ["cifs", "nfs"]:
+                self.admin(f"addprinc -randkey {kind}/{service}")
+                self.admin(f"ktadd -k {work}/{keytab} {kind}/{service}")
         self.log = open(self.work / "kdc.log", "w")
         self.kdc = subprocess.Popen([KDC, "-n"], env=self.tools, stdout=self.log, stderr=self.log)
         until = time.monotonic() + 20

@@ -6,7 +6,10 @@ import subprocess
 import tempfile
 import time
 import unittest
+import unittest.mock
 
+import gss
+import test_kerberos as realms
 import weft
 
 
@@ -102,6 +105,33 @@ class Tshark(unittest.TestCase):
             path = self.capture([server.ready["nfs_rdma_port"]], work, action)
             self.assertTrue(weft.same(source, back))
             self.judge(path, "iwarp_mpa", "iwarp_ddp", "iwarp_rdma", "rpcordma", "nfs")
+
+    @unittest.skipUnless(realms.KDC, "no KDC: tests/interop/deps.sh installs it")
+    def test_nfs_with_tickets(self):
+        work = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-"))
+        realm = realms.Realm(work)
+        self.addCleanup(realm.stop)
+        self.enterContext(unittest.mock.patch.dict(os.environ, realm.environment))
+        realm.log_on(weft.USER)
+        with weft.serving("--keytab", f"{work}/keytab", "--export", "data:sec=krb5:krb5i:krb5p") as server:
+            server.folder.chmod(0o777)
+            port = server.ready["nfs_port"]
+
+            def action():
+                root, _ = gss.mount(port, "data")
+                with gss.connected(port, "nfs@localhost") as rpc:
+                    for service in [gss.NONE, gss.INTEGRITY, gss.PRIVACY]:
+                        _, file = gss.create(rpc, root, f"file-{service}", service)
+                        self.assertEqual(gss.write(rpc, file, b"by ticket", service), 0)
+                        self.assertEqual(gss.read(rpc, file, 100, service), b"by ticket")
+                    rpc.destroy()
+
+            path = self.capture([port], work, action)
+        # With the key of the service it decrypts krb5p as well.
+        self.decode = ("-d", f"tcp.port=={port},rpc", "-o", "kerberos.decrypt:TRUE", "-o", f"kerberos.file:{work}/keytab")
+        text = self.judge(path, "rpc", "nfs", "spnego-krb5 or gss-api")
+        for name in ["file-1", "file-2", "file-3"]:
+            self.assertIn(name, text)
 
     def test_what_passes_by_shared_memory_as_the_server_captures_it(self):
         with tempfile.TemporaryDirectory(prefix="weft-client-") as work:

@@ -161,6 +161,23 @@ pub type verify_mic = unsafe extern "C" fn(
     *const gss_buffer_desc,
     *mut OM_uint32,
 ) -> OM_uint32;
+pub type wrap = unsafe extern "C" fn(
+    *mut OM_uint32,
+    gss_ctx_id_t,
+    c_int,
+    OM_uint32,
+    *const gss_buffer_desc,
+    *mut c_int,
+    *mut gss_buffer_desc,
+) -> OM_uint32;
+pub type unwrap = unsafe extern "C" fn(
+    *mut OM_uint32,
+    gss_ctx_id_t,
+    *const gss_buffer_desc,
+    *mut gss_buffer_desc,
+    *mut c_int,
+    *mut OM_uint32,
+) -> OM_uint32;
 pub type delete_sec_context =
     unsafe extern "C" fn(*mut OM_uint32, *mut gss_ctx_id_t, *mut gss_buffer_desc) -> OM_uint32;
 pub type release_cred = unsafe extern "C" fn(*mut OM_uint32, *mut gss_cred_id_t) -> OM_uint32;

@@ -169,6 +169,19 @@ impl Context {
     pub fn verify(&mut self, message: &[u8], mic: &[u8]) -> bool {
         self.handle.verify(message, mic)
     }
+
+    /// Encrypts `message` for the client.
+    ///
+    /// # Errors
+    /// The context is incomplete or has expired, or its encryption type cannot encrypt.
+    pub fn wrap(&mut self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        self.handle.wrap(message)
+    }
+
+    /// Decrypts the client's `token`; `None` if it is not the client's, or not encrypted.
+    pub fn unwrap(&mut self, token: &[u8]) -> Option<Vec<u8>> {
+        self.handle.unwrap(token)
+    }
 }
 
 #[cfg(test)]

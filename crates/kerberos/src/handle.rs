@@ -1,7 +1,7 @@
 //! The part of a security context that acceptor (`context`) and initiator (`initiator`) share: peer names, key and
-//! MICs.
+//! MICs and encryption.
 //!
-//! Spec: RFC 2744 5.15, 5.31 (MICs), 5.12 (inquiry). Owns the library's context, which is deleted on drop.
+//! Spec: RFC 2744 5.15, 5.31 (MICs), 5.34, 5.35 (encryption), 5.12 (inquiry). Owns the library's context, which is deleted on drop.
 
 use std::ptr;
 
@@ -89,6 +89,51 @@ impl Handle {
         };
         // Supplementary bits (out of sequence, duplicate) count as failures here.
         major == GSS_S_COMPLETE
+    }
+
+    /// Encrypts `message`.
+    pub fn wrap(&mut self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        let gss = self.gss;
+        let (mut minor, mut encrypted) = (0, 0);
+        let mut output = empty();
+        // SAFETY: everything pointed to outlives the call.
+        let major = unsafe {
+            (gss.wrap)(
+                &mut minor,
+                self.context,
+                1,
+                GSS_C_QOP_DEFAULT,
+                &buffer(message),
+                &mut encrypted,
+                &mut output,
+            )
+        };
+        let token = gss.take(output);
+        match (major & GSS_ERROR_MASK, encrypted) {
+            (0, 0) => Err(Error::Unexpected("a token that is not encrypted")),
+            (0, _) => Ok(token),
+            _ => Err(gss.error(major, minor)),
+        }
+    }
+
+    /// Decrypts the peer's `token`; `None` if it is not the peer's, or not encrypted.
+    pub fn unwrap(&mut self, token: &[u8]) -> Option<Vec<u8>> {
+        let gss = self.gss;
+        let (mut minor, mut encrypted) = (0, 0);
+        let mut output = empty();
+        // SAFETY: everything pointed to outlives the call; the quality of protection is not requested.
+        let major = unsafe {
+            (gss.unwrap)(
+                &mut minor,
+                self.context,
+                &buffer(token),
+                &mut output,
+                &mut encrypted,
+                ptr::null_mut(),
+            )
+        };
+        let message = gss.take(output);
+        (major == GSS_S_COMPLETE && encrypted != 0).then_some(message)
     }
 }
 

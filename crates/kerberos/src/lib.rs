@@ -2,8 +2,8 @@
 //!
 //! Spec: RFC 4120, RFC 4121 (the mechanism), RFC 2744 (the calls), [MS-KILE]. The library is MIT's
 //! `libgssapi_krb5.so.2`, loaded on first use: Weft builds and runs without it. Owns the keytab's credential and the
-//! contexts. This crate contains `unsafe` because it calls C. It knows neither SPNEGO nor SMB, issues no tickets (the
-//! KDC does) and does not map principals to users.
+//! contexts, and has the rules by which a principal stands for a user. This crate contains `unsafe` because it calls C. It
+//! knows neither SPNEGO nor SMB nor RPC, issues no tickets (the KDC does), and does not know which users exist.
 
 mod bindings;
 mod context;
@@ -11,10 +11,12 @@ mod handle;
 mod initiator;
 mod library;
 mod principal;
+mod principals;
 
 pub use context::{Context, Keytab, Step};
 pub use initiator::{Initiator, Progress};
 pub use principal::Principal;
+pub use principals::{BadPrincipal, Claimed, Principals};
 
 /// Why authentication failed or is impossible.
 #[derive(Debug, Clone, thiserror::Error)]

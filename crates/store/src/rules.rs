@@ -35,14 +35,15 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Why NFS does not offer the share, if so. Its callers name their users themselves, so rights of users who log on
-    /// do not bind them: then the share must be meant for NFS.
+    /// Why NFS does not offer the share, if so. Rights of users who log on bind only those of its callers who prove who they
+    /// are; others name their users themselves. So a share with rights must be meant for NFS.
     pub fn withheld_from_nfs(&self) -> Option<&'static str> {
-        if self.encrypted {
-            Some("which cannot encrypt it")
+        if self.encrypted && !self.nfs.is_encrypted() {
+            Some("which does not encrypt it; shares.NAME.nfs.sec = [\"krb5p\"] does")
         } else if !self.rights.are_open() && !self.nfs_is_chosen {
             Some(
-                "whose clients name their users themselves, so that the keys read and write do not bind them",
+                "whose clients name their users themselves, so that the keys read and write do not bind them; \
+                 shares.NAME.nfs.sec = [\"krb5p\"] admits those who prove who they are",
             )
         } else {
             None
@@ -74,7 +75,7 @@ pub struct Export {
     pub anonymous: (Option<u32>, Option<u32>),
     /// The networks that may use it; empty means all.
     pub networks: Vec<Network>,
-    /// The accepted ways to name a caller; empty means all that the server supports.
+    /// The accepted ways to identify a caller; empty means those without proof.
     pub flavors: Vec<Flavor>,
     /// The required protection of the connection.
     pub protection: Protection,
@@ -97,6 +98,11 @@ impl Export {
         asynchronous: false,
     };
 
+    /// Whether every caller's data is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        !self.flavors.is_empty() && self.flavors.iter().all(|flavor| *flavor == Flavor::Krb5p)
+    }
+
     /// Whether it has any restriction beyond the server's own.
     pub fn is_plain(&self) -> bool {
         // Asynchronous answers do not restrict callers.
@@ -105,15 +111,23 @@ impl Export {
 
     /// Whether this peer may use it; `ports` applies if the export does not choose ports.
     pub fn admits(&self, peer: Peer, ports: Ports) -> Result<(), Unadmitted> {
-        if !self.networks.is_empty() && !self.is_near(peer) {
-            return Err(Unadmitted::Network);
-        }
+        self.admits_near(peer)?;
         if self.ports.unwrap_or(ports).include(peer) { Ok(()) } else { Err(Unadmitted::Port) }
     }
 
     /// Whether a connection of this peer with this protection may be used for the share.
     pub fn lets_in(&self, peer: Peer, ports: Ports, protection: Protection) -> bool {
         protection >= self.protection && self.admits(peer, ports).is_ok()
+    }
+
+    /// Whether this peer may use it with a ticket, which does not depend on ports (exports(5): `secure`).
+    pub fn admits_near(&self, peer: Peer) -> Result<(), Unadmitted> {
+        if self.networks.is_empty() || self.is_near(peer) { Ok(()) } else { Err(Unadmitted::Network) }
+    }
+
+    /// The same, if it accepts tickets at all.
+    pub fn admits_tickets(&self, peer: Peer) -> bool {
+        self.flavors.iter().any(|flavor| flavor.is_kerberos()) && self.admits_near(peer).is_ok()
     }
 
     fn is_near(&self, peer: Peer) -> bool {
@@ -193,6 +207,19 @@ pub enum Flavor {
     None,
     /// By unproven Unix ids.
     Sys,
+    /// By a Kerberos ticket, without protection of the data.
+    Krb5,
+    /// By a Kerberos ticket, with integrity.
+    Krb5i,
+    /// By a Kerberos ticket, encrypted.
+    Krb5p,
+}
+
+impl Flavor {
+    /// Whether callers prove who they are.
+    pub fn is_kerberos(self) -> bool {
+        matches!(self, Flavor::Krb5 | Flavor::Krb5i | Flavor::Krb5p)
+    }
 }
 
 /// Addresses with a common prefix.

@@ -74,13 +74,11 @@ pub(crate) enum ExportError {
     Network { net: String, source: NotANetwork },
     #[error("{0:?} is not a numeric user or group id; nobody is {NOBODY}")]
     Id(String),
-    #[error("sec={0}: NFS with Kerberos is not supported yet")]
-    Kerberos(String),
-    #[error("sec={0}: write sys, none, or sys:none")]
+    #[error("sec={0}: write sys, none, krb5, krb5i or krb5p, or several of them, such as sec=krb5i:krb5p")]
     Flavor(String),
     #[error(
         "{0:?} is not an export option: write ro, rw, sync, async, secure, insecure, root_squash, no_root_squash, all_squash, \
-         anonuid=N, anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none or xprtsec=none|tls|mtls"
+         anonuid=N, anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none:krb5:krb5i:krb5p (one or more) or xprtsec=none|tls|mtls"
     )]
     Option(String),
 }
@@ -129,7 +127,9 @@ fn flavor(text: &str) -> Result<Flavor, ExportError> {
     match text {
         "sys" => Ok(Flavor::Sys),
         "none" => Ok(Flavor::None),
-        "krb5" | "krb5i" | "krb5p" => Err(ExportError::Kerberos(text.to_owned())),
+        "krb5" => Ok(Flavor::Krb5),
+        "krb5i" => Ok(Flavor::Krb5i),
+        "krb5p" => Ok(Flavor::Krb5p),
         _ => Err(ExportError::Flavor(text.to_owned())),
     }
 }
@@ -160,6 +160,8 @@ mod tests {
             asynchronous: false,
         };
         assert_eq!(export(text), expected);
+        let several = vec![Flavor::Krb5p, Flavor::Krb5i, Flavor::Krb5, Flavor::Sys];
+        assert_eq!(export("data:sec=krb5p:krb5i:krb5:sys").flavors, several);
         let ports = |text| export(text).ports;
         assert_eq!(ports("data:secure"), Some(Ports::Reserved));
         assert_eq!(ports("data:secure,insecure"), Some(Ports::Any), "the last counts, as in exports(5)");
@@ -201,7 +203,8 @@ mod tests {
             ("data:insecure=yes", "secure, insecure"),
             ("data:anonuid=me", "numeric"),
             ("data:net=192.0.2.1/24", "write 192.0.2.0/24"),
-            ("data:sec=krb5p", "Kerberos"),
+            ("data:sec=krb5x", "krb5i or krb5p"),
+            ("data:sec=krb5p:", "write sys, none"),
             ("data:sec=", "write sys, none"),
         ] {
             let error = parse(text).unwrap_err().to_string();

@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport", &["wire", "machine", "rdma"]),
     ("store", &["wire", "machine"]),
     ("smb", &["wire", "machine", "kerberos", "transport", "store"]),
-    ("nfs", &["wire", "machine", "transport", "store"]),
+    ("nfs", &["wire", "machine", "kerberos", "transport", "store"]),
     ("nbd", &["wire", "machine", "store"]),
     ("replica", &["wire", "machine", "store"]),
     ("load", &["wire", "machine", "rdma"]),

@@ -1,14 +1,17 @@
 //! ONC RPC version 2: the header of calls and replies (RFC 5531 section 8), AUTH_NONE and AUTH_SYS credentials (section
-//! 9 and appendix A), and record marking (section 11).
+//! 9 and appendix A), and record marking (section 11). [`gss`] has the credentials of RPCSEC_GSS.
 //!
 //! Arguments and results follow [`Call`] and [`Reply`] in the stream. Callers match replies to calls and decide who may
 //! call.
+
+pub mod gss;
 
 use std::fmt;
 
 use bytes::Bytes;
 
 use crate::xdr::{Decoder, Encoder, Malformed};
+use gss::GssCredential;
 
 /// RPC version (RFC 5531 section 9).
 pub const RPC_VERSION: u32 = 2;
@@ -31,6 +34,14 @@ impl Flavor {
     pub const NONE: Flavor = Flavor(0);
     /// AUTH_SYS: Unix ids, unproven.
     pub const SYS: Flavor = Flavor(1);
+    /// RPCSEC_GSS: a context of GSS-API (RFC 2203).
+    pub const GSS: Flavor = Flavor(6);
+    /// The pseudo flavor of RPCSEC_GSS with Kerberos and without protection of the data (RFC 2623 4.2).
+    pub const KRB5: Flavor = Flavor(390_003);
+    /// The same with integrity.
+    pub const KRB5I: Flavor = Flavor(390_004);
+    /// The same with privacy.
+    pub const KRB5P: Flavor = Flavor(390_005);
     /// AUTH_TLS: asks whether the connection may continue under TLS (RFC 9289 4.1).
     pub const TLS: Flavor = Flavor(7);
 }
@@ -42,6 +53,8 @@ pub enum Credential {
     None,
     /// AUTH_SYS.
     Sys(AuthSys),
+    /// RPCSEC_GSS.
+    Gss(GssCredential),
     /// A flavour that this module does not parse; its body is skipped.
     Other(Flavor),
 }
@@ -115,8 +128,14 @@ pub struct AuthStat(pub u32);
 impl AuthStat {
     /// Bad credential (broken body).
     pub const BADCRED: AuthStat = AuthStat(1);
+    /// The client must begin anew.
+    pub const REJECTEDCRED: AuthStat = AuthStat(2);
     /// Rejected for security reasons.
     pub const TOOWEAK: AuthStat = AuthStat(5);
+    /// RPCSEC_GSS: the context is unknown, or its checksum is wrong.
+    pub const GSS_CREDPROBLEM: AuthStat = AuthStat(13);
+    /// RPCSEC_GSS: the context has expired.
+    pub const GSS_CTXPROBLEM: AuthStat = AuthStat(14);
 }
 
 impl fmt::Display for AuthStat {
@@ -193,11 +212,16 @@ impl Call {
         }
         let (program, version, procedure) = (d.u32()?, d.u32()?, d.u32()?);
         let (flavor, body) = opaque_auth(d)?;
-        let _verifier = opaque_auth(d)?;
+        let covered_bytes = d.position();
+        let verifier = opaque_auth(d)?;
         let credential = match flavor {
             Flavor::NONE => Credential::None,
             Flavor::SYS => match AuthSys::parse(body) {
                 Ok(sys) => Credential::Sys(sys),
+                Err(_) => return Err(NotACall::Auth { xid, stat: AuthStat::BADCRED }),
+            },
+            Flavor::GSS => match GssCredential::parse(body, covered_bytes, verifier) {
+                Ok(gss) => Credential::Gss(gss),
                 Err(_) => return Err(NotACall::Auth { xid, stat: AuthStat::BADCRED }),
             },
             other => Credential::Other(other),
@@ -221,6 +245,7 @@ impl Call {
                 sys.emit(&mut body);
                 e.opaque(&body.into_bytes());
             }
+            Credential::Gss(gss) => return gss.emit(e),
             Credential::Other(flavor) => {
                 e.u32(flavor.0);
                 e.u32(0);
@@ -290,6 +315,9 @@ impl fmt::Display for Reply {
 }
 
 impl Reply {
+    /// Bytes of the header of [`Reply::Success`] with an empty verifier; results follow.
+    pub const SUCCESS_BYTES: usize = 24;
+
     /// Reads xid and header from the stream.
     pub fn parse(d: &mut Decoder) -> Result<(u32, Reply), Malformed> {
         let xid = d.u32()?;
@@ -321,13 +349,22 @@ impl Reply {
 
     /// Appends xid and header.
     pub fn emit(&self, xid: u32, e: &mut Encoder) {
+        self.emit_with(xid, e, emit_none);
+    }
+
+    /// The same with a verifier of RPCSEC_GSS (RFC 2203 5.3.3.2). A rejected call has none.
+    pub fn emit_verified(&self, xid: u32, mic: &[u8], e: &mut Encoder) {
+        self.emit_with(xid, e, |e| gss::emit_verifier(mic, e));
+    }
+
+    fn emit_with(&self, xid: u32, e: &mut Encoder, verifier: impl FnOnce(&mut Encoder)) {
         e.u32(xid);
         e.u32(REPLY);
         if let Reply::RpcMismatch { .. } | Reply::AuthError(_) = self {
             e.u32(1);
         } else {
             e.u32(0);
-            emit_none(e);
+            verifier(e);
         }
         match *self {
             Reply::Success => e.u32(0),

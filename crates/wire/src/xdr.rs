@@ -126,6 +126,16 @@ impl Decoder {
         self.stream.len().saturating_sub(self.at)
     }
 
+    /// The first bytes of the stream, wherever the cursor is; at most `len`.
+    pub fn beginning(&self, len: usize) -> Bytes {
+        self.stream.slice(..len.min(self.stream.len()))
+    }
+
+    /// Whether the content of an item is not in the stream.
+    pub fn is_reduced(&self) -> bool {
+        self.detached.is_some()
+    }
+
     /// The next bytes, at most `max`, without consuming them.
     pub fn peek(&self, max: usize) -> &[u8] {
         let rest = self.stream.get(self.at..).unwrap_or_default();

@@ -10,10 +10,12 @@ use weft_machine::credentials::Credentials;
 use weft_machine::{LogLimit, rt};
 use weft_store::access::Token;
 use weft_store::access::posix::Process;
+use weft_store::rights::Right;
 use weft_store::rules::{ActsAs, Export, NOBODY, Ports, Squash};
 use weft_store::{Attr, Caller as Acting, Error, Kind, SetAttr, SetTime, Share};
-use weft_wire::rpc::Credential;
 use weft_wire::security::Sid;
+
+use super::credential::Credential;
 
 /// Bits of [`Caller::check`].
 pub(super) const READ: u32 = 4;
@@ -34,6 +36,16 @@ impl Policy {
     /// The ports that callers must use if an export does not say: reserved ones if claimed identities decide.
     pub(super) fn ports(self) -> Ports {
         if self.decides { Ports::Reserved } else { Ports::Any }
+    }
+}
+
+/// What the share's rights grant the caller. They bind callers who have proved who they are.
+pub(super) fn right(credential: &Credential, share: &Share) -> Right {
+    match credential.ticket() {
+        Some(ticket) if !share.rules.rights.are_open() => {
+            ticket.rights.get(&share.id).copied().unwrap_or(Right::None)
+        }
+        Some(_) | None => Right::Write,
     }
 }
 
@@ -66,23 +78,16 @@ impl Caller {
         let (decides, read_only) = (policy.decides, export.read_only);
         let gid = export.anonymous.1.unwrap_or(NOBODY);
         let group = |id: u32| if becomes_nobody(id) { gid } else { id };
-        match credential {
+        let ids = credential.ids();
+        match ids {
             // Root's groups are dropped as well: a squashed caller is nobody in every respect.
-            Credential::Sys(sys) if !becomes_nobody(sys.uid) => {
-                let gids = if decides { sys.gids().iter().copied().map(group).collect() } else { Vec::new() };
-                Caller {
-                    uid: sys.uid,
-                    gid: group(sys.gid),
-                    gids,
-                    decides,
-                    judged: false,
-                    read_only,
-                    was_root: false,
-                }
+            Some((uid, own, gids)) if !becomes_nobody(uid) => {
+                let gids = if decides { gids.iter().copied().map(group).collect() } else { Vec::new() };
+                Caller { uid, gid: group(own), gids, decides, judged: false, read_only, was_root: false }
             }
             _ => {
                 let uid = export.anonymous.0.unwrap_or(NOBODY);
-                let was_root = matches!(credential, Credential::Sys(sys) if sys.uid == 0);
+                let was_root = ids.is_some_and(|(uid, ..)| uid == 0);
                 Caller { uid, gid, gids: Vec::new(), decides, judged: false, read_only, was_root }
             }
         }
@@ -90,7 +95,8 @@ impl Caller {
 
     /// The caller in a share, by its rules. `share` may act for him.
     pub fn in_share(credential: &Credential, policy: Policy, share: &Share) -> Caller {
-        let caller = Caller::by(credential, policy, &share.rules.nfs);
+        let mut caller = Caller::by(credential, policy, &share.rules.nfs);
+        caller.read_only |= right(credential, share) < Right::Write;
         match share.vfs.caller() {
             Acting::User(user) => Caller {
                 uid: user.uid(),

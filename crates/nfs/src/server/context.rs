@@ -9,18 +9,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::lock::Mutex as Queue;
 use weft_machine::{Buf, Payload, PayloadSource};
 use weft_store::rules::Protection;
 use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareList};
-use weft_transport::{Channel, Kind, Limits, Part, Peer, RemotePayload, Security};
+use weft_transport::{Channel, Kind, Limits, Part, Peer, RemotePayload, Security, To};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
-use weft_wire::rpc::{Credential, Reply};
+use weft_wire::rpc::Reply;
 use weft_wire::xdr::{Data, Decoder, Encoder, Malformed};
 
 use super::Server;
 use super::answers::Answers;
 use super::caller::Caller;
+use super::credential::{Credential, Ticket};
 use super::file_id::FileId;
 use super::handles::Named;
 use super::identity::Origin;
@@ -54,14 +56,43 @@ pub(super) struct Connection<'a> {
     /// Whether a peer that some share admits has sent a call: see
     /// [`Channel::authenticated`](weft_transport::Channel::authenticated).
     pub admitted: Cell<bool>,
+    /// Held while a reply is encrypted or signed, which takes memory of its length.
+    pub protecting: Queue<()>,
     /// The shares that the last request used; possibly replaced since.
     last_shares: RefCell<Rc<PeerShares>>,
     /// The same shares, acting for the last callers; the latest first.
     last_acting: RefCell<Vec<(Claimed, Rc<PeerShares>)>>,
 }
 
-/// The ids that a caller claims.
-type Claimed = Option<(u32, u32, Vec<u32>)>;
+/// A caller whose shares a connection keeps.
+enum Claimed {
+    /// AUTH_NONE.
+    Nobody,
+    /// These ids.
+    Ids(u32, u32, Vec<u32>),
+    Ticket(Arc<Ticket>),
+}
+
+impl Claimed {
+    fn of(credential: &Credential) -> Claimed {
+        match credential {
+            Credential::None => Claimed::Nobody,
+            Credential::Sys(sys) => Claimed::Ids(sys.uid, sys.gid, sys.gids().to_vec()),
+            Credential::Ticket(_, ticket) => Claimed::Ticket(ticket.clone()),
+        }
+    }
+
+    fn is(&self, credential: &Credential) -> bool {
+        match (self, credential) {
+            (Claimed::Nobody, Credential::None) => true,
+            (Claimed::Ids(uid, gid, gids), Credential::Sys(sys)) => {
+                (*uid, *gid) == (sys.uid, sys.gid) && gids.iter().eq(sys.gids())
+            }
+            (Claimed::Ticket(known), Credential::Ticket(_, ticket)) => Arc::ptr_eq(known, ticket),
+            _ => false,
+        }
+    }
+}
 
 /// Maximum number of callers whose shares a connection keeps.
 const MAX_ACTING: usize = 16;
@@ -74,7 +105,7 @@ pub(super) struct Context<'a> {
     pub shares: &'a PeerShares,
     /// The caller.
     pub caller: Caller,
-    /// The caller's credential, if some share has rules that this peer may fail (see `export`).
+    /// The caller's credential, if some share has rules that this caller may fail (see `export`).
     pub ruled: Option<Rc<Credential>>,
     /// Payload of the call that is still with the client.
     pub remote: Option<Rc<dyn RemotePayload>>,
@@ -118,6 +149,18 @@ impl Results {
         match self {
             Results::One { payload, .. } => payload.as_ref().map_or(0, |payload| payload.len() as u64),
             Results::Parts(parts, _) => parts.iter().map(of_part).sum(),
+        }
+    }
+
+    /// The pieces of the reply, and the buffer for a long body.
+    pub fn into_parts(self) -> (Vec<Part>, Option<Box<Buf>>) {
+        match self {
+            Results::One { body, payload, room } => {
+                let mut parts = vec![Part::Bytes(body.into_bytes())];
+                parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
+                (parts, room)
+            }
+            Results::Parts(parts, room) => (parts, room),
         }
     }
 
@@ -178,6 +221,7 @@ impl<'a> Connection<'a> {
             line,
             watch,
             admitted: Cell::new(false),
+            protecting: Queue::default(),
             last_shares: RefCell::new(Rc::new(shares)),
             last_acting: RefCell::default(),
         }
@@ -202,25 +246,14 @@ impl<'a> Connection<'a> {
         if !shares.act {
             return shares;
         }
-        let is_claimed = |known: &Claimed| match (known, credential) {
-            (Some((uid, gid, gids)), Credential::Sys(sys)) => {
-                (*uid, *gid) == (sys.uid, sys.gid) && gids.iter().eq(sys.gids())
-            }
-            (None, Credential::None | Credential::Other(_)) => true,
-            (None, Credential::Sys(_)) | (Some(_), Credential::None | Credential::Other(_)) => false,
-        };
         let mut last = self.last_acting.borrow_mut();
-        match last.iter().position(|(known, _)| is_claimed(known)) {
+        match last.iter().position(|(known, _)| known.is(credential)) {
             Some(0) => {}
             Some(at) => last.swap(0, at),
             None => {
                 last.truncate(MAX_ACTING - 1);
-                let claimed = match credential {
-                    Credential::Sys(sys) => Some((sys.uid, sys.gid, sys.gids().to_vec())),
-                    Credential::None | Credential::Other(_) => None,
-                };
                 let acting = Rc::new(shares.acting_for(credential, self.server.policy));
-                last.insert(0, (claimed, acting));
+                last.insert(0, (Claimed::of(credential), acting));
             }
         }
         last.first().map_or(shares, |(_, acting)| acting.clone())
@@ -267,7 +300,13 @@ impl<'a> Context<'a> {
 
     /// The origin that keys the clients' records of this caller; an error if no share admits it.
     pub fn origin(&self) -> Result<&Origin, nfs4::Status> {
-        if self.shares.let_in { Ok(&self.origin) } else { Err(nfs4::Status::ACCESS) }
+        let let_in = self.shares.let_in || (self.shares.lets_tickets_in && self.has_ticket());
+        if let_in { Ok(&self.origin) } else { Err(nfs4::Status::ACCESS) }
+    }
+
+    /// Whether the caller has proved a principal.
+    pub fn has_ticket(&self) -> bool {
+        self.ruled.as_ref().is_some_and(|credential| credential.ticket().is_some())
     }
 
     /// The call's payload; fetches it if it is still with the client.

@@ -8,27 +8,25 @@
 use std::rc::Rc;
 
 use weft_machine::{Buf, LogLimit, rt};
-use weft_transport::{Detached, Kind, Message, Outgoing, Part, Peer, RemotePayload, SHORT_ANSWER, To};
+use weft_transport::{Detached, Kind, Message, Outgoing, Peer, RemotePayload, SHORT_ANSWER};
 use weft_wire::mount::procedure as mnt;
 use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Xdr, procedure as nfs};
-use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, NotACall, RPC_VERSION, Reply};
+use weft_wire::rpc::{self, AuthStat, Call, Flavor, NotACall, RPC_VERSION, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::answers::bytes_in;
 use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
+use super::credential::Credential;
 use super::duplicates::MAX_ANSWER;
+use super::header::{Header, NotRpc, header_only};
 use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
-use super::{export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
+use super::{export, gss, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
-
-/// A message that cannot be answered; the connection ends.
-#[derive(Debug)]
-pub(super) struct NotRpc(pub &'static str);
 
 impl Connection<'_> {
     /// Answers one message.
@@ -40,8 +38,8 @@ impl Connection<'_> {
             Some(Detached::Here(content)) => (Decoder::reduced(body, Some(content)), None),
             Some(Detached::There(remote)) => (Decoder::distant(body, remote.len()), Some(remote)),
         };
-        let call = match Call::parse(&mut d) {
-            Ok(call) => call,
+        let (call, credential) = match Call::parse(&mut d) {
+            Ok(call) => Header::of(call),
             Err(NotACall::Malformed(Malformed(why))) => return Err(NotRpc(why)),
             Err(NotACall::RpcVersion { xid }) => {
                 let mismatch = Reply::RpcMismatch { low: RPC_VERSION, high: RPC_VERSION };
@@ -51,24 +49,28 @@ impl Connection<'_> {
                 return Ok(Outgoing { ticket, ..header_only(xid, Reply::AuthError(stat)) });
             }
         };
-        if let Some(remote) = remote.as_ref().filter(|_| !takes_remote(&call)) {
+        let credential = match credential {
+            rpc::Credential::None => Credential::None,
+            rpc::Credential::Sys(sys) => Credential::Sys(sys),
+            // Boxed, so that other calls do not carry the space for it.
+            rpc::Credential::Gss(gss) => {
+                let answered = Box::pin(gss::answer(self, call, gss, d, remote, &meter)).await;
+                return answered.map(|reply| Outgoing { ticket, ..reply });
+            }
+            rpc::Credential::Other(flavor) => {
+                // RFC 9289 4.1: only a probe at the beginning of the connection can switch to TLS.
+                let stat = if flavor == Flavor::TLS { AuthStat::BADCRED } else { AuthStat::TOOWEAK };
+                return Ok(Outgoing { ticket, ..header_only(call.xid, Reply::AuthError(stat)) });
+            }
+        };
+        if let Some(remote) = remote.as_ref().filter(|_| !call.takes_remote()) {
             d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
         }
-        let shares = self.shares_for(&call.credential);
-        if shares.admits {
-            self.admitted.set(true);
-        }
-        let reply = match self.results(&call, d, remote, &shares, &meter).await {
+        let shares = self.shares_of(&credential);
+        let reply = match self.results(&call, &credential, d, remote, &shares, &meter).await {
             Ok(results) => {
                 meter.answered(self.kind, &call, results.payload_bytes());
-                let (mut parts, room) = match results {
-                    Results::One { body, payload, room } => {
-                        let mut parts = vec![Part::Bytes(body.into_bytes())];
-                        parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
-                        (parts, room)
-                    }
-                    Results::Parts(parts, room) => (parts, room),
-                };
+                let (mut parts, room) = results.into_parts();
                 if bytes_in(&parts) > SHORT_ANSWER {
                     Box::pin(self.answers.settle_in(&mut parts, room)).await;
                 }
@@ -79,19 +81,25 @@ impl Connection<'_> {
         Ok(Outgoing { ticket, ..reply })
     }
 
-    async fn results(
+    /// The shares as this caller uses them. From the first call of an admitted caller on, the client is no stranger.
+    pub fn shares_of(&self, credential: &Credential) -> Rc<PeerShares> {
+        let shares = self.shares_for(credential);
+        if shares.admits || (shares.admits_tickets && credential.ticket().is_some()) {
+            self.admitted.set(true);
+        }
+        shares
+    }
+
+    /// Carries out a call of this caller, whose arguments `d` has.
+    pub async fn results(
         &self,
-        call: &Call,
+        call: &Header,
+        credential: &Credential,
         d: Decoder,
         remote: Option<Rc<dyn RemotePayload>>,
         shares: &PeerShares,
         meter: &CallMeter,
     ) -> Result<Results, Reply> {
-        if let Credential::Other(flavor) = call.credential {
-            // RFC 9289 4.1: only a probe at the beginning of the connection can switch to TLS.
-            let stat = if flavor == Flavor::TLS { AuthStat::BADCRED } else { AuthStat::TOOWEAK };
-            return Err(Reply::AuthError(stat));
-        }
         if let Peer::Udp(addr) = self.peer
             && matches!(call.program, nfs3::PROGRAM | nlm::PROGRAM)
             && call.procedure != nfs::NULL
@@ -110,8 +118,9 @@ impl Connection<'_> {
         }
         let mut body = Encoder::with_capacity(REPLY_BYTES);
         Reply::Success.emit(call.xid, &mut body);
-        let caller = Caller::of(&call.credential, self.server.policy);
-        let ruled = shares.ruled.then(|| Rc::new(call.credential.clone()));
+        let caller = Caller::of(credential, self.server.policy);
+        // Callers with tickets may use only what asks for them.
+        let ruled = (shares.ruled || credential.ticket().is_some()).then(|| Rc::new(credential.clone()));
         let mut cx = Context { connection: self, shares, caller, ruled, remote, meter };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
@@ -120,11 +129,11 @@ impl Connection<'_> {
             };
         }
         if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
-            self.watch.called(nfs3::VERSION, 0, &call.credential);
+            self.watch.called(nfs3::VERSION, 0, credential);
         }
         match (call.program, call.version) {
             (nfs3::PROGRAM, nfs3::VERSION) if changes(call.procedure) => {
-                Box::pin(cx.once(call, d, body)).await
+                Box::pin(cx.once(call, credential, d, body)).await
             }
             (nfs3::PROGRAM, nfs3::VERSION) => cx.nfs(call.procedure, d, body).await,
             (mount::PROGRAM, mount::VERSION) => Box::pin(cx.mount(call.procedure, d, body)).await,
@@ -135,7 +144,7 @@ impl Connection<'_> {
             (nfs4::PROGRAM, nfs4::VERSION) => match call.procedure {
                 nfs4::NULL => Ok(Results::new(body, None)),
                 // Boxed, so that version 3 calls do not carry the space for compounds.
-                nfs4::COMPOUND => Box::pin(v4::compound(&cx, call, d, body)).await,
+                nfs4::COMPOUND => Box::pin(v4::compound(&cx, call, credential, d, body)).await,
                 _ => Err(Reply::ProcedureUnavailable),
             },
             (nfs3::PROGRAM, _) => Err(Reply::ProgramMismatch { low: nfs3::VERSION, high: nfs4::VERSION }),
@@ -155,9 +164,15 @@ impl Connection<'_> {
 
 impl Context<'_> {
     /// Carries out a request that must not be carried out twice, or returns the cached reply.
-    async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
+    async fn once(
+        &self,
+        call: &Header,
+        credential: &Credential,
+        d: Decoder,
+        mut body: Encoder,
+    ) -> Result<Results, Reply> {
         let duplicates = &self.server.duplicates;
-        let number = duplicates.number(&self.origin, call);
+        let number = duplicates.number(&self.origin, call, credential);
         let entry = duplicates.entry(duplicates.question(number, &[], &d));
         // A repetition waits here for the first request's reply.
         let mut kept = entry.lock().await;
@@ -239,15 +254,6 @@ impl Context<'_> {
     }
 }
 
-/// Whether the procedure itself takes payload from the client's memory.
-fn takes_remote(call: &Call) -> bool {
-    match (call.program, call.version) {
-        (nfs3::PROGRAM, nfs3::VERSION) => call.procedure == nfs::WRITE,
-        (nfs4::PROGRAM, nfs4::VERSION) => call.procedure == nfs4::COMPOUND,
-        _ => false,
-    }
-}
-
 /// Procedures of version 3 that are not idempotent (RFC 1813 4.5).
 fn changes(procedure: u32) -> bool {
     matches!(
@@ -267,10 +273,4 @@ fn changes(procedure: u32) -> bool {
 fn whole<T: Xdr, F: Xdr>(mut body: Encoder, outcome: Outcome<T, F>) -> Result<Results, Reply> {
     outcome.emit(&mut body);
     Ok(Results::new(body, None))
-}
-
-fn header_only(xid: u32, reply: Reply) -> Outgoing {
-    let mut e = Encoder::with_capacity(32);
-    reply.emit(xid, &mut e);
-    Outgoing::bytes(e.into_bytes())
 }

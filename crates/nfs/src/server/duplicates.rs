@@ -24,9 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures_util::lock::{Mutex as Queue, OwnedMutexGuard};
 use siphasher::sip::SipHasher24;
-use weft_wire::rpc::{Call, Credential};
 use weft_wire::xdr::Decoder;
 
+use super::credential::Credential;
+use super::header::Header;
 use super::identity::Origin;
 use super::v4::state::numbers::random_hasher;
 
@@ -59,7 +60,13 @@ pub(super) fn hash_credential(credential: &Credential, hasher: &mut SipHasher24)
             hasher.write_usize(sys.gids().len());
             sys.gids().iter().for_each(|gid| hasher.write_u32(*gid));
         }
-        Credential::None | Credential::Other(_) => hasher.write_u32(0),
+        Credential::Ticket(service, ticket) => {
+            hasher.write_u32(6);
+            // A reply that was encrypted is not repeated in plain text.
+            hasher.write_u32(service.number());
+            hasher.write(&ticket.principal.0);
+        }
+        Credential::None => hasher.write_u32(0),
     }
 }
 
@@ -132,10 +139,10 @@ impl Default for Duplicates {
 
 impl Duplicates {
     /// The number of a call from `from`.
-    pub fn number(&self, from: &Origin, call: &Call) -> Number {
+    pub fn number(&self, from: &Origin, call: &Header, credential: &Credential) -> Number {
         let mut asker = self.hasher;
         asker.write(&from.bytes());
-        hash_credential(&call.credential, &mut asker);
+        hash_credential(credential, &mut asker);
         let procedure = (call.program, call.version, call.procedure);
         Number { asker: asker.finish(), xid: call.xid, procedure }
     }
@@ -251,9 +258,12 @@ mod tests {
 
     use super::*;
 
-    fn call(xid: u32, uid: u32) -> Call {
-        let credential = Credential::Sys(AuthSys::new(Bytes::new(), uid, uid));
-        Call { xid, program: 100_003, version: 4, procedure: 1, credential }
+    fn call(xid: u32) -> Header {
+        Header { xid, program: 100_003, version: 4, procedure: 1 }
+    }
+
+    fn user(uid: u32) -> Credential {
+        Credential::Sys(AuthSys::new(Bytes::new(), uid, uid))
     }
 
     fn from(peer: &str) -> Origin {
@@ -265,7 +275,7 @@ mod tests {
     #[test]
     fn a_number_is_known_as_long_as_an_answer_to_it_is_kept() {
         let duplicates = Duplicates::default();
-        let number = |xid| duplicates.number(&from(HOST), &call(xid, 1));
+        let number = |xid| duplicates.number(&from(HOST), &call(xid), &user(1));
         let question = |xid, bytes: &'static [u8]| {
             duplicates.question(number(xid), &[], &Decoder::new(Bytes::from_static(bytes)))
         };
@@ -295,7 +305,7 @@ mod tests {
     fn a_request_that_is_carried_out_keeps_its_place_however_many_come_meanwhile() {
         let duplicates = Duplicates::default();
         let question = |xid| {
-            let number = duplicates.number(&from(HOST), &call(xid, 1));
+            let number = duplicates.number(&from(HOST), &call(xid), &user(1));
             duplicates.question(number, &[], &Decoder::new(Bytes::new()))
         };
         let (first, all) = (2 * MAX_LOOKED_AT, MAX_KEPT + MAX_LOOKED_AT);
@@ -319,7 +329,7 @@ mod tests {
     #[test]
     fn nobody_else_has_the_same_number() {
         let duplicates = Duplicates::default();
-        let number = |peer, uid| duplicates.number(&from(peer), &call(7, uid));
+        let number = |peer, uid| duplicates.number(&from(peer), &call(7), &user(uid));
         let own = number(HOST, 1);
         assert_eq!(number("192.0.2.1:701", 1), own, "connected again");
         assert_ne!(number("192.0.2.2:700", 1), own);
@@ -327,12 +337,16 @@ mod tests {
         assert_ne!(number(HOST, 2), own, "another user");
         let tls = Some(Security { holder: None });
         let tls = Origin::of(Peer::Tcp(HOST.parse().unwrap()), tls);
-        assert_ne!(duplicates.number(&tls, &call(7, 1)), own);
-        assert_ne!(Duplicates::default().number(&from(HOST), &call(7, 1)), own, "to be known beforehand");
+        assert_ne!(duplicates.number(&tls, &call(7), &user(1)), own);
+        assert_ne!(
+            Duplicates::default().number(&from(HOST), &call(7), &user(1)),
+            own,
+            "to be known beforehand"
+        );
         let stamped = |stamp| {
             let mut sys = AuthSys::new(Bytes::new(), 1, 1);
             sys.stamp = stamp;
-            duplicates.number(&from(HOST), &Call { credential: Credential::Sys(sys), ..call(7, 1) })
+            duplicates.number(&from(HOST), &call(7), &Credential::Sys(sys))
         };
         assert_eq!(stamped(1), stamped(2), "Linux' changes when it asks again");
     }

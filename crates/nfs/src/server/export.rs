@@ -7,16 +7,22 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use weft_machine::{LogLimit, rt};
+use weft_store::rights::Right;
 use weft_store::rules::{Export, Flavor as Named, Ports, Unadmitted};
 use weft_store::{ShareId, ShareKey};
 use weft_wire::nfs3::{Status, procedure as nfs};
-use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, Reply};
+use weft_wire::nfs4::Secinfo;
+use weft_wire::rpc::gss::Service;
+use weft_wire::rpc::{AuthStat, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-use super::caller::Caller;
+use super::caller::{Caller, right};
 use super::context::{Context, Results};
+use super::credential::Credential;
 use super::handles::{self, Handles};
+use super::header::Header;
 
 /// Why an export refuses a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +33,8 @@ pub(super) enum KeptOut {
     Port,
     /// Its authentication flavour is too weak, or the connection can be overheard.
     Flavor,
+    /// The rights of the share do not name its user.
+    Rights,
 }
 
 /// The authentication flavours of an export, best first.
@@ -34,6 +42,9 @@ pub(super) fn flavors(export: &Export) -> Vec<Flavor> {
     let wire = |named: &Named| match named {
         Named::Sys => Flavor::SYS,
         Named::None => Flavor::NONE,
+        Named::Krb5 => Flavor::KRB5,
+        Named::Krb5i => Flavor::KRB5I,
+        Named::Krb5p => Flavor::KRB5P,
     };
     if export.flavors.is_empty() {
         return vec![Flavor::SYS, Flavor::NONE];
@@ -41,13 +52,37 @@ pub(super) fn flavors(export: &Export) -> Vec<Flavor> {
     export.flavors.iter().map(wire).collect()
 }
 
+/// The flavors of all exports, best first: those of what is above the exports.
+pub(super) fn flavors_of_all<'a>(exports: impl Iterator<Item = &'a Export> + Clone) -> Vec<Flavor> {
+    const BEST_FIRST: [Flavor; 5] = [Flavor::KRB5P, Flavor::KRB5I, Flavor::KRB5, Flavor::SYS, Flavor::NONE];
+    let asked = |flavor: &Flavor| exports.clone().any(|export| flavors(export).contains(flavor));
+    BEST_FIRST.into_iter().filter(asked).collect()
+}
+
+/// The flavor as SECINFO tells it (RFC 8881 18.29.3): Kerberos' pseudo flavors are only MOUNT's.
+pub(super) fn secinfo(flavor: Flavor) -> Secinfo {
+    // 1.2.840.113554.1.2.2, the mechanism of RFC 4121, and the default quality of protection.
+    let kerberos = |service: Service| {
+        Secinfo::Gss(Bytes::from_static(b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"), 0, service.number())
+    };
+    match flavor {
+        Flavor::KRB5 => kerberos(Service::None),
+        Flavor::KRB5I => kerberos(Service::Integrity),
+        Flavor::KRB5P => kerberos(Service::Privacy),
+        flavor => Secinfo::Flavor(flavor),
+    }
+}
+
 fn takes(export: &Export, credential: &Credential) -> bool {
     let named = match credential {
         Credential::None => Named::None,
         Credential::Sys(_) => Named::Sys,
-        Credential::Other(_) => return false,
+        Credential::Ticket(Service::None, _) => Named::Krb5,
+        Credential::Ticket(Service::Integrity, _) => Named::Krb5i,
+        Credential::Ticket(Service::Privacy, _) => Named::Krb5p,
     };
-    export.flavors.is_empty() || export.flavors.contains(&named)
+    let by_default = export.flavors.is_empty() && !named.is_kerberos();
+    by_default || export.flavors.contains(&named)
 }
 
 impl<'a> Context<'a> {
@@ -59,7 +94,11 @@ impl<'a> Context<'a> {
     /// Whether the caller may use this share at all.
     pub fn admit(&self, share: ShareId) -> Result<(), KeptOut> {
         let Some((export, credential)) = self.rules(share) else { return Ok(()) };
-        match export.admits(self.peer, self.server.policy.ports()) {
+        let admitted = match self.has_ticket() {
+            true => export.admits_near(self.peer),
+            false => export.admits(self.peer, self.server.policy.ports()),
+        };
+        match admitted {
             Ok(()) => {}
             Err(Unadmitted::Network) => return Err(KeptOut::Network),
             Err(Unadmitted::Port) => {
@@ -68,14 +107,23 @@ impl<'a> Context<'a> {
             }
         }
         let enough = self.protection >= export.protection && takes(export, credential);
-        if enough { Ok(()) } else { Err(KeptOut::Flavor) }
+        if !enough {
+            return Err(KeptOut::Flavor);
+        }
+        let has_none = self.list().get(share).is_some_and(|share| right(credential, share) == Right::None);
+        if has_none { Err(KeptOut::Rights) } else { Ok(()) }
     }
 
     /// Whether this share admits callers from this address over this connection, whatever identity they claim.
     pub fn lets_in(&self, share: ShareKey) -> bool {
         let ports = self.server.policy.ports();
-        let share = self.list().of(share);
-        share.is_some_and(|share| share.rules.nfs.lets_in(self.peer, ports, self.protection))
+        self.list().of(share).is_some_and(|share| {
+            let export = &share.rules.nfs;
+            match self.has_ticket() {
+                true => self.protection >= export.protection && export.admits_near(self.peer).is_ok(),
+                false => export.lets_in(self.peer, ports, self.protection),
+            }
+        })
     }
 
     /// Logs the refused port for administrators who look for the cause of a failed mount.
@@ -143,7 +191,7 @@ impl<'a> Views<'a> {
 /// Checks a version 3 call where some share has rules: returns the caller, or the reply that refuses it.
 pub(super) fn gate(
     cx: &Context<'_>,
-    call: &Call,
+    call: &Header,
     d: &Decoder,
     body: &Encoder,
 ) -> Result<Caller, Result<Results, Reply>> {
@@ -156,7 +204,7 @@ pub(super) fn gate(
         Ok(()) => Ok(cx.caller_in(share)),
         // RFC 2623 2.3.2: the client requests the list of flavours again, or gives up.
         Err(KeptOut::Flavor) => Err(Err(Reply::AuthError(AuthStat::TOOWEAK))),
-        Err(kept_out @ (KeptOut::Network | KeptOut::Port)) => {
+        Err(kept_out @ (KeptOut::Network | KeptOut::Port | KeptOut::Rights)) => {
             let mut refused = Encoder::with_capacity(64);
             refused.raw(&body.copy_from(0));
             // Linux's server also returns PERM for a port.
@@ -195,9 +243,9 @@ mod tests {
     use weft_transport::{Peer, record};
     use weft_wire::mount::{self, DirPath, Export as Exported, List, MountResult, MountStatus};
     use weft_wire::nfs3::{self, *};
-    use weft_wire::rpc::{AuthSys, Fragment};
+    use weft_wire::rpc::{AuthSys, Credential, Fragment};
 
-    use super::*;
+    use super::{AuthStat, Export, Flavor, Named, Ports, Reply, Secinfo, nfs};
     use crate::server::peer_shares::PeerShares;
     use crate::server::tests::{call_of, handle_of, results_for, results_for_as, results_of};
     use crate::server::{Config, Limits, Policy, Server};
@@ -470,6 +518,20 @@ mod tests {
         let path = DirPath(Bytes::from_static(b"/ruled"));
         let mounted: MountResult = rt::block_on(results_for(&server, OUTSIDE, number, &path)).unwrap();
         assert_eq!(mounted, MountResult::Failed(MountStatus::ACCES));
+    }
+
+    #[test]
+    fn above_the_exports_the_flavors_of_all_are_told() {
+        let export = |flavors: &[Named]| Export { flavors: flavors.to_vec(), ..Export::default() };
+        let told = |exports: &[Export]| super::flavors_of_all(exports.iter());
+        assert_eq!(told(&[export(&[])]), [Flavor::SYS, Flavor::NONE]);
+        let some = [export(&[Named::Sys, Named::Krb5]), export(&[Named::Krb5p])];
+        assert_eq!(told(&some), [Flavor::KRB5P, Flavor::KRB5, Flavor::SYS]);
+        // RFC 8881 18.29.3: an object identifier without its tag, as in gss_OID.
+        let kerberos =
+            |service| Secinfo::Gss(Bytes::from_static(b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"), 0, service);
+        let told = [Flavor::KRB5, Flavor::KRB5I, Flavor::KRB5P, Flavor::SYS].map(super::secinfo);
+        assert_eq!(told, [kerberos(1), kerberos(2), kerberos(3), Secinfo::Flavor(Flavor::SYS)]);
     }
 
     #[test]

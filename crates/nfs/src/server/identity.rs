@@ -8,24 +8,31 @@
 //! used by a caller whose [`Standing`] is as strong as that of their creator: addresses may change, because hosts
 //! roam and have several.
 
+use ring::digest::{Context, SHA256};
 use weft_machine::Source;
 use weft_machine::net::Holder;
 use weft_store::rules::Ports;
 use weft_transport::{Peer, Security};
-use weft_wire::rpc::Credential;
 
-/// The principal, as far as the credential tells: flavour and user.
+use super::credential::{Credential, PrincipalId};
+
+/// The principal, as far as the credential tells: flavour and user, or a proved name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Principal {
     pub flavor: u32,
     pub uid: u32,
+    /// What a ticket has proved. The protection of a single call is not part of a principal.
+    pub proved: Option<PrincipalId>,
 }
 
 impl Principal {
     pub fn of(credential: &Credential) -> Principal {
         match credential {
-            Credential::Sys(sys) => Principal { flavor: 1, uid: sys.uid },
-            Credential::None | Credential::Other(_) => Principal { flavor: 0, uid: u32::MAX },
+            Credential::Sys(sys) => Principal { flavor: 1, uid: sys.uid, proved: None },
+            Credential::None => Principal { flavor: 0, uid: u32::MAX, proved: None },
+            Credential::Ticket(_, ticket) => {
+                Principal { flavor: 6, uid: u32::MAX, proved: Some(ticket.principal) }
+            }
         }
     }
 }
@@ -70,6 +77,8 @@ pub struct Origin {
 
 /// Bytes of [`Origin::bytes`] and [`Identity::bytes`].
 const ORIGIN_BYTES: usize = 43;
+/// Where the holder of a certificate begins in it: after the kind and the source of the address, and the proof.
+const HOLDER_AT: usize = 10;
 pub const IDENTITY_BYTES: usize = ORIGIN_BYTES + 8;
 
 impl Origin {
@@ -113,8 +122,16 @@ impl Identity {
     /// The form that is remembered over a restart.
     pub fn bytes(&self) -> [u8; IDENTITY_BYTES] {
         let mut bytes = [0; IDENTITY_BYTES];
-        let origin = self.origin.bytes();
-        let Principal { flavor, uid } = self.principal;
+        let mut origin = self.origin.bytes();
+        let Principal { flavor, uid, proved } = self.principal;
+        if let Some(PrincipalId(proved)) = proved {
+            // In the place of a certificate's holder, together with it, so that the form keeps its length.
+            let mut digest = Context::new(&SHA256);
+            digest.update(&origin);
+            digest.update(&proved);
+            let both = digest.finish();
+            origin.iter_mut().skip(HOLDER_AT).zip(both.as_ref()).for_each(|(to, from)| *to = *from);
+        }
         let all = origin.into_iter().chain(flavor.to_be_bytes()).chain(uid.to_be_bytes());
         bytes.iter_mut().zip(all).for_each(|(to, from)| *to = from);
         bytes
@@ -160,9 +177,14 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for source in sources {
             for standing in STANDINGS {
-                for uid in [0, 1000] {
-                    let origin = Origin { source, standing };
-                    let principal = Principal { flavor: 1, uid };
+                let origin = Origin { source, standing };
+                let claimed = [0, 1000].map(|uid| Principal { flavor: 1, uid, proved: None });
+                let proved = [[1; 32], [2; 32]].map(|id| Principal {
+                    flavor: 6,
+                    uid: u32::MAX,
+                    proved: Some(PrincipalId(id)),
+                });
+                for principal in claimed.into_iter().chain(proved) {
                     assert!(seen.insert(Identity { principal, origin }.bytes()));
                 }
             }

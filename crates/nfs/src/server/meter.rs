@@ -9,8 +9,9 @@ use std::cell::Cell;
 use weft_machine::meter::{self, Class, Moved, Started, Subject};
 use weft_transport::Kind;
 use weft_wire::nfs4::opnum;
-use weft_wire::rpc::Call;
 use weft_wire::{nfs3, nfs4};
+
+use super::header::Header;
 
 /// RFC 1813 3, by number.
 const PROCEDURES: &[&str] = &[
@@ -164,7 +165,7 @@ impl CallMeter {
     }
 
     /// It is answered, with so much payload.
-    pub fn answered(&self, kind: Kind, call: &Call, sent_bytes: u64) {
+    pub fn answered(&self, kind: Kind, call: &Header, sent_bytes: u64) {
         let (class, operation) = match (call.program, call.version, kind) {
             (nfs3::PROGRAM, nfs3::VERSION, Kind::RpcRdma) => (&V3_RDMA, call.procedure),
             (nfs3::PROGRAM, nfs3::VERSION, Kind::Datagram) => (&V3_UDP, call.procedure),

@@ -7,13 +7,14 @@
 //!
 //! Identity: a server that is not root acts as itself for everyone. One that is root believes the ids of AUTH_SYS
 //! (except root's, unless configured). Shares that act for their callers leave the decision to the kernel, see `judged`;
-//! in others it decides by the mode bits, see `caller`.
+//! in others it decides by the mode bits, see `caller`. Callers with Kerberos tickets prove who they are, see `gss`.
 
 mod answers;
 mod attributes;
 mod caller;
 mod connection;
 mod context;
+mod credential;
 mod dispatch;
 mod duplicates;
 mod durable;
@@ -22,8 +23,10 @@ mod file_id;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod gss;
 mod guard;
 mod handles;
+mod header;
 mod identity;
 mod judged;
 mod line;
@@ -58,6 +61,8 @@ pub use caller::Policy;
 use duplicates::Duplicates;
 pub use durable::{Durable, Unusable};
 use files::OpenFiles;
+use gss::Gss;
+pub use gss::{Kerberos, Users};
 use handles::Handles;
 use monitors::Monitors;
 use mount::Mounts;
@@ -170,6 +175,8 @@ pub struct Server {
     /// Addresses that have connected; only for these are source addresses over UDP trusted.
     reached: Reached,
     strangers: connection::Strangers,
+    /// Contexts of callers with tickets, if there is a keytab.
+    gss: OnceLock<Gss>,
     /// What rpcbind announces, once known.
     services: OnceLock<Services>,
     drain: Drain,
@@ -229,6 +236,7 @@ impl Server {
             duplicates: Duplicates::default(),
             reached: Reached::default(),
             strangers: connection::Strangers::default(),
+            gss: OnceLock::new(),
             services: OnceLock::new(),
             drain: Drain::default(),
             run: Run::new(),
@@ -240,6 +248,18 @@ impl Server {
     /// an effect.
     pub fn announce(&self, listen: Vec<IpAddr>, services: Vec<Service>) {
         let _ = self.services.set(Services { listen, list: services });
+    }
+
+    /// Accepts callers with Kerberos tickets (RPCSEC_GSS). Only the first call has an effect.
+    pub fn accept_tickets(&self, kerberos: Kerberos) {
+        let _ = self.gss.set(Gss::new(kerberos));
+    }
+
+    /// The users of this server from now on. It matters to callers with tickets only.
+    pub fn replace_users(&self, users: Users) {
+        if let Some(gss) = self.gss.get() {
+            gss.replace_users(users);
+        }
     }
 
     /// Answers the calls of one peer until it disconnects, breaks the protocol, or the server drains. Every channel
@@ -267,6 +287,9 @@ impl Server {
                     rt::sleep(self.limits.lease).await;
                     v4::sweep(self).await;
                     monitors::sweep(self, rt::now());
+                    if let Some(gss) = self.gss.get() {
+                        gss.sweep();
+                    }
                 }
             };
             futures_util::future::join(nsm::notify(self), sweep).await;

@@ -82,7 +82,7 @@ async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(&'a Share, NodeId), 
     let export = names_left.pop().ok_or(MountStatus::NOENT)?;
     let share = cx.list().named(&export).ok_or(MountStatus::NOENT)?;
     // The flavour is checked when the share is used; MOUNT tells the caller which one is needed.
-    if matches!(cx.admit(share.id), Err(KeptOut::Network | KeptOut::Port)) {
+    if matches!(cx.admit(share.id), Err(KeptOut::Network | KeptOut::Port | KeptOut::Rights)) {
         return Err(MountStatus::ACCES);
     }
     // Clients mount as root, which is usually mapped to nobody.

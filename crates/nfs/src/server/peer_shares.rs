@@ -9,9 +9,8 @@ use weft_store::rules::{ActsAs, Protection};
 use weft_store::{Share, ShareList};
 use weft_transport::Peer;
 
-use weft_wire::rpc::Credential;
-
 use super::caller::{Caller, Policy};
+use super::credential::Credential;
 
 /// A list of shares, and what its rules mean for one peer.
 pub(super) struct PeerShares {
@@ -26,6 +25,10 @@ pub(super) struct PeerShares {
     pub let_in: bool,
     /// Whether some share acts for its callers.
     pub act: bool,
+    /// Whether some share that accepts tickets admits callers from this address.
+    pub admits_tickets: bool,
+    /// Whether one of these admits callers over this connection.
+    pub lets_tickets_in: bool,
 }
 
 impl PeerShares {
@@ -51,7 +54,10 @@ impl PeerShares {
         let ruled = rules().any(|export| !export.is_plain()) || !ports.include(peer);
         let admits = rules().any(|export| export.admits(peer, ports).is_ok());
         let let_in = rules().any(|export| export.lets_in(peer, ports, protection));
+        let admits_tickets = rules().any(|export| export.admits_tickets(peer));
+        let lets_tickets_in =
+            rules().any(|export| protection >= export.protection && export.admits_tickets(peer));
         let act = list.iter().any(|share| share.rules.acts != ActsAs::Server);
-        PeerShares { list, ruled, admits, let_in, act }
+        PeerShares { list, ruled, admits, let_in, act, admits_tickets, lets_tickets_in }
     }
 }

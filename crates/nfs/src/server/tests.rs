@@ -112,13 +112,17 @@ fn converse(server: &Server, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), E
 }
 
 /// The same by this peer.
-fn converse_by(server: &Server, peer: &str, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
+pub(super) fn converse_by(
+    server: &Server,
+    peer: &str,
+    messages: &[Bytes],
+) -> (Vec<Outgoing>, Result<(), Error>) {
     let script = Script::of(tcp(peer), messages);
     let ended = rt::block_on(server.serve(script.clone())).unwrap();
     (script.replies.take(), ended)
 }
 
-fn stream(reply: Outgoing) -> Bytes {
+pub(super) fn stream(reply: Outgoing) -> Bytes {
     let mut bytes = Vec::new();
     for part in reply.parts {
         match part {
@@ -460,7 +464,7 @@ fn credentials_that_are_not_understood_are_refused() {
     let server = server();
     let ask = |credential| reply_to(&server, call_of(nfs3::PROGRAM, 3, 0, credential, &())).0;
     assert_eq!(ask(Credential::Sys(AuthSys::new(Bytes::new(), 0, 0))), Reply::Success);
-    assert_eq!(ask(Credential::Other(Flavor(6))), Reply::AuthError(AuthStat::TOOWEAK));
+    assert_eq!(ask(Credential::Other(Flavor(3))), Reply::AuthError(AuthStat::TOOWEAK));
     let mut rpc_3 = nfs(0, &()).to_vec();
     rpc_3[11] = 3;
     assert_eq!(reply_to(&server, rpc_3.into()).0, Reply::RpcMismatch { low: 2, high: 2 });

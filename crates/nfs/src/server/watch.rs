@@ -1,11 +1,11 @@
 //! What a connection has shown of its client, for the server's administrator.
 //!
-//! See RFC 5531 appendix A (AUTH_SYS: a claimed identity). These are claims; `caller` decides who is served as whom.
+//! See RFC 5531 appendix A (AUTH_SYS: a claimed identity). Without a ticket, these are claims; `caller` decides who is served as whom.
 //! The values stay on the connection's core.
 
 use std::cell::{Cell, RefCell};
 
-use weft_wire::rpc::Credential;
+use super::credential::Credential;
 
 /// Most users remembered for a connection; later ones are not shown.
 const MAX_USERS: usize = 16;
@@ -25,7 +25,7 @@ impl Watch {
         self.version.get()
     }
 
-    /// The user ids that the client's calls claimed (AUTH_SYS), in order of appearance.
+    /// The user ids that the client's calls claimed (AUTH_SYS) or proved (RPCSEC_GSS), in order of appearance.
     pub fn users(&self) -> Vec<u32> {
         self.users.borrow().clone()
     }
@@ -33,13 +33,13 @@ impl Watch {
     /// Notes a call of this version. It costs a comparison and a store, because every READ and WRITE passes here.
     pub(super) fn called(&self, version: u32, minor: u32, credential: &Credential) {
         self.version.set(Some((version, minor)));
-        if let Credential::Sys(sys) = credential
-            && self.last.get() != Some(sys.uid)
+        if let Some((uid, _, _)) = credential.ids()
+            && self.last.get() != Some(uid)
         {
-            self.last.set(Some(sys.uid));
+            self.last.set(Some(uid));
             let mut users = self.users.borrow_mut();
-            if users.len() < MAX_USERS && !users.contains(&sys.uid) {
-                users.push(sys.uid);
+            if users.len() < MAX_USERS && !users.contains(&uid) {
+                users.push(uid);
             }
         }
     }

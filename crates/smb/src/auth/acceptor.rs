@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use subtle::{Choice, ConstantTimeEq};
-use weft_kerberos::Keytab;
+use weft_kerberos::{Keytab, Principals};
 use weft_wire::ntlm::{
     Authenticate, AvFlags, AvId, AvPairs, Challenge, Flags, Negotiate, NtlmV2Response, SIGNATURE, utf16,
 };
@@ -20,7 +20,6 @@ use weft_wire::spnego::{
 use zeroize::Zeroizing;
 
 use super::keys::{self, Side};
-use super::principals::Principals;
 use super::tickets::{self, Contexts, Mechanism};
 use super::{AuthError, ServerNames, SessionKey, Target, Users};
 

@@ -7,7 +7,6 @@ mod acceptor;
 mod delay;
 mod initiator;
 mod keys;
-mod principals;
 mod target;
 mod ticketed;
 mod tickets;
@@ -22,10 +21,9 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 pub use acceptor::{Acceptor, Login, Refused, Step};
 pub use delay::{Crowded, Delays};
 pub use initiator::{Credentials, Initiator, Nonces};
-pub use principals::{BadPrincipal, Principals};
 pub use target::{ServerNames, Target};
 pub use ticketed::{TicketError, Ticketed};
-pub use weft_kerberos::Keytab;
+pub use weft_kerberos::{BadPrincipal, Keytab, Principals};
 
 /// The 16 bytes that both sides share after authentication; wiped when dropped.
 pub type SessionKey = Zeroizing<[u8; 16]>;

@@ -66,7 +66,7 @@ impl ShareList {
     }
 
     /// The shares.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Share>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Share>> + Clone {
         (0..self.shares.len()).map(|at| self.shown(at))
     }
 

@@ -111,7 +111,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub user: Option<String>,
     /// Keytab with a key of cifs/HOST: users of its realm can also log on to SMB with Kerberos tickets, if they may
-    /// log on at all
+    /// log on at all. With a key of nfs/HOST: exports can ask for tickets (`--export NAME:sec=krb5p`)
     #[arg(long, value_name = "FILE")]
     pub keytab: Option<PathBuf>,
     /// Address to listen on, or a name of this host (all its addresses); localhost means 127.0.0.1 and ::1. Before
@@ -158,8 +158,8 @@ pub(crate) struct Serve {
     pub no_root_squash: bool,
     /// NFS options of a share: ro, secure (client ports below 1024 only; the default if this server runs as root),
     /// insecure, sync, async (acknowledge changes of names and attributes before they are durable), root_squash,
-    /// no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS (repeatable), sec=sys:none,
-    /// xprtsec=none|tls|mtls (repeatable)
+    /// no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS (repeatable), sec=sys:none:krb5:krb5i:krb5p (one
+    /// or more), xprtsec=none|tls|mtls (repeatable)
     #[arg(long, value_name = "NAME:OPTION,...", requires = "nfs", value_parser = crate::exports::parse)]
     pub export: Vec<crate::exports::ExportOption>,
     /// RDMA providers to serve with, separated by commas: iwarp serves clients on any host, over TCP; shm serves this

@@ -520,6 +520,11 @@ impl ServeConfig {
     fn check_kerberos(&self) -> Result<(), ConfigError> {
         let (system, map) = (self.kerberos.system_users, self.kerberos.map.mapped().next().is_some());
         if self.smb.keytab.is_none() {
+            let exports = self.shares.iter().filter_map(|share| Some((&share.name, share.nfs.as_ref()?)));
+            let ticketed = |export: &Export| export.flavors.iter().any(|flavor| flavor.is_kerberos());
+            let asked = exports.filter(|(_, export)| ticketed(export));
+            let asked = asked.map(|(name, _)| Key::of_export(name, "sec"));
+            self.needs(asked, "a keytab with a key of nfs/HOST", Give::All(vec![key::KEYTAB]))?;
             let key = system.then_some(key::KERBEROS_SYSTEM_USERS).or(map.then_some(key::KERBEROS_MAP));
             self.needs(key, "a keytab", Give::All(vec![key::KEYTAB]))?;
         }

@@ -312,7 +312,7 @@ pub(super) const ROWS: &[Row] = &[
         ["--keytab"],
         "passwords only",
         "\"/etc/weft/krb5.keytab\"",
-        "Keytab with a key of cifs/HOST, to accept Kerberos tickets.",
+        "Keytab with keys of cifs/HOST (for SMB) and nfs/HOST (for NFS), to accept Kerberos tickets.",
         |c| c.smb.keytab
     ),
     field!(
@@ -334,7 +334,7 @@ pub(super) const ROWS: &[Row] = &[
         [],
         "false",
         "true",
-        "Whether a principal of the realm that has the name of an account of the system may log on without being a user of `weft user`.",
+        "Whether a principal of the realm that has the name of an account of the system may log on without being a user of `weft user`; over NFS, others are the anonymous user.",
         |c| c.kerberos.system_users
     ),
     Row {
@@ -801,8 +801,8 @@ pub(super) const ROWS: &[Row] = &[
         List<OneOf<Flavor>>,
         ["--export"],
         "[]",
-        "[\"sys\"]",
-        "Accepted authentication flavors; an empty array accepts all that the server supports.",
+        "[\"krb5p\"]",
+        "Accepted authentication flavors: sys, none, krb5, krb5i, krb5p. The last three need smb.keytab. An empty array accepts sys and none.",
         set | s,
         value | export(s).flavors = value,
         get | s | exported(s).flavors

@@ -554,7 +554,13 @@ impl Words for Squash {
 }
 
 impl Words for Flavor {
-    const WORDS: &'static [(&'static str, Flavor)] = &[("sys", Flavor::Sys), ("none", Flavor::None)];
+    const WORDS: &'static [(&'static str, Flavor)] = &[
+        ("sys", Flavor::Sys),
+        ("none", Flavor::None),
+        ("krb5", Flavor::Krb5),
+        ("krb5i", Flavor::Krb5i),
+        ("krb5p", Flavor::Krb5p),
+    ];
 }
 
 impl Words for Protection {

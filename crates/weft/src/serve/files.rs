@@ -18,7 +18,7 @@ use super::error::StartError;
 use super::interfaces::{endpoints, interfaces};
 use super::log_ons::Listed;
 use super::{durable, names, status};
-use crate::config::{NfsConfig, Plan, ShareConfig};
+use crate::config::{NfsConfig, Plan, ServeConfig, ShareConfig};
 use crate::listen;
 use crate::ready::Ready;
 
@@ -43,11 +43,16 @@ impl FileServers {
         pool: &Pool,
     ) -> Result<FileServers, StartError> {
         let all = shares.iter().cloned().chain(door).collect();
+        let (system, users) = (listed.system.clone(), users_of_nfs(&listed));
         let smb = smb_server(plan, listed, all, ready, pool)?;
         smb.restore().await?;
         let serves_nfs = plan.config().listeners.serve_nfs();
         let nfs_acts = if serves_nfs { nfs_acts(plan.config().nfs) } else { ActsAs::Server };
         let nfs = nfs_server(plan, by_nfs(shares, serves_nfs, &nfs_acts), ready, pool)?;
+        if let Some(keytab) = &plan.keytab {
+            let principals = principals(plan.config());
+            nfs.accept_tickets(nfs::Kerberos { keytab: keytab.clone(), principals, system, users });
+        }
         Ok(FileServers { smb, nfs, serves_nfs, nfs_acts })
     }
 
@@ -87,7 +92,14 @@ impl FileServers {
             self.smb.replace_shares(shares.into_iter().chain(door).collect());
             self.smb.replace_users(&listed.users, &listed.groups).await;
         };
+        self.nfs.replace_users(users_of_nfs(listed));
         join(nfs, smb).await;
+    }
+
+    /// Serves these users from now on.
+    pub(super) async fn replace_users(&self, listed: &Listed) {
+        self.nfs.replace_users(users_of_nfs(listed));
+        self.smb.replace_users(&listed.users, &listed.groups).await;
     }
 
     /// Refuses new requests; those in flight are answered.
@@ -95,6 +107,20 @@ impl FileServers {
         self.smb.drain();
         self.nfs.drain();
     }
+}
+
+/// The users for whom NFS takes principals.
+fn users_of_nfs(listed: &Listed) -> nfs::Users {
+    let users = listed.users.iter().map(|user| (user.name.as_str(), user.groups.as_slice()));
+    nfs::Users::new(users, listed.groups.iter().map(String::as_str))
+}
+
+/// The users for whom principals stand.
+fn principals(config: &ServeConfig) -> Principals {
+    let mut principals: Principals = config.kerberos.map.clone();
+    principals.mapped_may_be_system = config.identity.uses_system();
+    principals.all_may_be_system = config.kerberos.system_users;
+    principals
 }
 
 fn smb_server(
@@ -194,16 +220,13 @@ fn offers(plan: &Plan) -> Result<smb::Offers, StartError> {
     };
     let (compressed, continuous) =
         (named(|share| share.compress), named(|share| share.continuous_availability));
-    let mut principals: Principals = config.kerberos.map.clone();
-    principals.mapped_may_be_system = config.identity.uses_system();
-    principals.all_may_be_system = config.kerberos.system_users;
     let journal = if continuous.is_empty() { None } else { Some(durable::of_smb(plan)?) };
     Ok(smb::Offers {
         dfs: plan.dfs.clone(),
         compression: config.smb.compress || !compressed.is_empty(),
         compressed,
         keytab: plan.keytab.clone(),
-        principals: Arc::new(principals),
+        principals: Arc::new(principals(config)),
         system: None,
         journal,
         continuous,

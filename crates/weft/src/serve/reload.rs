@@ -105,7 +105,7 @@ impl Reload {
         let _one_at_a_time = self.current.lock().await;
         let users = self.read_users().await?;
         if let Some(files) = &self.files {
-            files.smb.replace_users(&users.users, &users.groups).await;
+            files.replace_users(&users).await;
         }
         tracing::info!("read the users and groups again");
         Ok(())

@@ -63,7 +63,7 @@ fn a_broken_credential_can_be_answered() {
 fn an_unknown_flavour_is_skipped_but_not_beyond_400_bytes() {
     let call = |len: usize| {
         let mut e = Encoder::default();
-        for word in [7, 0, 2, 1, 1, 1, 6] {
+        for word in [7, 0, 2, 1, 1, 1, 5] {
             e.u32(word);
         }
         e.opaque(&vec![0; len]);
@@ -71,7 +71,7 @@ fn an_unknown_flavour_is_skipped_but_not_beyond_400_bytes() {
         e.u32(0);
         e.into_bytes()
     };
-    assert_eq!(parse(&call(400)).unwrap().credential, Credential::Other(Flavor(6)));
+    assert_eq!(parse(&call(400)).unwrap().credential, Credential::Other(Flavor(5)));
     assert!(matches!(parse(&call(401)), Err(NotACall::Malformed(_))));
 }
 
@@ -155,4 +155,74 @@ fn refusals_are_told_in_words_with_the_names_of_the_specification() {
     assert!(Reply::AuthError(AuthStat(77)).to_string().ends_with("auth_stat 77"));
     let versions = Reply::ProgramMismatch { low: 3, high: 4 }.to_string();
     assert_eq!(versions, "the server has only versions 3 to 4 of this RPC program (PROG_MISMATCH)");
+}
+
+/// RFC 2203: a credential of version 1 for DATA, sequence 5, privacy, handle "hndl", with a MIC of 8 bytes.
+const GSS_CALL: &[u8] = &[
+    0, 0, 0, 7, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 2, /**/ 0, 1, 0x86, 0xa3, /**/ 0, 0, 0, 4,
+    /**/ 0, 0, 0, 1, //
+    0, 0, 0, 6, /**/ 0, 0, 0, 24, /**/ 0, 0, 0, 1, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 5,
+    /**/ 0, 0, 0, 3, //
+    0, 0, 0, 4, b'h', b'n', b'd', b'l', //
+    0, 0, 0, 6, /**/ 0, 0, 0, 8, /**/ 1, 2, 3, 4, 5, 6, 7, 8,
+];
+
+#[test]
+fn a_call_in_a_gss_context_knows_what_its_verifier_covers() {
+    let call = parse(GSS_CALL).unwrap();
+    let Credential::Gss(gss) = &call.credential else { panic!("{call:?}") };
+    assert_eq!((gss.procedure, gss.sequence, gss.service), (gss::Procedure::Data, 5, gss::Service::Privacy));
+    assert_eq!((&gss.handle[..], &gss.mic[..]), (&b"hndl"[..], &[1, 2, 3, 4, 5, 6, 7, 8][..]));
+    assert_eq!(gss.covered_bytes, GSS_CALL.len() - 16);
+    let mut e = Encoder::default();
+    call.emit(&mut e);
+    assert_eq!(&e.into_bytes()[..], GSS_CALL);
+}
+
+#[test]
+fn a_truncated_gss_call_is_an_error() {
+    for len in 0..GSS_CALL.len() {
+        assert!(parse(&GSS_CALL[..len]).is_err(), "{len}");
+    }
+}
+
+#[test]
+fn a_broken_gss_credential_can_be_answered() {
+    // Version, gss_proc, service, length of the handle, and a verifier of AUTH_NONE.
+    for (at, value) in [(35, 2), (39, 4), (47, 0), (47, 4), (51, 65), (51, 5), (59, 0)] {
+        let mut bytes = GSS_CALL.to_vec();
+        bytes[at] = value;
+        let refused = Err(NotACall::Auth { xid: 7, stat: AuthStat::BADCRED });
+        assert_eq!(parse(&bytes), refused, "byte {at}");
+    }
+}
+
+#[test]
+fn gss_bodies_have_honest_lengths() {
+    let body = |bytes: &[u8]| Decoder::new(Bytes::copy_from_slice(bytes));
+    let whole = [0, 0, 0, 5, 1, 2, 3, 4, 5, 0, 0, 0, /**/ 0, 0, 0, 2, 9, 9, 0, 0];
+    let parsed = <gss::Integrity as crate::xdr::Xdr>::parse(&mut body(&whole)).unwrap();
+    assert_eq!((&parsed.body[..], &parsed.mic[..]), (&[1, 2, 3, 4, 5][..], &[9, 9][..]));
+    for len in 0..whole.len() {
+        assert!(<gss::Integrity as crate::xdr::Xdr>::parse(&mut body(&whole[..len])).is_err(), "{len}");
+    }
+    let long = [0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4];
+    assert!(<gss::Integrity as crate::xdr::Xdr>::parse(&mut body(&long)).is_err());
+    assert!(<gss::Privacy as crate::xdr::Xdr>::parse(&mut body(&long)).is_err());
+    let token = [&[0, 1, 0, 1][..], &[0; 0x1_0004]].concat();
+    assert!(<gss::InitToken as crate::xdr::Xdr>::parse(&mut body(&token)).is_err(), "above the limit");
+}
+
+#[test]
+fn a_reply_in_a_gss_context_has_a_verifier() {
+    let mut e = Encoder::default();
+    Reply::Success.emit_verified(7, &[1, 2, 3, 4], &mut e);
+    let expected = [
+        0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, /**/ 0, 0, 0, 6, 0, 0, 0, 4, 1, 2, 3, 4, /**/ 0, 0, 0,
+        0,
+    ];
+    assert_eq!(&e.into_bytes()[..], expected);
+    let mut e = Encoder::default();
+    Reply::Success.emit(7, &mut e);
+    assert_eq!(e.len(), Reply::SUCCESS_BYTES);
 }

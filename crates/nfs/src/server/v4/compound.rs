@@ -8,13 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weft_machine::{Payload, Time};
 use weft_wire::nfs4::{Stateid, Status, Xdr};
-use weft_wire::rpc::Credential;
 use weft_wire::xdr::fill;
 
 use super::fs_object::FsObject;
 use super::reply::Body;
 use super::state::{Client, Lease, Session, Speaker};
 use crate::server::context::{Context, Node};
+use crate::server::credential::Credential;
 use crate::server::export::Views;
 use crate::server::file_id::FileId;
 use crate::server::identity::{Identity, Principal};

@@ -10,7 +10,7 @@ use weft_machine::{Buf, rt};
 use weft_store::Error;
 use weft_transport::SHORT_ANSWER;
 use weft_wire::nfs4::{Bitmap, CompoundHead, MINOR_VERSION, NoOp, Op, ReplyHead, Status, UpTo, Xdr, opnum};
-use weft_wire::rpc::{Call, Reply};
+use weft_wire::rpc::Reply;
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 
 use super::compound::{Compound, SlotTurn};
@@ -20,8 +20,10 @@ use super::reply::Body;
 use super::state::session::Kept;
 use super::{named, ops};
 use crate::server::context::{Context, Results};
+use crate::server::credential::Credential;
 use crate::server::duplicates::{Asked, MAX_ANSWER};
 use crate::server::export::Views;
+use crate::server::header::Header;
 
 /// Space that every reply has: for the RPC header and the results of small operations.
 const SMALL: usize = 1024;
@@ -41,7 +43,8 @@ enum Next {
 /// Answers one COMPOUND.
 pub(in crate::server) async fn compound(
     cx: &Context<'_>,
-    call: &Call,
+    call: &Header,
+    credential: &Credential,
     mut d: Decoder,
     body: Encoder,
 ) -> Result<Results, Reply> {
@@ -52,7 +55,7 @@ pub(in crate::server) async fn compound(
     // Sessions have sequence numbers instead.
     let duplicates = &cx.server.duplicates;
     let mut asked = (head.minor == 0)
-        .then(|| Asked::new(duplicates.number(&cx.origin, call), head.tag.0.clone(), d.clone()));
+        .then(|| Asked::new(duplicates.number(&cx.origin, call, credential), head.tag.0.clone(), d.clone()));
     let mut reply = Body::new(body);
     let start = reply.tail.len();
     let known = head.minor <= MINOR_VERSION;
@@ -61,7 +64,7 @@ pub(in crate::server) async fn compound(
     if refused.is_some() {
         return Ok(reply.into_results());
     }
-    cx.watch.called(call.version, head.minor, &call.credential);
+    cx.watch.called(call.version, head.minor, credential);
     if let Some(asked) = &mut asked
         && let Some(answer) = asked.answered(duplicates).await
     {
@@ -74,7 +77,7 @@ pub(in crate::server) async fn compound(
         views: &views,
         minor: head.minor,
         now: rt::now(),
-        credential: &call.credential,
+        credential,
         current: None,
         saved: None,
         stateid: None,

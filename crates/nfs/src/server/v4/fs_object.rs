@@ -44,7 +44,7 @@ impl<'a> FsObject<'a> {
     pub fn admit(&self, cx: &Context<'_>, asks: bool) -> Result<(), Status> {
         let (FsObject::Node(node) | FsObject::Attributes(node)) = self else { return Ok(()) };
         match cx.admit(node.share.id) {
-            Err(KeptOut::Network) => Err(Status::ACCESS),
+            Err(KeptOut::Network | KeptOut::Rights) => Err(Status::ACCESS),
             Err(KeptOut::Port) => Err(Status::PERM),
             Err(KeptOut::Flavor) if !asks => Err(Status::WRONGSEC),
             _ => Ok(()),

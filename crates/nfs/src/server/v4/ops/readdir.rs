@@ -133,7 +133,7 @@ async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Resul
     shares.sort_unstable_by_key(|share| share.id.number());
     for share in shares {
         // A caller whose address is not admitted learns neither the share's attributes nor its handle.
-        if c.cx.admit(share.id) == Err(KeptOut::Network) {
+        if matches!(c.cx.admit(share.id), Err(KeptOut::Network | KeptOut::Rights)) {
             continue;
         }
         let root = Node { share, id: NodeId::ROOT };

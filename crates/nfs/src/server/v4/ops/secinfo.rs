@@ -1,7 +1,6 @@
 //! SECINFO and SECINFO_NO_NAME (RFC 8881 18.29, 18.45; RFC 7530 16.31). With sessions, both consume the file handle.
 
-use weft_store::rules::Export;
-use weft_wire::nfs4::{Secinfo, SecinfoOk, Status, Text, UpTo};
+use weft_wire::nfs4::{SecinfoOk, Status, Text, UpTo};
 
 use super::super::compound::Compound;
 use super::super::fs_object::FsObject;
@@ -11,14 +10,14 @@ use crate::server::export;
 const CURRENT: u32 = 0;
 const PARENT: u32 = 1;
 
-/// The flavours that the export requires; above the exports, every flavour is accepted.
+/// The flavours that the export requires; above the exports, those of all of them.
 fn flavors(c: &Compound<'_>, object: FsObject<'_>) -> Result<SecinfoOk, Status> {
     object.admit(c.cx, true)?;
-    let export = match object {
-        FsObject::Root => &Export::PLAIN,
-        FsObject::Node(node) | FsObject::Attributes(node) => &node.share.rules.nfs,
+    let flavors = match object {
+        FsObject::Root => export::flavors_of_all(c.cx.list().iter().map(|share| &share.rules.nfs)),
+        FsObject::Node(node) | FsObject::Attributes(node) => export::flavors(&node.share.rules.nfs),
     };
-    Ok(UpTo(export::flavors(export).into_iter().map(Secinfo::Flavor).collect()))
+    Ok(UpTo(flavors.into_iter().map(export::secinfo).collect()))
 }
 
 /// Also without sessions, a handle that PUTFH accepted only for this question must not stay usable: later operations do

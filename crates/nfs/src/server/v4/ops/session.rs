@@ -104,7 +104,7 @@ pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, 
     }
     match args.protect {
         ProtectHow::None => {}
-        // Only RPCSEC_GSS provides this protection (RFC 8881 2.10.8.3).
+        // Not offered, also to callers with tickets: Linux then takes SP4_NONE (RFC 8881 2.10.8.3).
         ProtectHow::MachCred(_) => return Err(Status::INVAL),
         ProtectHow::Ssv => return Err(Status::ENCR_ALG_UNSUPP),
     }

@@ -70,7 +70,8 @@ mod tests {
     fn a_client_is_at_few_addresses_and_always_at_its_first() {
         let at = |n: u8| Source::V4([192, 0, 2, n].into());
         let origin = Origin { source: at(0), standing: Standing { proof: Proof::Nothing, reserved: true } };
-        let owned = Owned::new(Identity { principal: Principal { flavor: 1, uid: 0 }, origin }, true);
+        let owned =
+            Owned::new(Identity { principal: Principal { flavor: 1, uid: 0, proved: None }, origin }, true);
         (1..100).for_each(|n| owned.moves_to(at(n)));
         let known = (0..100).filter(|n| owned.is_at(at(*n)));
         assert_eq!(known.collect::<Vec<_>>(), [0, 93, 94, 95, 96, 97, 98, 99]);

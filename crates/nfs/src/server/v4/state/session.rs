@@ -17,12 +17,12 @@ use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 use weft_machine::{Budget, Charge};
 use weft_wire::nfs4::{ChannelAttrs, SessionId, Status};
-use weft_wire::rpc::Credential;
 use weft_wire::xdr::Decoder;
 
 use super::budget::slot_bytes;
 use super::numbers::random_hasher;
 use super::{Back, Lease, States};
+use crate::server::credential::Credential;
 use crate::server::duplicates::hash_credential;
 use crate::server::identity::{Identity, Origin};
 use crate::server::shard;

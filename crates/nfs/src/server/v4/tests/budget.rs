@@ -412,7 +412,7 @@ fn idle_clients_go_when_others_find_no_room() {
     let limits =
         StateLimits { memory: 1 << 20, lease: std::time::Duration::from_secs(60), ..StateLimits::default() };
     let states = States::new(limits, 1, None, Vec::new(), false, Clock::ZERO);
-    let principal = Principal { flavor: 1, uid: 1 };
+    let principal = Principal { flavor: 1, uid: 1, proved: None };
     let by = |n: u8| Identity { principal, origin: origin(&format!("192.0.2.{n}:700")) };
     let session = |n: u8, number: u32, now: Clock| {
         let id = Opaque(Bytes::from(format!("client {n} {number}").into_bytes()));

@@ -220,7 +220,7 @@ fn a_client_does_not_make_room_for_its_own_session_by_going() {
 
     let limits = StateLimits { memory: 1 << 20, lease: Duration::from_secs(60), ..StateLimits::default() };
     let states = States::new(limits, 1, None, Vec::new(), false, Clock::ZERO);
-    let principal = Principal { flavor: 1, uid: 1 };
+    let principal = Principal { flavor: 1, uid: 1, proved: None };
     let by = |n: u8| Identity { principal, origin: origin(&format!("192.0.2.{n}:700")) };
     let session = |n: u8, client, sequence: u32, now: Clock| {
         let Op::CreateSession(args) = create_session(client, sequence, channel()) else { unreachable!() };

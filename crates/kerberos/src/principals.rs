@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_kerberos::Principal;
+use crate::Principal;
 
 /// The rules for principals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct BadPrincipal;
 
 /// A user whom a principal stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Claimed<'a> {
+pub struct Claimed<'a> {
     /// The name.
     pub name: &'a str,
     /// Whether the map names the principal.
@@ -50,17 +50,17 @@ impl Principals {
     }
 
     /// Whether a line of the map names this user.
-    pub(crate) fn names(&self, user: &str) -> bool {
+    pub fn names(&self, user: &str) -> bool {
         self.mapped.values().any(|known| known == user)
     }
 
     /// Whether some principal stands for this user as an account of the system.
-    pub(crate) fn may_be_system(&self, user: &str) -> bool {
+    pub fn may_be_system(&self, user: &str) -> bool {
         self.all_may_be_system || (self.mapped_may_be_system && self.names(user))
     }
 
     /// The user whom `client` stands for at this service. Principals are compared with regard to case (RFC 4120 6).
-    pub(super) fn claimed<'a>(&'a self, client: &'a Principal, service: &Principal) -> Option<Claimed<'a>> {
+    pub fn claimed<'a>(&'a self, client: &'a Principal, service: &Principal) -> Option<Claimed<'a>> {
         if let Some(user) = self.mapped.get(&format!("{}@{}", client.name, client.realm)) {
             return Some(Claimed { name: user, mapped: true, may_be_system: self.mapped_may_be_system });
         }
