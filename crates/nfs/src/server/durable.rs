@@ -12,6 +12,7 @@
 //!                            table "hosts": addresses of hosts that hold NLM locks, each followed by a zero byte;
 //!                            an earlier version wrote the host's name after that
 //!                            table "runs": how often the server was started
+//!                            table "format": 2; without it, version 1, which differs in nothing else
 //! ```
 //! A client enters the journal before it is told that its open succeeded, and leaves it when its state is removed.
 
@@ -23,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use redb::{ReadableTable, TableDefinition};
 use siphasher::sip::SipHasher24;
-use weft_machine::file::journal::{self, Journal};
+use weft_machine::file::journal::{self, Format, Journal};
 use weft_machine::file::private;
 use weft_machine::random;
 
@@ -51,6 +52,8 @@ const IDENTIFIED: u8 = 2;
 const CLIENTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("clients");
 const HOSTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("hosts");
 const RUNS: TableDefinition<'static, (), u32> = TableDefinition::new("runs");
+/// Version 1 had the same tables; some entries have older forms, which are read as they are.
+const FORMAT: Format = Format { version: 2, migrate: |_, _| Ok(()) };
 const KEY_FILE: &str = "nfs-handles.key";
 
 /// Why the state directory cannot be used.
@@ -98,7 +101,7 @@ impl Durable {
         let key = key(&dir.join(KEY_FILE))?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
         let name: String = instance.chars().map(safe).collect();
-        let journal = Journal::open(&dir.join(format!("nfs-{name}.redb")))?;
+        let journal = Journal::open(&dir.join(format!("nfs-{name}.redb")), &FORMAT)?;
         journal.change(|begun| {
             begun.open_table(CLIENTS)?;
             begun.open_table(HOSTS)?;

@@ -3,7 +3,6 @@
 //! `crate::http` decides who may ask. Pages about connections are gathered on the cores, at most once a second, so
 //! that somebody who asks all the time does not slow down clients.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use hyper::StatusCode;
 use tokio::sync::{Mutex, oneshot};
 use weft_machine::Pool;
+use weft_machine::net::inherited;
 use weft_machine::rt::Cores;
 
 use super::error::{CannotListen, Choice, StartError};
@@ -58,8 +58,7 @@ impl AdminHttp {
         match &config.admin {
             None => Ok(None),
             Some(AdminAddress::Tcp(addr)) => {
-                let bound =
-                    TcpListener::bind(addr).and_then(|listener| Ok((listener.local_addr()?, listener)));
+                let bound = inherited::tcp(*addr).and_then(|listener| Ok((listener.local_addr()?, listener)));
                 let (local, listener) = bound.map_err(|source| {
                     let choice = Choice::option(&config.sources.named(&key::ADMIN));
                     CannotListen::At { addr: *addr, choice, source }
@@ -79,7 +78,7 @@ impl AdminHttp {
                     bound.map_err(|source| CannotListen::Socket { path: path.clone(), source })?;
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 let (socket, clients) = (Socket::Unix(listener), Clients::OfSocket);
-                Ok(Some(AdminHttp { socket, clients, port: None, path: Some(path), file: Some(file) }))
+                Ok(Some(AdminHttp { socket, clients, port: None, path: Some(path), file }))
             }
         }
     }

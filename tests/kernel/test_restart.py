@@ -1,0 +1,105 @@
+"""A server that is restarted while fio writes and verifies through three clients of others: Linux's cifs on a continuously
+available share, Linux's NFSv4, and QEMU's NBD client below the guest's disk. They pause, and see no error."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import tempfile
+import time
+import unittest
+
+import guest
+import test_nfs4
+import weft
+
+RESTARTS = int(os.environ.get("RESTARTS", "3"))
+# Between restarts: an emulated guest needs some seconds to come back.
+BETWEEN_SECONDS = 25
+NBD_PORT = 10809
+# fio checks each block a few writes after it has written it, and everything at the end. Nothing is cached, so that every
+# operation meets the server.
+JOB = """
+mkdir -p /mnt/cifs /mnt/nfs
+mount {cifs} /mnt/cifs && mount {nfs} /mnt/nfs || exit 1
+grep -q persistent /proc/mounts || {{ grep cifs /proc/mounts; exit 2; }}
+load() {{ # NAME FILE
+    fio --name="$1" --filename="$2" --rw=randwrite --bs=16k --size=4m --direct=1 --ioengine=psync --fallocate=none --verify=crc32c \\
+        --verify_fatal=1 --verify_backlog=8 --time_based --runtime={seconds} --output-format=json --output="/lab/$1.json"
+    echo "ended $1 $?"
+}}
+load cifs /mnt/cifs/file & load nfs /mnt/nfs/file2 & load nbd /dev/vdb &
+sleep 10
+echo loading
+wait
+umount /mnt/cifs && umount /mnt/nfs || exit 3
+"""
+
+
+def nbd_drive(export):
+    """A disk of the guest, by QEMU's NBD client, which reconnects. A comma in an option of QEMU is doubled."""
+    server = {"type": "inet", "host": "127.0.0.1", "port": str(NBD_PORT)}
+    node = {"driver": "nbd", "server": server, "export": export, "reconnect-delay": 120}
+    return ("json:" + json.dumps(node, separators=(",", ":"))).replace(",", ",,")
+
+
+def listening():
+    """Sockets as socket units bind them."""
+    ports = {"smb": guest.PORTS["smb"], "nfs": guest.PORTS["nfs"], "nbd": NBD_PORT}
+    return {name: socket.create_server(("127.0.0.1", port)) for name, port in ports.items()}
+
+
+class Restarts(unittest.TestCase):
+    def under_load(self, restart, sockets=None):
+        """Restarts the server under the load of three clients; prints the longest operation of each."""
+        with contextlib.ExitStack() as stack:
+            state = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-state-")))
+            weft.run(weft.WEFT, "volume", "create", "vol1", "--size", "4M", "--file", state / "vol1.img", "--state-dir", state)
+            options = ["--state-dir", state, "--continuous-availability", "data", "--volume", "vol1", "--nbd-port", NBD_PORT]
+            server = stack.enter_context(guest.serving(*options, sockets=sockets))
+            job = JOB.format(
+                cifs=guest.cifs("3.1.1", "persistenthandles", "hard", "cache=none", transport="tcp"),
+                nfs=test_nfs4.mount("4.1"),
+                seconds=20 + RESTARTS * (BETWEEN_SECONDS + 5),
+            )
+            machine = stack.enter_context(guest.Guest(job, drives=[nbd_drive("vol1")]))
+            machine.wait_for("loading")
+            took = []
+            for _ in range(RESTARTS):
+                took.append(restart(server))
+                time.sleep(BETWEEN_SECONDS)
+            status = machine.finish()
+            said = machine.report() + server.log_text()[-6000:]
+            self.assertEqual(status, 0, said)
+            for name in ["cifs", "nfs", "nbd"]:
+                self.assertIn(f"ended {name} 0", machine.said, said)
+                [job] = json.loads((machine.folder / f"{name}.json").read_text())["jobs"]
+                self.assertEqual((job["error"], job["total_err"]), (0, 0), said)
+                longest = max(job[way]["clat_ns"]["max"] for way in ["read", "write"]) / 1e9
+                middle = job["write"]["clat_ns"]["mean"] / 1e9
+                count = job["write"]["total_ios"] + job["read"]["total_ios"]
+                print(f"{name}: {count} operations, {middle:.3f} s on average, the longest {longest:.1f} s", flush=True)
+            print("the server was away for", ", ".join(f"{seconds:.2f} s" for seconds in took), flush=True)
+
+    def test_stopped_and_started_under_load(self):
+        self.under_load(lambda server: server.restart())
+
+    def test_stopped_and_started_under_load_with_sockets_of_the_service_manager(self):
+        sockets = listening()
+        for one in sockets.values():
+            self.addCleanup(one.close)
+        self.under_load(lambda server: server.restart(), sockets)
+
+    def test_killed_under_load(self):
+        def kill(server):
+            began = time.monotonic()
+            server.crash()
+            server.start()
+            return time.monotonic() - began
+
+        self.under_load(kill)
+
+
+if __name__ == "__main__":
+    unittest.main()
