@@ -44,8 +44,8 @@ class Process:
     starts."""
 
     def __init__(self, command, log, sockets=None):
-        """`sockets`: listening sockets that each start gets, by name, as a service manager passes them (sd_listen_fds(3))."""
-        self.command, self.log, self.sockets = command, pathlib.Path(log), sockets or {}
+        """`sockets`: names and sockets that each start gets, as a service manager passes them (sd_listen_fds(3))."""
+        self.command, self.log, self.sockets = command, pathlib.Path(log), sockets or []
         self.start()
 
     def start(self):
@@ -101,16 +101,16 @@ class Process:
 
 @contextlib.contextmanager
 def passing(sockets):
-    """A command that starts another with these sockets, which have names: descriptors 3 and up, and the variables. Gives the
-    command, and the descriptors that it inherits."""
+    """A command that starts another with these sockets, pairs of a name and a socket, as descriptors 3 and up. Gives the command, and
+    the descriptors that it inherits."""
     if not sockets:
         yield [], []
         return
     # Out of the way of the numbers that they get.
-    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 100) for one in sockets.values()]
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 100) for _, one in sockets]
     try:
         moves = "".join(f"exec {3 + n}<&{fd} {fd}<&-; " for n, fd in enumerate(high))
-        variables = f"export LISTEN_PID=$$ LISTEN_FDS={len(high)} LISTEN_FDNAMES={shlex.quote(':'.join(sockets))}; "
+        variables = f"export LISTEN_PID=$$ LISTEN_FDS={len(high)} LISTEN_FDNAMES={shlex.quote(':'.join(name for name, _ in sockets))}; "
         yield ["bash", "-c", moves + variables + 'exec "$@"', "bash"], high
     finally:
         for fd in high:
@@ -249,6 +249,13 @@ def smbclient(server, commands, *options, share="data", user=USER, password=PASS
     if check and (done.returncode != 0 or "NT_STATUS_" in said):
         raise AssertionError(f"smbclient {commands!r} {options}: {done.returncode}\n{said}")
     return said
+
+
+def free_port():
+    """A TCP port of 127.0.0.1 that nobody uses."""
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return any_port.getsockname()[1]
 
 
 def random_file(path, size):
