@@ -106,12 +106,12 @@ class Passed(Restarting):
         file = open(self.state / "file", "w")
         self.addCleanup(file.close)
         for name, what, options, says in [
-            ("samba", one, [], "descriptor 3 (samba) has the name of no listener: write FileDescriptorName= in its socket unit, one of smb,"),
-            ("smb", one, [], f"descriptor 3 (smb) is {here}, but --smb-port is 4450: change it, or ListenStream= in the socket unit"),
-            ("nbd", one, [], f"descriptor 3 (nbd) is {here}, but nbd is not served there: set --nbd-port, or disable the socket unit"),
-            ("weft.socket", one, [], f"is {here}, where nothing is configured to listen: configure that port for a service"),
-            ("smb", connection, [], "descriptor 3 (smb) is a connection (Accept=yes): Weft takes ports (ListenStream=PORT"),
-            ("smb", file, [], "descriptor 3 (smb) is no socket: Weft takes ports"),
+            ("samba", one, [], f"descriptor 3 (samba), {here}, has the name of no listener: write FileDescriptorName="),
+            ("smb", one, [], f"descriptor 3 (smb), {here}, has another place than --smb-port, which is 4450: change that, or the socket unit"),
+            ("nbd", one, [], f"descriptor 3 (nbd), {here}, is for nbd, which is not served so: set --nbd-port, or disable the socket unit"),
+            ("weft.socket", one, [], f"{here}, is where nothing is configured to listen: configure that port for a service"),
+            ("smb", connection, [], "descriptor 3 (smb), a connection (Accept=yes), cannot be used: Weft takes ports (ListenStream=PORT"),
+            ("smb", file, [], "descriptor 3 (smb), no socket, cannot be used: Weft takes ports"),
         ]:
             with self.subTest(name=name, says=says):
                 said = self.refused([(name, what)], *options)
@@ -119,11 +119,11 @@ class Passed(Restarting):
                 self.assertIn(says, said)
         # The same socket twice; a port of another address.
         said = self.refused([("smb", one), ("smb", one)], "--smb-port", port)
-        self.assertIn(f"descriptor 4 (smb) is {here}, which another socket is already", said)
+        self.assertIn(f"descriptor 4 (smb), {here}, is passed twice: remove one", said)
         everywhere = socket.create_server(("0.0.0.0", 0))
         self.addCleanup(everywhere.close)
         said = self.refused([("smb", everywhere)], "--smb-port", port_of(everywhere))
-        self.assertIn("but --listen has 127.0.0.1: add 0.0.0.0, or write ListenStream=ADDRESS:PORT", said)
+        self.assertIn("has an address that is not in --listen (127.0.0.1): add 0.0.0.0 there, or write", said)
 
     @unittest.skipUnless(shutil.which("systemd-socket-activate"), "needs systemd-socket-activate")
     def test_systemd_starts_the_server_at_its_first_connection(self):
@@ -253,6 +253,52 @@ class Ordered(test_persistent.Persistent):
 
     def end(self, server):
         self.assertEqual(weft.Process.stop(server), 0)
+
+
+@unittest.skipUnless(test_persistent.files, "no smbprotocol: tests/interop/deps.sh installs it")
+@unittest.skipUnless(os.geteuid() == 0, "mounts a small file system for the state directory: needs root")
+class Full(unittest.TestCase):
+    """The disk of the state directory is full when the server ends."""
+
+    def test_nothing_acknowledged_is_lost(self):
+        work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-full-")))
+        state, data = work / "state", work / "data"
+        state.mkdir(), data.mkdir()
+        mount = f"mount -t tmpfs -o size=1m,mode=700 none {state} && echo mounted && exec sleep 600"
+        holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", mount], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(holder.stdout.close)
+        self.addCleanup(holder.wait)
+        self.addCleanup(holder.kill)
+        self.assertEqual(holder.stdout.readline(), "mounted\n")
+        seen = pathlib.Path(f"/proc/{holder.pid}/root{state}")
+        ports = {"smb": weft.free_port(), "nfs": weft.free_port()}
+        command = ["nsenter", "-t", holder.pid, "--mount", weft.WEFT, "serve", data, "--user", weft.USER, "--listen", "127.0.0.1", "--json",
+                   "--smb-port", ports["smb"], "--smbd-port", 0, "--nfs-port", ports["nfs"], "--no-root-squash", "--state-dir", state,
+                   "--continuous-availability", "data"]
+        server = weft.Process(command, work / "log")
+        server.smb_port = ports["smb"]
+        self.addCleanup(lambda: server.process.poll() is None and server.crash())
+        client = test_persistent.Persistent("test_a_server_that_ends_under_a_writer")
+        client.setUp()
+        self.addCleanup(client.doCleanups)
+        file, _ = client.open(client.connect(server), client.ask())
+        file.write(b"before", 0)
+        with contextlib.suppress(OSError), open(seen / "filler", "wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(512))
+        # What is open needs no record to go on.
+        file.write(b"while it was full", 6)
+        late = nfs4.Client(ports["nfs"], "late")
+        self.assertEqual(late.open("data", "late", 3, 0)[0], "SERVERFAULT", "its open could not be recorded")
+        late.hang_up()
+        self.assertEqual(server.stop(), 0)
+        # Everything was recorded before it was answered, so an end needs no space, and neither does a start.
+        server.start()
+        (seen / "filler").unlink()
+        file, _ = client.open(client.connect(server), client.again(file.file_id))
+        self.assertEqual(file.read(0, 64), b"beforewhile it was full")
+        file.close()
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ the program that still writes the old one: WEFT_BINARY=FILE /usr/bin/python3 tes
 import os
 import pathlib
 import shutil
-import struct
 import sys
 import tarfile
 import tempfile
@@ -86,11 +85,97 @@ def archive(path):
             out.add(state, ".", filter=nobodys)
 
 
+def newer(path):
+    path.write_text(path.read_text().replace("version = 1\n", "version = 9\n"))
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def something_else(path):
+    path.write_bytes(b"something else " * 4096)
+
+
+def emptied(path):
+    os.truncate(path, 0)
+
+
+def opened(path):
+    path.chmod(0o644)
+
+
+def anothers(path):
+    os.chown(path, 65534, 65534)
+
+
+JOURNAL = "is damaged .*; to start without its content, move it away"
+EMPTY = "is empty, as a full disk or a crash leaves a file"
+VOLUME = "ERROR volume vol1 is not served: the metadata of the volume, .*vol1.volume, is unusable: {}. Restore its file"
+# What happens to a file, whether the server starts, and what it says of it. docs/state.md shows the same.
+STARTS, REFUSES = True, False
+FATES = {
+    "users.toml": {
+        newer: (REFUSES, "it has version 9, and this program knows version 1: use the weft that wrote it"),
+        cut: (REFUSES, "users.toml: it has no version"),
+        something_else: (REFUSES, "users.toml: "),
+        emptied: (REFUSES, "users.toml: it has no version"),
+        pathlib.Path.unlink: (STARTS, None),
+        opened: (STARTS, "users.toml was open to other users; it is closed now"),
+    },
+    "users.key": {
+        cut: (REFUSES, "users.key: it does not have 32 bytes"),
+        something_else: (REFUSES, "users.key: it has more than 32 bytes"),
+        emptied: (REFUSES, "users.key: it does not have 32 bytes"),
+        pathlib.Path.unlink: (REFUSES, "the key of the users' hashes is missing: restore it"),
+        opened: (STARTS, "users.key was open to other users; it is closed now"),
+    },
+    "nfs-handles.key": {
+        cut: (REFUSES, "does not hold 16 bytes: restore it from a backup, or move it away, which makes mounts stale"),
+        something_else: (REFUSES, "does not hold 16 bytes: restore it from a backup, or move it away, which makes mounts stale"),
+        emptied: (STARTS, EMPTY),
+        pathlib.Path.unlink: (STARTS, None),
+        opened: (STARTS, "nfs-handles.key was open to other users; it is closed now"),
+    },
+    "nfs-*.redb": {
+        cut: (REFUSES, JOURNAL),
+        something_else: (REFUSES, JOURNAL),
+        emptied: (STARTS, EMPTY),
+        pathlib.Path.unlink: (STARTS, None),
+        opened: (STARTS, "was open to other users; it is closed now"),
+    },
+    "smb-*.redb": {
+        cut: (REFUSES, JOURNAL),
+        something_else: (REFUSES, JOURNAL),
+        emptied: (STARTS, EMPTY),
+        pathlib.Path.unlink: (STARTS, None),
+        opened: (STARTS, "was open to other users; it is closed now"),
+    },
+    "volumes/vol1.volume": {
+        cut: (STARTS, VOLUME.format("it is truncated")),
+        something_else: (STARTS, VOLUME.format("it is truncated|it is not the metadata of a volume")),
+        emptied: (STARTS, VOLUME.format("it is truncated")),
+        pathlib.Path.unlink: (REFUSES, 'there is no volume "vol1"; `weft volume list` lists the volumes'),
+        opened: (STARTS, None),
+    },
+}
+
+
 class Versions(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-state-")))
         self.state, self.data = self.folder / "state", self.folder / "data"
         self.data.mkdir()
+
+    def unpack(self, path):
+        """The state directory is what was recorded; returns ports that fit it."""
+        shutil.rmtree(self.state, ignore_errors=True)
+        with tarfile.open(path) as content:
+            content.extractall(self.state)
+        self.state.chmod(0o700)
+        ports = {"smb": weft.free_port(), "nfs": weft.free_port()}
+        renamed(self.state, INSTANCES, at(ports))
+        return ports
 
     def start(self, ports, *more):
         server = serving(self.state, ports, *more, folder=self.data)
@@ -102,12 +187,7 @@ class Versions(unittest.TestCase):
         self.assertGreaterEqual(len(recorded), 2)
         for path in recorded:
             with self.subTest(format=path.name):
-                shutil.rmtree(self.state, ignore_errors=True)
-                with tarfile.open(path) as content:
-                    content.extractall(self.state)
-                self.state.chmod(0o700)
-                ports = {"smb": weft.free_port(), "nfs": weft.free_port()}
-                renamed(self.state, INSTANCES, at(ports))
+                ports = self.unpack(path)
                 for run in range(2):
                     server = self.start(ports)
                     said = server.log_text()
@@ -123,6 +203,50 @@ class Versions(unittest.TestCase):
                     self.assertEqual(client.open("data", "new", 3, 0)[0], "GRACE")
                     client.hang_up()
                     self.assertEqual(server.stop(), 0)
+
+    def test_what_is_not_as_it_was_written_is_named_with_what_to_do(self):
+        newest = max(RECORDED.glob("*.tar.xz"), key=lambda path: int(path.name.split(".")[0]))
+        for name, fates in FATES.items():
+            for happens, (starts, says) in fates.items():
+                with self.subTest(file=name, happens=happens.__name__):
+                    ports = self.unpack(newest)
+                    [path] = self.state.glob(name)
+                    happens(path)
+                    if starts:
+                        server = self.start(ports)
+                        said = server.log_text()
+                        if happens is opened and not name.startswith("volumes/"):
+                            self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+                        self.assertEqual(server.stop(), 0)
+                    else:
+                        before = path.read_bytes() if path.exists() else None
+                        with self.assertRaises(RuntimeError) as refused:
+                            self.start(ports)
+                        said = str(refused.exception)
+                        self.assertEqual(path.read_bytes() if path.exists() else None, before, "it is not changed")
+                    if says is None:
+                        self.assertFalse([line for line in said.splitlines() if path.name in line and ("WARN" in line or "ERROR" in line)], said)
+                    else:
+                        self.assertRegex(said, says)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to run as another user")
+    def test_files_of_another_user_are_refused_by_a_server_without_root(self):
+        newest = max(RECORDED.glob("*.tar.xz"), key=lambda path: int(path.name.split(".")[0]))
+        self.folder.chmod(0o755)
+        for name in ["users.toml", "users.key", "nfs-handles.key", "nfs-*.redb", "smb-*.redb"]:
+            with self.subTest(file=name):
+                ports = self.unpack(newest)
+                for path in [self.data, self.state, *self.state.rglob("*")]:
+                    anothers(path)
+                [path] = self.state.glob(name)
+                os.chown(path, 0, 0)
+                more = ["--state-dir", self.state, "--continuous-availability", "data", "--smb-port", ports["smb"], "--smbd-port", 0, "--nfs-port", ports["nfs"]]
+                program = self.folder / "weft"
+                shutil.copy(weft.WEFT, program)
+                done = weft.run("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "serve", self.data, "--user", weft.USER, *more,
+                                check=False, timeout=30)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(f"{path}: Permission denied", done.stderr)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,9 @@ insist mount {cifs} /mnt/cifs && insist mount {nfs} /mnt/nfs || exit 1
 grep -q persistent /proc/mounts || {{ grep cifs /proc/mounts; exit 2; }}
 load() {{ # NAME FILE OPTION...
     fio --name="$1" --filename="$2" --rw=randwrite --bs=16k --rate_iops=,25 --direct=1 --ioengine=psync --fallocate=none \\
-        --verify=crc32c --verify_fatal=1 --time_based --runtime={seconds} --output-format=json --output="/lab/$1.json" "${{@:3}}"
+        --verify=crc32c --verify_fatal=1 --time_based --runtime={seconds} --output-format=json --output="/tmp/$1.json" "${{@:3}}"
     echo "ended $1 $?"
+    echo "told $1 $(tr -d '\\n' < "/tmp/$1.json")"
 }}
 checking="--size=4m --verify_backlog=8"
 load cifs /mnt/cifs/cifs --size=64m & load nfs /mnt/nfs/nfs $checking & load nbd /dev/vdb $checking &
@@ -80,9 +81,10 @@ class Restarts(unittest.TestCase):
             self.assertEqual(status, 0, said)
             for name in ["cifs", "nfs", "nbd"]:
                 self.assertIn(f"ended {name} 0", machine.said, said)
-                told = (machine.folder / f"{name}.json").read_text()
-                # Notes of fio may come first.
-                [job] = json.loads(told[told.index("{"):])["jobs"]
+                [told] = [line for line in machine.said if line.startswith(f"told {name} ")]
+                # Notes of fio may surround it.
+                result, _ = json.JSONDecoder().raw_decode(told, told.index("{"))
+                [job] = result["jobs"]
                 self.assertEqual((job["error"], job["total_err"]), (0, 0), said)
                 longest = max(job[way]["clat_ns"]["max"] for way in ["read", "write"]) / 1e9
                 middle = job["write"]["clat_ns"]["mean"] / 1e9

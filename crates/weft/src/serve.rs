@@ -135,7 +135,10 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         });
     }
     service::stopping();
-    tracing::info!("draining: no new connections, requests in flight are answered");
+    tracing::info!(
+        "draining for at most {} s: no new connections, requests in flight are answered",
+        DRAIN.as_secs()
+    );
     stop.stop();
     if let Some(files) = &files {
         files.drain();

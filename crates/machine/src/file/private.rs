@@ -223,6 +223,10 @@ mod tests {
         assert_eq!(made_once(&path, || Ok(b"first".to_vec())).unwrap(), b"first");
         assert_eq!(made_once(&path, || unreachable!()).unwrap(), b"first");
         assert_eq!(mode(&path), 0o600);
+        // A backup was restored with the modes of its medium.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(made_once(&path, || unreachable!()).unwrap(), b"first");
+        assert_eq!(mode(&path), 0o600);
         // The file of an earlier version after a full disk.
         std::fs::write(&path, b"").unwrap();
         assert_eq!(made_once(&path, || Ok(b"second".to_vec())).unwrap(), b"second");

@@ -236,7 +236,10 @@ fn who(name: &[u8]) -> Option<Who> {
 /// The key, created at the first start.
 fn key(path: &Path) -> Result<[u8; 16], Unusable> {
     let make = || Ok(random::bytes::<16>()?.to_vec());
-    let key = private::made_once(path, make).map_err(|e| Unusable::Io(path.to_owned(), e))?;
+    let key = private::made_once(path, make).map_err(|e| match e.kind() {
+        io::ErrorKind::FileTooLarge => Unusable::Key(path.to_owned()),
+        _ => Unusable::Io(path.to_owned(), e),
+    })?;
     key.try_into().map_err(|_| Unusable::Key(path.to_owned()))
 }
 
@@ -289,6 +292,7 @@ mod tests {
         std::fs::write(dir.join(KEY_FILE), b"").unwrap();
         Durable::open(&dir, "fourth").unwrap();
     }
+
     #[test]
     fn a_client_that_came_back_is_not_forgotten_with_what_it_was() {
         let dir = tempfile::tempdir().unwrap();
@@ -308,5 +312,27 @@ mod tests {
         let again = Durable::open(dir.path(), "one").unwrap();
         again.forget(&[(who, Some(4))]).unwrap();
         assert_eq!(again.clients().unwrap(), []);
+    }
+
+    #[test]
+    fn a_journal_of_the_format_before_is_migrated_and_one_of_the_next_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nfs-a.redb");
+        // Without the table "format".
+        let database = redb::Database::create(&path).unwrap();
+        let begun = database.begin_write().unwrap();
+        begun.open_table(CLIENTS).unwrap().insert(&b"\x01old"[..], ()).unwrap();
+        begun.open_table(RUNS).unwrap().insert((), 6).unwrap();
+        begun.commit().unwrap();
+        drop(database);
+        let durable = Durable::open(dir.path(), "a").unwrap();
+        let old = Who { sessions: true, name: Bytes::from_static(b"old"), by: None };
+        assert_eq!(durable.clients().unwrap(), [old]);
+        assert_eq!(durable.next_run().unwrap(), 7);
+        drop(durable);
+        let next = Format { version: FORMAT.version + 1, migrate: |_, _| Ok(()) };
+        drop(Journal::open(&path, &next).unwrap());
+        let refused = Durable::open(dir.path(), "a").unwrap_err().to_string();
+        assert!(refused.contains("nfs-a.redb was written by a newer version of Weft"), "{refused}");
     }
 }

@@ -14,9 +14,9 @@
 //!         | path of the file below the share's root (length 2), empty if unknown
 //! ```
 //! The stable id identifies the file; the path is where it was, which saves a search. Records of version 2 have no
-//! path; they are rewritten when the journal is opened. A record is written before its handle is returned to a client, and lists a lock before the LOCK is answered.
-//! It is removed when the handle closes. It may overstate the caching rights, but never understates them: a client that
-//! reconnects is told what it actually got.
+//! path; they are rewritten when the journal is opened. A record is written before its handle is returned to a client,
+//! and lists a lock before the LOCK is answered. It is removed when the handle closes. It may overstate the caching
+//! rights, but never understates them: a client that reconnects is told what it actually got.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::fmt::Display;
@@ -464,5 +464,36 @@ mod tests {
         let again = Journal::open(&dir.path().join("state"), "127.0.0.1:445").unwrap();
         assert_eq!(again.records().unwrap(), [(7, Record { sharing: 1, ..record() })]);
         assert_eq!(again.server_guid(), guid);
+    }
+
+    #[test]
+    fn a_journal_of_the_format_before_is_migrated_and_one_of_the_next_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("smb-a.redb");
+        let known = Record { path: Vec::new(), ..record() };
+        let mut older = known.to_bytes();
+        older[0] = WITHOUT_PATH;
+        older.truncate(older.len() - 2);
+        // Without the table "format". The second record is of a version that nobody has written.
+        let database = redb::Database::create(&path).unwrap();
+        let begun = database.begin_write().unwrap();
+        begun.open_table(HANDLES).unwrap().insert(7, &older[..]).unwrap();
+        begun.open_table(HANDLES).unwrap().insert(8, &[9, 9][..]).unwrap();
+        begun.open_table(SERVER).unwrap().insert("guid", &[6; 16][..]).unwrap();
+        begun.commit().unwrap();
+        drop(database);
+        let journal = Journal::open(dir.path(), "a").unwrap();
+        assert_eq!(journal.records().unwrap(), [(7, known)]);
+        assert_eq!(journal.server_guid(), [6; 16]);
+        let first = journal.database.read(|begun| {
+            let table = begun.open_table(HANDLES)?;
+            Ok(table.get(7)?.and_then(|bytes| bytes.value().first().copied()))
+        });
+        assert_eq!(first.unwrap(), Some(VERSION));
+        drop(journal);
+        let next = journal::Format { version: FORMAT.version + 1, migrate: |_, _| Ok(()) };
+        drop(journal::Journal::open(&path, &next).unwrap());
+        let refused = Journal::open(dir.path(), "a").unwrap_err().to_string();
+        assert!(refused.contains("smb-a.redb was written by a newer version of Weft"), "{refused}");
     }
 }

@@ -20,44 +20,49 @@ const UNIT: &str = ".socket";
 /// The names of the listeners, in FileDescriptorName=.
 const NAMES: &str = "smb, smb-direct, nfs, nfs-rdma, mountd, rpcbind, nbd, admin";
 
-/// A passed descriptor that cannot be used: which one, why, and what to write.
+/// Why the server does not start with what the service manager has passed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
-    #[error(
-        "socket activation: {0}; LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES are set by the service manager"
-    )]
+    #[error("socket activation: {0}; the service manager sets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES")]
     Unreceived(#[from] Unreceived),
+    #[error(transparent)]
+    Socket(#[from] Box<Misfit>),
+}
+
+/// A passed descriptor that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("socket activation: {socket}, {kind}, {why}")]
+pub(crate) struct Misfit {
+    socket: Socket,
+    kind: Kind,
+    why: Why,
+}
+
+/// Why, and what to write.
+#[derive(Debug, thiserror::Error)]
+enum Why {
     #[error(
-        "socket activation: {socket} is {kind}: Weft takes ports (ListenStream=PORT, for NFS over UDP ListenDatagram=PORT) and \
-         paths of Unix sockets (ListenStream=/PATH), with Accept=no"
+        "cannot be used: Weft takes ports (ListenStream=PORT, for NFS over UDP ListenDatagram=PORT) and paths of Unix sockets \
+         (ListenStream=/PATH), with Accept=no"
     )]
-    Kind { socket: Socket, kind: Kind },
+    Kind,
+    #[error("has the name of no listener: write FileDescriptorName= in its socket unit, one of {NAMES}")]
+    Name,
     #[error(
-        "socket activation: {socket} has the name of no listener: write FileDescriptorName= in its socket unit, one of {NAMES}"
+        "is where nothing is configured to listen: configure that port for a service, or remove it from the socket unit"
     )]
-    Name { socket: Socket },
+    Nowhere,
+    #[error("is for {listener}, which is not served so: set {key}, or disable the socket unit")]
+    NotServed { listener: &'static str, key: String },
+    #[error("has another place than {key}, which is {configured}: change that, or the socket unit")]
+    Elsewhere { key: String, configured: String },
     #[error(
-        "socket activation: {socket} is {kind}, where nothing is configured to listen: configure that port for a service, or remove it \
-         from the socket unit"
+        "has an address that is not in {key} ({configured}): add {missing} there, or write one of those in the socket unit \
+         (ListenStream=ADDRESS:PORT)"
     )]
-    Nowhere { socket: Socket, kind: Kind },
-    #[error(
-        "socket activation: {socket} is {kind}, but {listener} is not served there: set {key}, or disable the socket unit"
-    )]
-    NotServed { socket: Socket, kind: Kind, listener: &'static str, key: String },
-    #[error(
-        "socket activation: {socket} is {kind}, but {key} is {configured}: change it, or ListenStream= in the socket unit"
-    )]
-    Elsewhere { socket: Socket, kind: Kind, key: String, configured: String },
-    #[error(
-        "socket activation: {socket} is {kind}, but {key} has {configured}: add {missing}, or write ListenStream=ADDRESS:PORT with one of \
-         those in the socket unit"
-    )]
-    Address { socket: Socket, kind: Kind, key: String, configured: String, missing: IpAddr },
-    #[error(
-        "socket activation: {socket} is {kind}, which another socket is already: remove one from the socket units"
-    )]
-    Twice { socket: Socket, kind: Kind },
+    Address { key: String, configured: String, missing: IpAddr },
+    #[error("is passed twice: remove one from the socket units")]
+    Twice,
 }
 
 /// A passed descriptor, as messages name it.
@@ -87,13 +92,12 @@ pub(super) fn take_over(plan: &Plan) -> Result<(), Unusable> {
     let passed = inherited::receive()?;
     let listeners = Listeners::of(plan);
     for (n, one) in passed.iter().enumerate() {
-        listeners.check(&Socket::from(one), &one.name, &one.kind)?;
-        if passed.iter().take(n).any(|other| other.kind == one.kind) {
-            return Err(Unusable::Twice { socket: one.into(), kind: one.kind.clone() });
-        }
+        let is_known = passed.iter().take(n).any(|other| other.kind == one.kind);
+        let fits = if is_known { Err(Why::Twice) } else { listeners.check(&one.name, &one.kind) };
+        fits.map_err(|why| Box::new(Misfit { socket: one.into(), kind: one.kind.clone(), why }))?;
     }
     for one in &passed {
-        tracing::info!("the service manager passes {} for {}", one.kind, Socket::from(one));
+        tracing::info!("the service manager passes {}, {}", Socket::from(one), one.kind);
     }
     inherited::offer(passed);
     Ok(())
@@ -116,6 +120,8 @@ struct Listeners {
     addresses: Vec<IpAddr>,
     /// The key of the addresses.
     key: String,
+    /// The key that serves RPC over UDP as well.
+    udp_key: String,
 }
 
 impl Listeners {
@@ -155,31 +161,29 @@ impl Listeners {
             nbd,
             admin,
         ];
-        Listeners { all, addresses: plan.listen.all().to_vec(), key: config.sources.named(&key::LISTEN) }
+        let (key, udp_key) = (config.sources.named(&key::LISTEN), config.sources.named(&key::NFS_UDP));
+        Listeners { all, addresses: plan.listen.all().to_vec(), key, udp_key }
     }
 
     /// Whether some listener would bind this socket.
-    fn check(&self, socket: &Socket, name: &str, kind: &Kind) -> Result<(), Unusable> {
-        let socket = || Socket { number: socket.number, name: socket.name.clone() };
+    fn check(&self, name: &str, kind: &Kind) -> Result<(), Why> {
         if matches!(kind, Kind::Unfit(_)) {
-            return Err(Unusable::Kind { socket: socket(), kind: kind.clone() });
+            return Err(Why::Kind);
         }
         let listener = match self.all.iter().find(|listener| listener.name == name) {
             Some(listener) => listener,
+            // A unit of several sockets has one name for all: ports and paths tell them apart.
             None if name.is_empty() || name.ends_with(UNIT) => {
-                // A unit of several sockets has one name for all: ports and paths tell them apart.
-                let found = self.all.iter().find(|listener| listener.is_at(kind));
-                found.ok_or_else(|| Unusable::Nowhere { socket: socket(), kind: kind.clone() })?
+                self.all.iter().find(|listener| listener.is_at(kind)).ok_or(Why::Nowhere)?
             }
-            None => return Err(Unusable::Name { socket: socket() }),
+            None => return Err(Why::Name),
         };
         let Some(configured) = listener.place(kind) else {
-            let (listener, key) = (listener.name, listener.key.clone());
-            return Err(Unusable::NotServed { socket: socket(), kind: kind.clone(), listener, key });
+            let key = if listener.lacks_udp(kind) { &self.udp_key } else { &listener.key };
+            return Err(Why::NotServed { listener: listener.name, key: key.clone() });
         };
         if !listener.is_at(kind) {
-            let key = listener.key.clone();
-            return Err(Unusable::Elsewhere { socket: socket(), kind: kind.clone(), key, configured });
+            return Err(Why::Elsewhere { key: listener.key.clone(), configured });
         }
         let (Kind::Tcp(addr) | Kind::Udp(addr)) = kind else { return Ok(()) };
         let (addresses, key) = match &listener.own {
@@ -188,8 +192,7 @@ impl Listeners {
         };
         if !addresses.contains(&addr.ip()) {
             let each: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
-            let (configured, key, missing) = (each.join(", "), key.clone(), addr.ip());
-            return Err(Unusable::Address { socket: socket(), kind: kind.clone(), key, configured, missing });
+            return Err(Why::Address { key: key.clone(), configured: each.join(", "), missing: addr.ip() });
         }
         Ok(())
     }
@@ -204,6 +207,11 @@ impl Listener {
             Kind::Unix(_) => self.path.as_ref().map(|path| path_name(path).to_string()),
             Kind::Unfit(_) => None,
         }
+    }
+
+    /// Whether it would be there if RPC was served over UDP.
+    fn lacks_udp(&self, kind: &Kind) -> bool {
+        matches!(kind, Kind::Udp(addr) if self.tcp == Some(addr.port()))
     }
 
     /// Whether it listens at this port or path.
@@ -234,8 +242,7 @@ mod tests {
         let args = Args::of_line(line.split(' ').filter(|word| !word.is_empty())).unwrap();
         let Command::Serve(args) = args.command else { panic!("serve") };
         let plan = args.config_over(None).unwrap().check().unwrap();
-        let socket = Socket { number: 3, name: name.to_owned() };
-        Listeners::of(&plan).check(&socket, name, &kind).map_err(|e| e.to_string())
+        Listeners::of(&plan).check(name, &kind).map_err(|e| e.to_string())
     }
 
     fn tcp(addr: &str) -> Kind {
@@ -271,42 +278,22 @@ mod tests {
     fn a_socket_that_does_not_fit_says_what_to_write() {
         let options = "--smb-port 5000 --nfs-port 5002";
         for (name, kind, says) in [
-            (
-                "samba",
-                tcp("127.0.0.1:5000"),
-                "descriptor 3 (samba) has the name of no listener: write FileDescriptorName=",
-            ),
-            ("smb", Kind::Unfit("no socket"), "descriptor 3 (smb) is no socket: Weft takes ports"),
-            (
-                "smb",
-                tcp("127.0.0.1:5009"),
-                "at 127.0.0.1:5009, but --smb-port is 5000: change it, or ListenStream=",
-            ),
-            (
-                "smb",
-                tcp("[::]:5000"),
-                "but --listen has 127.0.0.1: add ::, or write ListenStream=ADDRESS:PORT",
-            ),
-            (
-                "nbd",
-                tcp("127.0.0.1:10809"),
-                "but nbd is not served there: set --nbd-port, or disable the socket unit",
-            ),
+            ("samba", tcp("127.0.0.1:5000"), "has the name of no listener: write FileDescriptorName="),
+            ("smb", Kind::Unfit("no socket"), "cannot be used: Weft takes ports"),
+            ("smb", tcp("127.0.0.1:5009"), "has another place than --smb-port, which is 5000: change that"),
+            ("smb", tcp("[::]:5000"), "is not in --listen (127.0.0.1): add :: there, or write one of those"),
+            ("nbd", tcp("127.0.0.1:10809"), "is for nbd, which is not served so: set --nbd-port, or disable"),
             (
                 "nfs",
                 Kind::Udp("127.0.0.1:5002".parse().unwrap()),
-                "a UDP socket at 127.0.0.1:5002, but nfs is not served there",
+                "is for nfs, which is not served so: set --nfs-udp",
             ),
             (
                 "weft.socket",
                 tcp("127.0.0.1:5009"),
-                "where nothing is configured to listen: configure that port",
+                "is where nothing is configured to listen: configure that port",
             ),
-            (
-                "admin",
-                Kind::Unix("/run/x".into()),
-                "a Unix socket at /run/x, but admin is not served there: set --admin",
-            ),
+            ("admin", Kind::Unix("/run/x".into()), "is for admin, which is not served so: set --admin"),
         ] {
             let said = check(options, name, kind).unwrap_err();
             assert!(said.contains(says), "{said}");
