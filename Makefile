@@ -107,7 +107,7 @@ test-reload: build
 	bash tests/interop/deps.sh
 	RELOADS=$(RELOADS) /usr/bin/python3 -m pytest -s tests/interop/test_reload.py -k disturb_no_load
 
-# Ten minutes; prints the longest operation of each client. The short restart tests are part of `interop`.
+# Ten minutes; prints the longest operation of each client. WEFT_OLDER=FILE names a program of an older version, which is then upgraded under load, too. The short restart tests are part of `interop`.
 test-restart: RESTARTS ?= 3
 test-restart: build
 	bash tests/interop/deps.sh

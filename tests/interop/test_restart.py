@@ -12,12 +12,15 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import nfs4
 import test_persistent
 import weft
 
 RESTARTS = 3
+# A program of an older version, which the one under test replaces while clients work.
+OLDER = os.environ.get("WEFT_OLDER")
 
 
 def bound(kind=socket.SOCK_STREAM, port=0, backlog=4096):
@@ -253,6 +256,20 @@ class Ordered(test_persistent.Persistent):
 
     def end(self, server):
         self.assertEqual(weft.Process.stop(server), 0)
+
+
+@unittest.skipUnless(OLDER, "WEFT_OLDER names no program of an older version")
+class Upgraded(Ordered):
+    """The same with a server that is an older program until its first end."""
+
+    def setUp(self):
+        super().setUp()
+        self.newer = weft.WEFT
+        self.enterContext(unittest.mock.patch.object(weft, "WEFT", pathlib.Path(OLDER)))
+
+    def end(self, server):
+        super().end(server)
+        server.command[0] = self.newer
 
 
 @unittest.skipUnless(test_persistent.files, "no smbprotocol: tests/interop/deps.sh installs it")

@@ -9,12 +9,15 @@ import socket
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import guest
 import test_nfs4
 import weft
 
 RESTARTS = int(os.environ.get("RESTARTS", "3"))
+# A program of an older version, which the one under test replaces.
+OLDER = os.environ.get("WEFT_OLDER")
 # Between restarts: an emulated guest needs some seconds to come back.
 BETWEEN_SECONDS = 25
 NBD_PORT = 10809
@@ -102,6 +105,17 @@ class Restarts(unittest.TestCase):
         for _, one in sockets:
             self.addCleanup(one.close)
         self.under_load(lambda server: server.restart(), sockets)
+
+    @unittest.skipUnless(OLDER, "WEFT_OLDER names no program of an older version")
+    def test_upgraded_under_load(self):
+        newer = weft.WEFT
+
+        def upgrade(server):
+            server.command[0] = newer
+            return server.restart()
+
+        with unittest.mock.patch.object(weft, "WEFT", pathlib.Path(OLDER)):
+            self.under_load(upgrade)
 
     def test_killed_under_load(self):
         def kill(server):
