@@ -117,16 +117,16 @@ STARTS, REFUSES = True, False
 FATES = {
     "users.toml": {
         newer: (REFUSES, "it has version 9, and this program knows version 1: use the weft that wrote it"),
-        cut: (REFUSES, "users.toml: it has no version"),
+        cut: (REFUSES, "users.toml: it has no version: restore it from a backup, or move it away to start without users"),
         something_else: (REFUSES, "users.toml: "),
-        emptied: (REFUSES, "users.toml: it has no version"),
+        emptied: (REFUSES, "users.toml: it has no version: restore it from a backup, or move it away to start without users"),
         pathlib.Path.unlink: (STARTS, None),
         opened: (STARTS, "users.toml was open to other users; it is closed now"),
     },
     "users.key": {
-        cut: (REFUSES, "users.key: it does not have 32 bytes"),
+        cut: (REFUSES, "users.key: it does not have 32 bytes: restore it from a backup"),
         something_else: (REFUSES, "users.key: it has more than 32 bytes"),
-        emptied: (REFUSES, "users.key: it does not have 32 bytes"),
+        emptied: (REFUSES, "users.key: it does not have 32 bytes: restore it from a backup"),
         pathlib.Path.unlink: (REFUSES, "the key of the users' hashes is missing: restore it"),
         opened: (STARTS, "users.key was open to other users; it is closed now"),
     },
