@@ -34,13 +34,13 @@ load() {{ # NAME FILE OPTION...
     fio --name="$1" --filename="$2" --rw=randwrite --bs=16k --rate_iops=,25 --direct=1 --ioengine=psync --fallocate=none \\
         --verify=crc32c --verify_fatal=1 --time_based --runtime={seconds} --output-format=json --output="/tmp/$1.json" "${{@:3}}"
     echo "ended $1 $?"
-    echo "told $1 $(tr -d '\\n' < "/tmp/$1.json")"
 }}
 checking="--size=4m --verify_backlog=8"
 load cifs /mnt/cifs/cifs --size=64m & load nfs /mnt/nfs/nfs $checking & load nbd /dev/vdb $checking &
 sleep 10
 echo loading
 wait
+for name in cifs nfs nbd; do echo "told $name $(tr -d '\\n' < "/tmp/$name.json")"; done
 cp /mnt/cifs/cifs /mnt/nfs/nfs /lab
 umount /mnt/cifs && umount /mnt/nfs && insist mount {cifs} /mnt/cifs && cmp /lab/cifs /mnt/cifs/cifs && umount /mnt/cifs || exit 3
 """
