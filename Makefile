@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-admin bench-before bench-check bench-papers sim test-replica test-reload test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-admin bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-kernel  interoperate with the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
 	@echo "make test-replica  replicate volumes under a Linux guest and PostgreSQL, and kill their server (builds the guest of test-kernel)"
 	@echo "make test-reload  reload the configuration of a server 500 times while clients copy over SMB and NFS; RELOADS=2000"
+	@echo "make test-restart  restart and kill a server while Linux's cifs and NFSv4 and QEMU's NBD write and verify (builds the guest of test-kernel); RESTARTS=10"
 	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work; REPEAT=3 (needs root)"
 	@echo "make test-fresh   run make demo and make test in a bare Debian 12 root (needs root, debootstrap and half an hour)"
 	@echo "make fuzz         run the executing fuzzers, coverage-guided, MINUTES=60 in turns, JOBS=1 at a time; corpora in fuzz/corpus (installs cargo-fuzz)"
@@ -106,6 +107,15 @@ test-reload: RELOADS ?= 500
 test-reload: build
 	bash tests/interop/deps.sh
 	RELOADS=$(RELOADS) /usr/bin/python3 -m pytest -s tests/interop/test_reload.py -k disturb_no_load
+
+# Ten minutes; prints the longest operation of each client. WEFT_OLDER=FILE names a program of an older version, which is then upgraded under load, too. The short restart tests are part of `interop`.
+test-restart: RESTARTS ?= 3
+test-restart: build
+	bash tests/interop/deps.sh
+	bash tests/kernel/deps.sh
+	bash tests/kernel/guest/build.sh
+	RESTARTS=$(RESTARTS) /usr/bin/python3 -m pytest -s tests/interop/test_restart.py tests/interop/test_state.py
+	RESTARTS=$(RESTARTS) bash tests/kernel/run.sh test_restart
 
 # Twenty minutes on a quiet machine, 40 minutes at most; 10 minutes with REPEAT=1. docs/security.md shows its table.
 test-abuse: REPEAT ?= 3

@@ -47,6 +47,7 @@ cp "$binary" "$stage/weft"
 "$binary" completions fish >"$stage/completions/weft.fish"
 "$binary" config init >"$stage/examples/weft.toml"
 cp packaging/weft.toml "$stage/"
+cp packaging/weft.socket "$stage/examples/"
 cp README.md CHANGELOG.md docs/*.md "$stage/text/"
 ${CARGO:-cargo} tree --locked -p weft --edges normal --prefix none --format '{p}: {l}' |
     sed -e '/^weft/d' -e 's/ (\*)$//' -e 's/ (proc-macro)//' | LC_ALL=C sort -u >"$stage/crates.txt"

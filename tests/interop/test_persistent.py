@@ -87,7 +87,11 @@ class Persistent(unittest.TestCase):
         element["flags"] = flags
         file.lock([element])
 
-    def test_a_server_that_is_killed_under_a_writer(self):
+    def end(self, server):
+        """How the server ends."""
+        server.crash()
+
+    def test_a_server_that_ends_under_a_writer(self):
         with socket.socket() as any_port:
             any_port.bind(("127.0.0.1", 0))
             port = any_port.getsockname()[1]
@@ -107,7 +111,7 @@ class Persistent(unittest.TestCase):
                 if kill_at and written >= kill_at[0]:
                     kill_at.pop(0)
                     # Probably while a WRITE is in flight.
-                    killer = threading.Timer(0.002, lambda: (server.crash(), server.start()))
+                    killer = threading.Timer(0.002, lambda: (self.end(server), server.start()))
                     killer.start()
                 try:
                     file.write(bytes([written % 251 + 1]) * BLOCK, written * BLOCK)
@@ -134,7 +138,7 @@ class Persistent(unittest.TestCase):
             for i in range(BLOCKS):
                 self.assertEqual(data[i * BLOCK : (i + 1) * BLOCK], bytes([i % 251 + 1]) * BLOCK, f"block {i}")
             # A closed handle is not restored.
-            server.crash()
+            self.end(server)
             server.start()
             with self.assertRaises(exceptions.SMBResponseException):
                 self.open(self.connect(server), self.again(file_id))

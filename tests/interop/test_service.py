@@ -55,6 +55,13 @@ class Service(unittest.TestCase):
                                   capture_output=True, text=True)
         self.assertEqual(exposure.returncode, 0, exposure.stdout[-300:] + exposure.stderr)
 
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "needs systemd-analyze")
+    def test_the_socket_unit_is_valid(self):
+        # It says of an unknown line that it is ignored, and calls the unit valid. The program is not installed here.
+        said = weft.run("systemd-analyze", "verify", "--man=no", UNIT.with_suffix(".socket"), check=False)
+        complaints = [line for line in (said.stdout + said.stderr).splitlines() if "weft.socket" in line]
+        self.assertEqual(complaints, [])
+
     def test_shells_get_their_completions(self):
         for shell, says in [("bash", "complete -F _weft"), ("zsh", "#compdef weft"), ("fish", "complete -c weft")]:
             self.assertIn(says, weft.run(weft.WEFT, "completions", shell).stdout)

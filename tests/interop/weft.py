@@ -4,14 +4,17 @@ file is temporary."""
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import pathlib
 import random
+import shlex
 import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -40,16 +43,18 @@ class Process:
     """A running `weft serve --json`. `ready` is its first line of output; its log has the later output of all its
     starts."""
 
-    def __init__(self, command, log):
-        self.command, self.log = command, pathlib.Path(log)
+    def __init__(self, command, log, sockets=None):
+        """`sockets`: names and sockets that each start gets, as a service manager passes them (sd_listen_fds(3))."""
+        self.command, self.log, self.sockets = command, pathlib.Path(log), sockets or []
         self.start()
 
     def start(self):
         """Starts it; again after `crash` or `stop`."""
         environment = dict(os.environ, WEFT_PASSWORD=PASSWORD)
-        with open(self.log, "a") as log:
+        command = [str(c) for c in self.command]
+        with open(self.log, "a") as log, passing(self.sockets) as (prefix, descriptors):
             self.process = subprocess.Popen(
-                [str(c) for c in self.command], stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+                [*prefix, *command], stdout=subprocess.PIPE, stderr=log, env=environment, text=True, pass_fds=descriptors
             )
         line = self.process.stdout.readline()
         if not line:
@@ -68,6 +73,15 @@ class Process:
         self.process.send_signal(signal.SIGTERM)
         return self.end()
 
+    def restart(self):
+        """Stops it and starts it again, as a service manager does; returns the seconds until it is ready."""
+        began = time.monotonic()
+        status = Process.stop(self)
+        if status != 0:
+            raise RuntimeError(f"weft ended with status {status}: " + self.log_text())
+        self.start()
+        return time.monotonic() - began
+
     def end(self):
         """Waits for its end; returns its exit status."""
         status = self.process.wait(timeout=60)
@@ -85,10 +99,28 @@ class Process:
         return [line for line in lines if any(f" {level} " in line for level in levels) and "to its loop" not in line]
 
 
+@contextlib.contextmanager
+def passing(sockets):
+    """A command that starts another with these sockets, pairs of a name and a socket, as descriptors 3 and up. Gives the command, and
+    the descriptors that it inherits."""
+    if not sockets:
+        yield [], []
+        return
+    # Out of the way of the numbers that they get.
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 100) for _, one in sockets]
+    try:
+        moves = "".join(f"exec {3 + n}<&{fd} {fd}<&-; " for n, fd in enumerate(high))
+        variables = f"export LISTEN_PID=$$ LISTEN_FDS={len(high)} LISTEN_FDNAMES={shlex.quote(':'.join(name for name, _ in sockets))}; "
+        yield ["bash", "-c", moves + variables + 'exec "$@"', "bash"], high
+    finally:
+        for fd in high:
+            os.close(fd)
+
+
 class Server(Process):
     """A server with one folder share `data` and one ramdisk `ram`. Its log is deleted when it has stopped."""
 
-    def __init__(self, folder, *options, ports=None, listen="127.0.0.1"):
+    def __init__(self, folder, *options, ports=None, listen="127.0.0.1", sockets=None):
         self.folder = folder
         command = [WEFT, "serve", folder, "--ram", "ram=2G", "--user", USER, "--json"]
         # None: the default addresses.
@@ -100,7 +132,7 @@ class Server(Process):
         command += ["--no-root-squash", *options]
         log, path = tempfile.mkstemp(prefix="weft-log-", suffix=".txt")
         os.close(log)
-        super().__init__(command, path)
+        super().__init__(command, path, sockets)
 
     @property
     def smb_port(self):
@@ -123,12 +155,12 @@ class Server(Process):
 
 
 @contextlib.contextmanager
-def serving(*options, ports=None, listen="127.0.0.1"):
+def serving(*options, ports=None, listen="127.0.0.1", sockets=None):
     """A server on a fresh folder; checks its exit status at the end."""
     with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
         data = pathlib.Path(folder) / "data"
         data.mkdir()
-        server = Server(data, *options, ports=ports, listen=listen)
+        server = Server(data, *options, ports=ports, listen=listen, sockets=sockets)
         try:
             yield server
         except BaseException:
@@ -217,6 +249,13 @@ def smbclient(server, commands, *options, share="data", user=USER, password=PASS
     if check and (done.returncode != 0 or "NT_STATUS_" in said):
         raise AssertionError(f"smbclient {commands!r} {options}: {done.returncode}\n{said}")
     return said
+
+
+def free_port():
+    """A TCP port of 127.0.0.1 that nobody uses."""
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return any_port.getsockname()[1]
 
 
 def random_file(path, size):

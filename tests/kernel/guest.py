@@ -103,11 +103,11 @@ def run(job, **options):
         return guest.said
 
 
-def serving(*options, listen="127.0.0.1"):
+def serving(*options, listen="127.0.0.1", sockets=None):
     """`weft serve` at the ports above."""
     # The guest calls the host by an address that the host does not have. It comes by a NAT, or over RDMA: not from reserved ports.
     insecure = ["--export", "data:insecure", "--export", "ram:insecure"]
-    return weft.serving("-v", "--server-name", HOST, *insecure, *options, ports=PORTS, listen=listen)
+    return weft.serving("-v", "--server-name", HOST, *insecure, *options, ports=PORTS, listen=listen, sockets=sockets)
 
 
 @contextlib.contextmanager

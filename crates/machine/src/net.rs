@@ -5,6 +5,7 @@
 //! region). It owns the sockets. Framing of messages is in `transport`, placement by STag in `rdma::iwarp`.
 
 mod certificate;
+pub mod inherited;
 mod interfaces;
 mod link;
 mod path;
@@ -127,7 +128,7 @@ pub fn is_exhausted(error: &io::Error) -> bool {
 }
 
 impl Listener {
-    /// Listens on `addr`; port 0 chooses any.
+    /// Listens on `addr`, by the socket that the service manager has bound to it, if any ([`inherited`]); port 0 chooses any.
     pub fn bind(addr: SocketAddr) -> io::Result<Listener> {
         if sim::active() {
             return Ok(Listener(ListenerKind::Sim(sim::net::Listener::bind(addr)?)));

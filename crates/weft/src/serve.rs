@@ -1,6 +1,7 @@
 //! `weft serve`: binds everything, prints `ready`, serves until a signal, drains, ends. It owns the cores and the
 //! process; the command line is turned into a configuration by `crate::config`.
 
+mod activation;
 mod admin;
 mod capture;
 mod durable;
@@ -68,6 +69,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         out::remember_state_dir(config.state_dir.as_deref());
     }
     let plan = config.check()?;
+    activation::take_over(&plan)?;
     // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
     signals.catch()?;
     if plan.config().admin.is_some() {
@@ -134,7 +136,10 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         });
     }
     service::stopping();
-    tracing::info!("draining: no new connections, requests in flight are answered");
+    tracing::info!(
+        "draining for at most {} s: no new connections, requests in flight are answered",
+        DRAIN.as_secs()
+    );
     stop.stop();
     if let Some(files) = &files {
         files.drain();

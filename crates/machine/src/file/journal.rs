@@ -3,6 +3,9 @@
 //! After a disk error, redb refuses everything until it is reopened; the next change here does that. Changes confirmed
 //! before such an error are on disk; the change that met it is not, and its caller gets the error. It owns the open
 //! database and its lock, and leaves the tables to its users.
+//!
+//! The table "format" has the version of the other tables. An older version is migrated when the database is opened, and a
+//! newer one is refused: this program could not keep what it does not know. Databases without the table have version 1.
 
 use std::fmt;
 use std::fs::File;
@@ -10,12 +13,28 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use redb::{Builder, Database, DatabaseError, Error, ReadTransaction, ReadableDatabase, WriteTransaction};
+use redb::{
+    Builder, Database, DatabaseError, Error, ReadTransaction, ReadableDatabase, TableDefinition, TableError,
+    WriteTransaction,
+};
 
 use super::{private, whole};
 
 /// How much of its file a journal caches in memory.
 const CACHE_BYTES: usize = 4 << 20;
+
+const FORMAT: TableDefinition<'static, (), u32> = TableDefinition::new("format");
+/// The version of a database without that table.
+const UNSTATED: u32 = 1;
+
+/// The format of a journal's tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// The version that this program writes.
+    pub version: u32,
+    /// Turns tables of the given older version, which may lack some, into those of this one.
+    pub migrate: fn(&WriteTransaction, u32) -> Result<(), Error>,
+}
 
 /// Opens the database, as often as needed.
 type Opener = Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
@@ -46,16 +65,42 @@ pub enum Unusable {
     /// Its content is not what was written.
     #[error("{path} is damaged ({1}); to start without its content, move it away", path = .0.display())]
     Damaged(PathBuf, Box<Error>),
+    /// A newer program has written it.
+    #[error(
+        "{path} was written by a newer version of Weft (its format is {found}, and this version knows {known}): use that version \
+         again, or restore a backup; to start without its content, move it away",
+        path = path.display()
+    )]
+    Newer {
+        /// Which one.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest version that this program knows.
+        known: u32,
+    },
+    /// The database library does not read its layout.
+    #[error(
+        "{path} has the database layout {layout}, which this version of Weft does not read: use the version that wrote it; to start \
+         without its content, move it away",
+        path = path.display()
+    )]
+    Layout {
+        /// Which one.
+        path: PathBuf,
+        /// The version of redb's layout.
+        layout: u8,
+    },
 }
 
 impl Journal {
     /// Opens the file, or creates it, with no access for other users.
     ///
     /// # Errors
-    /// It cannot be opened or made, is damaged, or another process has it open.
-    pub fn open(path: &Path) -> Result<Journal, Unusable> {
+    /// It cannot be opened or made, is damaged, a newer program has written it, or another process has it open.
+    pub fn open(path: &Path, format: &Format) -> Result<Journal, Unusable> {
         let file = path.to_owned();
-        Journal::opened_by(path, move || {
+        Journal::opened_by(path, format, move || {
             if !has_content(&file)? {
                 create(&file)?;
             }
@@ -70,10 +115,44 @@ impl Journal {
     /// It cannot be opened.
     pub fn opened_by(
         path: &Path,
+        format: &Format,
         open: impl Fn() -> Result<Database, DatabaseError> + Send + Sync + 'static,
     ) -> Result<Journal, Unusable> {
         let database = open().map_err(|e| unusable(path, e.into()))?;
-        Ok(Journal { path: path.to_owned(), open: Box::new(open), database: Mutex::new(Some(database)) })
+        let journal =
+            Journal { path: path.to_owned(), open: Box::new(open), database: Mutex::new(Some(database)) };
+        journal.adopt(format)?;
+        Ok(journal)
+    }
+
+    /// Migrates an older version, and records the version.
+    fn adopt(&self, format: &Format) -> Result<(), Unusable> {
+        let (found, is_new) = self.read(|begun| {
+            let stated = match begun.open_table(FORMAT) {
+                Ok(table) => table.get(())?.map(|version| version.value()),
+                Err(TableError::TableDoesNotExist(_)) => None,
+                Err(e) => return Err(e.into()),
+            };
+            Ok((stated, begun.list_tables()?.next().is_none()))
+        })?;
+        let found = found.unwrap_or(if is_new { 0 } else { UNSTATED });
+        let known = format.version;
+        if found == known {
+            return Ok(());
+        }
+        if found > known {
+            return Err(Unusable::Newer { path: self.path.clone(), found, known });
+        }
+        self.change(|begun| {
+            if !is_new {
+                (format.migrate)(begun, found)?;
+            }
+            Ok(begun.open_table(FORMAT)?.insert((), known).map(drop)?)
+        })?;
+        if !is_new {
+            tracing::info!("{}: migrated from format {found} to {known}", self.path.display());
+        }
+        Ok(())
     }
 
     /// Changes the database. Returns once the change is on disk.
@@ -166,6 +245,7 @@ fn unusable(path: &Path, e: Error) -> Unusable {
     let path = path.to_owned();
     match e {
         Error::DatabaseAlreadyOpen => Unusable::InUse(path),
+        Error::UpgradeRequired(layout) => Unusable::Layout { path, layout },
         // redb reports a file that is not its own, or too short, as an I/O error without a system call.
         Error::Io(e) if e.raw_os_error().is_some() || e.kind() == io::ErrorKind::StorageFull => {
             Unusable::Io(path, e)
@@ -180,11 +260,13 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use redb::backends::InMemoryBackend;
-    use redb::{ReadableTable, StorageBackend, TableDefinition};
+    use redb::{ReadableTable, StorageBackend};
 
     use super::*;
 
     const NUMBERS: TableDefinition<'static, u64, u64> = TableDefinition::new("numbers");
+
+    const PLAIN: Format = Format { version: 2, migrate: |_, _| Ok(()) };
 
     /// A disk that can stop accepting writes.
     #[derive(Clone, Debug, Default)]
@@ -245,7 +327,7 @@ mod tests {
         let disk = Disk::default();
         let backend = disk.clone();
         let open = move || Database::builder().create_with_backend(backend.clone());
-        let journal = Journal::opened_by(Path::new("state/j"), open).unwrap();
+        let journal = Journal::opened_by(Path::new("state/j"), &PLAIN, open).unwrap();
         put(&journal, 1).unwrap();
         disk.full.store(true, Ordering::Release);
         for _ in 0..3 {
@@ -264,7 +346,7 @@ mod tests {
         let disk = Disk::default();
         let backend = disk.clone();
         let open = move || bounded().create_with_backend(backend.clone());
-        let journal = Journal::opened_by(Path::new("state/j"), open).unwrap();
+        let journal = Journal::opened_by(Path::new("state/j"), &PLAIN, open).unwrap();
         let count = 4 * CACHE_BYTES / EACH;
         for number in 0..count as u64 {
             let value = vec![7; EACH];
@@ -292,11 +374,11 @@ mod tests {
         for len in [0, 1 << 20] {
             let file = File::create(&path).unwrap();
             file.set_len(len).unwrap();
-            let journal = Journal::open(&path).unwrap();
+            let journal = Journal::open(&path, &PLAIN).unwrap();
             put(&journal, 1).unwrap();
             drop(journal);
             // The next start finds it.
-            assert_eq!(numbers(&Journal::open(&path).unwrap()), [1], "{len}");
+            assert_eq!(numbers(&Journal::open(&path, &PLAIN).unwrap()), [1], "{len}");
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         }
     }
@@ -308,19 +390,19 @@ mod tests {
         // A folder has the name of the draft.
         let draft = whole::draft_of(&path);
         std::fs::create_dir(&draft).unwrap();
-        assert!(Journal::open(&path).is_err());
+        assert!(Journal::open(&path, &PLAIN).is_err());
         assert!(!path.exists());
         std::fs::remove_dir(&draft).unwrap();
-        put(&Journal::open(&path).unwrap(), 1).unwrap();
+        put(&Journal::open(&path, &PLAIN).unwrap(), 1).unwrap();
     }
 
     #[test]
     fn what_is_in_the_way_is_named_with_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nfs-x.redb");
-        let journal = Journal::open(&path).unwrap();
+        let journal = Journal::open(&path, &PLAIN).unwrap();
         put(&journal, 1).unwrap();
-        let error = Journal::open(&path).unwrap_err().to_string();
+        let error = Journal::open(&path, &PLAIN).unwrap_err().to_string();
         assert_eq!(error, format!("{} is in use by another server", path.display()));
         drop(journal);
         let whole = std::fs::read(&path).unwrap();
@@ -329,13 +411,55 @@ mod tests {
         let foreign = b"something else".repeat(4096);
         for damaged in [&whole[..7], &whole[..whole.len() / 2], &foreign, &beheaded] {
             std::fs::write(&path, damaged).unwrap();
-            let error = Journal::open(&path).unwrap_err();
+            let error = Journal::open(&path, &PLAIN).unwrap_err();
             assert!(matches!(error, Unusable::Damaged(..)), "{error}");
             assert!(error.to_string().starts_with(&format!("{} is damaged", path.display())), "{error}");
         }
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        let error = Journal::open(&path).unwrap_err();
+        let error = Journal::open(&path, &PLAIN).unwrap_err();
         assert!(matches!(error, Unusable::Io(..)) && error.to_string().contains("nfs-x.redb"), "{error}");
+    }
+
+    #[test]
+    fn an_older_format_is_migrated_once_and_a_newer_one_is_refused_as_it_is() {
+        fn tenfold(begun: &WriteTransaction, from: u32) -> Result<(), Error> {
+            assert!(from < 3, "{from}");
+            let mut table = begun.open_table(NUMBERS)?;
+            let all: Vec<u64> =
+                table.iter()?.map(|entry| Ok(entry?.0.value())).collect::<Result<_, redb::StorageError>>()?;
+            for number in all {
+                table.remove(number)?;
+                table.insert(number * 10, 0)?;
+            }
+            Ok(())
+        }
+        const TENFOLD: Format = Format { version: 3, migrate: tenfold };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.redb");
+        // As programs wrote it that stated no version.
+        let database = Database::create(&path).unwrap();
+        let begun = database.begin_write().unwrap();
+        begun.open_table(NUMBERS).unwrap().insert(4, 4).unwrap();
+        begun.commit().unwrap();
+        drop(database);
+        drop(Journal::open(&path, &PLAIN).unwrap());
+        for _ in 0..2 {
+            assert_eq!(numbers(&Journal::open(&path, &TENFOLD).unwrap()), [40]);
+        }
+        let before = std::fs::read(&path).unwrap();
+        let error = Journal::open(&path, &PLAIN).unwrap_err().to_string();
+        let name = path.display();
+        assert!(
+            error.starts_with(&format!(
+                "{name} was written by a newer version of Weft (its format is 3, and this version knows 2): use that version again"
+            )),
+            "{error}"
+        );
+        // redb marks a file that it opens, and unmarks it.
+        assert_eq!(std::fs::read(&path).unwrap().len(), before.len());
+        assert_eq!(numbers(&Journal::open(&path, &TENFOLD).unwrap()), [40]);
+        // A new one has nothing to migrate.
+        drop(Journal::open(&dir.path().join("new.redb"), &TENFOLD).unwrap());
     }
 }

@@ -12,6 +12,8 @@ use super::whole::{self, Access};
 
 /// The permission bits of other users.
 const OTHERS: u32 = 0o077;
+/// The most bytes that a file made once is read of: keys have 32 at most.
+const MOST_MADE: usize = 4096;
 /// Prefixes of the names in a state directory.
 const NAMES: [&str; 7] = ["run", "nfs-", "smb-", "users", "volumes", "replica", "snapshots"];
 
@@ -104,21 +106,21 @@ pub fn read(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
 
 /// The content of a file that is created once: the existing content, or else what `make` returns. A reader of the file
 /// always finds the complete content, even after a crash or a full disk during its creation. An empty file, which
-/// earlier versions left in such a case, counts as missing.
+/// earlier versions left in such a case, counts as missing. One that is open to other users is closed.
 ///
 /// # Errors
 /// It cannot be read or created.
 pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
-    match std::fs::read(path) {
-        Ok(found) if !found.is_empty() => return Ok(found),
-        Ok(_) => {
+    match read(path, MOST_MADE) {
+        Ok(Some(found)) if !found.is_empty() => return Ok(found),
+        Ok(None) => {}
+        Ok(Some(_)) => {
             tracing::warn!(
                 "{} is empty, as a full disk or a crash leaves a file: it is created again",
                 path.display()
             );
             std::fs::remove_file(path)?;
         }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
     let draft = whole::draft_of(path);
@@ -219,6 +221,10 @@ mod tests {
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(!path.exists());
         assert_eq!(made_once(&path, || Ok(b"first".to_vec())).unwrap(), b"first");
+        assert_eq!(made_once(&path, || unreachable!()).unwrap(), b"first");
+        assert_eq!(mode(&path), 0o600);
+        // A backup was restored with the modes of its medium.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         assert_eq!(made_once(&path, || unreachable!()).unwrap(), b"first");
         assert_eq!(mode(&path), 0o600);
         // The file of an earlier version after a full disk.

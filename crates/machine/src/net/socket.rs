@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 
+use super::inherited;
 use crate::file::FileRange;
 use crate::rt::readiness::Registered;
 
@@ -35,7 +36,7 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn bind(addr: SocketAddr) -> io::Result<Listener> {
-        let socket = std::net::TcpListener::bind(addr)?;
+        let socket = inherited::tcp(addr)?;
         socket.set_nonblocking(true)?;
         // Accepted sockets inherit these options.
         rustix::net::sockopt::set_socket_keepalive(&socket, true)?;

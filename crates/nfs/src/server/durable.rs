@@ -12,6 +12,7 @@
 //!                            table "hosts": addresses of hosts that hold NLM locks, each followed by a zero byte;
 //!                            an earlier version wrote the host's name after that
 //!                            table "runs": how often the server was started
+//!                            table "format": 2; without it, version 1, which differs in nothing else
 //! ```
 //! A client enters the journal before it is told that its open succeeded, and leaves it when its state is removed.
 
@@ -23,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use redb::{ReadableTable, TableDefinition};
 use siphasher::sip::SipHasher24;
-use weft_machine::file::journal::{self, Journal};
+use weft_machine::file::journal::{self, Format, Journal};
 use weft_machine::file::private;
 use weft_machine::random;
 
@@ -51,6 +52,8 @@ const IDENTIFIED: u8 = 2;
 const CLIENTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("clients");
 const HOSTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("hosts");
 const RUNS: TableDefinition<'static, (), u32> = TableDefinition::new("runs");
+/// Version 1 had the same tables; some entries have older forms, which are read as they are.
+const FORMAT: Format = Format { version: 2, migrate: |_, _| Ok(()) };
 const KEY_FILE: &str = "nfs-handles.key";
 
 /// Why the state directory cannot be used.
@@ -98,7 +101,7 @@ impl Durable {
         let key = key(&dir.join(KEY_FILE))?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
         let name: String = instance.chars().map(safe).collect();
-        let journal = Journal::open(&dir.join(format!("nfs-{name}.redb")))?;
+        let journal = Journal::open(&dir.join(format!("nfs-{name}.redb")), &FORMAT)?;
         journal.change(|begun| {
             begun.open_table(CLIENTS)?;
             begun.open_table(HOSTS)?;
@@ -233,7 +236,10 @@ fn who(name: &[u8]) -> Option<Who> {
 /// The key, created at the first start.
 fn key(path: &Path) -> Result<[u8; 16], Unusable> {
     let make = || Ok(random::bytes::<16>()?.to_vec());
-    let key = private::made_once(path, make).map_err(|e| Unusable::Io(path.to_owned(), e))?;
+    let key = private::made_once(path, make).map_err(|e| match e.kind() {
+        io::ErrorKind::FileTooLarge => Unusable::Key(path.to_owned()),
+        _ => Unusable::Io(path.to_owned(), e),
+    })?;
     key.try_into().map_err(|_| Unusable::Key(path.to_owned()))
 }
 
@@ -286,6 +292,7 @@ mod tests {
         std::fs::write(dir.join(KEY_FILE), b"").unwrap();
         Durable::open(&dir, "fourth").unwrap();
     }
+
     #[test]
     fn a_client_that_came_back_is_not_forgotten_with_what_it_was() {
         let dir = tempfile::tempdir().unwrap();
@@ -305,5 +312,27 @@ mod tests {
         let again = Durable::open(dir.path(), "one").unwrap();
         again.forget(&[(who, Some(4))]).unwrap();
         assert_eq!(again.clients().unwrap(), []);
+    }
+
+    #[test]
+    fn a_journal_of_the_format_before_is_migrated_and_one_of_the_next_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nfs-a.redb");
+        // Without the table "format".
+        let database = redb::Database::create(&path).unwrap();
+        let begun = database.begin_write().unwrap();
+        begun.open_table(CLIENTS).unwrap().insert(&b"\x01old"[..], ()).unwrap();
+        begun.open_table(RUNS).unwrap().insert((), 6).unwrap();
+        begun.commit().unwrap();
+        drop(database);
+        let durable = Durable::open(dir.path(), "a").unwrap();
+        let old = Who { sessions: true, name: Bytes::from_static(b"old"), by: None };
+        assert_eq!(durable.clients().unwrap(), [old]);
+        assert_eq!(durable.next_run().unwrap(), 7);
+        drop(durable);
+        let next = Format { version: FORMAT.version + 1, migrate: |_, _| Ok(()) };
+        drop(Journal::open(&path, &next).unwrap());
+        let refused = Durable::open(dir.path(), "a").unwrap_err().to_string();
+        assert!(refused.contains("nfs-a.redb was written by a newer version of Weft"), "{refused}");
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! DIR/smb-INSTANCE.redb      table "handles": FileId.Persistent -> record;  table "server": "guid" -> ServerGuid
+//!                            table "format": 2; without it, version 1, whose records may have version 2
 //!
 //! record: 3 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
 //!         | access 4, as requested 4 | options 4 | sharing 1 | create action 4 | timeout in ms 4 | delete pending 1
@@ -13,9 +14,9 @@
 //!         | path of the file below the share's root (length 2), empty if unknown
 //! ```
 //! The stable id identifies the file; the path is where it was, which saves a search. Records of version 2 have no
-//! path. A record is written before its handle is returned to a client, and lists a lock before the LOCK is answered.
-//! It is removed when the handle closes. It may overstate the caching rights, but never understates them: a client that
-//! reconnects is told what it actually got.
+//! path; they are rewritten when the journal is opened. A record is written before its handle is returned to a client,
+//! and lists a lock before the LOCK is answered. It is removed when the handle closes. It may overstate the caching
+//! rights, but never understates them: a client that reconnects is told what it actually got.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::fmt::Display;
@@ -34,6 +35,8 @@ const SERVER: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("serv
 const VERSION: u8 = 3;
 /// The version whose records have no path.
 const WITHOUT_PATH: u8 = 2;
+
+const FORMAT: journal::Format = journal::Format { version: 2, migrate };
 
 type Handles<'a> = redb::Table<'a, u64, &'static [u8]>;
 /// The right to write the next record of a handle. The value is true once no more may be written.
@@ -73,14 +76,14 @@ impl Journal {
         private::folder(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
         let name: String = instance.chars().map(safe).collect();
-        Journal::of(journal::Journal::open(&dir.join(format!("smb-{name}.redb"))).map_err(unusable)?)
+        Journal::of(journal::Journal::open(&dir.join(format!("smb-{name}.redb")), &FORMAT).map_err(unusable)?)
     }
 
     /// A journal in memory whose disk can fail, to test the answers in that case.
     #[cfg(test)]
     pub(super) fn on(disk: impl redb::StorageBackend + Clone) -> Journal {
         let open = move || redb::Database::builder().create_with_backend(disk.clone());
-        Journal::of(journal::Journal::opened_by(Path::new("disk"), open).unwrap()).unwrap()
+        Journal::of(journal::Journal::opened_by(Path::new("disk"), &FORMAT, open).unwrap()).unwrap()
     }
 
     fn of(database: journal::Journal) -> Result<Journal, Unusable> {
@@ -162,6 +165,23 @@ impl Journal {
         let change = rt::blocking(change);
         change.await.map_err(unusable)
     }
+}
+
+/// Rewrites records of older versions. Those that cannot be read stay, and are reported when the handles are restored.
+fn migrate(begun: &redb::WriteTransaction, _from: u32) -> Result<(), redb::Error> {
+    let mut table = begun.open_table(HANDLES)?;
+    let mut older = Vec::new();
+    for entry in table.iter()? {
+        let (id, bytes) = entry?;
+        let bytes = bytes.value();
+        if bytes.first() == Some(&WITHOUT_PATH) {
+            older.extend(Record::parse(bytes).map(|record| (id.value(), record.to_bytes())));
+        }
+    }
+    for (id, bytes) in older {
+        table.insert(id, &bytes[..])?;
+    }
+    Ok(())
 }
 
 /// The thread that waits for the disk: calls complete there even if their waiters are dropped. A test can hold them.
@@ -444,5 +464,36 @@ mod tests {
         let again = Journal::open(&dir.path().join("state"), "127.0.0.1:445").unwrap();
         assert_eq!(again.records().unwrap(), [(7, Record { sharing: 1, ..record() })]);
         assert_eq!(again.server_guid(), guid);
+    }
+
+    #[test]
+    fn a_journal_of_the_format_before_is_migrated_and_one_of_the_next_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("smb-a.redb");
+        let known = Record { path: Vec::new(), ..record() };
+        let mut older = known.to_bytes();
+        older[0] = WITHOUT_PATH;
+        older.truncate(older.len() - 2);
+        // Without the table "format". The second record is of a version that nobody has written.
+        let database = redb::Database::create(&path).unwrap();
+        let begun = database.begin_write().unwrap();
+        begun.open_table(HANDLES).unwrap().insert(7, &older[..]).unwrap();
+        begun.open_table(HANDLES).unwrap().insert(8, &[9, 9][..]).unwrap();
+        begun.open_table(SERVER).unwrap().insert("guid", &[6; 16][..]).unwrap();
+        begun.commit().unwrap();
+        drop(database);
+        let journal = Journal::open(dir.path(), "a").unwrap();
+        assert_eq!(journal.records().unwrap(), [(7, known)]);
+        assert_eq!(journal.server_guid(), [6; 16]);
+        let first = journal.database.read(|begun| {
+            let table = begun.open_table(HANDLES)?;
+            Ok(table.get(7)?.and_then(|bytes| bytes.value().first().copied()))
+        });
+        assert_eq!(first.unwrap(), Some(VERSION));
+        drop(journal);
+        let next = journal::Format { version: FORMAT.version + 1, migrate: |_, _| Ok(()) };
+        drop(journal::Journal::open(&path, &next).unwrap());
+        let refused = Journal::open(dir.path(), "a").unwrap_err().to_string();
+        assert!(refused.contains("smb-a.redb was written by a newer version of Weft"), "{refused}");
     }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::LocalBoxFuture;
-use weft_machine::net::Readable;
+use weft_machine::net::{Readable, inherited};
 use weft_machine::{Buf, LogLimit, Payload, Pool, rt};
 use weft_wire::rpc::{AuthStat, Reply};
 use weft_wire::xdr::{self, Encoder};
@@ -65,12 +65,12 @@ struct Inbox {
 }
 
 impl Port {
-    /// Binds `addr`; port 0 chooses any.
+    /// Binds `addr`, or takes the socket that the service manager has bound to it; port 0 chooses any.
     ///
     /// # Errors
     /// The address is in use or not this host's.
     pub fn bind(addr: SocketAddr, pool: Pool) -> io::Result<Port> {
-        let socket = UdpSocket::bind(addr)?;
+        let socket = inherited::udp(addr)?;
         socket.set_nonblocking(true)?;
         let local = socket.local_addr()?;
         let staging = RefCell::new(vec![0; MAX_MESSAGE + 1]);

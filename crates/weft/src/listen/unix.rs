@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
-use weft_machine::net::{Peer, Readable, Socket};
+use weft_machine::net::{Peer, Readable, Socket, inherited};
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
@@ -20,7 +20,7 @@ const OWNER: u32 = 0o600;
 /// The socket. The permissions of its file decide who may connect: only its owner, whatever the umask.
 pub(crate) struct PathListener {
     socket: Readable<Listening>,
-    /// Dropped after the socket, unless it was handed over.
+    /// Dropped after the socket, unless it was handed over; none if the service manager has bound the socket.
     file: Option<SocketFile>,
 }
 
@@ -40,7 +40,7 @@ impl PathListener {
     pub(crate) fn bind(path: &Path) -> io::Result<PathListener> {
         let (listener, file) = listen_at(path, OWNER)?;
         listener.set_nonblocking(true)?;
-        Ok(PathListener { socket: Readable::new(Listening(listener))?, file: Some(file) })
+        Ok(PathListener { socket: Readable::new(Listening(listener))?, file })
     }
 
     /// Hands over the file to a caller that is certain to drop it at the end: a task may be dropped with its core.
@@ -76,12 +76,16 @@ impl PathListener {
     }
 }
 
-/// Listens at `path` for the users whom this mode lets write to the socket. A socket left by a dead process is replaced.
+/// Listens at `path` for the users whom this mode lets write to the socket. A socket left by a dead process is replaced. One
+/// that the service manager has bound is used as it is; its file and its mode are the service manager's.
 ///
 /// # Errors
 /// Also if other users could put a socket of theirs in its place.
-pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, Option<SocketFile>)> {
     check_folder(path)?;
+    if let Some(listener) = inherited::unix(&std::path::absolute(path)?) {
+        return Ok((listener, None));
+    }
     let near = Near::of(path)?;
     let listener = match bind_closed(&near.path, mode) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
@@ -90,7 +94,7 @@ pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, Soc
         }
         other => other?,
     };
-    Ok((listener, SocketFile(path.to_owned())))
+    Ok((listener, Some(SocketFile(path.to_owned()))))
 }
 
 /// Listens at a path that other users cannot connect to: the file gets the socket's mode (unix(7)), so there is no

@@ -3,7 +3,6 @@
 //! `crate::http` decides who may ask. Pages about connections are gathered on the cores, at most once a second, so
 //! that somebody who asks all the time does not slow down clients.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::MissedTickBehavior;
-use weft_machine::net::Tls;
+use weft_machine::net::{Tls, inherited};
 use weft_machine::rt::Cores;
 use weft_machine::{Pool, meter};
 
@@ -72,8 +71,7 @@ impl AdminHttp {
         match &config.admin {
             None => Ok(None),
             Some(AdminAddress::Tcp(addr)) => {
-                let bound =
-                    TcpListener::bind(addr).and_then(|listener| Ok((listener.local_addr()?, listener)));
+                let bound = inherited::tcp(*addr).and_then(|listener| Ok((listener.local_addr()?, listener)));
                 let (local, listener) = bound.map_err(|source| {
                     let choice = Choice::option(&config.sources.named(&key::ADMIN));
                     CannotListen::At { addr: *addr, choice, source }
@@ -96,7 +94,7 @@ impl AdminHttp {
                     bound.map_err(|source| CannotListen::Socket { path: path.clone(), source })?;
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 let (socket, clients) = (Socket::Unix(listener), Clients::OfSocket);
-                let (port, path, file) = (None, Some(path), Some(file));
+                let (port, path) = (None, Some(path));
                 Ok(Some(AdminHttp { socket, tls: None, clients, port, path, file }))
             }
         }

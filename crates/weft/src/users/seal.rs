@@ -44,8 +44,12 @@ impl SealingKey {
     }
 
     fn of(bytes: Zeroizing<Vec<u8>>) -> io::Result<SealingKey> {
-        let unfit =
-            |_| io::Error::new(io::ErrorKind::InvalidData, format!("it does not have {KEY_BYTES} bytes"));
+        let unfit = |_| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("it does not have {KEY_BYTES} bytes: restore it from a backup"),
+            )
+        };
         Ok(SealingKey(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).map_err(unfit)?)))
     }
 

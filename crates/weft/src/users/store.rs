@@ -30,6 +30,8 @@ use crate::out::{ShellCommand, path_name};
 
 const FILE: &str = "users.toml";
 const KEY_FILE: &str = "users.key";
+/// What to do with a store that was cut off, or is something else.
+const LOST: &str = "restore it from a backup, or move it away to start without users";
 /// The version that this program writes, and the only one that it reads.
 const VERSION: i64 = 1;
 /// The longest file in bytes.
@@ -219,7 +221,8 @@ impl Store {
     fn document(&self) -> Result<Option<DocumentMut>, StoreError> {
         let at_file = |source| self.io_at(&self.path, source);
         let Some(bytes) = private::read(&self.path, MAX_BYTES).map_err(at_file)? else { return Ok(None) };
-        let text = String::from_utf8(bytes).map_err(|_| self.malformed("it is not UTF-8"))?;
+        let text =
+            String::from_utf8(bytes).map_err(|_| self.malformed(format!("it is not UTF-8: {LOST}")))?;
         self.parse(&text).map(Some)
     }
 
@@ -231,7 +234,7 @@ impl Store {
         match document.get("version").and_then(Item::as_integer) {
             Some(VERSION) => Ok(document),
             Some(found) => Err(StoreError::Newer { path: self.path.clone(), found }),
-            None => Err(self.malformed("it has no version")),
+            None => Err(self.malformed(format!("it has no version: {LOST}"))),
         }
     }
 

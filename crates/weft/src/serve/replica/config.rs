@@ -12,10 +12,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weft_machine::file::private;
 use weft_replica::status::Mode;
 use weft_store::block::Medium;
 use weft_store::volume::Volumes;
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::error::{FileFault, Unlisted, UnusableFile};
 use super::kept::Kept;
@@ -30,6 +31,8 @@ const VERSION: u32 = 1;
 pub(super) const MOST_GROUPS: usize = 256;
 /// Maximum number of partners: a source has at most eight destinations.
 pub(super) const MOST_PARTNERS: usize = 8;
+/// The longest file of a group, in bytes.
+const MOST_BYTES: usize = 1 << 20;
 /// The longest name of a partner, in bytes: the journal has no room for more.
 pub(super) const MOST_NAME: usize = 128;
 
@@ -368,7 +371,8 @@ impl Folder {
 
 /// Reads the file of the group of this name.
 fn parse(path: &Path, name: &GroupName) -> Result<Group, FileFault> {
-    let group: Group = serde_json::from_slice(&fs::read(path)?)?;
+    let content = private::read(path, MOST_BYTES)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    let group: Group = serde_json::from_slice(&Zeroizing::new(content))?;
     if group.version != VERSION {
         return Err(FileFault::Version { is: group.version, known: VERSION });
     }
