@@ -78,12 +78,7 @@ pub fn of_mode(attr: &Attr, token: &Token, uid: u32) -> SecurityDescriptor {
 }
 
 /// The entries of a mode. Files of `own` belong to the user of `token`.
-fn of_classes(
-    attr: &Attr,
-    token: &Token,
-    own: u32,
-    more: Option<(Sid, AccessMask)>,
-) -> SecurityDescriptor {
+fn of_classes(attr: &Attr, token: &Token, own: u32, more: Option<(Sid, AccessMask)>) -> SecurityDescriptor {
     let directory = attr.kind == Kind::Dir;
     let flags = match directory {
         true => AceFlags::OBJECT_INHERIT | AceFlags::CONTAINER_INHERIT,

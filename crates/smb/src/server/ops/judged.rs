@@ -122,8 +122,7 @@ pub(super) async fn set_times(open: &Open, set: SetAttr) -> Result<Attr, Error> 
     let vfs = &open.vfs;
     match vfs.setattr(open.node, set.clone()).await {
         Err(Error::Access | Error::NotPermitted)
-            if vfs.is_judged()
-                && vfs.access(open.node, Permissions::WRITE).await? == Permissions::WRITE =>
+            if vfs.is_judged() && vfs.access(open.node, Permissions::WRITE).await? == Permissions::WRITE =>
         {
             vfs.as_server().setattr(open.node, set).await
         }

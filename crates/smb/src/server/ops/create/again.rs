@@ -95,8 +95,8 @@ async fn take(
     let look = || {
         preserved.peek(&claim, |open| {
             // A handle goes back only to whom the kernel would judge alike.
-            let same_share = Arc::ptr_eq(open.vfs.opens(), share.vfs.opens())
-                && open.vfs.caller() == share.vfs.caller();
+            let same_share =
+                Arc::ptr_eq(open.vfs.opens(), share.vfs.opens()) && open.vfs.caller() == share.vfs.caller();
             (open.node, same_share, matches!(open.caching, Caching::Lease(_)))
         })
     };
