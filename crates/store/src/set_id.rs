@@ -16,9 +16,7 @@ const LAID_DOWN: CapabilitySet = CapabilitySet::FSETID.union(CapabilitySet::SYS_
 pub fn leave_to_the_kernel() -> std::io::Result<()> {
     let sets = capabilities(None)?;
     match sets.effective.intersects(LAID_DOWN) {
-        true => {
-            Ok(set_capabilities(None, CapabilitySets { effective: sets.effective - LAID_DOWN, ..sets })?)
-        }
+        true => Ok(set_capabilities(None, CapabilitySets { effective: sets.effective - LAID_DOWN, ..sets })?),
         false => Ok(()),
     }
 }

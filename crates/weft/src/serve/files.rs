@@ -18,7 +18,7 @@ use super::error::StartError;
 use super::interfaces::{endpoints, interfaces};
 use super::log_ons::Listed;
 use super::{durable, names, status};
-use crate::config::{NfsConfig, Plan, ServeConfig, ShareConfig};
+use crate::config::{NfsConfig, Plan, ShareConfig};
 use crate::listen;
 use crate::ready::Ready;
 
@@ -43,7 +43,7 @@ impl FileServers {
         ready: &Ready,
         pool: &Pool,
     ) -> Result<FileServers, StartError> {
-        let smb_acts = smb_acts(plan.config());
+        let smb_acts = smb_acts(plan);
         let all = shares.iter().cloned().map(|share| acting(share, &smb_acts)).chain(door).collect();
         let smb = smb_server(plan, listed, all, ready, pool)?;
         smb.restore().await?;
@@ -162,8 +162,9 @@ fn nfs_acts(config: NfsConfig) -> ActsAs {
 }
 
 /// As whom SMB uses folders. Its users log on, and those with an account of the system can be judged by the kernel.
-fn smb_acts(config: &ServeConfig) -> ActsAs {
-    if !config.smb.act_as_callers || !weft_store::is_root() || !config.serves_files() {
+fn smb_acts(plan: &Plan) -> ActsAs {
+    let config = plan.config();
+    if !config.smb.act_as_callers || !weft_store::is_root() || !plan.serves_files() {
         return ActsAs::Server;
     }
     if !config.identity.uses_system() {

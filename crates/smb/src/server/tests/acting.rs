@@ -131,7 +131,8 @@ fn a_share_with_a_user_of_its_own_is_used_as_that_user_by_everybody() {
     let Some(folder) = Folder::new() else { return };
     rt::block_on(async {
         let mut alice = folder.connected("alice").await;
-        let tree = |client: &Client| folder.world.server.sessions.find(client.session).unwrap().tree(client.tree);
+        let tree =
+            |client: &Client| folder.world.server.sessions.find(client.session).unwrap().tree(client.tree);
         folder.world.server.replace_shares(vec![folder.forced(BOB)]);
         let users = ["alice", "bob", "carol"].map(|name| User::new(name, Secret::password(PASSWORD)));
         folder.world.server.replace_users(&users, &[]).await;
