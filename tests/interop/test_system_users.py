@@ -105,10 +105,6 @@ FILE = """
 smb_port = 0
 smb_direct_port = 0
 
-# Some of the users have no account; test_acting is about files.
-[smb]
-act_as_callers = false
-
 [shares.team]
 path = "team"
 read = ["@crew", "@domain users@weft.test", "eve"]
@@ -152,6 +148,8 @@ class Inside(unittest.TestCase):
         self.configure()
 
     def configure(self, extra=""):
+        # Some of the users have no account; test_acting is about files.
+        extra = "smb.act_as_callers = false\n" + extra
         (self.work / "weft.toml").write_text(FILE.format(extra=extra))
 
     def inside(self, *command):
