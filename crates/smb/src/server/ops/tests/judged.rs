@@ -54,12 +54,18 @@ impl Trees {
     }
 
     /// A tree whose files are used as this user.
-    fn tree_of(&self, (uid, gid, groups): User, right: Right) -> Bench {
+    fn tree_of(&self, user: User, right: Right) -> Bench {
+        self.tree_with(user, right, |_| ())
+    }
+
+    /// The same, with another rule.
+    fn tree_with(&self, (uid, gid, groups): User, right: Right, rule: impl FnOnce(&mut Share)) -> Bench {
         let session = self.bench.another_session(&format!("user of {uid} {right:?}"));
         let mut share = self.bench.tree.share.clone().unwrap();
         if right < Right::Write {
             share.vfs = share.vfs.for_readers();
         }
+        rule(&mut share);
         let user = Credentials::new(uid, gid, groups).unwrap();
         share.vfs = share.vfs.acting_as(Caller::User(Arc::new(user)));
         let tree = session.connect(Some(share), right, 10).unwrap();
@@ -350,6 +356,18 @@ const DEEDS: [Deed; 11] = [
     Deed::Link,
 ];
 
+async fn list(b: &Bench, file: FileId, pattern: &str) -> Result<(), NtStatus> {
+    let request = query_directory::Request {
+        class: FileClass::DIRECTORY,
+        flags: query_directory::Flags::NONE,
+        file_index: 0,
+        file,
+        output_buffer_length: 4096,
+        pattern: pattern.into(),
+    };
+    b.ask(Command::QueryDirectory, |out| request.emit(out)).await.map(drop)
+}
+
 async fn smb_works(b: &Bench, deed: Deed) -> Result<(), NtStatus> {
     let any = |path, access| Wish { access, options: CreateOptions::NONE, ..Wish::file(path) };
     let see = AccessMask::FILE_READ_ATTRIBUTES;
@@ -374,17 +392,7 @@ async fn smb_works(b: &Bench, deed: Deed) -> Result<(), NtStatus> {
         Deed::MoveOut => rename(b, file, FileClass::RENAME, "new", false).await,
         Deed::Replace => rename(b, file, FileClass::RENAME, "d\\e", true).await,
         Deed::Link => rename(b, file, FileClass::LINK, "d\\new", false).await,
-        Deed::List => {
-            let request = query_directory::Request {
-                class: FileClass::DIRECTORY,
-                flags: query_directory::Flags::NONE,
-                file_index: 0,
-                file,
-                output_buffer_length: 4096,
-                pattern: "*".into(),
-            };
-            b.ask(Command::QueryDirectory, |out| request.emit(out)).await.map(drop)
-        }
+        Deed::List => list(b, file, "*").await,
         _ => Ok(()),
     };
     done.and(b.close(file).await.map(drop))
@@ -484,4 +492,36 @@ async fn judge_directories(trees: Trees) {
     }
     println!("{} were refused, {} were not", counts[0], counts[1]);
     assert!(counts.iter().all(|count| *count > 1_000));
+}
+
+#[test]
+fn listings_that_hide_unreadable_files_ask_the_kernel() {
+    if let Some(trees) = Trees::new() {
+        rt::block_on(judge_listings(trees)).unwrap();
+    }
+}
+
+async fn judge_listings(trees: Trees) {
+    let mut counts = [0; 2];
+    for user in USERS {
+        let b = trees.tree_with(user, Right::Read, |share| share.rules.hides_unreadable = true);
+        for acl in [None, Some((6, 5)), Some((0, 3))] {
+            for bits in [0o600, 0o640, 0o604, 0o044, 0o060, 0o006, 0] {
+                trees.each(|tree| make_file(tree, acl, bits));
+                let root =
+                    b.open(&Wish { access: AccessMask::FILE_READ_DATA, ..Wish::dir("") }).await.unwrap();
+                let shown = match list(&b, root, "f*").await {
+                    Ok(()) => true,
+                    Err(NtStatus::NO_SUCH_FILE) => false,
+                    Err(other) => panic!("{other:?}"),
+                };
+                b.close(root).await.unwrap();
+                let file = trees.plain.join("f");
+                let reads = || rustix::fs::accessat(CWD, &file, Access::READ_OK, AtFlags::EACCESS).is_ok();
+                assert_eq!(shown, being(user, reads), "uid {}: a file {bits:o} with {acl:?}", user.0);
+                counts[usize::from(shown)] += 1;
+            }
+        }
+    }
+    assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
 }
