@@ -129,7 +129,7 @@ pub(super) fn is_allowed(session: &Session, tree: &Tree, directory: &Directory, 
     let loses_writes = tree.right == Right::Write && now.vfs.is_read_only() && !connected.vfs.is_read_only();
     let shows_more = now.rules.hides_unreadable && !connected.rules.hides_unreadable;
     let lacks_encryption = now.rules.encrypted && !session.encrypt && !tree.encrypted();
-    let acts_so = acting::caller(directory, session.who(), &now).as_ref() == Ok(connected.vfs.caller());
+    let acts_so = acting::caller(directory, session.who(), now).as_ref() == Ok(connected.vfs.caller());
     directory.right(session.who(), &now.rules) >= tree.right
         && acts_so
         && !loses_writes

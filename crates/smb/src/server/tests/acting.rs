@@ -113,7 +113,7 @@ fn files_belong_to_the_accounts_of_their_users_and_a_user_without_one_gets_none(
         assert!(!may(&mut bob, "hers", AccessMask::WRITE_DAC).await);
         assert!(may(&mut bob, "hers", AccessMask::FILE_READ_ATTRIBUTES).await);
         // An open handle keeps its rights.
-        std::fs::set_permissions(folder.path().join("hers"), PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(folder.path().join("hers"), PermissionsExt::from_mode(0o000)).unwrap();
         assert_eq!(alice.write(file, b"still").await, NtStatus::SUCCESS);
 
         let mut carol = folder.logged_on("carol").await;
