@@ -22,6 +22,10 @@ smb_direct_port = 0
 nfs_port = 0
 mountd_port = 0
 
+# As root, too: the users of these tests have no accounts of the system.
+[smb]
+act_as_callers = false
+
 [nfs]
 root_squash = false
 

@@ -1,18 +1,22 @@
 //! Makes the kernel clear the set-user-id and set-group-id bits of files that are written to, so that a writer cannot
 //! run code as the file's owner. The kernel does not do so for a process with CAP_FSETID, such as root, but a server
-//! that writes for others must.
+//! that writes for others must. Likewise quotas do not bind a process with CAP_SYS_RESOURCE, but must bind those for whom it
+//! writes.
 //!
 //! capabilities(7), inode(7). Capabilities belong to a thread, and new threads inherit them.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use weft_machine::credentials;
 
-/// From now on the kernel clears the bits for writes of this thread and of threads that it starts. No effect for a
-/// process that is not root.
+/// What a server that writes for others lays down.
+const LAID_DOWN: CapabilitySet = CapabilitySet::FSETID.union(CapabilitySet::SYS_RESOURCE);
+
+/// From now on the kernel clears the bits for writes of this thread and of threads that it starts, and quotas of the files'
+/// owners bind these writes. No effect for a process that is not root.
 pub fn leave_to_the_kernel() -> std::io::Result<()> {
     let sets = capabilities(None)?;
-    match sets.effective.contains(CapabilitySet::FSETID) {
-        true => Ok(set_capabilities(None, without(sets))?),
+    match sets.effective.intersects(LAID_DOWN) {
+        true => Ok(set_capabilities(None, CapabilitySets { effective: sets.effective - LAID_DOWN, ..sets })?),
         false => Ok(()),
     }
 }
@@ -58,6 +62,17 @@ fn without(sets: CapabilitySets) -> CapabilitySets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quotas_bind_a_server_that_writes_for_others() {
+        let story = || {
+            leave_to_the_kernel().unwrap();
+            let now = || capabilities(None).unwrap().effective;
+            assert!(!now().contains(CapabilitySet::SYS_RESOURCE));
+            assert!(!kept(now).contains(CapabilitySet::SYS_RESOURCE), "nor while it sets bits");
+        };
+        std::thread::spawn(story).join().unwrap();
+    }
 
     #[test]
     fn it_is_allowed_for_one_call() {

@@ -24,6 +24,8 @@ pub(crate) struct Directory {
     pub(crate) accounts: Accounts,
     /// The groups of each user, by the name as it is configured.
     groups: HashMap<String, Vec<String>>,
+    /// The user who is the server's own, by the name as it is configured.
+    server_itself: Option<String>,
     /// The names of all groups, folded. A group of the system with such a name does not count.
     all_groups: HashSet<String>,
     /// Accounts and groups of the system.
@@ -50,6 +52,7 @@ impl Directory {
             users: Arc::new(Users::new(users.iter().map(|user| (user.name.as_str(), user.secret.clone())))),
             accounts: Accounts::new(host, names, groups()),
             groups: users.iter().map(|user| (user.name.clone(), user.groups.clone())).collect(),
+            server_itself: users.iter().find(|user| user.is_server_itself).map(|user| user.name.clone()),
             all_groups: all_groups.iter().map(String::as_str).chain(groups()).map(folded).collect(),
             system,
         }
@@ -93,6 +96,11 @@ impl Directory {
                 false => who.account.is_some_and(|account| self.system.is_member(account, name)),
             }
         })
+    }
+
+    /// Whether a user is the server's own; see [`User::is_server_itself`].
+    pub(crate) fn is_server_itself(&self, who: Who<'_>) -> bool {
+        who.is_ours && self.server_itself.as_deref() == Some(who.user)
     }
 
     /// Whether several users can log on.

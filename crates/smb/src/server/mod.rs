@@ -6,6 +6,7 @@
 
 mod about;
 mod accounts;
+mod acting;
 mod admission;
 mod answer;
 mod authentication;
@@ -73,12 +74,15 @@ pub struct User {
     /// The relative id of the user's SID, from [`CREATED_RIDS`]; no two users have the same. `None`: it is derived from
     /// the name, so that a later user of this name has the same SID.
     pub rid: Option<u32>,
+    /// Whether the user is the server's own user, where the user has no account of the system: the one whose password was
+    /// chosen when the server was started.
+    pub is_server_itself: bool,
 }
 
 impl User {
     /// A user without groups.
     pub fn new(name: impl Into<String>, secret: Secret) -> User {
-        User { name: name.into(), secret, groups: Vec::new(), rid: None }
+        User { name: name.into(), secret, groups: Vec::new(), rid: None, is_server_itself: false }
     }
 }
 

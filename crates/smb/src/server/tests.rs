@@ -1,6 +1,8 @@
 //! Stories of a server and its clients, which follow the rules, stretch them or break them, under virtual time.
 
 #[cfg(test)]
+mod acting;
+#[cfg(test)]
 mod admission;
 #[cfg(test)]
 mod channels;

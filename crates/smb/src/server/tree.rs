@@ -1,7 +1,8 @@
 //! TREE_CONNECT and TREE_DISCONNECT.
 //!
 //! Spec: [MS-SMB2] 3.3.5.7, 3.3.5.8. The session owns its trees. The rights on the share decide who may connect; a user
-//! who may only read gets a view of the files that refuses changes.
+//! who may only read gets a view of the files that refuses changes. As whom the files are used is decided here, too (see
+//! [`super::acting`]).
 
 use weft_machine::{LogLimit, rt};
 use weft_store::rights::Right;
@@ -10,6 +11,7 @@ use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, ShareType};
 use weft_wire::smb2::{Dialect, NtStatus, tree_disconnect};
 
+use super::acting;
 use super::admission::{Admitted, InSession};
 use super::answer::{Answer, Failure, Reply};
 use super::directory::Directory;
@@ -70,6 +72,16 @@ pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Fai
         (Some(share), Right::Read) => Some(Share { vfs: share.vfs.for_readers(), ..share }),
         (share, _) => share,
     };
+    let share = match share {
+        None => None,
+        Some(share) => match acting::caller(&directory, session.who(), &share) {
+            Ok(caller) => Some(Share { vfs: share.vfs.acting_as(caller), ..share }),
+            Err(refused) => {
+                refused.tell(&session.user, &share.name, &connection.peer);
+                return Err(NtStatus::ACCESS_DENIED.into());
+            }
+        },
+    };
     let tree = session.connect(share, right, config.limits.trees).ok_or_else(|| {
         tracing::warn!(peer = %connection.peer, "limit reached: trees per session");
         NtStatus::INSUFFICIENT_RESOURCES
@@ -117,7 +129,9 @@ pub(super) fn is_allowed(session: &Session, tree: &Tree, directory: &Directory, 
     let loses_writes = tree.right == Right::Write && now.vfs.is_read_only() && !connected.vfs.is_read_only();
     let shows_more = now.rules.hides_unreadable && !connected.rules.hides_unreadable;
     let lacks_encryption = now.rules.encrypted && !session.encrypt && !tree.encrypted();
+    let acts_so = acting::caller(directory, session.who(), now).as_ref() == Ok(connected.vfs.caller());
     directory.right(session.who(), &now.rules) >= tree.right
+        && acts_so
         && !loses_writes
         && !shows_more
         && !lacks_encryption

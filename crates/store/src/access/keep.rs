@@ -17,7 +17,7 @@ use weft_wire::smb2::access::AccessMask;
 
 use super::posix::{self, Process};
 use super::{Token, XATTR, granted};
-use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetXattr, Vfs};
+use crate::vfs::{Attr, Caller, Error, Kind, NodeId, SetAttr, SetXattr, Vfs};
 
 const LAYOUT: [u8; 4] = [1, 0, 0, 0];
 
@@ -50,11 +50,18 @@ pub async fn stored(vfs: &Vfs, attr: &Attr) -> Result<Option<SecurityDescriptor>
     }
 }
 
-/// The descriptor that guards a file against `token`.
+/// The descriptor that guards a file against `token`. One that was neither set nor inherited only shows the mode if the
+/// kernel judges: its ACLs may grant more or less.
 pub async fn look(vfs: &Vfs, attr: &Attr, token: &Token) -> Result<Guard, Error> {
     Ok(match stored(vfs, attr).await? {
         Some(descriptor) => Guard { descriptor, stored: true },
-        None => Guard { descriptor: posix::synthesised(attr, token, Process::own()), stored: false },
+        None => {
+            let descriptor = match vfs.caller() {
+                Caller::Server => posix::synthesised(attr, token, Process::own()),
+                Caller::User(user) => posix::of_mode(attr, token, user.uid()),
+            };
+            Guard { descriptor, stored: false }
+        }
     })
 }
 

@@ -9,6 +9,9 @@
 //! | group | S-1-22-2-gid: the group's bits |
 //! | others | Everyone: the others' bits |
 //! | the server's user | Authenticated Users: everything, or its class's bits |
+//!
+//! Where the server acts as the user, there is no entry for the server's own user, and the owner is the requesting user if
+//! the file belongs to the Unix user as whom the server acts.
 
 use weft_wire::security::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::AccessMask;
@@ -65,20 +68,30 @@ impl Process {
 
 /// The descriptor of a file that has none.
 pub fn synthesised(attr: &Attr, token: &Token, process: Process) -> SecurityDescriptor {
+    let everybody = (Sid::authenticated_users(), process.may(attr));
+    of_classes(attr, token, process.uid, Some(everybody))
+}
+
+/// The descriptor of a file that has none, for a user as whom the server acts: its mode.
+pub fn of_mode(attr: &Attr, token: &Token, uid: u32) -> SecurityDescriptor {
+    of_classes(attr, token, uid, None)
+}
+
+/// The entries of a mode. Files of `own` belong to the user of `token`.
+fn of_classes(attr: &Attr, token: &Token, own: u32, more: Option<(Sid, AccessMask)>) -> SecurityDescriptor {
     let directory = attr.kind == Kind::Dir;
     let flags = match directory {
         true => AceFlags::OBJECT_INHERIT | AceFlags::CONTAINER_INHERIT,
         false => AceFlags::NONE,
     };
-    let owner = if attr.uid == process.uid { token.user.clone() } else { Sid::unix_user(attr.uid) };
+    let owner = if attr.uid == own { token.user.clone() } else { Sid::unix_user(attr.uid) };
     let group = Sid::unix_group(attr.gid);
     let entries = [
         (owner.clone(), AccessMask::FILE_ALL),
         (group.clone(), rights(attr.mode >> 3, directory)),
         (Sid::everyone(), rights(attr.mode, directory)),
-        (Sid::authenticated_users(), process.may(attr)),
     ];
-    let granted = entries.into_iter().filter(|(_, mask)| *mask != AccessMask::NONE);
+    let granted = entries.into_iter().chain(more).filter(|(_, mask)| *mask != AccessMask::NONE);
     let dacl = granted.map(|(sid, mask)| Ace::allow(sid, mask, flags)).collect();
     SecurityDescriptor {
         control: Control::NONE,

@@ -15,7 +15,7 @@ mod tests;
 
 use std::sync::OnceLock;
 
-use crate::vfs::{Attr, Error, Exists, Kind, Make, SetAttr, SetTime, Timestamp};
+use crate::vfs::{Attr, Caller, Error, Exists, Kind, Make, SetAttr, SetTime, Timestamp};
 pub use dir::Dir;
 pub use ram::Ram;
 pub use read_only::ReadOnly;
@@ -42,6 +42,15 @@ fn descriptor_limit() -> usize {
 const FILE_MODE: u32 = 0o644;
 /// Default permissions of a new directory.
 const DIR_MODE: u32 = 0o755;
+
+/// Permissions of a new file and of a new directory if none are requested. What users create is limited as on the host: by
+/// the umask, or by the directory's default ACL.
+fn creation_modes(by: &Caller) -> (u32, u32) {
+    match by {
+        Caller::Server => (FILE_MODE, DIR_MODE),
+        Caller::User(_) => (0o666, 0o777),
+    }
+}
 
 /// Whether an existing object satisfies a CREATE.
 fn may_reuse(attr: &Attr, make: &Make, exists: Exists) -> Result<(), Error> {

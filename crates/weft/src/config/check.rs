@@ -9,10 +9,12 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use weft_machine::credentials::Credentials;
 use weft_machine::net::{Tls, TlsError};
+use weft_machine::nss;
 use weft_smb::auth::Keytab;
 use weft_smb::server::dfs::{BadNamespace, Namespace};
-use weft_store::rules::{Export, Protection};
+use weft_store::rules::{ActsAs, Export, Protection};
 use weft_store::snapshots::Snapshots;
 use weft_store::volume::{Error as VolumeError, Volumes};
 use zeroize::Zeroizing;
@@ -171,6 +173,11 @@ impl ServeConfig {
         let mut warnings = exposed::bypasses(self);
         if self.shares.is_empty() && self.volumes.is_empty() {
             warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
+        }
+        let forced = self.shares.iter().filter(|share| share.force_user.is_some());
+        for share in forced.filter(|_| !weft_store::is_root()) {
+            let why = "has no effect, because only a server that runs as root can act as another user";
+            warnings.push(self.wrong(Key::of_share(&share.name, key::FORCE_USER), Problem::Unfit(why)));
         }
         warnings
     }
@@ -342,7 +349,28 @@ impl ServeConfig {
             }
             ShareSource::Volumes => {}
         }
-        Ok(PlannedShare { config: share.clone(), snapshots })
+        let acts = self.forced_user(share)?;
+        Ok(PlannedShare { config: ShareConfig { acts, ..share.clone() }, snapshots })
+    }
+
+    /// As whom everybody uses the folder of a share, if it names somebody. Only root can.
+    fn forced_user(&self, share: &ShareConfig) -> Result<ActsAs, ConfigError> {
+        let Some(user) = &share.force_user else { return Ok(ActsAs::Server) };
+        let wrong = |problem| self.wrong(Key::of_share(&share.name, key::FORCE_USER), problem);
+        match &share.source {
+            ShareSource::Folder(_) => {}
+            ShareSource::Ram { .. } => return Err(wrong(Problem::Unfit("a ramdisk belongs to the server"))),
+            ShareSource::Volumes => return Err(wrong(Problem::Unfit("the volumes belong to the server"))),
+        }
+        let account = nss::account_of(user)
+            .map_err(|source| wrong(Problem::Unanswered { user: user.clone(), source }))?
+            .ok_or_else(|| wrong(Problem::NoAccount { user: user.clone() }))?;
+        if !weft_store::is_root() {
+            return Ok(ActsAs::Server);
+        }
+        let user = Credentials::new(account.uid, account.gid, &account.groups);
+        let user = user.ok_or_else(|| wrong(Problem::NoAccount { user: account.name }))?;
+        Ok(ActsAs::User(Arc::new(user)))
     }
 
     fn check_volumes(&self) -> Result<(), ConfigError> {

@@ -19,7 +19,7 @@ use super::key::{self, Key, Origin};
 use super::share::{FolderFault, MAX_NAME_CHARS};
 use super::sources::Sources;
 use crate::args::Misread;
-use crate::out::path_name;
+use crate::out::{ShellCommand, path_name};
 
 /// A configuration that cannot be served.
 #[derive(Debug)]
@@ -54,6 +54,10 @@ pub(crate) enum Problem {
     Unfit(&'static str),
     /// The text is not a pattern of snapshot names.
     Pattern(BadPattern),
+    /// The system has no such account.
+    NoAccount { user: String },
+    /// It is not known whether the system has such an account.
+    Unanswered { user: String, source: io::Error },
     /// A number out of range.
     Range { least: u128, most: u128 },
     /// A duration that is too long. Its option takes microseconds.
@@ -165,6 +169,8 @@ impl ConfigError {
             | Problem::SameName { .. }
             | Problem::Unfit(_)
             | Problem::Pattern(_)
+            | Problem::NoAccount { .. }
+            | Problem::Unanswered { .. }
             | Problem::Range { .. }
             | Problem::Duration { .. }
             | Problem::Size { .. }
@@ -235,6 +241,13 @@ impl fmt::Display for ConfigError {
             }
             Problem::Unfit(why) => write!(f, "{key}: {why}"),
             Problem::Pattern(why) => write!(f, "{key}: {why}"),
+            Problem::NoAccount { user } => {
+                let make = ShellCommand::new("useradd").operand(user);
+                write!(f, "{key}: this host has no account {user}; create it ({make}) or name another one")
+            }
+            Problem::Unanswered { user, source } => {
+                write!(f, "{key}: the name service cannot tell whether there is an account {user}: {source}")
+            }
             Problem::Range { least, most } => write!(f, "{key}: write a number from {least} to {most}"),
             Problem::Duration { most } => match origin {
                 Origin::Flags => write!(f, "{key}: write a number from 0 to {}", most.as_micros()),

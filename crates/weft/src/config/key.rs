@@ -76,6 +76,8 @@ pub(crate) const CONTINUOUS: OfShare = OfShare("--continuous-availability", "con
 pub(crate) const COMPRESS: OfShare = OfShare("--compress-share", "compress");
 pub(crate) const SNAPSHOTS: OfShare = OfShare("--snapshots", "snapshots");
 pub(crate) const DFS_LINK: OfShare = OfShare("--dfs-link", "dfs_links");
+/// Only a file has it.
+pub(crate) const FORCE_USER: OfShare = OfShare("", "force_user");
 pub(crate) const EXPORT: OfShare = OfShare("--export", "nfs");
 pub(crate) const RAM: OfShare = OfShare("--ram", "ram");
 

@@ -226,6 +226,8 @@ pub(crate) struct SmbConfig {
     pub require_encryption: bool,
     /// Whether clients may use the POSIX extensions.
     pub posix: bool,
+    /// Whether a server that is root acts as the accounts of its users.
+    pub act_as_callers: bool,
     /// Whether messages are compressed for clients that ask for it. Set implicitly by a share that requests
     /// compression.
     pub compress: bool,
@@ -242,6 +244,7 @@ impl Default for SmbConfig {
             server_names: Vec::new(),
             require_encryption: false,
             posix: false,
+            act_as_callers: true,
             compress: false,
             keytab: None,
         }

@@ -28,6 +28,10 @@ pub(crate) struct ShareConfig {
     pub read_only: bool,
     /// Who may read and write.
     pub rights: Rights,
+    /// The account of the system as which everybody uses its folder.
+    pub force_user: Option<String>,
+    /// As whom its folder is used: the server, or this account once it was found.
+    pub acts: ActsAs,
     /// Whether encryption is required; NFS then does not offer the share.
     pub encrypt: bool,
     /// Whether listings over SMB hide what the user may not read.
@@ -67,6 +71,8 @@ impl ShareConfig {
             source,
             read_only: false,
             rights: Rights::default(),
+            force_user: None,
+            acts: ActsAs::Server,
             encrypt: false,
             hide_unreadable: false,
             continuous_availability: false,
@@ -103,7 +109,7 @@ impl ShareConfig {
             encrypted: self.encrypt,
             hides_unreadable: self.hide_unreadable,
             rights: self.rights.clone(),
-            acts: ActsAs::Server,
+            acts: self.acts.clone(),
             nfs: Export { read_only: nfs.read_only || self.read_only, ..nfs },
             nfs_is_chosen: self.nfs.is_some(),
         }

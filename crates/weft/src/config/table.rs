@@ -296,6 +296,17 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         Restart,
+        "smb.act_as_callers",
+        Boolean,
+        [],
+        "true",
+        "false",
+        "Whether a server that runs as root uses folders as the accounts of its users, so that the kernel judges modes and POSIX ACLs.",
+        |c| c.smb.act_as_callers
+    ),
+    field!(
+        Server,
+        Restart,
         "smb.compress",
         Boolean,
         ["--compress"],
@@ -626,6 +637,17 @@ pub(super) const ROWS: &[Row] = &[
         "[\"alice\"]",
         "Who may read and write over SMB, in the same form. The permissions of each file apply as well.",
         |s| s.rights.write
+    ),
+    field!(
+        Share,
+        Reload,
+        "shares.*.force_user",
+        Optional<Text>,
+        [],
+        "the user himself, or the server's own user",
+        "\"www-data\"",
+        "Account of the system as which everybody uses the folder over SMB and NFS, if this server runs as root.",
+        |s| s.force_user
     ),
     field!(
         Share,

@@ -28,8 +28,9 @@ pub(super) struct FileServers {
     pub smb: Arc<smb::Server>,
     pub nfs: Arc<nfs::Server>,
     serves_nfs: bool,
-    /// As whom NFS uses folders.
+    /// As whom NFS and SMB use folders, unless a share says it.
     nfs_acts: ActsAs,
+    smb_acts: ActsAs,
 }
 
 impl FileServers {
@@ -42,8 +43,9 @@ impl FileServers {
         ready: &Ready,
         pool: &Pool,
     ) -> Result<FileServers, StartError> {
-        let all = shares.iter().cloned().chain(door).collect();
         let (system, users) = (listed.system.clone(), users_of_nfs(&listed));
+        let smb_acts = smb_acts(plan);
+        let all = shares.iter().cloned().map(|share| acting(share, &smb_acts)).chain(door).collect();
         let smb = smb_server(plan, listed, all, ready, pool)?;
         smb.restore().await?;
         let serves_nfs = plan.config().listeners.serve_nfs();
@@ -53,7 +55,7 @@ impl FileServers {
             let principals = principals(plan.config());
             nfs.accept_tickets(nfs::Kerberos { keytab: keytab.clone(), principals, system, users });
         }
-        Ok(FileServers { smb, nfs, serves_nfs, nfs_acts })
+        Ok(FileServers { smb, nfs, serves_nfs, nfs_acts, smb_acts })
     }
 
     /// The function that serves an SMB connection.
@@ -89,7 +91,8 @@ impl FileServers {
         // Together, because each may wait for files that are closed on a disk that hangs.
         let nfs = self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs, &self.nfs_acts));
         let smb = async {
-            self.smb.replace_shares(shares.into_iter().chain(door).collect());
+            let shares = shares.into_iter().map(|share| acting(share, &self.smb_acts));
+            self.smb.replace_shares(shares.chain(door).collect());
             self.smb.replace_users(&listed.users, &listed.groups).await;
         };
         self.nfs.replace_users(users_of_nfs(listed));
@@ -184,6 +187,42 @@ fn nfs_acts(config: NfsConfig) -> ActsAs {
     }
 }
 
+/// As whom SMB uses folders. Its users log on, and those with an account of the system can be judged by the kernel.
+fn smb_acts(plan: &Plan) -> ActsAs {
+    let config = plan.config();
+    if !config.smb.act_as_callers || !weft_store::is_root() || !plan.serves_files() {
+        return ActsAs::Server;
+    }
+    if !config.identity.uses_system() {
+        tracing::warn!("SMB uses folders as root for every user, because identity.system_users is false");
+        return ActsAs::Server;
+    }
+    match credentials::check() {
+        Ok(()) => {
+            tracing::info!(
+                "SMB uses folders as the accounts of its users: the kernel judges modes and POSIX ACLs"
+            );
+            ActsAs::Caller
+        }
+        Err(e) => {
+            tracing::warn!(
+                "SMB cannot use folders as the accounts of its users ({e}), so it uses them as root for every user"
+            );
+            ActsAs::Server
+        }
+    }
+}
+
+/// A share whose folder is used as `acts`, unless it has a user of its own.
+fn acting(share: Share, acts: &ActsAs) -> Share {
+    match share.rules.acts {
+        ActsAs::User(_) => share,
+        ActsAs::Server | ActsAs::Caller => {
+            Share { rules: Rules { acts: acts.clone(), ..share.rules }, ..share }
+        }
+    }
+}
+
 /// The shares that NFS offers, acting as `acts`; tells why it does not offer the others.
 fn by_nfs(shares: Vec<Share>, serves_nfs: bool, acts: &ActsAs) -> Vec<Share> {
     let (withheld, offered): (Vec<_>, Vec<_>) =
@@ -192,8 +231,7 @@ fn by_nfs(shares: Vec<Share>, serves_nfs: bool, acts: &ActsAs) -> Vec<Share> {
         let why = share.rules.withheld_from_nfs().unwrap_or_default();
         tracing::warn!("share {} is not offered over NFS, {why}", share.name);
     }
-    let acting = |share: Share| Share { rules: Rules { acts: acts.clone(), ..share.rules }, ..share };
-    offered.into_iter().map(acting).collect()
+    offered.into_iter().map(|share| acting(share, acts)).collect()
 }
 
 fn nfs_server(

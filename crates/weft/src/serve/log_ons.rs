@@ -108,6 +108,7 @@ impl LogOns {
         let configured = self.configured.as_ref().map(|user| smb::User {
             groups: user.name.parse().map_or_else(|_| Vec::new(), |name| groups_of(&name)),
             rid: user.name.parse().ok().and_then(|name| rid_of(&name)),
+            is_server_itself: true,
             ..smb::User::new(&user.name, Secret::password(&user.password.text))
         });
         let own: Option<Name> = self.configured.as_ref().and_then(|user| user.name.parse().ok());

@@ -58,6 +58,14 @@ impl Sid {
         Sid { authority: 22, sub_authorities: vec![2, gid] }
     }
 
+    /// The group of S-1-22-2-gid.
+    pub fn unix_gid(&self) -> Option<u32> {
+        match *self.sub_authorities {
+            [2, gid] if self.authority == 22 => Some(gid),
+            _ => None,
+        }
+    }
+
     /// The permissions in S-1-5-88-3-mode, by which Unix clients store a mode in a list.
     pub fn unix_mode(&self) -> Option<u32> {
         match *self.sub_authorities {

@@ -3,13 +3,12 @@
 //!
 //! Only root can act for others, so as another user these tests say that they are skipped.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use weft_machine::credentials;
 use weft_store::backend::Dir;
 use weft_store::rules::{ActsAs, NOBODY};
 use weft_wire::nfs3::{
@@ -21,108 +20,49 @@ use weft_wire::xdr::Data;
 
 use super::*;
 
-const OWNER: u32 = 2001;
-const GROUP: u32 = 3000;
-const ANOTHER: u32 = 2002;
-const NAMED_USER: u32 = 2004;
-const NAMED_GROUP: u32 = 3007;
+use self::twins::{ANOTHER, GROUP, OWNER, Twins, USERS, User, being, give_acl, mode, state};
+
+#[path = "../../../../machine/src/credentials/twins.rs"]
+mod twins;
+
 const HOST: &str = "192.0.2.1:700";
 
-type User = (u32, u32, &'static [u32]);
-
 /// Callers by the ids that they claim, and who they are after squashing.
-const CALLERS: [(User, User); 7] = [
-    ((OWNER, 3001, &[]), (OWNER, 3001, &[])),
-    ((ANOTHER, GROUP, &[]), (ANOTHER, GROUP, &[])),
-    ((2003, 3003, &[GROUP, 3004]), (2003, 3003, &[GROUP, 3004])),
-    ((NAMED_USER, 3005, &[]), (NAMED_USER, 3005, &[])),
-    ((2005, 3006, &[NAMED_GROUP]), (2005, 3006, &[NAMED_GROUP])),
-    ((2006, 3008, &[3009]), (2006, 3008, &[3009])),
-    ((0, 0, &[GROUP]), (NOBODY, NOBODY, &[])),
-];
+fn callers() -> impl Iterator<Item = (User, User)> {
+    let root: (User, User) = ((0, 0, &[GROUP]), (NOBODY, NOBODY, &[]));
+    USERS.into_iter().map(|user| (user, user)).chain([root])
+}
 
 /// What an ACL gives the named user and the named group; `None` is no ACL.
-type Acl = Option<(u16, u16)>;
+type Acl = Option<twins::Acl>;
 
-/// acl(5) as Linux stores it (include/uapi/linux/posix_acl_xattr.h).
-fn give_acl(path: &Path, kind: &str, (user, group): (u16, u16)) -> Result<(), Errno> {
-    const NO_ID: u32 = u32::MAX;
-    let mut bytes = 2_u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in [
-        (0x01_u16, 7_u16, NO_ID),
-        (0x02, user, NAMED_USER),
-        (0x04, 5, NO_ID),
-        (0x08, group, NAMED_GROUP),
-        (0x10, 7, NO_ID),
-        (0x20, 1, NO_ID),
-    ] {
-        bytes.extend(tag.to_le_bytes());
-        bytes.extend(permissions.to_le_bytes());
-        bytes.extend(id.to_le_bytes());
-    }
-    rustix::fs::setxattr(path, format!("system.posix_acl_{kind}"), &bytes, XattrFlags::empty())
-}
-
-/// Runs `act` as a user in every respect; that 0 is the saved user only lets the thread return.
-fn being<T>((uid, gid, groups): User, act: impl FnOnce() -> T) -> T {
-    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    let own = rustix::process::getgroups().unwrap();
-    let groups: Vec<_> = groups.iter().copied().map(Gid::from_raw).collect();
-    set_thread_groups(&groups).unwrap();
-    set_thread_res_gid(Some(group), Some(group), Some(Gid::ROOT)).unwrap();
-    set_thread_res_uid(Some(user), Some(user), Some(Uid::ROOT)).unwrap();
-    let done = act();
-    set_thread_res_uid(Some(Uid::ROOT), Some(Uid::ROOT), Some(Uid::ROOT)).unwrap();
-    set_thread_res_gid(Some(Gid::ROOT), Some(Gid::ROOT), Some(Gid::ROOT)).unwrap();
-    set_thread_groups(&own).unwrap();
-    done
-}
-
-fn mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-}
-
-/// Two equal trees: one that the server exports, and one for the kernel alone.
+/// Two equal trees, of which the server exports one.
 struct Trees {
-    _folder: tempfile::TempDir,
-    served: PathBuf,
-    plain: PathBuf,
+    twins: Twins,
     server: Arc<Server>,
     xid: Cell<u32>,
+}
+
+impl Deref for Trees {
+    type Target = Twins;
+
+    fn deref(&self) -> &Twins {
+        &self.twins
+    }
 }
 
 impl Trees {
     /// `None` if this process or this file system cannot have such a table.
     fn new() -> Option<Trees> {
-        let folder = tempfile::tempdir().unwrap();
-        if let Err(e) = credentials::check() {
-            println!("SKIPPED: only root can act for other users: {e}");
-            return None;
-        }
-        mode(folder.path(), 0o755);
-        let [served, plain] = ["served", "plain"].map(|name| folder.path().join(name));
-        for tree in [&served, &plain] {
-            std::fs::create_dir(tree).unwrap();
-            mode(tree, 0o777);
-        }
-        if let Err(e) = give_acl(&plain, "default", (7, 7)) {
-            println!("SKIPPED: {} has no POSIX ACLs: {e}", plain.display());
-            return None;
-        }
-        rustix::fs::removexattr(&plain, "system.posix_acl_default").unwrap();
-        let mut share = Share::new("folder", Dir::open(&served).unwrap().into());
+        let twins = Twins::new()?;
+        let mut share = Share::new("folder", Dir::open(&twins.served).unwrap().into());
         share.rules.acts = ActsAs::Caller;
         // Nothing here needs to survive a power loss.
         share.rules.nfs.asynchronous = true;
         let policy = Policy { decides: true, squash_root: true };
         let (shares, pool, limits) = (vec![share], Pool::new(0), Limits::default());
         let server = Server::new(Config { shares, pool, limits, policy, durable: None });
-        Some(Trees { _folder: folder, served, plain, server, xid: Cell::default() })
-    }
-
-    fn each(&self, build: impl Fn(&Path)) {
-        build(&self.served);
-        build(&self.plain);
+        Some(Trees { twins, server, xid: Cell::default() })
     }
 
     async fn handle(&self, dir: NodeId, name: &str) -> Handle {
@@ -162,18 +102,6 @@ fn claim((uid, gid, groups): User) -> Credential {
     let mut sys = AuthSys::new(Bytes::from_static(b"host"), uid, gid);
     groups.iter().for_each(|gid| sys.push_gid(*gid));
     Credential::Sys(sys)
-}
-
-/// Owner, group, mode and ACL of a file; nothing if it does not exist.
-fn state(path: &Path) -> Option<(u32, u32, u32, Vec<u8>)> {
-    let meta = path.symlink_metadata().ok()?;
-    let mut acl = vec![0; 256];
-    let len = match meta.is_symlink() {
-        true => 0,
-        false => rustix::fs::getxattr(path, "system.posix_acl_access", &mut acl).unwrap_or(0),
-    };
-    acl.truncate(len);
-    Some((meta.uid(), meta.gid(), meta.mode(), acl))
 }
 
 fn expected(kernel: Result<(), Errno>) -> Status {
@@ -299,7 +227,7 @@ async fn judge_files(trees: Trees) {
     trees.each(|tree| std::fs::write(tree.join("f"), b"content").unwrap());
     let object = trees.handle(NodeId::ROOT, "f").await;
     let mut counts = [0; 2];
-    for (claimed, user) in CALLERS {
+    for (claimed, user) in callers() {
         for acl in [None, Some((6, 5)), Some((0, 3))] {
             for bits in modes(&[0, 6]) {
                 trees.each(|tree| make_file(tree, acl, bits));
@@ -498,7 +426,7 @@ fn a_new_file_has_the_size_and_the_mode_that_its_creator_asks_for() {
 
 async fn judge_directories(trees: Trees) {
     let mut counts = [0; 2];
-    for (claimed, user) in CALLERS {
+    for (claimed, user) in callers() {
         for (acl, inherits) in [(None, false), (Some((6, 5)), false), (Some((1, 2)), true)] {
             for bits in modes_of_dirs() {
                 let mut fresh = false;

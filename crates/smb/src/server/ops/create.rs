@@ -153,7 +153,7 @@ async fn first(
     let (opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.name);
-    let (attr, dos, dir) = (opened.attr, opened.dos, opened.place.dir);
+    let (attr, dos) = (opened.attr, opened.dos);
     let open = Open::new(opens::New {
         id: cx.server().handles.number(),
         sequence: ChannelSequence::starting(cx.header()),
@@ -188,7 +188,7 @@ async fn first(
         vfs: &share.vfs,
         share: &share.name,
         metadata: Metadata { attr: &attr, dos },
-        dir,
+        place: asks_maximal(&request.contexts).then(|| owned.last_place()),
         change_time: summary.change_time,
     };
     let mut contexts = answer_contexts(cx, &request.contexts, about).await?;
@@ -547,7 +547,8 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     // Creating a stream means writing to the file.
     let asked = Asked { desired: wish.access, implied: AccessMask::FILE_WRITE_DATA };
     let dos = vfs.xattr_summary(base.node).await?.dos;
-    let access = security::granted(cx, vfs, asked, Metadata { attr: &base, dos }, place.dir).await?;
+    let metadata = Metadata { attr: &base, dos };
+    let access = security::granted(cx, vfs, asked, metadata, place.borrow()).await?;
     let Created { attr, is_new } = vfs.stream(base.node, name, true).await?;
     if !is_new {
         return Ok(None);
@@ -590,7 +591,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     }
     let metadata = Metadata { attr, dos };
     let asked = Asked { desired: wish.access, implied: wish.implied() };
-    let access = security::granted(cx, vfs, asked, metadata, place.dir).await?;
+    let access = security::granted(cx, vfs, asked, metadata, place.borrow()).await?;
     if delete && vfs.stream_of(attr.node).is_none() {
         vfs.may_unlink(place.dir, &place.name).await?;
     }
@@ -703,10 +704,13 @@ async fn take(
     let file = match attr.kind {
         Kind::File if access.intersects(DATA) => {
             let write = access.intersects(WRITE_DATA);
-            match vfs.open(attr.node, write).await {
+            // The creator of a file has it open, whatever its permissions.
+            let creator = (new && vfs.is_judged()).then(|| vfs.as_server());
+            let by = creator.as_ref().unwrap_or(vfs);
+            match by.open(attr.node, write).await {
                 // MAXIMUM_ALLOWED is content with what the file system grants.
                 Err(Error::Access) if write && wish.access.contains(AccessMask::MAXIMUM_ALLOWED) => {
-                    Some(vfs.open(attr.node, false).await?)
+                    Some(by.open(attr.node, false).await?)
                 }
                 Err(Error::Stale) => return Ok(None),
                 other => Some(other?),
@@ -816,10 +820,15 @@ struct OpenedFile<'a> {
     /// The share's name.
     share: &'a str,
     metadata: Metadata<'a>,
-    /// The directory in which it was found.
-    dir: NodeId,
+    /// Where it is, if its maximal access is asked for.
+    place: Option<DirName>,
     /// As its client sees it.
     change_time: Filetime,
+}
+
+/// Whether a client asks what it may do with the file at most.
+fn asks_maximal(contexts: &[RequestContext]) -> bool {
+    contexts.iter().any(|context| matches!(context, RequestContext::MaximalAccess(_)))
 }
 
 async fn answer_contexts(
@@ -827,10 +836,10 @@ async fn answer_contexts(
     asked: &[RequestContext],
     about: OpenedFile<'_>,
 ) -> Result<Vec<ResponseContext>, Failure> {
-    let OpenedFile { vfs, share, metadata, dir, change_time } = about;
-    let maximal = match asked.iter().any(|context| matches!(context, RequestContext::MaximalAccess(_))) {
-        true => security::maximal(cx, vfs, metadata, dir).await?,
-        false => AccessMask::NONE,
+    let OpenedFile { vfs, share, metadata, place, change_time } = about;
+    let maximal = match place {
+        Some(place) => security::maximal(cx, vfs, metadata, place.borrow()).await?,
+        None => AccessMask::NONE,
     };
     let answer = |context: &RequestContext| match context {
         // 3.3.5.9.5: unchanged since the client last asked.

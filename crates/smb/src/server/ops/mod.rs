@@ -25,6 +25,7 @@ mod handles;
 mod holes;
 mod instances;
 mod ioctl;
+mod judged;
 mod lease;
 mod lock;
 mod lock_sequences;

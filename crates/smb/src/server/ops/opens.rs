@@ -245,12 +245,17 @@ impl Open {
         }
     }
 
-    /// The file's current directory; of a file whose name another client has removed, the last one.
-    pub(super) async fn dir(&self) -> Result<NodeId, Error> {
+    /// The file's current place; of a file whose name another client has removed, the last one.
+    pub(super) async fn place_or_last(&self) -> Result<DirName, Error> {
         match self.place().await {
-            Err(Error::NotFound | Error::Stale) => Ok(lock(&self.place).dir),
-            place => Ok(place?.dir),
+            Err(Error::NotFound | Error::Stale) => Ok(self.last_place()),
+            place => place,
         }
+    }
+
+    /// Its place as far as this open knows.
+    pub(super) fn last_place(&self) -> DirName {
+        lock(&self.place).clone()
     }
 
     pub(super) fn set_place(&self, place: DirName) {
@@ -383,14 +388,16 @@ impl Open {
 
     /// Restores the times that the client set.
     async fn keep_times(&self, mtime: Option<Timestamp>, frozen: Option<Timestamp>) {
+        // The client was allowed to set them.
+        let vfs = self.vfs.as_server();
         if let Some(mtime) = mtime {
             let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
-            if let Err(e) = self.vfs.setattr(self.node, set).await {
+            if let Err(e) = vfs.setattr(self.node, set).await {
                 tracing::debug!("cannot keep the modification time that a client set: {e}");
             }
         }
         if let Some(frozen) = frozen
-            && let Err(e) = attributes::freeze_change(&self.vfs, self.node, &self.name(), frozen).await
+            && let Err(e) = attributes::freeze_change(&vfs, self.node, &self.name(), frozen).await
         {
             tracing::debug!("cannot keep the change time that a client set: {e}");
         }

@@ -67,6 +67,7 @@ pub(super) async fn of(share: &Share, request: &Request) -> Result<Option<Share>
     let (time, _) = asked.to_unix();
     let vfs = snapshots.at(time).await.map_err(weft_store::Error::from)?;
     let vfs = vfs.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
+    let vfs = vfs.acting_as(share.vfs.caller().clone());
     // Another name: its opens are not persistent, and are not on the share's volume.
     let name = format!("{}@{time}", share.name);
     Ok(Some(Share { rules: share.rules.clone(), meter: share.meter, ..Share::new(name, vfs) }))

@@ -8,7 +8,7 @@
 //! attributes of one file that way.
 
 use weft_machine::rt;
-use weft_store::access::{self, Token};
+use weft_store::access::Token;
 use weft_store::backend::short_name;
 use weft_store::vfs::{Attr, Entry, Error, Kind, Listing, NodeId, Vfs, XattrSummary};
 use weft_wire::smb2::NtStatus;
@@ -146,7 +146,8 @@ impl Scan {
 
     /// Fills `ready`, or sets `end`. Entries that `who` may not read are left out.
     async fn fetch(&mut self, open: &Open, who: Option<&Token>) -> Result<(), Failure> {
-        let (vfs, dir) = (&open.vfs, open.node);
+        // The handle may list the directory, whatever has become of the permissions since.
+        let (vfs, dir) = (&open.vfs.as_server(), open.node);
         let pattern = self.pattern.clone().unwrap_or(Pattern::All);
         if let Pattern::Exact(name) = &pattern {
             self.end = true;
@@ -191,7 +192,7 @@ impl Scan {
             rt::yield_if_due().await;
             let shown = path::from_store(&name);
             let here = pattern.matches(&shown) && self.link(&shown).is_none();
-            if here && may_see(vfs, &attr, who).await? {
+            if here && may_see(&open.vfs, &attr, who).await? {
                 self.ready
                     .push((cookie, entry_of(&attr, &xattrs.unwrap_or_default(), &name, shown, self.device)));
             }
@@ -207,7 +208,7 @@ async fn exact(
     who: Option<&Token>,
     device: Option<u32>,
 ) -> Result<Option<directory::Entry>, Failure> {
-    let (vfs, dir) = (&open.vfs, open.node);
+    let (vfs, dir) = (&open.vfs.as_server(), open.node);
     if name == "." || name == ".." {
         let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
         return Ok(Some(entry_of(&attr, &XattrSummary::default(), name.as_bytes(), name.to_owned(), device)));
@@ -215,7 +216,7 @@ async fn exact(
     let Some((attr, spelled)) = resolve::find(vfs, dir, &path::to_store(name)?).await? else {
         return Ok(None);
     };
-    if !may_see(vfs, &attr, who).await? {
+    if !may_see(&open.vfs, &attr, who).await? {
         return Ok(None);
     }
     let xattrs = vfs.xattr_summary(attr.node).await.unwrap_or_default();
@@ -226,12 +227,11 @@ async fn exact(
 /// 3.3.5.18: on a share that hides unreadable files, they are not listed.
 async fn may_see(vfs: &Vfs, attr: &Attr, who: Option<&Token>) -> Result<bool, Failure> {
     let Some(token) = who else { return Ok(true) };
-    let guard = match access::look(vfs, attr, token).await {
+    match security::is_readable(vfs, attr, token).await {
         // Removed since it was listed.
-        Err(Error::Stale | Error::NotFound) => return Ok(false),
-        other => other?,
-    };
-    Ok(guard.grants(token).contains(AccessMask::FILE_GENERIC_READ.without(AccessMask::SYNCHRONIZE)))
+        Err(Error::Stale | Error::NotFound) => Ok(false),
+        other => Ok(other?),
+    }
 }
 
 fn entry_of(

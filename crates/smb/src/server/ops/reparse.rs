@@ -198,7 +198,7 @@ async fn may_be_lost(vfs: &Vfs, attr: &Attr) -> Result<(), Failure> {
     match attr.kind {
         Kind::Symlink | Kind::Special(_) => return Ok(()),
         Kind::File if attr.size > 0 => return Err(status::IO_REPARSE_DATA_INVALID.into()),
-        Kind::Dir if !vfs.readdir(node, 0, 1).await?.entries.is_empty() => {
+        Kind::Dir if !vfs.as_server().readdir(node, 0, 1).await?.entries.is_empty() => {
             return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
         Kind::File | Kind::Dir => {}

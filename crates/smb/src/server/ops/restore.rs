@@ -22,6 +22,7 @@ use super::persistent::{Persistent, RECORD_COPIES};
 use super::recording::{rights_of_bits, sharing_of};
 use super::rights::{CHANGING, DATA, WRITE_DATA, reach_of, rights_of_access};
 use crate::server::Server;
+use crate::server::acting;
 use crate::server::directory::Who;
 use crate::server::held::{DESCRIPTORS_OF_OPEN, LOCK_BYTES, OPEN_BYTES};
 use crate::server::journal::{Cached, Journal, Record, Unusable};
@@ -108,7 +109,10 @@ async fn reopen(
     if directory.right(who, &share.rules) < needed {
         return Err("its user no longer has the right".into());
     }
-    let vfs = share.vfs.clone();
+    let caller = acting::caller(&directory, who, &share);
+    let caller = caller.map_err(|_| "its user has no account of the system any more")?;
+    // The kernel judges its user again: the rights that the handle had are not the server's.
+    let vfs = share.vfs.acting_as(caller);
     let text = |e: weft_store::vfs::Error| e.to_string();
     let attr = vfs.find_at(&record.path, record.file).await.map_err(text)?;
     let options = CreateOptions(record.options);

@@ -1,17 +1,19 @@
 //! Security descriptors: what they allow at CREATE, and how QUERY_INFO and SET_INFO show and change them.
 //!
 //! Spec: [MS-FSA] 2.1.5.1.1 (creation), 2.1.5.1.2.1 (access to existing files), 2.1.5.14, 2.1.5.17; [MS-SMB2]
-//! 3.3.5.20.3, 3.3.5.21.3. [`weft_store::access`] decides. SACLs are not kept: nobody has the privilege for them.
+//! 3.3.5.20.3, 3.3.5.21.3. [`weft_store::access`] decides, and with it the kernel where it judges the user (see
+//! [`super::judged`]): then a descriptor only denies. SACLs are not kept: nobody has the privilege for them.
 
 use weft_store::access::{self, Guard, Token, inherit};
 use weft_store::rights::Right;
-use weft_store::vfs::{Attr, Dos, Kind, NodeId, SetAttr, Vfs};
-use weft_wire::security::{Ace, Dacl, SecurityDescriptor, Sid};
+use weft_store::vfs::{Attr, DirName, Dos, Error, Kind, NodeId, Permissions, SetAttr, Vfs};
+use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::query_info::SecurityInformation;
 
 use super::attributes::{self, Metadata};
+use super::judged;
 use super::opens::Open;
 use super::rights::CHANGING;
 use crate::server::answer::Failure;
@@ -64,6 +66,21 @@ pub(super) fn hides(cx: &OpContext) -> Option<&Token> {
     cx.tree().share.as_ref().filter(|share| share.rules.hides_unreadable).map(|_| token_of(cx))
 }
 
+/// All rights that a descriptor leaves the user. Where the kernel judges, a file without one is left to the kernel.
+fn left_by(vfs: &Vfs, guard: &Guard, token: &Token) -> AccessMask {
+    if vfs.is_judged() && !guard.stored { AccessMask::FILE_ALL } else { guard.grants(token) }
+}
+
+/// Whether a listing that hides unreadable files shows this one to a user.
+pub(super) async fn is_readable(vfs: &Vfs, attr: &Attr, token: &Token) -> Result<bool, Error> {
+    let needed = AccessMask::FILE_GENERIC_READ.without(AccessMask::SYNCHRONIZE);
+    let guard = access::look(vfs, attr, token).await?;
+    if !left_by(vfs, &guard, token).contains(needed) {
+        return Ok(false);
+    }
+    Ok(!vfs.is_judged() || vfs.access(attr.node, Permissions::READ).await? == Permissions::READ)
+}
+
 /// The rights that the parent directory adds; none for a share's root, which has no parent.
 async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<AccessMask, Failure> {
     if attr.node == NodeId::ROOT {
@@ -71,18 +88,21 @@ async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Resu
     }
     let above = vfs.getattr(dir).await?;
     let guard = access::look(vfs, &above, token_of(cx)).await?;
-    Ok(access::from_above(guard.grants(token_of(cx))))
+    Ok(access::from_above(left_by(vfs, &guard, token_of(cx))))
 }
 
-/// All rights that the user has to a file in `dir`.
+/// All rights that the user has to a file at `place`.
 pub(super) async fn maximal(
     cx: &OpContext,
     vfs: &Vfs,
     Metadata { attr, dos }: Metadata<'_>,
-    dir: NodeId,
+    place: DirName<&[u8]>,
 ) -> Result<AccessMask, Failure> {
     let guard = access::look(vfs, attr, token_of(cx)).await?;
-    let granted = guard.grants(token_of(cx)) | from_above(cx, vfs, attr, dir).await?;
+    let mut granted = left_by(vfs, &guard, token_of(cx)) | from_above(cx, vfs, attr, place.dir).await?;
+    if vfs.is_judged() {
+        granted = judged::granted(vfs, attr, place, granted).await?;
+    }
     Ok(granted & ceiling(vfs, attr, dos))
 }
 
@@ -106,14 +126,19 @@ pub(super) async fn granted(
     vfs: &Vfs,
     Asked { desired, implied }: Asked,
     Metadata { attr, dos }: Metadata<'_>,
-    dir: NodeId,
+    place: DirName<&[u8]>,
 ) -> Result<AccessMask, Failure> {
     let explicit = desired.without(AccessMask::MAXIMUM_ALLOWED);
     let guard = access::look(vfs, attr, token_of(cx)).await?;
-    let mut granted = guard.grants(token_of(cx));
+    let mut granted = left_by(vfs, &guard, token_of(cx));
     let maximum = desired.contains(AccessMask::MAXIMUM_ALLOWED);
     if maximum || !granted.contains(explicit | implied) {
-        granted |= from_above(cx, vfs, attr, dir).await?;
+        granted |= from_above(cx, vfs, attr, place.dir).await?;
+    }
+    if vfs.is_judged() {
+        // The kernel is asked for no more than what is needed.
+        let asked = if maximum { granted } else { granted & (explicit | implied) };
+        granted = judged::granted(vfs, attr, place, asked).await?;
     }
     if !granted.contains(explicit | implied) {
         return Err(NtStatus::ACCESS_DENIED.into());
@@ -144,7 +169,7 @@ pub(super) async fn birth(
     let token = token_of(cx);
     let above = vfs.getattr(dir).await?;
     let guard = access::look(vfs, &above, token).await?;
-    may_add(&guard, token, container)?;
+    may_add(left_by(vfs, &guard, token), container)?;
     if let Some(owner) = asked.as_ref().and_then(|asked| asked.owner.as_ref())
         && !token.has(owner)
     {
@@ -156,10 +181,10 @@ pub(super) async fn birth(
     Ok(Some(inherit::created(&guard.descriptor, asked, container, token)))
 }
 
-/// Requires FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY.
-fn may_add(directory: &Guard, token: &Token, container: bool) -> Result<(), NtStatus> {
+/// Requires FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY among the rights on the directory.
+fn may_add(granted: AccessMask, container: bool) -> Result<(), NtStatus> {
     let needed = if container { AccessMask::FILE_APPEND_DATA } else { AccessMask::FILE_WRITE_DATA };
-    if directory.grants(token).contains(needed) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+    if granted.contains(needed) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
 }
 
 /// Whether an existing file may get a name in `dir` (rename, link).
@@ -171,14 +196,18 @@ pub(super) async fn may_move_to(
 ) -> Result<(), Failure> {
     let above = vfs.getattr(dir).await?;
     let guard = access::look(vfs, &above, token_of(cx)).await?;
-    Ok(may_add(&guard, token_of(cx), container)?)
+    Ok(may_add(left_by(vfs, &guard, token_of(cx)), container)?)
 }
 
 /// Whether an opened file may be replaced by one that cannot have its descriptor, if it has one: requires WRITE_DAC,
 /// whether or not CREATE asked for it.
 pub(super) async fn may_lose_descriptor(cx: &OpContext, open: &Open, attr: &Attr) -> Result<(), Failure> {
     let guard = access::look(&open.vfs, attr, token_of(cx)).await?;
-    if guard.stored && !(open.access | guard.grants(token_of(cx))).contains(AccessMask::WRITE_DAC) {
+    let mut granted = guard.grants(token_of(cx)) & AccessMask::WRITE_DAC;
+    if open.vfs.is_judged() {
+        granted = judged::of_owner(&open.vfs, attr, granted);
+    }
+    if guard.stored && !(open.access | granted).contains(AccessMask::WRITE_DAC) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     Ok(())
@@ -189,10 +218,10 @@ pub(super) async fn may_delete(
     cx: &OpContext,
     vfs: &Vfs,
     target: Metadata<'_>,
-    dir: NodeId,
+    place: DirName<&[u8]>,
 ) -> Result<(), Failure> {
     let asked = Asked { desired: AccessMask::DELETE, implied: AccessMask::NONE };
-    granted(cx, vfs, asked, target, dir).await.map(|_| ())
+    granted(cx, vfs, asked, target, place).await.map(|_| ())
 }
 
 /// 3.3.5.20.3: returns the requested parts.
@@ -209,7 +238,16 @@ pub(super) async fn query(
         open.require(AccessMask::READ_CONTROL)?;
     }
     let attr = open.vfs.getattr(open.node).await?;
-    let Guard { descriptor, .. } = access::look(&open.vfs, &attr, token_of(cx)).await?;
+    let token = token_of(cx);
+    let Guard { mut descriptor, stored } = access::look(&open.vfs, &attr, token).await?;
+    if open.vfs.is_judged() && !stored && descriptor.owner.as_ref() != Some(&token.user) {
+        // An ACL of the host may grant more than the mode.
+        let place = open.last_place();
+        let mask = judged::granted(&open.vfs, &attr, place.borrow(), AccessMask::FILE_ALL).await?;
+        if let Dacl::List(aces) = &mut descriptor.dacl {
+            aces.push(Ace::allow(token.user.clone(), mask, AceFlags::NONE));
+        }
+    }
     let shown = SecurityDescriptor {
         owner: descriptor.owner.filter(|_| wanted.contains(SecurityInformation::OWNER)),
         group: descriptor.group.filter(|_| wanted.contains(SecurityInformation::GROUP)),
@@ -269,7 +307,7 @@ pub(super) async fn set(
     if !matches!(attr.kind, Kind::File | Kind::Dir) {
         return Err(NtStatus::NOT_SUPPORTED.into());
     }
-    let mut descriptor = access::look(&open.vfs, &attr, token).await?.descriptor;
+    let Guard { mut descriptor, stored } = access::look(&open.vfs, &attr, token).await?;
     if what.contains(SecurityInformation::OWNER) {
         // A user may take ownership, but giving it to somebody else needs a privilege.
         let owner = new.owner.ok_or(INVALID_OWNER)?;
@@ -279,7 +317,17 @@ pub(super) async fn set(
         descriptor.owner = Some(owner);
     }
     if what.contains(SecurityInformation::GROUP) {
-        descriptor.group = Some(new.group.ok_or(INVALID_SECURITY_DESCR)?);
+        let group = new.group.ok_or(INVALID_SECURITY_DESCR)?;
+        // The kernel decides whether the user may give the file to a group of the host.
+        if let Some(gid) = group.unix_gid().filter(|gid| open.vfs.is_judged() && *gid != attr.gid) {
+            let set = SetAttr { gid: Some(gid), ..SetAttr::default() };
+            open.vfs.setattr(open.node, set).await?;
+        }
+        descriptor.group = Some(group);
+    }
+    if open.vfs.is_judged() && !stored && !what.contains(SecurityInformation::DACL) {
+        // The list shows the mode, and kept it would take away what an ACL of the host grants to others.
+        return Ok(());
     }
     if what.contains(SecurityInformation::DACL) {
         // An absent DACL becomes a null DACL.

@@ -23,7 +23,7 @@ use super::opens::{ChangeTime, Open};
 use super::path::{self, Path};
 use super::recalls::{self, Interim};
 use super::resolve::Resolved;
-use super::{ea, namespace, recording, resolve, security, status, symlink};
+use super::{ea, judged, namespace, recording, resolve, security, status, symlink};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -141,7 +141,7 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
     let set =
         SetAttr { atime: to(basic.last_access_time), mtime: to(basic.last_write_time), ..SetAttr::default() };
     let sets = basic.attributes != FileAttributes::NONE || set != SetAttr::default();
-    let after = if set == SetAttr::default() { before } else { open.vfs.setattr(open.node, set).await? };
+    let after = if set == SetAttr::default() { before } else { judged::set_times(open, set).await? };
     let time = |time: Filetime| time.to_set().map(attributes::timestamp);
     // -1 freezes the current time, any other value the given one.
     match (basic.change_time, time(basic.change_time)) {
@@ -216,7 +216,8 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     if open.kind == Kind::Dir {
-        let entries = open.vfs.readdir(open.node, 0, 1).await?.entries;
+        // Who may remove a directory need not be able to list it.
+        let entries = open.vfs.as_server().readdir(open.node, 0, 1).await?.entries;
         if !entries.is_empty() {
             return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
@@ -250,7 +251,8 @@ async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
     }
     open.require(AccessMask::FILE_WRITE_DATA)?;
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    open.vfs.setattr(open.node, set).await.map_err(|e| match e {
+    // The handle may write, whatever has become of the permissions since.
+    open.vfs.as_server().setattr(open.node, set).await.map_err(|e| match e {
         // [MS-FSA] 2.1.5.15.5 has no maximum size, only a failure to allocate space.
         Error::TooLarge => NtStatus::DISK_FULL.into(),
         e => Failure::from(e),
@@ -331,7 +333,7 @@ async fn gives_way(open: &Open, target: &Attr, replace: bool) -> Result<bool, Fa
     if !replace || !open.is_posix() || (open.kind, target.kind) != (Kind::Dir, Kind::Dir) {
         return Ok(false);
     }
-    let entries = open.vfs.readdir(target.node, 0, 1).await?.entries;
+    let entries = open.vfs.as_server().readdir(target.node, 0, 1).await?.entries;
     if entries.is_empty() { Ok(true) } else { Err(NtStatus::DIRECTORY_NOT_EMPTY.into()) }
 }
 
@@ -461,7 +463,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
             let gives_way = gives_way(open, target, wish.replace_if_exists).await?;
             let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
             check_target(open, target, wish.replace_if_exists, gives_way)?;
-            security::may_delete(cx, vfs, target, to.dir).await?;
+            security::may_delete(cx, vfs, target, to.at(spelled)).await?;
             vfs.rename(source, to.at(spelled), true).await?;
             if *spelled != to.name {
                 vfs.rename(to.at(spelled), to.at(&to.name), false).await?;
@@ -498,7 +500,7 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
         }
         let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
         check_target(open, target, wish.replace_if_exists, false)?;
-        security::may_delete(cx, vfs, target, to.dir).await?;
+        security::may_delete(cx, vfs, target, to.at(spelled)).await?;
         match vfs.remove(to.dir, spelled).await {
             Err(Error::NotFound) => {}
             other => other?,

@@ -6,6 +6,7 @@ mod files;
 mod held;
 mod hostile;
 mod info;
+mod judged;
 mod kept;
 mod listing;
 mod locks;

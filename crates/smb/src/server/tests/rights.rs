@@ -24,6 +24,7 @@ fn user(name: &str, groups: &[&str]) -> User {
         secret: Secret::password(PASSWORD),
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
         rid: None,
+        is_server_itself: false,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::server::{Config, User};
 
 /// A system with these accounts and groups.
 #[derive(Default)]
-struct Stub {
+pub(super) struct Stub {
     accounts: Mutex<HashMap<String, Account>>,
     groups: Mutex<HashMap<String, u32>>,
     fails: AtomicBool,
@@ -28,7 +28,7 @@ struct Stub {
 }
 
 impl Stub {
-    fn of(accounts: &[(&str, u32, &[u32])], groups: &[(&str, u32)]) -> Arc<Stub> {
+    pub(super) fn of(accounts: &[(&str, u32, &[u32])], groups: &[(&str, u32)]) -> Arc<Stub> {
         let stub = Stub::default();
         accounts.iter().for_each(|(name, uid, groups)| stub.set(name, *uid, groups));
         groups.iter().for_each(|(name, gid)| {
@@ -42,7 +42,7 @@ impl Stub {
         self.accounts.lock().unwrap().insert(name.to_owned(), account);
     }
 
-    fn lookups(self: &Arc<Stub>) -> Arc<Lookups> {
+    pub(super) fn lookups(self: &Arc<Stub>) -> Arc<Lookups> {
         Arc::new(Lookups::new(self.clone(), Duration::from_secs(10)))
     }
 

@@ -381,12 +381,13 @@ impl Folder {
             names::check_target(target)?;
         }
         let set = super::with_verifier(set, exists);
+        let (file_mode, dir_mode) = super::creation_modes(by);
         let made = self.changing((dir, &fd), None, Some(name), || match make {
-            Make::File => sys::create_file(fd.as_fd(), name, creation_mode(&set, super::FILE_MODE)).map(Some),
-            Make::Dir => rustix::fs::mkdirat(&*fd, name, creation_mode(&set, super::DIR_MODE)).map(|()| None),
+            Make::File => sys::create_file(fd.as_fd(), name, creation_mode(&set, file_mode)).map(Some),
+            Make::Dir => rustix::fs::mkdirat(&*fd, name, creation_mode(&set, dir_mode)).map(|()| None),
             Make::Symlink(target) => rustix::fs::symlinkat(target, &*fd, name).map(|()| None),
             Make::Special(special) => {
-                let mode = creation_mode(&set, super::FILE_MODE);
+                let mode = creation_mode(&set, file_mode);
                 sys::make_special(fd.as_fd(), name, *special, mode).map(|()| None)
             }
         });

@@ -4,33 +4,26 @@
 //!
 //! Only root can act for others, so as another user these tests say that they are skipped.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::os::unix::fs::chown;
+use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use weft_machine::credentials::{self, Credentials};
+use weft_machine::credentials::Credentials;
 
 use super::*;
 
-const OWNER: u32 = 2001;
-const GROUP: u32 = 3000;
-const NAMED_USER: u32 = 2004;
-const NAMED_GROUP: u32 = 3007;
-/// The owner of what is in directories.
-const ANOTHER: u32 = 2002;
+use self::twins::{ANOTHER, GROUP, OWNER, Twins, User, being, mode, state};
 
-/// Users by their relation to files of OWNER and GROUP.
-const USERS: [(u32, u32, &[u32]); 7] = [
-    (OWNER, 3001, &[]),
-    (ANOTHER, GROUP, &[]),
-    (2003, 3003, &[GROUP, 3004]),
-    (NAMED_USER, 3005, &[]),
-    (2005, 3006, &[NAMED_GROUP]),
-    (2006, 3008, &[3009]),
-    (0, 0, &[]),
-];
+#[path = "../../../../machine/src/credentials/twins.rs"]
+mod twins;
+
+/// The users of every table, and root.
+fn users() -> impl Iterator<Item = User> {
+    let root: User = (0, 0, &[]);
+    twins::USERS.into_iter().chain([root])
+}
 
 /// An ACL, for what has it or for what is created in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,105 +36,34 @@ enum Acl {
 
 const ACLS: [Acl; 5] = [Acl::None, Acl::Own(6, 5), Acl::Own(0, 3), Acl::Default(7, 5), Acl::Default(1, 2)];
 
-/// acl(5) as Linux stores it (include/uapi/linux/posix_acl_xattr.h).
-fn acl_bytes(user: u16, group: u16) -> Vec<u8> {
-    const NOBODY: u32 = u32::MAX;
-    let entries: [(u16, u16, u32); 6] = [
-        (0x01, 7, NOBODY),
-        (0x02, user, NAMED_USER),
-        (0x04, 5, NOBODY),
-        (0x08, group, NAMED_GROUP),
-        (0x10, 7, NOBODY),
-        (0x20, 1, NOBODY),
-    ];
-    let mut bytes = 2_u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        bytes.extend(tag.to_le_bytes());
-        bytes.extend(permissions.to_le_bytes());
-        bytes.extend(id.to_le_bytes());
-    }
-    bytes
-}
-
 fn give_acl(path: &Path, acl: Acl) -> Result<(), Errno> {
-    let set = |name: &str, (user, group)| {
-        rustix::fs::setxattr(path, name, &acl_bytes(user, group), XattrFlags::empty())
-    };
     match acl {
         Acl::None => Ok(()),
-        Acl::Own(user, group) => set("system.posix_acl_access", (user, group)),
-        Acl::Default(user, group) => set("system.posix_acl_default", (user, group)),
+        Acl::Own(user, group) => twins::give_acl(path, "access", (user, group)),
+        Acl::Default(user, group) => twins::give_acl(path, "default", (user, group)),
     }
 }
 
-/// Runs `act` as a user in every respect, without any of root's capabilities: by another call than the backend's, and
-/// with the real user changed as well. That 0 is the saved user only lets the thread return.
-fn being<T>((uid, gid, groups): (u32, u32, &[u32]), act: impl FnOnce() -> T) -> T {
-    let (root, user) = ((Uid::ROOT, Gid::ROOT), (Uid::from_raw(uid), Gid::from_raw(gid)));
-    let own = rustix::process::getgroups().unwrap();
-    let groups: Vec<_> = groups.iter().copied().map(Gid::from_raw).collect();
-    set_thread_groups(&groups).unwrap();
-    set_thread_res_gid(Some(user.1), Some(user.1), Some(root.1)).unwrap();
-    set_thread_res_uid(Some(user.0), Some(user.0), Some(root.0)).unwrap();
-    let done = act();
-    set_thread_res_uid(Some(root.0), Some(root.0), Some(root.0)).unwrap();
-    set_thread_res_gid(Some(root.1), Some(root.1), Some(root.1)).unwrap();
-    set_thread_groups(&own).unwrap();
-    done
-}
-
-/// Two equal trees: one that the backend serves, and one for the kernel alone.
+/// Two equal trees, of which the backend serves one.
 struct Trees {
-    _folder: tempfile::TempDir,
-    served: PathBuf,
-    plain: PathBuf,
+    twins: Twins,
     vfs: Vfs,
 }
 
-fn mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+impl Deref for Trees {
+    type Target = Twins;
+
+    fn deref(&self) -> &Twins {
+        &self.twins
+    }
 }
 
 impl Trees {
-    /// `None` if this process or this file system cannot have such a table.
     fn new() -> Option<Trees> {
-        let folder = tempfile::tempdir().unwrap();
-        if let Err(e) = credentials::check() {
-            println!("SKIPPED: only root can act for other users: {e}");
-            return None;
-        }
-        if let Err(e) = give_acl(folder.path(), Acl::Default(7, 7)) {
-            println!("SKIPPED: {} has no POSIX ACLs: {e}", folder.path().display());
-            return None;
-        }
-        rustix::fs::removexattr(folder.path(), "system.posix_acl_default").unwrap();
-        mode(folder.path(), 0o755);
-        let [served, plain] = ["served", "plain"].map(|name| folder.path().join(name));
-        for tree in [&served, &plain] {
-            std::fs::create_dir(tree).unwrap();
-            // The group that the test runs in must make no difference.
-            mode(tree, 0o777);
-        }
-        let vfs = Dir::open(&served).unwrap().into();
-        Some(Trees { _folder: folder, served, plain, vfs })
+        let twins = Twins::new()?;
+        let vfs = Dir::open(&twins.served).unwrap().into();
+        Some(Trees { twins, vfs })
     }
-
-    fn each(&self, build: impl Fn(&Path)) {
-        build(&self.served);
-        build(&self.plain);
-    }
-}
-
-/// What others can see of a file: owner, group, mode and ACL; and nothing if it does not exist.
-fn state(path: &Path) -> Option<(u32, u32, u32, Vec<u8>)> {
-    let meta = path.symlink_metadata().ok()?;
-    let mut acl = vec![0; 256];
-    let len = match meta.is_symlink() {
-        true => 0,
-        false => rustix::fs::getxattr(path, "system.posix_acl_access", &mut acl).unwrap_or(0),
-    };
-    acl.truncate(len);
-    Some((meta.uid(), meta.gid(), meta.mode(), acl))
 }
 
 /// Compares two endings, and counts them.
@@ -286,7 +208,7 @@ async fn judge_files(trees: Trees) {
     trees.each(|tree| std::fs::write(tree.join("f"), b"content").unwrap());
     let node = trees.vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().node;
     let mut counts = [0; 2];
-    for (uid, gid, groups) in USERS {
+    for (uid, gid, groups) in users() {
         let by = Caller::User(Arc::new(Credentials::new(uid, gid, groups).unwrap()));
         let vfs = trees.vfs.acting_as(by);
         assert!(vfs.is_judged());
@@ -466,7 +388,7 @@ fn the_kernel_judges_what_users_do_in_directories() {
 
 async fn judge_directories() {
     let mut counts = [0; 2];
-    for (uid, gid, groups) in USERS {
+    for (uid, gid, groups) in users() {
         for acl in ACLS {
             for bits in modes_of_dirs(acl) {
                 // One of these for all would keep a descriptor of every file that there was, and leave none to other tests.

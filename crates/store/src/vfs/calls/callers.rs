@@ -20,6 +20,11 @@ impl Vfs {
         Vfs { by: Caller::Server, ..self.clone() }
     }
 
+    /// Whether it can act for a caller: a kernel judges its files.
+    pub fn may_act(&self) -> bool {
+        self.backend.judges_callers()
+    }
+
     /// In whose name it acts.
     pub fn caller(&self) -> &Caller {
         &self.by

@@ -94,7 +94,9 @@ async fn take(
     let preserved = &cx.server().handles.preserved;
     let look = || {
         preserved.peek(&claim, |open| {
-            let same_share = Arc::ptr_eq(open.vfs.opens(), share.vfs.opens());
+            // A handle goes back only to whom the kernel would judge alike.
+            let same_share =
+                Arc::ptr_eq(open.vfs.opens(), share.vfs.opens()) && open.vfs.caller() == share.vfs.caller();
             (open.node, same_share, matches!(open.caching, Caching::Lease(_)))
         })
     };
@@ -174,11 +176,15 @@ async fn describe(
     let attr = open.vfs.getattr(open.node).await?;
     let xattrs = open.vfs.xattr_summary(open.node).await?;
     let summary = attributes::summary(&attr, xattrs.dos, &open.name());
+    let place = match super::asks_maximal(&request.contexts) {
+        true => Some(open.place_or_last().await?),
+        false => None,
+    };
     let about = OpenedFile {
         vfs: &open.vfs,
         share: &share.name,
         metadata: Metadata { attr: &attr, dos: xattrs.dos },
-        dir: open.dir().await?,
+        place,
         change_time: summary.change_time,
     };
     let mut contexts = super::answer_contexts(cx, &request.contexts, about).await?;
