@@ -9,19 +9,20 @@ use std::rc::Rc;
 
 use weft_machine::{Buf, LogLimit, rt};
 use weft_transport::{Detached, Kind, Message, Outgoing, Part, Peer, RemotePayload, SHORT_ANSWER, To};
-use weft_wire::mount::procedure as mnt;
-use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Xdr, procedure as nfs};
+use weft_wire::mount::{DirPath, procedure as mnt};
+use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Status, Xdr, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, NotACall, RPC_VERSION, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::answers::bytes_in;
+use super::audit::{Asked, Auditing};
 use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
 use super::duplicates::MAX_ANSWER;
 use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
-use super::{export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
+use super::{audit, export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
@@ -116,7 +117,12 @@ impl Connection<'_> {
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,
-                Err(answer) => return answer,
+                Err(answer) => {
+                    if let Some(auditing) = self.server.auditing.get() {
+                        Box::pin(cx.refused(auditing, call.procedure, &d)).await;
+                    }
+                    return answer;
+                }
             };
         }
         if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
@@ -175,7 +181,28 @@ impl Context<'_> {
         results
     }
 
-    async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
+    async fn nfs(&self, procedure: u32, d: Decoder, body: Encoder) -> Result<Results, Reply> {
+        let Some(auditing) = self.server.auditing.get() else {
+            return self.carry_out(procedure, d, body).await;
+        };
+        let (asked, begins) = (Asked::of(self, auditing, procedure, &d), body.len());
+        let results = self.carry_out(procedure, d, body).await;
+        if let (Some(asked), Ok(results)) = (asked, &results)
+            && let Some(status) = audit::status_of(results, begins)
+        {
+            Box::pin(asked.tell(self, auditing, status)).await;
+        }
+        results
+    }
+
+    /// An export refuses the caller: the audit log is told.
+    async fn refused(&self, auditing: &Auditing, procedure: u32, d: &Decoder) {
+        if let Some(asked) = Asked::of(self, auditing, procedure, d) {
+            asked.tell(self, auditing, Status::ACCES).await;
+        }
+    }
+
+    async fn carry_out(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
         match procedure {
             nfs::GETATTR => whole(body, ops::getattr(self, args(&mut d)?).await),
             nfs::READ => Ok(ops::read(self, args(&mut d)?, body).await),
@@ -228,7 +255,12 @@ impl Context<'_> {
     async fn mount(&self, procedure: u32, mut d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
         match procedure {
             mnt::NULL => {}
-            mnt::MNT => mountd::mnt(self, args(&mut d)?).await.emit(&mut body),
+            mnt::MNT => {
+                let path: DirPath = args(&mut d)?;
+                let result = mountd::mnt(self, path.clone()).await;
+                audit::mounted(self, &path, &result);
+                result.emit(&mut body);
+            }
             mnt::DUMP => mountd::dump(self).emit(&mut body),
             mnt::UMNT => mountd::umnt(self, args(&mut d)?),
             mnt::UMNTALL => mountd::umntall(self),

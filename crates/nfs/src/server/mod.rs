@@ -11,6 +11,7 @@
 
 mod answers;
 mod attributes;
+mod audit;
 mod caller;
 mod connection;
 mod context;
@@ -50,11 +51,13 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex as Queue;
 use weft_machine::rt::{self, Drain};
 use weft_machine::{Pool, clock, random};
+use weft_store::audit::{Audit, Recent};
 use weft_store::{CurrentShares, Share, Timestamp};
 use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error};
 
 pub use caller::Policy;
+use audit::Auditing;
 use duplicates::Duplicates;
 pub use durable::{Durable, Unusable};
 use files::OpenFiles;
@@ -172,6 +175,8 @@ pub struct Server {
     strangers: connection::Strangers,
     /// What rpcbind announces, once known.
     services: OnceLock<Services>,
+    /// The audit log, if there is one.
+    auditing: OnceLock<Auditing>,
     drain: Drain,
     /// The source of the write verifiers in WRITE and COMMIT.
     run: Run,
@@ -230,6 +235,7 @@ impl Server {
             reached: Reached::default(),
             strangers: connection::Strangers::default(),
             services: OnceLock::new(),
+            auditing: OnceLock::new(),
             drain: Drain::default(),
             run: Run::new(),
         })
@@ -240,6 +246,13 @@ impl Server {
     /// an effect.
     pub fn announce(&self, listen: Vec<IpAddr>, services: Vec<Service>) {
         let _ = self.services.set(Services { listen, list: services });
+    }
+
+    /// Tells this audit log what callers do. Call it before connections are served; only the first call has an effect.
+    pub fn audit_to(&self, audit: Audit) {
+        if audit.is_on() {
+            let _ = self.auditing.set(Auditing { audit, recent: Recent::new(secret()) });
+        }
     }
 
     /// Answers the calls of one peer until it disconnects, breaks the protocol, or the server drains. Every channel

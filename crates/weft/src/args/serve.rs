@@ -14,6 +14,7 @@ use super::{
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::config::{AdminAddress, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
 use crate::default_port;
+use crate::logging::LogFormat;
 
 /// `weft serve`.
 #[derive(clap::Args, Clone, Debug)]
@@ -94,6 +95,9 @@ pub(crate) struct Serve {
     /// File with the bearer token that clients of --admin must show; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "admin_address")]
     pub admin_token_file: Option<PathBuf>,
+    /// Form of the log on standard error: text for people, or one JSON object per line
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    pub log_format: LogFormat,
     /// User who may log on beside those of `weft user`; the password comes from WEFT_PASSWORD, is asked for or
     /// generated [default: none if there are such users; otherwise $USER, or weft]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]

@@ -1,23 +1,25 @@
 //! The keys of a configuration file: one row each, with its type, default, options, meaning, and access to its value.
 //! The parser, the reference, the example and `weft config show` use these rows.
 
-use std::path::PathBuf;
+mod access;
 
-use weft_smb::auth::Principals;
-use weft_smb::server::dfs::Link;
 use weft_smb::server::{Dialect, Signing};
-use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
+use weft_store::audit::Wanted;
+use weft_store::rules::{Flavor, Ports, Protection, Squash};
 
-use super::key::{part, quoted};
-use super::mistake::{Fault, Unparsed};
+use self::access::{
+    events_of, export, exported, folder_of, get_links, get_principals, get_volumes, ram_of, set_links,
+    set_principals, set_volumes,
+};
+pub(crate) use self::access::{capture, certificate};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
+    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
     NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
-    all,
 };
-use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig, VolumeConfig};
+use super::{ServeConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
+use crate::logging::LogFormat;
 
 /// A key.
 pub(super) struct Row {
@@ -173,6 +175,42 @@ pub(super) const ROWS: &[Row] = &[
         "\"/etc/weft/admin.token\"",
         "File with the bearer token that clients of admin must show; only its owner may read it.",
         |c| c.admin_token_file
+    ),
+    field!(
+        Server,
+        Reload,
+        "log.format",
+        OneOf<LogFormat>,
+        ["--log-format"],
+        "\"text\"",
+        "\"json\"",
+        "Form of the log on standard error: text for people, or one JSON object per line. In the journal of systemd, lines have its \
+         priorities, and text has no time.",
+        |c| c.log.format
+    ),
+    field!(
+        Server,
+        Restart,
+        "audit.file",
+        Optional<FilePath>,
+        [],
+        "no audit log",
+        "\"/var/log/weft/audit.jsonl\"",
+        "File of the audit log: who did what to which file, one JSON object per line (docs/audit.md). A reload opens it anew.",
+        |c| c.audit.file
+    ),
+    converted!(
+        Server,
+        Reload,
+        "audit.events",
+        Optional<NonEmpty<OneOf<Wanted>>>,
+        [],
+        "all",
+        "[\"logon\", \"delete\", \"rights\", \"denied\", \"admin\"]",
+        "Events that the audit log contains; \"denied\" stands for everything that a user may not do.",
+        set | c,
+        value | c.audit.events = value.map(|list| list.into_iter().fold(Wanted::NONE, Wanted::and)),
+        get | c | events_of(c)
     ),
     field!(
         Server,
@@ -892,85 +930,3 @@ pub(crate) fn keys_of_option(option: &str) -> impl Iterator<Item = &'static str>
     ROWS.iter().filter(of_server).filter(sets).map(|row| row.path)
 }
 
-/// The capture; one without a file is refused when the configuration is checked.
-pub(crate) fn capture(rdma: &mut RdmaConfig) -> &mut CaptureConfig {
-    let unnamed = || CaptureConfig { file: PathBuf::new(), limit_bytes: CAPTURE_BYTES };
-    rdma.capture.get_or_insert_with(unnamed)
-}
-
-/// The certificate; one without its chain or key is refused when the configuration is checked.
-pub(crate) fn certificate(files: &mut Option<CertificateConfig>) -> &mut CertificateConfig {
-    let unnamed = || CertificateConfig { certificate: PathBuf::new(), key: PathBuf::new(), clients: None };
-    files.get_or_insert_with(unnamed)
-}
-
-fn export(share: &mut ShareConfig) -> &mut Export {
-    share.nfs.get_or_insert_default()
-}
-
-fn exported(share: &ShareConfig) -> Export {
-    share.nfs.clone().unwrap_or_default()
-}
-
-fn folder_of(share: &ShareConfig) -> Option<PathBuf> {
-    match &share.source {
-        ShareSource::Folder(path) => Some(path.clone()),
-        ShareSource::Ram { .. } | ShareSource::Volumes => None,
-    }
-}
-
-fn ram_of(share: &ShareConfig) -> Option<u64> {
-    match share.source {
-        ShareSource::Ram { size_bytes } => Some(size_bytes),
-        ShareSource::Folder(_) | ShareSource::Volumes => None,
-    }
-}
-
-fn set_volumes(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
-    if !Boolean::read(given)? {
-        return Err(given.refuse(Fault::NotFalse));
-    }
-    share.source = ShareSource::Volumes;
-    Ok(())
-}
-
-fn get_volumes(share: &ShareConfig) -> Option<String> {
-    (share.source == ShareSource::Volumes).then(|| "true".into())
-}
-
-fn set_principals(config: &mut ServeConfig, given: &TomlValue) -> Result<(), Refused> {
-    let mut principals = Principals::default();
-    let line = |entry: &Entry| {
-        let user = Text::read(&entry.value)?;
-        let mapped = principals.map(entry.key, &user);
-        mapped.map_err(|e| entry.value.unparsed(entry.key, Unparsed::KerberosPrincipal(e)))
-    };
-    all(given.entries(PrincipalMap::name)?.iter().map(line))?;
-    config.kerberos.map = principals;
-    Ok(())
-}
-
-fn get_principals(config: &ServeConfig) -> Option<String> {
-    let line = |(principal, user): (&str, &str)| format!("{} = {}", part(principal), quoted(user));
-    let lines: Vec<String> = config.kerberos.map.mapped().map(line).collect();
-    Some(if lines.is_empty() { "{}".into() } else { format!("{{ {} }}", lines.join(", ")) })
-}
-
-fn set_links(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
-    let link = |entry: &Entry| {
-        let targets = List::<Text>::read(&entry.value)?;
-        let link = Link::new(&share.name, entry.key, targets.iter().map(String::as_str));
-        link.map_err(|e| entry.value.unparsed(entry.key, Unparsed::Link(e)))
-    };
-    share.dfs_links = all(given.entries(DfsLinks::name)?.iter().map(link))?;
-    Ok(())
-}
-
-fn get_links(share: &ShareConfig) -> Option<String> {
-    let link = |link: &Link| {
-        let targets: Vec<String> = link.targets().map(|target| quoted(&target)).collect();
-        format!("{} = [{}]", part(&link.path()), targets.join(", "))
-    };
-    let links: Vec<String> = share.dfs_links.iter().map(link).collect();
-    Some(if links.is_empty() { "{}".into() } else { format!("{{ {} }}", links.join(", ")) })
-}
