@@ -15,6 +15,9 @@ pub const MOST_EVENTS: usize = 8192;
 /// Memory that they occupy, at most.
 pub const MOST_BYTES: usize = 16 << 20;
 
+/// The interval between attempts to enter a full queue before the server ends.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// What the thread receives.
 pub(super) enum Message {
     Event(Box<Event>),
@@ -120,8 +123,19 @@ impl Audit {
     pub fn flush(&self, patience: Duration) -> bool {
         let Some(told) = &self.0 else { return true };
         let (done, is_done) = channel();
-        // A full queue is not waited for: its disk hangs.
-        told.sender.try_send(Message::Flush(done)).is_ok() && is_done.recv_timeout(patience).is_ok()
+        let mut left = patience;
+        loop {
+            match told.sender.try_send(Message::Flush(done.clone())) {
+                Ok(()) => return is_done.recv_timeout(left).is_ok(),
+                Err(TrySendError::Disconnected(_)) => return false,
+                Err(TrySendError::Full(_)) => {}
+            }
+            left = match left.checked_sub(PAUSE) {
+                Some(left) => left,
+                None => return false,
+            };
+            std::thread::sleep(PAUSE);
+        }
     }
 }
 

@@ -119,3 +119,56 @@ fn command(by: By, what: String, outcome: Outcome) -> Event {
     let who = Who { uid, client: Some(client.into()), ..Who::default() };
     Event::now(Kind::Admin, outcome, who).with(Fact::Command(what))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use weft_smb::auth::Secret;
+    use weft_smb::server::User;
+    use weft_store::audit::{FIELDS, Wanted};
+
+    use super::*;
+
+    const REFERENCE: &str = include_str!("../../../../docs/audit.md");
+
+    #[test]
+    fn the_reference_has_every_field_and_every_event() {
+        for field in FIELDS {
+            assert!(REFERENCE.contains(&format!("\n| `{field}` | ")), "docs/audit.md lacks the field {field}");
+        }
+        for kind in Kind::ALL {
+            assert!(REFERENCE.contains(&format!("\n| `{}` | ", kind.name())), "docs/audit.md lacks {}", kind.name());
+        }
+    }
+
+    /// What is told of a change of users.
+    fn told(before: &Listed, after: &Listed) -> Value {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("audit.jsonl");
+        let audit = audit::start(Rules { file: file.clone(), wanted: Wanted::ALL }).unwrap();
+        Names::of(before).tell_change(&audit, By::User(7), &Names::of(after));
+        assert!(audit.flush(Duration::from_secs(60)));
+        serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn changes_of_users_and_groups_are_told_by_name() {
+        let user = |name: &str, groups: &[&str]| User {
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+            ..User::new(name, Secret::password("x"))
+        };
+        let listed = |users: Vec<User>, groups: &[&str]| Listed {
+            users,
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+            ..Listed::default()
+        };
+        let before = listed(vec![user("alice", &[]), user("bob", &["staff"])], &["staff"]);
+        let after = listed(vec![user("alice", &["staff"]), user("carol", &[])], &["staff", "guests"]);
+        let line = told(&before, &after);
+        assert_eq!((&line["event"], &line["command"]), (&"admin".into(), &"users".into()));
+        assert_eq!((&line["client"], &line["uid"]), (&"admin socket".into(), &7.into()));
+        assert_eq!(line["added"], serde_json::json!(["@guests", "carol"]));
+        assert_eq!(line["removed"], serde_json::json!(["bob"]));
+        assert_eq!(line["changed"], serde_json::json!(["alice"]));
+    }
+}
