@@ -61,10 +61,10 @@ pub(crate) fn start(verbose: u8, server: bool) -> Result<(), Misuse> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(form.is_coloured())
-        .event_format(form)
         // If standard error is a closed pipe, nobody can be told of that either; the attempt would panic, and end the
         // server with its log.
         .log_internal_errors(false)
+        .event_format(form)
         .finish()
         .with(Floods::default())
         .init();

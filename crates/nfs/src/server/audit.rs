@@ -8,8 +8,8 @@ use weft_store::rules::Protection;
 use weft_transport::Kind as Transport;
 use weft_wire::mount::{DirPath, MountResult, MountStatus};
 use weft_wire::nfs3::{
-    CreateArgs, DirOp, Handle, LinkArgs, MkdirArgs, MknodArgs, RenameArgs, SetattrArgs, Status, SymlinkArgs, Xdr,
-    procedure as nfs,
+    CreateArgs, DirOp, Handle, LinkArgs, MkdirArgs, MknodArgs, RenameArgs, SetattrArgs, Status, SymlinkArgs,
+    Xdr, procedure as nfs,
 };
 use weft_wire::xdr::{Decoder, Encoder};
 
@@ -139,7 +139,13 @@ impl Asked {
             }
             nfs::SETATTR => {
                 let SetattrArgs { object, attributes: set, .. } = parse(d)?;
-                let events = changes(set.mode.is_some(), set.uid.is_some(), set.gid.is_some(), false, set.size.is_some());
+                let events = changes(
+                    set.mode.is_some(),
+                    set.uid.is_some(),
+                    set.gid.is_some(),
+                    false,
+                    set.size.is_some(),
+                );
                 let at = Place { handle: object, name: None };
                 Asked { events, at, to: None, is_transfer: false }
             }
@@ -165,7 +171,8 @@ impl Asked {
             None => None,
         };
         for (kind, facts) in self.events {
-            let event = Event::now(kind, outcome.clone(), who(cx, "nfs3")).in_share(&node.share.name).on(at.clone());
+            let event =
+                Event::now(kind, outcome.clone(), who(cx, "nfs3")).in_share(&node.share.name).on(at.clone());
             auditing.audit.tell(Event { to: to.clone(), facts, ..event });
         }
     }
@@ -196,8 +203,9 @@ pub(super) fn mounted(cx: &Context<'_>, path: &DirPath, result: &MountResult) {
         MountResult::Ok { .. } => MountStatus::OK,
         MountResult::Failed(status) => *status,
     };
-    let Some(outcome) = outcome(status.0, || format!("MNT3ERR_{}", if status == MountStatus::PERM { "PERM" } else { "ACCES" }))
-    else {
+    let Some(outcome) = outcome(status.0, || {
+        format!("MNT3ERR_{}", if status == MountStatus::PERM { "PERM" } else { "ACCES" })
+    }) else {
         return;
     };
     let inside = path.0.strip_prefix(b"/").unwrap_or(&path.0);
@@ -205,7 +213,10 @@ pub(super) fn mounted(cx: &Context<'_>, path: &DirPath, result: &MountResult) {
         Some(at) => inside.split_at_checked(at).unwrap_or((inside, &[])),
         None => (inside, &[][..]),
     };
-    let share = cx.list().named(share).map_or_else(|| String::from_utf8_lossy(share).into(), |share| share.name.clone());
+    let share = cx
+        .list()
+        .named(share)
+        .map_or_else(|| String::from_utf8_lossy(share).into(), |share| share.name.clone());
     let event = Event::now(Kind::Connect, outcome, who(cx, "nfs3")).in_share(&share);
     let below = below.strip_prefix(b"/").unwrap_or(below);
     auditing.audit.tell(Event { path: (!below.is_empty()).then(|| below.to_vec()), ..event });

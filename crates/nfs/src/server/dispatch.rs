@@ -182,12 +182,12 @@ impl Context<'_> {
     }
 
     async fn nfs(&self, procedure: u32, d: Decoder, body: Encoder) -> Result<Results, Reply> {
-        let Some(auditing) = self.server.auditing.get() else {
-            return self.carry_out(procedure, d, body).await;
-        };
-        let (asked, begins) = (Asked::of(self, auditing, procedure, &d), body.len());
+        let asked = self.server.auditing.get().and_then(|auditing| {
+            let asked = Asked::of(self, auditing, procedure, &d)?;
+            Some((auditing, asked, body.len()))
+        });
         let results = self.carry_out(procedure, d, body).await;
-        if let (Some(asked), Ok(results)) = (asked, &results)
+        if let (Some((auditing, asked, begins)), Ok(results)) = (asked, &results)
             && let Some(status) = audit::status_of(results, begins)
         {
             Box::pin(asked.tell(self, auditing, status)).await;

@@ -56,8 +56,8 @@ use weft_store::{CurrentShares, Share, Timestamp};
 use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error};
 
-pub use caller::Policy;
 use audit::Auditing;
+pub use caller::Policy;
 use duplicates::Duplicates;
 pub use durable::{Durable, Unusable};
 use files::OpenFiles;

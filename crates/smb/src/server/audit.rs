@@ -83,7 +83,8 @@ pub(super) fn connected(request: &InSession<'_>, share: &str, status: Option<NtS
     let Some(outcome) = outcome(status.unwrap_or(NtStatus::SUCCESS)) else { return };
     if let Some((audit, who)) = actor(request.connection(), request.session()) {
         // As the server spells it.
-        let share = request.connection().server.shares.named(share).map_or_else(|| share.into(), |known| known.name);
+        let share =
+            request.connection().server.shares.named(share).map_or_else(|| share.into(), |known| known.name);
         audit.tell(Event::now(Kind::Connect, outcome, who).in_share(&share));
     }
 }

@@ -31,8 +31,7 @@ const READABLE: AccessMask = AccessMask(
 
 /// Connects; returns the new TreeId for the response's header.
 pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> {
-    let parsed =
-        Request::parse(request.message()).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+    let parsed = Request::parse(request.message()).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     // 2.2.9: \\server\share. The server part is the name or address by which the client knows us.
     let name = parsed
         .path

@@ -187,7 +187,8 @@ impl Event {
         };
         let facts: usize = self.facts.iter().map(fact).sum();
         let names = path(&self.path).saturating_add(path(&self.to));
-        let who = text(&self.who.user).saturating_add(text(&self.who.sid)).saturating_add(text(&self.who.client));
+        let who =
+            text(&self.who.user).saturating_add(text(&self.who.sid)).saturating_add(text(&self.who.client));
         size_of::<Event>().saturating_add(facts).saturating_add(names).saturating_add(who)
     }
 }

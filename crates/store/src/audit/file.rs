@@ -144,7 +144,9 @@ impl Writer {
     fn reopen(&mut self) {
         match open(&self.path) {
             Ok(file) => self.file = file,
-            Err(e) => tracing::error!("audit log {}: {e}; the file that was open is used on", self.path.display()),
+            Err(e) => {
+                tracing::error!("audit log {}: {e}; the file that was open is used on", self.path.display())
+            }
         }
     }
 
@@ -216,7 +218,8 @@ mod tests {
 
     fn paths(file: &Path) -> Vec<String> {
         let text = std::fs::read_to_string(file).unwrap();
-        let path = |line: &str| line.split("\"path\":\"").nth(1).map(|rest| rest.trim_end_matches("\"}").to_owned());
+        let path =
+            |line: &str| line.split("\"path\":\"").nth(1).map(|rest| rest.trim_end_matches("\"}").to_owned());
         text.lines().map(|line| path(line).unwrap_or_else(|| line.to_owned())).collect()
     }
 
@@ -273,7 +276,8 @@ mod tests {
         // A file that cannot be written stands for a full disk.
         std::fs::write(&path, "").unwrap();
         let file = File::open(&path).unwrap();
-        let mut writer = Writer { path: path.clone(), file, receiver, counts, lines: String::new(), events: 0 };
+        let mut writer =
+            Writer { path: path.clone(), file, receiver, counts, lines: String::new(), events: 0 };
         audit.tell(event("a"));
         audit.tell(event("b"));
         (0..2).for_each(|_| {

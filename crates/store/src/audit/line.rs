@@ -15,9 +15,33 @@ pub const VERSION: u32 = 1;
 
 /// The names of all fields.
 pub const FIELDS: &[&str] = &[
-    "v", "time", "event", "result", "status", "user", "sid", "uid", "client", "protocol", "transport", "share", "path",
-    "path_hex", "to", "to_hex", "object", "access", "changes", "read_bytes", "written_bytes", "reason", "command",
-    "added", "removed", "changed", "lost",
+    "v",
+    "time",
+    "event",
+    "result",
+    "status",
+    "user",
+    "sid",
+    "uid",
+    "client",
+    "protocol",
+    "transport",
+    "share",
+    "path",
+    "path_hex",
+    "to",
+    "to_hex",
+    "object",
+    "access",
+    "changes",
+    "read_bytes",
+    "written_bytes",
+    "reason",
+    "command",
+    "added",
+    "removed",
+    "changed",
+    "lost",
 ];
 
 /// Appends the line of an event.
@@ -189,7 +213,8 @@ mod tests {
             protocol: Some("smb"),
             transport: Some("tcp"),
         };
-        let event = Event::now(Kind::Close, Outcome::Done, who).in_share(&"team".into()).on(b"a/b.txt".to_vec());
+        let event =
+            Event::now(Kind::Close, Outcome::Done, who).in_share(&"team".into()).on(b"a/b.txt".to_vec());
         let event = event.with(Fact::ReadBytes(0)).with(Fact::WrittenBytes(42));
         assert_eq!(
             line(&at(event)),
@@ -200,13 +225,17 @@ mod tests {
         );
         let mut lost = String::new();
         emit_lost(Duration::ZERO, 7, &mut lost);
-        assert_eq!(lost, "{\"v\":1,\"time\":\"1970-01-01T00:00:00.000000Z\",\"event\":\"lost\",\"lost\":7}\n");
+        assert_eq!(
+            lost,
+            "{\"v\":1,\"time\":\"1970-01-01T00:00:00.000000Z\",\"event\":\"lost\",\"lost\":7}\n"
+        );
     }
 
     #[test]
     fn a_name_cannot_forge_a_line_or_hide() {
         let hostile = "a\n{\"event\":\"logoff\"}\u{1b}[2J\u{9b}\u{202e}\\\"\u{e0041}".as_bytes().to_vec();
-        let shown = line(&Event::now(Kind::Rename, Outcome::Done, Who::default()).on(hostile).to(b"b".to_vec()));
+        let shown =
+            line(&Event::now(Kind::Rename, Outcome::Done, Who::default()).on(hostile).to(b"b".to_vec()));
         assert_eq!(shown.matches('\n').count(), 1);
         let escaped = r#""path":"a\n{\"event\":\"logoff\"}\u001b[2J\u009b\u202e\\\"\udb40\udc41","to":"b"}"#;
         assert!(shown.ends_with(&format!("{escaped}\n")), "{shown}");
@@ -232,9 +261,15 @@ mod tests {
             Fact::Removed(vec![]),
             Fact::Changed(vec!["b".into(), "c".into()]),
         ];
-        let event = Event { facts: facts.to_vec(), ..Event::now(Kind::Admin, Outcome::Failed("x".into()), Who::default()) };
+        let event = Event {
+            facts: facts.to_vec(),
+            ..Event::now(Kind::Admin, Outcome::Failed("x".into()), Who::default())
+        };
         let shown = line(&event);
-        assert!(shown.contains("\"changes\":[\"mode\",\"owner\"]") && shown.contains("\"removed\":[]"), "{shown}");
+        assert!(
+            shown.contains("\"changes\":[\"mode\",\"owner\"]") && shown.contains("\"removed\":[]"),
+            "{shown}"
+        );
         let names = shown.split("\":").filter_map(|part| part.rsplit('"').next());
         for name in names.filter(|name| !name.contains('}')) {
             assert!(FIELDS.contains(&name), "{name} of {shown}");

@@ -23,7 +23,13 @@ pub struct AuditedOpen {
 
 impl AuditedOpen {
     /// An open of this file. With `opened` its creation or opening is told.
-    pub fn new(audit: Audit, who: Who, share: Arc<str>, path: Vec<u8>, opened: Option<(Kind, Vec<Fact>)>) -> AuditedOpen {
+    pub fn new(
+        audit: Audit,
+        who: Who,
+        share: Arc<str>,
+        path: Vec<u8>,
+        opened: Option<(Kind, Vec<Fact>)>,
+    ) -> AuditedOpen {
         let open = AuditedOpen {
             audit,
             who,
@@ -73,7 +79,10 @@ impl AuditedOpen {
     pub fn close(&self) {
         if self.told && !self.closed.swap(true, Ordering::Relaxed) {
             let bytes = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-            let facts = vec![Fact::ReadBytes(bytes(&self.read_bytes)), Fact::WrittenBytes(bytes(&self.written_bytes))];
+            let facts = vec![
+                Fact::ReadBytes(bytes(&self.read_bytes)),
+                Fact::WrittenBytes(bytes(&self.written_bytes)),
+            ];
             self.tell(Kind::Close, Outcome::Done, facts);
         }
     }

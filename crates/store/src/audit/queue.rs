@@ -91,7 +91,8 @@ impl Audit {
 
     /// Tells an event, unless it is not wanted. Never waits: if the queue is full, the event is lost and counted.
     pub fn tell(&self, event: Event) {
-        let Some(told) = self.0.as_ref().filter(|told| told.wanted().takes(event.kind, &event.outcome)) else {
+        let Some(told) = self.0.as_ref().filter(|told| told.wanted().takes(event.kind, &event.outcome))
+        else {
             return;
         };
         let (counts, bytes) = (&told.counts, event.bytes());

@@ -7,17 +7,17 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 use weft_store::rules::{Flavor, Ports, Protection, Squash};
 
+pub(crate) use self::access::{capture, certificate};
 use self::access::{
     events_of, export, exported, folder_of, get_links, get_principals, get_volumes, ram_of, set_links,
     set_principals, set_volumes,
 };
-pub(crate) use self::access::{capture, certificate};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
     AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
     NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
 };
-use super::{ServeConfig, VolumeConfig};
+use super::{CAPTURE_BYTES, ServeConfig, VolumeConfig};
 use crate::args::{Crc, ProviderKind};
 use crate::logging::LogFormat;
 
@@ -929,4 +929,3 @@ pub(crate) fn keys_of_option(option: &str) -> impl Iterator<Item = &'static str>
     let sets = move |row: &&Row| row.options.contains(&option);
     ROWS.iter().filter(of_server).filter(sets).map(|row| row.path)
 }
-

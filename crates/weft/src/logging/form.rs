@@ -48,7 +48,8 @@ impl Form {
     pub(super) fn of_stderr() -> Form {
         let stream = std::env::var(JOURNAL).ok();
         let stderr = rustix::fs::fstat(std::io::stderr()).ok();
-        let is_journal = stderr.is_some_and(|stderr| is_stream(stream.as_deref(), stderr.st_dev, stderr.st_ino));
+        let is_journal =
+            stderr.is_some_and(|stderr| is_stream(stream.as_deref(), stderr.st_dev, stderr.st_ino));
         Form::new(*IN_JOURNAL.get_or_init(|| is_journal))
     }
 
@@ -87,7 +88,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let as_json = AS_JSON.load(Ordering::Relaxed);
         if !self.is_journal {
             return match as_json {
@@ -126,7 +132,10 @@ fn compose(line: &mut String, lines: u64, level: Level, as_json: bool, in_journa
         true => {
             line.push_str("{\"timestamp\":\"");
             SystemTime.format_time(&mut Writer::new(line))?;
-            writeln!(line, "\",\"level\":\"{level}\",\"message\":\"lines like the next one were not logged\",\"left_out\":{lines}}}")
+            writeln!(
+                line,
+                "\",\"level\":\"{level}\",\"message\":\"lines like the next one were not logged\",\"left_out\":{lines}}}"
+            )
         }
         false => writeln!(line, "  {lines} lines like the next one were not logged"),
     }
@@ -183,10 +192,14 @@ mod tests {
     fn lines_are_text_or_json_and_have_priorities_in_the_journal() {
         use_format(LogFormat::Text);
         let text = written(false);
-        assert!(text.contains(" INFO logged on user=\"a\\\"b\\n\" uid=7\n") && text.starts_with("20"), "{text}");
+        assert!(
+            text.contains(" INFO logged on user=\"a\\\"b\\n\" uid=7\n") && text.starts_with("20"),
+            "{text}"
+        );
         assert_eq!(written(true), "<3>first\n<3>second\n<6>logged on user=\"a\\\"b\\n\" uid=7\n");
         use_format(LogFormat::Json);
-        let lines: Vec<Value> = written(false).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<Value> =
+            written(false).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!((&lines[0]["level"], &lines[0]["message"]), (&"ERROR".into(), &"first\nsecond".into()));
         assert_eq!((&lines[1]["user"], &lines[1]["uid"]), (&"a\"b\n".into(), &7.into()));
         assert!(lines[1]["timestamp"].as_str().unwrap().ends_with('Z'));

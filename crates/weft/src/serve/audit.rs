@@ -2,6 +2,7 @@
 //! ([`weft_store::audit`]).
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use weft_store::audit::{self, Audit, Event, Fact, Kind, Outcome, Rules, Who};
@@ -72,7 +73,7 @@ pub(super) fn reloaded(audit: &Audit, by: By, result: &Result<Reloaded, Failure>
 }
 
 /// Tells of another command, which has ended like this.
-pub(super) fn commanded<T>(audit: &Audit, by: By, what: String, result: &Result<T, Failure>) {
+pub(super) fn commanded<T, E: Display>(audit: &Audit, by: By, what: String, result: &Result<T, E>) {
     if audit.is_on() {
         let outcome = match result {
             Ok(_) => Outcome::Done,
@@ -102,7 +103,8 @@ impl Names {
         let without = |list: &Names, other: &Names| {
             list.0.keys().filter(|name| !other.0.contains_key(*name)).cloned().collect::<Vec<_>>()
         };
-        let differs = |(name, groups): &(&String, &Vec<String>)| after.0.get(*name).is_some_and(|now| now != *groups);
+        let differs =
+            |(name, groups): &(&String, &Vec<String>)| after.0.get(*name).is_some_and(|now| now != *groups);
         let changed = self.0.iter().filter(differs).map(|(name, _)| name.clone()).collect();
         let event = command(by, "users".into(), Outcome::Done);
         let event = event.with(Fact::Added(without(after, self))).with(Fact::Removed(without(self, after)));
@@ -134,10 +136,17 @@ mod tests {
     #[test]
     fn the_reference_has_every_field_and_every_event() {
         for field in FIELDS {
-            assert!(REFERENCE.contains(&format!("\n| `{field}` | ")), "docs/audit.md lacks the field {field}");
+            assert!(
+                REFERENCE.contains(&format!("\n| `{field}` | ")),
+                "docs/audit.md lacks the field {field}"
+            );
         }
         for kind in Kind::ALL {
-            assert!(REFERENCE.contains(&format!("\n| `{}` | ", kind.name())), "docs/audit.md lacks {}", kind.name());
+            assert!(
+                REFERENCE.contains(&format!("\n| `{}` | ", kind.name())),
+                "docs/audit.md lacks {}",
+                kind.name()
+            );
         }
     }
 

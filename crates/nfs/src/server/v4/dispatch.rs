@@ -337,7 +337,9 @@ impl Run<'_> {
                 let result = ops::read::read(c, &args).await;
                 if let Some(auditing) = c.cx.server.auditing.get() {
                     let moved = result.as_ref().map(|(_, data)| data.len() as u64).map_err(|status| *status);
-                    if let Some((asked, status)) = audit::moved(c, auditing, &args.stateid, Moved::Read, moved) {
+                    if let Some((asked, status)) =
+                        audit::moved(c, auditing, &args.stateid, Moved::Read, moved)
+                    {
                         Box::pin(audit::tell(c, auditing, asked, status)).await;
                     }
                 }
@@ -348,7 +350,8 @@ impl Run<'_> {
                 let result = ops::write::write(c, args).await;
                 if let Some(auditing) = c.cx.server.auditing.get() {
                     let moved = result.as_ref().map(|ok| u64::from(ok.count)).map_err(|e| e.status);
-                    if let Some((asked, status)) = audit::moved(c, auditing, &stateid, Moved::Written, moved) {
+                    if let Some((asked, status)) = audit::moved(c, auditing, &stateid, Moved::Written, moved)
+                    {
                         Box::pin(audit::tell(c, auditing, asked, status)).await;
                     }
                 }

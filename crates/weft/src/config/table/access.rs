@@ -10,7 +10,9 @@ use weft_store::rules::Export;
 use super::super::key::{part, quoted};
 use super::super::mistake::{Fault, Unparsed};
 use super::super::share::{ShareConfig, ShareSource};
-use super::super::types::{Boolean, DfsLinks, Entry, List, PrincipalMap, Refused, Text, TomlValue, Type, all};
+use super::super::types::{
+    Boolean, DfsLinks, Entry, List, PrincipalMap, Refused, Text, TomlValue, Type, all,
+};
 use super::super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig};
 
 /// The capture; one without a file is refused when the configuration is checked.

@@ -14,8 +14,8 @@ use weft_wire::nfs4::{
 };
 
 use super::super::acl;
-use super::super::audit;
 use super::super::attributes::{Changes, change, changes};
+use super::super::audit;
 use super::super::close::{close, give_back, give_up};
 use super::super::compound::Compound;
 use super::super::delegations;
@@ -115,7 +115,15 @@ async fn carry_out(
         found.node.share.vfs.setattr(found.node.id, set).await.map_err(|e| status(&e))?;
     }
     if let Some(auditing) = c.cx.server.auditing.get() {
-        Box::pin(audit::opened(c, auditing, (&found.node, found.new), &state, wanted.access, wanted.truncates)).await;
+        Box::pin(audit::opened(
+            c,
+            auditing,
+            (&found.node, found.new),
+            &state,
+            wanted.access,
+            wanted.truncates,
+        ))
+        .await;
     }
     let mut flags = open_flag::LOCKTYPE_POSIX;
     if c.minor > 0 {
