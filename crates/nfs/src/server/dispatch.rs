@@ -16,7 +16,7 @@ use weft_wire::xdr::{Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::answers::bytes_in;
-use super::audit::{Asked, Auditing};
+use super::audit::Asked;
 use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
 use super::duplicates::MAX_ANSWER;
@@ -117,12 +117,7 @@ impl Connection<'_> {
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,
-                Err(answer) => {
-                    if let Some(auditing) = self.server.auditing.get() {
-                        Box::pin(cx.refused(auditing, call.procedure, &d)).await;
-                    }
-                    return answer;
-                }
+                Err(answer) => return Box::pin(cx.refused(call.procedure, d, answer)).await,
             };
         }
         if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
@@ -181,35 +176,50 @@ impl Context<'_> {
         results
     }
 
-    async fn nfs(&self, procedure: u32, d: Decoder, body: Encoder) -> Result<Results, Reply> {
-        let asked = self.server.auditing.get().and_then(|auditing| {
-            let asked = Asked::of(self, auditing, procedure, &d)?;
-            Some((auditing, asked, body.len()))
-        });
-        let results = self.carry_out(procedure, d, body).await;
-        if let (Some((auditing, asked, begins)), Ok(results)) = (asked, &results)
-            && let Some(status) = audit::status_of(results, begins)
-        {
-            Box::pin(asked.tell(self, auditing, status)).await;
-        }
-        results
-    }
-
-    /// An export refuses the caller: the audit log is told.
-    async fn refused(&self, auditing: &Auditing, procedure: u32, d: &Decoder) {
-        if let Some(asked) = Asked::of(self, auditing, procedure, d) {
-            asked.tell(self, auditing, Status::ACCES).await;
-        }
-    }
-
-    async fn carry_out(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
-        match procedure {
+    async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
+        let asked = self.server.auditing.get().and_then(|auditing| Asked::of(self, auditing, procedure, &d));
+        let begins = body.len();
+        let results = match procedure {
             nfs::GETATTR => whole(body, ops::getattr(self, args(&mut d)?).await),
             nfs::READ => Ok(ops::read(self, args(&mut d)?, body).await),
             nfs::WRITE => whole(body, ops::write(self, args(&mut d)?).await),
             // Boxed: otherwise every call's future would have the size of the largest procedure.
             _ => Box::pin(self.rare(procedure, d, body)).await,
+        };
+        match asked {
+            None => results,
+            Some(asked) => Box::pin(self.told(asked, begins, results)).await,
         }
+    }
+
+    /// Tells the audit log how a call has ended.
+    async fn told(
+        &self,
+        asked: Box<Asked>,
+        begins: usize,
+        results: Result<Results, Reply>,
+    ) -> Result<Results, Reply> {
+        if let (Some(auditing), Ok(results)) = (self.server.auditing.get(), &results)
+            && let Some(status) = audit::status_of(results, begins)
+        {
+            asked.tell(self, auditing, status).await;
+        }
+        results
+    }
+
+    /// Tells the audit log that an export refuses the caller.
+    async fn refused(
+        &self,
+        procedure: u32,
+        d: Decoder,
+        answer: Result<Results, Reply>,
+    ) -> Result<Results, Reply> {
+        if let Some(auditing) = self.server.auditing.get()
+            && let Some(asked) = Asked::of(self, auditing, procedure, &d)
+        {
+            asked.tell(self, auditing, Status::ACCES).await;
+        }
+        answer
     }
 
     /// The procedures that move no data.

@@ -218,7 +218,7 @@ mod tests {
         let event = event.with(Fact::ReadBytes(0)).with(Fact::WrittenBytes(42));
         assert_eq!(
             line(&at(event)),
-            "{\"v\":1,\"time\":\"2026-11-28T21:46:40.123456Z\",\"event\":\"close\",\"result\":\"ok\",\
+            "{\"v\":1,\"time\":\"2026-11-28T21:06:40.123456Z\",\"event\":\"close\",\"result\":\"ok\",\
              \"user\":\"alice\",\"sid\":\"S-1-5-21-1-2-3-1000\",\"uid\":1000,\"client\":\"192.0.2.1:50000\",\
              \"protocol\":\"smb\",\"transport\":\"tcp\",\"share\":\"team\",\"path\":\"a/b.txt\",\"read_bytes\":0,\
              \"written_bytes\":42}\n"
