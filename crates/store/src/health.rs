@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
 
-use crate::vfs::{Backend, Caller, Created, DirName, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Attr, Backend, Caller, Created, DirName, Error, NodeId, Op, Outcome, Watches};
 
 /// A problem is over after a success, if nothing has failed for this long.
 pub const CALM: Duration = Duration::from_secs(10);
@@ -431,6 +431,10 @@ impl Backend for Heard {
 
     fn tidy(&self, now: Instant) {
         self.backend.tidy(now);
+    }
+
+    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        self.backend.attr_now(node)
     }
 
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {

@@ -424,6 +424,11 @@ pub trait Backend: Send + Sync {
     fn judges_callers(&self) -> bool {
         false
     }
+    /// The attributes of a node, if that need not wait: no caller needs a right for them. `None`: use [`Op::Getattr`].
+    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        let _ = node;
+        None
+    }
     /// Carries out one operation in the name of a caller.
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
     /// Until the result is dropped, reports to `watches` what others than this server change in `dir`, or in the tree

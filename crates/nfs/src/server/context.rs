@@ -204,7 +204,7 @@ impl<'a> Connection<'a> {
         }
         let is_claimed = |known: &Claimed| match (known, credential) {
             (Some((uid, gid, gids)), Credential::Sys(sys)) => {
-                (*uid, *gid) == (sys.uid, sys.gid) && gids == sys.gids()
+                (*uid, *gid) == (sys.uid, sys.gid) && gids.iter().eq(sys.gids())
             }
             (None, Credential::None | Credential::Other(_)) => true,
             (None, Credential::Sys(_)) | (Some(_), Credential::None | Credential::Other(_)) => false,

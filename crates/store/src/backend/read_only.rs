@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::{LocalBoxFuture, ready};
 
-use crate::vfs::{Backend, Caller, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Attr, Backend, Caller, Error, NodeId, Op, Outcome, Watches};
 
 /// See the module.
 pub struct ReadOnly {
@@ -76,6 +76,10 @@ impl Backend for ReadOnly {
 
     fn sweep(&self, max: usize) {
         self.inner.sweep(max);
+    }
+
+    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        self.inner.attr_now(node)
     }
 
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {

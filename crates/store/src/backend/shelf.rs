@@ -228,6 +228,10 @@ impl<I: Items> Backend for Shelf<I> {
         self.items.kind()
     }
 
+    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        Some(self.getattr(node))
+    }
+
     fn submit(&self, op: Op, _by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(std::future::ready(self.carry_out(op)))
     }

@@ -325,6 +325,9 @@ impl Vfs {
             // Boxed: few nodes are streams, and most requests await this.
             return Box::pin(self.stream_attr(node)).await;
         }
+        if let Some(attr) = self.backend.attr_now(node) {
+            return attr;
+        }
         Ok(expect!(self.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
     }
 

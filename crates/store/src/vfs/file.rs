@@ -136,6 +136,9 @@ impl OpenFile {
     pub async fn write(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
         let source = PayloadSource::Memory(chain);
         offset.checked_add(source.len()).ok_or(Error::Invalid)?;
+        if let Some(written) = self.object.write_now(offset, chain) {
+            return written;
+        }
         answer!(self.object.submit(ObjectOp::Write { offset, source }), Done::Done => ())
     }
 

@@ -7,7 +7,9 @@
 //! mappings, copies by the kernel, being filled by a peer) are optional capabilities. Additional
 //! work per operation (quotas, notifications, counting flushes) is done by wrappers: see `Layer`.
 //!
-//! Cost: an operation that need not wait is answered by the call ([`Submission::Now`]), without a future.
+//! Cost: an operation that need not wait is answered by the call ([`Submission::Now`]), without a future. The two that clients
+//! send most have a first try of their own ([`Object::read_now`], [`Object::write_now`]): it passes no request and no answer
+//! through the wrappers.
 //! Errors: a failed operation may have changed any part of its range, and nothing else.
 
 mod counted;
@@ -64,6 +66,12 @@ pub trait Object: Debug + Send + Sync {
     /// or the pool is empty; then use [`ObjectOp::Read`].
     fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
         let _ = (pool, offset, len);
+        None
+    }
+
+    /// Writes all of `chain` at `offset`, if that need not wait. `None`: nothing was written; then use [`ObjectOp::Write`].
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        let _ = (offset, chain);
         None
     }
 
@@ -211,6 +219,11 @@ pub(crate) trait Layer: Debug + Send + Sync {
     fn inner(&self) -> &dyn Object;
     /// [`Object::submit`].
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a>;
+    /// [`Object::write_now`]. Without it every write is submitted, so a layer that overlooks it still sees all writes.
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        let _ = (offset, chain);
+        None
+    }
     /// [`Object::is_read_only`].
     fn is_read_only(&self) -> bool {
         self.inner().is_read_only()
@@ -237,6 +250,9 @@ impl<L: Layer> Object for L {
     }
     fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
         self.inner().read_now(pool, offset, len)
+    }
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        Layer::write_now(self, offset, chain)
     }
     fn is_read_only(&self) -> bool {
         Layer::is_read_only(self)

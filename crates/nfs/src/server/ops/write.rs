@@ -2,7 +2,8 @@
 
 use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error, Kind};
-use weft_wire::nfs3::{Outcome, Stable, Status, Verifier, WccOnly, WriteArgs, WriteOk};
+use weft_wire::nfs3::{Outcome, Stable, Status, Verifier, WccOnly, WriteArgs, WriteHead, WriteOk};
+use weft_wire::xdr::Data;
 
 use super::{failed, status, wcc};
 use crate::server::attributes::MAX_FILE_SIZE;
@@ -10,7 +11,8 @@ use crate::server::caller::WRITE;
 use crate::server::context::{Context, Node};
 
 pub(in crate::server) async fn write(cx: &Context<'_>, args: WriteArgs) -> Outcome<WriteOk, WccOnly> {
-    let node = match cx.node(&args.head.file).await {
+    let WriteArgs { head, data } = args;
+    let node = match cx.node(&head.file).await {
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),
     };
@@ -18,14 +20,13 @@ pub(in crate::server) async fn write(cx: &Context<'_>, args: WriteArgs) -> Outco
         Ok(attr) => attr,
         Err(e) => return failed(status(&e), WccOnly::default()),
     };
-    let (count, committed) = (args.head.count, args.head.stable);
-    let done = match store(cx, &node, &before, args).await {
+    let done = match store(cx, &node, &before, &head, data).await {
         Some(done) => done.map_err(|e| status(&e)),
         None => Err(Status::FBIG),
     };
     let wcc = node.wcc(Some(wcc(&before))).await;
     match done {
-        Ok(verifier) => Ok(WriteOk { wcc, count, committed, verifier }),
+        Ok(verifier) => Ok(WriteOk { wcc, count: head.count, committed: head.stable, verifier }),
         Err(status) => failed(status, WccOnly { wcc }),
     }
 }
@@ -35,9 +36,9 @@ async fn store(
     cx: &Context<'_>,
     node: &Node<'_>,
     before: &Attr,
-    args: WriteArgs,
+    head: &WriteHead,
+    data: Data,
 ) -> Option<Result<Verifier, Error>> {
-    let WriteArgs { head, data } = args;
     if data.len() as u64 != u64::from(head.count) || before.kind != Kind::File {
         return Some(Err(Error::Invalid));
     }

@@ -286,14 +286,14 @@ impl Folder {
     }
 
     fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
-        Ok(sys::stat(self.fd(node)?.as_fd())?.attr(node, &self.home))
+        Ok(sys::attr(self.fd(node)?.as_fd(), node, &self.home)?)
     }
 
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr, Error> {
         let kind = self.table().kind(node)?;
         let fd = self.fd(node)?;
         self.apply(&fd, kind, set)?;
-        Ok(sys::stat(fd.as_fd())?.attr(node, &self.home))
+        Ok(sys::attr(fd.as_fd(), node, &self.home)?)
     }
 
     fn apply(&self, fd: &OwnedFd, kind: Kind, set: &SetAttr) -> Result<(), Error> {
@@ -804,7 +804,7 @@ impl Folder {
         unlocked: &Unlocked,
     ) -> LocalBoxFuture<'a, Result<Outcome, Error>> {
         match op {
-            // The most frequent one, on its own: it changes nothing, and needs no permission of the caller.
+            // It changes nothing, and needs no permission of the caller.
             Op::Getattr { node } => Box::pin(std::future::ready(self.getattr(node).map(Outcome::Attr))),
             Op::SyncDir { dir } => Box::pin(async move {
                 rt::blocking(self.sync_dir(dir)?).await?;
@@ -930,6 +930,10 @@ impl Backend for Dir {
 
     fn tidy(&self, now: Instant) {
         self.0.from_time_to_time(|folder| &folder.tidies, move |folder| folder.remove_orphans(now));
+    }
+
+    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        self.0.attr_now(node)
     }
 
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {

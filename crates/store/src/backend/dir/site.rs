@@ -21,7 +21,7 @@ use weft_machine::file::{mount_readings, remote_below};
 use super::observe::Guard;
 use super::sys::Identity;
 use super::{Folder, names};
-use crate::vfs::{Error, NodeId, Op};
+use crate::vfs::{Attr, Error, NodeId, Op};
 
 /// Maximum number of file systems remembered besides the root's.
 const MAX_OTHERS: usize = 1024;
@@ -170,6 +170,16 @@ impl Folder {
             return self.site_among_several(op);
         }
         self.site_at_home(op)
+    }
+
+    /// See [`crate::vfs::Backend::attr_now`].
+    pub(super) fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        match self.site(&Op::Getattr { node }) {
+            Site::Core(other) => {
+                Some(other.as_ref().unwrap_or(&self.systems.home).inline(|| self.getattr(node)))
+            }
+            Site::Workers(_) => None,
+        }
     }
 
     fn site_at_home(&self, op: &Op) -> Site {

@@ -157,9 +157,8 @@ impl Stat {
     /// `home` is the root's: inode numbers of other devices may collide with those of its device, node numbers must
     /// not.
     pub(super) fn attr(&self, node: NodeId, home: &Identity) -> Attr {
-        let s = &self.0;
-        let kind = self.kind();
-        let identity = self.identity();
+        let Stat(s) = self;
+        let (kind, identity) = (self.kind(), self.identity());
         let stable = identity.to_stable(home);
         let (atime, mtime, ctime) = (timestamp(s.stx_atime), timestamp(s.stx_mtime), timestamp(s.stx_ctime));
         Attr {
@@ -185,6 +184,7 @@ fn timestamp(t: StatxTimestamp) -> Timestamp {
     Timestamp { secs: t.tv_sec, nanos: t.tv_nsec }
 }
 
+#[inline]
 fn statx(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Stat> {
     let flags = flags | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME).map(Stat)
@@ -193,6 +193,15 @@ fn statx(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Stat> {
 /// Attributes of the file behind a descriptor.
 pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, b"", AtFlags::EMPTY_PATH)
+}
+
+/// The attributes of the file behind a descriptor, as those of a node.
+pub(super) fn attr(fd: BorrowedFd<'_>, node: NodeId, home: &Identity) -> Result<Attr> {
+    // By reference: nearly every request needs them, and the kernel's 256 bytes are not worth a move.
+    match &statx(fd, b"", AtFlags::EMPTY_PATH) {
+        Ok(stat) => Ok(stat.attr(node, home)),
+        Err(e) => Err(*e),
+    }
 }
 
 /// Whether a directory can be changed, from faccessat(2); false if only the operation itself can tell.

@@ -273,6 +273,10 @@ impl Backend for Ram {
         "ram"
     }
 
+    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        Some(self.0.tree().attr(node))
+    }
+
     fn submit(&self, op: Op, _by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(std::future::ready(self.carry_out(op)))
     }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use weft_machine::rt;
 
 use super::super::Error;
@@ -61,6 +62,12 @@ impl Layer for Counted {
             }),
             op => self.inner.submit(op),
         }
+    }
+
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        let done = self.inner.write_now(offset, chain)?;
+        self.flushes.wrote();
+        Some(done)
     }
 
     fn is_unflushed(&self) -> bool {

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rustix::fd::{AsFd, AsRawFd};
 use weft_machine::File;
 
@@ -40,7 +41,7 @@ impl Heard {
         file.links_and_allocated().ok().map(|(_, allocated)| allocated)
     }
 
-    fn heard(&self, file: &File, before: Option<u64>, done: &Result<Done, Error>) {
+    fn heard(&self, file: &File, before: Option<u64>, done: &Result<impl Sized, Error>) {
         let grown = || before.zip(self.footprint(file)).is_some_and(|(before, now)| now > before);
         let takes = if done.is_err() || grown() { Takes::Space } else { Takes::Nothing };
         self.health.heard(done, takes, || path(file));
@@ -73,5 +74,17 @@ impl Layer for Heard {
             }
             Submission::Now(done)
         })
+    }
+
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        // While there is a problem, a write is compared with the space that it takes.
+        if self.health.is_ill() {
+            return None;
+        }
+        let done = self.inner.write_now(offset, chain)?;
+        if let (Err(_), Some(file)) = (&done, self.inner.plain()) {
+            self.heard(file, None, &done);
+        }
+        Some(done)
     }
 }

@@ -8,8 +8,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use weft_machine::file::busy;
-use weft_machine::rt;
+use weft_machine::{PayloadSource, rt};
 
 use super::super::Error;
 use super::{Admit, Layer, Object, ObjectOp, Submission};
@@ -43,7 +44,7 @@ impl Limited {
         Ok(Reservation { quota: self.quota.clone(), end, allocated: false })
     }
 
-    fn append<'a>(&'a self, bytes: &'a bytes::Bytes, admit: Admit<'a>) -> Submission<'a> {
+    fn append<'a>(&'a self, bytes: &'a Bytes, admit: Admit<'a>) -> Submission<'a> {
         let reserved = Rc::new(Cell::new(None));
         let reserves = reserved.clone();
         let admit = Box::new(move |end: u64| {
@@ -145,5 +146,13 @@ impl Layer for Limited {
             under_way.end();
             Submission::Now(done)
         })
+    }
+
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        let end = offset.saturating_add(PayloadSource::Memory(chain).len());
+        match self.reserve(end) {
+            Ok(_until_written) => self.inner.write_now(offset, chain),
+            Err(e) => Some(Err(e)),
+        }
     }
 }

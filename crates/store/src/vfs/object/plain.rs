@@ -3,6 +3,7 @@
 //! Buffers: a read is a range that the transport fetches late. A write takes slices of the received message, or lets the peer's
 //! memory fill the file, if the transport reaches both.
 
+use bytes::Bytes;
 use weft_machine::file::busy::{self, Unlocked};
 use weft_machine::{File, FileRange, Payload, PayloadSource, Pool, RemotePayload};
 
@@ -68,8 +69,8 @@ impl Object for Plain {
                 Submission::Now(self.read(offset, len, size).map(Done::Data))
             }
             ObjectOp::Write { offset, source: PayloadSource::Memory(chain) } => {
-                match file.try_write_at(offset, chain) {
-                    Some(written) => Submission::Now(written.map(|()| Done::Done).map_err(Error::from)),
+                match self.write_now(offset, chain) {
+                    Some(written) => Submission::Now(written.map(|()| Done::Done)),
                     None => Submission::later(async move {
                         file.write_at(offset, chain).await?;
                         Ok(Done::Done)
@@ -147,6 +148,10 @@ impl Object for Plain {
         let mut buf = window.try_into_buf().ok()?;
         buf.set_len(read);
         Some(Payload::from(buf.freeze()))
+    }
+
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        Some(self.0.try_write_at(offset, chain)?.map_err(Error::from))
     }
 }
 

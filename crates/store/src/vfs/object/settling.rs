@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use super::super::Error;
 use super::{Done, Layer, Object, ObjectOp, Submission};
 
 /// See the module.
@@ -26,5 +29,9 @@ impl Layer for Settling {
             Ok(Done::Done) => self.0.submit(ObjectOp::sync()),
             other => Submission::Now(other),
         })
+    }
+
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        self.0.write_now(offset, chain)
     }
 }

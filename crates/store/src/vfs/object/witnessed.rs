@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use weft_machine::clock;
 
-use super::super::NodeId;
 use super::super::stream::Stream;
 use super::super::watch::{What, Witness};
+use super::super::{Error, NodeId};
 use super::{Done, Layer, Object, ObjectOp, Submission};
 
 /// The changing object.
@@ -79,5 +80,14 @@ impl Layer for Witnessed {
                 done
             })
         })
+    }
+
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        // Reporting may have to wait.
+        if self.witness.is_watched() {
+            return None;
+        }
+        self.mark();
+        self.inner.write_now(offset, chain)
     }
 }
