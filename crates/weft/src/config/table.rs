@@ -206,7 +206,7 @@ pub(super) const ROWS: &[Row] = &[
         Optional<NonEmpty<OneOf<Wanted>>>,
         [],
         "all",
-        "[\"logon\", \"delete\", \"rights\", \"denied\", \"admin\"]",
+        "[\"admin\", \"logon\", \"delete\", \"rights\", \"denied\"]",
         "Events that the audit log contains; \"denied\" stands for everything that a user may not do.",
         set | c,
         value | c.audit.events = value.map(|list| list.into_iter().fold(Wanted::NONE, Wanted::and)),
