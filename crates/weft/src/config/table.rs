@@ -1,133 +1,29 @@
 //! The keys of a configuration file: one row each, with its type, default, options, meaning, and access to its value.
 //! The parser, the reference, the example and `weft config show` use these rows.
 
-mod access;
+use std::path::PathBuf;
 
+use weft_smb::auth::Principals;
+use weft_smb::server::dfs::Link;
 use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
-use weft_store::rules::{Flavor, Ports, Protection, Squash};
+use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
-pub(crate) use self::access::{capture, certificate};
-use self::access::{
-    events_of, export, exported, folder_of, get_links, get_principals, get_volumes, ram_of, set_links,
-    set_principals, set_volumes,
-};
+use super::key::{part, quoted};
+use super::mistake::{Fault, Unparsed};
+use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
+    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
     NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
+    all,
 };
-use super::{CAPTURE_BYTES, ServeConfig, VolumeConfig};
+use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig};
 use crate::args::{Crc, ProviderKind};
 use crate::logging::LogFormat;
 
-/// A key.
-pub(super) struct Row {
-    /// Its path; `*` is a name that the user chooses.
-    pub path: &'static str,
-    /// When a running server uses a new value.
-    pub takes_effect: TakesEffect,
-    /// What to write: its type, in words.
-    pub kind: fn() -> String,
-    /// The options of `weft serve` that set it.
-    pub options: &'static [&'static str],
-    /// The default, as written in a file, or in words.
-    pub default: &'static str,
-    /// A value for the example.
-    pub example: &'static str,
-    /// The meaning, in one line.
-    pub meaning: &'static str,
-    /// Access to the value.
-    pub field: Field,
-}
-
-/// When a running server uses the new value of a key. A share that comes or goes does so at a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TakesEffect {
-    /// As soon as it reads its configuration again.
-    Reload,
-    /// After a restart.
-    Restart,
-}
-
-impl TakesEffect {
-    /// The words of the reference.
-    pub(super) fn shown(self) -> &'static str {
-        match self {
-            TakesEffect::Reload => "at reload",
-            TakesEffect::Restart => "after a restart",
-        }
-    }
-}
-
-/// Access to the value of a key. The getter returns it as written in a file, or `None` if it is not set.
-pub(super) enum Field {
-    /// Of the server.
-    Server {
-        set: fn(&mut ServeConfig, &TomlValue) -> Result<(), Refused>,
-        get: fn(&ServeConfig) -> Option<String>,
-    },
-    /// Of one volume.
-    Volume {
-        set: fn(&mut VolumeConfig, &TomlValue) -> Result<(), Refused>,
-        get: fn(&VolumeConfig) -> Option<String>,
-    },
-    /// Of one share.
-    Share {
-        set: fn(&mut ShareConfig, &TomlValue) -> Result<(), Refused>,
-        get: fn(&ShareConfig) -> Option<String>,
-    },
-}
-
 /// The default of the keys that name the source of a share's files.
 pub(super) const ONE_OF_THREE: &str = "one of path, ram and volumes is required";
-
-/// A row whose value is a field of the configuration.
-macro_rules! field {
-    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
-     |$config:ident| $place:expr) => {
-        Row {
-            path: $path,
-            takes_effect: TakesEffect::$takes_effect,
-            kind: <$type as Type>::name,
-            options: &$options,
-            default: $default,
-            example: $example,
-            meaning: $meaning,
-            field: Field::$of {
-                set: |$config, given| {
-                    $place = <$type>::read(given)?;
-                    Ok(())
-                },
-                get: |$config| <$type>::show(&$place),
-            },
-        }
-    };
-}
-
-/// A row whose value is converted to and from its field.
-macro_rules! converted {
-    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
-     set |$to:ident, $value:ident| $store:expr, get |$from:ident| $load:expr) => {
-        Row {
-            path: $path,
-            takes_effect: TakesEffect::$takes_effect,
-            kind: <$type as Type>::name,
-            options: &$options,
-            default: $default,
-            example: $example,
-            meaning: $meaning,
-            field: Field::$of {
-                set: |$to, given| {
-                    let $value = <$type>::read(given)?;
-                    $store;
-                    Ok(())
-                },
-                get: |$from| <$type>::show(&$load),
-            },
-        }
-    };
-}
 
 /// The rows, in the order of the reference.
 pub(super) const ROWS: &[Row] = &[
@@ -161,8 +57,9 @@ pub(super) const ROWS: &[Row] = &[
         ["--admin"],
         "not served",
         "\"127.0.0.1:9470\"",
-        "Where metrics for Prometheus (/metrics) and the status (/api/v1/status) are served over HTTP: a loopback address, \
-         or unix:PATH for a Unix socket of this user and group; any other address needs admin_token_file.",
+        "Where the status page (/), metrics for Prometheus (/metrics) and the status (/api/v1/status) are served over HTTP: a \
+         loopback address, or unix:PATH for a Unix socket of this user and group; any other address needs admin_token_file or \
+         tls.admin.clients.",
         |c| c.admin
     ),
     field!(
@@ -648,6 +545,46 @@ pub(super) const ROWS: &[Row] = &[
         file | certificate(&mut c.tls.nbd).clients = file,
         get | c | c.tls.nbd.as_ref().and_then(|files| files.clients.clone())
     ),
+    converted!(
+        Server,
+        Restart,
+        "tls.admin.certificate",
+        Optional<FilePath>,
+        ["--admin-tls-cert"],
+        "no TLS",
+        "\"/etc/weft/admin.pem\"",
+        "Certificate chain for the admin server, in PEM; it then serves HTTPS.",
+        set | c,
+        file | certificate(&mut c.tls.admin).certificate = file.unwrap_or_default(),
+        get | c | c.tls.admin.as_ref().map(|files| files.certificate.clone())
+    ),
+    converted!(
+        Server,
+        Restart,
+        "tls.admin.key",
+        Optional<FilePath>,
+        ["--admin-tls-key"],
+        "no TLS",
+        "\"/etc/weft/admin.key\"",
+        "Private key of the certificate for the admin server, in PEM.",
+        set | c,
+        file | certificate(&mut c.tls.admin).key = file.unwrap_or_default(),
+        get | c | c.tls.admin.as_ref().map(|files| files.key.clone())
+    ),
+    converted!(
+        Server,
+        Restart,
+        "tls.admin.clients",
+        Optional<FilePath>,
+        ["--admin-tls-clients"],
+        "no client certificates",
+        "\"/etc/weft/clients.pem\"",
+        "Authorities that sign certificates of administrators and scrapers, in PEM; clients without one are refused. It can take the \
+         place of admin_token_file; with both, both are required.",
+        set | c,
+        file | certificate(&mut c.tls.admin).clients = file,
+        get | c | c.tls.admin.as_ref().and_then(|files| files.clients.clone())
+    ),
     field!(
         Server,
         Restart,
@@ -928,4 +865,93 @@ pub(crate) fn keys_of_option(option: &str) -> impl Iterator<Item = &'static str>
     let of_server = |row: &&Row| matches!(row.field, Field::Server { .. });
     let sets = move |row: &&Row| row.options.contains(&option);
     ROWS.iter().filter(of_server).filter(sets).map(|row| row.path)
+}
+
+/// The capture; one without a file is refused when the configuration is checked.
+pub(crate) fn capture(rdma: &mut RdmaConfig) -> &mut CaptureConfig {
+    let unnamed = || CaptureConfig { file: PathBuf::new(), limit_bytes: CAPTURE_BYTES };
+    rdma.capture.get_or_insert_with(unnamed)
+}
+
+/// The certificate; one without its chain or key is refused when the configuration is checked.
+pub(crate) fn certificate(files: &mut Option<CertificateConfig>) -> &mut CertificateConfig {
+    let unnamed = || CertificateConfig { certificate: PathBuf::new(), key: PathBuf::new(), clients: None };
+    files.get_or_insert_with(unnamed)
+}
+
+fn export(share: &mut ShareConfig) -> &mut Export {
+    share.nfs.get_or_insert_default()
+}
+
+fn exported(share: &ShareConfig) -> Export {
+    share.nfs.clone().unwrap_or_default()
+}
+
+fn folder_of(share: &ShareConfig) -> Option<PathBuf> {
+    match &share.source {
+        ShareSource::Folder(path) => Some(path.clone()),
+        ShareSource::Ram { .. } | ShareSource::Volumes => None,
+    }
+}
+
+fn ram_of(share: &ShareConfig) -> Option<u64> {
+    match share.source {
+        ShareSource::Ram { size_bytes } => Some(size_bytes),
+        ShareSource::Folder(_) | ShareSource::Volumes => None,
+    }
+}
+
+fn set_volumes(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
+    if !Boolean::read(given)? {
+        return Err(given.refuse(Fault::NotFalse));
+    }
+    share.source = ShareSource::Volumes;
+    Ok(())
+}
+
+fn get_volumes(share: &ShareConfig) -> Option<String> {
+    (share.source == ShareSource::Volumes).then(|| "true".into())
+}
+
+fn set_principals(config: &mut ServeConfig, given: &TomlValue) -> Result<(), Refused> {
+    let mut principals = Principals::default();
+    let line = |entry: &Entry| {
+        let user = Text::read(&entry.value)?;
+        let mapped = principals.map(entry.key, &user);
+        mapped.map_err(|e| entry.value.unparsed(entry.key, Unparsed::KerberosPrincipal(e)))
+    };
+    all(given.entries(PrincipalMap::name)?.iter().map(line))?;
+    config.kerberos.map = principals;
+    Ok(())
+}
+
+fn get_principals(config: &ServeConfig) -> Option<String> {
+    let line = |(principal, user): (&str, &str)| format!("{} = {}", part(principal), quoted(user));
+    let lines: Vec<String> = config.kerberos.map.mapped().map(line).collect();
+    Some(if lines.is_empty() { "{}".into() } else { format!("{{ {} }}", lines.join(", ")) })
+}
+
+fn set_links(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
+    let link = |entry: &Entry| {
+        let targets = List::<Text>::read(&entry.value)?;
+        let link = Link::new(&share.name, entry.key, targets.iter().map(String::as_str));
+        link.map_err(|e| entry.value.unparsed(entry.key, Unparsed::Link(e)))
+    };
+    share.dfs_links = all(given.entries(DfsLinks::name)?.iter().map(link))?;
+    Ok(())
+}
+
+fn get_links(share: &ShareConfig) -> Option<String> {
+    let link = |link: &Link| {
+        let targets: Vec<String> = link.targets().map(|target| quoted(&target)).collect();
+        format!("{} = [{}]", part(&link.path()), targets.join(", "))
+    };
+    let links: Vec<String> = share.dfs_links.iter().map(link).collect();
+    Some(if links.is_empty() { "{}".into() } else { format!("{{ {} }}", links.join(", ")) })
+}
+
+/// The events that are listed one by one; `None` means all.
+fn events_of(config: &ServeConfig) -> Option<Vec<Wanted>> {
+    let each = |wanted: Wanted| Wanted::each().filter(|one| wanted.contains(*one)).collect();
+    config.audit.events.map(each)
 }
