@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod audit;
 pub mod backend;
 pub mod block;
 pub mod health;

@@ -1,14 +1,18 @@
 //! Logs go to standard error; standard output belongs to results. `WEFT_LOG` (in the syntax of `tracing` filters)
 //! overrides `-v`; one that is not understood is refused, because nobody would notice the missing lines.
 //!
+//! A line is text for people, or a JSON object (`--log-format`). In the journal of systemd it has a priority
+//! (sd-daemon(3)), and text has no time, because the journal keeps its own.
+//!
 //! Clients can trigger warnings as often as they like, for example by unencrypted requests to an encrypted share, or
 //! by exceeding a limit. So each place in the code logs warnings at a bounded rate, and skipped lines are counted.
 //! Repeated events of one address are logged once: a client that probes a port's protocol tries several, each with
 //! its own connection.
 
+mod form;
+
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +26,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use weft_machine::meter::Events;
 
+pub(crate) use self::form::{LogFormat, use_format};
 use crate::misuse::Misuse;
 
 /// Warnings and errors that one place may log in a burst.
@@ -51,14 +56,15 @@ pub(crate) fn start(verbose: u8, server: bool) -> Result<(), Misuse> {
         None => EnvFilter::new(level),
         Some(text) => filter(&text.to_string_lossy())?,
     };
+    let form = form::Form::of_stderr();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(form.is_coloured())
         // If standard error is a closed pipe, nobody can be told of that either; the attempt would panic, and end the
         // server with its log.
         .log_internal_errors(false)
+        .event_format(form)
         .finish()
         .with(Floods::default())
         .init();
@@ -122,7 +128,7 @@ impl<S: Subscriber> Layer<S> for Floods {
                 return false;
             }
             Some(0) => {}
-            Some(n) => note!("  {n} lines like the next one were not logged"),
+            Some(n) => form::left_out(n, *event.metadata().level()),
         }
         true
     }

@@ -3,6 +3,7 @@
 
 mod activation;
 mod admin;
+mod audit;
 mod capture;
 mod durable;
 pub(crate) mod error;
@@ -42,6 +43,7 @@ use crate::args::Serve;
 use crate::config;
 use crate::config_command;
 use crate::listen::{self, Stop};
+use crate::logging;
 use crate::out;
 use crate::shares;
 use crate::signals::{Asked, Signals};
@@ -51,6 +53,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
+    logging::use_format(args.log_format);
     // Before anything fails for lack of descriptors.
     listen::quota::raise_descriptors()?;
     if let Some(bytes) = crate::signals::longest_file() {
@@ -68,6 +71,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // Commands that the user is told to type must name it.
         out::remember_state_dir(config.state_dir.as_deref());
     }
+    logging::use_format(config.log.format);
     let plan = config.check()?;
     activation::take_over(&plan)?;
     // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
@@ -86,7 +90,9 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let cores = Arc::new(start_cores(&plan.config().limits)?);
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
     let replicates = plan.config().replication.enabled;
+    let audit = audit::start(&plan)?;
     let start = Start {
+        audit: audit.clone(),
         own: log_ons.as_ref().filter(|_| replicates).and_then(|log_ons| log_ons.own()),
         log_ons: log_ons.clone(),
         plan,
@@ -129,7 +135,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         service::reloading();
         let (reload, status) = (reload.clone(), status.clone());
         cores.run(0, move || async move {
-            if let Err(e) = reload.run().await {
+            let reloaded = reload.run(audit::By::Signal).await;
+            if let Err(e) = reloaded {
                 tracing::error!("the configuration is not read again, and nothing has changed: {e}");
             }
             service::ready(&status);
@@ -170,6 +177,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     if left > 0 {
         tracing::warn!("{left} connections did not end within {} s and are closed", DRAIN.as_secs());
     }
+    audit::end(&audit);
     Ok(ExitCode::SUCCESS)
 }
 

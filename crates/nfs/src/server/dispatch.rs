@@ -9,13 +9,14 @@ use std::rc::Rc;
 
 use weft_machine::{Buf, LogLimit, rt};
 use weft_transport::{Detached, Kind, Message, Outgoing, Peer, RemotePayload, SHORT_ANSWER};
-use weft_wire::mount::procedure as mnt;
-use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Xdr, procedure as nfs};
+use weft_wire::mount::{DirPath, procedure as mnt};
+use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Status, Xdr, procedure as nfs};
 use weft_wire::rpc::{self, AuthStat, Call, Flavor, NotACall, RPC_VERSION, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::answers::bytes_in;
+use super::audit::Asked;
 use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
 use super::credential::Credential;
@@ -23,7 +24,7 @@ use super::duplicates::MAX_ANSWER;
 use super::header::{Header, NotRpc, header_only};
 use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
-use super::{export, gss, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
+use super::{audit, export, gss, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
@@ -125,7 +126,7 @@ impl Connection<'_> {
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,
-                Err(answer) => return answer,
+                Err(answer) => return Box::pin(cx.refused(call.procedure, d, answer)).await,
             };
         }
         if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
@@ -191,13 +192,49 @@ impl Context<'_> {
     }
 
     async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
-        match procedure {
+        let asked = self.server.auditing.get().and_then(|auditing| Asked::of(self, auditing, procedure, &d));
+        let begins = body.len();
+        let results = match procedure {
             nfs::GETATTR => whole(body, ops::getattr(self, args(&mut d)?).await),
             nfs::READ => Ok(ops::read(self, args(&mut d)?, body).await),
             nfs::WRITE => whole(body, ops::write(self, args(&mut d)?).await),
             // Boxed: otherwise every call's future would have the size of the largest procedure.
             _ => Box::pin(self.rare(procedure, d, body)).await,
+        };
+        match asked {
+            None => results,
+            Some(asked) => Box::pin(self.told(asked, begins, results)).await,
         }
+    }
+
+    /// Tells the audit log how a call has ended.
+    async fn told(
+        &self,
+        asked: Box<Asked>,
+        begins: usize,
+        results: Result<Results, Reply>,
+    ) -> Result<Results, Reply> {
+        if let (Some(auditing), Ok(results)) = (self.server.auditing.get(), &results)
+            && let Some(status) = audit::status_of(results, begins)
+        {
+            asked.tell(self, auditing, status).await;
+        }
+        results
+    }
+
+    /// Tells the audit log that an export refuses the caller.
+    async fn refused(
+        &self,
+        procedure: u32,
+        d: Decoder,
+        answer: Result<Results, Reply>,
+    ) -> Result<Results, Reply> {
+        if let Some(auditing) = self.server.auditing.get()
+            && let Some(asked) = Asked::of(self, auditing, procedure, &d)
+        {
+            asked.tell(self, auditing, Status::ACCES).await;
+        }
+        answer
     }
 
     /// The procedures that move no data.
@@ -243,7 +280,12 @@ impl Context<'_> {
     async fn mount(&self, procedure: u32, mut d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
         match procedure {
             mnt::NULL => {}
-            mnt::MNT => mountd::mnt(self, args(&mut d)?).await.emit(&mut body),
+            mnt::MNT => {
+                let path: DirPath = args(&mut d)?;
+                let result = mountd::mnt(self, path.clone()).await;
+                audit::mounted(self, &path, &result);
+                result.emit(&mut body);
+            }
             mnt::DUMP => mountd::dump(self).emit(&mut body),
             mnt::UMNT => mountd::umnt(self, args(&mut d)?),
             mnt::UMNTALL => mountd::umntall(self),

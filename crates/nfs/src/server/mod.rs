@@ -11,6 +11,7 @@
 
 mod answers;
 mod attributes;
+mod audit;
 mod caller;
 mod connection;
 mod context;
@@ -53,10 +54,12 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex as Queue;
 use weft_machine::rt::{self, Drain};
 use weft_machine::{Pool, clock, random};
+use weft_store::audit::{Audit, Recent};
 use weft_store::{CurrentShares, Share, Timestamp};
 use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error};
 
+use audit::Auditing;
 pub use caller::Policy;
 use duplicates::Duplicates;
 pub use durable::{Durable, Unusable};
@@ -179,6 +182,8 @@ pub struct Server {
     gss: OnceLock<Gss>,
     /// What rpcbind announces, once known.
     services: OnceLock<Services>,
+    /// The audit log, if there is one.
+    auditing: OnceLock<Auditing>,
     drain: Drain,
     /// The source of the write verifiers in WRITE and COMMIT.
     run: Run,
@@ -238,6 +243,7 @@ impl Server {
             strangers: connection::Strangers::default(),
             gss: OnceLock::new(),
             services: OnceLock::new(),
+            auditing: OnceLock::new(),
             drain: Drain::default(),
             run: Run::new(),
         })
@@ -259,6 +265,13 @@ impl Server {
     pub fn replace_users(&self, users: Users) {
         if let Some(gss) = self.gss.get() {
             gss.replace_users(users);
+        }
+    }
+
+    /// Tells this audit log what callers do. Call it before connections are served; only the first call has an effect.
+    pub fn audit_to(&self, audit: Audit) {
+        if audit.is_on() {
+            let _ = self.auditing.set(Auditing { audit, recent: Recent::new(secret()) });
         }
     }
 

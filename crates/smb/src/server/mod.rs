@@ -9,6 +9,7 @@ mod accounts;
 mod acting;
 mod admission;
 mod answer;
+mod audit;
 mod authentication;
 mod clients;
 mod connection;
@@ -44,6 +45,7 @@ use weft_machine::budget::Holder;
 use weft_machine::nss::Lookups;
 use weft_machine::rt::Drain;
 use weft_machine::{Budget, Pool, Source};
+use weft_store::audit::Audit;
 use weft_store::rights::Right;
 use weft_store::vfs::{CurrentShares, Share, ShareKey, Vfs};
 use weft_transport::Channel;
@@ -280,6 +282,8 @@ pub struct Offers {
     pub continuous: Vec<String>,
     /// Offer the POSIX extensions to clients that ask for them.
     pub posix: bool,
+    /// The audit log.
+    pub audit: Audit,
 }
 
 impl Offers {

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use futures_util::future::join_all;
 use weft_machine::{Account, Budget, Charge, Time, rt};
 use weft_store::access::Token;
+use weft_store::audit::{Audit, Event, Kind, Outcome, Who as Audited};
 use weft_store::rights::Right;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
@@ -56,6 +57,8 @@ pub(crate) struct Session {
     pub client: OnceLock<String>,
     /// The user's token for access checks, once needed.
     pub token: OnceLock<Token>,
+    /// The audit log, if there is one, and the user for it, on the connection of the log-on.
+    pub(super) audited: Option<(Audit, Audited)>,
     /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     pub(super) keys: SessionKeys,
     /// Whether requests that are neither signed nor encrypted are refused.
@@ -86,6 +89,8 @@ pub(crate) struct New {
     pub keys: SessionKeys,
     pub signing_required: bool,
     pub encrypt: bool,
+    /// The audit log, if there is one, and the user for it.
+    pub audited: Option<(Audit, Audited)>,
     /// The charge for the session itself; its opens are charged to the same account.
     pub held: Charge,
 }
@@ -178,8 +183,19 @@ impl Tree {
 impl Session {
     /// A session without channels, not in any table yet.
     pub(crate) fn new(new: New) -> Session {
-        let New { id, user, is_ours, account, profile, client_guid, keys, signing_required, encrypt, held } =
-            new;
+        let New {
+            id,
+            user,
+            is_ours,
+            account,
+            profile,
+            client_guid,
+            keys,
+            signing_required,
+            encrypt,
+            audited,
+            held,
+        } = new;
         Session {
             id,
             user,
@@ -191,6 +207,7 @@ impl Session {
             met: rt::now(),
             client: OnceLock::new(),
             token: OnceLock::new(),
+            audited,
             keys,
             signing_required,
             encrypt,
@@ -259,6 +276,9 @@ impl Session {
         let trees = std::mem::take(&mut lock(&self.trees).by_id);
         trees.values().for_each(|tree| tree.pipes.close_all());
         self.opens.end_all().await;
+        if let Some((audit, who)) = &self.audited {
+            audit.tell(Event::now(Kind::Logoff, Outcome::Done, who.clone()));
+        }
     }
 
     /// Sends an unsolicited message to the client over any channel; see [`Notice::send`]. `message` is one whole SMB2

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weft_machine::{Account, random, rt};
+use weft_store::audit::{Event, Kind, Outcome};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
@@ -17,6 +18,7 @@ use weft_wire::smb2::{Dialect, Header, NtStatus, logoff};
 
 use super::admission::InSession;
 use super::answer::{Answer, Failure, Reply};
+use super::audit;
 use super::authentication::{InProgress, Purpose};
 use super::connection::Connection;
 use super::held::SESSION_BYTES;
@@ -333,6 +335,7 @@ fn must_sign(connection: &Connection, request: &Request) -> bool {
 
 /// Logs a refused log-on. `user` is the name that the client claims.
 fn refuse(connection: &Connection, user: Option<&str>, reason: impl Display) {
+    audit::log_on_refused(connection, user, &reason);
     connection.server.refusals.log(user, &connection.peer, reason, rt::now());
 }
 
@@ -423,6 +426,7 @@ async fn established(
     let encrypt = server.config.require_encryption;
     let signing = keys.signing.clone();
     let holder = server.holder(Some(connection.source), &login.user);
+    let audited = audit::logged_on(connection, &login, account.as_deref());
     // Never refused: a returning client needs the session to reach its handles.
     let held = server.held.charge_if_room(holder, SESSION_BYTES);
     let session = Arc::new(Session::new(New {
@@ -435,6 +439,7 @@ async fn established(
         keys,
         signing_required: must_sign(connection, request) && !encrypt,
         encrypt,
+        audited,
         held,
     }));
     expire(connection, &session, login.lifetime);
@@ -450,6 +455,9 @@ async fn established(
         if let Some(previous) = previous.filter(|previous| previous.user == session.user) {
             previous.end(&server.sessions).await;
         }
+    }
+    if let Some((audit, who)) = &session.audited {
+        audit.tell(Event::now(Kind::Logon, Outcome::Done, who.clone()));
     }
     tracing::info!(
         user = %session.user,

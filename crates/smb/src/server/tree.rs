@@ -14,6 +14,7 @@ use weft_wire::smb2::{Dialect, NtStatus, tree_disconnect};
 use super::acting;
 use super::admission::{Admitted, InSession};
 use super::answer::{Answer, Failure, Reply};
+use super::audit;
 use super::directory::Directory;
 use super::session::{Session, Tree};
 
@@ -32,17 +33,24 @@ const READABLE: AccessMask = AccessMask(
 
 /// Connects; returns the new TreeId for the response's header.
 pub(super) async fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> {
-    let (connection, session) = (request.connection(), request.session());
-    let request =
-        Request::parse(request.message()).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
-    let config = &connection.server.config;
+    let parsed = Request::parse(request.message()).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     // 2.2.9: \\server\share. The server part is the name or address by which the client knows us.
-    let name = request
+    let name = parsed
         .path
         .strip_prefix(r"\\")
         .and_then(|rest| rest.split_once('\\'))
         .map(|(_, share)| share)
         .ok_or(NtStatus::INVALID_PARAMETER)?;
+    let connected = connect_to(request, name).await;
+    if !name.eq_ignore_ascii_case(IPC) {
+        audit::connected(request, name, connected.as_ref().err().map(|failure| failure.status));
+    }
+    connected
+}
+
+async fn connect_to(request: &InSession<'_>, name: &str) -> Result<(u32, Reply), Failure> {
+    let (connection, session) = (request.connection(), request.session());
+    let config = &connection.server.config;
     let share = match name.eq_ignore_ascii_case(IPC) {
         true => None,
         false => {

@@ -28,9 +28,9 @@ const MOST_CONNECTIONS: usize = 16;
 /// How long a connection may be silent between requests.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Carries a request out; the caller gets the text of an error. The stop reports that the caller has hung up: then a
+/// Carries out a request of the user with this id; the caller gets the text of an error. The stop reports that the caller has hung up: then a
 /// pure wait ends, but a change that has begun continues.
-pub(crate) type Handler = Rc<dyn Fn(Request, Stop) -> LocalBoxFuture<'static, Result<Value, Failure>>>;
+pub(crate) type Handler = Rc<dyn Fn(Request, u32, Stop) -> LocalBoxFuture<'static, Result<Value, Failure>>>;
 
 /// A bound socket that does not answer yet.
 pub(crate) struct Endpoint(unix::PathListener);
@@ -68,8 +68,8 @@ impl Endpoint {
         let connections = Rc::new(Cell::new(0));
         let own = rustix::process::geteuid().as_raw();
         while let Some(accepted) = stop.or(self.0.accept_known()).await {
-            let socket = match accepted {
-                Ok((socket, uid)) if uid == own || uid == 0 => socket,
+            let (socket, uid) = match accepted {
+                Ok((socket, uid)) if uid == own || uid == 0 => (socket, uid),
                 Ok((_, uid)) => {
                     tracing::warn!("user {uid} was refused at the admin socket");
                     continue;
@@ -89,7 +89,7 @@ impl Endpoint {
             rt::spawn(async move {
                 let _counted = counted;
                 let talked = match Stream::from_socket(socket) {
-                    Ok(stream) => talk(&stream, &handler).await,
+                    Ok(stream) => talk(&stream, uid, &handler).await,
                     Err(e) => Err(e),
                 };
                 if let Err(e) = talked {
@@ -118,13 +118,13 @@ impl Drop for Counted {
 }
 
 /// Serves one connection: a line in, a line out.
-async fn talk(stream: &Stream, handler: &Handler) -> io::Result<()> {
+async fn talk(stream: &Stream, uid: u32, handler: &Handler) -> io::Result<()> {
     let mut received = Vec::new();
     loop {
         while let Some(end) = received.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = received.drain(..=end).collect();
             let hung_up = Stop::default();
-            let answering = pin!(answer(&line, handler, hung_up.clone()));
+            let answering = pin!(answer(&line, uid, handler, hung_up.clone()));
             let answer = match select(answering, pin!(hangs_up(stream, &mut received))).await {
                 Either::Left((answer, _)) => answer,
                 Either::Right(((), answering)) => {
@@ -165,9 +165,9 @@ async fn hangs_up(stream: &Stream, received: &mut Vec<u8>) {
     std::future::pending().await
 }
 
-async fn answer(line: &[u8], handler: &Handler, hung_up: Stop) -> Answer {
+async fn answer(line: &[u8], uid: u32, handler: &Handler, hung_up: Stop) -> Answer {
     match serde_json::from_slice::<Request>(line) {
-        Ok(request) => match handler(request, hung_up).await {
+        Ok(request) => match handler(request, uid, hung_up).await {
             Ok(value) => Answer::Ok(value),
             Err(e) => Answer::Error(e.to_string()),
         },
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     fn echo() -> Handler {
-        Rc::new(|request, _| Box::pin(async move { Ok(serde_json::to_value(request).unwrap()) }))
+        Rc::new(|request, _, _| Box::pin(async move { Ok(serde_json::to_value(request).unwrap()) }))
     }
 
     /// Runs a server on a state directory while `client` talks to it on a thread.
@@ -277,7 +277,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().to_owned();
         let (ended, has_ended) = std::sync::mpsc::channel();
-        let handler: Handler = Rc::new(move |_, hung_up| {
+        let handler: Handler = Rc::new(move |_, _, hung_up| {
             let ended = ended.clone();
             Box::pin(async move {
                 let waited = hung_up.or(std::future::pending::<()>()).await;

@@ -14,6 +14,7 @@ use super::{
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::config::{AdminAddress, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
 use crate::default_port;
+use crate::logging::LogFormat;
 
 /// `weft serve`.
 #[derive(clap::Args, Clone, Debug)]
@@ -97,6 +98,9 @@ pub(crate) struct Serve {
     /// File with the bearer token that clients of --admin must show; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "admin_address")]
     pub admin_token_file: Option<PathBuf>,
+    /// Form of the log on standard error: text for people, or one JSON object per line
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    pub log_format: LogFormat,
     /// Certificate chain for --admin, in PEM: it then serves HTTPS
     #[arg(long, value_name = "FILE", group = "admin_cert", requires_all = ["admin_key", "admin_address"])]
     pub admin_tls_cert: Option<PathBuf>,

@@ -99,12 +99,13 @@ impl Plan {
 type Rule = fn(&ServeConfig) -> Result<(), ConfigError>;
 
 /// The rules that are checked before those of each share.
-const FIRST: [Rule; 5] = [
+const FIRST: [Rule; 6] = [
     ServeConfig::check_buffers,
     ServeConfig::check_cores,
     ServeConfig::check_spin,
     ServeConfig::check_congestion,
     ServeConfig::check_admin,
+    ServeConfig::check_audit,
 ];
 /// The rules that are checked after those of each share.
 const LAST: [Rule; 9] = [
@@ -277,6 +278,12 @@ impl ServeConfig {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Events need a file.
+    fn check_audit(&self) -> Result<(), ConfigError> {
+        let events = self.audit.events.filter(|_| self.audit.file.is_none());
+        self.needs(events.map(|_| key::AUDIT_EVENTS), "a file", Give::All(vec![key::AUDIT_FILE]))
     }
 
     fn admin_token(&self) -> Result<Option<Zeroizing<String>>, ConfigError> {

@@ -114,6 +114,9 @@ pub(crate) enum Harm {
     /// A capture.
     #[error("a capture contains the data of all users: choose a file elsewhere")]
     Capture,
+    /// The audit log.
+    #[error("they could read and change what it says about all users: choose a file elsewhere")]
+    Audit,
     /// Authorities of client certificates.
     #[error(
         "they could add an authority of their own: move it to another folder, or set read_only for the share"

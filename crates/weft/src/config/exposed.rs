@@ -88,6 +88,7 @@ fn own_files(config: &ServeConfig) -> Vec<(Option<Key>, PathBuf, Harm)> {
     }
     let capture = config.rdma.capture.as_ref();
     files.extend(capture.map(|capture| (Some(key::CAPTURE), capture.file.clone(), Harm::Capture)));
+    files.extend(config.audit.file.clone().map(|path| (Some(key::AUDIT_FILE), path, Harm::Audit)));
     let file = config.sources.file().map(Path::to_owned);
     files.extend(file.map(|path| (None, path, Harm::Configuration)));
     // A path that is missing is an error of its own; a pipe or a device keeps no content.

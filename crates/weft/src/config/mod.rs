@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use weft_smb::auth::Principals;
 use weft_smb::server::{Dialect, Signing};
+use weft_store::audit::Wanted;
 
 pub(crate) use self::admin::AdminAddress;
 pub(crate) use self::check::{Plan, PlannedShare};
@@ -43,6 +44,7 @@ pub(crate) use self::table::{capture, certificate, keys_of_option};
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
 use crate::default_port;
+use crate::logging::LogFormat;
 
 /// The default of [`Limits::buffers_bytes`].
 pub(crate) const BUFFERS_BYTES: u64 = 1 << 30;
@@ -67,6 +69,10 @@ pub(crate) struct ServeConfig {
     pub admin: Option<AdminAddress>,
     /// The file with the token that its clients must show.
     pub admin_token_file: Option<PathBuf>,
+    /// The log.
+    pub log: LogConfig,
+    /// The audit log.
+    pub audit: AuditConfig,
     /// Addresses and ports.
     pub listeners: Listeners,
     /// Resource limits and thread settings.
@@ -92,6 +98,29 @@ pub(crate) struct ServeConfig {
     pub nfs: NfsConfig,
     /// RDMA settings.
     pub rdma: RdmaConfig,
+}
+
+/// The log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogConfig {
+    /// The form of its lines.
+    pub format: LogFormat,
+}
+
+/// The audit log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AuditConfig {
+    /// Its file; `None`: there is none.
+    pub file: Option<PathBuf>,
+    /// What it contains; `None`: everything.
+    pub events: Option<Wanted>,
+}
+
+impl AuditConfig {
+    /// What it contains.
+    pub(crate) fn wanted(&self) -> Wanted {
+        self.events.unwrap_or(Wanted::ALL)
+    }
 }
 
 /// Where the server listens: every port at every address. Port 0 is any free port; `None` is not served.

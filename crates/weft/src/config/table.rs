@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use weft_smb::auth::Principals;
 use weft_smb::server::dfs::Link;
 use weft_smb::server::{Dialect, Signing};
+use weft_store::audit::Wanted;
 use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
 use super::key::{part, quoted};
@@ -19,6 +20,7 @@ use super::types::{
 };
 use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig};
 use crate::args::{Crc, ProviderKind};
+use crate::logging::LogFormat;
 
 /// The default of the keys that name the source of a share's files.
 pub(super) const ONE_OF_THREE: &str = "one of path, ram and volumes is required";
@@ -70,6 +72,42 @@ pub(super) const ROWS: &[Row] = &[
         "\"/etc/weft/admin.token\"",
         "File with the bearer token that clients of admin must show; only its owner may read it.",
         |c| c.admin_token_file
+    ),
+    field!(
+        Server,
+        Reload,
+        "log.format",
+        OneOf<LogFormat>,
+        ["--log-format"],
+        "\"text\"",
+        "\"json\"",
+        "Form of the log on standard error: text for people, or one JSON object per line. In the journal of systemd, lines have its \
+         priorities, and text has no time.",
+        |c| c.log.format
+    ),
+    field!(
+        Server,
+        Restart,
+        "audit.file",
+        Optional<FilePath>,
+        [],
+        "no audit log",
+        "\"/var/log/weft/audit.jsonl\"",
+        "File of the audit log: who did what to which file, one JSON object per line (docs/audit.md). A reload opens it anew.",
+        |c| c.audit.file
+    ),
+    converted!(
+        Server,
+        Reload,
+        "audit.events",
+        Optional<NonEmpty<OneOf<Wanted>>>,
+        [],
+        "all",
+        "[\"admin\", \"logon\", \"delete\", \"rights\", \"denied\"]",
+        "Events that the audit log contains; \"denied\" stands for everything that a user may not do.",
+        set | c,
+        value | c.audit.events = value.map(|list| list.into_iter().fold(Wanted::NONE, Wanted::and)),
+        get | c | events_of(c)
     ),
     field!(
         Server,
@@ -932,4 +970,10 @@ fn get_links(share: &ShareConfig) -> Option<String> {
     };
     let links: Vec<String> = share.dfs_links.iter().map(link).collect();
     Some(if links.is_empty() { "{}".into() } else { format!("{{ {} }}", links.join(", ")) })
+}
+
+/// The events that are listed one by one; `None` means all.
+fn events_of(config: &ServeConfig) -> Option<Vec<Wanted>> {
+    let each = |wanted: Wanted| Wanted::each().filter(|one| wanted.contains(*one)).collect();
+    config.audit.events.map(each)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 use weft_smb::server::{Dialect, Signing};
+use weft_store::audit::Wanted;
 use weft_store::rights::Principal;
 use weft_store::rules::{Flavor, Network, Protection, Squash};
 
@@ -17,6 +18,7 @@ use super::key::quoted;
 use super::mistake::{Fault, Unparsed};
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::args::{Crc, ProviderKind, parse_size};
+use crate::logging::LogFormat;
 
 /// A value in a file.
 pub(super) struct TomlValue<'a> {
@@ -522,6 +524,15 @@ fn one_of(words: impl IntoIterator<Item = &'static str>) -> String {
         [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),
         all => all.concat(),
     }
+}
+
+impl Words for LogFormat {
+    const WORDS: &'static [(&'static str, LogFormat)] =
+        &[("text", LogFormat::Text), ("json", LogFormat::Json)];
+}
+
+impl Words for Wanted {
+    const WORDS: &'static [(&'static str, Wanted)] = &Wanted::WORDS;
 }
 
 impl Words for Crc {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use weft_machine::rt;
+use weft_store::audit::Audit;
 
+use super::audit::{self, By};
 use super::error::{AdminFault, StartError};
 use super::neighbours;
 use super::reload::Reload;
@@ -69,9 +71,9 @@ impl Admin {
         let mut endpoint = self.endpoint?;
         let file = endpoint.take_file();
         let managed = Rc::new(managed);
-        let handler: Handler = Rc::new(move |request, hung_up| {
+        let handler: Handler = Rc::new(move |request, uid, hung_up| {
             let managed = managed.clone();
-            Box::pin(async move { managed.carry_out(request, &hung_up).await })
+            Box::pin(async move { managed.carry_out(request, By::User(uid), &hung_up).await })
         });
         rt::spawn(endpoint.serve(handler, self.stop)).detach();
         file
@@ -84,32 +86,42 @@ pub(super) struct Managed {
     pub replicas: Option<Arc<Replicas>>,
     pub growths: Growths,
     pub reload: Arc<Reload>,
+    pub audit: Audit,
 }
 
 impl Managed {
     /// Carries a request out.
-    async fn carry_out(&self, request: Request, hung_up: &Stop) -> Result<Value, Failure> {
+    async fn carry_out(&self, request: Request, by: By, hung_up: &Stop) -> Result<Value, Failure> {
         let replicas = self.replicas.clone();
         match request {
             Request::Grow { volume, size } => {
                 if replicas.is_some_and(|replicas| replicas.has(&volume)) {
                     return Err(GrowError::Replicated { volume, size }.into());
                 }
-                Ok(self.growths.grow(&volume, size).await?.into())
+                let command = format!("grow volume {volume} to {size} bytes");
+                let grown = self.growths.grow(&volume, size).await.map_err(Failure::from);
+                audit::commanded(&self.audit, by, command, &grown);
+                Ok(grown?.into())
             }
             Request::Users => {
-                self.reload.users().await?;
+                self.reload.users(by).await?;
                 Ok(self.reload.configured_user().into())
             }
             Request::Reload { file } => {
                 if file.is_some_and(|file| !self.reload.uses(&file)) {
                     return Ok(Value::Null);
                 }
-                Ok(serde_json::to_value(self.reload.run().await?)?)
+                Ok(serde_json::to_value(self.reload.run(by).await?)?)
             }
             Request::Replica(command) => {
                 let reply = match (replicas, command) {
-                    (Some(replicas), command) => replicas.command(command, hung_up).await?,
+                    (Some(replicas), Command::Status) => replicas.command(Command::Status, hung_up).await?,
+                    (Some(replicas), command) => {
+                        let shown = serde_json::to_string(&command)?;
+                        let reply = replicas.command(command, hung_up).await;
+                        audit::commanded(&self.audit, by, format!("replica {shown}"), &reply);
+                        reply?
+                    }
                     (None, Command::Status) => Reply::Status(Vec::new()),
                     (None, _) => return Err(NO_REPLICAS.into()),
                 };

@@ -54,6 +54,9 @@ pub(crate) enum StartError {
     /// Persistent handles cannot be recorded.
     #[error("persistent handles cannot be kept in {}: {source}", path_name(dir))]
     Handles { dir: PathBuf, source: weft_smb::server::journal::Unusable },
+    /// The audit log cannot be written.
+    #[error("{key}: {} {fault}", path_name(file))]
+    Audit { key: String, file: PathBuf, fault: weft_store::audit::Unusable },
     /// The recorded handles cannot be read.
     #[error("persistent handles: {0}")]
     Restore(#[from] weft_smb::server::journal::Unusable),

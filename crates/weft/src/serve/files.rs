@@ -11,6 +11,7 @@ use weft_nfs::server as nfs;
 use weft_smb::auth::Principals;
 use weft_smb::server as smb;
 use weft_store::Share;
+use weft_store::audit::Audit;
 use weft_store::rules::{ActsAs, Rules};
 use weft_transport::Channel;
 
@@ -38,15 +39,16 @@ impl FileServers {
     pub(super) async fn new(
         plan: &Plan,
         listed: Listed,
-        shares: Vec<Share>,
-        door: Option<Share>,
+        (shares, door): (Vec<Share>, Option<Share>),
         ready: &Ready,
         pool: &Pool,
+        audit: Audit,
     ) -> Result<FileServers, StartError> {
         let (system, users) = (listed.system.clone(), users_of_nfs(&listed));
         let smb_acts = smb_acts(plan);
         let all = shares.iter().cloned().map(|share| acting(share, &smb_acts)).chain(door).collect();
-        let smb = smb_server(plan, listed, all, ready, pool)?;
+        let offers = smb::Offers { system: listed.system.clone(), audit: audit.clone(), ..offers(plan)? };
+        let smb = smb_server(plan, listed, offers, all, ready, pool)?;
         smb.restore().await?;
         let serves_nfs = plan.config().listeners.serve_nfs();
         let nfs_acts = if serves_nfs { nfs_acts(plan.config().nfs) } else { ActsAs::Server };
@@ -55,6 +57,7 @@ impl FileServers {
             let principals = principals(plan.config());
             nfs.accept_tickets(nfs::Kerberos { keytab: keytab.clone(), principals, system, users });
         }
+        nfs.audit_to(audit);
         Ok(FileServers { smb, nfs, serves_nfs, nfs_acts, smb_acts })
     }
 
@@ -129,6 +132,7 @@ fn principals(config: &ServeConfig) -> Principals {
 fn smb_server(
     plan: &Plan,
     listed: Listed,
+    offers: smb::Offers,
     shares: Vec<Share>,
     ready: &Ready,
     pool: &Pool,
@@ -141,7 +145,6 @@ fn smb_server(
             config.min_dialect
         );
     }
-    let offers = smb::Offers { system: listed.system, ..offers(plan)? };
     let server_guid = match &offers.journal {
         Some(journal) => journal.server_guid(),
         None => random::bytes()?,
@@ -269,6 +272,7 @@ fn offers(plan: &Plan) -> Result<smb::Offers, StartError> {
         journal,
         continuous,
         posix: config.smb.posix,
+        audit: Audit::default(),
     })
 }
 

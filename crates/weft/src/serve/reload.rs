@@ -11,8 +11,10 @@ use std::sync::Arc;
 use futures_util::lock::Mutex;
 use weft_machine::rt;
 use weft_store::Share;
+use weft_store::audit::Audit;
 use weft_store::vfs::VfsId;
 
+use super::audit::{self, By, Names};
 use super::files::FileServers;
 use super::log_ons::{self, Listed, LogOns};
 use super::neighbours::{self, Marks};
@@ -23,6 +25,7 @@ use crate::args::Serve;
 use crate::config::reference::{self, Effective};
 use crate::config::{PlannedShare, ServeConfig, ShareConfig, ShareSource, TakesEffect};
 use crate::config_command;
+use crate::logging;
 use crate::shares::{self, Described};
 
 /// See the module.
@@ -34,6 +37,7 @@ pub(super) struct Reload {
     /// The share of replication over SMB.
     door: Option<Share>,
     subject: Arc<Subject>,
+    audit: Audit,
     current: Mutex<Current>,
 }
 
@@ -46,6 +50,8 @@ pub(super) struct Current {
     pub shares: Vec<Described>,
     /// The marks of its folders; see [`neighbours`].
     pub marks: Option<Marks>,
+    /// The users and groups that were last read.
+    pub names: Names,
 }
 
 /// The parts of a server that a reload changes.
@@ -54,6 +60,7 @@ pub(super) struct Changed {
     pub files: Option<FileServers>,
     pub door: Option<Share>,
     pub subject: Arc<Subject>,
+    pub audit: Audit,
 }
 
 /// A new configuration, checked, with everything that may fail done.
@@ -84,9 +91,9 @@ impl PreparedShare {
 
 impl Reload {
     pub(super) fn new(args: Serve, changed: Changed, current: Current) -> Reload {
-        let Changed { log_ons, files, door, subject } = changed;
+        let Changed { log_ons, files, door, subject, audit } = changed;
         let file = current.config.sources.file().map(Path::to_owned);
-        Reload { args, file, log_ons, files, door, subject, current: Mutex::new(current) }
+        Reload { args, file, log_ons, files, door, subject, audit, current: Mutex::new(current) }
     }
 
     /// Whether the server was started with this configuration file.
@@ -101,9 +108,12 @@ impl Reload {
     }
 
     /// Reads the users and groups again and applies them. Waits for a reload that runs: the last change counts.
-    pub(super) async fn users(&self) -> Result<(), Failure> {
-        let _one_at_a_time = self.current.lock().await;
+    pub(super) async fn users(&self, by: By) -> Result<(), Failure> {
+        let current = &mut *self.current.lock().await;
         let users = self.read_users().await?;
+        let names = Names::of(&users);
+        current.names.tell_change(&self.audit, by, &names);
+        current.names = names;
         if let Some(files) = &self.files {
             files.replace_users(&users).await;
         }
@@ -122,7 +132,13 @@ impl Reload {
     }
 
     /// Reads everything again and applies it. On an error nothing has changed.
-    pub(super) async fn run(&self) -> Result<Reloaded, Failure> {
+    pub(super) async fn run(&self, by: By) -> Result<Reloaded, Failure> {
+        let result = self.apply().await;
+        audit::reloaded(&self.audit, by, &result);
+        result
+    }
+
+    async fn apply(&self) -> Result<Reloaded, Failure> {
         let current = &mut *self.current.lock().await;
         let (args, known, started) = (self.args.clone(), current.shares.clone(), current.started.clone());
         let prepared =
@@ -145,6 +161,9 @@ impl Reload {
             let shares = shares.clone();
             current.marks = Some(rt::blocking(move || neighbours::mark(&shares)).await);
         }
+        audit::apply(&self.audit, &config.audit);
+        logging::use_format(config.log.format);
+        current.names = Names::of(&users);
         current.shares = shares;
         current.config = config;
         tracing::info!("{report}");
@@ -306,7 +325,7 @@ mod tests {
             let started = config_command::requested(args.clone()).unwrap();
             let Prepared { config, shares } = prepare(args, &[], &started).unwrap();
             let shares = shares.into_iter().map(PreparedShare::apply).collect();
-            Current { started, config, shares, marks: None }
+            Current { started, config, shares, marks: None, names: Names::default() }
         }
 
         fn prepare(&self, current: &Current, text: &str) -> Result<Prepared, Failure> {

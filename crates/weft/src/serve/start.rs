@@ -10,9 +10,11 @@ use std::time::Duration;
 use weft_machine::rt::{self, Cores};
 use weft_machine::{Pool, heap};
 use weft_store::Share;
+use weft_store::audit::Audit;
 use weft_store::rights::{Principal, Rights};
 
 use super::admin::{Admin, Managed};
+use super::audit::Names;
 use super::error::StartError;
 use super::files::FileServers;
 use super::http::{AdminHttp, Pages};
@@ -47,6 +49,7 @@ pub(super) struct Start {
     /// The command line, to read the configuration again.
     pub args: Serve,
     pub marks: Option<Marks>,
+    pub audit: Audit,
 }
 
 /// The services, once everything listens.
@@ -97,12 +100,15 @@ impl Start {
             door.rules.rights = rights;
             door
         });
+        let mut names = Names::default();
         let files = match &bound.files {
             Some(_) => {
                 let users =
                     self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
                 log_ons::warn_of_unknown(&shares, &users).await;
-                Some(FileServers::new(&self.plan, users, shares, door.clone(), &ready, pool).await?)
+                names = Names::of(&users);
+                let (door, audit) = (door.clone(), self.audit.clone());
+                Some(FileServers::new(&self.plan, users, (shares, door), &ready, pool, audit).await?)
             }
             None => None,
         };
@@ -118,8 +124,9 @@ impl Start {
             http.open(pages)
         };
         let admin_http = bound.http.take().map(open).transpose()?.flatten();
-        let reload = self.reload(described, door, &files, &subject);
-        let managed = Managed { subject, replicas: replicas.clone(), growths, reload: reload.clone() };
+        let reload = self.reload((described, names), door, &files, &subject);
+        let audit = self.audit.clone();
+        let managed = Managed { subject, replicas: replicas.clone(), growths, reload: reload.clone(), audit };
         let admin = admin.open(managed);
         let acceptor = self.acceptor(buffers)?;
         if let Some(replicas) = &replicas {
@@ -142,15 +149,15 @@ impl Start {
     /// What reads the configuration again.
     fn reload(
         &mut self,
-        shares: Vec<Described>,
+        (shares, names): (Vec<Described>, Names),
         door: Option<Share>,
         files: &Option<FileServers>,
         subject: &Arc<status::Subject>,
     ) -> Arc<Reload> {
-        let changed =
-            Changed { log_ons: self.log_ons.clone(), files: files.clone(), door, subject: subject.clone() };
+        let (log_ons, audit) = (self.log_ons.clone(), self.audit.clone());
+        let changed = Changed { log_ons, files: files.clone(), door, subject: subject.clone(), audit };
         let started = self.plan.config().clone();
-        let current = Current { config: started.clone(), started, shares, marks: self.marks.take() };
+        let current = Current { config: started.clone(), started, shares, marks: self.marks.take(), names };
         Arc::new(Reload::new(self.args.clone(), changed, current))
     }
 

@@ -21,10 +21,13 @@ pub(super) async fn close(state: &State) {
             if let Some(right) = state.delegation() {
                 right.give_back();
             }
-            let (open, locks) = {
+            let (open, locks, audited) = {
                 let mut held = state.held_mut();
-                (held.hold.take().and(held.open.take()), std::mem::take(&mut held.locks))
+                let open = held.hold.take().and(held.open.take());
+                (open, std::mem::take(&mut held.locks), held.audited.take())
             };
+            // Tells the audit log.
+            drop(audited);
             // They refer to this open and would keep it forever.
             drop(locks);
             if let Some(open) = open {

@@ -156,6 +156,7 @@ async fn enter(
         deny: 0,
         locks: Vec::new(),
         asked: 0,
+        audited: None,
     };
     let kind = Kind::Delegation { held: RwLock::new(held), right: right.clone() };
     let state = states.enter(client.lease.clone(), node, kind, charge);

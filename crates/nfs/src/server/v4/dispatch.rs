@@ -13,6 +13,7 @@ use weft_wire::nfs4::{Bitmap, CompoundHead, MINOR_VERSION, NoOp, Op, ReplyHead, 
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 
+use super::audit::{self, Moved};
 use super::compound::{Compound, SlotTurn};
 use super::fs_object::FsObject;
 use super::names::{status, utf8};
@@ -338,10 +339,26 @@ impl Run<'_> {
         match op {
             Op::Read(args) => {
                 let result = ops::read::read(c, &args).await;
+                if let Some(auditing) = c.cx.server.auditing.get() {
+                    let moved = result.as_ref().map(|(_, data)| data.len() as u64).map_err(|status| *status);
+                    if let Some((asked, status)) =
+                        audit::moved(c, auditing, &args.stateid, Moved::Read, moved)
+                    {
+                        Box::pin(audit::tell(c, auditing, asked, status)).await;
+                    }
+                }
                 c.put_payload(n, result).await
             }
             Op::Write(args) => {
+                let stateid = args.stateid;
                 let result = ops::write::write(c, args).await;
+                if let Some(auditing) = c.cx.server.auditing.get() {
+                    let moved = result.as_ref().map(|ok| u64::from(ok.count)).map_err(|e| e.status);
+                    if let Some((asked, status)) = audit::moved(c, auditing, &stateid, Moved::Written, moved)
+                    {
+                        Box::pin(audit::tell(c, auditing, asked, status)).await;
+                    }
+                }
                 c.payload_lost = result.as_ref().is_err_and(|e| e.payload_lost);
                 c.put(n, result.map_err(|e| e.status))
             }
@@ -387,7 +404,15 @@ impl Run<'_> {
                 c.put(n, result)
             }
             // All others are boxed, so that the future of reads and writes stays small.
-            op => Box::pin(run_other(c, n, op)).await,
+            op => {
+                let auditing = c.cx.server.auditing.get();
+                let asked = auditing.and_then(|auditing| audit::asked(c, auditing, &op));
+                let status = Box::pin(run_other(c, n, op)).await;
+                if let (Some(auditing), Some(asked)) = (auditing, asked) {
+                    Box::pin(audit::tell(c, auditing, asked, status)).await;
+                }
+                status
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod acl;
 mod attributes;
+mod audit;
 mod close;
 mod compound;
 mod delegations;

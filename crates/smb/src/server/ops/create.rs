@@ -39,7 +39,7 @@ use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
 use super::rights::{DATA, WRITE_DATA, reach_of, rights_of_access, rights_of_share};
 use super::security::{self, Asked};
-use super::{durability, ea, namespace, path, previous, recording, status, symlink, tunnel, volume};
+use super::{audit, durability, ea, namespace, path, previous, recording, status, symlink, tunnel, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 use crate::server::held::OPEN_BYTES;
@@ -184,6 +184,9 @@ async fn first(
     }
     // Before any await: if the connection is lost, the open is closed, and delete-on-close takes effect.
     let owned = OwnedOpen::new(Arc::new(open));
+    if cx.config().offers.audit.is_on() {
+        Box::pin(audit::opened(cx, &owned)).await;
+    }
     let about = OpenedFile {
         vfs: &share.vfs,
         share: &share.name,

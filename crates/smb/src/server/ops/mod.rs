@@ -9,6 +9,7 @@
 
 mod ahead;
 mod attributes;
+mod audit;
 mod caching;
 mod caching_rights;
 mod change_notify;
@@ -85,7 +86,15 @@ pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
             None => Box::pin(read(cx)).await,
         },
         Command::Write => write::write(cx).await,
-        Command::Create => Box::pin(create::create(cx)).await,
+        Command::Create => {
+            let answer = Box::pin(create::create(cx)).await;
+            if let Err(failure) = &answer
+                && cx.config().offers.audit.is_on()
+            {
+                audit::refused(cx, failure.status);
+            }
+            answer
+        }
         Command::Close => close::close(cx).await,
         Command::Flush => flush::flush(cx).await,
         Command::Lock => Box::pin(lock::lock(cx)).await,

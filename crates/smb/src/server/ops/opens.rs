@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use slab::Slab;
 use weft_machine::{Charge, LogLimit, rt};
+use weft_store::audit::{AuditedOpen, Kind as Audited, Outcome};
 use weft_store::opens::{Open as Claim, Range, Refused, Removal};
 use weft_store::vfs::{DirName, Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
 use weft_wire::smb2::access::AccessMask;
@@ -53,6 +54,8 @@ pub(crate) struct Open {
     pub(super) caching: Caching,
     /// The share's name, for the log.
     pub(super) share: OnceLock<Arc<str>>,
+    /// What the audit log is told of it; unset without an audit log.
+    pub(super) audited: OnceLock<Arc<AuditedOpen>>,
     /// If it was opened by its 8.3 name: that name, and the cache that remembers it when the file is deleted.
     pub(super) by_short: OnceLock<(Arc<Tunnel>, String)>,
     /// Set if it may outlive its session.
@@ -161,6 +164,7 @@ impl Open {
             base: OnceLock::new(),
             caching,
             share: OnceLock::new(),
+            audited: OnceLock::new(),
             by_short: OnceLock::new(),
             durable: OnceLock::new(),
             resilient_ms: AtomicU32::new(0),
@@ -287,6 +291,9 @@ impl Open {
 
     /// Records a change of the data about which those who cache the directory have been notified.
     pub(super) fn resized(&self) {
+        if let Some(audited) = self.audited.get() {
+            audited.wrote(0);
+        }
         // A shared flag: written once, then only read.
         if !self.written_since.load(Ordering::Relaxed) {
             self.written_since.store(true, Ordering::Release);
@@ -408,6 +415,9 @@ impl Open {
         if let Some(create) = self.create.get() {
             create.forget(self);
         }
+        if let Some(audited) = self.audited.get() {
+            audited.close();
+        }
         if self.unlisted.load(Ordering::Acquire) {
             // The directory's listings contain its size and times.
             self.vfs.children_changed(lock(&self.place).dir);
@@ -477,6 +487,16 @@ impl Open {
     /// The result of a deletion: a failure is logged, and becomes the answer of the CLOSE.
     async fn report(&self, removed: Result<(), Error>) -> Result<(), Error> {
         static STAYED: LogLimit = LogLimit::new();
+        if let Some(audited) = self.audited.get() {
+            match &removed {
+                Ok(()) => audited.tell(Audited::Delete, Outcome::Done, Vec::new()),
+                Err(Error::Access | Error::ReadOnly) => {
+                    let denied = Outcome::Denied(NtStatus::ACCESS_DENIED.to_string());
+                    audited.tell(Audited::Delete, denied, Vec::new());
+                }
+                Err(_) => {}
+            }
+        }
         let e = match removed {
             // [MS-FSA] 2.1.5.5: a directory that is not empty stays, and closing it succeeds.
             Ok(()) | Err(Error::NotFound | Error::Stale | Error::NotEmpty) => return Ok(()),

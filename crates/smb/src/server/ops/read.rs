@@ -125,6 +125,9 @@ impl Checked {
         if len < request.minimum_count || (len == 0 && request.length > 0) {
             return Err(NtStatus::END_OF_FILE.into());
         }
+        if let Some(audited) = self.open.audited.get() {
+            audited.read(len.into());
+        }
         self.open.position.store(request.offset.saturating_add(u64::from(len)), Ordering::Relaxed);
         let mut reply = Reply::with_capacity(RESPONSE_DATA_AT - HEADER_LEN);
         match &route.segments {

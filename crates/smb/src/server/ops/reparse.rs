@@ -449,6 +449,9 @@ async fn go_over(
     if let Some(share) = open.share.get() {
         let _ = new.share.set(share.clone());
     }
+    if let Some(audited) = open.audited.get() {
+        let _ = new.audited.set(audited.clone());
+    }
     if open.is_posix() {
         new.set_posix();
     }

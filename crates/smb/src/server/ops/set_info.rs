@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+use weft_store::audit::{AuditedOpen, Fact, Kind as Audited};
 use weft_store::opens::{Access, Refused, Rights};
 use weft_store::vfs::{Attr, Created, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
@@ -25,6 +26,7 @@ use super::recalls::{self, Interim};
 use super::resolve::Resolved;
 use super::{ea, judged, namespace, recording, resolve, security, status, symlink};
 use crate::server::answer::{Answer, Failure, Reply};
+use crate::server::audit;
 use crate::server::context::OpContext;
 
 /// The unit of a file's allocation size.
@@ -44,25 +46,68 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     if request.buffer.is_empty() || request.buffer.len() > cx.max_payload() as usize {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    match request.info_type {
-        InfoType::FILE => {
-            recalls::before_set_info(cx, &open, FileClass(request.class), &request.buffer).await?;
-            file_info(cx, &open, FileClass(request.class), &request.buffer)
-                .await
-                .map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
-        }
-        InfoType::FILESYSTEM => return Err(fs_refusal(&open, FsClass(request.class)).into()),
-        // 3.3.5.21.4: the status of a store without quotas.
-        InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
-        InfoType::SECURITY => {
-            let what = SecurityInformation(request.additional_information);
-            security::set(cx, &open, what, &request.buffer).await?;
-        }
-        _ => return Err(NtStatus::INVALID_PARAMETER.into()),
+    let done = carry_out(cx, &open, &request).await;
+    if let Some(audited) = open.audited.get() {
+        tell(cx, audited, &request, done.as_ref().err());
     }
+    done?;
     let mut reply = Reply::new();
     Response.emit(&mut reply.message);
     Ok(reply)
+}
+
+async fn carry_out(cx: &OpContext, open: &Open, request: &Request) -> Result<(), Failure> {
+    match request.info_type {
+        InfoType::FILE => {
+            recalls::before_set_info(cx, open, FileClass(request.class), &request.buffer).await?;
+            file_info(cx, open, FileClass(request.class), &request.buffer)
+                .await
+                .map_err(|failure| symlink::in_context(failure, cx.dialect()))
+        }
+        InfoType::FILESYSTEM => Err(fs_refusal(open, FsClass(request.class)).into()),
+        // 3.3.5.21.4: the status of a store without quotas.
+        InfoType::QUOTA => Err(NtStatus::NOT_SUPPORTED.into()),
+        InfoType::SECURITY => {
+            let what = SecurityInformation(request.additional_information);
+            security::set(cx, open, what, &request.buffer).await
+        }
+        _ => Err(NtStatus::INVALID_PARAMETER.into()),
+    }
+}
+
+/// Tells the audit log. A deletion is told when the name goes, and a change of the size is a write.
+fn tell(cx: &OpContext, audited: &AuditedOpen, request: &Request, failure: Option<&Failure>) {
+    let status = failure.map_or(NtStatus::SUCCESS, |failure| failure.status);
+    let Some(outcome) = audit::outcome(status) else { return };
+    let to = || {
+        let rename = parse_rename(cx, &request.buffer).ok()?;
+        Some(rename.name.replace('\\', "/").trim_matches('/').as_bytes().to_vec())
+    };
+    match (request.info_type, FileClass(request.class)) {
+        (InfoType::FILE, FileClass::RENAME | FileClass::RENAME_EX) => {
+            audited.tell_name(Audited::Rename, outcome, to().unwrap_or_default());
+        }
+        (InfoType::FILE, FileClass::LINK) => {
+            audited.tell_name(Audited::Link, outcome, to().unwrap_or_default());
+        }
+        (InfoType::FILE, FileClass::DISPOSITION | FileClass::DISPOSITION_EX) if failure.is_some() => {
+            audited.tell(Audited::Delete, outcome, Vec::new());
+        }
+        (InfoType::FILE, FileClass::END_OF_FILE | FileClass::ALLOCATION) if failure.is_some() => {
+            audited.tell(Audited::Write, outcome, Vec::new());
+        }
+        (InfoType::SECURITY, _) => {
+            let what = SecurityInformation(request.additional_information);
+            let all = [
+                (SecurityInformation::OWNER, "owner"),
+                (SecurityInformation::GROUP, "group"),
+                (SecurityInformation::DACL, "acl"),
+            ];
+            let changes = all.into_iter().filter(|(part, _)| what.contains(*part)).map(|(_, name)| name);
+            audited.tell(Audited::Rights, outcome, vec![Fact::Changes(changes.collect())]);
+        }
+        _ => {}
+    }
 }
 
 /// 3.3.5.21.2: no file system class can be set; the status depends on the class.

@@ -343,6 +343,7 @@ fn session_of(connection: &Connection, held: Charge, id: u64, user: &str, profil
         keys,
         signing_required: false,
         encrypt: false,
+        audited: None,
         held,
     }));
     connection.bind(session.clone(), signing).unwrap();

@@ -94,6 +94,9 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         }
     }
     open.written();
+    if let Some(audited) = open.audited.get() {
+        audited.wrote(len.into());
+    }
     // No buffer of the pool waits for the disk.
     drop((data, remote));
     if is_through(&open, request.flags) {

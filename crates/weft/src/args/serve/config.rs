@@ -51,6 +51,9 @@ impl Serve {
         if given("admin_token_file") {
             config.admin_token_file = self.admin_token_file.take();
         }
+        if given("log_format") {
+            config.log.format = self.log_format;
+        }
         self.listeners(&mut config.listeners, &given);
         self.limits(&mut config.limits, &given);
         self.smb(&mut config.smb, &given);

@@ -15,6 +15,7 @@ use weft_wire::nfs4::{
 
 use super::super::acl;
 use super::super::attributes::{Changes, change, changes};
+use super::super::audit;
 use super::super::close::{close, give_back, give_up};
 use super::super::compound::Compound;
 use super::super::delegations;
@@ -62,6 +63,9 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
     }
     let at = c.reply.next_result();
     let result = carry_out(c, &client, &owner, &mut turn, &args).await;
+    if let (Err(status), Some(auditing)) = (&result, c.cx.server.auditing.get()) {
+        Box::pin(audit::open_refused(c, auditing, &args, *status)).await;
+    }
     let ended = c.put(n, result);
     if c.minor == 0 {
         turn.answered(args.seqid, c.answered(n, ended, at));
@@ -109,6 +113,17 @@ async fn carry_out(
     let state = acquire(c, client, owner, turn, &mut found, wanted).await?;
     if let Some(set) = found.truncate {
         found.node.share.vfs.setattr(found.node.id, set).await.map_err(|e| status(&e))?;
+    }
+    if let Some(auditing) = c.cx.server.auditing.get() {
+        Box::pin(audit::opened(
+            c,
+            auditing,
+            (&found.node, found.new),
+            &state,
+            wanted.access,
+            wanted.truncates,
+        ))
+        .await;
     }
     let mut flags = open_flag::LOCKTYPE_POSIX;
     if c.minor > 0 {
@@ -515,6 +530,7 @@ async fn enter(
         deny,
         asked,
         locks: Vec::new(),
+        audited: None,
     })
 }
 

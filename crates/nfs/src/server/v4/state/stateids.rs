@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use weft_machine::Charge;
+use weft_store::audit::AuditedOpen;
 use weft_store::{Hold, OpenFile, Share, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
@@ -66,6 +67,8 @@ pub struct Held {
     pub locks: Vec<Arc<State>>,
     /// The pairs of access and deny that were requested: bit `access + 4 * deny`.
     pub asked: u16,
+    /// What the audit log is told of it; `None` without an audit log, and for delegations.
+    pub audited: Option<Box<AuditedOpen>>,
 }
 
 impl State {

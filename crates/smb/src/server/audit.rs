@@ -1,0 +1,90 @@
+//! Log-ons, shares and users for the audit log. What is done with files is in [`super::ops`].
+
+use std::fmt::Display;
+
+use weft_machine::Account;
+use weft_store::audit::{Audit, Event, Fact, Kind, Outcome, Who};
+use weft_transport::Kind as Transport;
+use weft_wire::security::Sid;
+use weft_wire::smb2::NtStatus;
+
+use super::admission::InSession;
+use super::connection::Connection;
+use super::session::Session;
+use crate::auth::Login;
+
+/// The outcome to tell; `None` if the request failed for a reason that has nothing to do with rights.
+pub(super) fn outcome(status: NtStatus) -> Option<Outcome> {
+    match status {
+        status if status.is_success() => Some(Outcome::Done),
+        NtStatus::ACCESS_DENIED
+        | NtStatus::PRIVILEGE_NOT_HELD
+        | NtStatus::MEDIA_WRITE_PROTECTED
+        | NtStatus::NETWORK_ACCESS_DENIED => Some(Outcome::Denied(status.to_string())),
+        _ => None,
+    }
+}
+
+/// The audit log, and the user of a session on this connection; `None` without an audit log.
+pub(super) fn actor<'a>(connection: &Connection, session: &'a Session) -> Option<(&'a Audit, Who)> {
+    let (audit, who) = session.audited.as_ref()?;
+    Some((audit, Who { user: who.user.clone(), sid: who.sid.clone(), uid: who.uid, ..at(connection) }))
+}
+
+/// Somebody on this connection.
+fn at(connection: &Connection) -> Who {
+    let transport = match connection.channel.kind() {
+        Transport::Smbd => "smb-direct",
+        _ => "tcp",
+    };
+    Who {
+        client: Some(connection.peer.as_str().into()),
+        protocol: Some("smb"),
+        transport: Some(transport),
+        ..Who::default()
+    }
+}
+
+/// The user who has logged on, with the audit log; `None` without one.
+pub(super) fn logged_on(
+    connection: &Connection,
+    login: &Login,
+    account: Option<&Account>,
+) -> Option<(Audit, Who)> {
+    let audit = &connection.server.config.offers.audit;
+    if !audit.is_on() {
+        return None;
+    }
+    let sid = match account {
+        Some(account) if !login.is_ours => Sid::unix_user(account.uid),
+        _ => connection.server.directory().accounts.sid_of_user(&login.user),
+    };
+    let who = Who {
+        user: Some(login.user.clone()),
+        sid: Some(sid.to_string().into()),
+        uid: account.map(|account| account.uid),
+        ..at(connection)
+    };
+    Some((audit.clone(), who))
+}
+
+/// A log-on is refused. `user` is the name that the client claims.
+pub(super) fn log_on_refused(connection: &Connection, user: Option<&str>, reason: &dyn Display) {
+    let audit = &connection.server.config.offers.audit;
+    if audit.is_on() {
+        let who = Who { user: user.map(Into::into), ..at(connection) };
+        let denied = Outcome::Denied(NtStatus::LOGON_FAILURE.to_string());
+        audit.tell(Event::now(Kind::Logon, denied, who).with(Fact::Reason(reason.to_string())));
+    }
+}
+
+/// A TREE_CONNECT to this share has succeeded, or failed with a status.
+pub(super) fn connected(request: &InSession<'_>, share: &str, status: Option<NtStatus>) {
+    let Some(outcome) = outcome(status.unwrap_or(NtStatus::SUCCESS)) else { return };
+    if let Some((audit, who)) = actor(request.connection(), request.session()) {
+        // As the server spells it.
+        let share =
+            request.connection().server.shares.named(share).map_or_else(|| share.into(), |known| known.name);
+        audit.tell(Event::now(Kind::Connect, outcome, who).in_share(&share));
+    }
+}

@@ -1,0 +1,83 @@
+//! Opens for the audit log: the file's path, whether it is told, and CREATEs that are denied.
+//!
+//! An open without access to data is told only if it creates something: clients ask for attributes all the time.
+
+use std::sync::Arc;
+
+use weft_store::audit::{AuditedOpen, Event, Fact, Kind, Outcome};
+use weft_store::vfs::Kind as NodeKind;
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::create::{CreateAction, CreateDisposition, Request};
+
+use super::opens::Open;
+use super::rights::DATA;
+use crate::server::audit::{actor, outcome};
+use crate::server::context::OpContext;
+
+/// The words for rights.
+const RIGHTS: [(AccessMask, &str); 7] = [
+    (AccessMask::FILE_READ_DATA, "read"),
+    (AccessMask::FILE_WRITE_DATA, "write"),
+    (AccessMask::FILE_APPEND_DATA, "append"),
+    (AccessMask::FILE_EXECUTE, "execute"),
+    (AccessMask::DELETE, "delete"),
+    (AccessMask::WRITE_DAC, "change_rights"),
+    (AccessMask::WRITE_OWNER, "change_owner"),
+];
+
+fn rights(access: AccessMask) -> Fact {
+    let has = RIGHTS.into_iter().filter(|(right, _)| access.contains(*right));
+    Fact::Access(has.map(|(_, word)| word).collect())
+}
+
+/// A file is open, and nobody else has it yet.
+pub(super) async fn opened(cx: &OpContext, open: &Arc<Open>) {
+    let Some((audit, who)) = actor(cx.connection(), cx.session()) else { return };
+    let share = open.share.get().cloned().unwrap_or_else(|| "".into());
+    let mut path = open.vfs.path(open.node).await.unwrap_or_else(|_| open.name());
+    if let Some((_, stream)) = open.vfs.stream_of(open.node) {
+        path.push(b':');
+        path.extend_from_slice(&stream);
+    }
+    let object = match open.kind {
+        NodeKind::File => "file",
+        NodeKind::Dir => "directory",
+        NodeKind::Symlink => "symlink",
+        NodeKind::Special(_) => "special",
+    };
+    let is_file = open.kind == NodeKind::File;
+    let facts = || vec![Fact::Object(object), rights(open.access)];
+    let is_new = open.action == CreateAction::CREATED;
+    let told = match is_new {
+        true if is_file => Some((Kind::Create, facts())),
+        false if is_file && open.access.intersects(DATA) => Some((Kind::Open, facts())),
+        _ => None,
+    };
+    let audited = AuditedOpen::new(audit.clone(), who, share, path, told);
+    match open.action {
+        CreateAction::CREATED if !is_file => {
+            audited.tell(Kind::Create, Outcome::Done, vec![Fact::Object(object)]);
+        }
+        CreateAction::OVERWRITTEN | CreateAction::SUPERSEDED => audited.wrote(0),
+        _ => {}
+    }
+    // The open is new.
+    let _ = open.audited.set(Arc::new(audited));
+}
+
+/// A CREATE has failed: told if the user may not do it.
+pub(super) fn refused(cx: &OpContext, status: NtStatus) {
+    let Some(outcome) = outcome(status) else { return };
+    let (Some((audit, who)), Some(share)) = (actor(cx.connection(), cx.session()), &cx.tree().share) else {
+        return;
+    };
+    let Ok(request) = Request::parse(cx.message()) else { return };
+    let path = request.name.replace('\\', "/").trim_matches('/').as_bytes().to_vec();
+    let kind = match request.disposition {
+        CreateDisposition::Create => Kind::Create,
+        _ => Kind::Open,
+    };
+    let access = rights(request.desired_access.expand_generic());
+    audit.tell(Event::now(kind, outcome, who).in_share(&share.name).on(path).with(access));
+}

@@ -1,0 +1,315 @@
+//! The thread that writes the audit log to its file.
+//!
+//! Several events that wait are written by one call. A write that fails, for example because the disk is full, leaves
+//! no part of a line: the file is cut to its length before, its events are counted as lost, and the thread tries again
+//! until it can write the line that says how many. The file has the mode 0600 if it is new; an existing one keeps its
+//! mode.
+//!
+//! A disk that hangs holds this thread alone: the queue fills up, and what it cannot take is lost.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use weft_machine::{LogLimit, clock, rt};
+
+use super::event::{Event, Wanted};
+use super::line;
+use super::queue::{Audit, Counts, MOST_EVENTS, Message, queue};
+
+/// Bytes of lines that one call writes, besides the last line.
+const BATCH_BYTES: usize = 64 << 10;
+/// The interval between attempts to tell what was lost.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What to write, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The file; its folder exists.
+    pub file: PathBuf,
+    /// The events.
+    pub wanted: Wanted,
+}
+
+/// Why there can be no audit log.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// The file cannot be opened or created.
+    #[error("cannot be opened: {0}")]
+    Open(io::Error),
+    /// It is a folder, a pipe or a device.
+    #[error("is not a regular file")]
+    NoFile,
+    /// Its name is a symbolic link.
+    #[error("is a symbolic link: name the file that it leads to")]
+    Link,
+    /// The system has no thread for it.
+    #[error("no thread can be started for it: {0}")]
+    Thread(io::Error),
+}
+
+/// Opens the file and starts the thread. It ends with the last clone of the result.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn start(rules: Rules) -> Result<Audit, Unusable> {
+    let Rules { file, wanted } = rules;
+    let opened = open(&file)?;
+    let (audit, receiver, counts) = queue(MOST_EVENTS, wanted);
+    let writer = Writer { path: file, file: opened, receiver, counts, lines: String::new(), events: 0 };
+    let thread = std::thread::Builder::new().name("weft-audit".to_owned());
+    thread.spawn(move || writer.run()).map_err(Unusable::Thread)?;
+    Ok(audit)
+}
+
+fn open(path: &Path) -> Result<File, Unusable> {
+    // Opening a pipe without a reader would wait.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600).custom_flags(flags.bits().cast_signed());
+    let file = options.open(path).map_err(|e| match path.symlink_metadata() {
+        Ok(found) if found.is_symlink() => Unusable::Link,
+        Ok(found) if !found.is_file() => Unusable::NoFile,
+        _ => Unusable::Open(e),
+    })?;
+    match file.metadata().map_err(Unusable::Open)?.is_file() {
+        true => Ok(file),
+        false => Err(Unusable::NoFile),
+    }
+}
+
+struct Writer {
+    path: PathBuf,
+    file: File,
+    receiver: Receiver<Message>,
+    counts: Arc<Counts>,
+    /// The lines that are written next.
+    lines: String,
+    /// Their number.
+    events: u64,
+}
+
+impl Writer {
+    fn run(mut self) {
+        loop {
+            let message = match self.counts.lost.load(Ordering::Relaxed) {
+                0 => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ => self.receiver.recv_timeout(RETRY),
+            };
+            match message {
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.write(),
+            }
+            while self.lines.len() < BATCH_BYTES
+                && let Ok(message) = self.receiver.try_recv()
+            {
+                self.take(message);
+            }
+            self.write();
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Event(event) => self.add(&event),
+            Message::Reopen => {
+                self.write();
+                self.reopen();
+            }
+            Message::Flush(done) => {
+                self.write();
+                if let Err(e) = self.file.sync_data() {
+                    tracing::warn!("audit log {}: {e}", self.path.display());
+                }
+                // Who asked may have given up.
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn add(&mut self, event: &Event) {
+        self.counts.bytes.fetch_sub(event.bytes(), Ordering::Relaxed);
+        line::emit(event, &mut self.lines);
+        self.events = self.events.saturating_add(1);
+    }
+
+    /// Opens the file by its name again. If that fails, the old one is used on.
+    fn reopen(&mut self) {
+        match open(&self.path) {
+            Ok(file) => self.file = file,
+            Err(e) => {
+                tracing::error!("audit log {}: {e}; the file that was open is used on", self.path.display())
+            }
+        }
+    }
+
+    /// Writes the lines, preceded by the number of events that were lost before them.
+    fn write(&mut self) {
+        let lost = self.counts.lost.load(Ordering::Relaxed);
+        if self.events == 0 && lost == 0 {
+            return;
+        }
+        let (mut lines, events) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.events));
+        let written = match lost {
+            0 => self.append(lines.as_bytes()),
+            _ => {
+                let mut all = String::new();
+                line::emit_lost(clock::wall(), lost, &mut all);
+                all.push_str(&lines);
+                self.append(all.as_bytes())
+            }
+        };
+        match written {
+            Ok(()) => {
+                self.counts.lost.fetch_sub(lost, Ordering::Relaxed);
+            }
+            Err(e) if events > 0 => self.counts.lose(events, &format_args!("{}: {e}", self.path.display())),
+            Err(e) => {
+                static STILL: LogLimit = LogLimit::new();
+                if let Some(left_out) = STILL.pass(rt::now()) {
+                    let path = self.path.display();
+                    tracing::warn!("audit log {path}: {lost} lost events cannot be told yet: {e}{left_out}");
+                }
+            }
+        }
+        lines.clear();
+        self.lines = lines;
+    }
+
+    /// Appends lines: all of them, or none.
+    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        let mut before = self.file.metadata()?;
+        if before.nlink() == 0 {
+            // Somebody has deleted it; nobody could read what is written to it.
+            self.reopen();
+            before = self.file.metadata()?;
+        }
+        self.file.write_all(lines).inspect_err(|_| {
+            if let Err(e) = self.file.set_len(before.len()) {
+                tracing::error!("audit log {}: a line is incomplete: {e}", self.path.display());
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::event::{Kind, Outcome, Who};
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn started(path: &Path) -> Audit {
+        start(Rules { file: path.to_owned(), wanted: Wanted::ALL }).unwrap()
+    }
+
+    fn event(path: &str) -> Event {
+        Event::now(Kind::Delete, Outcome::Done, Who::default()).on(path.into())
+    }
+
+    fn paths(file: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(file).unwrap();
+        let path =
+            |line: &str| line.split("\"path\":\"").nth(1).map(|rest| rest.trim_end_matches("\"}").to_owned());
+        text.lines().map(|line| path(line).unwrap_or_else(|| line.to_owned())).collect()
+    }
+
+    #[test]
+    fn events_are_in_the_file_in_their_order_after_a_flush() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let audit = started(&path);
+        (0..1000).for_each(|n| audit.tell(event(&n.to_string())));
+        assert!(audit.flush(PATIENCE));
+        assert_eq!(paths(&path), (0..1000).map(|n| n.to_string()).collect::<Vec<_>>());
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_renamed_file_is_left_at_the_next_reopening_and_a_deleted_one_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, old) = (dir.path().join("audit.jsonl"), dir.path().join("audit.jsonl.1"));
+        let audit = started(&path);
+        audit.tell(event("a"));
+        assert!(audit.flush(PATIENCE));
+        std::fs::rename(&path, &old).unwrap();
+        audit.tell(event("b"));
+        assert!(audit.flush(PATIENCE) && !path.exists());
+        assert!(audit.reopen());
+        audit.tell(event("c"));
+        assert!(audit.flush(PATIENCE));
+        assert_eq!((paths(&old), paths(&path)), (vec!["a".into(), "b".into()], vec!["c".into()]));
+        std::fs::remove_file(&path).unwrap();
+        audit.tell(event("d"));
+        assert!(audit.flush(PATIENCE));
+        assert_eq!(paths(&path), ["d"]);
+    }
+
+    #[test]
+    fn the_thread_writes_what_is_left_and_ends_with_the_last_handle() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let (audit, receiver, counts) = queue(8, Wanted::ALL);
+        let file = open(&path).unwrap();
+        let writer = Writer { path: path.clone(), file, receiver, counts, lines: String::new(), events: 0 };
+        audit.clone().tell(event("a"));
+        audit.tell(event("b"));
+        drop(audit);
+        writer.run();
+        assert_eq!(paths(&path), ["a", "b"]);
+    }
+
+    #[test]
+    fn lost_events_are_told_by_the_next_line_and_no_line_is_torn() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let (audit, receiver, counts) = queue(8, Wanted::ALL);
+        // A file that cannot be written stands for a full disk.
+        std::fs::write(&path, "").unwrap();
+        let file = File::open(&path).unwrap();
+        let mut writer =
+            Writer { path: path.clone(), file, receiver, counts, lines: String::new(), events: 0 };
+        audit.tell(event("a"));
+        audit.tell(event("b"));
+        (0..2).for_each(|_| {
+            let message = writer.receiver.recv().unwrap();
+            writer.take(message);
+        });
+        writer.write();
+        assert_eq!(writer.counts.lost.load(Ordering::Relaxed), 2);
+        // Still full: nothing more is lost.
+        writer.write();
+        assert_eq!(writer.counts.lost.load(Ordering::Relaxed), 2);
+        writer.reopen();
+        writer.add(&event("c"));
+        writer.write();
+        let lines = paths(&path);
+        assert!(lines[0].ends_with("\"event\":\"lost\",\"lost\":2}"), "{lines:?}");
+        assert_eq!(lines[1..], ["c"]);
+        assert_eq!(writer.counts.lost.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("target", &link).unwrap();
+        let refused = |path: &Path| open(path).unwrap_err().to_string();
+        assert_eq!(refused(dir.path()), "is not a regular file");
+        assert_eq!(refused(&pipe), "is not a regular file");
+        assert!(refused(&link).starts_with("is a symbolic link"), "{}", refused(&link));
+        assert!(refused(&dir.path().join("none/audit")).starts_with("cannot be opened: No such file"));
+        assert!(!dir.path().join("target").exists());
+    }
+}

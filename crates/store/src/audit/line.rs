@@ -1,0 +1,278 @@
+//! An event as a line of JSON.
+//!
+//! Names come from clients, so every character that a terminal or a log viewer could interpret is escaped, beyond what
+//! JSON demands. A name that is not UTF-8 is written twice: with replacement characters, and all bytes in hex.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use super::event::{Event, Fact, Outcome, Who};
+
+/// The version of the lines: it changes when a field changes its meaning or goes, not when one is added.
+pub const VERSION: u32 = 1;
+
+/// The names of all fields.
+pub const FIELDS: &[&str] = &[
+    "v",
+    "time",
+    "event",
+    "result",
+    "status",
+    "user",
+    "sid",
+    "uid",
+    "client",
+    "protocol",
+    "transport",
+    "share",
+    "path",
+    "path_hex",
+    "to",
+    "to_hex",
+    "object",
+    "access",
+    "changes",
+    "read_bytes",
+    "written_bytes",
+    "reason",
+    "command",
+    "added",
+    "removed",
+    "changed",
+    "lost",
+];
+
+/// Appends the line of an event.
+pub(super) fn emit(event: &Event, out: &mut String) {
+    begin(event.at, event.kind.name(), out);
+    let (result, status) = match &event.outcome {
+        Outcome::Done => ("ok", None),
+        Outcome::Denied(status) => ("denied", Some(status)),
+        Outcome::Failed(status) => ("failed", Some(status)),
+    };
+    text("result", result, out);
+    if let Some(status) = status {
+        text("status", status, out);
+    }
+    let Who { user, sid, uid, client, protocol, transport } = &event.who;
+    let mut optional = |name, value: Option<&str>| {
+        if let Some(value) = value {
+            text(name, value, out);
+        }
+    };
+    optional("user", user.as_deref());
+    optional("sid", sid.as_deref());
+    if let Some(uid) = uid {
+        number("uid", u64::from(*uid), out);
+    }
+    let mut optional = |name, value: Option<&str>| {
+        if let Some(value) = value {
+            text(name, value, out);
+        }
+    };
+    optional("client", client.as_deref());
+    optional("protocol", *protocol);
+    optional("transport", *transport);
+    optional("share", event.share.as_deref());
+    if let Some(path) = &event.path {
+        bytes(("path", "path_hex"), path, out);
+    }
+    if let Some(to) = &event.to {
+        bytes(("to", "to_hex"), to, out);
+    }
+    for fact in &event.facts {
+        match fact {
+            Fact::Object(kind) => text("object", kind, out),
+            Fact::Access(access) => list("access", access, out),
+            Fact::Changes(changes) => list("changes", changes, out),
+            Fact::ReadBytes(n) => number("read_bytes", *n, out),
+            Fact::WrittenBytes(n) => number("written_bytes", *n, out),
+            Fact::Reason(reason) => text("reason", reason, out),
+            Fact::Command(command) => text("command", command, out),
+            Fact::Added(names) => list("added", names, out),
+            Fact::Removed(names) => list("removed", names, out),
+            Fact::Changed(names) => list("changed", names, out),
+        }
+    }
+    out.push_str("}\n");
+}
+
+/// Appends the line that says how many events were lost before it.
+pub(super) fn emit_lost(at: Duration, lost: u64, out: &mut String) {
+    begin(at, "lost", out);
+    number("lost", lost, out);
+    out.push_str("}\n");
+}
+
+fn begin(at: Duration, event: &str, out: &mut String) {
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{{\"v\":{VERSION},\"time\":\"");
+    rfc3339(at, out);
+    out.push('"');
+    text("event", event, out);
+}
+
+/// UTC, with microseconds.
+fn rfc3339(at: Duration, out: &mut String) {
+    let seconds = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
+    let at_second = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (date, time, micros) = (at_second.date(), at_second.time(), at.subsec_micros());
+    let (year, month, day) = (date.year(), u8::from(date.month()), date.day());
+    let (hour, minute, second) = (time.hour(), time.minute(), time.second());
+    let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z");
+}
+
+fn name(name: &str, out: &mut String) {
+    let _ = write!(out, ",\"{name}\":");
+}
+
+fn number(field: &str, value: u64, out: &mut String) {
+    name(field, out);
+    let _ = write!(out, "{value}");
+}
+
+fn text(field: &str, value: &str, out: &mut String) {
+    name(field, out);
+    quoted(value, out);
+}
+
+fn list<T: AsRef<str>>(field: &str, values: &[T], out: &mut String) {
+    name(field, out);
+    out.push('[');
+    for (i, value) in values.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        quoted(value.as_ref(), out);
+    }
+    out.push(']');
+}
+
+/// A name as text and, if it is not UTF-8, as hex too.
+fn bytes((as_text, as_hex): (&str, &str), value: &[u8], out: &mut String) {
+    text(as_text, &String::from_utf8_lossy(value), out);
+    if std::str::from_utf8(value).is_err() {
+        name(as_hex, out);
+        out.push('"');
+        value.iter().for_each(|byte| {
+            let _ = write!(out, "{byte:02x}");
+        });
+        out.push('"');
+    }
+}
+
+fn quoted(value: &str, out: &mut String) {
+    out.push('"');
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() || disguises(c) => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// Characters that break lines, reorder text or are invisible.
+fn disguises(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::event::Kind;
+
+    fn line(event: &Event) -> String {
+        let mut out = String::new();
+        emit(event, &mut out);
+        out
+    }
+
+    fn at(event: Event) -> Event {
+        Event { at: Duration::new(1_795_900_000, 123_456_789), ..event }
+    }
+
+    #[test]
+    fn a_line_has_its_fields_in_a_fixed_order() {
+        let who = Who {
+            user: Some("alice".into()),
+            sid: Some("S-1-5-21-1-2-3-1000".into()),
+            uid: Some(1000),
+            client: Some("192.0.2.1:50000".into()),
+            protocol: Some("smb"),
+            transport: Some("tcp"),
+        };
+        let event =
+            Event::now(Kind::Close, Outcome::Done, who).in_share(&"team".into()).on(b"a/b.txt".to_vec());
+        let event = event.with(Fact::ReadBytes(0)).with(Fact::WrittenBytes(42));
+        assert_eq!(
+            line(&at(event)),
+            "{\"v\":1,\"time\":\"2026-11-28T21:06:40.123456Z\",\"event\":\"close\",\"result\":\"ok\",\
+             \"user\":\"alice\",\"sid\":\"S-1-5-21-1-2-3-1000\",\"uid\":1000,\"client\":\"192.0.2.1:50000\",\
+             \"protocol\":\"smb\",\"transport\":\"tcp\",\"share\":\"team\",\"path\":\"a/b.txt\",\"read_bytes\":0,\
+             \"written_bytes\":42}\n"
+        );
+        let mut lost = String::new();
+        emit_lost(Duration::ZERO, 7, &mut lost);
+        assert_eq!(
+            lost,
+            "{\"v\":1,\"time\":\"1970-01-01T00:00:00.000000Z\",\"event\":\"lost\",\"lost\":7}\n"
+        );
+    }
+
+    #[test]
+    fn a_name_cannot_forge_a_line_or_hide() {
+        let hostile = "a\n{\"event\":\"logoff\"}\u{1b}[2J\u{9b}\u{202e}\\\"\u{e0041}".as_bytes().to_vec();
+        let shown =
+            line(&Event::now(Kind::Rename, Outcome::Done, Who::default()).on(hostile).to(b"b".to_vec()));
+        assert_eq!(shown.matches('\n').count(), 1);
+        let escaped = r#""path":"a\n{\"event\":\"logoff\"}\u001b[2J\u009b\u202e\\\"\udb40\udc41","to":"b"}"#;
+        assert!(shown.ends_with(&format!("{escaped}\n")), "{shown}");
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf8_keeps_its_bytes() {
+        let shown = line(&Event::now(Kind::Delete, Outcome::Done, Who::default()).on(b"f\xff.txt".to_vec()));
+        assert!(shown.ends_with("\"path\":\"f\u{fffd}.txt\",\"path_hex\":\"66ff2e747874\"}\n"), "{shown}");
+    }
+
+    #[test]
+    fn every_field_is_listed() {
+        let facts = [
+            Fact::Object("file"),
+            Fact::Access(vec!["read"]),
+            Fact::Changes(vec!["mode", "owner"]),
+            Fact::ReadBytes(1),
+            Fact::WrittenBytes(1),
+            Fact::Reason("r".into()),
+            Fact::Command("reload".into()),
+            Fact::Added(vec!["a".into()]),
+            Fact::Removed(vec![]),
+            Fact::Changed(vec!["b".into(), "c".into()]),
+        ];
+        let event = Event {
+            facts: facts.to_vec(),
+            ..Event::now(Kind::Admin, Outcome::Failed("x".into()), Who::default())
+        };
+        let shown = line(&event);
+        assert!(
+            shown.contains("\"changes\":[\"mode\",\"owner\"]") && shown.contains("\"removed\":[]"),
+            "{shown}"
+        );
+        let names = shown.split("\":").filter_map(|part| part.rsplit('"').next());
+        for name in names.filter(|name| !name.contains('}')) {
+            assert!(FIELDS.contains(&name), "{name} of {shown}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! An open file in the audit log: its first WRITE is told, and its bytes when it is closed.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::event::{Event, Fact, Kind, Outcome, Who};
+use super::queue::Audit;
+
+/// See the module. Dropping it closes it.
+pub struct AuditedOpen {
+    audit: Audit,
+    who: Who,
+    share: Arc<str>,
+    /// Changes when the file is renamed through this open.
+    path: Mutex<Vec<u8>>,
+    /// Whether the open itself was told: then its end is told too.
+    told: bool,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    has_written: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl AuditedOpen {
+    /// An open of this file. With `opened` its creation or opening is told.
+    pub fn new(
+        audit: Audit,
+        who: Who,
+        share: Arc<str>,
+        path: Vec<u8>,
+        opened: Option<(Kind, Vec<Fact>)>,
+    ) -> AuditedOpen {
+        let open = AuditedOpen {
+            audit,
+            who,
+            share,
+            path: Mutex::new(path),
+            told: opened.is_some(),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            has_written: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        };
+        if let Some((kind, facts)) = opened {
+            open.audit.tell(Event { facts, ..open.event(kind, Outcome::Done) });
+        }
+        open
+    }
+
+    /// Counts what was read.
+    pub fn read(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts what was written; the first change is told.
+    pub fn wrote(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if !self.has_written.load(Ordering::Relaxed) && !self.has_written.swap(true, Ordering::Relaxed) {
+            self.audit.tell(self.event(Kind::Write, Outcome::Done));
+        }
+    }
+
+    /// Tells something else that was done with the file.
+    pub fn tell(&self, kind: Kind, outcome: Outcome, facts: Vec<Fact>) {
+        self.audit.tell(Event { facts, ..self.event(kind, outcome) });
+    }
+
+    /// Tells that the file was moved or linked to this path. If it was moved, the path is its own from now on.
+    pub fn tell_name(&self, kind: Kind, outcome: Outcome, to: Vec<u8>) {
+        let moved = kind == Kind::Rename && outcome == Outcome::Done;
+        let event = self.event(kind, outcome).to(to.clone());
+        self.audit.tell(event);
+        if moved {
+            *self.path() = to;
+        }
+    }
+
+    /// Tells the end and the bytes, once.
+    pub fn close(&self) {
+        if self.told && !self.closed.swap(true, Ordering::Relaxed) {
+            let bytes = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            let facts = vec![
+                Fact::ReadBytes(bytes(&self.read_bytes)),
+                Fact::WrittenBytes(bytes(&self.written_bytes)),
+            ];
+            self.tell(Kind::Close, Outcome::Done, facts);
+        }
+    }
+
+    fn event(&self, kind: Kind, outcome: Outcome) -> Event {
+        Event::now(kind, outcome, self.who.clone()).in_share(&self.share).on(self.path().clone())
+    }
+
+    fn path(&self) -> MutexGuard<'_, Vec<u8>> {
+        // It is only replaced as a whole.
+        self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for AuditedOpen {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Receiver;
+
+    use super::super::event::Wanted;
+    use super::super::queue::{Message, queue};
+    use super::*;
+
+    fn events(receiver: &Receiver<Message>) -> Vec<String> {
+        let shown = |message| match message {
+            Message::Event(event) => {
+                let to = event.to.map_or_else(String::new, |to| format!(" {}", to.escape_ascii()));
+                format!("{} {}{to} {:?}", event.kind.name(), event.path.unwrap().escape_ascii(), event.facts)
+            }
+            _ => "another message".into(),
+        };
+        receiver.try_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn an_open_is_told_with_its_first_write_and_its_bytes() {
+        let (audit, receiver, _) = queue(64, Wanted::ALL);
+        let opened = Some((Kind::Open, vec![Fact::Access(vec!["read", "write"])]));
+        let open = AuditedOpen::new(audit, Who::default(), "s".into(), b"a".to_vec(), opened);
+        assert_eq!(events(&receiver), ["open a [Access([\"read\", \"write\"])]"]);
+        open.read(10);
+        open.wrote(0);
+        open.wrote(5);
+        open.wrote(6);
+        assert_eq!(events(&receiver), ["write a []"]);
+        open.tell_name(Kind::Rename, Outcome::Denied("x".into()), b"no".to_vec());
+        open.tell_name(Kind::Rename, Outcome::Done, b"b".to_vec());
+        assert_eq!(events(&receiver), ["rename a no []", "rename a b []"]);
+        open.close();
+        drop(open);
+        assert_eq!(events(&receiver), ["close b [ReadBytes(10), WrittenBytes(11)]"]);
+    }
+
+    #[test]
+    fn an_open_that_was_not_told_is_not_closed_either() {
+        let (audit, receiver, _) = queue(64, Wanted::ALL);
+        let open = AuditedOpen::new(audit, Who::default(), "s".into(), b"d".to_vec(), None);
+        open.tell(Kind::Delete, Outcome::Done, Vec::new());
+        drop(open);
+        assert_eq!(events(&receiver), ["delete d []"]);
+    }
+}
