@@ -39,6 +39,7 @@ use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::file::system::{Device, FileSystem};
 use weft_machine::{File, clock, credentials, rt};
 
+use self::create::Newborns;
 use self::folds::Folds;
 use self::lookup::{Looked, Turns};
 use self::observe::Observer;
@@ -110,6 +111,7 @@ struct Folder {
     turns: Turns,
     search: Mutex<Search>,
     orphans: Mutex<Orphans>,
+    newborns: Newborns,
     proc: Proc,
     /// Started by the first watch.
     observer: OnceLock<Option<Arc<Observer>>>,
@@ -178,6 +180,7 @@ impl Folder {
             turns: Turns::default(),
             search: Mutex::default(),
             orphans: Mutex::default(),
+            newborns: Newborns::default(),
             proc,
             observer: OnceLock::new(),
             sweeps: AtomicBool::new(false),
@@ -265,13 +268,13 @@ impl Folder {
     }
 
     /// Runs `act`, which changes the entries of `dir`, and keeps `folds` up to date.
-    fn changing<T>(
+    fn changing<T, E: From<Errno>>(
         &self,
         (dir, fd): (NodeId, &OwnedFd),
         removed: Option<&[u8]>,
         added: Option<&[u8]>,
-        act: impl FnOnce() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         if !self.folds().remembers(dir) {
             let done = act()?;
             // Another core may have begun to read the directory since, or have finished reading it.

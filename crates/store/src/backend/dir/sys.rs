@@ -7,10 +7,11 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{
-    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxFlags,
-    StatxTimestamp, Timespec, Timestamps,
+    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxAttributes,
+    StatxFlags, StatxTimestamp, Timespec, Timestamps,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
@@ -65,6 +66,19 @@ impl Identity {
     /// 12 bits of major number, 20 of minor, like the kernel.
     fn device_from(&self, home: &Identity) -> u32 {
         if self.device == home.device { 0 } else { self.device.0 << 20 | self.device.1 & 0xf_ffff }
+    }
+
+    /// Whether the birth time is no later than `since`, or unknown. Some file systems store whole seconds.
+    pub(super) fn is_older_than(&self, since: Duration) -> bool {
+        self.born.is_none_or(|(secs, nanos)| {
+            let since = (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos());
+            if nanos == 0 { secs < since.0 } else { (secs, nanos) < since }
+        })
+    }
+
+    /// Whether its file system stores birth times.
+    pub(super) fn is_dated(&self) -> bool {
+        self.born.is_some()
     }
 
     /// Whether both are on one device.
@@ -141,6 +155,11 @@ impl Stat {
         self.0.stx_uid
     }
 
+    /// Permission bits, 12 of them.
+    pub(super) fn mode(&self) -> u32 {
+        u32::from(self.0.stx_mode) & 0o7777
+    }
+
     pub(super) fn size(&self) -> u64 {
         self.0.stx_size
     }
@@ -169,7 +188,7 @@ impl Stat {
             size: if kind == Kind::Dir { 0 } else { s.stx_size },
             allocated: self.allocated(),
             nlink: s.stx_nlink,
-            mode: u32::from(s.stx_mode) & 0o7777,
+            mode: self.mode(),
             uid: s.stx_uid,
             gid: s.stx_gid,
             atime,
