@@ -31,6 +31,7 @@ use crate::memory::without_rdma;
 mod acting;
 mod create;
 mod judged;
+mod strange;
 mod unread;
 
 /// A peer that has sent some messages and disconnected.

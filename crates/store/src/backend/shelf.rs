@@ -147,7 +147,7 @@ impl<I: Items> Shelf<I> {
         let entry = |(i, item): (usize, &Item)| Entry {
             name: item.name.clone(),
             cookie: i as u64 + 1,
-            attr: self.of(item),
+            attr: Ok(self.of(item)),
             xattrs: xattrs.then(XattrSummary::default),
         };
         Listing {

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{
-    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxAttributes,
+    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, 
     StatxFlags, StatxTimestamp, Timespec, Timestamps,
 };
 use rustix::io::{Errno, Result};
@@ -428,6 +428,8 @@ pub(super) struct Raw {
     pub(super) inode: u64,
     /// Whether it may be a directory: its type is none of a file's, a link's or a device's, or unknown.
     pub(super) maybe_dir: bool,
+    /// Its kind, if the directory lists it. Devices have numbers, which it does not list.
+    pub(super) kind: Option<Kind>,
 }
 
 /// Entries after `cookie`, without `.` and `..`: at most `max`, at least one unless the directory ends (then true).
@@ -474,6 +476,14 @@ pub(super) fn collect<T>(
             cookie: entry.next_entry_cookie(),
             inode: entry.ino(),
             maybe_dir: matches!(entry.file_type(), FileType::Directory | FileType::Unknown),
+            kind: match entry.file_type() {
+                FileType::RegularFile => Some(Kind::File),
+                FileType::Directory => Some(Kind::Dir),
+                FileType::Symlink => Some(Kind::Symlink),
+                FileType::Fifo => Some(Kind::Special(Special::Fifo)),
+                FileType::Socket => Some(Kind::Special(Special::Socket)),
+                _ => None,
+            },
         })?);
     }
     Ok((found, true))
