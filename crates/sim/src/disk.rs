@@ -241,6 +241,7 @@ impl State {
             mtime: time(|content| content.mtime),
             ctime: time(|content| content.ctime),
             btime: meta.born,
+            is_sealed: false,
         })
     }
 

@@ -174,6 +174,9 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Creation time, or the earliest of the other times if the file system does not store it.
     pub btime: Timestamp,
+    /// Its data may not be overwritten, not even by its owner: it is append-only or immutable (chattr(1)). Opening it for writing
+    /// fails, but a descriptor that is older still writes.
+    pub is_sealed: bool,
 }
 
 /// Attributes to change; `None` leaves an attribute unchanged.

@@ -82,6 +82,7 @@ impl<I: Items> Shelf<I> {
             mtime: self.made,
             ctime: self.made,
             btime: self.made,
+            is_sealed: false,
         }
     }
 

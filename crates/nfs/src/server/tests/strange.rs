@@ -1,8 +1,10 @@
-//! Files whose attributes cannot be read.
+//! Files out of the ordinary: some whose attributes cannot be read, and some that chattr(1) protects.
 
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
+use weft_store::backend::Dir;
 use weft_store::{Backend, Caller, Kind, Op, Outcome as Done, Unread};
-use weft_wire::nfs4::{self, Bitmap, Op as Op4, Readdir, attr};
+use weft_wire::nfs4::{self, Bitmap, Op as Op4, Readdir, Stateid, attr};
 
 use super::*;
 use crate::server::v4::tests::Old;
@@ -74,4 +76,42 @@ fn a_file_whose_attributes_cannot_be_read_is_listed_with_the_others() {
     let broken = values(1);
     assert_eq!((broken.rdattr_error, broken.size, broken.fileid), (Some(nfs4::Status::ACCESS.0), None, None));
     assert_eq!((broken.kind, broken.mounted_on_fileid), (Some(nfs4::FileType::DIR), Some(77)));
+}
+
+#[test]
+fn a_file_that_became_append_only_or_immutable_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f");
+    std::fs::write(&path, b"first").unwrap();
+    let server = served(Dir::open(folder.path()).unwrap().into(), false);
+    let node = rt::block_on(server.vfs(0).lookup(NodeId::ROOT, b"f", false)).unwrap().unwrap().node;
+    let file = handle_of(&server, 0, node);
+    let write = || {
+        let head = WriteHead { file, offset: 0, count: 5, stable: Stable::FileSync };
+        let args = WriteArgs { head, data: Bytes::from_static(b"hello").into() };
+        let done: Outcome<WriteOk, WccOnly> = results(&server, nfs(procedure::WRITE, &args));
+        done.map_or_else(|failed| failed.status, |_| Status::OK)
+    };
+    let old = Old::new(&server, "a");
+    let write_4 = || {
+        let (stable, data) = (nfs4::Stable::FileSync, Bytes::from_static(b"howdy").into());
+        let write = nfs4::Write { stateid: Stateid::ANONYMOUS, offset: 0, stable, data };
+        let file = nfs4::Handle::new(file.as_bytes()).unwrap();
+        old.run(&[Op4::Putfh(file), Op4::Write(write)]).status
+    };
+    // The server keeps a descriptor from now on.
+    assert_eq!(write(), Status::OK);
+    let opened = std::fs::File::open(&path).unwrap();
+    let usual = ioctl_getflags(&opened).unwrap_or(IFlags::empty());
+    for flag in [IFlags::APPEND, IFlags::IMMUTABLE] {
+        if let Err(e) = ioctl_setflags(&opened, usual | flag) {
+            println!("SKIPPED: {flag:?} cannot be set here: {e}");
+            return;
+        }
+        let (done, done_4) = (write(), write_4());
+        ioctl_setflags(&opened, usual).unwrap();
+        assert_eq!((done, done_4), (Status::PERM, nfs4::Status::PERM), "{flag:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"hello");
+    }
+    assert_eq!((write(), write_4()), (Status::OK, nfs4::Status::OK));
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{
-    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, 
+    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxAttributes,
     StatxFlags, StatxTimestamp, Timespec, Timestamps,
 };
 use rustix::io::{Errno, Result};
@@ -27,6 +27,9 @@ use crate::vfs::{Attr, Kind, NodeId, Permissions, SetTime, Special, Stable, Time
 /// openat2's restrictions: one component, no link of any kind, not out of the directory.
 const CONFINED: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// The attributes of files whose data is not overwritten.
+const SEALED: StatxAttributes = StatxAttributes::APPEND.union(StatxAttributes::IMMUTABLE);
 
 /// Identifies a file, even against a later file with the same inode number (by its birth time, if the file system
 /// stores that).
@@ -195,6 +198,7 @@ impl Stat {
             mtime,
             ctime,
             btime: self.born().unwrap_or(atime.min(mtime).min(ctime)),
+            is_sealed: s.stx_attributes.intersects(SEALED),
         }
     }
 }
