@@ -1,13 +1,13 @@
-//! Files out of the ordinary: some whose attributes cannot be read, and some that chattr(1) protects.
+//! Files out of the ordinary: some whose attributes cannot be read, some that chattr(1) protects, and links to those of others.
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use weft_store::backend::Dir;
-use weft_store::{Backend, Caller, Kind, Op, Outcome as Done, Unread};
+use weft_store::{Backend, Caller, Kind, Op, Outcome as Done, SetAttr, Unread};
 use weft_wire::nfs4::{self, Bitmap, Op as Op4, Readdir, Stateid, attr};
 
 use super::*;
-use crate::server::v4::tests::Old;
+use crate::server::v4::tests::{Old, text};
 
 /// An in-memory file system on which the attributes of "broken" cannot be read.
 struct Broken(Ram);
@@ -114,4 +114,38 @@ fn a_file_that_became_append_only_or_immutable_is_not_overwritten() {
         assert_eq!(std::fs::read(&path).unwrap(), b"hello");
     }
     assert_eq!((write(), write_4()), (Status::OK, nfs4::Status::OK));
+}
+
+/// As fs.protected_hardlinks has it. Where the kernel judges, it does so itself.
+#[test]
+fn a_user_links_files_that_are_his_or_that_he_may_write() {
+    let server = served(Vfs::new(Ram::new(16 << 20)), true);
+    let vfs = server.vfs(0);
+    let open = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    rt::block_on(vfs.setattr(NodeId::ROOT, open)).unwrap().unwrap();
+    let by = |uid: u32| Credential::Sys(AuthSys::new(Bytes::from_static(b"host"), uid, uid));
+    let linked_by = |uid: u32, file: Handle, name: &'static [u8]| {
+        let link = DirOp { dir: root(&server), name: Name(Bytes::from_static(name)) };
+        let call = call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::LINK, by(uid), &LinkArgs { file, link });
+        Status(reply_to(&server, call).1.u32().unwrap())
+    };
+    for (mode, may) in [(0o600, false), (0o644, false), (0o666, true), (0o4666, false), (0o2676, false)] {
+        let file = make(&server, b"f");
+        let node = node_of(&server, &file);
+        let set = SetAttr { mode: Some(mode), uid: Some(2000), gid: Some(2000), ..SetAttr::default() };
+        rt::block_on(vfs.setattr(node, set)).unwrap().unwrap();
+        let expected = if may { Status::OK } else { Status::PERM };
+        assert_eq!(linked_by(3000, file, b"his"), expected, "{mode:o}");
+        let mut old = Old::new(&server, "a");
+        old.uid = 3000;
+        let link = Op4::Link(text("his4"));
+        let from = nfs4::Handle::new(file.as_bytes()).unwrap();
+        let to = nfs4::Handle::new(root(&server).as_bytes()).unwrap();
+        let status = old.run(&[Op4::Putfh(from), Op4::Savefh, Op4::Putfh(to), link]).status;
+        assert_eq!(status.0, expected.0, "{mode:o}");
+        assert_eq!(linked_by(2000, file, b"own"), Status::OK, "{mode:o}");
+        for name in [&b"f"[..], b"his", b"his4", b"own"] {
+            let _ = rt::block_on(vfs.remove(NodeId::ROOT, name)).unwrap();
+        }
+    }
 }
