@@ -157,6 +157,10 @@ impl Making<'_> {
         }
     }
 
+    fn removal(&self) -> AtFlags {
+        if *self.make == Make::Dir { AtFlags::REMOVEDIR } else { AtFlags::empty() }
+    }
+
     /// Whether the creating call gives it all its attributes. mkdir(2) ignores set-id bits.
     fn is_done_at_once(&self) -> bool {
         let set = &self.set;
@@ -237,7 +241,12 @@ impl Folder {
             if let Some(made) = making.call_exactly() {
                 made?;
                 meanwhile();
-                return self.found_in_place(making, &begun);
+                if let Some(stat) = self.found_in_place(making, &begun)? {
+                    return Ok(stat);
+                }
+                // It can be the new object all the same: a removed one had the same inode in the same tick. Whoever may have put
+                // another one here could have removed it, too; and a directory is removed only if it is empty.
+                rustix::fs::unlinkat(making.fd, making.name, making.removal())?;
             }
         }
         self.make_aside(making)
@@ -250,7 +259,8 @@ impl Folder {
         Ok(is_dated && trusted && !self.system_of(dir)?.may_hang())
     }
 
-    fn found_in_place(&self, making: &Making<'_>, begun: &Begun) -> Result<Stat, Error> {
+    /// What the name means now: the new object, `None` if it is known already, or an error if it is another one.
+    fn found_in_place(&self, making: &Making<'_>, begun: &Begun) -> Result<Option<Stat>, Error> {
         let stat = sys::stat_at(making.fd.as_fd(), making.name)?;
         let identity = stat.identity();
         if identity.is_older_than(begun.at) {
@@ -261,7 +271,10 @@ impl Folder {
         // Some file systems give all objects the owner of the mount.
         let is_owned = stat.uid() == making.owner() || sys::stat(making.fd.as_fd())?.uid() == stat.uid();
         let is_new = Some(stat.kind()) == making.kind() && is_single && is_owned;
-        if is_new && self.newborns.take(identity, Some(begun)) { Ok(stat) } else { Err(Error::Stale) }
+        if !is_new {
+            return Err(Error::Stale);
+        }
+        Ok(self.newborns.take(identity, Some(begun)).then_some(stat))
     }
 
     fn make_aside(&self, making: &Making<'_>) -> Result<Stat, Error> {
@@ -280,9 +293,8 @@ impl Folder {
         meanwhile();
         let placed = self.complete_aside(&aside, making);
         if placed.is_err() {
-            let flags = if *making.make == Make::Dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // Nothing else can have this name there. Removing it may fail, too.
-            let _ = rustix::fs::unlinkat(&aside.fd, INSIDE, flags);
+            let _ = rustix::fs::unlinkat(&aside.fd, INSIDE, making.removal());
         }
         let new = placed?;
         let stat = sys::stat(new.as_fd())?;

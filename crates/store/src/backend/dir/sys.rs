@@ -71,7 +71,7 @@ impl Identity {
         if self.device == home.device { 0 } else { self.device.0 << 20 | self.device.1 & 0xf_ffff }
     }
 
-    /// Whether the birth time is no later than `since`, or unknown. Some file systems store whole seconds.
+    /// Whether it was born before `since`, or its birth time is unknown. Some file systems store whole seconds.
     pub(super) fn is_older_than(&self, since: Duration) -> bool {
         self.born.is_none_or(|(secs, nanos)| {
             let since = (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos());

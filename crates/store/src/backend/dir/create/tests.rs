@@ -138,9 +138,33 @@ fn a_new_directory_is_the_result_of_one_creation_only() {
     let vfs: Vfs = Dir::open(folder.path()).unwrap().into();
     let others = rt::block_on(vfs.create(NodeId::ROOT, b"private", Make::Dir, Exists::Fail, wide()));
     let others = others.unwrap().unwrap().attr;
-    let made = while_others(swaps_every_new_name(folder.path()), create(&vfs, Make::Dir, wide()));
-    assert!(matches!(made, Err(Error::Stale)), "{made:?}");
-    unharmed(folder.path(), others.fileid, 0o777);
+    let (swap, once) = (swaps_every_new_name(folder.path()), std::cell::Cell::new(true));
+    let swaps_once = move || {
+        if once.replace(false) {
+            swap();
+        }
+    };
+    let made = while_others(swaps_once, create(&vfs, Make::Dir, wide())).unwrap().attr;
+    assert_ne!((made.node, made.stable), (others.node, others.stable));
+    assert_eq!(folder.path().join("new").metadata().unwrap().ino(), made.fileid);
+}
+
+/// The new directories may have the inode of the removed one, and be born in the same tick.
+#[test]
+fn a_directory_is_made_and_removed_again_and_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let vfs: Vfs = Dir::open(folder.path()).unwrap().into();
+    rt::block_on(async {
+        for make in makes().iter().cycle().take(300) {
+            assert!(create(&vfs, make.clone(), wide()).await.unwrap().is_new);
+            match make {
+                Make::Dir => std::fs::remove_dir(folder.path().join("new")).unwrap(),
+                _ => std::fs::remove_file(folder.path().join("new")).unwrap(),
+            }
+        }
+    })
+    .unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 /// The server sets an owner, as for NFS when it does not act as its callers.
