@@ -8,7 +8,7 @@
 mod named;
 
 use bytes::Bytes;
-use weft_store::{self as store, Attr, Kind, SetAttr, Space, Unread, Special, Timestamp};
+use weft_store::{self as store, Attr, Kind, SetAttr, Space, Special, Timestamp, Unread};
 use weft_wire::nfs4::{
     Acl, Attributes, Bitmap, Fattr, FileType, Fsid, OpenArguments, SetTime, SpecData, Status, Text, Time,
     attr, share,

@@ -5,10 +5,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 use rustix::fs::RenameFlags;
+use weft_machine::credentials::{self, Credentials};
 use weft_machine::rt;
 
 use crate::backend::Dir;
-use crate::vfs::{Error, Exists, Make, NodeId, SetAttr, SetTime, Special, Vfs};
+use crate::vfs::{Caller, Error, Exists, Make, NodeId, SetAttr, SetTime, Special, Vfs};
 
 thread_local! {
     static MEANWHILE: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
@@ -249,5 +250,33 @@ fn what_is_made_aside_is_complete_and_leaves_nothing_behind() {
             .unwrap();
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         }
+    }
+}
+
+/// A user's object is his, in the group that the directory hands down, and is moved also if its mode forbids him to write.
+#[test]
+fn what_is_made_aside_for_a_user_belongs_to_him() {
+    if let Err(e) = credentials::check() {
+        println!("SKIPPED: only root can act for other users: {e}");
+        return;
+    }
+    let then = SetTime::To(crate::vfs::Timestamp { secs: 1, nanos: 0 });
+    for make in makes() {
+        let folder = tempfile::tempdir().unwrap();
+        chown(folder.path(), None, Some(3000)).unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o2777)).unwrap();
+        let vfs: Vfs = Dir::open(folder.path()).unwrap().into();
+        let user = Credentials::new(2001, 2001, &[]).unwrap();
+        let vfs = vfs.acting_as(Caller::User(std::sync::Arc::new(user)));
+        let set = SetAttr { mode: Some(0o555), mtime: Some(then), ..SetAttr::default() };
+        let made = rt::block_on(create(&vfs, make.clone(), set)).unwrap().unwrap().attr;
+        assert_eq!((made.uid, made.gid, made.mtime.secs), (2001, 3000, 1), "{make:?}");
+        let mode = match make {
+            Make::Symlink(_) => 0o777,
+            Make::Dir => 0o2555,
+            _ => 0o555,
+        };
+        assert_eq!(made.mode, mode, "{make:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }
