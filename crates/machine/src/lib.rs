@@ -22,6 +22,7 @@ pub mod random;
 pub mod rt;
 pub mod shm;
 pub mod sim;
+pub mod umask;
 
 pub use budget::{Budget, Charge};
 pub use buf::{Buf, Pool, Window};

@@ -241,6 +241,7 @@ impl State {
             mtime: time(|content| content.mtime),
             ctime: time(|content| content.ctime),
             btime: meta.born,
+            is_sealed: false,
         })
     }
 
@@ -611,7 +612,7 @@ impl Disk {
         for (node, meta) in after.by_ref().take(max) {
             let name = meta.place.as_ref().map(|(_, name)| name.clone()).unwrap_or_default();
             let xattrs = xattrs.then(|| self::xattr_summary(meta));
-            entries.push(Entry { name, cookie: node.0, attr: state.attr(node)?, xattrs });
+            entries.push(Entry { name, cookie: node.0, attr: Ok(state.attr(node)?), xattrs });
         }
         let end = after.next().is_none();
         Ok(Outcome::Entries(Listing { entries, is_last: end }))

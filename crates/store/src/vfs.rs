@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
+use rustix::io::Errno;
 
 pub use self::caller::{Caller, Permissions};
 pub use self::calls::{Unsettled, Vfs};
@@ -173,6 +174,9 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Creation time, or the earliest of the other times if the file system does not store it.
     pub btime: Timestamp,
+    /// Its data may not be overwritten, not even by its owner: it is append-only or immutable (chattr(1)). Opening it for writing
+    /// fails, but a descriptor that is older still writes.
+    pub is_sealed: bool,
 }
 
 /// Attributes to change; `None` leaves an attribute unchanged.
@@ -225,9 +229,21 @@ pub struct Entry {
     /// does not change.
     pub cookie: u64,
     /// Attributes at the time of listing.
-    pub attr: Attr,
+    pub attr: Result<Attr, Unread>,
     /// Summary of the file's extended attributes, if requested.
     pub xattrs: Option<XattrSummary>,
+}
+
+/// What is known of a listed object whose attributes cannot be read. Another file system may be mounted there that admits one user
+/// only, or does not answer any more. The name exists all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Its number, as the directory lists it.
+    pub fileid: u64,
+    /// Its kind, if the directory lists it.
+    pub kind: Option<Kind>,
+    /// Why its attributes cannot be read.
+    pub why: Errno,
 }
 
 /// Names of a directory.

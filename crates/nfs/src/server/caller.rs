@@ -226,6 +226,20 @@ impl Caller {
         if sticky { Err(Error::Access) } else { Ok(()) }
     }
 
+    /// Checks the creation of another name for a file, like Linux's fs.protected_hardlinks (proc_sys_fs(5)). A name in a directory of
+    /// his own is more than he has: there he can replace the file, and its owner cannot remove it any more. The store refuses
+    /// directories.
+    pub fn check_link(&self, file: &Attr) -> Result<(), Error> {
+        let lends = file.mode & 0o4000 != 0 || file.mode & 0o2010 == 0o2010;
+        let may_use =
+            file.kind == Kind::File && !lends && self.granted(file) & (READ | WRITE) == READ | WRITE;
+        if self.judged || self.owns(file) || may_use || file.kind == Kind::Dir {
+            Ok(())
+        } else {
+            Err(Error::NotPermitted)
+        }
+    }
+
     /// Whether the caller may create devices: only root may, where the server decides; the kernel judges others.
     pub fn makes_devices(&self) -> bool {
         !self.decides || self.judged || self.uid == 0
@@ -317,6 +331,7 @@ mod tests {
             mtime: t,
             ctime: t,
             btime: t,
+            is_sealed: false,
         }
     }
 

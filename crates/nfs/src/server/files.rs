@@ -73,6 +73,10 @@ impl OpenFiles {
     ) -> Result<OpenFile, Error> {
         let key = FileId { share, node: attr.node };
         may_write(vfs, write)?;
+        // A cached descriptor is older than this request, so the kernel would let it write.
+        if write && attr.is_sealed {
+            return Err(Error::NotPermitted);
+        }
         let wanted = guard::data(if write { WRITE } else { READ });
         let now = vfs.descriptors();
         let known = self.shard(key).find(key, write, now);

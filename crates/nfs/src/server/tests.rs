@@ -32,6 +32,7 @@ mod acting;
 mod create;
 mod judged;
 mod rights;
+mod strange;
 mod unread;
 
 /// A peer that has sent some messages and disconnected.

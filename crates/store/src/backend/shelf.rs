@@ -82,6 +82,7 @@ impl<I: Items> Shelf<I> {
             mtime: self.made,
             ctime: self.made,
             btime: self.made,
+            is_sealed: false,
         }
     }
 
@@ -147,7 +148,7 @@ impl<I: Items> Shelf<I> {
         let entry = |(i, item): (usize, &Item)| Entry {
             name: item.name.clone(),
             cookie: i as u64 + 1,
-            attr: self.of(item),
+            attr: Ok(self.of(item)),
             xattrs: xattrs.then(XattrSummary::default),
         };
         Listing {

@@ -21,6 +21,7 @@ mod identity;
 mod judged;
 mod large_streams;
 mod late;
+mod mounted;
 mod observed;
 mod rules;
 mod settled;

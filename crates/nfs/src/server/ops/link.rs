@@ -18,6 +18,7 @@ pub(in crate::server) async fn link(cx: &Context<'_>, args: LinkArgs) -> Outcome
             let above = dir.getattr().await?;
             dir.check_make(&cx.caller, &above).await?;
             dir.admit(cx, &above, guard::making(Kind::File)).await?;
+            cx.caller.check_link(&file.getattr().await?)?;
             // A delegation covers the names that the file has, so it is recalled (RFC 8881 10.4).
             file.pass(Access::Rename, Rights::NONE).await?;
             dir.vfs().link(file.id, dir.id, &args.link.name.0).await

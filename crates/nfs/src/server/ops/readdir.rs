@@ -28,10 +28,18 @@ pub(super) const EMPTY_LISTING: usize = 4 + 84 + 8 + 4 + 4;
 pub(super) struct Found {
     pub name: Bytes,
     pub cookie: u64,
-    pub attr: store::Attr,
+    /// Its attributes, or the number that the directory lists.
+    pub attr: Result<store::Attr, store::Unread>,
 }
 
 impl Found {
+    pub fn fileid(&self) -> u64 {
+        match &self.attr {
+            Ok(attr) => attr.fileid,
+            Err(unread) => unread.fileid,
+        }
+    }
+
     /// Bytes of an entry3 including its "value follows" word.
     pub fn len(&self) -> usize {
         const AROUND: usize = 4 + 8 + 4 + 8;
@@ -58,11 +66,11 @@ pub(super) async fn names(cx: &Context<'_>, dir: &Node<'_>, cookie: u64, max: us
     let enters = dir.check(&cx.caller, &attr, EXECUTE).await.is_ok();
     dir.admit(cx, &attr, guard::data(READ)).await?;
     if cookie < 1 {
-        found.push(Found { name: Bytes::from_static(b"."), cookie: 1, attr });
+        found.push(Found { name: Bytes::from_static(b"."), cookie: 1, attr: Ok(attr) });
     }
     if cookie < 2 {
         let attr = dir.vfs().as_server().lookup(dir.id, b"..", false).await?;
-        found.push(Found { name: Bytes::from_static(b".."), cookie: 2, attr });
+        found.push(Found { name: Bytes::from_static(b".."), cookie: 2, attr: Ok(attr) });
     }
     let behind = cookie.saturating_sub(OWN_COOKIES);
     let listing = dir.vfs().readdir(dir.id, behind, max.clamp(1, MAX_BATCH)).await?;
@@ -109,7 +117,7 @@ pub(in crate::server) async fn readdir(cx: &Context<'_>, args: ReaddirArgs) -> O
     let attributes = dir.post().await;
     match fit(names, fits) {
         Ok(names) => Ok(listing(attributes, names, |found| Entry {
-            fileid: found.attr.fileid,
+            fileid: found.fileid(),
             name: Name(found.name),
             cookie: found.cookie,
         })),

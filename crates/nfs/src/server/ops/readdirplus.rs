@@ -41,18 +41,18 @@ pub(in crate::server) async fn readdirplus(
             let mut handles = Vec::with_capacity(names.found.len());
             for found in &names.found {
                 rt::yield_if_due().await;
-                let handle = match enters {
-                    true => cx.handle(FileId { node: found.attr.node, ..dir.file() }).await.ok(),
-                    false => None,
+                let handle = match &found.attr {
+                    Ok(attr) if enters => cx.handle(FileId { node: attr.node, ..dir.file() }).await.ok(),
+                    _ => None,
                 };
                 handles.push(handle);
             }
             let mut handles = handles.into_iter();
             Ok(listing(attributes, names, |found| EntryPlus {
-                fileid: found.attr.fileid,
+                fileid: found.fileid(),
+                attributes: found.attr.ok().filter(|_| enters).map(|attr| dir.attributes(&attr)),
                 name: Name(found.name),
                 cookie: found.cookie,
-                attributes: enters.then(|| dir.attributes(&found.attr)),
                 handle: handles.next().flatten(),
             }))
         }

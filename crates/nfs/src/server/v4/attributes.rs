@@ -8,7 +8,7 @@
 mod named;
 
 use bytes::Bytes;
-use weft_store::{self as store, Attr, Kind, SetAttr, Space, Special, Timestamp};
+use weft_store::{self as store, Attr, Kind, SetAttr, Space, Special, Timestamp, Unread};
 use weft_wire::nfs4::{
     Acl, Attributes, Bitmap, Fattr, FileType, Fsid, OpenArguments, SetTime, SpecData, Status, Text, Time,
     attr, share,
@@ -130,6 +130,25 @@ pub(super) async fn of_node(
     Ok(values)
 }
 
+/// What is known of a listed object whose attributes cannot be read.
+pub(super) fn of_unread(node: &Node<'_>, known: &Unread, wanted: Bitmap, why: Status) -> Attributes {
+    let mut values = Attributes { rdattr_error: Some(why.0), ..Attributes::default() };
+    if wanted.has(attr::TYPE) {
+        values.kind = known.kind.map(file_type);
+    }
+    if wanted.has(attr::FSID) {
+        values.fsid = Some(fsid(node));
+    }
+    if wanted.has(attr::MOUNTED_ON_FILEID) {
+        values.mounted_on_fileid = Some(known.fileid);
+    }
+    values
+}
+
+fn fsid(node: &Node<'_>) -> Fsid {
+    Fsid { major: node.share.id.number().saturating_add(1), minor: 0 }
+}
+
 /// Without waiting: the caller has queried the free space if it is wanted.
 fn node_values(
     cx: &Compound<'_>,
@@ -148,7 +167,7 @@ fn node_values(
         kind TYPE = file_type(known.kind);
         change CHANGE = change(known);
         size SIZE = known.size;
-        fsid FSID = Fsid { major: node.share.id.number().saturating_add(1), minor: 0 };
+        fsid FSID = fsid(node);
         fileid FILEID = known.fileid;
         mode MODE = known.mode & 0o7777;
         numlinks NUMLINKS = known.nlink;

@@ -263,6 +263,7 @@ mod tests {
             mtime: t,
             ctime: t,
             btime: t,
+            is_sealed: false,
         }
     }
 

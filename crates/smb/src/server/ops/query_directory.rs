@@ -10,9 +10,9 @@
 use weft_machine::rt;
 use weft_store::access::Token;
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Entry, Error, Kind, Listing, NodeId, Vfs, XattrSummary};
+use weft_store::vfs::{Attr, Entry, Error, Kind, Listing, NodeId, Unread, Vfs, XattrSummary};
 use weft_wire::smb2::NtStatus;
-use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::fscc::directory::{self, Writer};
 use weft_wire::smb2::fscc::{self, FileClass};
 use weft_wire::smb2::query_directory::{Flags, Request, Response};
@@ -192,6 +192,16 @@ impl Scan {
             rt::yield_if_due().await;
             let shown = path::from_store(&name);
             let here = pattern.matches(&shown) && self.link(&shown).is_none();
+            let attr = match attr {
+                Ok(attr) => attr,
+                // Where unreadable files are hidden, so is a file of which nobody knows who may read it.
+                Err(unread) => {
+                    let entry = unread_entry(&unread, &name, shown, self.device);
+                    let entry = entry.filter(|_| here && who.is_none());
+                    entry.into_iter().for_each(|entry| self.ready.push((cookie, entry)));
+                    continue;
+                }
+            };
             if here && may_see(&open.vfs, &attr, who).await? {
                 self.ready
                     .push((cookie, entry_of(&attr, &xattrs.unwrap_or_default(), &name, shown, self.device)));
@@ -232,6 +242,26 @@ async fn may_see(vfs: &Vfs, attr: &Attr, who: Option<&Token>) -> Result<bool, Fa
         Err(Error::Stale | Error::NotFound) => Ok(false),
         other => Ok(other?),
     }
+}
+
+/// What is shown of a file whose attributes cannot be read; `None` where the POSIX ones are asked for.
+fn unread_entry(
+    unread: &Unread,
+    name: &[u8],
+    shown: String,
+    device: Option<u32>,
+) -> Option<directory::Entry> {
+    let attributes = match unread.kind {
+        Some(Kind::Dir) => FileAttributes::DIRECTORY,
+        _ => FileAttributes::NORMAL,
+    };
+    device.is_none().then(|| directory::Entry {
+        attributes,
+        file_id: unread.fileid,
+        short_name: short_name(name).unwrap_or_default(),
+        name: shown,
+        ..directory::Entry::default()
+    })
 }
 
 fn entry_of(

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use weft_machine::{credentials, rt};
 
 use super::{Folder, MAX_ENTRIES, sys, xattr};
-use crate::vfs::{Caller, Entry, Error, Kind, Listing, NodeId, XattrSummary};
+use crate::vfs::{Caller, Entry, Error, Kind, Listing, NodeId, Unread, XattrSummary};
 
 /// A listing reads so much of a directory at a time: less than is read for an answer, because a turn of the core may
 /// end before, and what was read for later entries is read again.
@@ -48,7 +48,11 @@ impl Folder {
                 Ok(stat) => stat,
                 // Removed since it was listed.
                 Err(Errno::NOENT) => return Ok(None),
-                Err(e) => return Err(e),
+                // One object that is out of order must not hide the others.
+                Err(why) => {
+                    let unread = Unread { fileid: raw.inode, kind: raw.kind, why };
+                    return Ok(Some((raw, Err(unread), xattrs.then(XattrSummary::default))));
+                }
             };
             let xattrs = xattrs.then(|| match stat.kind() {
                 Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), &raw.name),
@@ -57,13 +61,19 @@ impl Folder {
                     .unwrap_or_default(),
                 Kind::Special(_) => XattrSummary::default(),
             });
-            Ok(Some((raw, stat, xattrs)))
+            Ok(Some((raw, Ok(stat), xattrs)))
         })?;
         let mut table = self.table();
         let entries = stats.into_iter().map(|(raw, stat, xattrs)| {
-            self.saw_device_of(&stat);
-            let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
-            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), xattrs })
+            let attr = match stat {
+                Ok(stat) => {
+                    self.saw_device_of(&stat);
+                    let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
+                    Ok(stat.attr(node, &self.home))
+                }
+                Err(unread) => Err(unread),
+            };
+            Ok(Entry { name: raw.name, cookie: raw.cookie, attr, xattrs })
         });
         Ok(Listing { entries: entries.collect::<Result<_, Error>>()?, is_last })
     }

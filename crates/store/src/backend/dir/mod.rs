@@ -9,6 +9,7 @@
 //! and so does every operation on a file system that may block (see `site`).
 //! Errors: a file whose name was changed or removed by another program, and which no client holds, is [`Error::Stale`].
 
+mod create;
 mod folds;
 mod judged;
 mod listing;
@@ -38,6 +39,7 @@ use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::file::system::{Device, FileSystem};
 use weft_machine::{File, clock, credentials, rt};
 
+use self::create::Newborns;
 use self::folds::Folds;
 use self::lookup::{Looked, Turns};
 use self::observe::Observer;
@@ -109,6 +111,7 @@ struct Folder {
     turns: Turns,
     search: Mutex<Search>,
     orphans: Mutex<Orphans>,
+    newborns: Newborns,
     proc: Proc,
     /// Started by the first watch.
     observer: OnceLock<Option<Arc<Observer>>>,
@@ -177,6 +180,7 @@ impl Folder {
             turns: Turns::default(),
             search: Mutex::default(),
             orphans: Mutex::default(),
+            newborns: Newborns::default(),
             proc,
             observer: OnceLock::new(),
             sweeps: AtomicBool::new(false),
@@ -264,13 +268,13 @@ impl Folder {
     }
 
     /// Runs `act`, which changes the entries of `dir`, and keeps `folds` up to date.
-    fn changing<T>(
+    fn changing<T, E: From<Errno>>(
         &self,
         (dir, fd): (NodeId, &OwnedFd),
         removed: Option<&[u8]>,
         added: Option<&[u8]>,
-        act: impl FnOnce() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         if !self.folds().remembers(dir) {
             let done = act()?;
             // Another core may have begun to read the directory since, or have finished reading it.
@@ -364,96 +368,6 @@ impl Folder {
         };
         let file = OpenFile::of_file(node, File::on(file, system));
         Ok(if write { file } else { file.read_only() })
-    }
-
-    fn create(
-        &self,
-        dir: NodeId,
-        name: &[u8],
-        make: &Make,
-        exists: Exists,
-        set: SetAttr,
-        by: &Caller,
-    ) -> Result<Created, Error> {
-        names::check_entry(name)?;
-        let fd = self.dir_fd(dir)?;
-        if let Make::Symlink(target) = make {
-            names::check_target(target)?;
-        }
-        let set = super::with_verifier(set, exists);
-        let (file_mode, dir_mode) = super::creation_modes(by);
-        let made = self.changing((dir, &fd), None, Some(name), || match make {
-            Make::File => sys::create_file(fd.as_fd(), name, creation_mode(&set, file_mode)).map(Some),
-            Make::Dir => rustix::fs::mkdirat(&*fd, name, creation_mode(&set, dir_mode)).map(|()| None),
-            Make::Symlink(target) => rustix::fs::symlinkat(target, &*fd, name).map(|()| None),
-            Make::Special(special) => {
-                let mode = creation_mode(&set, file_mode);
-                sys::make_special(fd.as_fd(), name, *special, mode).map(|()| None)
-            }
-        });
-        let (stat, file) = match made {
-            Ok(Some(file)) => (sys::stat(file.as_fd())?, Some(file)),
-            // Another program may have replaced the new file; then this is the object that the name means now.
-            Ok(None) => (sys::stat_at(fd.as_fd(), name)?, None),
-            Err(Errno::EXIST) => {
-                let attr = self.reuse(&fd, dir, name, make, exists, &set)?;
-                return Ok(Created { attr, is_new: false });
-            }
-            Err(e) => return Err(e.into()),
-        };
-        let attr = self.seen(&stat, dir, name)?;
-        // A new directory inherits the set-group-id bit of its parent (mkdir(2)).
-        let inherited = if *make == Make::Dir { attr.mode & 0o2000 } else { 0 };
-        let set = SetAttr { mode: set.mode.map(|mode| mode | inherited), ..set };
-        let differs = set.mode.is_some_and(|mode| (mode ^ attr.mode) & 0o777 != 0);
-        let set = match differs && by.is_user() && xattr::hands_down_acl(fd.as_fd()) {
-            // The directory's ACL has replaced the umask, and limits the mode.
-            true => SetAttr { mode: set.mode.map(|mode| mode & 0o7000 | attr.mode & 0o777), ..set },
-            false => set,
-        };
-        // The umask has removed bits, and setting an owner removes the set-id bits; a second call sets them only if
-        // they were requested.
-        let owned = set.uid.is_some() || set.gid.is_some();
-        let lost = |mode: &u32| mode & 0o7777 != attr.mode || (owned && mode & 0o6000 != 0);
-        let set = SetAttr { mode: set.mode.filter(lost), ..set };
-        // By the descriptor of the creation: the mode may keep its owner from opening it again. It is empty already.
-        let (size, set) = match &file {
-            Some(_) => (set.size.filter(|size| *size > 0), SetAttr { size: None, ..set }),
-            None => (None, set),
-        };
-        if size.is_none() && set == SetAttr::default() {
-            return Ok(Created { attr, is_new: true });
-        }
-        let sized = file.zip(size).map_or(Ok(()), |(file, size)| resize(&file, size));
-        match sized.and_then(|()| self.setattr(attr.node, &set)) {
-            Ok(attr) => Ok(Created { attr, is_new: true }),
-            Err(e) => {
-                // A half-made file is worse than none; removing it may fail, too.
-                let flags = if attr.kind == Kind::Dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                let _ = rustix::fs::unlinkat(&*fd, name, flags);
-                self.unnamed(attr.node);
-                Err(e)
-            }
-        }
-    }
-
-    fn reuse(
-        &self,
-        fd: &OwnedFd,
-        dir: NodeId,
-        name: &[u8],
-        make: &Make,
-        exists: Exists,
-        set: &SetAttr,
-    ) -> Result<Attr, Error> {
-        let attr = self.seen(&sys::stat_at(fd.as_fd(), name)?, dir, name)?;
-        super::may_reuse(&attr, make, exists)?;
-        match (make, exists, set.size) {
-            (Make::File, Exists::Reuse, Some(_)) => {
-                self.setattr(attr.node, &SetAttr { size: set.size, ..SetAttr::default() })
-            }
-            _ => Ok(attr),
-        }
     }
 
     fn rename(
@@ -984,9 +898,4 @@ fn resize(file: &OwnedFd, size: u64) -> Result<(), Error> {
 fn explain(e: Errno, path: &Path, what: &str) -> io::Error {
     let e = io::Error::from(e);
     io::Error::new(e.kind(), format!("{}: {what}: {e}", path.display()))
-}
-
-/// The mode for creation. If none is given, the server's umask decides, as for any program.
-fn creation_mode(set: &SetAttr, default: u32) -> Mode {
-    Mode::from_raw_mode(set.mode.unwrap_or(default) & 0o7777)
 }

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use weft_machine::clock;
 
+use super::create::ASIDE;
 use super::{Folder, MAX_DEPTH, MAX_ENTRIES, sys};
 use crate::vfs::depot::FOLDER;
 use crate::vfs::{Above, Action, Error, Event, Kind, NameChange, NodeId, Own, Watches, What};
@@ -623,9 +624,10 @@ impl Reader {
     }
 }
 
-/// Changes in the folder of large streams are reported as changes of the files that have these streams.
+/// Changes in the folder of large streams are reported as changes of the files that have these streams; a folder in which an
+/// object is made is no change at all.
 fn is_hidden(name: &[u8]) -> bool {
-    name == FOLDER
+    name == FOLDER || name.starts_with(ASIDE)
 }
 
 /// Calls `each` with the names in a directory, and with the nodes of those that are directories.

@@ -7,10 +7,11 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{
-    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxFlags,
-    StatxTimestamp, Timespec, Timestamps,
+    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxAttributes,
+    StatxFlags, StatxTimestamp, Timespec, Timestamps,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
@@ -26,6 +27,9 @@ use crate::vfs::{Attr, Kind, NodeId, Permissions, SetTime, Special, Stable, Time
 /// openat2's restrictions: one component, no link of any kind, not out of the directory.
 const CONFINED: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// The attributes of files whose data is not overwritten.
+const SEALED: StatxAttributes = StatxAttributes::APPEND.union(StatxAttributes::IMMUTABLE);
 
 /// Identifies a file, even against a later file with the same inode number (by its birth time, if the file system
 /// stores that).
@@ -65,6 +69,19 @@ impl Identity {
     /// 12 bits of major number, 20 of minor, like the kernel.
     fn device_from(&self, home: &Identity) -> u32 {
         if self.device == home.device { 0 } else { self.device.0 << 20 | self.device.1 & 0xf_ffff }
+    }
+
+    /// Whether it was born before `since`, or its birth time is unknown. Some file systems store whole seconds.
+    pub(super) fn is_older_than(&self, since: Duration) -> bool {
+        self.born.is_none_or(|(secs, nanos)| {
+            let since = (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos());
+            if nanos == 0 { secs < since.0 } else { (secs, nanos) < since }
+        })
+    }
+
+    /// Whether its file system stores birth times.
+    pub(super) fn is_dated(&self) -> bool {
+        self.born.is_some()
     }
 
     /// Whether both are on one device.
@@ -141,6 +158,11 @@ impl Stat {
         self.0.stx_uid
     }
 
+    /// Permission bits, 12 of them.
+    pub(super) fn mode(&self) -> u32 {
+        u32::from(self.0.stx_mode) & 0o7777
+    }
+
     pub(super) fn size(&self) -> u64 {
         self.0.stx_size
     }
@@ -169,13 +191,14 @@ impl Stat {
             size: if kind == Kind::Dir { 0 } else { s.stx_size },
             allocated: self.allocated(),
             nlink: s.stx_nlink,
-            mode: u32::from(s.stx_mode) & 0o7777,
+            mode: self.mode(),
             uid: s.stx_uid,
             gid: s.stx_gid,
             atime,
             mtime,
             ctime,
             btime: self.born().unwrap_or(atime.min(mtime).min(ctime)),
+            is_sealed: s.stx_attributes.intersects(SEALED),
         }
     }
 }
@@ -409,6 +432,8 @@ pub(super) struct Raw {
     pub(super) inode: u64,
     /// Whether it may be a directory: its type is none of a file's, a link's or a device's, or unknown.
     pub(super) maybe_dir: bool,
+    /// Its kind, if the directory lists it. Devices have numbers, which it does not list.
+    pub(super) kind: Option<Kind>,
 }
 
 /// Entries after `cookie`, without `.` and `..`: at most `max`, at least one unless the directory ends (then true).
@@ -455,6 +480,14 @@ pub(super) fn collect<T>(
             cookie: entry.next_entry_cookie(),
             inode: entry.ino(),
             maybe_dir: matches!(entry.file_type(), FileType::Directory | FileType::Unknown),
+            kind: match entry.file_type() {
+                FileType::RegularFile => Some(Kind::File),
+                FileType::Directory => Some(Kind::Dir),
+                FileType::Symlink => Some(Kind::Symlink),
+                FileType::Fifo => Some(Kind::Special(Special::Fifo)),
+                FileType::Socket => Some(Kind::Special(Special::Socket)),
+                _ => None,
+            },
         })?);
     }
     Ok((found, true))

@@ -163,7 +163,7 @@ impl Ram {
             .map(|(cookie, name, node)| {
                 let found = tree.node(node)?;
                 let xattrs = xattrs.then(|| found.xattr_summary());
-                Ok(Entry { name: name.to_vec(), cookie, attr: tree.attr(node)?, xattrs })
+                Ok(Entry { name: name.to_vec(), cookie, attr: Ok(tree.attr(node)?), xattrs })
             })
             .collect::<Result<Vec<_>, Error>>()?;
         Ok(Listing { entries, is_last: after.next().is_none() })

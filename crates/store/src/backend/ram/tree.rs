@@ -184,6 +184,7 @@ impl Node {
             mtime: self.mtime,
             ctime: self.ctime,
             btime: self.btime,
+            is_sealed: false,
         };
         match &self.body {
             Body::File(Content::Empty) | Body::Special(_) => {}

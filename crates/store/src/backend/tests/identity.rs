@@ -115,7 +115,7 @@ fn numbers_of_files_are_the_same_after_a_restart_and_no_two_are_alike() {
     let numbers = async |vfs: &Vfs| {
         let entries = vfs.readdir(ROOT, 0, 1000).await.unwrap().entries;
         let mut numbers: Vec<_> =
-            entries.into_iter().map(|entry| (entry.attr.stable.number(), entry.name)).collect();
+            entries.into_iter().map(|entry| (entry.attr.unwrap().stable.number(), entry.name)).collect();
         numbers.push((vfs.getattr(ROOT).await.unwrap().stable.number(), b".".to_vec()));
         numbers.sort();
         numbers

@@ -18,7 +18,8 @@ pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     if file.is_attribute() {
         return Err(Status::INVAL);
     }
-    if file.attr().await?.kind == Kind::Dir {
+    let linked = file.attr().await?;
+    if linked.kind == Kind::Dir {
         return Err(Status::ISDIR);
     }
     let name = &*new_component(name)?;
@@ -27,6 +28,7 @@ pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     }
     dir.check_make(&c.cx.caller, &before).await.map_err(|e| status(&e))?;
     dir.admit(c.cx, &before, guard::making(Kind::File)).await.map_err(|e| status(&e))?;
+    c.cx.caller.check_link(&linked).map_err(|e| status(&e))?;
     delegations::pass(&file, Access::Rename, Rights::NONE).await?;
     dir.share.vfs.link(file.id, dir.id, name).await.map_err(|e| status(&e))?;
     Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) })

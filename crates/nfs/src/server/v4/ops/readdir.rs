@@ -4,7 +4,7 @@
 //! They stay valid as long as the directory exists, so the verifier is always zero.
 
 use weft_machine::rt;
-use weft_store::{Attr, Kind, Listing, NodeId};
+use weft_store::{Attr, Kind, Listing, NodeId, Unread};
 use weft_wire::nfs4::{Bitmap, Entry, Readdir, ReaddirOk, Status, Verifier, attr};
 use weft_wire::xdr::pad;
 
@@ -26,6 +26,8 @@ const OF_NAMES: Bitmap = Bitmap::of(&[attr::TYPE, attr::RDATTR_ERROR, attr::FILE
 /// What a caller whose flavour or port an export refuses learns about its root: the name must stay listed, so that
 /// the caller can ask for the flavours (RFC 8881 2.6.3).
 const OF_REFUSED: Bitmap = Bitmap::of(&[attr::TYPE, attr::FSID, attr::RDATTR_ERROR, attr::MOUNTED_ON_FILEID]);
+/// What is told of an object whose attributes cannot be read.
+const OF_UNREAD: Bitmap = Bitmap::of(&[attr::TYPE, attr::FSID, attr::RDATTR_ERROR, attr::MOUNTED_ON_FILEID]);
 /// Entries requested from the store at a time.
 const BATCH: usize = 256;
 /// Verifier, the end of the list, eof.
@@ -116,7 +118,11 @@ async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page)
             behind = entry.cookie;
             let cookie = behind.checked_add(OWN_COOKIES).ok_or(Status::SERVERFAULT)?;
             rt::yield_if_due().await;
-            if !page.add(found(c, dir, args, entry.name, cookie, &entry.attr).await?) {
+            let entry = match &entry.attr {
+                Ok(attr) => found(c, dir, args, entry.name, cookie, attr).await?,
+                Err(why) => unread(c, dir, args, entry.name, cookie, why)?,
+            };
+            if !page.add(entry) {
                 return Ok(false);
             }
         }
@@ -154,6 +160,27 @@ async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Resul
         }
     }
     Ok(true)
+}
+
+/// An entry whose attributes cannot be read. Its name is listed if the client asks for errors of entries (RFC 8881 18.23.3).
+fn unread(
+    c: &Compound<'_>,
+    dir: &Node<'_>,
+    args: &Readdir,
+    name: Vec<u8>,
+    cookie: u64,
+    unread: &Unread,
+) -> Result<Entry, Status> {
+    let why = status(&unread.why.into());
+    if !args.attributes.has(attr::RDATTR_ERROR) {
+        return Err(why);
+    }
+    let wanted = args.attributes.and(attributes::supported(c.minor)).and(OF_UNREAD);
+    Ok(Entry {
+        cookie,
+        name: shown(&name),
+        attributes: attributes::of_unread(dir, unread, wanted, why).fattr(),
+    })
 }
 
 async fn found(

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use weft_machine::sim::turns_of_others;
 use weft_store::backend::Dir;
+use weft_store::vfs::{Backend, Caller, Error, Kind, Op, Outcome, Unread};
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::directory::{self, Entry};
 use weft_wire::smb2::query_directory::{Flags, Request, Response};
@@ -63,6 +64,46 @@ pub(super) async fn names(b: &Bench, path: &str, pattern: &str) -> Result<Vec<St
     b.close(dir).await.unwrap();
     names.sort();
     Ok(names)
+}
+
+/// A disk on which the attributes of "broken" cannot be read.
+struct Broken(Ram);
+
+impl Backend for Broken {
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        Box::pin(async move {
+            let mut done = self.0.submit(op, by).await?;
+            if let Outcome::Entries(listing) = &mut done {
+                let unread = Unread { fileid: 77, kind: Some(Kind::Dir), why: rustix::io::Errno::ACCESS };
+                let broken = listing.entries.iter_mut().filter(|entry| entry.name == b"broken");
+                broken.for_each(|entry| entry.attr = Err(unread));
+            }
+            Ok(done)
+        })
+    }
+}
+
+#[test]
+fn a_file_whose_attributes_cannot_be_read_is_listed_with_the_others() {
+    rt::block_on(async {
+        let b = Bench::with(Vfs::new(Broken(Ram::new(DISK))), Dialect::V3_1_1, true);
+        b.put("whole", b"content").await;
+        b.put("broken", b"content").await;
+        let listed = entries(&b, "", "*").await;
+        let names: Vec<_> = listed.iter().map(|entry| &entry.name[..]).collect();
+        assert_eq!(names, [".", "..", "broken", "whole"]);
+        let (broken, whole) = (&listed[2], &listed[3]);
+        assert_eq!(
+            (broken.attributes, broken.file_id, broken.end_of_file),
+            (FileAttributes::DIRECTORY, 77, 0)
+        );
+        assert_eq!(whole.end_of_file, 7);
+    })
+    .unwrap();
 }
 
 #[test]
