@@ -66,14 +66,20 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // Commands that the user is told to type must name it.
         out::remember_state_dir(config.state_dir.as_deref());
     }
-    let plan = config.check()?;
+    let mut plan = config.check()?;
     // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
     signals.catch()?;
     if plan.config().admin.is_some() {
         // Shares get series of their own when they are opened.
         weft_machine::meter::enable();
     }
-    let shares = shares::open(&plan.shares)?;
+    let shares = shares::open_all(&plan.shares, &mut plan.absent)?;
+    for absent in &plan.absent {
+        tracing::warn!("{absent}");
+    }
+    if let ([], [first, ..], true) = (&shares[..], &plan.absent[..], plan.config().volumes.is_empty()) {
+        return Err(format!("nothing is left to serve: {first}").into());
+    }
     let marks = Some(neighbours::mark(&shares));
     let log_ons = match plan.serves_files() {
         true => Some(Arc::new(LogOns::of(&plan)?)),

@@ -29,7 +29,7 @@ use weft_smb::auth::Principals;
 use weft_smb::server::{Dialect, Signing};
 
 pub(crate) use self::admin::AdminAddress;
-pub(crate) use self::check::{Plan, PlannedShare};
+pub(crate) use self::check::{AbsentShare, Plan, PlannedShare};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
 pub(crate) use self::key::{Key, Origin};

@@ -14,6 +14,7 @@ use weft_transport::{Channel, Kind};
 
 use super::state_dir::StateDir;
 use super::volumes::Growths;
+use crate::config::AbsentShare;
 use crate::ready::Ready;
 use crate::shares::Described;
 use crate::status::advice::{self, Offer};
@@ -28,10 +29,19 @@ fn told(described: &Described) -> (Share, status::Share) {
         kind: share.vfs.kind().to_owned(),
         source: described.source.clone(),
         encrypted: share.rules.encrypted,
-        opens: 0,
-        warning: None,
+        ..status::Share::default()
     };
     (share.clone(), told)
+}
+
+fn told_absent(absent: &AbsentShare) -> status::Share {
+    status::Share {
+        name: absent.name.clone(),
+        kind: "dir".to_owned(),
+        source: absent.source.clone(),
+        not_served: Some(absent.told()),
+        ..status::Share::default()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -44,6 +54,11 @@ pub(super) struct Subject {
     cores: Arc<Cores>,
     smb: Option<Arc<smb::Server>>,
     shares: Mutex<Vec<(Share, status::Share)>>,
+    absent: Mutex<Vec<status::Share>>,
+    /// Of the configuration, since the start.
+    warnings: Vec<String>,
+    /// Of the users, since they were read.
+    of_users: Mutex<Vec<String>>,
     growths: Growths,
     /// The problem last logged for each volume.
     logged: Mutex<BTreeMap<String, String>>,
@@ -94,8 +109,32 @@ impl Subject {
             providers: base.providers.clone(),
         };
         let shares = Mutex::new(shares.iter().map(told).collect());
-        let (logged, since) = (Mutex::default(), Instant::now());
-        Subject { cores, smb, shares, growths, logged, base, offer, since, state: None }
+        let (absent, logged, since) = (Mutex::default(), Mutex::default(), Instant::now());
+        let (warnings, of_users) = (Vec::new(), Mutex::default());
+        Subject {
+            cores,
+            smb,
+            shares,
+            absent,
+            warnings,
+            of_users,
+            growths,
+            logged,
+            base,
+            offer,
+            since,
+            state: None,
+        }
+    }
+
+    /// The same with these warnings in each status.
+    pub(super) fn with_warnings(self, warnings: Vec<String>) -> Subject {
+        Subject { warnings, ..self }
+    }
+
+    /// The warnings about the users, from now on.
+    pub(super) fn replace_warnings_of_users(&self, warnings: Vec<String>) {
+        *lock(&self.of_users) = warnings;
     }
 
     /// The same with its state in this directory.
@@ -113,9 +152,10 @@ impl Subject {
         self
     }
 
-    /// These shares are served from now on.
-    pub(super) fn replace_shares(&self, shares: &[Described]) {
+    /// These shares are served from now on, and those of the file that are absent are not.
+    pub(super) fn replace_shares(&self, shares: &[Described], absent: &[AbsentShare]) {
         *lock(&self.shares) = shares.iter().map(told).collect();
+        *lock(&self.absent) = absent.iter().map(told_absent).collect();
     }
 
     /// Logs only changes, because some users ask for a status every second.
@@ -138,6 +178,7 @@ impl Subject {
         if let Some(state) = &self.state {
             status.state_warning = state.trouble().await;
         }
+        status.warnings = self.warnings.iter().chain(&*lock(&self.of_users)).cloned().collect();
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();
@@ -148,6 +189,7 @@ impl Subject {
             let warning = share.vfs.troubles().await;
             status.shares.push(status::Share { opens, warning, ..described.clone() });
         }
+        status.shares.extend(lock(&self.absent).iter().cloned());
         for volume in &mut status.volumes {
             let has = |connection: &&Connection| {
                 connection.nbd.as_ref().and_then(|nbd| nbd.volume.as_deref()) == Some(&*volume.name)
