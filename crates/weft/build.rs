@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built from, as `WEFT_BUILD`: "06aed850, 2026-11-28", with ", modified" if tracked files
+//! Tells the linker how to pack the program, and the program which commit it is built from, as `WEFT_BUILD`: "06aed850, 2026-11-28", with ", modified" if tracked files
 //! differ from that commit.
 //!
 //! The environment's WEFT_BUILD is used instead if it is set, for a build without git; an empty one names nothing. Development
@@ -18,6 +18,15 @@ fn main() {
         Err(_) => commit().unwrap_or_default(),
     };
     println!("cargo::rustc-env={VARIABLE}={build}");
+    link();
+}
+
+/// Has the linker pack the addresses that the loader adjusts when the program starts: 1 MB less. glibc reads that since 2.36.
+fn link() {
+    let target = |part: &str| std::env::var(format!("CARGO_CFG_TARGET_{part}"));
+    if target("OS").as_deref() == Ok("linux") && target("ENV").as_deref() == Ok("gnu") {
+        println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
 }
 
 /// The commit that is checked out; `None` without git or outside a work tree, as in an unpacked archive.
