@@ -279,7 +279,8 @@ impl Store {
             }
             opened => opened,
         };
-        lock.and_then(|lock| lock.lock().map(|()| lock)).map_err(at_key)?;
+        let lock = lock.map_err(at_key)?;
+        lock.lock().map_err(at_key)?;
         let key = self.key()?;
         let document = match self.document()? {
             Some(document) => document,
