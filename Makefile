@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-before bench-check bench-papers sim test-replica test-reload test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-admin bench-before bench-check bench-papers sim test-replica test-reload test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-check  check that weft bench agrees with independent loaders within 5%, against smbd and Ganesha (on a quiet machine)"
 	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
 	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes"
+	@echo "make bench-admin  the cost of the admin server, scraped every second: at rest and under load, below 1 % (on a quiet machine)"
 	@echo "make bench-nfs    compare NFSv3 READ and WRITE with Debian's NFS-Ganesha, by the same independent client (installs nfs-ganesha); then NFS/RDMA with NFS/TCP"
 
 build:
@@ -161,6 +162,10 @@ bench-scale: build
 # halves run, even if the first one fails.
 bench-nfs: build
 	bash tests/peers/run.sh nfs; first=$$?; /usr/bin/python3 tests/peers/rdma.py && exit $$first
+
+# Two minutes on a quiet machine; another bound than 1 % would not be worth a run.
+bench-admin: build
+	bash tests/peers/run.sh admin --repetitions 15
 
 # About ten minutes. Checks that our loader measures the same as others.
 bench-check: build

@@ -9,6 +9,24 @@ import subprocess
 import tempfile
 import urllib.request
 
+POOR_TEXT = """
+const parse = c => c.match(/[\\d.]+/g).map(Number);
+const light = c => { const [r, g, b] = parse(c).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
+                     return .2126 * r + .7152 * g + .0722 * b; };
+const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+                      if (c !== 'rgba(0, 0, 0, 0)' && c !== 'transparent') return c; } return 'rgb(255, 255, 255)'; };
+const poor = [];
+for (const e of document.querySelectorAll('h1,h2,h3,p,li,td,th,dt,dd,summary,figcaption,text,pre,i,span')) {
+    if (!e.textContent.trim() || e.closest('details:not([open])') || !e.checkVisibility()) continue;
+    const style = getComputedStyle(e);
+    const ink = e.tagName === 'text' ? style.fill : style.color;
+    const [a, b] = [light(ink), light(ground(e))];
+    const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    const size = e.tagName === 'text' ? parseFloat(style.fontSize) * e.getScreenCTM().a : parseFloat(style.fontSize);
+    if (contrast < 4.5 || size < 9) poor.push([e.tagName, e.textContent.slice(0, 40), contrast.toFixed(2), size.toFixed(1)]);
+}
+return poor.slice(0, 10);"""
+
 
 def missing():
     """The reason to skip a test if something is not installed, else None."""
@@ -82,13 +100,13 @@ class Browser:
         return self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def open(self, path, scheme, width, height=900):
-        """Opens a file in a colour scheme ("light", "dark") and a width in CSS pixels."""
+        """Opens a file or a URL in a colour scheme ("light", "dark") and a width in CSS pixels."""
         self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         # Discard what the browser has loaded for itself.
         self.console()
         self.requests()
-        self.call("POST", "/url", {"url": f"file://{path}"})
+        self.call("POST", "/url", {"url": str(path) if "://" in str(path) else f"file://{path}"})
 
     def ask(self, script):
         """The value of a JavaScript function body."""
@@ -103,6 +121,10 @@ class Browser:
         events = [json.loads(line["message"])["message"] for line in self.call("POST", "/se/log", {"type": "performance"})]
         sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
         return [one["request"]["url"] for one in sent if not one["documentURL"].startswith("chrome://")]
+
+    def poor_text(self):
+        """Visible text with too little contrast (WCAG: 4.5) or less than 9 pixels high: tag, text, contrast, size."""
+        return self.ask(POOR_TEXT)
 
     def screenshot(self, path, whole=True):
         """A picture of the page, for people."""

@@ -10,6 +10,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import ssl
 import tempfile
 import time
 import unittest
@@ -155,6 +156,23 @@ class Traffic(unittest.TestCase):
                 rpc = {"transport": "rpc-rdma", "share": "data", "payload": "rdma"}
                 self.assertEqual(total(found, "weft_operation_received_bytes_total", operation="write", **rpc), size)
                 self.assertEqual(total(found, "weft_operation_sent_bytes_total", operation="read", **rpc), size)
+                # Credits are of open connections, and a client with one call at a time never lacks one.
+                gone = lambda found: total(found, "weft_connections", transport="rpc-rdma") == 0
+                self.assertEqual(total(scraped(server, gone), "weft_rpc_rdma_credits_granted"), 0)
+                self.assertIn(("weft_rpc_rdma_credits_exhausted_total", frozenset()), found)
+
+    def test_durations_of_the_last_minutes_are_those_of_the_counters(self):
+        with weft.serving("--admin", "127.0.0.1:0") as server:
+            weft.smbclient(server, "ls; mkdir a; ls")
+            found = scraped(server)
+            wanted = total(found, "weft_operation_duration_seconds_count") - total(
+                found, "weft_operation_duration_seconds_count", operation="lock")
+            latency = json.loads(get(server, "/api/v1/latency")[2])
+            self.assertEqual(len(latency["bounds"]), 23)
+            counts = [series["counts"] for minute in latency["minutes"] for series in minute["series"]]
+            self.assertEqual(sum(map(sum, counts)), wanted)
+            [running] = latency["minutes"]
+            self.assertAlmostEqual(running["ended"], time.time(), delta=30)
 
     def test_a_volume_is_counted_by_its_name(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -210,6 +228,10 @@ class Traffic(unittest.TestCase):
             self.assertGreater(len(list(text_string_to_metric_families(text))), 20)
 
     def test_the_status_is_that_of_weft_status_and_health_is_told(self):
+        try:
+            import jsonschema
+        except ImportError:
+            self.skipTest("python3-jsonschema is not installed")
         with tempfile.TemporaryDirectory() as folder:
             path, state = pathlib.Path(folder) / "admin.sock", pathlib.Path(folder) / "state"
             with weft.serving("--admin", f"unix:{path}", "--state-dir", state) as server:
@@ -219,13 +241,21 @@ class Traffic(unittest.TestCase):
                 self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
                 told = json.loads(weft.run(weft.WEFT, "status", "--state-dir", state, "--json").stdout)["servers"][0]
                 found = json.loads(text)
-                for moving in ["up_seconds", "connections", "ended"]:
+                [space, _] = [share["space"] for share in found["shares"]]
+                self.assertTrue(0 < space["available_bytes"] < space["total_bytes"], space)
+                for moving in ["up_seconds", "connections", "ended", "kinds"]:
                     told.pop(moving), found.pop(moving)
+                for share in told["shares"] + found["shares"]:
+                    share.pop("space")
                 self.assertEqual(found, told)
-                status, _, text = get(server, "/api/v1/schema")
-                schema = json.loads(text)
-                self.assertEqual(status, 200)
-                self.assertLessEqual(found.keys(), schema["properties"].keys())
+                for page in ["status", "latency"]:
+                    status, headers, text = get(server, "/api/v1/schema" if page == "status" else f"/api/v1/{page}/schema")
+                    self.assertEqual((status, headers["Content-Type"]), (200, "application/schema+json"))
+                    schema, answer = json.loads(text), json.loads(get(server, f"/api/v1/{page}")[2])
+                    jsonschema.Draft202012Validator.check_schema(schema)
+                    jsonschema.validate(answer, schema)
+                    self.assertLessEqual(answer.keys(), schema["properties"].keys())
+                jsonschema.validate(json.loads(get(server, "/api/v1/overview")[2]), json.loads(get(server, "/api/v1/schema")[2]))
                 self.assertEqual(get(server, "/healthz")[::2], (200, "ok\n"))
                 self.assertEqual(get(server, "/metrics")[0], 200)
             self.assertFalse(path.exists())
@@ -272,6 +302,27 @@ class Access(unittest.TestCase):
                 self.assertIn("refused a wrong token", server.log_text())
                 self.assertNotIn(TOKEN, server.log_text())
 
+    def test_another_site_in_a_browser_gets_nothing(self):
+        with weft.serving("--admin", "127.0.0.1:0") as server:
+            for site in ["cross-site", "same-site"]:
+                for path in ["/metrics", "/api/v1/overview", "/"]:
+                    self.assertEqual(get(server, path, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors")[0], 403, path)
+                # A link.
+                self.assertEqual(get(server, "/", Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate")[0], 200)
+            for path in ["/", "/metrics", "/healthz", "/nothing"]:
+                _, headers, _ = get(server, path)
+                for name, value in [("Cross-Origin-Resource-Policy", "same-origin"), ("Cross-Origin-Opener-Policy", "same-origin"),
+                                    ("X-Frame-Options", "DENY"), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer")]:
+                    self.assertEqual(headers[name], value, path)
+                policy = headers["Content-Security-Policy"]
+                self.assertTrue(policy.startswith("default-src 'none';"), policy)
+                self.assertIn("frame-ancestors 'none'", policy)
+                self.assertNotIn("unsafe", policy)
+            # The page itself is for loopback alone, too, and a name that is there twice is none.
+            self.assertEqual(get(server, "/", Host="example.com")[0], 403)
+            twice = raw(server, b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: example.com\r\nConnection: close\r\n\r\n")
+            self.assertRegex(twice, r"^HTTP/1.1 40[03] ")
+
     def test_only_plain_requests_of_a_sensible_size_are_answered(self):
         with weft.serving("--admin", "127.0.0.1:0") as server:
             for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"]:
@@ -317,6 +368,94 @@ class Access(unittest.TestCase):
             self.assertEqual(get(server, "/healthz")[0], 200)
 
 
+class Encrypted(unittest.TestCase):
+    """The admin server under TLS, with and without certificates of clients."""
+
+    def setUp(self):
+        self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-tls-")))
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        for authority in ["ca", "other"]:
+            self.openssl("req", "-x509", *key, "-keyout", f"{authority}.key", "-out", f"{authority}.pem", "-subj", f"/CN={authority}",
+                         "-days", "2")
+        (self.work / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+        for name, authority in [("server", "ca"), ("client", "ca"), ("stranger", "other")]:
+            self.openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+            self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial",
+                         "-out", f"{name}.pem", "-days", "2", "-extfile", "names")
+        (self.work / "token").write_text(TOKEN)
+        (self.work / "token").chmod(0o600)
+        self.certificate = ["--admin-tls-cert", self.work / "server.pem", "--admin-tls-key", self.work / "server.key"]
+
+    def openssl(self, *arguments):
+        weft.run("openssl", *arguments, cwd=self.work)
+
+    def get(self, server, path, certificate=None, **headers):
+        context = ssl.create_default_context(cafile=self.work / "ca.pem")
+        if certificate:
+            context.load_cert_chain(self.work / f"{certificate}.pem", self.work / f"{certificate}.key")
+        connection = http.client.HTTPSConnection("127.0.0.1", server.ready["admin_port"], timeout=30, context=context)
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def test_clients_without_a_certificate_of_the_authority_get_nothing(self):
+        with weft.serving("--admin", "0.0.0.0:0", *self.certificate, "--admin-tls-clients", self.work / "ca.pem") as server:
+            self.assertIn("status page: https://", server.log_text())
+            self.assertNotIn("does not encrypt", server.log_text())
+            for path in ["/", "/metrics", "/api/v1/status", "/healthz"]:
+                self.assertEqual(self.get(server, path, "client")[0], 200, path)
+            self.assertIn('data-shows="all"', self.get(server, "/", "client")[1])
+            for certificate in [None, "stranger"]:
+                with self.assertRaises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected), msg=str(certificate)):
+                    self.get(server, "/healthz", certificate)
+            # HTTP without TLS is no request.
+            self.assertNotIn("HTTP/1.1 200", raw(server, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+
+    def test_with_a_token_a_certificate_is_not_enough(self):
+        token = ["--admin-token-file", self.work / "token"]
+        with weft.serving("--admin", "127.0.0.1:0", *self.certificate, *token, "--admin-tls-clients", self.work / "ca.pem") as server:
+            self.assertEqual(self.get(server, "/api/v1/status", "client")[0], 401)
+            right = {"Authorization": f"Bearer {TOKEN}"}
+            self.assertEqual(self.get(server, "/api/v1/status", "client", **right)[0], 200)
+            with self.assertRaises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
+                self.get(server, "/api/v1/status", **right)
+        with weft.serving("--admin", "0.0.0.0:0", *self.certificate, *token) as server:
+            self.assertEqual(self.get(server, "/metrics")[0], 401)
+            self.assertEqual(self.get(server, "/metrics", **right)[0], 200)
+            self.assertNotIn("does not encrypt", server.log_text())
+
+    def test_a_client_that_ends_no_handshake_is_closed(self):
+        with weft.serving("--admin", "127.0.0.1:0", *self.certificate) as server:
+            begun = time.monotonic()
+            self.assertNotIn("HTTP", raw(server, b"\x16\x03\x01\x02\x00"))
+            self.assertLess(time.monotonic() - begun, 30)
+            # Without a token and authorities, the rules of loopback hold.
+            self.assertEqual(self.get(server, "/api/v1/status")[0], 403)
+            self.assertEqual(self.get(server, "/metrics", Host="example.com")[0], 403)
+
+    def test_wrong_certificates_are_named(self):
+        serve = lambda *options: Configuration.refused(self, *options)
+        address = ("--admin", "127.0.0.1:0")
+        (self.work / "bad.pem").write_text("nothing")
+        said = serve(*address, "--admin-tls-cert", self.work / "bad.pem", "--admin-tls-key", self.work / "server.key")
+        self.assertIn("--admin-tls-cert", said)
+        said = serve(*address, "--admin-tls-cert", self.work / "server.pem", "--admin-tls-key", self.work / "client.key")
+        self.assertIn("--admin-tls-cert", said)
+        self.assertIn("--admin-tls-key", serve(*address, "--admin-tls-cert", self.work / "server.pem"))
+        self.assertIn("--admin", serve(*self.certificate))
+        said = serve("--admin", f"unix:{self.work}/socket", *self.certificate)
+        self.assertIn("leave the certificate out", said)
+        said = serve("--admin", "0.0.0.0:0", *self.certificate)
+        self.assertIn("needs a token or certificates of clients", said)
+        file = self.work / "weft.toml"
+        file.write_text('admin = "0.0.0.0:0"\n[tls.admin]\nclients = "ca.pem"\n[shares.a]\nram = "1M"\n')
+        done = weft.run(weft.WEFT, "serve", "--config", file, check=False)
+        self.assertIn("tls.admin.clients needs a certificate", done.stderr)
+
+
 class Configuration(unittest.TestCase):
     def refused(self, *options):
         done = weft.run(weft.WEFT, "serve", "--ram", "a=1M", "--smb-port", "0", "--smbd-port", "0", *options, check=False)
@@ -326,7 +465,8 @@ class Configuration(unittest.TestCase):
     def test_an_address_for_others_needs_a_token_that_others_cannot_read(self):
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:9470"]:
             said = self.refused("--admin", address)
-            self.assertIn("needs a token, because other hosts can reach it: give --admin-token-file", said)
+            why = "needs a token or certificates of clients, because other hosts can reach it: give --admin-token-file or --admin-tls-clients"
+            self.assertIn(why, said)
         for wrong in ["9470", "127.0.0.1", "localhost", "unix:", "http://127.0.0.1:9470", ""]:
             self.assertIn("write an address with its port", self.refused("--admin", wrong), wrong)
         with tempfile.TemporaryDirectory() as folder:

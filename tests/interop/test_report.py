@@ -223,23 +223,7 @@ class Pages(Case):
     def readable(self, seen, scheme):
         """Text has enough contrast (WCAG: 4.5), text in pictures is at least 9 pixels high, and the page follows the
         colour scheme."""
-        poor = seen.ask("""
-            const parse = c => c.match(/[\\d.]+/g).map(Number);
-            const light = c => { const [r, g, b] = parse(c).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
-                                 return .2126 * r + .7152 * g + .0722 * b; };
-            const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
-                                  if (c !== 'rgba(0, 0, 0, 0)' && c !== 'transparent') return c; } return 'rgb(255, 255, 255)'; };
-            const poor = [];
-            for (const e of document.querySelectorAll('h1,h2,h3,p,li,td,th,dt,dd,summary,figcaption,text,pre,i,span')) {
-                if (!e.textContent.trim() || e.closest('details:not([open])')) continue;
-                const style = getComputedStyle(e);
-                const ink = e.tagName === 'text' ? style.fill : style.color;
-                const [a, b] = [light(ink), light(ground(e))];
-                const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
-                const size = e.tagName === 'text' ? parseFloat(style.fontSize) * e.getScreenCTM().a : parseFloat(style.fontSize);
-                if (contrast < 4.5 || size < 9) poor.push([e.tagName, e.textContent.slice(0, 40), contrast.toFixed(2), size.toFixed(1)]);
-            }
-            return poor.slice(0, 10);""")
+        poor = seen.poor_text()
         self.assertEqual([], poor)
         ground = seen.ask("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
         self.assertEqual(scheme == "dark", sum(ground) < 384, ground)

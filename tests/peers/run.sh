@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh smb|nfs|check [OPTION...]: installs what the comparison needs, builds the independent clients, measures.
+# run.sh smb|nfs|admin|check [OPTION...]: installs what the comparison needs, builds the independent clients, measures.
 set -euo pipefail
 cd "$(dirname "$0")"
 what=$1
@@ -15,13 +15,15 @@ need() { # COMMAND PACKAGE...
 need ip iproute2
 clients=$(realpath -m ../../target/peers)
 mkdir -p "$clients"
-if [ "$what" != nfs ]; then
+if [ "$what" != nfs ] && [ "$what" != admin ]; then
     need smbd samba
     need go golang-go
 fi
-if [ "$what" != smb ]; then
+if [ "$what" != smb ] && [ "$what" != admin ]; then
     need ganesha.nfsd nfs-ganesha nfs-ganesha-vfs
     need rpcbind rpcbind
+fi
+if [ "$what" != smb ]; then
     [ -e /usr/include/nfsc/libnfs.h ] || missing+=(libnfs-dev)
 fi
 if [ ${#missing[@]} -gt 0 ]; then
@@ -29,7 +31,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     apt-get update -qq
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
-if [ "$what" != nfs ]; then
+if [ "$what" != nfs ] && [ "$what" != admin ]; then
     (cd loader && go build -o "$clients/loader" .)
 fi
 if [ "$what" != smb ]; then
@@ -38,7 +40,7 @@ fi
 if [ "$what" = smb ]; then
     (cd signed && CARGO_TARGET_DIR="$clients/signed" cargo build -q --release --locked)
     set -- --loader "$clients/loader" --signed-loader "$clients/signed/release/signed-loader" "$@"
-elif [ "$what" = nfs ]; then
+elif [ "$what" = nfs ] || [ "$what" = admin ]; then
     set -- --loader "$clients/nfs-loader" "$@"
 else
     set -- --loader "$clients/loader" --nfs-loader "$clients/nfs-loader" "$@"

@@ -340,6 +340,32 @@ impl Events {
     }
 }
 
+/// A sum that goes up and down, on any thread. It is changed rarely.
+#[derive(Debug, Default)]
+pub struct Level(AtomicU64);
+
+impl Level {
+    /// Nothing so far.
+    pub const fn new() -> Level {
+        Level(AtomicU64::new(0))
+    }
+
+    /// So much more.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// So much of what was added is gone.
+    pub fn remove(&self, gone: u64) {
+        self.0.fetch_sub(gone, Ordering::Relaxed);
+    }
+
+    /// What remains.
+    pub fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! A small HTTP/1.1 server for administrators, on a thread of its own: it answers GET from what it is given.
 //!
-//! The thread runs one tokio runtime, so that no request runs on a core that serves data. hyper parses. This file owns
-//! the limits: connections, time, and size of a request; [`guard`] owns who may ask.
+//! The thread runs one tokio runtime, so that no request runs on a core that serves data. hyper parses, rustls encrypts.
+//! This file owns the limits: connections, time, and size of a request; [`guard`] owns who may ask.
 
 mod guard;
 
@@ -23,13 +23,15 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use weft_machine::net::Tls;
 use weft_machine::{LogLimit, rt};
 
 pub(crate) use self::guard::{Clients, Needs};
 
 /// Maximum number of connections; further ones are closed at once.
 const MOST_CONNECTIONS: usize = 32;
-/// How long a client may take to send the head of a request, or be silent before it.
+/// How long a client may take for the handshake of TLS, to send the head of a request, or be silent before it.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 /// After this time a connection ends with its next answer; a client that scrapes for longer connects again.
 const LIFETIME: Duration = Duration::from_secs(120);
@@ -47,18 +49,23 @@ pub(crate) struct Answer {
     /// The type of its content.
     pub content_type: &'static str,
     /// Its content.
-    pub content: String,
+    pub content: Bytes,
+    /// Its Content-Security-Policy, if it is a document.
+    pub policy: Option<HeaderValue>,
 }
 
 impl Answer {
     /// 200.
-    pub(crate) fn ok(content_type: &'static str, content: String) -> Answer {
-        Answer { status: StatusCode::OK, content_type, content }
+    pub(crate) fn ok(content_type: &'static str, content: impl Into<Bytes>) -> Answer {
+        Answer { status: StatusCode::OK, content_type, content: content.into(), policy: None }
     }
 }
 
 /// The future of an answer.
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// The future of work that no answer waits for.
+pub(crate) type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What is served.
 pub(crate) trait Site: Send + Sync + 'static {
@@ -67,6 +74,9 @@ pub(crate) trait Site: Send + Sync + 'static {
 
     /// Answers a request for a page. `accept` is its Accept header.
     fn answer(&self, path: &str, accept: &str) -> Answering;
+
+    /// What happens beside the answers, until the process ends.
+    fn background(&self) -> Background;
 }
 
 /// A bound socket.
@@ -77,17 +87,24 @@ pub(crate) enum Socket {
     Unix(UnixListener),
 }
 
-/// Serves until the process ends.
-pub(crate) fn serve(socket: Socket, clients: Clients, site: Arc<dyn Site>) -> io::Result<()> {
+/// Serves until the process ends, over HTTPS if there is TLS.
+pub(crate) fn serve(
+    socket: Socket,
+    tls: Option<Tls>,
+    clients: Clients,
+    site: Arc<dyn Site>,
+) -> io::Result<()> {
     match &socket {
         Socket::Tcp(listener) => listener.set_nonblocking(true)?,
         Socket::Unix(listener) => listener.set_nonblocking(true)?,
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let served = Arc::new(Served { clients, site, places: Arc::new(Semaphore::new(MOST_CONNECTIONS)) });
+    let tls = tls.map(|tls| TlsAcceptor::from(tls.config()));
+    let served = Arc::new(Served { tls, clients, site, places: Arc::new(Semaphore::new(MOST_CONNECTIONS)) });
     let thread = std::thread::Builder::new().name("weft-admin".to_owned());
     let serving = move || {
         let ended = runtime.block_on(async {
+            tokio::spawn(served.site.background());
             match socket {
                 Socket::Tcp(listener) => {
                     let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -106,6 +123,7 @@ pub(crate) fn serve(socket: Socket, clients: Clients, site: Arc<dyn Site>) -> io
 }
 
 struct Served {
+    tls: Option<TlsAcceptor>,
     clients: Clients,
     site: Arc<dyn Site>,
     places: Arc<Semaphore>,
@@ -140,7 +158,14 @@ async fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         let served = served.clone();
         tokio::spawn(async move {
             let _place = place;
-            converse(served, stream).await;
+            let Some(tls) = served.tls.clone() else { return converse(served, stream).await };
+            match tokio::time::timeout(HEAD_WITHIN, tls.accept(stream)).await {
+                Ok(Ok(stream)) => converse(served, stream).await,
+                Ok(Err(e)) => tracing::debug!("a client of the admin server failed its TLS handshake: {e}"),
+                Err(_) => {
+                    tracing::debug!("a client of the admin server did not end its TLS handshake in time")
+                }
+            }
         });
     }
 }
@@ -181,8 +206,12 @@ impl Served {
                 let accept =
                     request.headers().get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
                 let accept = accept.collect::<Vec<_>>().join(",");
-                let Answer { status, content_type, content } = self.site.answer(path, &accept).await;
-                response(status, content_type, content.into(), &[])
+                let Answer { status, content_type, content, policy } = self.site.answer(path, &accept).await;
+                let mut response = response(status, content_type, content, &[]);
+                if let Some(policy) = policy {
+                    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+                }
+                response
             }
             Err(refused) => {
                 let (status, text, headers) = refused.told();
@@ -192,12 +221,15 @@ impl Served {
     }
 }
 
-/// Headers of every answer: it is of now, of the type that it says, and no other site's to show.
-const ALWAYS: [(HeaderName, &str); 4] = [
+/// Headers of every answer: it is of now, of the type that it says, and no other site's to show or load.
+const ALWAYS: [(HeaderName, &str); 7] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    (header::X_FRAME_OPTIONS, "DENY"),
     (header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];
 
 fn response(

@@ -8,19 +8,20 @@
 //! of this host may read a page that a loopback address serves.
 
 pub(crate) mod families;
+pub(crate) mod latency;
 mod process;
 pub(crate) mod text;
 
-use std::collections::BTreeMap;
 use std::slice::from_ref;
 
 use serde_json::Value;
 use weft_machine::meter;
 use weft_machine::rt::Counters;
+use weft_transport::rpcrdma;
 
 use self::families as f;
 use self::text::{Format, Page};
-use crate::status::{Connection, Status, Traffic};
+use crate::status::{OfKind, Status};
 
 /// What a page shows beside the counters of operations.
 pub(crate) struct Facts<'a> {
@@ -84,6 +85,19 @@ fn of_status(page: &mut Page, status: &Status) {
     for share in &status.shares {
         troubled.sample(from_ref(&share.name), flag(share.warning.is_some() || share.not_served.is_some()));
     }
+    let spaces = || status.shares.iter().filter_map(|share| Some((&share.name, share.space?)));
+    let mut sizes = page.family(&f::SHARE_SIZE);
+    for (name, space) in spaces() {
+        sizes.sample(from_ref(name), space.total_bytes as f64);
+    }
+    let mut available = page.family(&f::SHARE_AVAILABLE);
+    for (name, space) in spaces() {
+        available.sample(from_ref(name), space.available_bytes as f64);
+    }
+    let mut connections = page.family(&f::SHARE_CONNECTIONS);
+    for share in &status.shares {
+        connections.sample(from_ref(&share.name), share.connections as f64);
+    }
     let mut sizes = page.family(&f::VOLUME_SIZE);
     let served = || status.volumes.iter().filter(|volume| volume.not_served.is_none());
     for volume in served() {
@@ -105,44 +119,22 @@ fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-/// A protocol over a transport and a provider.
-type Kind = [String; 3];
-
-#[derive(Default)]
-struct OfKind {
-    open: u64,
-    closed: u64,
-    fell_back: u64,
-    traffic: Traffic,
-}
+type Field = fn(&OfKind) -> u64;
 
 fn connections(page: &mut Page, status: &Status) {
-    let mut kinds: BTreeMap<Kind, OfKind> = BTreeMap::new();
-    for ended in &status.ended {
-        let kind =
-            [ended.protocol.clone(), ended.transport.clone(), ended.provider.clone().unwrap_or_default()];
-        let of = kinds.entry(kind).or_default();
-        of.closed += ended.connections;
-        of.traffic = of.traffic + ended.traffic;
-    }
-    for connection in &status.connections {
-        let Connection { protocol, transport, provider, .. } = connection;
-        let kind = [protocol.clone(), transport.clone(), provider.clone().unwrap_or_default()];
-        let of = kinds.entry(kind).or_default();
-        of.open += 1;
-        of.fell_back += u64::from(connection.advice.is_some());
-        of.traffic = of.traffic + connection.moved();
-    }
-    type Field = fn(&OfKind) -> u64;
+    let kinds = status.of_kinds();
+    let labels = |kind: &OfKind| {
+        [kind.protocol.clone(), kind.transport.clone(), kind.provider.clone().unwrap_or_default()]
+    };
     let plain: [(&'static f::Family, Field); 3] = [
         (&f::CONNECTIONS, |of| of.open),
-        (&f::CONNECTIONS_CLOSED, |of| of.closed),
-        (&f::CONNECTIONS_WITHOUT_RDMA, |of| of.fell_back),
+        (&f::CONNECTIONS_CLOSED, |of| of.ended),
+        (&f::CONNECTIONS_WITHOUT_RDMA, |of| of.without_rdma),
     ];
     for (family, field) in plain {
         let mut family = page.family(family);
-        for (kind, of) in &kinds {
-            family.sample(kind, field(of) as f64);
+        for of in &kinds {
+            family.sample(&labels(of), field(of) as f64);
         }
     }
     let moved: [(&'static f::Family, &[(&str, Field)]); 4] = [
@@ -166,14 +158,14 @@ fn connections(page: &mut Page, status: &Status) {
     ];
     for (metric, fields) in moved {
         let mut family = page.family(metric);
-        for (kind, of) in &kinds {
-            let by_rdma = matches!(kind[1].as_str(), "smb-direct" | "rpc-rdma");
+        for of in &kinds {
+            let by_rdma = matches!(of.transport.as_str(), "smb-direct" | "rpc-rdma");
             let is_rdma = std::ptr::eq(metric, &f::RDMA_BYTES) || std::ptr::eq(metric, &f::RDMA_OPERATIONS);
             if is_rdma && !by_rdma {
                 continue;
             }
             for (name, field) in fields {
-                let [protocol, transport, provider] = kind.clone();
+                let [protocol, transport, provider] = labels(of);
                 family.sample(&[protocol, transport, provider, (*name).to_owned()], field(of) as f64);
             }
         }
@@ -241,6 +233,8 @@ fn server(page: &mut Page, facts: &Facts<'_>) {
     page.family(&f::POOL_WAITING).sample(&[], pool.waiting() as f64);
     let stalls = weft_transport::smbd::engine::CREDIT_STALLS.total();
     page.family(&f::CREDIT_STALLS).sample(&[], stalls as f64);
+    page.family(&f::RPC_CREDITS).sample(&[], rpcrdma::CREDITS_GRANTED.now() as f64);
+    page.family(&f::RPC_CREDITS_EXHAUSTED).sample(&[], rpcrdma::CREDITS_EXHAUSTED.total() as f64);
     let left_out = weft_machine::log::LEFT_OUT.total() + crate::logging::LEFT_OUT.total();
     page.family(&f::LOG_LINES_LEFT_OUT).sample(&[], left_out as f64);
     page.family(&f::SHARES_OVER_LIMIT).sample(&[], meter::refused_shares() as f64);

@@ -12,6 +12,7 @@ mod log_ons;
 mod names;
 mod nbd;
 mod neighbours;
+mod page;
 mod ports;
 mod registration;
 mod reload;

@@ -4,10 +4,13 @@
 //! `serve::status` gathers it, and [`advice`] explains it.
 
 pub(crate) mod advice;
+mod bounded;
+mod kinds;
 mod page;
 mod print;
 mod screen;
 mod traffic;
+pub(crate) mod usage;
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -17,7 +20,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::bounded::More;
+pub(crate) use self::kinds::OfKind;
 pub(crate) use self::traffic::Traffic;
+use self::usage::Usage;
 use crate::Failure;
 use crate::admin::replica::Group;
 use crate::admin::{self, Request, Server};
@@ -71,6 +77,84 @@ pub(crate) struct Status {
     /// What the connections that have ended had carried.
     #[serde(default)]
     pub ended: Vec<Ended>,
+    /// All connections by kind, open and ended.
+    #[serde(default)]
+    pub kinds: Vec<OfKind>,
+    /// Replication in words: a line for each partner of a group.
+    #[serde(default)]
+    pub replication: Vec<ReplicaLine>,
+    /// What the lists of this answer leave out.
+    #[serde(default)]
+    pub more: More,
+}
+
+impl Status {
+    /// The same with these groups.
+    pub(crate) fn with_replicas(self, replicas: Vec<Group>) -> Status {
+        let replication = replicas.iter().flat_map(ReplicaLine::of).collect();
+        Status { replicas, replication, ..self }
+    }
+
+    /// Everything else, without the cost of a copy of the connections.
+    fn without_connections(&self) -> Status {
+        Status {
+            version: self.version.clone(),
+            build: self.build.clone(),
+            pid: self.pid,
+            up_seconds: self.up_seconds,
+            listen: self.listen.clone(),
+            ports: self.ports.clone(),
+            providers: self.providers.clone(),
+            driver: self.driver.clone(),
+            state_warning: self.state_warning.clone(),
+            warnings: self.warnings.clone(),
+            config: self.config.clone(),
+            opens: self.opens,
+            sessions: self.sessions,
+            shares: self.shares.clone(),
+            volumes: self.volumes.clone(),
+            replicas: self.replicas.clone(),
+            connections: Vec::new(),
+            ended: self.ended.clone(),
+            kinds: self.kinds.clone(),
+            replication: self.replication.clone(),
+            more: self.more,
+        }
+    }
+}
+
+/// A line about the replication of a group.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+pub(crate) struct ReplicaLine {
+    /// The group.
+    pub group: String,
+    /// "source", "destination", "starting" or "stopped".
+    pub role: String,
+    /// Mode, phase, lag and transport of a partner, or why there is none.
+    pub text: String,
+    /// Whether something is wrong or not finished.
+    pub needs_attention: bool,
+    /// Why the link does not use RDMA.
+    pub reason: Option<String>,
+    /// What to do about that.
+    pub remedy: Option<String>,
+}
+
+impl ReplicaLine {
+    /// The lines of a group.
+    pub(crate) fn of(group: &Group) -> impl Iterator<Item = ReplicaLine> {
+        crate::replica::print::brief(group).into_iter().map(|brief| {
+            let (reason, remedy) = brief.no_rdma.unzip();
+            ReplicaLine {
+                group: group.name.clone(),
+                role: group.role.clone(),
+                text: brief.line,
+                needs_attention: brief.care,
+                reason,
+                remedy,
+            }
+        })
+    }
 }
 
 /// The ended connections of one protocol, transport and provider.
@@ -127,6 +211,21 @@ pub(crate) struct Share {
     /// served.
     #[serde(default)]
     pub warning: Option<String>,
+    /// Its space; `null` if its file system does not answer in time.
+    #[serde(default)]
+    pub space: Option<Space>,
+    /// SMB connections with a session that uses it.
+    #[serde(default)]
+    pub connections: usize,
+}
+
+/// The space of a share.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Space {
+    /// Bytes in all.
+    pub total_bytes: u64,
+    /// Bytes that clients can still write.
+    pub available_bytes: u64,
 }
 
 /// A volume.
@@ -179,6 +278,9 @@ pub(crate) struct Connection {
     pub seen: Seen,
     /// Why it does not use RDMA although the server offers it, and what to do about it.
     pub advice: Option<Advice>,
+    /// Whether RDMA carries its payload, and why.
+    #[serde(default)]
+    pub rdma: Usage,
 }
 
 /// A session on a connection.

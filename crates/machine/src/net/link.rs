@@ -68,6 +68,22 @@ impl Tls {
         Ok(Tls(Arc::new(config)))
     }
 
+    /// The same for HTTP/1.1. With `clients`, only clients with a certificate signed by one of these authorities are
+    /// accepted.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn for_http(chain: &[u8], key: &[u8], clients: Option<&[u8]>) -> Result<Tls, TlsError> {
+        let mut config = Tls::build(chain, key, clients, true, rustls::DEFAULT_VERSIONS)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Tls(Arc::new(config)))
+    }
+
+    /// For a server whose streams are not those of this crate.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.0.clone()
+    }
+
     fn build(
         chain: &[u8],
         key: &[u8],

@@ -31,6 +31,7 @@ use crate::channel::Error;
 pub use channel::RpcRdma;
 use driver::{Role, receive_buffer};
 use receives::Receives;
+pub use receives::{CREDITS_EXHAUSTED, CREDITS_GRANTED};
 use requester::Requester;
 use responder::{FIRST_CALL_LIMIT, Responder};
 pub(crate) use ticket::CallTicket;

@@ -5,6 +5,13 @@
 //! 8167 4.2: replies to the responder's own calls have their own receives. This file keeps the counts; the driver
 //! posts. Each received message's buffer, or another one, is posted again before anything else happens.
 
+use weft_machine::meter::{Events, Level};
+
+/// The credits that the clients of open connections hold, over all connections of the process.
+pub static CREDITS_GRANTED: Level = Level::new();
+/// How often a client had used its last credit, so that its next call had to wait for a reply.
+pub static CREDITS_EXHAUSTED: Events = Events::new();
+
 /// The most calls that a server makes to its client at a time: this many buffers are posted for replies.
 pub(super) const REVERSE_CREDITS: u32 = 16;
 /// Receives of a client that has not called yet: 16 KiB at the default size, and enough for a client that makes one
@@ -22,13 +29,22 @@ pub(super) struct Receives {
     calls: u32,
     /// Receives for replies: how many should be posted, and how many are.
     replies: (u32, u32),
+    /// Whether the client has no credit left.
+    is_exhausted: bool,
+}
+
+impl Drop for Receives {
+    fn drop(&mut self) {
+        CREDITS_GRANTED.remove(self.calls.into());
+    }
 }
 
 impl Receives {
     /// [`Receives::first`] receives are already posted.
     pub(super) fn new(most: u32) -> Receives {
         let first = Receives::first(most);
-        Receives { most, goal: first, calls: first, replies: (0, 0) }
+        CREDITS_GRANTED.add(first.into());
+        Receives { most, goal: first, calls: first, replies: (0, 0), is_exhausted: false }
     }
 
     /// Receives to post before the client can call.
@@ -60,6 +76,7 @@ impl Receives {
         self.replies.1 = self.replies.1.saturating_add(replies);
         let calls = n.saturating_sub(replies).min(self.calls_missing());
         self.calls = self.calls.saturating_add(calls);
+        CREDITS_GRANTED.add(calls.into());
     }
 
     /// The credits to grant with the next reply.
@@ -69,9 +86,18 @@ impl Receives {
 
     /// Notes that `unanswered` calls have no reply yet: a client that uses half of its credits gets twice as many.
     pub(super) fn used(&mut self, unanswered: u32) {
+        let is_exhausted = unanswered >= self.calls;
+        if is_exhausted && !std::mem::replace(&mut self.is_exhausted, is_exhausted) {
+            CREDITS_EXHAUSTED.count();
+        }
         if unanswered.saturating_mul(2) >= self.calls && self.calls == self.goal {
             self.goal = self.goal.saturating_mul(2).min(self.most);
         }
+    }
+
+    /// `unanswered` calls have no reply yet, because one was answered.
+    pub(super) fn answered(&mut self, unanswered: u32) {
+        self.is_exhausted &= unanswered >= self.calls;
     }
 
     /// The server wants to call its client.
@@ -108,6 +134,34 @@ mod tests {
         }
         receives.used(64);
         assert_eq!((receives.granted(), receives.wanted()), (64, 0));
+    }
+
+    /// Other tests of this process count, too, so only differences of one's own are exact.
+    #[test]
+    fn a_client_without_credit_is_counted_once_until_it_has_one_again() {
+        let mut receives = Receives::new(4);
+        let before = CREDITS_EXHAUSTED.total();
+        let mut exhausted = |unanswered: u32| {
+            receives.used(unanswered);
+            receives.is_exhausted
+        };
+        assert_eq!([1, 3, 4, 5].map(&mut exhausted), [false, false, true, true]);
+        receives.answered(4);
+        assert!(receives.is_exhausted, "one too many is answered");
+        receives.answered(3);
+        assert!(!receives.is_exhausted);
+        receives.used(4);
+        assert!(CREDITS_EXHAUSTED.total() >= before + 2);
+    }
+
+    #[test]
+    fn the_credits_of_open_connections_are_added_up() {
+        let before = CREDITS_GRANTED.now();
+        let all: Vec<Receives> = (0..1000).map(|_| Receives::new(64)).collect();
+        // Tests beside this one open and close a few connections.
+        assert!(CREDITS_GRANTED.now().abs_diff(before + 4000) < 1000);
+        drop(all);
+        assert!(CREDITS_GRANTED.now().abs_diff(before) < 1000);
     }
 
     #[test]

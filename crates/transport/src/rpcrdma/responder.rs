@@ -354,7 +354,7 @@ impl Responder {
         match (checked, stream) {
             (Err(why), _) => {
                 tracing::debug!(xid, why, "unusable chunks");
-                self.unanswered = self.unanswered.saturating_sub(1);
+                self.answered();
                 self.refuse(xid, VERSION, ErrorCode::Chunk, out);
             }
             (Ok(reads), Some(body)) if reads.payload.is_empty() => {
@@ -373,6 +373,12 @@ impl Responder {
                 self.waiting.push_back(Pull::new(Goal::Call { ticket, inline, detached }, gathers));
             }
         }
+    }
+
+    /// One call fewer has no reply yet.
+    fn answered(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.receives.answered(self.unanswered);
     }
 
     /// RFC 8166 4.5.2 and our own limits.
@@ -486,7 +492,7 @@ impl Responder {
         let body = inline.unwrap_or_else(|| stream.take());
         if body.get(..4) != Some(&ticket.xid.to_be_bytes()) {
             tracing::debug!(xid = ticket.xid, "xid of header and pulled message differ");
-            self.unanswered = self.unanswered.saturating_sub(1);
+            self.answered();
             return self.refuse(ticket.xid, VERSION, ErrorCode::Chunk, out);
         }
         let detached = detached.then(|| Detached::Here(payload.take()));
@@ -513,7 +519,7 @@ impl Responder {
             let stream = reply.parts.into_iter().map(bytes).collect::<Result<_, _>>()?;
             return self.call_back(xid, stream, send_id, out);
         }
-        self.unanswered = self.unanswered.saturating_sub(1);
+        self.answered();
         let ticket = match reply.ticket.0 {
             TicketKind::RpcRdma(ticket) => ticket,
             TicketKind::Inline => {

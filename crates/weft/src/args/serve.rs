@@ -29,6 +29,8 @@ use crate::default_port;
 #[command(group = ArgGroup::new("nbd_key").multiple(true))]
 #[command(group = ArgGroup::new("capture").multiple(true))]
 #[command(group = ArgGroup::new("admin_address").multiple(true))]
+#[command(group = ArgGroup::new("admin_cert").multiple(true))]
+#[command(group = ArgGroup::new("admin_key").multiple(true))]
 #[command(after_help = "Examples:\n  weft serve ./data --user alice\n  \
 WEFT_PASSWORD=secret weft serve ./data --ram scratch=1G --user alice --nfs-port 2049 --mountd-port 20048\n  \
 weft serve --volume vol1 --nbd\n  weft serve --config weft.toml\n\n\
@@ -41,7 +43,7 @@ pub(crate) struct Serve {
     // It is a member of each group that an option requires, because the file may contain what the option requires.
     // `ServeConfig::check` verifies that.
     #[arg(long, value_name = "FILE", groups = ["volumes", "door", "nfs", "nfs_tcp", "nfs_cert", "nfs_key", "nbd_cert",
-        "nbd_key", "capture", "admin_address"])]
+        "nbd_key", "capture", "admin_address", "admin_cert", "admin_key"])]
     pub config: Option<PathBuf>,
     /// The arguments that the user has given, which override a file; `None` means all
     #[arg(skip)]
@@ -87,13 +89,23 @@ pub(crate) struct Serve {
     /// and SMB's persistent handles [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft; not for NFS on port 0]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
-    /// Serve metrics for Prometheus (/metrics) and the status (/api/v1/status) over HTTP at this loopback address with
-    /// port, or at unix:PATH for this user and group; any other address needs --admin-token-file
+    /// Serve a status page for browsers (/), metrics for Prometheus (/metrics) and the status (/api/v1/status) over HTTP
+    /// at this loopback address with port, or at unix:PATH for this user and group; any other address needs
+    /// --admin-token-file or --admin-tls-clients
     #[arg(long, value_name = "ADDR", group = "admin_address")]
     pub admin: Option<AdminAddress>,
     /// File with the bearer token that clients of --admin must show; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "admin_address")]
     pub admin_token_file: Option<PathBuf>,
+    /// Certificate chain for --admin, in PEM: it then serves HTTPS
+    #[arg(long, value_name = "FILE", group = "admin_cert", requires_all = ["admin_key", "admin_address"])]
+    pub admin_tls_cert: Option<PathBuf>,
+    /// Private key of the --admin certificate, in PEM
+    #[arg(long, value_name = "FILE", group = "admin_key", requires = "admin_cert")]
+    pub admin_tls_key: Option<PathBuf>,
+    /// Admit only clients of --admin whose certificate is signed by an authority in this PEM file
+    #[arg(long, value_name = "FILE", requires = "admin_cert")]
+    pub admin_tls_clients: Option<PathBuf>,
     /// User who may log on beside those of `weft user`; the password comes from WEFT_PASSWORD, is asked for or
     /// generated [default: none if there are such users; otherwise $USER, or weft]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]

@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub nbd_tls: Option<Tls>,
     /// The keytab for Kerberos tickets.
     pub keytab: Option<Arc<Keytab>>,
+    /// TLS for the admin server.
+    pub admin_tls: Option<Tls>,
     /// The token that clients of the admin server must show.
     pub admin_token: Option<Zeroizing<String>>,
     /// The DFS links of all shares.
@@ -168,12 +170,23 @@ impl ServeConfig {
         LAST.iter().try_for_each(|rule| rule(&self))?;
         // Every file is read once, because it may be a pipe.
         let (dfs, keytab, nfs_tls, nbd_tls) = (self.dfs()?, self.keytab()?, self.nfs_tls()?, self.nbd_tls()?);
-        let admin_token = self.admin_token()?;
+        let (admin_tls, admin_token) = (self.admin_tls()?, self.admin_token()?);
         for warning in self.warnings() {
             tracing::warn!("{warning}");
         }
         let listen = self.addresses().without_absent();
-        Ok(Plan { listen, shares, absent, nfs_tls, nbd_tls, keytab, admin_token, dfs, config: self })
+        Ok(Plan {
+            listen,
+            shares,
+            absent,
+            nfs_tls,
+            nbd_tls,
+            keytab,
+            admin_tls,
+            admin_token,
+            dfs,
+            config: self,
+        })
     }
 
     /// The shares without which a server starts: those of the file whose folders are missing or unreadable, unless
@@ -204,11 +217,12 @@ impl ServeConfig {
 
     /// Every rule that it breaks, in the order of the rules; [`ServeConfig::check`] reports the first.
     pub(crate) fn errors(&self) -> impl Iterator<Item = ConfigError> {
-        let files: [Rule; 5] = [
+        let files: [Rule; 6] = [
             |config| config.dfs().map(drop),
             |config| config.keytab().map(drop),
             |config| config.nfs_tls().map(drop),
             |config| config.nbd_tls().map(drop),
+            |config| config.admin_tls().map(drop),
             |config| config.admin_token().map(drop),
         ];
         let names = (0..self.shares.len()).map(|i| self.check_name(i));
@@ -306,24 +320,34 @@ impl ServeConfig {
         }
     }
 
-    /// An address that other hosts reach needs a token; a Unix socket has permissions instead.
+    /// An address that other hosts reach needs a token or certificates of clients; a Unix socket has permissions instead.
     fn check_admin(&self) -> Result<(), ConfigError> {
         let token = self.admin_token_file.as_ref().map(|path| key::ADMIN_TOKEN.with(path.display()));
+        let tls = self.tls.admin.as_ref().map(|files| match files.certificate.as_os_str().is_empty() {
+            true => key::ADMIN_CERTIFICATE_KEY,
+            false => key::ADMIN_CERTIFICATE.with(files.certificate.display()),
+        });
         let Some(address) = &self.admin else {
-            return self.needs(token.map(|_| key::ADMIN_TOKEN), "an address", Give::All(vec![key::ADMIN]));
+            let first = token.map(|_| key::ADMIN_TOKEN).or(tls.map(|_| key::ADMIN_CERTIFICATE));
+            return self.needs(first, "an address", Give::All(vec![key::ADMIN]));
         };
-        match (address, token) {
-            (AdminAddress::Unix(_), Some(key)) => {
+        let has_clients = self.tls.admin.as_ref().is_some_and(|files| files.clients.is_some());
+        match (address, token, tls) {
+            (AdminAddress::Unix(_), Some(key), _) => {
                 let why =
                     "clients of a Unix socket show no token, its permissions decide: leave the token out";
                 Err(self.wrong(key, Problem::Unfit(why)))
             }
-            (address, None) if address.reached_by_others().is_some() => {
+            (AdminAddress::Unix(_), None, Some(key)) => {
+                let why = "a Unix socket has no TLS, its permissions decide: leave the certificate out";
+                Err(self.wrong(key, Problem::Unfit(why)))
+            }
+            (address, None, _) if address.reached_by_others().is_some() && !has_clients => {
                 let key = self.with_value(&key::ADMIN, address, Some(quoted(&address.to_string())));
                 self.needs(
                     [key],
-                    "a token, because other hosts can reach it",
-                    Give::All(vec![key::ADMIN_TOKEN]),
+                    "a token or certificates of clients, because other hosts can reach it",
+                    Give::One(vec![key::ADMIN_TOKEN, key::ADMIN_CERTIFICATE_CLIENTS]),
                 )
             }
             _ => Ok(()),
@@ -620,6 +644,11 @@ impl ServeConfig {
     fn nbd_tls(&self) -> Result<Option<Tls>, ConfigError> {
         let keys = [key::NBD_CERTIFICATE, key::NBD_CERTIFICATE_KEY, key::NBD_CERTIFICATE_CLIENTS];
         self.tls.nbd.as_ref().map(|files| self.read_tls(files, keys, Tls::from_pem)).transpose()
+    }
+
+    fn admin_tls(&self) -> Result<Option<Tls>, ConfigError> {
+        let keys = [key::ADMIN_CERTIFICATE, key::ADMIN_CERTIFICATE_KEY, key::ADMIN_CERTIFICATE_CLIENTS];
+        self.tls.admin.as_ref().map(|files| self.read_tls(files, keys, Tls::for_http)).transpose()
     }
 
     fn read_tls(

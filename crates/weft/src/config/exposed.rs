@@ -79,6 +79,7 @@ fn own_files(config: &ServeConfig) -> Vec<(Option<Key>, PathBuf, Harm)> {
     let certificates = [
         (&config.tls.nfs, key::NFS_CERTIFICATE_KEY, key::NFS_CERTIFICATE_CLIENTS),
         (&config.tls.nbd, key::NBD_CERTIFICATE_KEY, key::NBD_CERTIFICATE_CLIENTS),
+        (&config.tls.admin, key::ADMIN_CERTIFICATE_KEY, key::ADMIN_CERTIFICATE_CLIENTS),
     ];
     for (certificate, private, authorities) in certificates {
         let Some(certificate) = certificate else { continue };

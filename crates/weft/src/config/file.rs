@@ -12,8 +12,9 @@ use toml::de::DeTable;
 
 use super::key::{Origin, part};
 use super::mistake::{BadFile, Fault, Mistake, Unguarded};
+use super::row::{Field, Row};
 use super::sources::{Lines, Position, Sources};
-use super::table::{Field, ROWS, Row};
+use super::table::ROWS;
 use super::types::{Entry, Refused, TomlValue};
 use super::{ServeConfig, ShareConfig, ShareSource, VolumeConfig};
 use crate::out::{ShellCommand, path_name};

@@ -52,6 +52,9 @@ pub(crate) const NFS_CERTIFICATE_CLIENTS: Key = Key::new("--nfs-tls-clients", "t
 pub(crate) const NBD_CERTIFICATE: Key = Key::new("--nbd-tls-cert", "tls.nbd.certificate");
 pub(crate) const NBD_CERTIFICATE_KEY: Key = Key::new("--nbd-tls-key", "tls.nbd.key");
 pub(crate) const NBD_CERTIFICATE_CLIENTS: Key = Key::new("--nbd-tls-clients", "tls.nbd.clients");
+pub(crate) const ADMIN_CERTIFICATE: Key = Key::new("--admin-tls-cert", "tls.admin.certificate");
+pub(crate) const ADMIN_CERTIFICATE_KEY: Key = Key::new("--admin-tls-key", "tls.admin.key");
+pub(crate) const ADMIN_CERTIFICATE_CLIENTS: Key = Key::new("--admin-tls-clients", "tls.admin.clients");
 pub(crate) const NO_ROOT_SQUASH: Key = Key::new("--no-root-squash", "nfs.root_squash");
 pub(crate) const REGISTER: Key = Key::new("--rpcbind", "nfs.register");
 pub(crate) const KEYTAB: Key = Key::new("--keytab", "smb.keytab");
@@ -177,11 +180,12 @@ pub(super) fn quoted(text: &str) -> String {
 mod tests {
     use clap::CommandFactory;
 
-    use super::super::table::{ROWS, Row};
+    use super::super::row::Row;
+    use super::super::table::ROWS;
     use super::*;
     use crate::args::Args;
 
-    const OF_SERVER: [Key; 31] = [
+    const OF_SERVER: [Key; 34] = [
         STATE_DIR,
         ADMIN,
         ADMIN_TOKEN,
@@ -207,6 +211,9 @@ mod tests {
         NBD_CERTIFICATE,
         NBD_CERTIFICATE_KEY,
         NBD_CERTIFICATE_CLIENTS,
+        ADMIN_CERTIFICATE,
+        ADMIN_CERTIFICATE_KEY,
+        ADMIN_CERTIFICATE_CLIENTS,
         NO_ROOT_SQUASH,
         REGISTER,
         KEYTAB,

@@ -16,6 +16,7 @@ pub(crate) mod key;
 mod mistake;
 mod ports;
 pub(crate) mod reference;
+mod row;
 mod share;
 mod sources;
 mod table;
@@ -34,9 +35,10 @@ pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
 pub(crate) use self::key::{Key, Origin};
 pub(crate) use self::mistake::{BadFile, MAX_SHOWN};
+pub(crate) use self::row::TakesEffect;
 pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
 pub(crate) use self::sources::Sources;
-pub(crate) use self::table::{TakesEffect, capture, certificate, keys_of_option};
+pub(crate) use self::table::{capture, certificate, keys_of_option};
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
 use crate::default_port;
@@ -195,6 +197,8 @@ pub(crate) struct TlsConfig {
     pub nfs: Option<CertificateConfig>,
     /// For NBD, which then requires TLS.
     pub nbd: Option<CertificateConfig>,
+    /// For the admin server, which then requires TLS.
+    pub admin: Option<CertificateConfig>,
 }
 
 /// A certificate, and the authorities for client certificates.

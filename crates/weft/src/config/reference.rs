@@ -7,7 +7,8 @@ use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
 
 use super::key::{Key, Origin, part};
-use super::table::{Field, ONE_OF_THREE, ROWS, Row, TakesEffect};
+use super::row::{Field, Row, TakesEffect};
+use super::table::{ONE_OF_THREE, ROWS};
 use super::{ServeConfig, ShareConfig};
 use crate::out::path_name;
 

@@ -10,122 +10,18 @@ use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
 use super::key::{part, quoted};
 use super::mistake::{Fault, Unparsed};
+use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
     AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
     NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
     all,
 };
-use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig, VolumeConfig};
+use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig};
 use crate::args::{Crc, ProviderKind};
-
-/// A key.
-pub(super) struct Row {
-    /// Its path; `*` is a name that the user chooses.
-    pub path: &'static str,
-    /// When a running server uses a new value.
-    pub takes_effect: TakesEffect,
-    /// What to write: its type, in words.
-    pub kind: fn() -> String,
-    /// The options of `weft serve` that set it.
-    pub options: &'static [&'static str],
-    /// The default, as written in a file, or in words.
-    pub default: &'static str,
-    /// A value for the example.
-    pub example: &'static str,
-    /// The meaning, in one line.
-    pub meaning: &'static str,
-    /// Access to the value.
-    pub field: Field,
-}
-
-/// When a running server uses the new value of a key. A share that comes or goes does so at a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TakesEffect {
-    /// As soon as it reads its configuration again.
-    Reload,
-    /// After a restart.
-    Restart,
-}
-
-impl TakesEffect {
-    /// The words of the reference.
-    pub(super) fn shown(self) -> &'static str {
-        match self {
-            TakesEffect::Reload => "at reload",
-            TakesEffect::Restart => "after a restart",
-        }
-    }
-}
-
-/// Access to the value of a key. The getter returns it as written in a file, or `None` if it is not set.
-pub(super) enum Field {
-    /// Of the server.
-    Server {
-        set: fn(&mut ServeConfig, &TomlValue) -> Result<(), Refused>,
-        get: fn(&ServeConfig) -> Option<String>,
-    },
-    /// Of one volume.
-    Volume {
-        set: fn(&mut VolumeConfig, &TomlValue) -> Result<(), Refused>,
-        get: fn(&VolumeConfig) -> Option<String>,
-    },
-    /// Of one share.
-    Share {
-        set: fn(&mut ShareConfig, &TomlValue) -> Result<(), Refused>,
-        get: fn(&ShareConfig) -> Option<String>,
-    },
-}
 
 /// The default of the keys that name the source of a share's files.
 pub(super) const ONE_OF_THREE: &str = "one of path, ram and volumes is required";
-
-/// A row whose value is a field of the configuration.
-macro_rules! field {
-    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
-     |$config:ident| $place:expr) => {
-        Row {
-            path: $path,
-            takes_effect: TakesEffect::$takes_effect,
-            kind: <$type as Type>::name,
-            options: &$options,
-            default: $default,
-            example: $example,
-            meaning: $meaning,
-            field: Field::$of {
-                set: |$config, given| {
-                    $place = <$type>::read(given)?;
-                    Ok(())
-                },
-                get: |$config| <$type>::show(&$place),
-            },
-        }
-    };
-}
-
-/// A row whose value is converted to and from its field.
-macro_rules! converted {
-    ($of:ident, $takes_effect:ident, $path:literal, $type:ty, $options:expr, $default:expr, $example:literal, $meaning:literal,
-     set |$to:ident, $value:ident| $store:expr, get |$from:ident| $load:expr) => {
-        Row {
-            path: $path,
-            takes_effect: TakesEffect::$takes_effect,
-            kind: <$type as Type>::name,
-            options: &$options,
-            default: $default,
-            example: $example,
-            meaning: $meaning,
-            field: Field::$of {
-                set: |$to, given| {
-                    let $value = <$type>::read(given)?;
-                    $store;
-                    Ok(())
-                },
-                get: |$from| <$type>::show(&$load),
-            },
-        }
-    };
-}
 
 /// The rows, in the order of the reference.
 pub(super) const ROWS: &[Row] = &[
@@ -159,8 +55,9 @@ pub(super) const ROWS: &[Row] = &[
         ["--admin"],
         "not served",
         "\"127.0.0.1:9470\"",
-        "Where metrics for Prometheus (/metrics) and the status (/api/v1/status) are served over HTTP: a loopback address, \
-         or unix:PATH for a Unix socket of this user and group; any other address needs admin_token_file.",
+        "Where the status page (/), metrics for Prometheus (/metrics) and the status (/api/v1/status) are served over HTTP: a \
+         loopback address, or unix:PATH for a Unix socket of this user and group; any other address needs admin_token_file or \
+         tls.admin.clients.",
         |c| c.admin
     ),
     field!(
@@ -609,6 +506,46 @@ pub(super) const ROWS: &[Row] = &[
         set | c,
         file | certificate(&mut c.tls.nbd).clients = file,
         get | c | c.tls.nbd.as_ref().and_then(|files| files.clients.clone())
+    ),
+    converted!(
+        Server,
+        Restart,
+        "tls.admin.certificate",
+        Optional<FilePath>,
+        ["--admin-tls-cert"],
+        "no TLS",
+        "\"/etc/weft/admin.pem\"",
+        "Certificate chain for the admin server, in PEM; it then serves HTTPS.",
+        set | c,
+        file | certificate(&mut c.tls.admin).certificate = file.unwrap_or_default(),
+        get | c | c.tls.admin.as_ref().map(|files| files.certificate.clone())
+    ),
+    converted!(
+        Server,
+        Restart,
+        "tls.admin.key",
+        Optional<FilePath>,
+        ["--admin-tls-key"],
+        "no TLS",
+        "\"/etc/weft/admin.key\"",
+        "Private key of the certificate for the admin server, in PEM.",
+        set | c,
+        file | certificate(&mut c.tls.admin).key = file.unwrap_or_default(),
+        get | c | c.tls.admin.as_ref().map(|files| files.key.clone())
+    ),
+    converted!(
+        Server,
+        Restart,
+        "tls.admin.clients",
+        Optional<FilePath>,
+        ["--admin-tls-clients"],
+        "no client certificates",
+        "\"/etc/weft/clients.pem\"",
+        "Authorities that sign certificates of administrators and scrapers, in PEM; clients without one are refused. It can take the \
+         place of admin_token_file; with both, both are required.",
+        set | c,
+        file | certificate(&mut c.tls.admin).clients = file,
+        get | c | c.tls.admin.as_ref().and_then(|files| files.clients.clone())
     ),
     field!(
         Server,

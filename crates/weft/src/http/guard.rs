@@ -4,12 +4,14 @@
 //!                     page for everybody   with numbers   with users and clients
 //!   Unix socket       yes                  yes            yes
 //!   TCP, a token      yes                  token          token
+//!   certificates      yes                  yes            yes        (of clients; with a token, that, too)
 //!   TCP, no token     yes                  yes            no
 //! ```
 //!
 //! Without a token the address is loopback, which every user of this host reaches, and so does a web site in a browser
 //! on this host, whose name it points here (DNS rebinding). So such a request must name loopback as its host. There
-//! are no headers that let other sites read an answer (CORS).
+//! are no headers that let other sites read an answer (CORS), and what a browser asks for on behalf of another site is
+//! refused (Fetch Metadata), because it would show a certificate of the user.
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderName};
@@ -18,6 +20,10 @@ use std::net::IpAddr;
 use subtle::ConstantTimeEq;
 use weft_machine::{LogLimit, rt};
 use zeroize::Zeroizing;
+
+/// W3C Fetch Metadata: who asks, and for what. Scripts cannot set these.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 /// Longest path and query.
 const MAX_TARGET_BYTES: usize = 256;
@@ -28,6 +34,8 @@ pub(crate) enum Clients {
     OfSocket,
     /// Whoever shows this token.
     WithToken(Zeroizing<String>),
+    /// Whoever has shown a certificate: TLS admits nobody else.
+    WithCertificate,
     /// Every process of this host.
     OfThisHost,
 }
@@ -50,6 +58,7 @@ pub(super) enum Refused {
     Body,
     Target,
     Host,
+    OtherSite,
     NoPage,
     NoToken,
     WrongToken,
@@ -69,16 +78,19 @@ impl Refused {
             Refused::Host => {
                 (StatusCode::FORBIDDEN, "this host is not served: use localhost or the IP address", CLOSE)
             }
+            Refused::OtherSite => {
+                (StatusCode::FORBIDDEN, "another site asks for this: open the page itself", CLOSE)
+            }
             Refused::NoPage => (
                 StatusCode::NOT_FOUND,
-                "no such page; there are /metrics, /api/v1/status, /api/v1/schema and /healthz",
+                "no such page; there are /, /metrics, /api/v1/status, /api/v1/latency, /api/v1/schema and /healthz",
                 &[],
             ),
             Refused::NoToken => (StatusCode::UNAUTHORIZED, "a bearer token is required", BEARER),
             Refused::WrongToken => (StatusCode::UNAUTHORIZED, "the bearer token is wrong", BEARER),
             Refused::OnlyWithToken => (
                 StatusCode::FORBIDDEN,
-                "this page names users and clients: it needs --admin-token-file, or --admin unix:PATH",
+                "this page names users and clients: it needs --admin-token-file, or --admin unix:PATH; /api/v1/overview does not",
                 &[],
             ),
         }
@@ -98,16 +110,25 @@ impl Clients {
         if target.len() > MAX_TARGET_BYTES {
             return Err(Refused::Target);
         }
-        let text = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
+        // A header that is there twice means nothing.
+        let text = |name: HeaderName| {
+            let mut all = request.headers().get_all(name).iter();
+            all.next().filter(|_| all.next().is_none()).and_then(|value| value.to_str().ok())
+        };
         if matches!(self, Clients::OfThisHost) && !names_loopback(request.uri(), text(header::HOST)) {
             return Err(Refused::Host);
+        }
+        if is_of_other_site(text(SEC_FETCH_SITE), text(SEC_FETCH_MODE)) {
+            return Err(Refused::OtherSite);
         }
         self.authorize(needs.ok_or(Refused::NoPage)?, text(header::AUTHORIZATION))
     }
 
     fn authorize(&self, needs: Needs, authorization: Option<&str>) -> Result<(), Refused> {
         match (self, needs) {
-            (_, Needs::Nothing) | (Clients::OfSocket, _) | (Clients::OfThisHost, Needs::Reader) => Ok(()),
+            (_, Needs::Nothing)
+            | (Clients::OfSocket | Clients::WithCertificate, _)
+            | (Clients::OfThisHost, Needs::Reader) => Ok(()),
             (Clients::OfThisHost, Needs::Administrator) => Err(Refused::OnlyWithToken),
             (Clients::WithToken(token), _) => {
                 let shown = authorization.and_then(bearer).ok_or(Refused::NoToken)?;
@@ -129,6 +150,11 @@ impl Clients {
 fn bearer(authorization: &str) -> Option<&str> {
     let (scheme, token) = authorization.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Whether a browser asks on behalf of another site. A link that a user follows to a page here is no such request.
+fn is_of_other_site(site: Option<&str>, mode: Option<&str>) -> bool {
+    matches!(site, Some("cross-site" | "same-site")) && mode != Some("navigate")
 }
 
 /// Whether the request is for a name of loopback: its target names the host (RFC 9112 3.2.2), or the Host header does.
@@ -176,12 +202,25 @@ mod tests {
     }
 
     #[test]
+    fn another_site_may_link_here_but_not_ask() {
+        for site in ["cross-site", "same-site"] {
+            assert!(is_of_other_site(Some(site), Some("no-cors")), "{site}");
+            assert!(is_of_other_site(Some(site), None), "{site}");
+            assert!(!is_of_other_site(Some(site), Some("navigate")), "{site}");
+        }
+        for site in [None, Some("same-origin"), Some("none")] {
+            assert!(!is_of_other_site(site, Some("cors")), "{site:?}");
+        }
+    }
+
+    #[test]
     fn a_page_shows_as_much_as_its_client_may_see() {
         use Needs::{Administrator, Nothing, Reader};
         let token = Clients::WithToken(Zeroizing::new("abcdefghijklmnop".to_owned()));
         let right = Some("bearer abcdefghijklmnop");
         for (clients, needs, shown, answer) in [
             (&Clients::OfSocket, Administrator, None, Ok(())),
+            (&Clients::WithCertificate, Administrator, None, Ok(())),
             (&Clients::OfThisHost, Nothing, None, Ok(())),
             (&Clients::OfThisHost, Reader, None, Ok(())),
             (&Clients::OfThisHost, Administrator, right, Err(Refused::OnlyWithToken)),

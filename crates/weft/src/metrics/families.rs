@@ -80,6 +80,12 @@ families! {
         "Open files and folders, over all protocols.";
     SHARE_TROUBLED: "weft_share_troubled", Gauge, "", ["share"],
         "1 if weft status warns of the share: its disk is full, read-only or failing, or its folder is gone.";
+    SHARE_SIZE: "weft_share_size_bytes", Gauge, "bytes", ["share"],
+        "Size of the share's file system, or of its ramdisk.";
+    SHARE_AVAILABLE: "weft_share_available_bytes", Gauge, "bytes", ["share"],
+        "Bytes that clients of the share can still write.";
+    SHARE_CONNECTIONS: "weft_share_connections", Gauge, "", ["share"],
+        "SMB connections with a session that uses the share.";
     VOLUME_SIZE: "weft_volume_size_bytes", Gauge, "bytes", ["volume"],
         "Size of a volume.";
     VOLUME_CLIENTS: "weft_volume_clients", Gauge, "", ["volume"],
@@ -136,6 +142,10 @@ families! {
         "Requests that wait for a payload buffer.";
     CREDIT_STALLS: "weft_smb_direct_credit_stalls", Counter, "", [],
         "How often a message had to wait for a send credit of an SMB Direct client.";
+    RPC_CREDITS: "weft_rpc_rdma_credits_granted", Gauge, "", [],
+        "Credits of open RPC-over-RDMA connections: calls that their clients may have outstanding.";
+    RPC_CREDITS_EXHAUSTED: "weft_rpc_rdma_credits_exhausted", Counter, "", [],
+        "How often a client of RPC-over-RDMA had used its last credit, so that its next call had to wait for a reply.";
     LOG_LINES_LEFT_OUT: "weft_log_lines_left_out", Counter, "", [],
         "Lines that the limits of the log have left out.";
     SHARES_OVER_LIMIT: "weft_metrics_shares_over_limit", Gauge, "", [],

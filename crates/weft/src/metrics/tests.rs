@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::families::{self, ALL, Type};
 use super::text::Format;
-use super::{Facts, Traffic, page};
+use super::{Facts, page};
 use crate::admin::replica::{Group, Link};
-use crate::status::{Advice, Connection, Ended, Nbd, Share, Status, Volume};
+use crate::status::{Advice, Connection, Ended, Nbd, Session, Share, Space, Status, Traffic, Volume};
 
 fn repository(path: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
@@ -33,6 +33,8 @@ fn status() -> Status {
             name: "a \"b\"\\c".into(),
             opens: 2,
             warning: Some("full".into()),
+            space: Some(Space { total_bytes: 1 << 30, available_bytes: 512 }),
+            connections: 3,
             ..Share::default()
         }],
         volumes: vec![Volume { name: "v1".into(), size: 1 << 40, clients: 1, ..Volume::default() }],
@@ -51,7 +53,7 @@ fn status() -> Status {
             links: vec![link],
         }],
         connections: vec![
-            Connection { advice, ..connection("tcp") },
+            Connection { advice, sessions: vec![Session::default()], ..connection("tcp") },
             Connection { provider: Some("iwarp".into()), ..connection("smb-direct") },
             Connection { nbd, protocol: "nbd".into(), traffic: Traffic::default(), ..connection("tcp") },
         ],
@@ -138,6 +140,9 @@ fn a_page_adds_up_connections_and_shows_replication() {
     for line in [
         "weft_opens{share=\"a \\\"b\\\"\\\\c\"} 2",
         "weft_share_troubled{share=\"a \\\"b\\\"\\\\c\"} 1",
+        "weft_share_size_bytes{share=\"a \\\"b\\\"\\\\c\"} 1073741824",
+        "weft_share_available_bytes{share=\"a \\\"b\\\"\\\\c\"} 512",
+        "weft_share_connections{share=\"a \\\"b\\\"\\\\c\"} 3",
         "weft_volume_size_bytes{volume=\"v1\"} 1099511627776",
         "weft_connections{protocol=\"smb\",transport=\"tcp\",provider=\"\"} 1",
         "weft_connections_closed_total{protocol=\"smb\",transport=\"tcp\",provider=\"\"} 4",
@@ -159,7 +164,8 @@ fn a_page_adds_up_connections_and_shows_replication() {
     // Without the cores there is still a page.
     let text = page_of(None, Format::Prometheus);
     assert!(text.contains("\nweft_status_available 0\n") && !text.contains("weft_connections{"));
-    assert!(text.contains("process_open_fds "));
+    assert!(text.contains("process_open_fds ") && text.contains("\nweft_rpc_rdma_credits_granted "));
+    assert!(text.contains("\nweft_rpc_rdma_credits_exhausted_total "));
 }
 
 #[test]
@@ -221,7 +227,11 @@ fn a_client_chooses_the_format() {
 #[test]
 fn the_schema_describes_a_status() {
     let schema = schemars::schema_for!(Status).to_value();
-    let value = serde_json::to_value(status()).unwrap();
+    let whole = status();
+    let (kinds, replicas) = (whole.of_kinds(), whole.replicas.clone());
+    let whole = Status { kinds, ..whole }.with_replicas(replicas);
+    assert!(whole.kinds.len() == 3 && whole.replication.len() == 1, "nothing is compared of an empty list");
+    let value = serde_json::to_value(whole).unwrap();
     let mut missing = Vec::new();
     compare(&schema, &schema, &value, "", &mut missing);
     assert_eq!(missing, Vec::<String>::new());

@@ -116,9 +116,9 @@ impl Managed {
                 Ok(serde_json::to_value(reply)?)
             }
             Request::Status => {
-                let mut status = self.subject.status().await?;
-                status.replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
-                Ok(serde_json::to_value(status)?)
+                let status = self.subject.status().await?;
+                let replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
+                Ok(serde_json::to_value(status.with_replicas(replicas))?)
             }
         }
     }

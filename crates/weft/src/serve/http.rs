@@ -5,26 +5,36 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use hyper::StatusCode;
 use tokio::sync::{Mutex, oneshot};
-use weft_machine::Pool;
+use tokio::time::MissedTickBehavior;
+use weft_machine::net::Tls;
 use weft_machine::rt::Cores;
+use weft_machine::{Pool, meter};
 
 use super::error::{CannotListen, Choice, StartError};
+use super::page::{self, Shows};
 use super::replica::Replicas;
 use super::status::Subject;
 use crate::config::{AdminAddress, Plan, key};
-use crate::http::{Answer, Answering, Clients, Needs, Site, Socket};
+use crate::http::{Answer, Answering, Background, Clients, Needs, Site, Socket};
 use crate::listen::unix::{self, SocketFile};
+use crate::metrics::latency::{self, At, Hour, Latency};
 use crate::metrics::{self, Facts, text::Format};
 use crate::status::Status;
 
+const PAGE: &str = "/";
 const METRICS: &str = "/metrics";
 const STATUS: &str = "/api/v1/status";
+/// The status without names.
+const OVERVIEW: &str = "/api/v1/overview";
 const SCHEMA: &str = "/api/v1/schema";
+const LATENCY: &str = "/api/v1/latency";
+const LATENCY_SCHEMA: &str = "/api/v1/latency/schema";
 const HEALTH: &str = "/healthz";
 
 /// How long an answer of the cores is used.
@@ -39,6 +49,7 @@ const SOCKET_MODE: u32 = 0o660;
 /// The bound socket.
 pub(super) struct AdminHttp {
     socket: Socket,
+    tls: Option<Tls>,
     clients: Clients,
     /// The TCP port.
     pub port: Option<u16>,
@@ -51,8 +62,11 @@ impl AdminHttp {
     /// Binds the configured address; `None` if there is none.
     pub(super) fn bind(plan: &Plan) -> Result<Option<AdminHttp>, StartError> {
         let config = plan.config();
+        let tls = plan.admin_tls.clone();
+        let has_authorities = config.tls.admin.as_ref().is_some_and(|files| files.clients.is_some());
         let clients = match plan.admin_token.clone() {
             Some(token) => Clients::WithToken(token),
+            None if has_authorities => Clients::WithCertificate,
             None => Clients::OfThisHost,
         };
         match &config.admin {
@@ -64,14 +78,17 @@ impl AdminHttp {
                     let choice = Choice::option(&config.sources.named(&key::ADMIN));
                     CannotListen::At { addr: *addr, choice, source }
                 })?;
-                if !addr.ip().to_canonical().is_loopback() {
+                if !addr.ip().to_canonical().is_loopback() && tls.is_none() {
                     tracing::warn!(
                         "the admin server at {local} does not encrypt: its token can be read on the way; use a trusted network, \
-                         or put a proxy with TLS in front of a loopback address"
+                         or give --admin-tls-cert and --admin-tls-key"
                     );
                 }
+                let scheme = if tls.is_some() { "https" } else { "http" };
+                tracing::info!("status page: {scheme}://{local}/");
                 let socket = Socket::Tcp(listener);
-                Ok(Some(AdminHttp { socket, clients, port: Some(local.port()), path: None, file: None }))
+                let (port, path, file) = (Some(local.port()), None, None);
+                Ok(Some(AdminHttp { socket, tls, clients, port, path, file }))
             }
             Some(AdminAddress::Unix(path)) => {
                 let bound = unix::listen_at(path, SOCKET_MODE);
@@ -79,14 +96,25 @@ impl AdminHttp {
                     bound.map_err(|source| CannotListen::Socket { path: path.clone(), source })?;
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 let (socket, clients) = (Socket::Unix(listener), Clients::OfSocket);
-                Ok(Some(AdminHttp { socket, clients, port: None, path: Some(path), file: Some(file) }))
+                let (port, path, file) = (None, Some(path), Some(file));
+                Ok(Some(AdminHttp { socket, tls: None, clients, port, path, file }))
             }
+        }
+    }
+
+    /// What the status page can show.
+    pub(super) fn shows(&self) -> Shows {
+        match self.clients {
+            Clients::OfSocket | Clients::WithCertificate => Shows::All,
+            Clients::WithToken(_) => Shows::WithToken,
+            Clients::OfThisHost => Shows::WithoutNames,
         }
     }
 
     /// Answers from now on. Returns the socket's file, which is removed on drop.
     pub(super) fn open(self, pages: Pages) -> Result<Option<SocketFile>, StartError> {
-        crate::http::serve(self.socket, self.clients, Arc::new(pages)).map_err(StartError::AdminThread)?;
+        crate::http::serve(self.socket, self.tls, self.clients, Arc::new(pages))
+            .map_err(StartError::AdminThread)?;
         Ok(self.file)
     }
 }
@@ -102,28 +130,60 @@ struct Sources {
     subject: Arc<Subject>,
     replicas: Option<Arc<Replicas>>,
     pool: Pool,
+    document: Bytes,
     status: Kept<Result<Arc<Status>, String>>,
+    /// The status as text, and the same without names.
+    texts: Kept<Result<Texts, String>>,
     health: Kept<Result<(), String>>,
+    /// What the meter has counted minute by minute, since `since`.
+    hour: std::sync::Mutex<Hour>,
+    since: Instant,
+}
+
+/// A status in JSON.
+#[derive(Clone)]
+struct Texts {
+    whole: Bytes,
+    without_names: Bytes,
+}
+
+impl Texts {
+    fn of(status: &Status) -> serde_json::Result<Texts> {
+        let told = status.bounded();
+        let whole = serde_json::to_vec(&told)?.into();
+        Ok(Texts { whole, without_names: serde_json::to_vec(&told.without_names())?.into() })
+    }
 }
 
 impl Pages {
     /// Pages about this server.
     pub(super) fn new(
-        cores: Arc<Cores>,
-        subject: Arc<Subject>,
-        replicas: Option<Arc<Replicas>>,
-        pool: Pool,
+        (cores, subject, replicas, pool): (Arc<Cores>, Arc<Subject>, Option<Arc<Replicas>>, Pool),
+        shows: Shows,
     ) -> Pages {
-        let (status, health) = (Kept::default(), Kept::default());
-        Pages(Arc::new(Sources { cores, subject, replicas, pool, status, health }))
+        let document = page::document(shows).into();
+        let (status, texts, health) = (Kept::default(), Kept::default(), Kept::default());
+        let (hour, since) = (std::sync::Mutex::default(), Instant::now());
+        Pages(Arc::new(Sources {
+            cores,
+            subject,
+            replicas,
+            pool,
+            document,
+            status,
+            texts,
+            health,
+            hour,
+            since,
+        }))
     }
 }
 
 impl Site for Pages {
     fn needs(&self, path: &str) -> Option<Needs> {
         match path {
-            HEALTH => Some(Needs::Nothing),
-            METRICS | SCHEMA => Some(Needs::Reader),
+            PAGE | HEALTH => Some(Needs::Nothing),
+            METRICS | OVERVIEW | SCHEMA | LATENCY | LATENCY_SCHEMA => Some(Needs::Reader),
             STATUS => Some(Needs::Administrator),
             _ => None,
         }
@@ -133,21 +193,48 @@ impl Site for Pages {
         let (sources, path, format) = (self.0.clone(), path.to_owned(), Format::accepted(accept));
         Box::pin(async move {
             match &*path {
+                PAGE => sources.page(),
                 METRICS => sources.metrics(format).await,
-                STATUS => sources.status_page().await,
-                SCHEMA => Answer::ok("application/schema+json", SCHEMA_TEXT.clone()),
+                STATUS => sources.status_page(|texts| texts.whole).await,
+                OVERVIEW => sources.status_page(|texts| texts.without_names).await,
+                SCHEMA => Answer::ok(SCHEMA_TYPE, SCHEMA_TEXT.clone()),
+                LATENCY => sources.latency_page(),
+                LATENCY_SCHEMA => Answer::ok(SCHEMA_TYPE, LATENCY_SCHEMA_TEXT.clone()),
                 _ => sources.health_page().await,
+            }
+        })
+    }
+
+    /// Remembers each minute.
+    fn background(&self) -> Background {
+        let sources = self.0.clone();
+        Box::pin(async move {
+            let mut minutes = tokio::time::interval(latency::MINUTE);
+            minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            // The first one is due at once.
+            minutes.tick().await;
+            loop {
+                minutes.tick().await;
+                let at = sources.at();
+                sources.hour().record(&meter::samples(), at);
             }
         })
     }
 }
 
+const SCHEMA_TYPE: &str = "application/schema+json";
 /// The JSON schema of the status.
-static SCHEMA_TEXT: LazyLock<String> = LazyLock::new(|| schemars::schema_for!(Status).as_value().to_string());
+static SCHEMA_TEXT: LazyLock<Bytes> = LazyLock::new(|| schema_text(&schemars::schema_for!(Status)));
+/// The JSON schema of the durations.
+static LATENCY_SCHEMA_TEXT: LazyLock<Bytes> = LazyLock::new(|| schema_text(&schemars::schema_for!(Latency)));
+
+fn schema_text(schema: &schemars::Schema) -> Bytes {
+    schema.as_value().to_string().into()
+}
 
 fn unavailable(why: &str) -> Answer {
-    let content = format!("{why}\n");
-    Answer { status: StatusCode::SERVICE_UNAVAILABLE, content_type: "text/plain; charset=utf-8", content }
+    let answer = Answer::ok("text/plain; charset=utf-8", format!("{why}\n"));
+    Answer { status: StatusCode::SERVICE_UNAVAILABLE, ..answer }
 }
 
 /// Returns what is kept if it is fresh; otherwise asks again. Those who ask meanwhile wait for the same answer.
@@ -173,7 +260,7 @@ impl Sources {
                 let status = subject.status().await.map_err(|e| e.to_string());
                 let replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
                 // The receiver gives up only when it is late.
-                let _ = told.send(status.map(|status| Arc::new(Status { replicas, ..status })));
+                let _ = told.send(status.map(|status| Arc::new(status.with_replicas(replicas))));
             });
             match tokio::time::timeout(STATUS_WITHIN, status).await {
                 Ok(Ok(status)) => status,
@@ -184,19 +271,44 @@ impl Sources {
         .await
     }
 
+    fn page(&self) -> Answer {
+        let policy = Some(page::POLICY.clone());
+        Answer { policy, ..Answer::ok("text/html; charset=utf-8", self.document.clone()) }
+    }
+
     async fn metrics(&self, format: Format) -> Answer {
         let status = self.status().await;
         let facts = Facts { status: status.as_deref().ok(), pool: &self.pool, cores: self.cores.counters() };
         Answer::ok(format.content_type(), metrics::page(&facts, format))
     }
 
-    async fn status_page(&self) -> Answer {
-        match self.status().await {
-            Ok(status) => match serde_json::to_string(&*status) {
-                Ok(text) => Answer::ok("application/json", text),
-                Err(e) => unavailable(&e.to_string()),
-            },
+    /// The status in JSON, made once for all who ask within a second.
+    async fn status_page(&self, which: fn(Texts) -> Bytes) -> Answer {
+        let texts = fresh(&self.texts, async {
+            let status = self.status().await?;
+            Texts::of(&status).map_err(|e| e.to_string())
+        });
+        match texts.await {
+            Ok(texts) => Answer::ok("application/json", which(texts)),
             Err(why) => unavailable(&why),
+        }
+    }
+
+    /// The time for the last hour's minutes.
+    fn at(&self) -> At {
+        At { passed: self.since.elapsed(), wall: weft_machine::clock::wall() }
+    }
+
+    fn hour(&self) -> MutexGuard<'_, Hour> {
+        // Every change is a push.
+        self.hour.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn latency_page(&self) -> Answer {
+        let latency = self.hour().told(&meter::samples(), self.at());
+        match serde_json::to_vec(&latency) {
+            Ok(text) => Answer::ok("application/json", text),
+            Err(e) => unavailable(&e.to_string()),
         }
     }
 
@@ -229,7 +341,7 @@ impl Sources {
             }
         });
         match health.await {
-            Ok(()) => Answer::ok("text/plain; charset=utf-8", "ok\n".to_owned()),
+            Ok(()) => Answer::ok("text/plain; charset=utf-8", "ok\n"),
             Err(why) => unavailable(&why),
         }
     }

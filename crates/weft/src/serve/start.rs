@@ -118,8 +118,12 @@ impl Start {
         let subject = subject.with_warnings(missing.iter().map(ToString::to_string).collect());
         let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
         let subject = Arc::new(subject);
-        let pages = Pages::new(self.cores.clone(), subject.clone(), replicas.clone(), pool.clone());
-        let admin_http = bound.http.take().map(|http| http.open(pages)).transpose()?.flatten();
+        let open = |http: AdminHttp| {
+            let sources = (self.cores.clone(), subject.clone(), replicas.clone(), pool.clone());
+            let pages = Pages::new(sources, http.shows());
+            http.open(pages)
+        };
+        let admin_http = bound.http.take().map(open).transpose()?.flatten();
         let reload = self.reload(described, door, &files, &subject);
         let managed = Managed { subject, replicas: replicas.clone(), growths, reload: reload.clone() };
         let admin = admin.open(managed);

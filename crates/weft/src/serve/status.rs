@@ -1,13 +1,15 @@
 //! Gathers what this server serves, and to whom, on request. `crate::status` prints it; each connection's channel has
 //! its own counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use weft_machine::rt::Cores;
+use tokio::sync::oneshot;
+use weft_machine::rt::{self, Cores};
 use weft_smb::server as smb;
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
@@ -18,9 +20,12 @@ use crate::config::AbsentShare;
 use crate::ready::Ready;
 use crate::shares::Described;
 use crate::status::advice::{self, Offer};
-use crate::status::{self, Connection, Seen, Session, Status};
+use crate::status::{self, Connection, Seen, Session, Status, usage};
 use crate::version;
 use crate::watch::{self, ConnectionEntry};
+
+/// How long a file system may take to say how much space it has.
+const SPACE_WITHIN: Duration = Duration::from_millis(500);
 
 fn told(described: &Described) -> (Share, status::Share) {
     let share = &described.share;
@@ -60,6 +65,8 @@ pub(super) struct Subject {
     /// Of the users, since they were read.
     of_users: Mutex<Vec<String>>,
     growths: Growths,
+    /// Shares whose space is being asked for.
+    asking: Mutex<HashMap<String, Arc<AtomicBool>>>,
     /// The problem last logged for each volume.
     logged: Mutex<BTreeMap<String, String>>,
     /// The part that never changes.
@@ -109,7 +116,8 @@ impl Subject {
             providers: base.providers.clone(),
         };
         let shares = Mutex::new(shares.iter().map(told).collect());
-        let (absent, logged, since) = (Mutex::default(), Mutex::default(), Instant::now());
+        let (absent, asking, logged, since) =
+            (Mutex::default(), Mutex::default(), Mutex::default(), Instant::now());
         let (warnings, of_users) = (Vec::new(), Mutex::default());
         Subject {
             cores,
@@ -119,6 +127,7 @@ impl Subject {
             warnings,
             of_users,
             growths,
+            asking,
             logged,
             base,
             offer,
@@ -156,6 +165,7 @@ impl Subject {
     pub(super) fn replace_shares(&self, shares: &[Described], absent: &[AbsentShare]) {
         *lock(&self.shares) = shares.iter().map(told).collect();
         *lock(&self.absent) = absent.iter().map(told_absent).collect();
+        lock(&self.asking).retain(|name, _| shares.iter().any(|described| *described.share.name == **name));
     }
 
     /// Logs only changes, because some users ask for a status every second.
@@ -170,6 +180,26 @@ impl Subject {
         }
     }
 
+    /// The space of a share, if its file system answers in time. One question at a time: of a file system that hangs,
+    /// each would keep a worker.
+    async fn space(&self, share: &Share) -> Option<status::Space> {
+        let asking = lock(&self.asking).entry(share.name.to_string()).or_default().clone();
+        if asking.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let (told, answer) = oneshot::channel();
+        let vfs = share.vfs.clone();
+        rt::spawn(async move {
+            let space = vfs.statfs().await;
+            asking.store(false, Ordering::Release);
+            // The receiver gives up when it is late.
+            let _ = told.send(space);
+        })
+        .detach();
+        let space = rt::timeout(SPACE_WITHIN, answer).await.ok()?.ok()?.ok()?;
+        Some(status::Space { total_bytes: space.total, available_bytes: space.available })
+    }
+
     /// The current status.
     pub(super) async fn status(&self) -> Result<Status, watch::Silent> {
         let mut status = self.base.clone();
@@ -182,12 +212,16 @@ impl Subject {
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();
+        let using = using(&status.connections);
         for (share, described) in &shares {
             let opens = share.vfs.opens();
             let opens = opens.open_nodes().into_iter().map(|node| opens.count(node)).sum();
             status.opens += opens;
             let warning = share.vfs.troubles().await;
-            status.shares.push(status::Share { opens, warning, ..described.clone() });
+            let space = self.space(share).await;
+            let connections = using.get(&*share.name).copied().unwrap_or_default();
+            let more = status::Share { opens, warning, space, connections, ..described.clone() };
+            status.shares.push(more);
         }
         status.shares.extend(lock(&self.absent).iter().cloned());
         for volume in &mut status.volumes {
@@ -204,6 +238,7 @@ impl Subject {
         let order = |c: &Connection| (c.protocol.clone(), std::cmp::Reverse(c.age_seconds), c.peer.clone());
         status.connections.sort_by_key(order);
         advise(&self.offer, &mut status);
+        status.kinds = status.of_kinds();
         Ok(status)
     }
 }
@@ -305,14 +340,27 @@ fn session(about: smb::SessionAbout) -> Session {
     }
 }
 
-/// Adds advice to the connections that could use it.
+/// Adds to each connection whether it uses RDMA, and advice to those that could.
 fn advise(offer: &Offer, status: &mut Status) {
-    let all = status.connections.clone();
+    let by_rdma = advice::by_rdma(&status.connections);
     for connection in &mut status.connections {
         connection.advice = match connection.protocol.as_str() {
-            "smb" => advice::smb(offer, connection, &all),
+            "smb" => advice::smb(offer, connection, &by_rdma),
             "nfs" => advice::nfs(offer, connection),
             _ => None,
         };
+        connection.rdma = usage::of(offer, connection, &by_rdma);
     }
+}
+
+/// The connections of each share, by its name.
+fn using(connections: &[Connection]) -> HashMap<String, usize> {
+    let mut using: HashMap<String, usize> = HashMap::new();
+    for connection in connections {
+        let names: HashSet<&String> = connection.sessions.iter().flat_map(|s| &s.shares).collect();
+        for name in names {
+            *using.entry(name.clone()).or_default() += 1;
+        }
+    }
+    using
 }

@@ -3,6 +3,8 @@
 //! [MS-SMB2] 3.2.4.1.2.2 (how a client finds RDMA), [MS-SMBD] 1.9 (ports), RFC 8267 section 6 (port of NFS/RDMA). The
 //! advice is based only on what the server has seen of the client.
 
+use std::collections::HashSet;
+
 use super::{Advice, Connection, Seen};
 use crate::default_port;
 use crate::out::ShellCommand;
@@ -24,19 +26,26 @@ fn advice(reason: impl Into<String>, remedy: impl Into<String>) -> Option<Advice
     Some(Advice { reason: reason.into(), remedy: remedy.into() })
 }
 
-/// Advice about an SMB connection on TCP; `others` are all connections. `None` if nothing is wrong.
-pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection]) -> Option<Advice> {
+/// The ids of the sessions that have an RDMA connection.
+pub(crate) fn by_rdma(connections: &[Connection]) -> HashSet<String> {
+    let with = connections.iter().filter(|connection| connection.provider.is_some());
+    with.flat_map(|connection| connection.sessions.iter().map(|session| session.id.clone())).collect()
+}
+
+/// Whether RDMA carries the data of a connection's session on another of its connections: Windows logs on over TCP and
+/// then adds RDMA channels.
+pub(super) fn has_rdma_beside(connection: &Connection, by_rdma: &HashSet<String>) -> bool {
+    connection.sessions.iter().any(|session| by_rdma.contains(&session.id))
+}
+
+/// Advice about an SMB connection on TCP; `by_rdma` are the sessions that use RDMA. `None` if nothing is wrong.
+pub(crate) fn smb(offer: &Offer, connection: &Connection, by_rdma: &HashSet<String>) -> Option<Advice> {
     let seen: Seen = connection.seen;
     if connection.transport != "tcp" || connection.sessions.is_empty() || offer.providers.is_empty() {
         return None;
     }
     let port = offer.smbd_port?;
-    // Windows logs on over TCP and then adds RDMA channels, which carry the data.
-    let same_session = |other: &Connection| {
-        let ids = |c: &Connection| c.sessions.iter().map(|s| s.id.clone()).collect::<Vec<_>>();
-        other.provider.is_some() && ids(other).iter().any(|id| ids(connection).contains(id))
-    };
-    if others.iter().any(same_session) {
+    if has_rdma_beside(connection, by_rdma) {
         return None;
     }
     let doctor = ShellCommand::new("weft doctor").operand(&offer.host);
@@ -127,7 +136,7 @@ mod tests {
     }
 
     fn said(offer: &Offer, seen: Seen) -> String {
-        let advice = smb(offer, &Connection { seen, ..tcp() }, &[tcp()]).unwrap();
+        let advice = smb(offer, &Connection { seen, ..tcp() }, &by_rdma(&[tcp()])).unwrap();
         format!("{}: {}", advice.reason, advice.remedy)
     }
 
@@ -150,15 +159,16 @@ mod tests {
     fn nothing_is_said_where_nothing_is_amiss() {
         // RDMA carries the data of this session on another of its connections.
         let direct = Connection { transport: "smb-direct".into(), provider: Some("iwarp".into()), ..tcp() };
-        assert_eq!(smb(&offer(), &tcp(), &[tcp(), direct.clone()]), None);
-        assert_eq!(smb(&offer(), &direct, &[]), None);
+        let nobody = HashSet::new();
+        assert_eq!(smb(&offer(), &tcp(), &by_rdma(&[tcp(), direct.clone()])), None);
+        assert_eq!(smb(&offer(), &direct, &nobody), None);
         // Without RDMA service there is nothing to advise; nor before a log-on.
         let none = Offer { providers: Vec::new(), ..offer() };
-        assert_eq!(smb(&none, &tcp(), &[]), None);
-        assert_eq!(smb(&offer(), &Connection { sessions: Vec::new(), ..tcp() }, &[]), None);
+        assert_eq!(smb(&none, &tcp(), &nobody), None);
+        assert_eq!(smb(&offer(), &Connection { sessions: Vec::new(), ..tcp() }, &nobody), None);
         // Another session does not count for this one.
         let other = Connection { sessions: vec![Session { id: "b".into(), ..Session::default() }], ..direct };
-        assert!(smb(&offer(), &tcp(), &[other]).is_some());
+        assert!(smb(&offer(), &tcp(), &by_rdma(&[other])).is_some());
     }
 
     #[test]

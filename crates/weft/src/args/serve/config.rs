@@ -172,7 +172,9 @@ impl Serve {
     fn certificates(&mut self, tls: &mut TlsConfig) {
         let nfs = (self.nfs_tls_cert.take(), self.nfs_tls_key.take(), self.nfs_tls_clients.take());
         let nbd = (self.nbd_tls_cert.take(), self.nbd_tls_key.take(), self.nbd_tls_clients.take());
-        for (files, (chain, key, clients)) in [(&mut tls.nfs, nfs), (&mut tls.nbd, nbd)] {
+        let admin = (self.admin_tls_cert.take(), self.admin_tls_key.take(), self.admin_tls_clients.take());
+        let each = [(&mut tls.nfs, nfs), (&mut tls.nbd, nbd), (&mut tls.admin, admin)];
+        for (files, (chain, key, clients)) in each {
             if let Some(path) = chain {
                 certificate(files).certificate = path;
             }
