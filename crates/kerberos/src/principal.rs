@@ -20,9 +20,10 @@ impl Principal {
         plain.then(|| Principal { name: name.to_owned(), realm: realm.to_owned() })
     }
 
-    /// Whether this is a plain user name, not an instance or a service.
+    /// Whether this is a plain user name: not an instance or a service, and without what an account's name uses to name a
+    /// domain.
     pub fn is_plain(&self) -> bool {
-        !self.name.contains('/')
+        !self.name.contains(['/', '\\', '@'])
     }
 }
 
@@ -36,6 +37,9 @@ mod tests {
         assert_eq!((alice.name.as_str(), alice.realm.as_str()), ("alice", "EXAMPLE.ORG"));
         assert!(alice.is_plain());
         assert!(!Principal::parse("cifs/host@R").unwrap().is_plain());
+        for name in ["alice/admin", "alice@OTHER", "OTHER\\alice"] {
+            assert!(!Principal { name: name.into(), realm: "R".into() }.is_plain(), "{name}");
+        }
         for bad in ["", "alice", "alice@", "@R", "a@b@R", "a\\@b@R", "a\\/b@R"] {
             assert_eq!(Principal::parse(bad), None, "{bad}");
         }

@@ -241,8 +241,9 @@ const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
 const RANGES_MAX: usize = 16;
 const SEEKS_MAX: usize = 4;
-/// Lookups have threads of their own, beside the workers.
-const LOOKUPS_MAX: usize = 64;
+/// Lookups have threads of their own, beside the workers. A directory service that hangs keeps these threads.
+const DECISIONS_MAX: usize = 48;
+const TRANSLATIONS_MAX: usize = 16;
 /// Calls of all kinds that run at once.
 pub(crate) const ALL_KINDS: usize = BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX;
 
@@ -250,7 +251,8 @@ static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
 static RANGES: Kind = Kind::new(RANGES_MAX);
 static SEEKS: Kind = Kind::new(SEEKS_MAX);
-static LOOKUPS: Kind = Kind::new(LOOKUPS_MAX);
+static DECISIONS: Kind = Kind::new(DECISIONS_MAX);
+static TRANSLATIONS: Kind = Kind::new(TRANSLATIONS_MAX);
 
 impl Kind {
     const fn new(max: usize) -> Kind {
@@ -378,22 +380,48 @@ pub async fn seeking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stati
     SEEKS.run(call).await
 }
 
-/// Starts a question to a directory service (NSS), which may never be answered, on a thread of its own (under simulation:
-/// at once, on the caller's thread). The call passes its answer on itself.
-///
-/// # Errors
-/// The thread cannot be started; the call is dropped.
-pub async fn asking(call: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// What a question to a directory service (NSS) is for. Each purpose has places of its own, so that questions of one do not
+/// wait for those of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Log-ons, and the groups that rights name.
+    Decision,
+    /// Names and ids that clients show.
+    Translation,
+}
+
+/// A place for a question to a directory service (NSS).
+pub(crate) struct AskingPlace(Option<WorkerPlace>);
+
+/// Waits for a place, in order. Dropping the future leaves the queue. Under simulation there is always a place.
+pub(crate) async fn asking_place(purpose: Purpose) -> AskingPlace {
     if crate::sim::active() {
-        call();
-        return Ok(());
+        return AskingPlace(None);
     }
-    let place = Taking { kind: &LOOKUPS, number: None }.await;
-    let work = move || {
-        let _place = place;
-        call();
+    let kind = match purpose {
+        Purpose::Decision => &DECISIONS,
+        Purpose::Translation => &TRANSLATIONS,
     };
-    std::thread::Builder::new().name("weft-nss".into()).spawn(work).map(drop)
+    AskingPlace(Some(Taking { kind, number: None }.await))
+}
+
+impl AskingPlace {
+    /// Starts a question, which may never be answered, on a thread of its own (under simulation: at once, on the caller's
+    /// thread). The call passes its answer on itself, and keeps the place until it ends.
+    ///
+    /// # Errors
+    /// The thread cannot be started; the call is dropped.
+    pub(crate) fn start(self, call: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let Some(place) = self.0 else {
+            call();
+            return Ok(());
+        };
+        let work = move || {
+            let _place = place;
+            call();
+        };
+        std::thread::Builder::new().name("weft-nss".into()).spawn(work).map(drop)
+    }
 }
 
 impl<T> fmt::Debug for Task<T> {

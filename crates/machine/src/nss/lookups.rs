@@ -4,6 +4,9 @@
 //! ids of users and groups are kept: answers for a minute, "not found" for ten seconds, and a failure for two, so that a
 //! service that hangs is not asked again by everybody. A failure is never "not found". A name that many ask for is looked
 //! up once at a time, so one that hangs occupies one thread.
+//!
+//! Translations, which clients cause at will, neither share threads with decisions ([`Lookups::account`],
+//! [`Lookups::entry`]) nor make them pause.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +16,7 @@ use std::time::Duration;
 use super::questions::Questions;
 use super::{Account, Entry};
 use crate::Time;
-use crate::rt;
+use crate::rt::{self, Purpose};
 
 /// Kept names and ids.
 const MAX_KEPT: usize = 4096;
@@ -92,14 +95,22 @@ pub struct Lookups {
     source: Arc<dyn Source>,
     timeout: Duration,
     accounts: Questions<String, Account>,
-    entries: Questions<Query, Entry>,
-    kept: Mutex<HashMap<Query, Kept>>,
+    decisions: Questions<Query, Entry>,
+    translations: Questions<Query, Entry>,
+    kept: Arc<Memory>,
 }
+
+/// What a service says about an entry.
+type Answer = Option<Arc<Entry>>;
+
+/// The kept answers.
+#[derive(Default)]
+struct Memory(Mutex<HashMap<Query, Kept>>);
 
 /// An answer, and until when it counts.
 struct Kept {
-    /// `None`: the service failed.
-    answer: Option<Option<Arc<Entry>>>,
+    /// An error: the service failed when it was asked for this purpose.
+    answer: Result<Answer, Purpose>,
     until: Time,
 }
 
@@ -117,8 +128,14 @@ impl Lookups {
 
     /// Asks this source, which has so long to answer.
     pub fn new(source: Arc<dyn Source>, timeout: Duration) -> Lookups {
-        let (accounts, entries) = Default::default();
-        Lookups { source, timeout, accounts, entries, kept: Mutex::default() }
+        Lookups {
+            source,
+            timeout,
+            accounts: Questions::new(Purpose::Decision),
+            decisions: Questions::new(Purpose::Decision),
+            translations: Questions::new(Purpose::Translation),
+            kept: Arc::default(),
+        }
     }
 
     /// The account with this name and its groups, as they are now.
@@ -127,35 +144,61 @@ impl Lookups {
     /// It is not known whether there is one.
     pub async fn account(&self, name: &str) -> Result<Option<Arc<Account>>, Unanswered> {
         let source = self.source.clone();
-        self.in_time(self.accounts.ask(name.to_owned(), move |name| source.account(name))).await
+        let ask =
+            move |name: &String| source.account(name).map(|found| found.map(Arc::new)).map_err(Arc::new);
+        self.in_time(self.accounts.ask(name.to_owned(), ask)).await
     }
 
-    /// A name or an id; a kept answer counts.
+    /// A name or an id that a decision needs; a kept answer counts.
     ///
     /// # Errors
     /// It is not known whether there is one.
     pub async fn entry(&self, query: Query) -> Result<Option<Arc<Entry>>, Unanswered> {
-        match self.find(&query) {
-            Some(Some(answer)) => return Ok(answer),
-            Some(None) => return Err(Unanswered::Paused),
-            None => {}
+        self.find(query, Purpose::Decision).await
+    }
+
+    async fn find(&self, query: Query, purpose: Purpose) -> Result<Answer, Unanswered> {
+        match self.kept.find(&query) {
+            Some(Ok(answer)) => return Ok(answer),
+            // A service may be too slow for many names and still answer for one.
+            Some(Err(failed)) if failed == Purpose::Decision || failed == purpose => {
+                return Err(Unanswered::Paused);
+            }
+            Some(Err(_)) | None => {}
         }
-        let source = self.source.clone();
-        let answer = self.in_time(self.entries.ask(query.clone(), move |query| source.entry(query))).await;
-        self.keep(query, answer.as_ref().ok().cloned());
+        let (source, kept) = (self.source.clone(), self.kept.clone());
+        // The thread keeps its answer, so one that comes too late is there for the next who ask.
+        let ask = move |query: &Query| {
+            let answer = source.entry(query).map(|found| found.map(Arc::new));
+            kept.keep(query.clone(), answer.as_ref().map_err(|_| purpose).cloned());
+            answer.map_err(Arc::new)
+        };
+        let questions = match purpose {
+            Purpose::Decision => &self.decisions,
+            Purpose::Translation => &self.translations,
+        };
+        let answer = self.in_time(questions.ask(query.clone(), ask)).await;
+        if matches!(answer, Err(Unanswered::TimedOut(_))) {
+            self.kept.keep(query, Err(purpose));
+        }
         answer
     }
 
     /// A kept answer; `None` if there is none, or only a failure.
     pub fn known(&self, query: &Query) -> Option<Option<Arc<Entry>>> {
-        self.find(query).flatten()
+        self.kept.find(query)?.ok()
     }
 
-    /// Looks these up, so that [`Lookups::known`] knows them. Gives up after the time of one lookup.
+    /// Whether [`Lookups::prefetch`] would ask for this.
+    pub fn is_needed(&self, query: &Query) -> bool {
+        self.kept.find(query).is_none()
+    }
+
+    /// Looks these up for a translation, so that [`Lookups::known`] knows them. Gives up after the time of one lookup.
     pub async fn prefetch(&self, queries: Vec<Query>) {
         let all = async {
             for query in queries {
-                if let Err(why) = self.entry(query).await {
+                if let Err(why) = self.find(query, Purpose::Translation).await {
                     tracing::debug!("{why}");
                 }
             }
@@ -167,7 +210,7 @@ impl Lookups {
 
     /// Forgets kept answers.
     pub fn forget(&self) {
-        self.kept().clear();
+        self.kept.lock().clear();
     }
 
     async fn in_time<T>(
@@ -180,26 +223,38 @@ impl Lookups {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<Query, Kept>> {
+    #[cfg(test)]
+    pub(super) fn kept_len(&self) -> usize {
+        self.kept.lock().len()
+    }
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Query, Kept>> {
         // Each change is one call of the map.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, query: &Query) -> Option<Option<Option<Arc<Entry>>>> {
+    fn find(&self, query: &Query) -> Option<Result<Answer, Purpose>> {
         let now = rt::now();
-        let kept = self.kept();
+        let kept = self.lock();
         let found = kept.get(query).filter(|kept| now < kept.until)?;
         Some(found.answer.clone())
     }
 
-    fn keep(&self, query: Query, answer: Option<Option<Arc<Entry>>>) {
+    fn keep(&self, query: Query, answer: Result<Answer, Purpose>) {
         let now = rt::now();
         let age = match &answer {
-            Some(Some(_)) => FOUND,
-            Some(None) => NOT_FOUND,
-            None => FAILED,
+            Ok(Some(_)) => FOUND,
+            Ok(None) => NOT_FOUND,
+            Err(_) => FAILED,
         };
-        let mut kept = self.kept();
+        let mut kept = self.lock();
+        let is_answered = |known: &Kept| known.answer.is_ok() && now < known.until;
+        if answer.is_err() && kept.get(&query).is_some_and(is_answered) {
+            // The answer came while its asker gave up.
+            return;
+        }
         if kept.len() >= MAX_KEPT && !kept.contains_key(&query) {
             kept.retain(|_, kept| now < kept.until);
             // What would expire first makes room.
@@ -211,10 +266,5 @@ impl Lookups {
             }
         }
         kept.insert(query, Kept { answer, until: now + age });
-    }
-
-    #[cfg(test)]
-    pub(super) fn kept_len(&self) -> usize {
-        self.kept().len()
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::fs;
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -131,9 +132,26 @@ fn a_service_that_fails_is_an_error_and_not_nobody() {
 struct Stub {
     asked: AtomicUsize,
     fails: AtomicBool,
-    /// While this is locked, it does not answer.
+    /// While this is set, it does not answer.
     hangs: Mutex<bool>,
+    /// It hangs for ids only.
+    knows_names: AtomicBool,
     answers: Condvar,
+}
+
+impl Stub {
+    fn hang(&self) {
+        *self.hangs.lock().expect("nobody panics") = true;
+    }
+
+    fn answer(&self) {
+        *self.hangs.lock().expect("nobody panics") = false;
+        self.answers.notify_all();
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
 }
 
 impl Source for Stub {
@@ -144,8 +162,11 @@ impl Source for Stub {
 
     fn entry(&self, query: &Query) -> io::Result<Option<Entry>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let hangs = self.hangs.lock().expect("no test panics while it holds it");
-        drop(self.answers.wait_while(hangs, |hangs| *hangs));
+        let is_name = matches!(query, Query::User(_) | Query::Group(_));
+        if !is_name || !self.knows_names.load(Ordering::Relaxed) {
+            let hangs = self.hangs.lock().expect("no test panics while it holds it");
+            drop(self.answers.wait_while(hangs, |hangs| *hangs));
+        }
         match query {
             _ if self.fails.load(Ordering::Relaxed) => Err(io::ErrorKind::ConnectionRefused.into()),
             Query::User(name) | Query::Group(name) if name == "alice" => {
@@ -204,7 +225,7 @@ fn a_failed_lookup_is_not_a_missing_name_and_is_not_repeated_at_once() {
 #[test]
 fn a_service_that_hangs_delays_its_questions_and_nothing_else() {
     lookups(Duration::from_millis(20), async |stub, lookups| {
-        *stub.hangs.lock().expect("nobody panics") = true;
+        stub.hang();
         // A name that hangs occupies one place, however many ask for it.
         for _ in 0..3 {
             assert!(matches!(lookups.account("alice").await, Err(Unanswered::TimedOut(_))));
@@ -221,9 +242,92 @@ fn a_service_that_hangs_delays_its_questions_and_nothing_else() {
         rt::timeout(LONG, lookups.prefetch((0..1000).map(Query::Gid).collect())).await.expect("it gives up");
         assert_eq!(rt::blocking(|| 7).await, 7, "other calls have their own places");
         assert!(stub.asked.load(Ordering::Relaxed) <= 64, "questions wait for a place");
-        *stub.hangs.lock().expect("nobody panics") = false;
-        stub.answers.notify_all();
+        stub.answer();
         while lookups.account("alice").await.is_err() {}
+    });
+}
+
+#[test]
+fn translations_that_hang_delay_no_log_on_and_no_group_of_a_right() {
+    lookups(LONG, async |stub, lookups| {
+        stub.knows_names.store(true, Ordering::Relaxed);
+        stub.hang();
+        let lookups = Rc::new(lookups);
+        let translate = |id| {
+            let lookups = lookups.clone();
+            rt::spawn(async move { lookups.prefetch(vec![Query::Uid(id)]).await })
+        };
+        let translations: Vec<_> = (0..100).map(translate).collect();
+        while stub.asked() < 16 {
+            rt::yield_now().await;
+        }
+        let patience = Duration::from_secs(5);
+        let account = rt::timeout(patience, lookups.account("alice")).await.expect("its own places");
+        assert_eq!(account.expect("it answers").expect("an account").uid, 1000);
+        let group = rt::timeout(patience, lookups.entry(Query::Group("alice".into()))).await;
+        assert!(group.expect("its own places").expect("it answers").is_some());
+        stub.answer();
+        for translation in translations {
+            translation.await;
+        }
+    });
+}
+
+#[test]
+fn a_translation_that_failed_does_not_answer_who_decides_by_the_same_name() {
+    lookups(Duration::from_millis(20), async |stub, lookups| {
+        stub.hang();
+        let group = Query::Group("alice".into());
+        lookups.prefetch(vec![group.clone()]).await;
+        stub.answer();
+        assert!(lookups.entry(group).await.expect("it is asked again").is_some());
+    });
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_any_more_leaves_the_queue() {
+    lookups(Duration::from_millis(20), async |stub, lookups| {
+        stub.hang();
+        let lookups = Rc::new(lookups);
+        let translate = |id| {
+            let lookups = lookups.clone();
+            rt::spawn(async move { lookups.prefetch(vec![Query::Uid(id)]).await })
+        };
+        let translations: Vec<_> = (0..200).map(translate).collect();
+        for translation in translations {
+            translation.await;
+        }
+        stub.answer();
+        let last = Query::Uid(5000);
+        while lookups.known(&last).is_none() {
+            lookups.forget();
+            lookups.prefetch(vec![last.clone()]).await;
+        }
+        assert!(stub.asked() < 64, "{} of 200 were asked after their askers had gone", stub.asked());
+    });
+}
+
+#[test]
+fn an_answer_that_comes_too_late_is_kept() {
+    lookups(Duration::from_millis(20), async |stub, lookups| {
+        stub.hang();
+        for (query, is_known) in [(Query::Uid(7), true), (Query::User("nobody".into()), false)] {
+            lookups.prefetch(vec![query.clone()]).await;
+            assert_eq!(lookups.known(&query), None);
+            stub.answer();
+            let kept = async {
+                while lookups.known(&query).is_none() {
+                    rt::yield_now().await;
+                }
+            };
+            rt::timeout(Duration::from_secs(5), kept).await.expect("the answer is kept");
+            assert_eq!(lookups.known(&query).flatten().is_some(), is_known);
+            let asked = stub.asked();
+            stub.hang();
+            lookups.prefetch(vec![query]).await;
+            assert_eq!(stub.asked(), asked, "nobody asks again");
+        }
+        stub.answer();
     });
 }
 

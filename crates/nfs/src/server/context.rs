@@ -199,7 +199,7 @@ impl<'a> Connection<'a> {
     /// The current shares, which act for a caller where they act for their callers.
     pub fn shares_for(&self, credential: &Credential) -> Rc<PeerShares> {
         let shares = self.shares();
-        if !shares.act() {
+        if !shares.act {
             return shares;
         }
         let is_claimed = |known: &Claimed| match (known, credential) {

@@ -4,6 +4,7 @@
 //! The share owns its rules. If no share has rules, nothing is checked here: every caller has the same rights
 //! everywhere.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use weft_machine::{LogLimit, rt};
@@ -99,14 +100,43 @@ impl<'a> Context<'a> {
             _ => self.caller.clone(),
         }
     }
+}
 
-    /// This call's context in each share; empty if all are the same.
-    pub fn views(&self) -> Vec<(ShareId, Context<'a>)> {
-        if self.ruled.is_none() {
-            return Vec::new();
+/// A call's contexts in the shares that it uses. Each is made when it is first needed: there may be thousands of shares.
+pub(super) struct Views<'a> {
+    /// The context without rules.
+    pub plain: &'a Context<'a>,
+    first: OnceCell<Box<View<'a>>>,
+}
+
+struct View<'a> {
+    share: ShareId,
+    context: Context<'a>,
+    next: OnceCell<Box<View<'a>>>,
+}
+
+impl<'a> Views<'a> {
+    /// No contexts but the one without rules.
+    pub fn of(plain: &'a Context<'a>) -> Views<'a> {
+        Views { plain, first: OnceCell::new() }
+    }
+
+    /// The context in this share.
+    pub fn get(&self, share: ShareId) -> &Context<'a> {
+        if self.plain.ruled.is_none() {
+            return self.plain;
         }
-        let view = |id| (id, Context { caller: self.caller_in(id), ..self.clone() });
-        self.list().iter().map(|share| view(share.id)).collect()
+        let mut place = &self.first;
+        loop {
+            let view = place.get_or_init(|| {
+                let context = Context { caller: self.plain.caller_in(share), ..self.plain.clone() };
+                Box::new(View { share, context, next: OnceCell::new() })
+            });
+            if view.share == share {
+                return &view.context;
+            }
+            place = &view.next;
+        }
     }
 }
 

@@ -71,6 +71,13 @@ impl Node<'_> {
         cx.caller.admitted(descriptor.as_ref(), wanted)
     }
 
+    /// Refuses a caller who may not write data, by mode bits (or the kernel) and descriptor. The owner may do what he could
+    /// when he opened the file.
+    pub async fn check_writing(&self, cx: &Context<'_>, attr: &Attr) -> Result<(), Error> {
+        self.check_data(&cx.caller, attr, WRITE).await?;
+        self.admit(cx, attr, data(WRITE)).await
+    }
+
     /// The subset of READ, WRITE and EXECUTE that mode bits (or the kernel) and descriptor both grant.
     pub async fn granted(&self, cx: &Context<'_>, attr: &Attr) -> Result<u32, Error> {
         let by_mode = self.permitted(&cx.caller, attr, READ | WRITE | EXECUTE).await?;

@@ -31,6 +31,7 @@ use crate::memory::without_rdma;
 mod acting;
 mod create;
 mod judged;
+mod rights;
 mod unread;
 
 /// A peer that has sent some messages and disconnected.
@@ -85,7 +86,7 @@ pub(super) fn server() -> Arc<Server> {
     server_where(Policy { decides: false, squash_root: true })
 }
 
-fn server_where(policy: Policy) -> Arc<Server> {
+pub(super) fn server_where(policy: Policy) -> Arc<Server> {
     let shares = vec![
         Share::new("ram", Vfs::new(Ram::new(16 << 20))),
         Share::new("other", Vfs::new(Ram::new(16 << 20))),

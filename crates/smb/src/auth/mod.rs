@@ -87,6 +87,11 @@ pub enum AuthError {
     /// The ticket is valid, but only a principal that an administrator maps may become root.
     #[error("the Kerberos ticket is valid, but its user has the uid 0, and no line of kerberos.map names it")]
     Root,
+    /// The ticket is valid, but the directory service has found an account with another name for its user.
+    #[error(
+        "the Kerberos ticket is valid, but the system's account has another spelling, and no line of kerberos.map names it"
+    )]
+    Spelling,
 }
 
 /// The users that may log on. Names are compared case-insensitively ([MS-NLMP] 3.2.5.1.2).

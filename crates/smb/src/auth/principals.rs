@@ -49,9 +49,14 @@ impl Principals {
         self.mapped.iter().map(|(principal, user)| (principal.as_str(), user.as_str()))
     }
 
-    /// Whether users by ticket may be accounts of the system that are no users of ours.
-    pub fn admit_system_users(&self) -> bool {
-        self.all_may_be_system || (self.mapped_may_be_system && !self.mapped.is_empty())
+    /// Whether a line of the map names this user.
+    pub(crate) fn names(&self, user: &str) -> bool {
+        self.mapped.values().any(|known| known == user)
+    }
+
+    /// Whether some principal stands for this user as an account of the system.
+    pub(crate) fn may_be_system(&self, user: &str) -> bool {
+        self.all_may_be_system || (self.mapped_may_be_system && self.names(user))
     }
 
     /// The user whom `client` stands for at this service. Principals are compared with regard to case (RFC 4120 6).
@@ -103,6 +108,18 @@ mod tests {
                 "only mapped principals"
             );
         }
+    }
+
+    #[test]
+    fn the_map_and_the_realm_say_who_may_be_an_account_of_the_system() {
+        let mut principals = Principals { mapped_may_be_system: true, ..Principals::default() };
+        principals.map("alice@OTHER", "alice").unwrap();
+        assert!(principals.names("alice") && !principals.names("Alice") && !principals.names("bob"));
+        assert!(principals.may_be_system("alice") && !principals.may_be_system("bob"));
+        principals.all_may_be_system = true;
+        assert!(principals.may_be_system("bob"));
+        let none = Principals { mapped_may_be_system: false, all_may_be_system: false, ..principals };
+        assert!(!none.may_be_system("alice"));
     }
 
     #[test]

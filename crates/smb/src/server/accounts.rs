@@ -455,11 +455,13 @@ mod tests {
         let accounts = Accounts::new("Weft", named(["alice"]), ["staff"]);
         let lookups = Arc::new(Lookups::new(Arc::new(Names), Duration::from_secs(60)));
         let (system, mut domains) = (System::new(Some(lookups)), Vec::new());
+        let user = "alice".into();
         let mut both = |name: &str| {
-            rt::block_on(system.prefetch(accounts.queries_of_name(name))).unwrap();
+            rt::block_on(system.prefetch(&user, accounts.queries_of_name(name))).unwrap().unwrap();
             let found = accounts.of_name(name, &system, &mut domains);
             let Some(sid) = &found.sid else { return (found.name, String::new()) };
-            rt::block_on(system.prefetch(Accounts::query_of_sid(sid).into_iter().collect())).unwrap();
+            let queries = Accounts::query_of_sid(sid).into_iter().collect();
+            rt::block_on(system.prefetch(&user, queries)).unwrap().unwrap();
             assert_eq!(accounts.of_sid(sid, &system, &mut domains), found, "{name}");
             let domain = &domains[found.domain.expect("a domain")].name;
             (format!("{domain}/{}", found.name), sid.to_string())

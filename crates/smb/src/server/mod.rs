@@ -406,9 +406,9 @@ impl Server {
         }
     }
 
-    /// Whether users by ticket may be accounts of the system that are no users of ours.
-    pub(crate) fn admits_system_users(&self) -> bool {
-        self.config.offers.keytab.is_some() && self.config.offers.principals.admit_system_users()
+    /// Whether this user, who is not ours, may log on by ticket with an account of the system.
+    pub(crate) fn admits_system_user(&self, user: &str) -> bool {
+        self.config.offers.keytab.is_some() && self.config.offers.principals.may_be_system(user)
     }
 
     /// The users at this time.

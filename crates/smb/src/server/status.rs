@@ -20,6 +20,7 @@ pub(super) fn of(error: &AuthError) -> NtStatus {
         | AuthError::LogonFailure
         | AuthError::Ticket
         | AuthError::Stranger
-        | AuthError::Root => NtStatus::LOGON_FAILURE,
+        | AuthError::Root
+        | AuthError::Spelling => NtStatus::LOGON_FAILURE,
     }
 }

@@ -10,13 +10,18 @@ use std::time::Duration;
 
 use weft_machine::nss::{Entry, Lookups, Query, Unanswered};
 use weft_machine::{Account, rt};
+use weft_store::ShareList;
 use weft_store::rights::folded;
-use weft_store::vfs::Share;
 
 use crate::auth::{AuthError, Login};
 
 /// Users by ticket who are no users of ours.
 const MAX_ADMITTED: usize = 65_536;
+
+/// Calls that wait for translations of names and ids at once, of all users. Each has one question in the queue.
+pub(super) const MAX_TRANSLATING: usize = 256;
+/// Of them, those of one user. A directory service that is slow for names that nobody has must not be occupied by one user.
+pub(super) const MAX_TRANSLATING_OF_USER: usize = 4;
 
 /// How long a new answer is waited for if there is an older one.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -44,6 +49,38 @@ pub(crate) struct System {
     gids: Mutex<HashMap<String, Option<u32>>>,
     /// The uids of those who have logged on by ticket and are no users of ours.
     admitted: Mutex<HashMap<String, u32>>,
+    translating: Mutex<Translating>,
+}
+
+/// How many calls wait for translations.
+#[derive(Default)]
+struct Translating {
+    all: usize,
+    by_user: HashMap<Arc<str>, usize>,
+}
+
+/// Too many calls of this user, or of all, wait for translations.
+#[derive(Debug, thiserror::Error)]
+#[error("limit reached: translations of names and SIDs in progress")]
+pub(super) struct TooMany;
+
+/// One of the calls that wait for translations.
+struct Translation<'a> {
+    system: &'a System,
+    user: Arc<str>,
+}
+
+impl Drop for Translation<'_> {
+    fn drop(&mut self) {
+        let translating = &mut *lock(&self.system.translating);
+        translating.all = translating.all.saturating_sub(1);
+        if let Some(count) = translating.by_user.get_mut(&self.user) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                translating.by_user.remove(&self.user);
+            }
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,18 +114,25 @@ impl System {
         }
         if !login.is_ours {
             let account = account.as_ref().ok_or(AuthError::Stranger)?;
-            self.admit(&login.user, account.uid)?;
+            self.admit(&login.user, account, login.is_chosen)?;
         }
         Ok(account)
     }
 
-    /// Lets a user who is not ours use the server.
-    pub(super) fn admit(&self, user: &str, uid: u32) -> Result<(), NotAdmitted> {
+    /// Lets a user who is not ours use the server, if the account may be his. `is_chosen`: an administrator maps a
+    /// principal to him.
+    pub(super) fn admit(&self, user: &str, account: &Account, is_chosen: bool) -> Result<(), NotAdmitted> {
+        if account.uid == 0 && !is_chosen {
+            return Err(AuthError::Root.into());
+        }
+        if !is_chosen && !is_name_of(&account.name, user) {
+            return Err(AuthError::Spelling.into());
+        }
         let mut admitted = lock(&self.admitted);
         if admitted.len() >= MAX_ADMITTED && !admitted.contains_key(user) {
             return Err(NotAdmitted::Full);
         }
-        admitted.insert(user.to_owned(), uid);
+        admitted.insert(user.to_owned(), account.uid);
         Ok(())
     }
 
@@ -98,7 +142,7 @@ impl System {
     }
 
     /// Asks for the ids of the groups that these shares name, except those of `ours`, folded names.
-    pub(super) async fn resolve(&self, shares: &[Arc<Share>], ours: &HashSet<String>) {
+    pub(super) async fn resolve(&self, shares: &ShareList, ours: &HashSet<String>) {
         let Some(lookups) = &self.lookups else { return };
         let named = shares.iter().flat_map(|share| share.rules.rights.groups());
         let names: HashSet<&str> = named.filter(|name| !ours.contains(&folded(name))).collect();
@@ -156,15 +200,40 @@ impl System {
         gid.is_some_and(|gid| account.groups.contains(&gid))
     }
 
-    /// Looks these up for [`System::known`].
-    pub(super) async fn prefetch(&self, queries: Vec<Query>) {
-        if let Some(lookups) = &self.lookups {
+    /// Looks these up for a user's call, so that [`System::known`] knows them.
+    pub(super) async fn prefetch(&self, user: &Arc<str>, mut queries: Vec<Query>) -> Result<(), TooMany> {
+        let Some(lookups) = &self.lookups else { return Ok(()) };
+        queries.retain(|query| lookups.is_needed(query));
+        if !queries.is_empty() {
+            let _translation = self.translate(user)?;
             lookups.prefetch(queries).await;
         }
+        Ok(())
+    }
+
+    /// Counts a call that waits for translations until the result is dropped.
+    fn translate(&self, user: &Arc<str>) -> Result<Translation<'_>, TooMany> {
+        let mut translating = lock(&self.translating);
+        let of_user = translating.by_user.get(user).copied().unwrap_or(0);
+        if translating.all >= MAX_TRANSLATING || of_user >= MAX_TRANSLATING_OF_USER {
+            return Err(TooMany);
+        }
+        translating.all = translating.all.saturating_add(1);
+        translating.by_user.insert(user.clone(), of_user.saturating_add(1));
+        Ok(Translation { system: self, user: user.clone() })
     }
 
     /// A name or an id that was looked up.
     pub(super) fn known(&self, query: &Query) -> Option<Arc<Entry>> {
         self.lookups.as_ref()?.known(query)?
     }
+}
+
+/// Whether an account that the system spells so has exactly this name, apart from a domain that the directory service adds
+/// (`alice@example.org`, `EXAMPLE\alice`). Principals that differ in case are different users (RFC 4120 6), also for a directory
+/// that finds the same account for both.
+fn is_name_of(spelled: &str, user: &str) -> bool {
+    spelled == user
+        || spelled.strip_prefix(user).is_some_and(|domain| domain.starts_with('@'))
+        || spelled.strip_suffix(user).is_some_and(|domain| domain.ends_with(['\\', '/', '+']))
 }

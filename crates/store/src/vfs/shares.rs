@@ -5,8 +5,8 @@
 //! that there is a newer one. A reader that waits for its client follows the changes instead, so that it does not
 //! keep the files of a removed share open.
 
-use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::ops::Index;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use weft_machine::rt::{ChangeCount, Follower};
 
@@ -14,9 +14,19 @@ use super::{Share, ShareId, ShareKey};
 
 /// The shares at one time, in listing order. Their names and ids differ.
 pub struct ShareList {
-    shares: Vec<Arc<Share>>,
+    shares: Arc<[Arc<Share>]>,
     /// Number of lists before this one.
     number: u64,
+    /// How each share is shown, if not as it is.
+    view: Option<View>,
+}
+
+/// Another look at the shares of a list. A share is looked at when it is first used, because a list may have thousands and a
+/// request uses one.
+struct View {
+    /// In the list's order.
+    seen: Box<[OnceLock<Arc<Share>>]>,
+    look: Box<dyn Fn(&Share) -> Share + Send + Sync>,
 }
 
 impl ShareList {
@@ -25,18 +35,48 @@ impl ShareList {
         self.number
     }
 
-    /// The same shares, as `view` shows each.
+    fn new(shares: Vec<Share>, number: u64) -> ShareList {
+        ShareList { shares: shares.into_iter().map(Arc::new).collect(), number, view: None }
+    }
+
+    /// The same shares, as `look` shows each. Call it on a list that has no view.
     #[must_use]
-    pub fn viewed(&self, view: impl Fn(&Share) -> Share) -> ShareList {
-        ShareList {
-            shares: self.shares.iter().map(|share| Arc::new(view(share))).collect(),
-            number: self.number,
+    pub fn viewed(&self, look: impl Fn(&Share) -> Share + Send + Sync + 'static) -> ShareList {
+        let seen = self.shares.iter().map(|_| OnceLock::new()).collect();
+        let view = Some(View { seen, look: Box::new(look) });
+        ShareList { shares: self.shares.clone(), number: self.number, view }
+    }
+
+    /// A share, as the list shows it. `at` is below the number of shares.
+    fn shown(&self, at: usize) -> &Arc<Share> {
+        match &self.view {
+            None => &self.shares[at],
+            Some(view) => view.seen[at].get_or_init(|| Arc::new((view.look)(&self.shares[at]))),
         }
+    }
+
+    /// The number of shares.
+    pub fn len(&self) -> usize {
+        self.shares.len()
+    }
+
+    /// Whether there are no shares.
+    pub fn is_empty(&self) -> bool {
+        self.shares.is_empty()
+    }
+
+    /// The shares.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Share>> {
+        (0..self.shares.len()).map(|at| self.shown(at))
+    }
+
+    fn find(&self, is_wanted: impl Fn(&Share) -> bool) -> Option<&Arc<Share>> {
+        self.shares.iter().position(|share| is_wanted(share)).map(|at| self.shown(at))
     }
 
     /// The share with this id.
     pub fn get(&self, id: ShareId) -> Option<&Arc<Share>> {
-        self.shares.iter().find(|share| share.id == id)
+        self.find(|share| share.id == id)
     }
 
     /// The share with this id, if it still serves the same file system.
@@ -46,15 +86,15 @@ impl ShareList {
 
     /// The share with exactly this name.
     pub fn named(&self, name: &[u8]) -> Option<&Arc<Share>> {
-        self.shares.iter().find(|share| share.name.as_bytes() == name)
+        self.find(|share| share.name.as_bytes() == name)
     }
 }
 
-impl Deref for ShareList {
-    type Target = [Arc<Share>];
+impl Index<usize> for ShareList {
+    type Output = Arc<Share>;
 
-    fn deref(&self) -> &[Arc<Share>] {
-        &self.shares
+    fn index(&self, at: usize) -> &Arc<Share> {
+        self.shown(at)
     }
 }
 
@@ -68,8 +108,8 @@ pub struct CurrentShares {
 impl CurrentShares {
     /// These shares, until they are replaced.
     pub fn new(shares: Vec<Share>) -> CurrentShares {
-        let list = ShareList { shares: shares.into_iter().map(Arc::new).collect(), number: 0 };
-        CurrentShares { list: RwLock::new(Arc::new(list)), changes: ChangeCount::default() }
+        let list = Arc::new(ShareList::new(shares, 0));
+        CurrentShares { list: RwLock::new(list), changes: ChangeCount::default() }
     }
 
     // It guards a pointer, which no panic leaves half-changed.
@@ -100,10 +140,9 @@ impl CurrentShares {
 
     /// Replaces the list; returns the old one.
     pub fn replace(&self, shares: Vec<Share>) -> Arc<ShareList> {
-        let shares = shares.into_iter().map(Arc::new).collect();
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         let number = list.number.wrapping_add(1);
-        let old = std::mem::replace(&mut *list, Arc::new(ShareList { shares, number }));
+        let old = std::mem::replace(&mut *list, Arc::new(ShareList::new(shares, number)));
         // Under the lock: a reader that sees the new count waits for the new list.
         self.changes.advance();
         old
@@ -117,6 +156,8 @@ impl CurrentShares {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::backend::Ram;
     use crate::vfs::Vfs;
@@ -139,6 +180,29 @@ mod tests {
         assert_eq!((read.number(), now.number(), now.len()), (0, 1, 1));
         assert!(current.serves(read[1].key()), "at another position");
         assert!(!current.serves(read[0].key()));
+    }
+
+    #[test]
+    fn a_view_looks_at_a_share_once_and_only_when_it_is_used() {
+        let shares = (0..1000).map(|at| Share::new(format!("s{at}"), ram())).collect();
+        let list = CurrentShares::new(shares).now();
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counted = looks.clone();
+        let view = list.viewed(move |share| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Share { vfs: share.vfs.clone().read_only(), ..share.clone() }
+        });
+        assert_eq!((view.len(), view.number(), looks.load(Ordering::Relaxed)), (1000, 0, 0));
+        let id = list[7].id;
+        for seen in [view.get(id), view.of(list[7].key()), view.named(b"s7"), Some(&view[7])] {
+            let seen = seen.expect("the share");
+            assert!(seen.id == id && seen.vfs.is_read_only());
+        }
+        assert!(view.named(b"none").is_none());
+        assert_eq!(looks.load(Ordering::Relaxed), 1);
+        assert!(view.iter().all(|share| share.vfs.is_read_only()), "no share is shown as it is");
+        assert_eq!(looks.load(Ordering::Relaxed), 1000);
+        assert!(!list[7].vfs.is_read_only());
     }
 
     #[test]

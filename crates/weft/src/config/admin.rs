@@ -3,11 +3,12 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use zeroize::Zeroizing;
+
+use super::secret::{self, Exposed, Secret};
 
 /// Introduces the path of a Unix socket.
 const UNIX: &str = "unix:";
@@ -77,9 +78,9 @@ pub(crate) enum TokenFault {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// Other users may read it.
-    #[error("can be read by other users: chmod 600 it")]
-    Open,
+    /// Other users may read it, or change it.
+    #[error(transparent)]
+    Exposed(#[from] Exposed),
     /// Its content is too short, too long, or not one word.
     #[error(
         "holds no token: write one word of {} to {} characters, for example by `openssl rand -base64 24`",
@@ -88,15 +89,11 @@ pub(crate) enum TokenFault {
     Content,
 }
 
-/// Reads a token, the only line of a file.
-pub(super) fn read_token(path: &Path) -> Result<Zeroizing<String>, TokenFault> {
+/// Reads a token, the only line of a file, which one of these users must own.
+pub(super) fn read_token(path: &Path, owners: &[u32]) -> Result<Zeroizing<String>, TokenFault> {
     use std::io::Read;
     let file = std::fs::File::open(path)?;
-    let found = file.metadata()?;
-    // A pipe is what its maker passes.
-    if found.is_file() && found.mode() & 0o077 != 0 {
-        return Err(TokenFault::Open);
-    }
+    secret::check(Secret::Token, &file.metadata()?, owners)?;
     let mut text = Zeroizing::new(String::new());
     // Two more: the end of the line, and one to see that it is too long.
     let most = *TOKEN_CHARS.end() as u64 + 2;
@@ -144,13 +141,14 @@ mod tests {
         let read = |content: &[u8], mode: u32| {
             std::fs::write(&path, content).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            read_token(&path)
+            read_token(&path, &secret::owners(None))
         };
         let word = "abcdefghijklmnop";
         assert_eq!(read(format!("{word}\n").as_bytes(), 0o600).unwrap().as_str(), word);
         assert_eq!(read(word.as_bytes(), 0o400).unwrap().as_str(), word);
         for mode in [0o640, 0o604, 0o660] {
-            assert!(matches!(read(word.as_bytes(), mode), Err(TokenFault::Open)), "{mode:o}");
+            let refused = read(word.as_bytes(), mode);
+            assert!(matches!(refused, Err(TokenFault::Exposed(Exposed::Open("600")))), "{mode:o}");
         }
         let long = "a".repeat(1025);
         for wrong in
@@ -158,6 +156,10 @@ mod tests {
         {
             assert!(matches!(read(wrong, 0o600), Err(TokenFault::Content)), "{wrong:?}");
         }
-        assert!(matches!(read_token(&dir.path().join("none")), Err(TokenFault::Unreadable(_))));
+        assert!(matches!(read_token(&dir.path().join("none"), &[]), Err(TokenFault::Unreadable(_))));
+        // The file of a user who is not among its owners.
+        read(word.as_bytes(), 0o600).unwrap();
+        let foreign = read_token(&path, &[u32::MAX]).unwrap_err();
+        assert!(matches!(foreign, TokenFault::Exposed(Exposed::Foreign { .. })), "{foreign}");
     }
 }

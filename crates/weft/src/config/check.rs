@@ -5,6 +5,7 @@
 //! no configured port is bound.
 
 use std::fmt;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use zeroize::Zeroizing;
 use super::admin::{AdminAddress, read_token};
 use super::error::Give;
 use super::key::{self, Key, OfShare, Origin, quoted};
+use super::secret::{self, Secret};
 use super::share::{MAX_NAME_CHARS, is_closed, own_user, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
@@ -27,7 +29,7 @@ use super::{
     ShareConfig, ShareSource, Sources, exposed, ports,
 };
 use crate::addresses::Addresses;
-use crate::out::ShellCommand;
+use crate::out::{ShellCommand, path_name};
 
 /// Makes a protocol's TLS from a chain, a key, and the authorities for client certificates.
 type MakeTls = fn(&[u8], &[u8], Option<&[u8]>) -> Result<Tls, TlsError>;
@@ -357,7 +359,20 @@ impl ServeConfig {
     fn admin_token(&self) -> Result<Option<Zeroizing<String>>, ConfigError> {
         let Some(path) = &self.admin_token_file else { return Ok(None) };
         let wrong = |fault| self.wrong(key::ADMIN_TOKEN, Problem::Token { path: path.clone(), fault });
-        read_token(path).map(Some).map_err(wrong)
+        read_token(path, &self.owners_of_secrets()).map(Some).map_err(wrong)
+    }
+
+    fn owners_of_secrets(&self) -> Vec<u32> {
+        secret::owners(self.state_dir().as_deref())
+    }
+
+    /// Warns of a private key or a keytab that other users can use. It is not refused: it may be another service's.
+    fn warn_of_key(&self, path: &Path) {
+        let judge = |found: Metadata| secret::check(Secret::Key, &found, &self.owners_of_secrets()).err();
+        // A file that cannot be examined cannot be read either, which its reader reports.
+        if let Some(exposed) = path.metadata().ok().and_then(judge) {
+            tracing::warn!("the key in {} {exposed}", path_name(path));
+        }
     }
 
     /// Checks that clients can name a share, and that no earlier one has its name.
@@ -632,6 +647,7 @@ impl ServeConfig {
 
     fn keytab(&self) -> Result<Option<Arc<Keytab>>, ConfigError> {
         let Some(path) = &self.smb.keytab else { return Ok(None) };
+        self.warn_of_key(path);
         let key = || key::KEYTAB.with(path.display());
         Keytab::open(path).map(Some).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))
     }
@@ -674,6 +690,7 @@ impl ServeConfig {
         let clients = files.clients.as_ref().map(|path| read(path, authorities)).transpose()?;
         let chain = read(&files.certificate, certificate.clone())?;
         let key = Zeroizing::new(read(&files.key, private)?);
+        self.warn_of_key(&files.key);
         make(&chain, &key, clients.as_deref()).map_err(|source| {
             let (certificate_file, key_file) = (files.certificate.clone(), files.key.clone());
             let problem = Problem::Tls { certificate: certificate_file, key: key_file, source };

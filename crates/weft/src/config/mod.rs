@@ -17,6 +17,7 @@ mod mistake;
 mod ports;
 pub(crate) mod reference;
 mod row;
+mod secret;
 mod share;
 mod sources;
 mod table;

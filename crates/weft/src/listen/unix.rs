@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use weft_machine::net::{Peer, Readable, Socket};
 
@@ -77,7 +77,11 @@ impl PathListener {
 }
 
 /// Listens at `path` for the users whom this mode lets write to the socket. A socket left by a dead process is replaced.
+///
+/// # Errors
+/// Also if other users could put a socket of theirs in its place.
 pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+    check_folder(path)?;
     let near = Near::of(path)?;
     let listener = match bind_closed(&near.path, mode) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
@@ -97,10 +101,43 @@ fn bind_closed(path: &Path, mode: u32) -> io::Result<UnixListener> {
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     if mode != OWNER {
         // The umask has narrowed it.
-        std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+        set_mode(path, mode)?;
     }
     listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
+}
+
+/// Sets the mode of the socket at `path`. chmod(2) would follow a link that somebody has put in its place, and fchmod(2) does
+/// not reach the file of a socket.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = (OFlags::PATH | OFlags::NOFOLLOW).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
+    if !found.file_type().is_socket() || found.uid() != rustix::process::geteuid().as_raw() {
+        let text = "another user has put another file in the place of the new socket: choose another folder";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    // The descriptor names this file, whatever the path names meanwhile.
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(opened, Permissions::from_mode(mode))
+}
+
+/// Refuses a folder in which other users could replace the socket by their own, which clients would trust.
+fn check_folder(path: &Path) -> io::Result<()> {
+    const STICKY: u32 = 0o1000;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let found = folder.metadata()?;
+    // The group of the server's own user is often his alone.
+    let is_own_group = found.gid() == rustix::process::getegid().as_raw();
+    let others = if is_own_group { 0o002 } else { 0o022 };
+    if found.mode() & STICKY != 0 || found.mode() & others == 0 {
+        return Ok(());
+    }
+    let text = format!(
+        "other users can write to {}, and could put their own socket in its place: chmod go-w it, or choose another folder",
+        folder.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 /// Connects to the socket at `path`, of any length.
@@ -148,8 +185,6 @@ impl Drop for SocketFile {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use weft_machine::rt;
 
     use super::*;
@@ -174,6 +209,42 @@ mod tests {
             assert!(!path.exists());
         })
         .unwrap();
+    }
+
+    #[test]
+    fn a_wider_mode_reaches_the_socket_and_nothing_that_is_put_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let mode = |path: &Path| path.symlink_metadata().unwrap().mode() & 0o777;
+        let (_listener, file) = listen_at(&path, 0o666).unwrap();
+        assert_eq!(mode(&path), 0o666, "whatever the umask");
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, b"").unwrap();
+        std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+        let link = dir.path().join("link");
+        for target in [&secret, &path] {
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert!(set_mode(&link, 0o777).is_err(), "{target:?}");
+            std::fs::remove_file(&link).unwrap();
+        }
+        assert!(set_mode(&secret, 0o777).is_err(), "no socket");
+        assert_eq!((mode(&secret), mode(&path)), (0o600, 0o666));
+        drop(file);
+    }
+
+    #[test]
+    fn a_folder_to_which_others_may_write_has_no_socket_unless_it_is_sticky() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nbd.sock");
+        for (mode, admits) in [(0o777, false), (0o702, false), (0o1777, true), (0o755, true), (0o770, true)] {
+            std::fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+            let bound = listen_at(&path, OWNER);
+            assert_eq!(bound.is_ok(), admits, "{mode:o}");
+            if let Err(e) = bound {
+                assert!(e.to_string().contains("chmod go-w"), "{e}");
+                assert!(!path.exists());
+            }
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, Abortable};
 use weft_machine::budget::Full;
 use weft_machine::{Budget, rt};
+use weft_store::access;
 use weft_store::opens::{Access, Conflict, LockOwner, Opening, Opens, Range, Refused, Rights, SetFailed};
 use weft_store::{Kind as NodeKind, NodeId, ShareKey, ShareList};
 use weft_transport::Peer;
@@ -38,6 +39,7 @@ use super::Server;
 use super::caller::{READ, WRITE};
 use super::context::{Context, Node, Results, args};
 use super::file_id::FileId;
+use super::guard;
 use super::outgoing::Outgoing;
 use super::v4::state::{LockedBy, Ranges};
 use callback::CallbackTarget;
@@ -176,8 +178,8 @@ async fn named<'a>(cx: &Context<'a>, lock: &Lock) -> Result<Asked<'a>, Status> {
     at(cx, lock, node)
 }
 
-async fn asked<'a>(cx: &Context<'a>, lock: &Lock, exclusive: bool) -> Result<Asked<'a>, Status> {
-    let node = file(cx, &lock.file, if exclusive { WRITE } else { READ }).await?;
+async fn asked<'a>(cx: &Context<'a>, lock: &Lock, rights: &[u32]) -> Result<Asked<'a>, Status> {
+    let node = file(cx, &lock.file, rights).await?;
     at(cx, lock, node)
 }
 
@@ -189,11 +191,17 @@ fn at<'a>(cx: &Context<'a>, lock: &Lock, node: Node<'a>) -> Result<Asked<'a>, St
     Ok(Asked { node, range, host: host(cx, &lock.caller)?, owner })
 }
 
-/// The file of a handle, which the caller must be allowed to read or write.
+/// The rights one of which suffices for what keeps nobody from reading. A caller may have opened the file for either.
+const EITHER: &[u32] = &[READ, WRITE];
+
+/// The right for what keeps everybody else away (fcntl(2): a write lock needs a descriptor that is open for writing).
+const ALONE: &[u32] = &[WRITE];
+
+/// The file of a handle, on which the caller must have one of these rights. The owner has what he had when he opened it.
 async fn file<'a>(
     cx: &Context<'a>,
     handle: &weft_wire::nfs3::Handle,
-    wanted: u32,
+    rights: &[u32],
 ) -> Result<Node<'a>, Status> {
     let node = cx.node(handle).await.map_err(|status| match status {
         Nfs::STALE | Nfs::BADHANDLE => Status::STALE_FH,
@@ -205,10 +213,15 @@ async fn file<'a>(
     if attr.kind != NodeKind::File {
         return Err(Status::FAILED);
     }
-    // A caller that opened the file while it was permitted may still lock it, so either right is sufficient.
-    let either = node.check_data(&caller, &attr, wanted).await.is_ok()
-        || node.permitted(&caller, &attr, READ | WRITE).await.is_ok_and(|granted| granted != 0);
-    if either { Ok(node) } else { Err(Status::DENIED) }
+    let descriptor = access::stored(&node.share.vfs, &attr).await.map_err(|_| Status::FAILED)?;
+    for &right in rights {
+        if node.check_data(&caller, &attr, right).await.is_ok()
+            && caller.admitted(descriptor.as_ref(), guard::data(right)).is_ok()
+        {
+            return Ok(node);
+        }
+    }
+    Err(Status::DENIED)
 }
 
 /// In the grace period after a restart, only reclaims are admitted.
@@ -222,7 +235,7 @@ fn in_turn(cx: &Context<'_>, reclaim: bool) -> Result<(), Status> {
 
 async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
     let outcome = async {
-        let asked = asked(cx, &args.lock, args.exclusive).await;
+        let asked = asked(cx, &args.lock, EITHER).await;
         // DENIED names the holder of the conflicting lock (RFC 1813 6.3.1), which callers without access must not
         // learn.
         let asked =
@@ -257,7 +270,7 @@ async fn lock(cx: &Context<'_>, args: LockArgs, monitored: Monitored) -> Answer 
 }
 
 async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result<Status, Status> {
-    let asked = asked(cx, &args.lock, args.exclusive).await?;
+    let asked = asked(cx, &args.lock, if args.exclusive { ALONE } else { EITHER }).await?;
     in_turn(cx, args.reclaim)?;
     let table = &cx.server.locking.table;
     let opens = asked.node.share.vfs.opens();
@@ -414,8 +427,7 @@ fn rights(bits: u32) -> Rights {
 async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
     let shared = async {
         let Share { caller, file: handle, owner, deny, access } = &args.share;
-        let wanted = if access & SHARE_WRITE != 0 { WRITE } else { READ };
-        let node = file(cx, handle, wanted).await?;
+        let node = file(cx, handle, if access & SHARE_WRITE != 0 { ALONE } else { EITHER }).await?;
         in_turn(cx, args.reclaim)?;
         let host = host(cx, caller)?;
         let denied = rights(*deny);

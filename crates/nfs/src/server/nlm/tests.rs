@@ -14,13 +14,15 @@ use weft_store::{Exists, Make, SetAttr, Share as Served, Vfs};
 use weft_transport::{Channel, Outgoing, Security, record};
 use weft_wire::nfs3::Handle;
 use weft_wire::nsm;
-use weft_wire::rpc::{AuthStat, Call, Credential};
+use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential};
 use weft_wire::rpcbind;
 
 use super::*;
 use crate::server::durable::Durable;
 use crate::server::file_id::FileId;
-use crate::server::tests::{make, node_of, results_for, results_of, results_over, server};
+use crate::server::tests::{
+    make, node_of, results_for, results_for_as, results_of, results_over, server, server_where,
+};
 use crate::server::{Config, Limits, Policy};
 
 const HERE: &str = "127.0.0.1:700";
@@ -694,6 +696,62 @@ fn users_of_a_host_neither_lock_nor_free_in_exports_for_reserved_ports() {
         assert!(tested(server, THERE, part(file, 2, 0, 1), true).await.is_err(), "it is locked still");
         freed(server, Peer::Tcp(HERE.parse().unwrap())).await.unwrap();
         assert_eq!(tested(server, THERE, part(file, 2, 0, 1), true).await, Ok(Status::GRANTED));
+    })
+    .unwrap();
+}
+
+#[test]
+fn who_may_only_read_locks_no_other_reader_out() {
+    const OWNER: (u32, u32) = (2001, 1);
+    const MEMBER: (u32, u32) = (2002, 3000);
+    const STRANGER: (u32, u32) = (2003, 1);
+    let server = server_where(Policy { decides: true, squash_root: true });
+    let file = make(&server, b"f");
+    let node = node_of(&server, &file);
+    rt::block_on(async {
+        let server = &server;
+        let chmod = async |mode| {
+            let set =
+                SetAttr { uid: Some(OWNER.0), gid: Some(MEMBER.1), mode: Some(mode), ..SetAttr::default() };
+            server.vfs(0).setattr(node, set).await.unwrap();
+        };
+        let user = |(uid, gid)| Credential::Sys(AuthSys::new(Bytes::from_static(b"box"), uid, gid));
+        let lock = async |who: (u32, u32), exclusive| {
+            let args = wish(part(file, who.0, 0, 0), exclusive, false);
+            let number = (PROGRAM, VERSION, procedure::LOCK);
+            let answer: Answer = results_for_as(server, HERE, user(who), number, &args).await.unwrap();
+            unlocked(server, HERE, args.lock).await;
+            answer.status
+        };
+        let share = async |who: (u32, u32), access| {
+            let share = Share { caller: object("box"), file, owner: object("a"), deny: 0, access };
+            let args = ShareArgs { cookie: object("s"), share, reclaim: false };
+            let number = (PROGRAM, VERSION, procedure::SHARE);
+            let answer: ShareAnswer = results_for_as(server, HERE, user(who), number, &args).await.unwrap();
+            call::<ShareAnswer>(server, HERE, procedure::UNSHARE, &args).await;
+            answer.status
+        };
+        use Status as S;
+        for (mode, who, exclusive, shared) in [
+            (0o664, OWNER, S::GRANTED, S::GRANTED),
+            (0o664, MEMBER, S::GRANTED, S::GRANTED),
+            (0o664, STRANGER, S::DENIED, S::GRANTED),
+            (0o620, MEMBER, S::GRANTED, S::GRANTED),
+            (0o600, MEMBER, S::DENIED, S::DENIED),
+            (0o000, OWNER, S::GRANTED, S::GRANTED),
+        ] {
+            chmod(mode).await;
+            assert_eq!(lock(who, true).await, exclusive, "{mode:o} {who:?}");
+            assert_eq!(lock(who, false).await, shared, "{mode:o} {who:?}");
+            assert_eq!(share(who, SHARE_WRITE).await, exclusive, "{mode:o} {who:?}");
+            assert_eq!(share(who, SHARE_READ).await, shared, "{mode:o} {who:?}");
+        }
+        // Who may read may ask whether somebody else has it locked.
+        chmod(0o644).await;
+        let args = TestArgs { cookie: object("t"), exclusive: true, lock: part(file, STRANGER.0, 0, 0) };
+        let number = (PROGRAM, VERSION, procedure::TEST);
+        let answer: TestAnswer = results_for_as(server, HERE, user(STRANGER), number, &args).await.unwrap();
+        assert_eq!(answer.outcome, Ok(S::GRANTED));
     })
     .unwrap();
 }

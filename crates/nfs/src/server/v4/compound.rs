@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::{Payload, Time};
-use weft_store::ShareId;
 use weft_wire::nfs4::{Stateid, Status, Xdr};
 use weft_wire::rpc::Credential;
 use weft_wire::xdr::fill;
@@ -16,6 +15,7 @@ use super::fs_object::FsObject;
 use super::reply::Body;
 use super::state::{Client, Lease, Session, Speaker};
 use crate::server::context::{Context, Node};
+use crate::server::export::Views;
 use crate::server::file_id::FileId;
 use crate::server::identity::{Identity, Principal};
 
@@ -24,7 +24,7 @@ pub(super) struct Compound<'a> {
     /// The context for the share of the current file handle.
     pub cx: &'a Context<'a>,
     /// The context for each share that has rules, and the one without rules.
-    pub views: (&'a [(ShareId, Context<'a>)], &'a Context<'a>),
+    pub views: &'a Views<'a>,
     pub minor: u32,
     pub now: Time,
     pub credential: &'a Credential,
@@ -140,12 +140,9 @@ impl<'a> Compound<'a> {
 
     /// The context for the share of this object.
     pub fn view(&self, object: FsObject<'a>) -> &'a Context<'a> {
-        let (views, plain) = self.views;
         match object {
-            FsObject::Node(node) | FsObject::Attributes(node) => {
-                views.iter().find(|(share, _)| *share == node.share.id).map_or(plain, |(_, view)| view)
-            }
-            FsObject::Root => plain,
+            FsObject::Node(node) | FsObject::Attributes(node) => self.views.get(node.share.id),
+            FsObject::Root => self.views.plain,
         }
     }
 

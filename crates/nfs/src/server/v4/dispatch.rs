@@ -21,6 +21,7 @@ use super::state::session::Kept;
 use super::{named, ops};
 use crate::server::context::{Context, Results};
 use crate::server::duplicates::{Asked, MAX_ANSWER};
+use crate::server::export::Views;
 
 /// Space that every reply has: for the RPC header and the results of small operations.
 const SMALL: usize = 1024;
@@ -67,10 +68,10 @@ pub(in crate::server) async fn compound(
         return Ok(reply.replayed(start, &answer));
     }
     let count_at = reply.tail.len().saturating_sub(4);
-    let views = cx.views();
+    let views = Views::of(cx);
     let compound = Compound {
         cx,
-        views: (&views, cx),
+        views: &views,
         minor: head.minor,
         now: rt::now(),
         credential: &call.credential,

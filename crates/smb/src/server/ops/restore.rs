@@ -99,8 +99,10 @@ async fn reopen(
     let needed = if access.intersects(CHANGING) { Right::Write } else { Right::Read };
     let directory = server.directory();
     let is_ours = directory.is_ours(&record.user);
-    if let Some(account) = account.filter(|_| !is_ours && server.admits_system_users()) {
-        server.system.admit(&record.user, account.uid).map_err(|why| why.to_string())?;
+    if let Some(account) = account.filter(|_| !is_ours && server.admits_system_user(&record.user)) {
+        // The map and the directory service may have changed since the log-on.
+        let is_chosen = server.config.offers.principals.names(&record.user);
+        server.system.admit(&record.user, account, is_chosen).map_err(|why| why.to_string())?;
     }
     let who = Who { user: &record.user, is_ours, account };
     if directory.right(who, &share.rules) < needed {

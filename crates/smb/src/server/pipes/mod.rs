@@ -96,18 +96,20 @@ impl Pipe {
         Pipe { service, turns: Turns::new(()), state: Mutex::new(State::new(held)) }
     }
 
-    /// Looks up the names and ids of the system that these bytes need; they are written while the turn is held.
-    async fn prepare(&self, caller: &Caller<'_>, data: &Bytes) -> Option<Turn<'_, ()>> {
+    /// Looks up the names and ids of the system that these bytes need; they are written while the turn is held. Beyond the
+    /// limits the bytes are refused: an answer without these names would say that nobody has them.
+    async fn prepare(&self, caller: &Caller<'_>, data: &Bytes) -> Result<Option<Turn<'_, ()>>, NtStatus> {
         let system = &caller.server.system;
         if !system.is_used() {
-            return None;
+            return Ok(None);
         }
         let turn = self.turns.lock().await;
         let queries = lock(&self.state).rpc.queries(&caller.server.directory().accounts, data);
-        if !queries.is_empty() {
-            system.prefetch(queries).await;
+        if let Err(limit) = system.prefetch(&caller.session.user, queries).await {
+            tracing::debug!(peer = %caller.peer, user = %caller.session.user, "{limit}");
+            return Err(NtStatus::INSUFFICIENT_RESOURCES);
         }
-        Some(turn)
+        Ok(Some(turn))
     }
 
     /// Processes the bytes that the client wrote; the answers are queued when this returns.

@@ -147,7 +147,7 @@ async fn write(cx: &OpContext) -> Answer {
     if request.channel != Channel::None || request.data.len() > cx.max_payload() as usize {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    let turn = pipe.prepare(&caller(cx), &request.data).await;
+    let turn = pipe.prepare(&caller(cx), &request.data).await?;
     pipe.write(&caller(cx), &request.data)?;
     drop(turn);
     let count = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
@@ -182,7 +182,7 @@ async fn control(cx: &OpContext) -> Answer {
             if !lock(&pipe.state).unread.is_empty() {
                 return Err(NtStatus::PIPE_BUSY.into());
             }
-            let turn = pipe.prepare(&caller(cx), &request.input).await;
+            let turn = pipe.prepare(&caller(cx), &request.input).await?;
             pipe.write(&caller(cx), &request.input)?;
             drop(turn);
             let (output, more) = message(cx, &pipe, room).await?;

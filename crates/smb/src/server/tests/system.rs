@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use weft_machine::nss::{Entry, Lookups, Query, Source};
@@ -14,7 +15,7 @@ use weft_wire::smb2::NtStatus;
 
 use super::harness::*;
 use crate::auth::{AuthError, Login, Secret, Target};
-use crate::server::system::{NotAdmitted, System};
+use crate::server::system::{MAX_TRANSLATING, MAX_TRANSLATING_OF_USER, NotAdmitted, System};
 use crate::server::{Config, User};
 
 /// A system with these accounts and groups.
@@ -209,6 +210,53 @@ fn a_group_that_appears_counts_at_a_later_tree_connect() {
     });
 }
 
+/// A system that translates nothing while it is closed.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opens: Condvar,
+}
+
+impl Source for Gate {
+    fn account(&self, _: &str) -> io::Result<Option<Account>> {
+        Ok(None)
+    }
+
+    fn entry(&self, _: &Query) -> io::Result<Option<Entry>> {
+        drop(self.opens.wait_while(self.is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+        Ok(None)
+    }
+}
+
+#[test]
+fn a_user_has_few_translations_in_progress_and_all_users_have_a_limit() {
+    rt::block_on(async {
+        let gate = Arc::new(Gate::default());
+        let lookups = Arc::new(Lookups::new(gate.clone(), Duration::from_secs(60)));
+        let system = Rc::new(System::new(Some(lookups)));
+        let translate = |user: &str, uid: u32| {
+            let (system, user) = (system.clone(), Arc::from(user));
+            rt::spawn(async move { system.prefetch(&user, vec![Query::Uid(uid)]).await })
+        };
+        let (most, of_user) = (MAX_TRANSLATING as u32, MAX_TRANSLATING_OF_USER as u32);
+        let mut held: Vec<_> = (0..of_user).map(|uid| translate("eve", uid)).collect();
+        rt::yield_now().await;
+        assert!(translate("eve", of_user).await.is_err(), "one user");
+        assert!(system.prefetch(&"eve".into(), Vec::new()).await.is_ok(), "nothing to look up");
+        held.extend((of_user..most).map(|uid| translate(&format!("user{}", uid / of_user), uid)));
+        rt::yield_now().await;
+        assert!(translate("alice", most).await.is_err(), "all users");
+        *gate.is_open.lock().unwrap() = true;
+        gate.opens.notify_all();
+        for translation in held {
+            translation.await.unwrap();
+        }
+        translate("eve", 0).await.unwrap();
+        translate("alice", most).await.unwrap();
+    })
+    .unwrap();
+}
+
 fn by_ticket(user: &str, is_ours: bool, is_chosen: bool) -> Login {
     Login {
         user: user.into(),
@@ -239,6 +287,8 @@ fn a_ticket_admits_an_account_of_the_system_but_root_only_by_the_map() {
             for is_ours in [false, true] {
                 assert_eq!(uid(by_ticket(name, is_ours, false)).await, Err(AuthError::Root), "{name}");
             }
+            let account = Account { name: name.into(), uid: 0, gid: 0, groups: vec![0] };
+            assert!(system.admit(name, &account, false).is_err(), "nor is a handle of the last run restored");
             assert!(!system.admits(name));
             assert_eq!(uid(by_ticket(name, false, true)).await, Ok(Some(0)));
         }
@@ -256,5 +306,35 @@ fn a_ticket_admits_an_account_of_the_system_but_root_only_by_the_map() {
         stub.set("root", 5, &[5]);
         system.read_again().await;
         assert!(!system.admits("root"), "another account of the same name");
+    });
+}
+
+#[test]
+fn a_ticket_does_not_admit_an_account_whose_name_is_spelled_otherwise() {
+    story(async {
+        let stub = Stub::of(&[], &[]);
+        let system = System::new(Some(stub.lookups()));
+        let admits = async |user: &str, spelled: &str, is_chosen| {
+            let account = Account { name: spelled.to_owned(), uid: 1000, gid: 100, groups: vec![100] };
+            stub.accounts.lock().unwrap().insert(user.to_owned(), account);
+            match system.log_on(&by_ticket(user, false, is_chosen)).await {
+                Ok(account) => account.is_some(),
+                Err(NotAdmitted::Refused(AuthError::Spelling)) => false,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        for spelled in ["alice", "alice@example.org", r"EXAMPLE\alice", "EXAMPLE+alice"] {
+            assert!(admits("alice", spelled, false).await, "{spelled}");
+        }
+        // A directory that ignores case finds the same account for these.
+        for user in ["ALICE", "Alice"] {
+            for spelled in ["alice", "alice@example.org", r"EXAMPLE\alice"] {
+                assert!(!admits(user, spelled, false).await, "{user}: {spelled}");
+            }
+            assert!(!system.admits(user));
+            let account = Account { name: "alice".into(), uid: 1000, gid: 100, groups: vec![100] };
+            assert!(system.admit(user, &account, false).is_err(), "nor is a handle of the last run restored");
+            assert!(admits(user, "alice", true).await, "a line of the map names the account");
+        }
     });
 }

@@ -1,13 +1,14 @@
 //! WRITE and COMMIT (RFC 8881 18.32, 18.3; RFC 7530 16.36, 16.3).
 
 use weft_store::{Error, Kind};
-use weft_wire::nfs4::{Commit, Stable, Status, Verifier, Write, WriteOk};
+use weft_wire::nfs4::{Commit, Stable, Status, Verifier, Write, WriteOk, share};
 
 use super::super::compound::Compound;
 use super::super::fs_object::no_file;
 use super::super::io::{self, Intent};
 use super::super::names::status;
 use crate::server::attributes::MAX_FILE_SIZE;
+use crate::server::file_id::FileId;
 
 pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, NotWritten> {
     let node = c.node()?;
@@ -49,12 +50,29 @@ impl From<Error> for NotWritten {
 
 pub async fn commit(c: &Compound<'_>, args: &Commit) -> Result<Verifier, Status> {
     let node = c.node()?;
-    let kind = node.attr().await?.kind;
-    if kind != Kind::File {
-        return Err(no_file(kind, c.minor));
+    let attr = node.attr().await?;
+    if attr.kind != Kind::File {
+        return Err(no_file(attr.kind, c.minor));
     }
     args.offset.checked_add(u64::from(args.count)).ok_or(Status::INVAL)?;
+    // COMMIT names no open, but it may follow WRITEs by one that was made while the caller had the right.
+    if let Err(e) = node.check_writing(c.cx, &attr).await
+        && !has_opened(c, node.file())
+    {
+        return Err(status(&e));
+    }
     let files = &c.cx.server.files;
     let file = files.open(&node.share.vfs, node.file(), false).await.map_err(|e| status(&e))?;
     c.cx.server.run.commit(&node.share.vfs, &file).await.map_err(|e| status(&e))
+}
+
+/// Whether the caller has this file open for writing in the session's client. Without a session, COMMIT names no client.
+fn has_opened(c: &Compound<'_>, file: FileId) -> bool {
+    let client = c.turn.as_ref().and_then(|turn| c.cx.server.states.holder(&turn.session.lease));
+    let Some(client) = client else { return false };
+    let states: Vec<_> = client.mine().states.values().filter(|state| state.file == file).cloned().collect();
+    states.iter().any(|state| {
+        let held = state.held();
+        held.open.is_some() && held.access & share::WRITE != 0 && held.opener == c.cx.caller.uid()
+    })
 }

@@ -446,3 +446,30 @@ fn a_kept_answer_without_a_session_is_its_askers_alone() {
         assert_eq!(ask(stranger), Status::EXIST, "{stranger:?}");
     }
 }
+
+#[test]
+fn who_may_not_write_flushes_nothing_unless_he_has_opened_the_file_for_that() {
+    let share = Share::new("ram", Vfs::new(Ram::new(16 << 20)));
+    let (pool, limits) = (weft_machine::Pool::new(16 << 20), Limits::default());
+    let policy = Policy { decides: true, squash_root: false };
+    let server = Server::new(Config { shares: vec![share], pool, limits, policy, durable: None });
+    let mut owner = Modern::new(&server, "owner");
+    owner.uid = 2001;
+    let (file, stateid) = owner.open("f", share::BOTH, 0);
+    let chmod = |bits| {
+        let set = Op::Setattr(Setattr { stateid, attributes: mode(bits) });
+        assert_eq!(owner.status(file, set), Status::OK);
+    };
+    let commit = |who: &Modern<'_>| who.status(file, Op::Commit(Commit { offset: 0, count: 0 }));
+    let mut other = Modern::new(&server, "other");
+    other.uid = 2002;
+    chmod(0o644);
+    assert_eq!((commit(&owner), commit(&other)), (Status::OK, Status::ACCESS));
+    chmod(0o666);
+    let (_, opened) = other.open("f", share::BOTH, 0);
+    chmod(0o600);
+    assert_eq!(other.status(file, write_op(opened, 0, b"data")), Status::OK);
+    assert_eq!(commit(&other), Status::OK, "it makes durable what he could write");
+    other.uid = 2003;
+    assert_eq!(commit(&other), Status::ACCESS, "another user of the same client");
+}
