@@ -8,10 +8,12 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import weft
 
@@ -221,6 +223,59 @@ class Configured(unittest.TestCase):
         self.assertRegex(done.stderr, r"shares\.all\.path: .*weft\.toml is in .*: they could change what is served")
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root, to run as another user")
+    def test_a_broken_file_names_the_option_that_does_without_it(self):
+        """`weft status` refused although the server ran."""
+        home = self.work / "home"
+        (home / "weft").mkdir(parents=True)
+        (home / "weft/weft.toml").write_text("shares = 3")
+        as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups"] if os.getuid() == 0 else []
+        self.work.chmod(0o755)
+        for command in [("status",), ("user", "list"), ("volume", "list")]:
+            line = [*as_nobody, "env", f"XDG_CONFIG_HOME={home}", weft.WEFT, *command]
+            done = weft.run(*line, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertRegex(done.stderr, "weft.toml:.*until that is corrected, name the server's state directory with --state-dir DIR")
+
+    def test_a_service_prints_no_password(self):
+        """It went to the journal."""
+        state = self.work / "state"
+        text = '[listeners]\nsmb_port = 0\nsmb_direct_port = 0\n[shares.a]\nram = "1M"\n'
+        self.path.write_text(text)
+        weft.run(weft.WEFT, "user", "add", "alice", "--state-dir", state)
+        (state / "users.toml").unlink()
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(manager.close)
+        manager.bind(str(self.work / "notify"))
+        service = {"NOTIFY_SOCKET": str(self.work / "notify"), "WEFT_PASSWORD": ""}
+        with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing), \
+                unittest.mock.patch.dict(os.environ, service):
+            server = weft.Process(
+                ["env", "WEFT_PASSWORD=", weft.WEFT, "serve", "--config", self.path, "--state-dir", state, "--json"],
+                self.work / "log",
+            )
+            try:
+                log = server.log_text()
+            finally:
+                server.stop()
+        self.assertNotIn("password of", log)
+        self.assertRegex(log, "users.toml is missing, although there is its key: restore it")
+        self.assertRegex(log, "nobody can log on with a password: there are no users; add one: weft user add NAME")
+        # A user whom the configuration names needs a password.
+        with unittest.mock.patch.dict(os.environ, service):
+            done = weft.run(weft.WEFT, "serve", "--config", self.path, "--state-dir", state, "--user", "zed", check=False,
+                            password="", stdin=subprocess.DEVNULL)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("no password for zed: set WEFT_PASSWORD in the environment of the service", done.stderr)
+
+    @unittest.skipUnless(os.getuid() == 0, "needs another user")
+    def test_a_state_directory_of_another_user_is_named_with_its_owner(self):
+        state = self.work / "state"
+        weft.run(weft.WEFT, "user", "add", "alice", "--state-dir", state)
+        self.work.chmod(0o755)
+        done = weft.run("setpriv", "--reuid", "65534", "--clear-groups", weft.WEFT, "user", "list", "--state-dir", state, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, f"the folder {state} belongs to user 0, .*: chown -R 65534: {state}")
+
     def test_without_arguments_the_file_of_the_user_is_read(self):
         place = self.work / "home" / "weft"
         place.mkdir(parents=True)

@@ -327,6 +327,37 @@ class Passwords(unittest.TestCase):
         self.assertIn("no password for alice at 127.0.0.1: run the command on a terminal, or set WEFT_PASSWORD", done.stderr)
 
 
+    def test_a_server_that_has_asked_drains_on_a_signal(self):
+        """The handlers of the question ended it at once; its sockets stayed."""
+        without = {name: value for name, value in os.environ.items() if name != "WEFT_PASSWORD"}
+        for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
+            with self.subTest(signal=int(number)), tempfile.TemporaryDirectory() as work:
+                folder, socket_path = pathlib.Path(work) / "data", pathlib.Path(work) / "admin.sock"
+                folder.mkdir()
+                command = [
+                    weft.WEFT, "serve", folder, "--user", "zed", "--smb-port", "0", "--smbd-port", "0", "--state-dir",
+                    f"{work}/state", "--admin", f"unix:{socket_path}",
+                ]
+                pid, terminal = pty.fork()
+                if pid == 0:
+                    os.execve(weft.WEFT, [str(part) for part in command], without)
+                said = b""
+                while b"Password for zed" not in said:
+                    said += os.read(terminal, 4096)
+                until(lambda terminal=terminal: not termios.tcgetattr(terminal)[3] & termios.ICANON)
+                os.write(terminal, b"correct horse\r")
+                while b"ready smb=" not in said:
+                    said += os.read(terminal, 4096)
+                self.assertTrue(socket_path.exists())
+                os.kill(pid, number)
+                _, status = os.waitpid(pid, 0)
+                self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+                said += os.read(terminal, 4096)
+                os.close(terminal)
+                self.assertIn(b"draining", said)
+                self.assertFalse(socket_path.exists())
+
+
 class Sockets(unittest.TestCase):
     def test_the_sockets_of_shared_memory_go_with_the_server(self):
         for cores in [1, 4]:

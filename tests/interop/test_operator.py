@@ -93,14 +93,30 @@ class Folder(unittest.TestCase):
             self.assertIsNone(warning())
             folder.rename(moved)
             self.assertIn(f"was moved to {moved}", warning())
+            self.assertIn(f"was moved to {moved}", server.log_text())
             folder.mkdir()
             self.assertIn(f"{folder} is now another folder", warning())
             folder.rmdir()
             moved.rename(folder)
             self.assertIsNone(warning())
             folder.rmdir()
-            self.assertIn("was removed", warning())
+            self.assertRegex(warning(), "was removed, .*`weft reload` serves it")
             folder.mkdir()
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root for a mount")
+    def test_a_file_system_that_is_unmounted_lazily_is_not_called_moved(self):
+        """The folder was said to have been moved to /."""
+        script = """
+            mkdir "$2/disk"; mount -t tmpfs none "$2/disk"; mkdir "$2/disk/data"
+            "$1" serve "$2/disk/data" --state-dir "$2/state" --smb-port 0 --smbd-port 0 > "$2/ready" 2> "$2/log" &
+            until grep -q ready "$2/ready"; do kill -0 $!; sleep 0.1; done
+            umount -l "$2/disk"
+            "$1" status --state-dir "$2/state"
+            kill $!; wait $!"""
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as work:
+            said = weft.run_with_own_mounts(script, weft.WEFT, work).stdout
+            self.assertRegex(said, "! data: .*the file system of the served folder was unmounted.*`weft reload`")
+            self.assertNotIn("moved", said)
 
 
 @unittest.skipUnless(os.geteuid() == 0, "permissions are the server's decision only if it runs as root")

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import pwd
 import signal
 import subprocess
 import tempfile
@@ -57,8 +58,8 @@ class Reload(unittest.TestCase):
         return weft.run(weft.WEFT, *arguments, "--state-dir", self.state, check=check, password=password)
 
     @contextlib.contextmanager
-    def serving(self):
-        command = [weft.WEFT, "serve", "--config", self.file, "--state-dir", self.state, "--json"]
+    def serving(self, launcher=()):
+        command = [*launcher, weft.WEFT, "serve", "--config", self.file, "--state-dir", self.state, "--json"]
         # Without a terminal, SIGHUP means a reload.
         with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing):
             server = weft.Process(command, self.work / "weft.log")
@@ -173,6 +174,93 @@ class Reload(unittest.TestCase):
             self.assertEqual([share["name"] for share in listed], ["stay", "go", "again"])
             self.assertEqual(listed[2]["write"], ["bob"])
 
+    def test_a_share_without_its_folder_leaves_the_others_served(self):
+        """One unplugged disk stopped the whole server, and its reloads."""
+        away = self.work / "away"
+        self.file.write_text(FILE + '[shares.away]\npath = "away"\n')
+        checked = weft.run(weft.WEFT, "config", "check", self.file)
+        self.assertIn("share away is not served", checked.stderr)
+        with self.serving() as server:
+            self.assertEqual([share["name"] for share in server.ready["shares"]], ["stay", "go"])
+            [absent] = server.ready["shares_not_served"]
+            self.assertEqual(absent["name"], "away")
+            self.assertIn("no such folder; create it: mkdir -p", absent["why"])
+            self.assertIn("share away is not served", server.log_text())
+            self.assertIn("in-stay", self.smbclient(server, "alice", "stay"))
+            status = self.weft("status").stdout
+            self.assertRegex(status, "share +! away is not served: .*no such folder.* `weft reload --state-dir ")
+            [about] = json.loads(self.weft("status", "--json").stdout)["servers"]
+            self.assertIn("no such folder", {share["name"]: share for share in about["shares"]}["away"]["not_served"])
+            # Other shares come and go meanwhile.
+            report = self.report()
+            self.assertEqual((report["added"], report["removed"], report["restart"]), ([], [], []))
+            self.assertEqual([share["name"] for share in report["absent"]], ["away"])
+            self.assertIn("new shares: new", self.weft("share", "--config", self.file, "add", "new", self.work / "new").stdout)
+            away.mkdir()
+            (away / "in-away").touch()
+            self.assertEqual(self.report()["added"], ["away"])
+            self.assertIn("in-away", self.smbclient(server, "alice", "away"))
+            self.assertNotIn("!", self.weft("status").stdout)
+            # A share that is served stays, because the server still has its folder.
+            away.rename(self.work / "moved")
+            report = self.report()
+            self.assertEqual((report["removed"], report["absent"]), ([], []))
+            self.assertIn("in-away", self.smbclient(server, "alice", "away"))
+            self.assertIn("moved", self.weft("status").stdout)
+        # With nothing left there is no server.
+        self.file.write_text(FILE.split("[shares.stay]")[0] + '[shares.gone]\npath = "gone"\n')
+        done = self.weft("serve", "--config", self.file, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("no such folder", done.stderr)
+
+    def test_an_address_that_the_host_lacks_leaves_the_others_served(self):
+        listeners = 'addresses = ["127.0.0.1", "192.0.2.1"]\nsmb_port'
+        self.file.write_text(FILE.replace("smb_port", listeners, 1))
+        with self.serving() as server:
+            self.assertIn("nothing listens on 192.0.2.1", server.log_text())
+            self.assertIn("in-stay", self.smbclient(server, "alice", "stay"))
+            [about] = json.loads(self.weft("status", "--json").stdout)["servers"]
+            self.assertIn("192.0.2.1", " ".join(about["warnings"]))
+            self.assertRegex(self.weft("status").stdout, "server +! .*nothing listens on 192.0.2.1")
+
+    @unittest.skipUnless(os.getuid() == 0, "the server runs as another user")
+    def test_a_share_that_the_server_cannot_read_is_not_added(self):
+        """The line stayed, and every later reload failed."""
+        closed = self.work / "closed"
+        closed.mkdir(mode=0o700)
+        nobody = pwd.getpwnam("nobody")
+        for path in [self.work, *self.work.rglob("*")]:
+            if path not in [closed, self.file]:
+                os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        before = self.file.read_text()
+        as_nobody = ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
+        with self.serving(as_nobody) as server:
+            done = self.weft("share", "--config", self.file, "add", "closed", closed, check=False)
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+            self.assertRegex(done.stderr, "weft.toml is as it was, without share closed: .*Permission denied")
+            self.assertEqual(self.file.read_text(), before)
+            self.assertEqual(self.report()["absent"], [])
+            self.assertIn("in-stay", self.smbclient(server, "alice", "stay"))
+
+    @unittest.skipUnless(os.getuid() == 0, "the server runs as another user")
+    def test_a_folder_that_the_server_may_not_write_is_told(self):
+        """The commonest mistake was silent: mkdir as root, served by a user of its own."""
+        nobody = pwd.getpwnam("nobody")
+        for path in {self.work, *self.work.rglob("*")} - {self.file}:
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        as_nobody = ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
+        roots = self.work / "roots"
+        roots.mkdir(mode=0o755)
+        told = f"the server's user nobody may not write {roots}: chown nobody: {roots}, or set read_only for the share"
+        with self.serving(as_nobody) as server:
+            self.assertNotIn("may not write", server.log_text())
+            done = self.weft("share", "--config", self.file, "add", "roots", roots)
+            self.assertIn(told, done.stdout)
+            self.assertIn(told, server.log_text())
+            self.assertIn(told, weft.run(*as_nobody, weft.WEFT, "config", "check", self.file).stderr)
+            self.file.write_text(self.file.read_text().replace("[shares.roots]", "[shares.roots]\nread_only = true"))
+            self.assertEqual(self.report()["warnings"], [])
+
     def test_reloads_disturb_no_load_and_leak_nothing(self):
         """Verified copies over SMB and NFS, and one session, while shares and users come and go."""
         source = self.work / "source"
@@ -212,7 +300,7 @@ class Reload(unittest.TestCase):
                     text = FILE if n % 2 else FILE.split("[shares.go]")[0] + f'[shares.n{n}]\npath = "new/{n}"\nread = ["bob"]\n'
                     self.file.write_text(text)
                     if n % 4 == 0:
-                        self.weft("user", "remove", "bob")
+                        self.weft("user", "remove", "bob", "--force")
                     elif n % 4 == 1:
                         self.weft("user", "add", "bob", password="of-bob")
                     self.assertEqual(self.report()["restart"], [])

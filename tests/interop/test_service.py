@@ -15,6 +15,63 @@ import weft
 UNIT = weft.ROOT / "packaging" / "weft.service"
 
 
+@unittest.skipUnless(os.geteuid() == 0, "needs root for a /var/lib of its own")
+class Package(unittest.TestCase):
+    """The package's scripts, with a /var/lib of their own and in place of the commands that change the host, ones that say so."""
+
+    def setUp(self):
+        work = tempfile.TemporaryDirectory(prefix="weft-package-")
+        self.addCleanup(work.cleanup)
+        self.work = pathlib.Path(work.name)
+        for name in ["adduser", "deb-systemd-invoke", "runuser", "install"]:
+            fake = self.work / "bin" / name
+            fake.parent.mkdir(exist_ok=True)
+            refuse = "echo 'weft.toml:1:1: wrong'; exit 1" if name == "runuser" else "exit 0"
+            fake.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.work}/asked\n{refuse}\n')
+            fake.chmod(0o755)
+
+    def scripted(self, prepare, script, *arguments, after=":"):
+        """Runs a script of the package; returns its output, and what `after` prints."""
+        return weft.run_with_own_mounts(
+            f"""mount -t tmpfs none /var/lib
+            mount -t tmpfs none /run
+            mkdir -p /run/systemd/system
+            {prepare}
+            PATH={self.work}/bin:$PATH sh -e {UNIT.parent}/debian/weft.{script} {" ".join(arguments)} 2>&1
+            {after}"""
+        ).stdout
+
+    def test_a_purge_empties_a_mount_point_and_the_target_of_a_link(self):
+        files = "mkdir {0}/volumes; touch {0}/users.key {0}/users.toml {0}/volumes/v.volume {0}/nfs-1.redb"
+        mounted = "mkdir /var/lib/weft; mount -t tmpfs none /var/lib/weft; " + files.format("/var/lib/weft")
+        said = self.scripted(mounted, "postrm", "purge", after="find /var/lib")
+        self.assertIn("it is a mount point", said)
+        self.assertEqual([line for line in said.splitlines() if line.startswith("/")], ["/var/lib", "/var/lib/weft"])
+        linked = "mkdir /var/lib/disk; ln -s disk /var/lib/weft; touch /var/lib/disk/mine; " + files.format("/var/lib/disk")
+        said = self.scripted(linked, "postrm", "purge", after="find /var/lib")
+        left = [line for line in said.splitlines() if line.startswith("/")]
+        self.assertEqual(left, ["/var/lib", "/var/lib/disk", "/var/lib/disk/mine"], said)
+        said = self.scripted("mkdir /var/lib/weft; " + files.format("/var/lib/weft"), "postrm", "purge", after="find /var/lib")
+        self.assertEqual([line for line in said.splitlines() if line.startswith("/")], ["/var/lib"])
+
+    def test_a_link_that_leads_nowhere_is_told(self):
+        said = self.scripted("ln -s disk /var/lib/weft", "postinst", "configure")
+        self.assertIn("/var/lib/weft leads to /var/lib/disk, which does not exist", said)
+        self.assertNotIn("install ", (self.work / "asked").read_text())
+
+    def test_an_upgrade_restarts_nothing_that_would_not_start(self):
+        said = self.scripted("mkdir /var/lib/weft", "postinst", "configure", "0.1")
+        self.assertIn("weft.toml:1:1: wrong", said)
+        self.assertIn("the service is not restarted", said)
+        asked = (self.work / "asked").read_text()
+        self.assertIn("runuser -u weft -- env WEFT_STATE_DIR=/var/lib/weft /usr/bin/weft config check", asked)
+        self.assertNotIn("deb-systemd-invoke", asked)
+        (self.work / "bin/runuser").write_text("#!/bin/sh\nexit 0\n")
+        said = self.scripted("mkdir /var/lib/weft", "postinst", "configure", "0.1")
+        self.assertIn("deb-systemd-invoke try-restart weft.service", (self.work / "asked").read_text())
+        self.assertNotIn("WARNING", said)
+
+
 class Service(unittest.TestCase):
     def test_the_service_manager_is_told_of_each_step(self):
         with tempfile.TemporaryDirectory(prefix="weft-service-") as folder:
@@ -61,6 +118,11 @@ class Service(unittest.TestCase):
         said = weft.run("systemd-analyze", "verify", "--man=no", UNIT.with_suffix(".socket"), check=False)
         complaints = [line for line in (said.stdout + said.stderr).splitlines() if "weft.socket" in line]
         self.assertEqual(complaints, [])
+
+    def test_the_unit_does_not_give_up(self):
+        text = UNIT.read_text()
+        self.assertIn("StartLimitIntervalSec=0", text.split("[Service]")[0])
+        self.assertIn("Restart=on-failure", text)
 
     def test_shells_get_their_completions(self):
         for shell, says in [("bash", "complete -F _weft"), ("zsh", "#compdef weft"), ("fish", "complete -c weft")]:

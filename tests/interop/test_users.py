@@ -144,9 +144,34 @@ class Users(unittest.TestCase):
             self.assertNotIn(b"of-alice", path.read_bytes())
         with open(self.state / "users.toml", "a") as store:
             store.write("[users.mallory]\nnt_hash = \"00\"\n")
-        with self.assertRaises(RuntimeError) as refused, self.serving():
-            pass
-        self.assertIn("the hash of mallory does not open", str(refused.exception))
+        with self.serving() as server:
+            self.assertRegex(server.log_text(), "do not open with .*users.key, so they cannot log on: mallory")
+            self.assertIn("plan.txt", self.smbclient(server, "alice", "ls"))
+
+    def test_a_lost_key_locks_its_users_until_they_get_new_passwords(self):
+        """The advised command failed with the same error, and the server did not start."""
+        (self.state / "users.key").unlink()
+        with self.serving() as server:
+            self.assertRegex(self.weft("status").stdout, "server +! .*users.key .it is missing., so they cannot log on: alice, ")
+            self.assertIn("NT_STATUS_", self.smbclient(server, "alice", "ls"))
+            refused = self.weft("user", "passwd", "alice", password="new", check=False)
+            self.assertIn("it is missing: restore it from a backup. If it is lost, `weft user passwd --new-key", refused.stderr)
+            told = self.weft("user", "passwd", "--new-key", "alice", password="of-alice")
+            self.assertRegex(told.stderr, "they cannot log on: bob")
+            self.assertIn("plan.txt", self.smbclient(server, "alice", "ls"))
+            self.assertIn("! needs a new password", self.weft("user", "list").stdout)
+            for user in [line.split()[0] for line in self.weft("user", "list").stdout.splitlines() if "!" in line]:
+                self.weft("user", "passwd", user, password=f"of-{user}")
+            self.assertNotIn("!", self.weft("status").stdout)
+
+    def test_a_name_with_rights_is_removed_only_by_force(self):
+        """The name of a removed group meant the host's group."""
+        with self.serving():
+            for command, shown in [(("group", "remove", "staff"), "@staff"), (("user", "remove", "alice"), "alice")]:
+                refused = self.weft(*command, check=False)
+                self.assertNotEqual(refused.returncode, 0)
+                self.assertRegex(refused.stderr, f"{shown} has rights on shares: .*--force")
+                self.weft(*command, "--force")
 
     def test_mistakes_name_what_to_type(self):
         for arguments, says in [

@@ -132,6 +132,8 @@ pub struct Health {
 struct Problems {
     current: Option<Current>,
     told: Told,
+    /// Why the folder is not at its path, as last logged.
+    astray: Option<String>,
 }
 
 /// The path for a log line, escaped: clients choose names, and a line break in one would start a forged line.
@@ -190,7 +192,12 @@ impl Health {
 
     /// All problems, and what to do about them; `None` if there are none. Blocks.
     pub fn troubles(&self) -> Option<String> {
-        let troubles: Vec<String> = [self.astray(), self.trouble()].into_iter().flatten().collect();
+        let astray = self.astray();
+        let before = std::mem::replace(&mut self.problems().astray, astray.clone());
+        if let Some(why) = astray.as_ref().filter(|why| before.as_ref() != Some(*why)) {
+            tracing::warn!("share {}: {why}", self.share);
+        }
+        let troubles: Vec<String> = [astray, self.trouble()].into_iter().flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join(". "))
     }
 
@@ -209,18 +216,24 @@ impl Health {
         // Some file systems do not count links of folders, so the kernel is asked for the path.
         let now = std::fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd())).ok()?;
         let is_gone = open.st_nlink == 0 || now.as_os_str().as_bytes().ends_with(b" (deleted)");
+        // The path of a folder on a file system that was unmounted lazily begins at that file system's root.
+        let is_there =
+            std::fs::metadata(&now).is_ok_and(|it| (it.dev(), it.ino()) == (open.st_dev, open.st_ino));
         Some(match is_gone {
             true => format!(
-                "{path} {why}: the served folder was removed, and accepts no changes. Restart the server when the right folder is \
-                 there"
+                "{path} {why}: the served folder was removed, and accepts no changes. When the right folder is there, `weft reload` \
+                 serves it"
             ),
             false if now == *folder => format!(
-                "{path} {why}: another file system was mounted over the served folder. Unmount it, or restart the server to \
-                 serve the new one"
+                "{path} {why}: another file system was mounted over the served folder. Unmount it, or serve the new one: `weft reload`"
+            ),
+            false if !is_there => format!(
+                "{path} {why}: the file system of the served folder was unmounted, and clients still use it. Mount it again, then: \
+                 `weft reload`"
             ),
             false => format!(
-                "{path} {why}: the served folder was moved to {}, where clients' writes now go. Move it back, or restart \
-                 the server with its new path",
+                "{path} {why}: the served folder was moved to {}, where clients' writes now go. Move it back, or write its new path \
+                 into the configuration, then: `weft reload`",
                 now.display()
             ),
         })
@@ -263,7 +276,7 @@ impl Health {
 
     /// Records a failure; returns whether it must be logged.
     fn failed(&self, trouble: Trouble, takes: Takes, now: Time) -> bool {
-        let Problems { current, told } = &mut *self.problems();
+        let Problems { current, told, .. } = &mut *self.problems();
         self.ill.store(true, Ordering::Release);
         let first = Current { trouble, since: now, last: now, failed: 0, refused: takes, warned: false };
         let known = current.get_or_insert(first);

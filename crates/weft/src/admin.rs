@@ -20,6 +20,7 @@ use serde_json::Value;
 use weft_machine::file::private;
 
 use crate::Failure;
+use crate::config::AbsentShare;
 use crate::listen::unix;
 use crate::out::ShellCommand;
 
@@ -95,6 +96,12 @@ pub(crate) struct Reloaded {
     pub changed: Vec<String>,
     /// Keys whose new values need a restart.
     pub restart: Vec<String>,
+    /// Shares whose folders cannot be served.
+    #[serde(default)]
+    pub absent: Vec<AbsentShare>,
+    /// Which folders the server's user may not write.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 impl fmt::Display for Reloaded {
@@ -109,7 +116,8 @@ impl fmt::Display for Reloaded {
         for (what, names) in parts.iter().filter(|(_, names)| !names.is_empty()) {
             write!(f, "; {what}: {}", names.join(", "))?;
         }
-        Ok(())
+        self.absent.iter().try_for_each(|absent| write!(f, "; {absent}"))?;
+        self.warnings.iter().try_for_each(|warning| write!(f, "; {warning}"))
     }
 }
 

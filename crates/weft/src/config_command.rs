@@ -56,6 +56,7 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
     };
     let warnings = config.warnings();
     note_some(&warnings);
+    config.absent_shares().iter().for_each(|absent| note!("{absent}"));
     for (name, kind) in groups::of_rights(&config, None) {
         match kind {
             Kind::Own | Kind::System(_) | Kind::SystemOfRoot(_) => say!("@{name}: {kind}")?,

@@ -83,7 +83,7 @@ fn of_status(page: &mut Page, status: &Status) {
     }
     let mut troubled = page.family(&f::SHARE_TROUBLED);
     for share in &status.shares {
-        troubled.sample(from_ref(&share.name), flag(share.warning.is_some()));
+        troubled.sample(from_ref(&share.name), flag(share.warning.is_some() || share.not_served.is_some()));
     }
     let spaces = || status.shares.iter().filter_map(|share| Some((&share.name, share.space?)));
     let mut sizes = page.family(&f::SHARE_SIZE);

@@ -47,10 +47,31 @@ fn from_environment() -> Option<Zeroizing<String>> {
     Some(text)
 }
 
+/// Whether this process has no terminal, and a service manager reads what it prints: systemd.exec(5), sd_notify(3).
+pub(crate) fn is_in_service() -> bool {
+    let is_journal = || {
+        let stderr = rustix::fs::fstat(io::stderr()).ok()?;
+        let stream = std::env::var("JOURNAL_STREAM").ok()?;
+        Some(stream == format!("{}:{}", stderr.st_dev, stderr.st_ino))
+    };
+    !io::stdin().is_terminal()
+        && std::env::var_os(VARIABLE).is_none_or(|text| text.is_empty())
+        && (std::env::var_os("NOTIFY_SOCKET").is_some() || is_journal().unwrap_or(false))
+}
+
 /// The password of a server's user: from the environment, from the terminal (empty: generated), or generated.
+///
+/// # Errors
+/// The server is a service, whose journal would contain the generated password.
 pub(crate) fn for_server(user: &str) -> io::Result<Password> {
     if let Some(text) = from_environment() {
         return Ok(Password { text, made_up: false });
+    }
+    if is_in_service() {
+        return Err(io::Error::other(format!(
+            "no password for {user}: set {VARIABLE} in the environment of the service (an EnvironmentFile that only root reads), or \
+             leave the user out and add one with `weft user add {user}`"
+        )));
     }
     if io::stdin().is_terminal() {
         let text = ask(&io::stdin(), &format!("Password for {user} (empty: generate one): "))?;

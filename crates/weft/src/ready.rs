@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::config::AbsentShare;
 use crate::out::ShellCommand;
 use crate::shares::Described;
 use crate::url::escaped;
@@ -62,6 +63,9 @@ pub(crate) struct Ready {
     /// Volumes on the command line that cannot be served.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_served: Vec<ReadyAbsent>,
+    /// Shares of the configuration file whose folders cannot be served.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shares_not_served: Vec<ReadyAbsent>,
     /// What drives the sockets: "io_uring" or "epoll".
     pub driver: &'static str,
 }
@@ -92,13 +96,19 @@ pub(crate) struct ReadyVolume {
     pub size: u64,
 }
 
-/// A volume that is not served, in the ready line.
+/// A volume or share that is not served, in the ready line.
 #[derive(Serialize, Debug)]
 pub(crate) struct ReadyAbsent {
     /// Its name.
     pub name: String,
     /// The reason, and what to type.
     pub why: String,
+}
+
+impl From<&AbsentShare> for ReadyAbsent {
+    fn from(absent: &AbsentShare) -> ReadyAbsent {
+        ReadyAbsent { name: absent.name.clone(), why: absent.told() }
+    }
 }
 
 /// A share in the ready line.
@@ -268,6 +278,7 @@ mod tests {
             nbd: None,
             volumes: vec![],
             not_served: vec![],
+            shares_not_served: vec![],
             driver: "epoll",
         };
         let text = ready.how_to("127.0.0.1");

@@ -1,12 +1,13 @@
 //! `weft reload`: lets running servers read their configuration again.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
 
 use crate::Failure;
-use crate::admin::{self, Reloaded, Request};
+use crate::admin::{self, Reloaded, Request, Unanswered};
 use crate::args::Reload;
 use crate::config;
 use crate::out::path_name;
@@ -37,29 +38,44 @@ pub(crate) fn run(args: Reload) -> Result<ExitCode, Failure> {
     asked.map(|()| ExitCode::SUCCESS)
 }
 
-/// Lets the running servers that use this configuration file read it again.
-pub(crate) fn servers_of(file: &Path, state: Option<&Path>) -> Result<(), Failure> {
+/// A server has not taken a changed file over.
+#[derive(Debug, thiserror::Error)]
+#[error("the file is changed, but {refusals}")]
+pub(crate) struct NotTaken {
+    /// The servers and their reasons.
+    pub refusals: String,
+    /// Whether all have refused it; one that has not answered may still take it over.
+    pub is_refused: bool,
+}
+
+/// Lets the running servers that use this configuration file read it again. Returns their process numbers and reports.
+///
+/// # Errors
+/// [`NotTaken`], or no server can be asked.
+pub(crate) fn servers_of(file: &Path, state: Option<&Path>) -> Result<Vec<(u32, Reloaded)>, Failure> {
     let of_file = config::read(file)?.state_dir;
     let named = state.map(Path::to_owned).or(of_file);
     // Without any state directory no server of the file has a socket.
-    let Ok(state) = state_of_command(named.as_deref()) else { return Ok(()) };
+    let Ok(state) = state_of_command(named.as_deref()) else { return Ok(Vec::new()) };
     let request = Request::Reload { file: Some(std::path::absolute(file)?) };
-    let mut is_used = false;
+    let (mut reports, is_refused) = (Vec::new(), Cell::new(true));
     let answered = |pid, answer| {
         if let Some(report) = serde_json::from_value::<Option<Reloaded>>(answer)? {
-            is_used = true;
             say!("server {pid}: {report}")?;
+            reports.push((pid, report));
         }
         Ok(())
     };
-    admin::ask_each(&admin::servers(&state)?, &request, answered, |pid, e| {
-        format!("the file is changed, but the server with process number {pid} has not taken it over: {e}")
-    })?;
-    if !is_used {
+    let asked = admin::ask_each(&admin::servers(&state)?, &request, answered, |pid, e| {
+        is_refused.set(is_refused.get() && !e.is::<Unanswered>());
+        format!("the server with process number {pid} has not taken it over: {e}")
+    });
+    asked.map_err(|e| NotTaken { refusals: e.to_string(), is_refused: is_refused.get() })?;
+    if reports.is_empty() {
         note!(
             "no running server with the state directory {} uses this file; --state-dir DIR names another",
             path_name(&state)
         );
     }
-    Ok(())
+    Ok(reports)
 }

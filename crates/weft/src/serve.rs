@@ -72,7 +72,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         out::remember_state_dir(config.state_dir.as_deref());
     }
     logging::use_format(config.log.format);
-    let plan = config.check()?;
+    let mut plan = config.check()?;
     activation::take_over(&plan)?;
     // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
     signals.catch()?;
@@ -80,7 +80,13 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // Shares get series of their own when they are opened.
         weft_machine::meter::enable();
     }
-    let shares = shares::open(&plan.shares)?;
+    let shares = shares::open_all(&plan.shares, &mut plan.absent)?;
+    for absent in &plan.absent {
+        tracing::warn!("{absent}");
+    }
+    if let ([], [first, ..], true) = (&shares[..], &plan.absent[..], plan.config().volumes.is_empty()) {
+        return Err(format!("nothing is left to serve: {first}").into());
+    }
     let marks = Some(neighbours::mark(&shares));
     let log_ons = match plan.serves_files() {
         true => Some(Arc::new(LogOns::of(&plan)?)),

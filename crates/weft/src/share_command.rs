@@ -14,13 +14,17 @@ use crate::config::{self, ServeConfig, ShareConfig, ShareSource, find};
 use crate::groups::{self, Kind};
 use crate::misuse::Misuse;
 use crate::out::path_name;
-use crate::reload;
+use crate::reload::{self, NotTaken};
 
 /// Runs the command.
 pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
     let (path, state) = (file(args.config)?, args.state_dir);
     match args.command {
-        ShareCommand::Add(args) => reload::servers_of(&add(&path, args)?, state.as_deref())?,
+        ShareCommand::Add(args) => {
+            let name = args.name.clone();
+            let saved = add(&path, args)?;
+            take_over(&saved, &name, state.as_deref())?;
+        }
         ShareCommand::Remove(args) => {
             // A file that is missing is an error, and its folder is not created.
             config::read(&path)?;
@@ -60,6 +64,36 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     let saved = edit.save()?;
     say!("added share {} to {}", share.name, path_name(&saved))?;
     Ok(saved)
+}
+
+/// Lets the running servers take a new share over. If one cannot serve it, because it runs as another user than this
+/// command, the share is removed from the file again: the line would stay without effect, or in the way of later changes.
+fn take_over(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failure> {
+    let undo = || -> Result<(), Failure> {
+        let mut edit = Edit::open(file)?;
+        edit.remove_share(name)?;
+        edit.save()?;
+        Ok(())
+    };
+    let shown = path_name(file);
+    match reload::servers_of(file, state) {
+        Ok(reports) => {
+            let refused = reports.into_iter().find_map(|(pid, report)| {
+                Some((pid, report.absent.into_iter().find(|absent| absent.name == name)?))
+            });
+            let Some((pid, absent)) = refused else { return Ok(()) };
+            undo()?;
+            reload::servers_of(file, state)?;
+            Err(format!("{shown} is as it was, without share {name}: server {pid}: {}", absent.why).into())
+        }
+        Err(e) => match e.downcast_ref::<NotTaken>() {
+            Some(NotTaken { refusals, is_refused: true }) => {
+                undo()?;
+                Err(format!("{shown} is as it was, without share {name}: {refusals}").into())
+            }
+            _ => Err(e),
+        },
+    }
 }
 
 /// `kinds` says which groups the rights name.

@@ -2,13 +2,15 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use weft_machine::meter::Subject;
 use weft_store::backend::{Dir, Ram};
 use weft_store::health::Health;
+use weft_store::snapshots::Snapshots;
 use weft_store::{Share, Vfs};
 
-use crate::config::{PlannedShare, ShareConfig, ShareSource};
+use crate::config::{AbsentShare, Origin, PlannedShare, ShareConfig, ShareSource};
 use crate::out::path_name;
 
 /// A share and what `ready` says about it.
@@ -28,6 +30,16 @@ impl Described {
     /// Whether this is still the folder at its path.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         self.folder == identity(path)
+    }
+
+    /// Whether these are the files of a folder that was at this path when the share was opened.
+    pub(crate) fn was_at(&self, path: &Path) -> bool {
+        self.folder.is_some() && source_of_folder(path) == self.source
+    }
+
+    /// The snapshots of its folder.
+    pub(crate) fn snapshots(&self) -> Option<Arc<Snapshots>> {
+        self.share.snapshots.clone()
     }
 
     /// The same files under another configuration.
@@ -61,34 +73,53 @@ pub(crate) fn source_of_ram(size_bytes: u64) -> String {
     format!("ram, {size_bytes} bytes")
 }
 
-/// Opens the files of these shares, except those of volumes, which are opened with the volumes.
-pub(crate) fn open(shares: &[PlannedShare]) -> Result<Vec<Described>, CannotOpen> {
-    let open = |planned: &PlannedShare| {
-        let name = planned.config.name.as_str();
-        let (vfs, source) = match &planned.config.source {
-            ShareSource::Folder(path) => {
-                let backend = Dir::open(path).map_err(|e| cannot_open(path, &e.to_string()))?;
-                let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
-                let system = backend.file_system();
-                let root = backend.root().map_err(|e| cannot_open(path, &e.to_string()))?;
-                let health = Health::new(name, Some(&folder)).of_root(root).on(system);
-                let vfs = Vfs::new(backend).heard_by(health);
-                (vfs, source_of_folder(&folder))
-            }
-            ShareSource::Ram { size_bytes } => {
-                let vfs = Vfs::new(Ram::new(*size_bytes)).heard_by(Health::new(name, None));
-                (vfs, source_of_ram(*size_bytes))
-            }
-            ShareSource::Volumes => return Ok(None),
-        };
-        let mut described = ruled(&planned.config, vfs, source);
-        if let ShareSource::Folder(path) = &planned.config.source {
-            described.folder = identity(path);
+/// Opens the files of a share; `None` for those of volumes, which are opened with the volumes.
+fn open(planned: &PlannedShare) -> Result<Option<Described>, CannotOpen> {
+    let name = planned.config.name.as_str();
+    let (vfs, source) = match &planned.config.source {
+        ShareSource::Folder(path) => {
+            let backend = Dir::open(path).map_err(|e| cannot_open(path, &e.to_string()))?;
+            let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
+            let system = backend.file_system();
+            let root = backend.root().map_err(|e| cannot_open(path, &e.to_string()))?;
+            let health = Health::new(name, Some(&folder)).of_root(root).on(system);
+            let vfs = Vfs::new(backend).heard_by(health);
+            (vfs, source_of_folder(&folder))
         }
-        described.share.snapshots = planned.snapshots.clone();
-        Ok(Some(described))
+        ShareSource::Ram { size_bytes } => {
+            let vfs = Vfs::new(Ram::new(*size_bytes)).heard_by(Health::new(name, None));
+            (vfs, source_of_ram(*size_bytes))
+        }
+        ShareSource::Volumes => return Ok(None),
     };
-    shares.iter().map(open).filter_map(Result::transpose).collect()
+    let mut described = ruled(&planned.config, vfs, source);
+    if let ShareSource::Folder(path) = &planned.config.source {
+        described.folder = identity(path);
+    }
+    described.share.snapshots = planned.snapshots.clone();
+    Ok(Some(described))
+}
+
+/// Opens the files of these shares, except those of volumes. A share of the configuration file that cannot be opened is
+/// added to `absent`.
+///
+/// # Errors
+/// A share of the command line cannot be opened.
+pub(crate) fn open_all(
+    shares: &[PlannedShare],
+    absent: &mut Vec<AbsentShare>,
+) -> Result<Vec<Described>, CannotOpen> {
+    let mut opened = Vec::new();
+    for planned in shares {
+        match (open(planned), &planned.config.source) {
+            (Ok(described), _) => opened.extend(described),
+            (Err(e), ShareSource::Folder(path)) if planned.config.origin == Origin::File => {
+                absent.push(AbsentShare::new(&planned.config.name, path, e));
+            }
+            (Err(e), _) => return Err(e),
+        }
+    }
+    Ok(opened)
 }
 
 /// A share of these files, with the configured rules for its users.

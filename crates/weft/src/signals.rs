@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-use signal_hook::flag;
+use signal_hook::{SigId, flag, low_level};
 use weft_machine::rt;
 
 use crate::Failure;
@@ -44,29 +44,67 @@ struct Handlers {
     stopped: Arc<AtomicBool>,
     /// The signal that raised it; 0 before.
     raised_by: Arc<AtomicUsize>,
+    installed: Mutex<Installed>,
+}
+
+/// Which handlers of [`Handlers`] are installed.
+#[derive(Default)]
+struct Installed {
+    ids: Vec<SigId>,
+    /// Whether this process has other handlers, those of a server. Then these ones are installed only while something
+    /// checks the flag: a server drains on a signal, and must not end by it.
+    serves: bool,
 }
 
 impl Handlers {
-    /// The handlers of this process. Until some code asks for attention, signals have their default actions.
+    /// The state of this process, without handlers.
+    fn of_process() -> &'static Handlers {
+        static OF_PROCESS: OnceLock<Handlers> = OnceLock::new();
+        OF_PROCESS.get_or_init(|| Handlers {
+            at_once: Arc::new(AtomicBool::new(true)),
+            stopped: Arc::default(),
+            raised_by: Arc::default(),
+            installed: Mutex::default(),
+        })
+    }
+
+    /// Its handlers, which are installed now if they are not yet. Until some code asks for attention, signals have
+    /// their default actions.
     fn installed() -> io::Result<&'static Handlers> {
-        static INSTALLED: OnceLock<io::Result<Handlers>> = OnceLock::new();
-        let installed = INSTALLED.get_or_init(|| {
-            let handlers = Handlers {
-                at_once: Arc::new(AtomicBool::new(true)),
-                stopped: Arc::default(),
-                raised_by: Arc::default(),
-            };
-            for signal in ending() {
-                // They act in this order.
-                flag::register_conditional_default(signal, handlers.at_once.clone())?;
-                let number = usize::try_from(signal).unwrap_or_default();
-                flag::register_usize(signal, handlers.raised_by.clone(), number)?;
-                flag::register(signal, handlers.at_once.clone())?;
-                flag::register(signal, handlers.stopped.clone())?;
-            }
-            Ok(handlers)
-        });
-        installed.as_ref().map_err(|e| io::Error::new(e.kind(), e.to_string()))
+        let handlers = Handlers::of_process();
+        let mut installed = handlers.lock();
+        if !installed.ids.is_empty() {
+            return Ok(handlers);
+        }
+        for signal in ending() {
+            // They act in this order.
+            installed.ids.push(flag::register_conditional_default(signal, handlers.at_once.clone())?);
+            let number = usize::try_from(signal).unwrap_or_default();
+            installed.ids.push(flag::register_usize(signal, handlers.raised_by.clone(), number)?);
+            installed.ids.push(flag::register(signal, handlers.at_once.clone())?);
+            installed.ids.push(flag::register(signal, handlers.stopped.clone())?);
+        }
+        Ok(handlers)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Installed> {
+        // No change under this lock can be interrupted.
+        self.installed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the signals to the handlers of a server, which are installed.
+    fn leave_to_server() {
+        let mut installed = Handlers::of_process().lock();
+        installed.serves = true;
+        installed.remove();
+    }
+}
+
+impl Installed {
+    fn remove(&mut self) {
+        for id in self.ids.drain(..) {
+            low_level::unregister(id);
+        }
     }
 }
 
@@ -97,16 +135,24 @@ pub(crate) fn drain_on_signals() -> Result<Arc<AtomicBool>, Failure> {
         flag::register_conditional_default(signal, drained.clone())?;
         flag::register(signal, drained.clone())?;
     }
+    Handlers::leave_to_server();
     Ok(drained)
 }
 
 /// Runs `ask`, which changes something that must be undone before a signal ends the process; `ask` gets the flag.
 pub(crate) fn attentively<T>(ask: impl FnOnce(&AtomicBool) -> io::Result<T>) -> io::Result<T> {
+    // Before the first signal can come.
+    let before = Handlers::of_process().at_once.swap(false, Ordering::SeqCst);
     let handlers = Handlers::installed()?;
-    let before = handlers.at_once.swap(false, Ordering::SeqCst);
     let done = ask(&handlers.stopped);
-    if !handlers.stopped.load(Ordering::SeqCst) {
-        handlers.at_once.store(before, Ordering::SeqCst);
+    if handlers.stopped.load(Ordering::SeqCst) {
+        return done;
+    }
+    let mut installed = handlers.lock();
+    match installed.serves {
+        // From here on the server's own handlers act alone.
+        true => installed.remove(),
+        false => handlers.at_once.store(before, Ordering::SeqCst),
     }
     done
 }
@@ -122,7 +168,7 @@ pub(crate) fn interrupted_by_key() -> io::Result<()> {
 /// Ends a process stopped by a signal with that same signal, because a shell ends its loop or script only then.
 /// Otherwise returns `code`.
 pub(crate) fn end(code: ExitCode) -> ExitCode {
-    let raised_by = Handlers::installed().map_or(0, |handlers| handlers.raised_by.load(Ordering::SeqCst));
+    let raised_by = Handlers::of_process().raised_by.load(Ordering::SeqCst);
     let (Ok(signal), Ok(status)) = (i32::try_from(raised_by), u8::try_from(128 + raised_by)) else {
         return code;
     };
@@ -138,7 +184,7 @@ pub(crate) fn end(code: ExitCode) -> ExitCode {
     let _ = flushed.recv_timeout(ATTENTION);
     // Signals do not end the first process of a container: it exits with the status that a shell would report.
     if !rustix::process::getpid().is_init() {
-        let _ = signal_hook::low_level::emulate_default_handler(signal);
+        let _ = low_level::emulate_default_handler(signal);
     }
     ExitCode::from(status)
 }
@@ -204,7 +250,7 @@ impl Signals {
     /// Installs the handler for SIGHUP: from now on [`Signals::wait`] returns each one.
     pub(crate) fn catch_hang_ups(&mut self) -> io::Result<()> {
         if !self.catches_hang_ups && ending().any(|signal| signal == SIGHUP) {
-            signal_hook::low_level::pipe::register(SIGHUP, self.write.try_clone()?)?;
+            low_level::pipe::register(SIGHUP, self.write.try_clone()?)?;
             self.catches_hang_ups = true;
         }
         Ok(())
@@ -219,8 +265,9 @@ impl Signals {
             flag::register_conditional_default(signal, again.clone())?;
             flag::register(signal, again)?;
             flag::register(signal, self.ended.clone())?;
-            signal_hook::low_level::pipe::register(signal, self.write.try_clone()?)?;
+            low_level::pipe::register(signal, self.write.try_clone()?)?;
         }
+        Handlers::leave_to_server();
         Ok(())
     }
 
@@ -245,7 +292,7 @@ mod tests {
     #[test]
     fn a_write_past_the_longest_file_ends_no_process() {
         outlive_long_files().unwrap();
-        signal_hook::low_level::raise(SIGXFSZ).unwrap();
+        low_level::raise(SIGXFSZ).unwrap();
     }
 
     #[test]
@@ -254,7 +301,7 @@ mod tests {
         flag::register(SIGHUP, Arc::default()).unwrap();
         let mut signals = Signals::new().unwrap();
         signals.catch_hang_ups().unwrap();
-        signal_hook::low_level::raise(SIGHUP).unwrap();
+        low_level::raise(SIGHUP).unwrap();
         signals.catch().unwrap();
         assert_eq!(signals.wait().unwrap(), Asked::HangUp);
     }

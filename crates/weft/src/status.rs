@@ -55,6 +55,9 @@ pub(crate) struct Status {
     /// A problem with its state directory: full, read-only, or not writable.
     #[serde(default)]
     pub state_warning: Option<String>,
+    /// What somebody should mend, besides what is said of its shares and volumes: missing addresses, users who cannot log on.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// The file that its configuration was read from.
     #[serde(default)]
     pub config: Option<String>,
@@ -104,6 +107,7 @@ impl Status {
             providers: self.providers.clone(),
             driver: self.driver.clone(),
             state_warning: self.state_warning.clone(),
+            warnings: self.warnings.clone(),
             config: self.config.clone(),
             opens: self.opens,
             sessions: self.sessions,
@@ -200,6 +204,9 @@ pub(crate) struct Share {
     pub encrypted: bool,
     /// Its open files and folders.
     pub opens: usize,
+    /// Why it is not served, if its folder was missing or unreadable when the configuration was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_served: Option<String>,
     /// A problem with it: its disk is full, read-only or failing, or its folder was moved or removed while it is
     /// served.
     #[serde(default)]
@@ -409,6 +416,13 @@ pub(crate) fn run(args: args::Status) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Where the package, or an administrator, installs the unit.
+const UNITS: [&str; 3] = [
+    "/etc/systemd/system/weft.service",
+    "/lib/systemd/system/weft.service",
+    "/usr/lib/systemd/system/weft.service",
+];
+
 /// The selected servers: all, or the one with this process number. If there is none, the error says what to type.
 pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Failure> {
     if state.is_file() {
@@ -420,8 +434,12 @@ pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Fail
     }
     let servers = admin::servers(state)?;
     let none = || {
+        let start = match UNITS.iter().any(|unit| Path::new(unit).exists()) {
+            true => "systemctl start weft, or weft serve --help",
+            false => "weft serve --help",
+        };
         format!(
-            "no server runs with the state directory {}: start one (weft serve --help), or name that of a running server with \
+            "no server runs with the state directory {}: start one ({start}), or name that of a running server with \
              --state-dir DIR",
             state.display()
         )

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -118,7 +119,7 @@ impl Journal {
         format: &Format,
         open: impl Fn() -> Result<Database, DatabaseError> + Send + Sync + 'static,
     ) -> Result<Journal, Unusable> {
-        let database = open().map_err(|e| unusable(path, e.into()))?;
+        let database = caught(|| Ok(open()?)).map_err(|e| unusable(path, e))?;
         let journal =
             Journal { path: path.to_owned(), open: Box::new(open), database: Mutex::new(Some(database)) };
         journal.adopt(format)?;
@@ -180,15 +181,35 @@ impl Journal {
         let mut held = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         let database = match held.take() {
             Some(database) => database,
-            None => (self.open)().map_err(|e| unusable(&self.path, e.into()))?,
+            None => caught(|| Ok((self.open)()?)).map_err(|e| unusable(&self.path, e))?,
         };
-        let done = act(&database);
-        // A database that has met a disk error is dropped, because it would refuse everything.
-        if !matches!(done, Err(Error::Io(_) | Error::PreviousIo)) {
-            *held = Some(database);
+        let done = caught(|| act(&database));
+        match done {
+            // A database that has met a disk error is dropped, because it would refuse everything.
+            Err(Error::Io(_) | Error::PreviousIo) => {}
+            // To close what it has read wrongly may fail in the same way.
+            Err(Error::Corrupted(_)) => {
+                let _ = caught(move || {
+                    drop(database);
+                    Ok(())
+                });
+            }
+            _ => *held = Some(database),
         }
         done.map_err(|e| unusable(&self.path, e))
     }
+}
+
+/// Runs a call of redb, which panics where it reads a page that it has not written: the disk or another program has
+/// changed it, and the process has other files to serve.
+fn caught<T>(act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    // What `act` leaves behind of a database is dropped.
+    panic::catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panicked| {
+        let text = panicked.downcast_ref::<String>().map(String::as_str);
+        let text =
+            text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("a page cannot be read");
+        Err(Error::Corrupted(text.to_owned()))
+    })
 }
 
 /// A builder with a cache of at most [`CACHE_BYTES`].
@@ -394,6 +415,40 @@ mod tests {
         assert!(!path.exists());
         std::fs::remove_dir(&draft).unwrap();
         put(&Journal::open(&path, &PLAIN).unwrap(), 1).unwrap();
+    }
+
+    /// The process ended with "entered unreachable code", and named no file.
+    #[test]
+    fn damage_inside_is_named_with_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nfs-x.redb");
+        let journal = Journal::open(&path, &PLAIN).unwrap();
+        for number in 0..500 {
+            put(&journal, number).unwrap();
+        }
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        let mut damages = 0;
+        // The header is checked when the file is opened.
+        for at in (4096..whole.len()).step_by(4096).take(256) {
+            let mut damaged = whole.clone();
+            damaged[at..at + 64].fill(0xff);
+            std::fs::write(&path, &damaged).unwrap();
+            let used = Journal::open(&path, &PLAIN).and_then(|journal| {
+                journal.read(|begun| {
+                    let table = begun.open_table(NUMBERS)?;
+                    table.iter()?.try_for_each(|entry| Ok(entry.map(drop)?))
+                })?;
+                put(&journal, 7)
+            });
+            if let Err(e) = used {
+                assert!(matches!(e, Unusable::Damaged(..)), "{at}: {e}");
+                assert!(e.to_string().contains("nfs-x.redb is damaged ("), "{e}");
+                assert!(e.to_string().contains("move it away"), "{e}");
+                damages += 1;
+            }
+        }
+        assert!(damages > 0);
     }
 
     #[test]

@@ -202,5 +202,5 @@ fn a_folder_that_goes_while_it_is_served_is_told() {
     std::fs::rename(&moved, &folder).unwrap();
     assert!(health.troubles().is_some_and(|why| !why.contains("Move it back")));
     std::fs::remove_dir(&folder).unwrap();
-    assert!(health.troubles().is_some_and(|why| why.contains("was removed, and accepts no changes")));
+    assert!(health.troubles().is_some_and(|why| why.contains("was removed, and accepts no changes. When")));
 }

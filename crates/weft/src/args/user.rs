@@ -56,6 +56,9 @@ pub(crate) struct UserPasswd {
     /// Generate a password and print it
     #[arg(long)]
     pub generate: bool,
+    /// Make a new users.key if the old one is lost; all other users then need new passwords, too
+    #[arg(long)]
+    pub new_key: bool,
 }
 
 /// `weft user remove`.
@@ -63,6 +66,9 @@ pub(crate) struct UserPasswd {
 pub(crate) struct UserRemove {
     /// The user
     pub name: Name,
+    /// Remove the user although shares give rights to this name
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `weft user list`.
@@ -115,6 +121,9 @@ pub(crate) struct GroupRemove {
     pub group: Name,
     /// The users to remove
     pub users: Vec<Name>,
+    /// Remove the group although shares give rights to this name
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `weft group list`.

@@ -9,6 +9,7 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use weft_machine::credentials::Credentials;
 use weft_machine::net::{Tls, TlsError};
 use weft_machine::nss;
@@ -23,14 +24,14 @@ use super::admin::{AdminAddress, read_token};
 use super::error::Give;
 use super::key::{self, Key, OfShare, Origin, quoted};
 use super::secret::{self, Secret};
-use super::share::{MAX_NAME_CHARS, real_folder};
+use super::share::{MAX_NAME_CHARS, is_closed, own_user, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, Problem, ServeConfig,
     ShareConfig, ShareSource, Sources, exposed, ports,
 };
 use crate::addresses::Addresses;
-use crate::out::path_name;
+use crate::out::{ShellCommand, path_name};
 
 /// Makes a protocol's TLS from a chain, a key, and the authorities for client certificates.
 type MakeTls = fn(&[u8], &[u8], Option<&[u8]>) -> Result<Tls, TlsError>;
@@ -43,6 +44,8 @@ pub(crate) struct Plan {
     pub listen: Addresses,
     /// The shares of folders and ramdisks; their names differ.
     pub shares: Vec<PlannedShare>,
+    /// The shares of the file whose folders cannot be served now.
+    pub absent: Vec<AbsentShare>,
     /// TLS for NFS.
     pub nfs_tls: Option<Tls>,
     /// TLS for NBD.
@@ -63,6 +66,38 @@ pub(crate) struct PlannedShare {
     pub config: ShareConfig,
     /// The snapshots of its folder.
     pub snapshots: Option<Arc<Snapshots>>,
+}
+
+/// A share of a configuration file whose folder cannot be served now, for example because its disk is not mounted. The
+/// server continues without it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AbsentShare {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub source: String,
+    /// The reason.
+    pub why: String,
+}
+
+impl AbsentShare {
+    /// A share with this folder, for this reason.
+    pub(crate) fn new(name: &str, folder: &Path, why: impl fmt::Display) -> AbsentShare {
+        let source = folder.display().to_string();
+        AbsentShare { name: name.to_owned(), source, why: why.to_string() }
+    }
+
+    /// The reason, and what to type.
+    pub(crate) fn told(&self) -> String {
+        let reload = ShellCommand::new("weft reload").here();
+        format!("{}. Afterwards, or once its file system is mounted, `{reload}` serves the share", self.why)
+    }
+}
+
+impl fmt::Display for AbsentShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "share {} is not served: {}", self.name, self.told())
+    }
 }
 
 impl Plan {
@@ -128,9 +163,15 @@ impl ServeConfig {
     pub(crate) fn check(self) -> Result<Plan, ConfigError> {
         FIRST.iter().try_for_each(|rule| rule(&self))?;
         (0..self.shares.len()).try_for_each(|i| self.check_name(i))?;
-        let shares = self.shares.iter().map(|share| self.check_share(share));
-        let mut shares = shares.collect::<Result<Vec<_>, _>>()?;
-        shares.retain(|planned| planned.config.source != ShareSource::Volumes);
+        let absent = self.absent_shares();
+        let mut shares = Vec::new();
+        for share in &self.shares {
+            match self.check_share(share) {
+                Err(e) if !self.is_tolerated(share, &e, &absent) => return Err(e),
+                Ok(planned) if share.source != ShareSource::Volumes => shares.push(planned),
+                _ => {}
+            }
+        }
         LAST.iter().try_for_each(|rule| rule(&self))?;
         // Every file is read once, because it may be a pipe.
         let (dfs, keytab, nfs_tls, nbd_tls) = (self.dfs()?, self.keytab()?, self.nfs_tls()?, self.nbd_tls()?);
@@ -138,8 +179,45 @@ impl ServeConfig {
         for warning in self.warnings() {
             tracing::warn!("{warning}");
         }
-        let listen = Addresses::of_each(&self.listeners.addresses).present();
-        Ok(Plan { listen, shares, nfs_tls, nbd_tls, keytab, admin_tls, admin_token, dfs, config: self })
+        let listen = self.addresses().without_absent();
+        Ok(Plan {
+            listen,
+            shares,
+            absent,
+            nfs_tls,
+            nbd_tls,
+            keytab,
+            admin_tls,
+            admin_token,
+            dfs,
+            config: self,
+        })
+    }
+
+    /// The shares without which a server starts: those of the file whose folders are missing or unreadable, unless
+    /// nothing else could be served.
+    pub(crate) fn absent_shares(&self) -> Vec<AbsentShare> {
+        let mut absent = Vec::new();
+        for share in self.shares.iter().filter(|share| share.origin == Origin::File) {
+            if let (ShareSource::Folder(path), Err(e)) = (&share.source, self.check_share(share))
+                && e.is_of_folder()
+            {
+                absent.push(AbsentShare::new(&share.name, path, e));
+            }
+        }
+        let is_all = absent.len() == self.shares.len() && self.volumes.is_empty();
+        if is_all { Vec::new() } else { absent }
+    }
+
+    /// Why the folder of a share cannot be served; `None` if it can.
+    pub(crate) fn folder_error(&self, name: &str) -> Option<ConfigError> {
+        let share = self.shares.iter().find(|share| share.is_named(name))?;
+        self.check_share(share).err().filter(ConfigError::is_of_folder)
+    }
+
+    /// Whether a server starts without a share that has this error.
+    fn is_tolerated(&self, share: &ShareConfig, e: &ConfigError, absent: &[AbsentShare]) -> bool {
+        e.is_of_folder() && absent.iter().any(|absent| share.is_named(&absent.name))
     }
 
     /// Every rule that it breaks, in the order of the rules; [`ServeConfig::check`] reports the first.
@@ -153,7 +231,11 @@ impl ServeConfig {
             |config| config.admin_token().map(drop),
         ];
         let names = (0..self.shares.len()).map(|i| self.check_name(i));
-        let shares = self.shares.iter().map(|share| self.check_share(share).map(drop));
+        let absent = self.absent_shares();
+        let shares = self.shares.iter().map(move |share| match self.check_share(share) {
+            Err(e) if !self.is_tolerated(share, &e, &absent) => Err(e),
+            _ => Ok(()),
+        });
         let first = FIRST.iter().map(|rule| rule(self));
         let last = LAST.into_iter().chain(files).map(|rule| rule(self));
         first.chain(names).chain(shares).chain(last).filter_map(Result::err)
@@ -172,6 +254,8 @@ impl ServeConfig {
     /// Shares that serve the same files under different rules, each with its key; or that there is nothing to serve.
     pub(crate) fn warnings(&self) -> Vec<ConfigError> {
         let mut warnings = exposed::bypasses(self);
+        warnings.extend(self.missing_addresses());
+        warnings.extend(self.closed_folders());
         if self.shares.is_empty() && self.volumes.is_empty() {
             warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
         }
@@ -509,11 +593,44 @@ impl ServeConfig {
 
     /// Checks that this host has the addresses, before anything is bound.
     fn check_addresses(&self) -> Result<(), ConfigError> {
-        let asked = Addresses::of_each(&self.listeners.addresses).present();
-        match asked.absent() {
-            Some(ip) => Err(self.wrong(key::LISTEN, Problem::Elsewhere(ip))),
-            None => Ok(()),
+        match self.addresses().absent().next() {
+            Some(ip) if !self.starts_without_addresses() => {
+                Err(self.wrong(key::LISTEN, Problem::Elsewhere(ip)))
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// The folders that clients may change and the server's user may not. Root may do everything.
+    fn closed_folders(&self) -> Vec<ConfigError> {
+        let closed = |share: &ShareConfig| {
+            let ShareSource::Folder(path) = &share.source else { return None };
+            let folder = real_folder(path).ok().filter(|folder| is_closed(folder))?;
+            let (share_name, user) = (share.name.clone(), own_user());
+            Some(self.wrong(share.key(), Problem::Closed { share: share_name, folder, user }))
+        };
+        self.shares.iter().filter(|share| exposed::may_write(share)).filter_map(closed).collect()
+    }
+
+    /// The addresses without which a server starts.
+    pub(crate) fn missing_addresses(&self) -> Vec<ConfigError> {
+        if !self.starts_without_addresses() {
+            return Vec::new();
+        }
+        let asked = self.addresses();
+        asked.absent().map(|ip| self.wrong(key::LISTEN, Problem::NotYet(ip))).collect()
+    }
+
+    /// The addresses to listen on.
+    fn addresses(&self) -> Addresses {
+        Addresses::of_each(&self.listeners.addresses).present()
+    }
+
+    /// Whether a server starts although this host lacks some addresses: if they are those of a file, and others are
+    /// left.
+    fn starts_without_addresses(&self) -> bool {
+        let asked = self.addresses();
+        self.sources.origin_of(&key::LISTEN) == Origin::File && asked.absent().count() < asked.all().len()
     }
 
     /// Checks that the volumes exist. With replication, a group may restore one.

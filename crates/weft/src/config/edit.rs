@@ -47,6 +47,8 @@ pub(crate) struct Edit {
     document: DocumentMut,
     config: ServeConfig,
     is_new: bool,
+    /// The name of the share that is added.
+    added: Option<String>,
     /// Held from reading to writing: changes of the files of this folder take turns.
     _turn: File,
 }
@@ -67,7 +69,7 @@ impl Edit {
             path: path.clone(),
             source: io::Error::new(io::ErrorKind::InvalidData, e.to_string()),
         })?;
-        Ok(Edit { path, document, config, is_new, _turn: turn })
+        Ok(Edit { path, document, config, is_new, added: None, _turn: turn })
     }
 
     /// Adds a share of a folder.
@@ -106,6 +108,7 @@ impl Edit {
             }
             _ => None,
         };
+        self.added = Some(name);
         Ok(())
     }
 
@@ -129,7 +132,10 @@ impl Edit {
     pub(crate) fn save(self) -> Result<PathBuf, EditError> {
         let text = self.document.to_string();
         let config = file::parse(&self.path, &text)?;
-        match config.errors().next() {
+        // The folders of the other shares may be missing for the moment.
+        let of_added = self.added.as_deref().and_then(|name| config.folder_error(name));
+        let error = config.errors().find(|error| !error.is_of_folder());
+        match of_added.or(error) {
             Some(error) => Err(error.into()),
             None => {
                 for warning in config.warnings() {

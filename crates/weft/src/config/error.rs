@@ -82,12 +82,16 @@ pub(crate) enum Problem {
     NoFolder(PathBuf),
     /// This host does not have the address.
     Elsewhere(IpAddr),
+    /// The same, but others are left. A warning.
+    NotYet(IpAddr),
     /// The volume does not exist.
     NoVolume(VolumeError),
     /// Clients of a share could read or change a file of the server's own.
     Exposed { path: PathBuf, share: String, folder: PathBuf, harm: Harm },
     /// A share serves files of another one without its rules. A warning.
     Bypass { share: String, folder: PathBuf, place: Place, other: Key, rules: Vec<&'static str> },
+    /// Clients may write in a folder, and the server's user may not. A warning.
+    Closed { share: String, folder: PathBuf, user: String },
     /// Returning clients would not find a port that is chosen at each start.
     AnyPort { fixed: Key },
     /// A file cannot be read.
@@ -149,6 +153,16 @@ impl ConfigError {
         ConfigError(Box::new(Wrong { sources, key, problem }))
     }
 
+    /// Whether a share's folder cannot be served.
+    pub(crate) fn is_of_folder(&self) -> bool {
+        matches!(self.0.problem, Problem::Folder { .. })
+    }
+
+    /// Whether the server's user lacks a permission on a share's folder.
+    pub(crate) fn is_of_permission(&self) -> bool {
+        matches!(self.0.problem, Problem::Closed { .. })
+    }
+
     /// Whether the configuration would be wrong on every host, whatever its files: then the exit status is that of
     /// clap's errors.
     pub(crate) fn is_misuse(&self) -> bool {
@@ -163,8 +177,10 @@ impl ConfigError {
             | Problem::NoStateDir
             | Problem::NoFolder(_)
             | Problem::Elsewhere(_)
+            | Problem::NotYet(_)
             | Problem::NoVolume(_)
             | Problem::Exposed { .. }
+            | Problem::Closed { .. }
             | Problem::Bypass { .. } => false,
             Problem::NoShare { .. }
             | Problem::ExportTwice { .. }
@@ -304,6 +320,10 @@ impl fmt::Display for ConfigError {
             Problem::Elsewhere(ip) => {
                 write!(f, "{key}: cannot listen on {ip}: this host does not have that address")
             }
+            Problem::NotYet(ip) => write!(
+                f,
+                "{key}: nothing listens on {ip}, because this host does not have that address; restart the server when it does"
+            ),
             Problem::NoVolume(why) => write!(f, "{key}: {why}"),
             Problem::Exposed { path, share, folder, harm } => write!(
                 f,
@@ -326,6 +346,13 @@ impl fmt::Display for ConfigError {
                     rules.join(", ")
                 )
             }
+            Problem::Closed { share, folder, user } => write!(
+                f,
+                "{key}: clients cannot change share {share}, because the server's user {user} may not write {}: {}, or set read_only \
+                 for the share",
+                path_name(folder),
+                ShellCommand::new("chown").operand(format!("{user}:")).operand(folder)
+            ),
             Problem::Unreadable { path, source } => {
                 write!(f, "{key}: cannot read {}: {source}", path_name(path))
             }

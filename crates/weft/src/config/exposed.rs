@@ -109,7 +109,7 @@ fn places(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether some client may change files of a share.
-fn may_write(share: &ShareConfig) -> bool {
+pub(super) fn may_write(share: &ShareConfig) -> bool {
     let by_smb = share.rights.are_open() || share.rights.write.as_ref().is_some_and(|list| !list.is_empty());
     let by_nfs = share.nfs.as_ref().is_some_and(|export| !export.read_only) && !share.encrypt;
     !share.read_only && (by_smb || by_nfs)

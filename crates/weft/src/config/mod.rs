@@ -32,7 +32,7 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 
 pub(crate) use self::admin::AdminAddress;
-pub(crate) use self::check::{Plan, PlannedShare};
+pub(crate) use self::check::{AbsentShare, Plan, PlannedShare};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
 pub(crate) use self::key::{Key, Origin};

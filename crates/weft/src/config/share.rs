@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use weft_smb::server::dfs::Link;
 use weft_store::rights::Rights;
 use weft_store::rules::{ActsAs, Export, Rules};
@@ -158,6 +159,26 @@ pub(crate) fn share_of_folder(path: &Path) -> Result<ShareConfig, FolderFault> {
     let real = real_folder(path)?;
     let name = real.file_name().and_then(|name| name.to_str()).ok_or(FolderFault::Nameless)?;
     Ok(ShareConfig::new(name, ShareSource::Folder(path.to_owned())))
+}
+
+/// Whether this process may not create files in a folder for lack of permissions, as a server that runs as a user of its
+/// own.
+pub(super) fn is_closed(folder: &Path) -> bool {
+    let may_write = accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+    matches!(may_write, Err(Errno::ACCESS | Errno::PERM))
+}
+
+/// The user of this process: its name if it is a user of this host (passwd(5)), because a directory service may not
+/// answer, or else its number.
+pub(super) fn own_user() -> String {
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1) == Some(&uid)).then(|| name.to_owned())
+    });
+    name.unwrap_or(uid)
 }
 
 /// The folder that a path leads to, without links. It can be listed and searched.

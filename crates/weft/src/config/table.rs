@@ -46,7 +46,7 @@ pub(super) const ROWS: &[Row] = &[
         ["--user"],
         "none if there are users of `weft user`; otherwise $USER, or weft",
         "\"alice\"",
-        "A user who may log on beside those of `weft user`, with the password from WEFT_PASSWORD; if it is unset, the server asks on the terminal or generates one.",
+        "A user who may log on beside those of `weft user`, with the password from WEFT_PASSWORD; if it is unset, the server asks on the terminal or generates one, but not as a service.",
         |c| c.user
     ),
     field!(

@@ -14,6 +14,7 @@ use super::replica::Own;
 use crate::Failure;
 use crate::args::default_user;
 use crate::config::Plan;
+use crate::out::{ShellCommand, path_name};
 use crate::password::{self, Password};
 use crate::users::Name;
 use crate::users::store::{Store, StoreError};
@@ -41,6 +42,8 @@ pub(super) struct Listed {
     pub system: Option<Arc<Lookups>>,
     /// Whether users of the system may log on by ticket.
     pub admits_system: bool,
+    /// What an administrator should mend: users who cannot log on.
+    pub warnings: Vec<String>,
 }
 
 /// The user whom the configuration names, or the default one.
@@ -56,12 +59,25 @@ impl LogOns {
         let store = plan.state_dir().map(|state| Store::of(&state));
         let listing = store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
         let named = plan.config().user.clone();
-        let is_alone = listing.users.is_empty() && !plan.config().shares.is_empty();
+        // The password of a default user would have to be printed, and the journal of a service is no place for it.
+        let is_alone =
+            listing.users.is_empty() && !plan.config().shares.is_empty() && !password::is_in_service();
         let is_needed = named.is_some() || is_alone || plan.config().replication.enabled;
         let configured = match is_needed {
             true => {
+                let is_named = named.is_some();
                 let name = named.unwrap_or_else(default_user);
-                let password = password::for_server(&name)?;
+                let password = match is_named || !password::is_in_service() {
+                    true => password::for_server(&name)?,
+                    // Only other servers would need it, to replicate to this one.
+                    false => {
+                        tracing::warn!(
+                            "other servers cannot log on to replicate to this one: set {} in the environment of the service",
+                            password::VARIABLE
+                        );
+                        Password { made_up: false, ..password::generated()? }
+                    }
+                };
                 Some(Configured { name, password })
             }
             false => None,
@@ -113,12 +129,29 @@ impl LogOns {
         });
         let own: Option<Name> = self.configured.as_ref().and_then(|user| user.name.parse().ok());
         let stored = listing.users.iter().filter(|(name, _)| own.as_ref() != Some(name));
-        let stored = stored.map(|(name, secret)| smb::User {
-            groups: groups_of(name),
-            rid: rid_of(name),
-            ..smb::User::new(name.as_str(), secret.clone())
+        let stored = stored.filter_map(|(name, secret)| {
+            Some(smb::User {
+                groups: groups_of(name),
+                rid: rid_of(name),
+                ..smb::User::new(name.as_str(), secret.clone()?)
+            })
         });
+        let mut warnings: Vec<String> = Vec::new();
+        if let Some(store) = &self.store {
+            warnings.extend(store.locked(&listing));
+            if store.has_lost_users() {
+                warnings.push(format!(
+                    "{} is missing, although there is its key: restore it from a backup, or add the users again with `weft user add`",
+                    path_name(store.path())
+                ));
+            }
+        }
+        if self.configured.is_none() && listing.users.is_empty() {
+            let add = ShellCommand::new("weft user add NAME").here();
+            warnings.push(format!("nobody can log on with a password: there are no users; add one: {add}"));
+        }
         Ok(Listed {
+            warnings,
             users: configured.into_iter().chain(stored).collect(),
             groups: listing.groups.keys().map(|group| group.as_str().to_owned()).collect(),
             system: self.system.clone(),
@@ -127,13 +160,16 @@ impl LogOns {
     }
 }
 
-/// Warns of users and groups that have a right on a share and do not exist: usually a spelling mistake. Says which groups
+/// Logs what an administrator should mend. Warns of users and groups that have a right on a share and do not exist: usually a spelling mistake. Says which groups
 /// are those of the system.
 pub(super) async fn warn_of_unknown(shares: &[Share], listed: &Listed) {
     let known_users: HashSet<String> = listed.users.iter().map(|user| folded(&user.name)).collect();
     let known_groups: HashSet<String> =
         listed.users.iter().flat_map(|user| &user.groups).map(|group| folded(group)).collect();
     let own_groups: HashSet<String> = listed.groups.iter().map(|group| folded(group)).collect();
+    for warning in &listed.warnings {
+        tracing::warn!("{warning}");
+    }
     for share in shares {
         for principal in share.rules.rights.principals() {
             let (is_known, kind, query) = match principal {

@@ -23,7 +23,9 @@ use crate::Failure;
 use crate::admin::Reloaded;
 use crate::args::Serve;
 use crate::config::reference::{self, Effective};
-use crate::config::{PlannedShare, ServeConfig, ShareConfig, ShareSource, TakesEffect};
+use crate::config::{
+    AbsentShare, ConfigError, PlannedShare, ServeConfig, ShareConfig, ShareSource, TakesEffect,
+};
 use crate::config_command;
 use crate::logging;
 use crate::shares::{self, Described};
@@ -67,6 +69,10 @@ pub(super) struct Changed {
 struct Prepared {
     config: ServeConfig,
     shares: Vec<PreparedShare>,
+    /// The shares whose folders cannot be served.
+    absent: Vec<AbsentShare>,
+    /// Which folders the server's user may not write.
+    warnings: Vec<String>,
 }
 
 /// A share whose files are open.
@@ -111,6 +117,9 @@ impl Reload {
     pub(super) async fn users(&self, by: By) -> Result<(), Failure> {
         let current = &mut *self.current.lock().await;
         let users = self.read_users().await?;
+        let served: Vec<Share> = current.shares.iter().map(|described| described.share.clone()).collect();
+        log_ons::warn_of_unknown(&served, &users).await;
+        self.subject.replace_warnings_of_users(users.warnings.clone());
         let names = Names::of(&users);
         current.names.tell_change(&self.audit, by, &names);
         current.names = names;
@@ -144,17 +153,18 @@ impl Reload {
         let prepared =
             rt::blocking(move || prepare(args, &known, &started).map_err(|e| e.to_string())).await?;
         let users = self.read_users().await?;
-        let Prepared { config, shares } = prepared;
+        let Prepared { config, shares, absent, warnings } = prepared;
         // Nothing fails from here on.
         let shares: Vec<Described> = shares.into_iter().map(PreparedShare::apply).collect();
         let other_files = files_of(&shares) != files_of(&current.shares);
-        let report = report(current, &config, &shares);
+        let report = Reloaded { warnings, ..report(current, &config, &shares, absent) };
         let served: Vec<Share> = shares.iter().map(|described| described.share.clone()).collect();
         log_ons::warn_of_unknown(&served, &users).await;
+        self.subject.replace_warnings_of_users(users.warnings.clone());
         if let Some(files) = &self.files {
             files.replace(served, self.door.clone(), &users).await;
         }
-        self.subject.replace_shares(&shares);
+        self.subject.replace_shares(&shares, &report.absent);
         if other_files {
             // Otherwise our own marks would look like those of another server.
             current.marks = None;
@@ -166,7 +176,10 @@ impl Reload {
         current.names = Names::of(&users);
         current.shares = shares;
         current.config = config;
-        tracing::info!("{report}");
+        match report.absent.is_empty() {
+            true => tracing::info!("{report}"),
+            false => tracing::warn!("{report}"),
+        }
         Ok(report)
     }
 }
@@ -178,18 +191,32 @@ fn files_of(shares: &[Described]) -> HashSet<VfsId> {
 
 /// Reads and checks the configuration, and opens the files of new shares. Blocks.
 fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Prepared, Failure> {
-    let plan = config_command::requested(args)?.check()?;
+    let mut plan = config_command::requested(args)?.check()?;
     let config = plan.config().clone();
     // The state directory and the keys of the start stay in use, wherever the file has them now.
     let (sources, shares) = (config.sources.clone(), config.shares.clone());
     ServeConfig { sources, shares, ..started.clone() }.check_exposure()?;
     let volumes = plan.shared_volumes().cloned();
     let mut shares = Vec::new();
+    let mut absent = Vec::new();
+    for missing in std::mem::take(&mut plan.absent) {
+        // The server still has the folder of a share that it serves, and clients may have files open in it. The status
+        // says what is wrong.
+        let planned = config.shares.iter().find(|share| share.name == missing.name);
+        match planned.and_then(|share| held(known, share)) {
+            Some(kept) => shares.push(kept),
+            // Its new path is probably a mistake, and its clients should not pay for it.
+            None if known.iter().any(|described| *described.share.name == *missing.name) => {
+                return Err(missing.why.into());
+            }
+            None => absent.push(missing),
+        }
+    }
     for planned in plan.shares {
         match known.iter().find(|described| is_same(described, &planned)) {
             Some(described) => shares.push(PreparedShare::known(described, planned)),
             None => {
-                let opened = shares::open(std::slice::from_ref(&planned))?;
+                let opened = shares::open_all(std::slice::from_ref(&planned), &mut absent)?;
                 shares.extend(opened.into_iter().map(|described| PreparedShare::New(Box::new(described))));
             }
         }
@@ -200,7 +227,18 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
         let planned = PlannedShare { config, snapshots: None };
         shares.push(PreparedShare::known(described, planned));
     }
-    Ok(Prepared { config, shares })
+    let warnings = config.warnings().into_iter().filter(ConfigError::is_of_permission);
+    let warnings = warnings.map(|warning| warning.to_string()).collect();
+    Ok(Prepared { config, shares, absent, warnings })
+}
+
+/// A served share whose folder is no longer at its path, under its new rules.
+fn held(known: &[Described], config: &ShareConfig) -> Option<PreparedShare> {
+    let ShareSource::Folder(path) = &config.source else { return None };
+    let is_held = |described: &&Described| config.is_named(&described.share.name) && described.was_at(path);
+    let described = known.iter().find(is_held)?;
+    let planned = PlannedShare { config: config.clone(), snapshots: described.snapshots() };
+    Some(PreparedShare::known(described, planned))
 }
 
 /// Whether a planned share is one that is served, with the same files.
@@ -219,7 +257,12 @@ fn is_same(described: &Described, planned: &PlannedShare) -> bool {
 }
 
 /// What a reload changes, and what it cannot change.
-fn report(current: &Current, config: &ServeConfig, after: &[Described]) -> Reloaded {
+fn report(
+    current: &Current,
+    config: &ServeConfig,
+    after: &[Described],
+    absent: Vec<AbsentShare>,
+) -> Reloaded {
     let before = by_name(&current.shares);
     let after = by_name(after);
     let without = |list: &BTreeMap<&str, &Described>, other: &BTreeMap<&str, &Described>| -> Vec<String> {
@@ -244,7 +287,8 @@ fn report(current: &Current, config: &ServeConfig, after: &[Described]) -> Reloa
         let waits = match one.share.as_deref() {
             _ if one.takes_effect == TakesEffect::Reload => false,
             None => differs(&started, key),
-            // A share that is gone needs nothing any more.
+            // A share that is gone needs nothing any more, and one without its folder needs that.
+            Some(share) if absent.iter().any(|absent| absent.name == share) => false,
             Some(share) => match (is.get(key), configured.get(share)) {
                 (Some(one), Some(config)) if one.is_source() => {
                     !after.get(share).is_some_and(|described| is_at_source(described, &config.source))
@@ -270,6 +314,8 @@ fn report(current: &Current, config: &ServeConfig, after: &[Described]) -> Reloa
         removed: without(&before, &after),
         changed: changed.into_iter().collect(),
         restart: restart.into_iter().collect(),
+        absent,
+        warnings: Vec::new(),
     }
 }
 
@@ -323,7 +369,7 @@ mod tests {
         fn start(&self, text: &str) -> Current {
             let args = self.write(text);
             let started = config_command::requested(args.clone()).unwrap();
-            let Prepared { config, shares } = prepare(args, &[], &started).unwrap();
+            let Prepared { config, shares, .. } = prepare(args, &[], &started).unwrap();
             let shares = shares.into_iter().map(PreparedShare::apply).collect();
             Current { started, config, shares, marks: None, names: Names::default() }
         }
@@ -333,9 +379,9 @@ mod tests {
         }
 
         fn reload(&self, current: &mut Current, text: &str) -> Reloaded {
-            let Prepared { config, shares } = self.prepare(current, text).unwrap();
+            let Prepared { config, shares, absent, .. } = self.prepare(current, text).unwrap();
             let shares: Vec<Described> = shares.into_iter().map(PreparedShare::apply).collect();
-            let report = report(current, &config, &shares);
+            let report = report(current, &config, &shares, absent);
             (current.config, current.shares) = (config, shares);
             report
         }

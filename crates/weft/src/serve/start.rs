@@ -32,7 +32,7 @@ use crate::config::{Plan, key};
 use crate::listen::quota::Quotas;
 use crate::listen::unix::SocketFile;
 use crate::listen::{self, Acceptor, Stop};
-use crate::ready::{Ready, ReadyShare};
+use crate::ready::{Ready, ReadyAbsent, ReadyShare};
 use crate::shares::Described;
 
 /// The server before anything listens.
@@ -101,11 +101,13 @@ impl Start {
             door
         });
         let mut names = Names::default();
+        let mut of_users = Vec::new();
         let files = match &bound.files {
             Some(_) => {
                 let users =
                     self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
                 log_ons::warn_of_unknown(&shares, &users).await;
+                of_users.clone_from(&users.warnings);
                 names = Names::of(&users);
                 let (door, audit) = (door.clone(), self.audit.clone());
                 Some(FileServers::new(&self.plan, users, (shares, door), &ready, pool, audit).await?)
@@ -116,6 +118,10 @@ impl Start {
         let smb = files.as_ref().map(|files| files.smb.clone());
         let growths = Growths::of(&opened.served);
         let subject = status::Subject::new(self.cores.clone(), &ready, smb, &described, growths.clone());
+        subject.replace_shares(&described, &self.plan.absent);
+        subject.replace_warnings_of_users(of_users);
+        let missing = self.plan.config().missing_addresses();
+        let subject = subject.with_warnings(missing.iter().map(ToString::to_string).collect());
         let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
         let subject = Arc::new(subject);
         let open = |http: AdminHttp| {
@@ -218,6 +224,7 @@ impl Start {
             nbd: bound.nbd.as_ref().map(|nbd| nbd.served(&self.plan)),
             volumes: volumes::ready(&opened.served),
             not_served: volumes::ready_absent(&opened.absent),
+            shares_not_served: self.plan.absent.iter().map(ReadyAbsent::from).collect(),
             driver: rt::driver(),
         }
     }

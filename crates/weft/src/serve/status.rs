@@ -16,6 +16,7 @@ use weft_transport::{Channel, Kind};
 
 use super::state_dir::StateDir;
 use super::volumes::Growths;
+use crate::config::AbsentShare;
 use crate::ready::Ready;
 use crate::shares::Described;
 use crate::status::advice::{self, Offer};
@@ -38,6 +39,16 @@ fn told(described: &Described) -> (Share, status::Share) {
     (share.clone(), told)
 }
 
+fn told_absent(absent: &AbsentShare) -> status::Share {
+    status::Share {
+        name: absent.name.clone(),
+        kind: "dir".to_owned(),
+        source: absent.source.clone(),
+        not_served: Some(absent.told()),
+        ..status::Share::default()
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // No change under these locks can be interrupted.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -48,6 +59,11 @@ pub(super) struct Subject {
     cores: Arc<Cores>,
     smb: Option<Arc<smb::Server>>,
     shares: Mutex<Vec<(Share, status::Share)>>,
+    absent: Mutex<Vec<status::Share>>,
+    /// Of the configuration, since the start.
+    warnings: Vec<String>,
+    /// Of the users, since they were read.
+    of_users: Mutex<Vec<String>>,
     growths: Growths,
     /// Shares whose space is being asked for.
     asking: Mutex<HashMap<String, Arc<AtomicBool>>>,
@@ -100,8 +116,34 @@ impl Subject {
             providers: base.providers.clone(),
         };
         let shares = Mutex::new(shares.iter().map(told).collect());
-        let (asking, logged, since) = (Mutex::default(), Mutex::default(), Instant::now());
-        Subject { cores, smb, shares, growths, asking, logged, base, offer, since, state: None }
+        let (absent, asking, logged, since) =
+            (Mutex::default(), Mutex::default(), Mutex::default(), Instant::now());
+        let (warnings, of_users) = (Vec::new(), Mutex::default());
+        Subject {
+            cores,
+            smb,
+            shares,
+            absent,
+            warnings,
+            of_users,
+            growths,
+            asking,
+            logged,
+            base,
+            offer,
+            since,
+            state: None,
+        }
+    }
+
+    /// The same with these warnings in each status.
+    pub(super) fn with_warnings(self, warnings: Vec<String>) -> Subject {
+        Subject { warnings, ..self }
+    }
+
+    /// The warnings about the users, from now on.
+    pub(super) fn replace_warnings_of_users(&self, warnings: Vec<String>) {
+        *lock(&self.of_users) = warnings;
     }
 
     /// The same with its state in this directory.
@@ -119,9 +161,10 @@ impl Subject {
         self
     }
 
-    /// These shares are served from now on.
-    pub(super) fn replace_shares(&self, shares: &[Described]) {
+    /// These shares are served from now on, and those of the file that are absent are not.
+    pub(super) fn replace_shares(&self, shares: &[Described], absent: &[AbsentShare]) {
         *lock(&self.shares) = shares.iter().map(told).collect();
+        *lock(&self.absent) = absent.iter().map(told_absent).collect();
         lock(&self.asking).retain(|name, _| shares.iter().any(|described| *described.share.name == **name));
     }
 
@@ -165,6 +208,7 @@ impl Subject {
         if let Some(state) = &self.state {
             status.state_warning = state.trouble().await;
         }
+        status.warnings = self.warnings.iter().chain(&*lock(&self.of_users)).cloned().collect();
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();
@@ -179,6 +223,7 @@ impl Subject {
             let more = status::Share { opens, warning, space, connections, ..described.clone() };
             status.shares.push(more);
         }
+        status.shares.extend(lock(&self.absent).iter().cloned());
         for volume in &mut status.volumes {
             let has = |connection: &&Connection| {
                 connection.nbd.as_ref().and_then(|nbd| nbd.volume.as_deref()) == Some(&*volume.name)

@@ -93,9 +93,13 @@ impl Status {
         self.listen.clear();
         self.config = None;
         hide(&mut self.state_warning);
+        for warning in &mut self.warnings {
+            LEFT_OUT.clone_into(warning);
+        }
         for share in &mut self.shares {
             share.source.clear();
             hide(&mut share.warning);
+            hide(&mut share.not_served);
         }
         for volume in &mut self.volumes {
             volume.source.clear();
@@ -186,10 +190,12 @@ mod tests {
             listen: secret(),
             config: Some(secret()),
             state_warning: Some(secret()),
+            warnings: vec![secret()],
             shares: vec![Share {
                 name: "data".into(),
                 source: secret(),
                 warning: Some(secret()),
+                not_served: Some(secret()),
                 ..Share::default()
             }],
             volumes: vec![Volume {

@@ -24,7 +24,14 @@ pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     if let Some(why) = &status.state_warning {
         writeln!(out, "  state     ! {why}")?;
     }
+    for why in &status.warnings {
+        writeln!(out, "  server    ! {why}")?;
+    }
     for share in &status.shares {
+        if let Some(why) = &share.not_served {
+            writeln!(out, "  share     ! {} is not served: {why}", share.name)?;
+            continue;
+        }
         let encrypted = if share.encrypted { ", encrypted" } else { "" };
         let (name, kind, source) = (&share.name, &share.kind, &share.source);
         writeln!(out, "  share     {name} ({kind}, {source}{encrypted}), {} open", share.opens)?;

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use weft_smb::auth::Secret;
+use weft_store::rights::Principal;
 
-use super::Name;
 use super::store::{Listing, Store, StoreError};
+use super::{Name, joined, rights};
 use crate::Failure;
 use crate::admin::{self, Request};
 use crate::args::{Group, GroupCommand, User, UserCommand};
@@ -31,16 +32,26 @@ pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
             apply(&state)?;
         }
         UserCommand::Passwd(args) => {
-            if store.read()?.is_none_or(|listing| listing.user(&args.name).is_none()) {
+            let listing = store.read()?.unwrap_or_default();
+            if listing.user(&args.name).is_none() {
                 return Err(StoreError::NoUser(args.name).into());
             }
+            if let (Some(fault), false) = (listing.key_fault, args.new_key) {
+                return Err(store.key_lost(fault, &args.name).into());
+            }
             let password = chosen(&args.name, args.generate)?;
-            store.set_password(&args.name, &Secret::password(&password.text))?;
+            store.set_password(&args.name, &Secret::password(&password.text), args.new_key)?;
             say!("changed the password of {}", args.name)?;
             tell_password(&args.name, &password)?;
+            if let Some(locked) = store.locked(&store.read()?.unwrap_or_default()) {
+                note!("{locked}");
+            }
             apply(&state)?;
         }
         UserCommand::Remove(args) => {
+            if !args.force {
+                rights::refuse_if_named(&state, &Principal::User(args.name.as_str().to_owned()))?;
+            }
             store.remove_user(&args.name)?;
             say!("removed user {}", args.name)?;
             for (pid, configured) in apply(&state)? {
@@ -70,6 +81,9 @@ pub(crate) fn group(args: Group) -> Result<ExitCode, Failure> {
             apply(&state)?;
         }
         GroupCommand::Remove(args) => {
+            if args.users.is_empty() && !args.force {
+                rights::refuse_if_named(&state, &Principal::Group(args.group.as_str().to_owned()))?;
+            }
             store.remove_from_group(&args.group, &args.users)?;
             match &args.users[..] {
                 [] => say!("removed group {}", args.group)?,
@@ -80,10 +94,6 @@ pub(crate) fn group(args: Group) -> Result<ExitCode, Failure> {
         GroupCommand::List(args) => list_groups(&store.read()?.unwrap_or_default(), args.json)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn joined<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
-    names.into_iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn chosen(user: &Name, generate: bool) -> Result<Password, Failure> {
@@ -119,13 +129,17 @@ fn list_users(listing: &Listing, json: bool) -> Result<(), Failure> {
     if json {
         let users = listing.users.keys().map(|user| {
             let groups: Vec<_> = groups_of(user).iter().map(|group| group.as_str()).collect();
-            json!({"name": user.as_str(), "groups": groups})
+            let is_locked = listing.locked().any(|locked| locked == user);
+            json!({"name": user.as_str(), "groups": groups, "locked": is_locked})
         });
         return print_json(users.collect());
     }
     let width = listing.users.keys().map(|user| user.as_str().chars().count()).max().unwrap_or(0);
     for user in listing.users.keys() {
-        let line = format!("{:width$}  {}", user.as_str(), joined(groups_of(user).iter().copied()));
+        let mut line = format!("{:width$}  {}", user.as_str(), joined(groups_of(user).iter().copied()));
+        if listing.locked().any(|locked| locked == user) {
+            line += "  ! needs a new password: weft user passwd";
+        }
         say!("{}", line.trim_end())?;
     }
     Ok(())

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use weft_machine::file::private;
+use weft_machine::file::whole::{self, Access};
 use weft_machine::random;
 use weft_smb::auth::Secret;
 use weft_store::rights::folded;
@@ -25,6 +26,15 @@ const KEY_BYTES: usize = 32;
 /// The key of one store.
 pub(super) struct SealingKey(LessSafeKey);
 
+/// What is wrong with the file of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum KeyFault {
+    #[error("it is missing")]
+    Missing,
+    #[error("it does not have {KEY_BYTES} bytes")]
+    Length,
+}
+
 /// A sealed secret was changed, or was sealed with another key or for another user.
 #[derive(Debug)]
 pub(super) struct Broken;
@@ -36,11 +46,25 @@ impl SealingKey {
         SealingKey::of(Zeroizing::new(private::made_once(path, make)?))
     }
 
-    /// The key in this file, which must exist.
-    pub(super) fn existing(path: &Path) -> io::Result<SealingKey> {
-        let missing =
-            || io::Error::new(io::ErrorKind::NotFound, "the key of the users' hashes is missing: restore it");
-        SealingKey::of(Zeroizing::new(private::read(path, KEY_BYTES)?.ok_or_else(missing)?))
+    /// The key in this file; what is wrong with it if it is missing, or no key.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn existing(path: &Path) -> io::Result<Result<SealingKey, KeyFault>> {
+        let bytes = match private::read(path, KEY_BYTES) {
+            Ok(Some(bytes)) => Zeroizing::new(bytes),
+            Ok(None) => return Ok(Err(KeyFault::Missing)),
+            Err(e) if e.kind() == io::ErrorKind::FileTooLarge => return Ok(Err(KeyFault::Length)),
+            Err(e) => return Err(e),
+        };
+        Ok(SealingKey::of(bytes).map_err(|_| KeyFault::Length))
+    }
+
+    /// A new key in this file, in place of one that opens nothing.
+    pub(super) fn replace(path: &Path) -> io::Result<SealingKey> {
+        let bytes = Zeroizing::new(random::bytes::<KEY_BYTES>()?);
+        whole::replace(path, &*bytes, Access::Private)?;
+        SealingKey::of(Zeroizing::new(bytes.to_vec()))
     }
 
     fn of(bytes: Zeroizing<Vec<u8>>) -> io::Result<SealingKey> {

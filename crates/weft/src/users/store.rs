@@ -15,31 +15,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use toml_edit::{Array, DocumentMut, Item, Table, value};
+use toml_edit::{Array, DocumentMut, Item, Table, TomlError, value};
 use weft_machine::file::private;
 use weft_machine::file::whole::{self, Access};
 use weft_machine::random;
 use weft_smb::auth::Secret;
 use weft_smb::server::CREATED_RIDS;
 
-use super::seal::SealingKey;
-use super::{Name, UnfitName};
+use super::seal::{KeyFault, SealingKey};
+use super::{Name, UnfitName, joined};
 use crate::out::{ShellCommand, path_name};
 
 const FILE: &str = "users.toml";
 const KEY_FILE: &str = "users.key";
-/// What to do with a store that was cut off, or is something else.
-const LOST: &str = "restore it from a backup, or move it away to start without users";
 /// The version that this program writes, and the only one that it reads.
 const VERSION: i64 = 1;
 /// The longest file in bytes.
 const MAX_BYTES: usize = 4 << 20;
 /// The most users.
 const MAX_USERS: usize = 10_000;
+/// How many names a message lists.
+const MOST_SHOWN: usize = 10;
 /// The most groups.
 const MAX_GROUPS: usize = 1_000;
+/// What to do about a file that is damaged.
+const RESTORE: &str = "restore the file from a backup; if there is none, move it away, and add the users again with `weft user add`";
 const HEADER: &str = "# Users and groups of weft serve. `weft user` and `weft group` change this file; comments stay.\n\
                       # The hashes are sealed with users.key: whoever has both files can log on as any user.\n";
 
@@ -52,18 +55,26 @@ pub(crate) struct Store {
 /// All users and groups at one time.
 #[derive(Default)]
 pub(crate) struct Listing {
-    /// The users, with the NT hashes of their passwords.
-    pub users: BTreeMap<Name, Secret>,
+    /// The users, with the NT hashes of their passwords; `None` if the hash does not open with the key: then the user
+    /// cannot log on.
+    pub users: BTreeMap<Name, Option<Secret>>,
     /// The relative ids of those who got one when they were created.
     pub rids: BTreeMap<Name, u32>,
     /// The groups with their members, who are users.
     pub groups: BTreeMap<Name, Vec<Name>>,
+    /// What is wrong with the key, if it opens nothing.
+    pub key_fault: Option<KeyFault>,
 }
 
 impl Listing {
     /// The name of a user as it was given.
     pub(crate) fn user(&self, name: &Name) -> Option<&Name> {
         self.users.get_key_value(name).map(|(name, _)| name)
+    }
+
+    /// The users who cannot log on, because their hashes do not open.
+    pub(crate) fn locked(&self) -> impl Iterator<Item = &Name> {
+        self.users.iter().filter(|(_, secret)| secret.is_none()).map(|(name, _)| name)
     }
 
     /// The groups of each user who is in any.
@@ -79,7 +90,7 @@ impl Listing {
 /// Why the store cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    #[error("{}: {source}", path_name(path))]
+    #[error("{}: {source}{}", path_name(path), foreign(path, source))]
     Io { path: PathBuf, source: io::Error },
     #[error("{}: {why}", path_name(path))]
     Malformed { path: PathBuf, why: String },
@@ -88,8 +99,14 @@ pub(crate) enum StoreError {
         path_name(path)
     )]
     Newer { path: PathBuf, found: i64 },
-    #[error("{}: the hash of {user} does not open with {}: restore that file, or set a new password: {}", path_name(path), path_name(key), ShellCommand::new("weft user passwd").operand(user.as_str()).here())]
-    Sealed { path: PathBuf, key: PathBuf, user: Name },
+    /// No hash can be sealed.
+    #[error(
+        "{}, the key of the users' hashes: {fault}: restore it from a backup. If it is lost, `{}` makes a new one: {user} can log on then, \
+         and everybody else after a `weft user passwd` of their own",
+        path_name(key),
+        ShellCommand::new("weft user passwd --new-key").operand(user.as_str()).here()
+    )]
+    KeyLost { key: PathBuf, fault: KeyFault, user: Name },
     #[error("there is already a user {0}; to change the password: {try_it}", try_it = ShellCommand::new("weft user passwd").operand(.0.as_str()).here())]
     UserExists(Name),
     #[error("there is no user {0}: {try_it} shows all", try_it = ShellCommand::new("weft user list").here())]
@@ -106,6 +123,22 @@ pub(crate) enum StoreError {
     Full(&'static str),
 }
 
+/// What to do if the state directory of a file that cannot be opened belongs to another user.
+fn foreign(path: &Path, source: &io::Error) -> String {
+    let folder = path.ancestors().find(|above| above.is_dir());
+    let owner = folder.and_then(|folder| Some((folder, folder.metadata().ok()?.uid())));
+    let own = rustix::process::geteuid().as_raw();
+    match owner.filter(|(_, owner)| source.kind() == io::ErrorKind::PermissionDenied && *owner != own) {
+        None => String::new(),
+        Some((folder, owner)) => format!(
+            "; the folder {} belongs to user {owner}, and this process runs as user {own}: run the command as that user or as root, name \
+             another folder with --state-dir, or give it to the user of the server: {}",
+            path_name(folder),
+            ShellCommand::new("chown -R").operand(format!("{own}:")).operand(folder)
+        ),
+    }
+}
+
 impl Store {
     /// The store of a state directory, which need not exist.
     pub(crate) fn of(state: &Path) -> Store {
@@ -115,9 +148,49 @@ impl Store {
     /// What it contains; `None` if there is no such file.
     pub(crate) fn read(&self) -> Result<Option<Listing>, StoreError> {
         let Some(document) = self.document()? else { return Ok(None) };
-        let key =
-            SealingKey::existing(&self.key_path).map_err(|source| self.io_at(&self.key_path, source))?;
-        self.listing(&document, &key).map(Some)
+        let key = self.key()?;
+        let listing = self.listing(&document, key.as_ref().ok())?;
+        Ok(Some(Listing { key_fault: key.err(), ..listing }))
+    }
+
+    fn key(&self) -> Result<Result<SealingKey, KeyFault>, StoreError> {
+        SealingKey::existing(&self.key_path).map_err(|source| self.io_at(&self.key_path, source))
+    }
+
+    /// Whether the file of users is missing although there is their key: somebody has removed it, or it was not restored.
+    pub(crate) fn has_lost_users(&self) -> bool {
+        !self.path.exists() && self.key_path.exists()
+    }
+
+    /// The file of users.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The error of a change of this user's password, if the key is lost.
+    pub(crate) fn key_lost(&self, fault: KeyFault, user: &Name) -> StoreError {
+        StoreError::KeyLost { key: self.key_path.clone(), fault, user: user.clone() }
+    }
+
+    /// Which users cannot log on, and what to type; `None` if all can.
+    pub(crate) fn locked(&self, listing: &Listing) -> Option<String> {
+        let first = listing.locked().next()?;
+        let mut names = joined(listing.locked().take(MOST_SHOWN));
+        match listing.locked().count().saturating_sub(MOST_SHOWN) {
+            0 => {}
+            more => names += &format!(" and {more} more"),
+        }
+        let passwd = match listing.key_fault {
+            Some(_) => ShellCommand::new("weft user passwd --new-key"),
+            None => ShellCommand::new("weft user passwd"),
+        };
+        let passwd = passwd.operand(first.as_str()).here();
+        let (path, key) = (path_name(&self.path), path_name(&self.key_path));
+        let why = listing.key_fault.map_or(String::new(), |fault| format!(" ({fault})"));
+        Some(format!(
+            "{path}: the hashes of these users do not open with {key}{why}, so they cannot log on: {names}. Restore the key, or give each \
+             a new password: {passwd}"
+        ))
     }
 
     /// Adds a user.
@@ -135,10 +208,13 @@ impl Store {
         })
     }
 
-    /// Gives a user a new password.
-    pub(crate) fn set_password(&self, name: &Name, secret: &Secret) -> Result<(), StoreError> {
+    /// Gives a user a new password. `new_key` makes a new key if the old one is lost.
+    pub(crate) fn set_password(&self, name: &Name, secret: &Secret, new_key: bool) -> Result<(), StoreError> {
         self.change(|change| {
             let user = change.known(name)?;
+            if new_key {
+                change.renew_key()?;
+            }
             change.set_secret(&user, secret)
         })
     }
@@ -193,14 +269,19 @@ impl Store {
             private::folder(folder).map_err(|source| self.io_at(folder, source))?;
         }
         let is_new = !self.path.try_exists().map_err(|source| self.io_at(&self.path, source))?;
-        let key = match is_new {
-            true => SealingKey::open(&self.key_path),
+        if is_new {
+            SealingKey::open(&self.key_path).map_err(at_key)?;
+        }
+        let lock = match File::open(&self.key_path) {
             // A new key would open none of the hashes.
-            false => SealingKey::existing(&self.key_path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                File::open(self.path.parent().unwrap_or(&self.path))
+            }
+            opened => opened,
         };
-        let key = key.map_err(at_key)?;
-        let lock = File::open(&self.key_path).map_err(at_key)?;
+        let lock = lock.map_err(at_key)?;
         lock.lock().map_err(at_key)?;
+        let key = self.key()?;
         let document = match self.document()? {
             Some(document) => document,
             None => {
@@ -208,12 +289,12 @@ impl Store {
                 self.parse(&empty)?
             }
         };
-        let listing = self.listing(&document, &key)?;
-        let mut change = Change { document, listing, key: &key, store: self };
+        let listing = self.listing(&document, key.as_ref().ok())?;
+        let mut change = Change { document, listing, key, store: self };
         act(&mut change)?;
         let text = change.document.to_string();
         // What is written can be read again, or the file stays as it was.
-        self.listing(&self.parse(&text)?, &key)?;
+        self.listing(&self.parse(&text)?, change.key.as_ref().ok())?;
         whole::replace(&self.path, text.as_bytes(), Access::Private)
             .map_err(|source| self.io_at(&self.path, source))
     }
@@ -221,8 +302,8 @@ impl Store {
     fn document(&self) -> Result<Option<DocumentMut>, StoreError> {
         let at_file = |source| self.io_at(&self.path, source);
         let Some(bytes) = private::read(&self.path, MAX_BYTES).map_err(at_file)? else { return Ok(None) };
-        let text =
-            String::from_utf8(bytes).map_err(|_| self.malformed(format!("it is not UTF-8: {LOST}")))?;
+        let not_utf8 = |_| self.malformed(format!("it is not UTF-8: {RESTORE}"));
+        let text = String::from_utf8(bytes).map_err(not_utf8)?;
         self.parse(&text).map(Some)
     }
 
@@ -230,15 +311,21 @@ impl Store {
         if text.len() > MAX_BYTES {
             return Err(StoreError::Full("bytes of the store"));
         }
-        let document: DocumentMut = text.parse().map_err(|e| self.malformed(format!("{e}").trim_end()))?;
+        let document: DocumentMut = text.parse().map_err(|e: TomlError| {
+            let before = e.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let (line, message) = (before.matches('\n').count() + 1, e.message().replace('\n', ", "));
+            self.malformed(format!("line {line} is not TOML ({message}): {RESTORE}"))
+        })?;
         match document.get("version").and_then(Item::as_integer) {
             Some(VERSION) => Ok(document),
             Some(found) => Err(StoreError::Newer { path: self.path.clone(), found }),
-            None => Err(self.malformed(format!("it has no version: {LOST}"))),
+            None if text.trim().is_empty() => Err(self.malformed(format!("it is empty: {RESTORE}"))),
+            None => Err(self.malformed(format!("it has no version: {RESTORE}"))),
         }
     }
 
-    fn listing(&self, document: &DocumentMut, key: &SealingKey) -> Result<Listing, StoreError> {
+    /// Without a key all users are locked.
+    fn listing(&self, document: &DocumentMut, key: Option<&SealingKey>) -> Result<Listing, StoreError> {
         let mut listing = Listing::default();
         let mut keys = document.iter().map(|(key, _)| key);
         if let Some(unknown) = keys.find(|key| !["version", "users", "groups"].contains(key)) {
@@ -248,11 +335,7 @@ impl Store {
         for (name, user) in self.entries(document, "users", MAX_USERS)? {
             let sealed = user.get("nt_hash").and_then(Item::as_str);
             let sealed = sealed.ok_or_else(|| self.malformed(format!("users.{name} has no nt_hash")))?;
-            let secret = key.open_sealed(&name, sealed).map_err(|_| StoreError::Sealed {
-                path: self.path.clone(),
-                key: self.key_path.clone(),
-                user: name.clone(),
-            })?;
+            let secret = key.and_then(|key| key.open_sealed(&name, sealed).ok());
             if let Some(rid) = user.get("rid") {
                 let rid = rid.as_integer().and_then(|rid| u32::try_from(rid).ok());
                 let rid = rid.filter(|rid| CREATED_RIDS.contains(rid));
@@ -328,7 +411,7 @@ struct Change<'a> {
     document: DocumentMut,
     /// What the file contained before.
     listing: Listing,
-    key: &'a SealingKey,
+    key: Result<SealingKey, KeyFault>,
     store: &'a Store,
 }
 
@@ -339,8 +422,15 @@ impl Change<'_> {
     }
 
     fn set_secret(&mut self, name: &Name, secret: &Secret) -> Result<(), StoreError> {
+        if self.listing.users.is_empty() {
+            // A new key harms nobody.
+            self.renew_key()?;
+        }
+        let first = self.listing.users.keys().next().unwrap_or(name);
+        let user = self.listing.user(name).unwrap_or(first);
+        let key = self.key.as_ref().map_err(|fault| self.store.key_lost(*fault, user))?;
         let sealed =
-            self.key.seal(name, secret).map_err(|source| self.store.io_at(&self.store.key_path, source))?;
+            key.seal(name, secret).map_err(|source| self.store.io_at(&self.store.key_path, source))?;
         if self.listing.user(name).is_none() && self.listing.users.len() >= MAX_USERS {
             return Err(StoreError::Full("users"));
         }
@@ -350,6 +440,16 @@ impl Change<'_> {
         let user = users.entry(name.as_str()).or_insert_with(|| Item::Table(Table::new()));
         if let Some(user) = user.as_table_like_mut() {
             user.insert("nt_hash", value(sealed));
+        }
+        Ok(())
+    }
+
+    /// Makes a new key if the old one is lost.
+    fn renew_key(&mut self) -> Result<(), StoreError> {
+        if self.key.is_err() {
+            let key_path = &self.store.key_path;
+            self.key =
+                Ok(SealingKey::replace(key_path).map_err(|source| self.store.io_at(key_path, source))?);
         }
         Ok(())
     }
@@ -464,7 +564,7 @@ mod tests {
         let rid = || store.read().unwrap().unwrap().rids.get(&alice).copied();
         store.add_user(&alice, &secret, &[]).unwrap();
         let first = rid().unwrap();
-        store.set_password(&name("ALICE"), &Secret::password("another")).unwrap();
+        store.set_password(&name("ALICE"), &Secret::password("another"), false).unwrap();
         assert_eq!(rid(), Some(first));
         store.remove_user(&alice).unwrap();
         store.add_user(&alice, &secret, &[]).unwrap();
@@ -485,7 +585,8 @@ mod tests {
         written(&str::to_owned).unwrap();
         let twin = text.replace("[users.alice]", "[users.bob]");
         let hash = twin.lines().find(|line| line.starts_with("nt_hash")).unwrap();
-        let sealed = SealingKey::existing(&store.key_path).unwrap().seal(&name("bob"), &secret).unwrap();
+        let sealed =
+            SealingKey::existing(&store.key_path).unwrap().unwrap().seal(&name("bob"), &secret).unwrap();
         let twin = twin.replace(hash, &format!("nt_hash = '{sealed}'"));
         let (_, twin) = twin.split_once("[users.bob]").unwrap();
         std::fs::write(&store.path, format!("{text}\n[users.bob]{twin}")).unwrap();
@@ -503,6 +604,10 @@ mod tests {
         store.add_user(&name(user), &Secret::password(password), &[]).unwrap();
     }
 
+    fn opened(store: &Store, user: &str) -> Secret {
+        store.read().unwrap().unwrap().users[&name(user)].clone().unwrap()
+    }
+
     fn names<'a>(of: impl IntoIterator<Item = &'a Name>) -> Vec<&'a str> {
         of.into_iter().map(Name::as_str).collect()
     }
@@ -518,9 +623,9 @@ mod tests {
         assert_eq!(names(listing.users.keys()), ["alice", "bob"]);
         assert_eq!(names(&listing.groups[&name("staff")]), ["bob", "alice"]);
         assert_eq!(names(listing.groups_by_user()[&name("Bob")].iter().copied()), ["ops", "staff"]);
-        let hash = |store: &Store, user| *store.read().unwrap().unwrap().users[&name(user)].as_nt_hash();
+        let hash = |store: &Store, user| *opened(store, user).as_nt_hash();
         assert_eq!(hash(&store, "Alice"), *Secret::password("one").as_nt_hash());
-        store.set_password(&name("Alice"), &Secret::password("three")).unwrap();
+        store.set_password(&name("Alice"), &Secret::password("three"), false).unwrap();
         assert_eq!(hash(&store, "alice"), *Secret::password("three").as_nt_hash());
         store.remove_from_group(&name("staff"), &[name("alice")]).unwrap();
         store.remove_user(&name("BOB")).unwrap();
@@ -539,7 +644,7 @@ mod tests {
         let secret = Secret::password("two");
         let refused = [
             store.add_user(&name("Alice"), &secret, &[]),
-            store.set_password(&name("bob"), &secret),
+            store.set_password(&name("bob"), &secret, false),
             store.remove_user(&name("bob")),
             store.add_to_group(&name("staff"), &[name("alice"), name("bob")]),
             store.remove_from_group(&name("staff"), &[]),
@@ -581,18 +686,19 @@ mod tests {
         for (bad, why) in [
             (good.replace("version = 1", "version = 2"), "version 2"),
             (good.replace("version = 1\n", ""), "no version"),
-            (good.replace("users.alice", "users.bob"), "does not open"),
             (good.clone() + "[users.Alice]\nnt_hash = \"\"\n", "Alice"),
             (good.clone() + "[groups]\nstaff = [\"bob\"]\n", "bob, who is no user"),
             (good.clone() + "[groups]\nstaff = 3\n", "not an array"),
             (good.clone() + "[group]\n", "unknown key group"),
             (good.clone() + "[groups]\n\"@staff\" = []\n", "cannot be a name"),
-            ("version = ".into(), "TOML"),
+            ("version = 1\nversion = ".into(), "line 2 is not TOML"),
+            ("\n".into(), "it is empty: restore the file from a backup; if there is none, move it away"),
         ] {
             std::fs::write(&store.path, &bad).unwrap();
             let said = store.read().err().unwrap().to_string();
             assert!(said.contains("users.toml") && said.contains(why), "{why}: {said}");
-            assert!(store.set_password(&name("alice"), &Secret::password("x")).is_err());
+            assert!(!said.contains('\n'), "{said}");
+            assert!(store.set_password(&name("alice"), &Secret::password("x"), false).is_err());
             assert_eq!(std::fs::read_to_string(&store.path).unwrap(), bad, "it stays as it was");
         }
     }
@@ -603,13 +709,52 @@ mod tests {
         add(&store, "alice", "one");
         let key = std::fs::read(&store.key_path).unwrap();
         std::fs::remove_file(&store.key_path).unwrap();
-        assert!(
-            store.read().is_err() && store.set_password(&name("alice"), &Secret::password("two")).is_err()
-        );
+        let listing = store.read().unwrap().unwrap();
+        assert_eq!((names(listing.locked()), listing.key_fault), (vec!["alice"], Some(KeyFault::Missing)));
+        let said = store.add_user(&name("bob"), &Secret::password("x"), &[]).unwrap_err().to_string();
+        assert!(said.contains("users.key") && said.contains("it is missing: restore it"), "{said}");
+        assert!(said.contains("weft user passwd") && said.contains("--new-key"), "{said}");
+        assert!(store.set_password(&name("alice"), &Secret::password("two"), false).is_err());
         assert!(!store.key_path.exists());
         std::fs::write(&store.key_path, key).unwrap();
-        assert!(store.read().is_ok());
+        opened(&store, "alice");
         assert_eq!(store.key_path.metadata().unwrap().mode() & 0o777, 0o600);
+    }
+
+    /// Every command failed with the advice to use a command that failed.
+    #[test]
+    fn users_whose_key_is_lost_get_new_passwords_and_can_be_removed() {
+        let other = [7; 32];
+        for (lost, fault) in [
+            (None, Some(KeyFault::Missing)),
+            (Some(&other[..9]), Some(KeyFault::Length)),
+            (Some(&[]), Some(KeyFault::Length)),
+            (Some(&other[..]), None),
+        ] {
+            let (_dir, store) = store();
+            for user in ["alice", "bob", "carol"] {
+                add(&store, user, "old");
+            }
+            store.add_to_group(&name("staff"), &[name("alice"), name("carol")]).unwrap();
+            match lost {
+                Some(bytes) => std::fs::write(&store.key_path, bytes).unwrap(),
+                None => std::fs::remove_file(&store.key_path).unwrap(),
+            }
+            let listing = store.read().unwrap().unwrap();
+            assert_eq!((names(listing.locked()).len(), listing.key_fault), (3, fault));
+            let said = store.locked(&listing).unwrap();
+            assert!(said.contains("alice, bob, carol. Restore the key"), "{said}");
+            store.remove_user(&name("carol")).unwrap();
+            store.set_password(&name("alice"), &Secret::password("new"), true).unwrap();
+            assert_eq!(opened(&store, "alice").as_nt_hash(), Secret::password("new").as_nt_hash());
+            let listing = store.read().unwrap().unwrap();
+            assert_eq!((names(listing.locked()), listing.key_fault), (vec!["bob"], None));
+            assert_eq!(names(&listing.groups[&name("staff")]), ["alice"]);
+            // No further key is made.
+            store.set_password(&name("bob"), &Secret::password("new"), true).unwrap();
+            assert_eq!(store.locked(&store.read().unwrap().unwrap()), None);
+            assert_eq!(store.key_path.metadata().unwrap().mode() & 0o777, 0o600);
+        }
     }
 
     #[test]

@@ -364,7 +364,7 @@ fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
             "weft.toml:1:2: volumes needs a way to serve them: give listeners.nbd_port, listeners.nbd_socket or replication.enabled",
         ),
         (
-            format!("[listeners]\naddresses = [\"127.0.0.1\", \"192.0.2.1\"]\n{ram}"),
+            format!("[listeners]\naddresses = [\"192.0.2.1\"]\n{ram}"),
             "weft.toml:2:1: listeners.addresses: cannot listen on 192.0.2.1: this host does not have that address",
         ),
         (

@@ -378,7 +378,8 @@ function drawShares() {
     ["SMB connections", (one) => one.connections, "number"],
     ["protection", (one) => one.encrypted ? "encrypted" : "–"],
     ["state", (one) => {
-      const box = element("span", one.warning ? shownText(one.warning) : "well", one.warning ? "care" : "good");
+      const problem = one.not_served ? `not served: ${one.not_served}` : one.warning;
+      const box = element("span", problem ? shownText(problem) : "well", problem ? "care" : "good");
       box.dataset.was = box.textContent;
       return box;
     }],
@@ -450,7 +451,11 @@ function drawReplication() {
 function drawProblems() {
   const problems = [];
   if (status.state_warning) problems.push(`state directory: ${status.state_warning}`);
-  for (const share of status.shares) if (share.warning) problems.push(`share ${share.name}: ${share.warning}`);
+  for (const warning of status.warnings ?? []) problems.push(warning);
+  for (const share of status.shares) {
+    const problem = share.not_served ? `is not served: ${share.not_served}` : share.warning;
+    if (problem) problems.push(`share ${share.name}: ${problem}`);
+  }
   for (const volume of status.volumes) {
     const problem = volume.not_served ?? volume.warning;
     if (problem) problems.push(`volume ${volume.name}: ${problem}`);
