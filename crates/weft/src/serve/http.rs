@@ -117,8 +117,38 @@ impl AdminHttp {
     }
 }
 
-/// Something that the cores have reported, and when.
-type Kept<T> = Mutex<Option<(Instant, T)>>;
+/// What the cores report, or why they do not; used for as long as it is fresh.
+struct Kept<T>(Arc<Mutex<Option<Reported<T>>>>);
+
+/// A report, and when it came.
+type Reported<T> = (Instant, Result<T, String>);
+
+impl<T> Default for Kept<T> {
+    fn default() -> Kept<T> {
+        Kept(Arc::default())
+    }
+}
+
+impl<T: Clone + Send + 'static> Kept<T> {
+    /// Returns what is kept if it is fresh; otherwise asks again. Those who ask meanwhile wait for the same answer.
+    ///
+    /// The cores cannot be told that nobody waits any more. So a task of its own asks and keeps the answer: a client
+    /// that leaves early causes no more work than one that stays.
+    async fn fresh(&self, ask: impl Future<Output = Result<T, String>> + Send + 'static) -> Result<T, String> {
+        let mut kept = self.0.clone().lock_owned().await;
+        if let Some((since, value)) = &*kept
+            && since.elapsed() < FRESH
+        {
+            return value.clone();
+        }
+        let asked = tokio::spawn(async move {
+            let value = ask.await;
+            *kept = Some((Instant::now(), value.clone()));
+            value
+        });
+        asked.await.unwrap_or_else(|e| Err(format!("the question to the cores failed: {e}")))
+    }
+}
 
 /// The pages.
 pub(super) struct Pages(Arc<Sources>);
@@ -129,10 +159,10 @@ struct Sources {
     replicas: Option<Arc<Replicas>>,
     pool: Pool,
     document: Bytes,
-    status: Kept<Result<Arc<Status>, String>>,
+    status: Kept<Arc<Status>>,
     /// The status as text, and the same without names.
-    texts: Kept<Result<Texts, String>>,
-    health: Kept<Result<(), String>>,
+    texts: Kept<Texts>,
+    health: Kept<()>,
     /// What the meter has counted minute by minute, since `since`.
     hour: std::sync::Mutex<Hour>,
     since: Instant,
@@ -235,26 +265,13 @@ fn unavailable(why: &str) -> Answer {
     Answer { status: StatusCode::SERVICE_UNAVAILABLE, ..answer }
 }
 
-/// Returns what is kept if it is fresh; otherwise asks again. Those who ask meanwhile wait for the same answer.
-async fn fresh<T: Clone>(kept: &Kept<T>, ask: impl Future<Output = T>) -> T {
-    let mut kept = kept.lock().await;
-    match &*kept {
-        Some((since, value)) if since.elapsed() < FRESH => value.clone(),
-        _ => {
-            let value = ask.await;
-            *kept = Some((Instant::now(), value.clone()));
-            value
-        }
-    }
-}
-
 impl Sources {
     /// The status, gathered on the first core.
     async fn status(&self) -> Result<Arc<Status>, String> {
-        fresh(&self.status, async {
+        let (cores, subject, replicas) = (self.cores.clone(), self.subject.clone(), self.replicas.clone());
+        let gathered = self.status.fresh(async move {
             let (told, status) = oneshot::channel();
-            let (subject, replicas) = (self.subject.clone(), self.replicas.clone());
-            self.cores.run(0, move || async move {
+            cores.run(0, move || async move {
                 let status = subject.status().await.map_err(|e| e.to_string());
                 let replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
                 // The receiver gives up only when it is late.
@@ -265,8 +282,8 @@ impl Sources {
                 Ok(Err(_)) => Err("the server ends".to_owned()),
                 Err(_) => Err(format!("the first core did not answer within {} s", STATUS_WITHIN.as_secs())),
             }
-        })
-        .await
+        });
+        gathered.await
     }
 
     fn page(&self) -> Answer {
@@ -281,9 +298,10 @@ impl Sources {
     }
 
     /// The status in JSON, made once for all who ask within a second.
-    async fn status_page(&self, which: fn(Texts) -> Bytes) -> Answer {
-        let texts = fresh(&self.texts, async {
-            let status = self.status().await?;
+    async fn status_page(self: &Arc<Self>, which: fn(Texts) -> Bytes) -> Answer {
+        let sources = self.clone();
+        let texts = self.texts.fresh(async move {
+            let status = sources.status().await?;
             Texts::of(&status).map_err(|e| e.to_string())
         });
         match texts.await {
@@ -312,16 +330,17 @@ impl Sources {
 
     /// Whether every core runs its tasks: what the service manager's watchdog asks, too.
     async fn health_page(&self) -> Answer {
-        let health = fresh(&self.health, async {
+        let cores = self.cores.clone();
+        let health = self.health.fresh(async move {
             let (alive, mut answers) = tokio::sync::mpsc::unbounded_channel();
-            for core in 0..self.cores.len() {
+            for core in 0..cores.len() {
                 let alive = alive.clone();
-                self.cores.run(core, move || async move {
+                cores.run(core, move || async move {
                     // The receiver gives up only when the core is late.
                     let _ = alive.send(core);
                 });
             }
-            let mut silent: Vec<usize> = (0..self.cores.len()).collect();
+            let mut silent: Vec<usize> = (0..cores.len()).collect();
             let until = tokio::time::Instant::now() + ALIVE_WITHIN;
             while !silent.is_empty() {
                 match tokio::time::timeout_at(until, answers.recv()).await {
@@ -342,5 +361,39 @@ impl Sources {
             Ok(()) => Answer::ok("text/plain; charset=utf-8", "ok\n"),
             Err(why) => unavailable(&why),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn clients_that_leave_before_the_answer_cause_one_question_a_second() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let kept = Arc::new(Kept::<usize>::default());
+            let asked = Arc::new(AtomicUsize::new(0));
+            let ask = |kept: Arc<Kept<usize>>, asked: Arc<AtomicUsize>| async move {
+                kept.fresh(async move {
+                    let number = asked.fetch_add(1, Ordering::Relaxed) + 1;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    Ok(number)
+                })
+                .await
+            };
+            for _ in 0..50 {
+                let leaves = tokio::spawn(ask(kept.clone(), asked.clone()));
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                leaves.abort();
+            }
+            assert_eq!(asked.load(Ordering::Relaxed), 1);
+            // Whoever stays gets the answer that the first one asked for.
+            assert_eq!(ask(kept.clone(), asked.clone()).await, Ok(1));
+            tokio::time::sleep(FRESH).await;
+            assert_eq!(ask(kept, asked).await, Ok(2));
+        });
     }
 }
