@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use super::{Holder, Stream};
@@ -111,7 +111,13 @@ impl Tls {
                 builder.with_client_cert_verifier(verifier.build()?)
             }
         };
-        Ok(builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?)
+        let mut config = builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?;
+        if clients.is_some() {
+            // A resumed session is not verified again: whose certificate has expired meanwhile would still get in.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(config)
     }
 }
 
