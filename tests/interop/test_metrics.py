@@ -1,6 +1,7 @@
 """weft serve --admin: what traffic moves which counters, who may ask for what, and limits of the HTTP server."""
 
 import collections
+import contextlib
 import http.client
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shutil
 import socket
 import stat
+import struct
 import subprocess
 import ssl
 import tempfile
@@ -302,6 +304,41 @@ class Access(unittest.TestCase):
                 self.assertIn("refused a wrong token", server.log_text())
                 self.assertNotIn(TOKEN, server.log_text())
 
+    def test_clients_without_the_token_keep_nobody_out_who_has_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "token"
+            file.write_text(TOKEN + "\n")
+            file.chmod(0o600)
+            with weft.serving("--admin", "127.0.0.1:0", "--admin-token-file", file) as server, contextlib.ExitStack() as held:
+                right = {"Authorization": f"Bearer {TOKEN}"}
+                keeps = http.client.HTTPConnection("127.0.0.1", server.ready["admin_port"], timeout=30)
+                held.callback(keeps.close)
+                keeps.request("GET", "/healthz", headers=right)
+                self.assertEqual(keeps.getresponse().read(), b"ok\n")
+                for _ in range(40):
+                    held.enter_context(socket.create_connection(("127.0.0.1", server.ready["admin_port"]), timeout=30))
+                    self.assertEqual(get(server, "/metrics", **right)[0], 200)
+                # Whoever has shown the token keeps its connection, and nobody else does.
+                keeps.request("GET", "/metrics", headers=right)
+                self.assertEqual(keeps.getresponse().status, 200)
+                for headers in [{}, {"Authorization": "Bearer wrong"}]:
+                    for path in ["/", "/healthz", "/metrics"]:
+                        self.assertEqual(get(server, path, **headers)[1]["Connection"], "close", path)
+                self.assertIsNone(get(server, "/healthz", **right)[1]["Connection"])
+                said = "32 connections to the admin server: closed one of 127.0.0.1 for a new one of 127.0.0.1"
+                self.assertIn(said, server.log_text())
+                self.assertIn("refused a wrong token of 127.0.0.1", server.log_text())
+
+    def test_clients_that_leave_at_once_cost_no_more_than_others(self):
+        with weft.serving("--admin", "127.0.0.1:0") as server:
+            for number in range(500):
+                path = [b"/api/v1/overview", b"/metrics", b"/healthz"][number % 3]
+                with socket.create_connection(("127.0.0.1", server.ready["admin_port"]), timeout=30) as leaves:
+                    leaves.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    leaves.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            for path in ["/api/v1/overview", "/metrics", "/healthz"]:
+                self.assertEqual(get(server, path)[0], 200)
+
     def test_another_site_in_a_browser_gets_nothing(self):
         with weft.serving("--admin", "127.0.0.1:0") as server:
             for site in ["cross-site", "same-site"]:
@@ -322,6 +359,10 @@ class Access(unittest.TestCase):
             self.assertEqual(get(server, "/", Host="example.com")[0], 403)
             twice = raw(server, b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: example.com\r\nConnection: close\r\n\r\n")
             self.assertRegex(twice, r"^HTTP/1.1 40[03] ")
+            for host in ["localhost:pw@example.com", "[::1].example.com:80", "[::1]example.com"]:
+                self.assertEqual(get(server, "/", Host=host)[0], 403, host)
+            target = raw(server, b"GET http://localhost:pw@example.com/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            self.assertRegex(target, r"^HTTP/1.1 40[03] ")
 
     def test_only_plain_requests_of_a_sensible_size_are_answered(self):
         with weft.serving("--admin", "127.0.0.1:0") as server:
@@ -413,6 +454,23 @@ class Encrypted(unittest.TestCase):
                     self.get(server, "/healthz", certificate)
             # HTTP without TLS is no request.
             self.assertNotIn("HTTP/1.1 200", raw(server, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+
+    def test_a_certificate_is_verified_at_each_connection(self):
+        """A resumed session would outlive the certificate."""
+        with weft.serving("--admin", "127.0.0.1:0", *self.certificate, "--admin-tls-clients", self.work / "ca.pem") as server:
+            for version in [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]:
+                context = ssl.create_default_context(cafile=self.work / "ca.pem")
+                context.load_cert_chain(self.work / "client.pem", self.work / "client.key")
+                context.minimum_version = context.maximum_version = version
+                session = None
+                for _ in range(2):
+                    plain = socket.create_connection(("127.0.0.1", server.ready["admin_port"]), timeout=30)
+                    with context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as tls:
+                        tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                        self.assertTrue(tls.recv(4096).startswith(b"HTTP/1.1 200 "), version)
+                        self.assertFalse(tls.session_reused, version)
+                        # TLS 1.3 has no session without a ticket.
+                        session = tls.session if tls.session and tls.session.has_ticket or version == ssl.TLSVersion.TLSv1_2 else None
 
     def test_with_a_token_a_certificate_is_not_enough(self):
         token = ["--admin-token-file", self.work / "token"]

@@ -1,13 +1,15 @@
 //! A small HTTP/1.1 server for administrators, on a thread of its own: it answers GET from what it is given.
 //!
 //! The thread runs one tokio runtime, so that no request runs on a core that serves data. hyper parses, rustls encrypts.
-//! This file owns the limits: connections, time, and size of a request; [`guard`] owns who may ask.
+//! This file owns the limits of time and of a request's size, [`places`] the number of connections, and [`guard`] who
+//! may ask.
 
 mod guard;
+mod places;
 
 use std::convert::Infallible;
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -22,15 +24,12 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use weft_machine::net::Tls;
-use weft_machine::{LogLimit, rt};
 
 pub(crate) use self::guard::{Clients, Needs};
+use self::places::{Place, Places};
 
-/// Maximum number of connections; further ones are closed at once.
-const MOST_CONNECTIONS: usize = 32;
 /// How long a client may take for the handshake of TLS, to send the head of a request, or be silent before it.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 /// After this time a connection ends with its next answer; a client that scrapes for longer connects again.
@@ -100,7 +99,7 @@ pub(crate) fn serve(
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let tls = tls.map(|tls| TlsAcceptor::from(tls.config()));
-    let served = Arc::new(Served { tls, clients, site, places: Arc::new(Semaphore::new(MOST_CONNECTIONS)) });
+    let served = Arc::new(Served { tls, clients, site, places: Arc::default() });
     let thread = std::thread::Builder::new().name("weft-admin".to_owned());
     let serving = move || {
         let ended = runtime.block_on(async {
@@ -108,11 +107,13 @@ pub(crate) fn serve(
             match socket {
                 Socket::Tcp(listener) => {
                     let listener = tokio::net::TcpListener::from_std(listener)?;
-                    accept(&served, async || Ok(listener.accept().await?.0)).await
+                    let next =
+                        async || listener.accept().await.map(|(stream, from)| (stream, Some(from.ip())));
+                    accept(&served, next).await
                 }
                 Socket::Unix(listener) => {
                     let listener = tokio::net::UnixListener::from_std(listener)?;
-                    accept(&served, async || Ok(listener.accept().await?.0)).await
+                    accept(&served, async || Ok((listener.accept().await?.0, None))).await
                 }
             }
         });
@@ -126,17 +127,17 @@ struct Served {
     tls: Option<TlsAcceptor>,
     clients: Clients,
     site: Arc<dyn Site>,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
-/// Accepts connections. Returns only if the socket itself fails.
+/// Accepts connections, with the address of the peer. Returns only if the socket itself fails.
 async fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     served: &Arc<Served>,
-    next: impl AsyncFn() -> io::Result<S>,
+    next: impl AsyncFn() -> io::Result<(S, Option<IpAddr>)>,
 ) -> io::Result<Infallible> {
     loop {
-        let stream = match next().await {
-            Ok(stream) => stream,
+        let (stream, peer) = match next().await {
+            Ok(accepted) => accepted,
             // accept(2): the connection was gone before it was accepted.
             Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {
                 continue;
@@ -148,19 +149,16 @@ async fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                 continue;
             }
         };
-        let Ok(place) = served.places.clone().try_acquire_owned() else {
-            static FULL: LogLimit = LogLimit::new();
-            if let Some(left_out) = FULL.pass(rt::now()) {
-                tracing::warn!("limit reached: {MOST_CONNECTIONS} connections to the admin server{left_out}");
-            }
-            continue;
-        };
-        let served = served.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            let Some(tls) = served.tls.clone() else { return converse(served, stream).await };
+        let serving = served.clone();
+        served.places.take(peer, |place| async move {
+            let Some(tls) = serving.tls.clone() else { return converse(serving, stream, place).await };
             match tokio::time::timeout(HEAD_WITHIN, tls.accept(stream)).await {
-                Ok(Ok(stream)) => converse(served, stream).await,
+                Ok(Ok(stream)) => {
+                    if stream.get_ref().1.peer_certificates().is_some() {
+                        place.admit();
+                    }
+                    converse(serving, stream, place).await
+                }
                 Ok(Err(e)) => tracing::debug!("a client of the admin server failed its TLS handshake: {e}"),
                 Err(_) => {
                     tracing::debug!("a client of the admin server did not end its TLS handshake in time")
@@ -171,10 +169,15 @@ async fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 }
 
 /// Serves one connection.
-async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(served: Arc<Served>, stream: S) {
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    served: Arc<Served>,
+    stream: S,
+    place: Place,
+) {
+    let place = Arc::new(place);
     let service = service_fn(move |request| {
-        let served = served.clone();
-        async move { Ok::<_, Infallible>(served.answer(request).await) }
+        let (served, place) = (served.clone(), place.clone());
+        async move { Ok::<_, Infallible>(served.answer(request, &place).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -198,15 +201,20 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(served: Ar
 }
 
 impl Served {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: Request<Incoming>, place: &Place) -> Response<Full<Bytes>> {
+        if self.clients.has_shown_token(&request) {
+            place.admit();
+        }
         let path = request.uri().path();
         let needs = self.site.needs(path);
-        match self.clients.admit(&request, needs) {
+        let mut response = match self.clients.admit(&request, needs, place.peer()) {
             Ok(()) => {
                 let accept =
                     request.headers().get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
                 let accept = accept.collect::<Vec<_>>().join(",");
+                let asked = place.ask();
                 let Answer { status, content_type, content, policy } = self.site.answer(path, &accept).await;
+                drop(asked);
                 let mut response = response(status, content_type, content, &[]);
                 if let Some(policy) = policy {
                     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
@@ -217,7 +225,11 @@ impl Served {
                 let (status, text, headers) = refused.told();
                 response(status, "text/plain; charset=utf-8", format!("{text}\n").into(), headers)
             }
+        };
+        if place.must_leave(self.clients.want_token()) {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        response
     }
 }
 

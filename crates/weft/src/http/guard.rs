@@ -13,6 +13,7 @@
 //! are no headers that let other sites read an answer (CORS), and what a browser asks for on behalf of another site is
 //! refused (Fetch Metadata), because it would show a certificate of the user.
 
+use super::places;
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderName};
 use hyper::{Method, Request, StatusCode, Uri};
@@ -83,14 +84,14 @@ impl Refused {
             }
             Refused::NoPage => (
                 StatusCode::NOT_FOUND,
-                "no such page; there are /, /metrics, /api/v1/status, /api/v1/latency, /api/v1/schema and /healthz",
+                "no such page; there are /, /metrics, /api/v1/status, /api/v1/overview, /api/v1/schema, /api/v1/latency, /api/v1/latency/schema and /healthz",
                 &[],
             ),
             Refused::NoToken => (StatusCode::UNAUTHORIZED, "a bearer token is required", BEARER),
             Refused::WrongToken => (StatusCode::UNAUTHORIZED, "the bearer token is wrong", BEARER),
             Refused::OnlyWithToken => (
                 StatusCode::FORBIDDEN,
-                "this page names users and clients: it needs --admin-token-file, or --admin unix:PATH; /api/v1/overview does not",
+                "this page names users and clients: it needs --admin-token-file, --admin-tls-clients, or --admin unix:PATH; /api/v1/overview does not",
                 &[],
             ),
         }
@@ -99,7 +100,12 @@ impl Refused {
 
 impl Clients {
     /// Checks a request for a page with these needs.
-    pub(super) fn admit(&self, request: &Request<Incoming>, needs: Option<Needs>) -> Result<(), Refused> {
+    pub(super) fn admit(
+        &self,
+        request: &Request<Incoming>,
+        needs: Option<Needs>,
+        peer: Option<IpAddr>,
+    ) -> Result<(), Refused> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Err(Refused::Method);
         }
@@ -110,18 +116,37 @@ impl Clients {
         if target.len() > MAX_TARGET_BYTES {
             return Err(Refused::Target);
         }
-        // A header that is there twice means nothing.
-        let text = |name: HeaderName| {
-            let mut all = request.headers().get_all(name).iter();
-            all.next().filter(|_| all.next().is_none()).and_then(|value| value.to_str().ok())
-        };
-        if matches!(self, Clients::OfThisHost) && !names_loopback(request.uri(), text(header::HOST)) {
+        let text = |name: HeaderName| text(request, name);
+        let is_doubled = |name: HeaderName| request.headers().get_all(name).iter().nth(1).is_some();
+        let names_host = || names_loopback(request.uri(), text(header::HOST));
+        if is_doubled(header::HOST) || matches!(self, Clients::OfThisHost) && !names_host() {
             return Err(Refused::Host);
         }
-        if is_of_other_site(text(SEC_FETCH_SITE), text(SEC_FETCH_MODE)) {
+        // No browser sends these twice, and a program that is none sends none.
+        let is_odd = is_doubled(SEC_FETCH_SITE) || is_doubled(SEC_FETCH_MODE);
+        if is_odd || is_of_other_site(text(SEC_FETCH_SITE), text(SEC_FETCH_MODE)) {
             return Err(Refused::OtherSite);
         }
-        self.authorize(needs.ok_or(Refused::NoPage)?, text(header::AUTHORIZATION))
+        let answer = self.authorize(needs.ok_or(Refused::NoPage)?, text(header::AUTHORIZATION));
+        if answer == Err(Refused::WrongToken) {
+            static WRONG: LogLimit = LogLimit::new();
+            if let Some(left_out) = WRONG.pass(rt::now()) {
+                let peer = places::named(peer);
+                tracing::warn!("the admin server refused a wrong token of {peer}{left_out}");
+            }
+        }
+        answer
+    }
+
+    /// Whether a token is wanted.
+    pub(super) fn want_token(&self) -> bool {
+        matches!(self, Clients::WithToken(_))
+    }
+
+    /// Whether this request shows the right token, whatever the page needs.
+    pub(super) fn has_shown_token(&self, request: &Request<Incoming>) -> bool {
+        self.want_token()
+            && self.authorize(Needs::Administrator, text(request, header::AUTHORIZATION)).is_ok()
     }
 
     fn authorize(&self, needs: Needs, authorization: Option<&str>) -> Result<(), Refused> {
@@ -134,16 +159,19 @@ impl Clients {
                 let shown = authorization.and_then(bearer).ok_or(Refused::NoToken)?;
                 // Only the length of the token shows in the time.
                 if bool::from(shown.as_bytes().ct_eq(token.as_bytes())) {
-                    return Ok(());
+                    Ok(())
+                } else {
+                    Err(Refused::WrongToken)
                 }
-                static WRONG: LogLimit = LogLimit::new();
-                if let Some(left_out) = WRONG.pass(rt::now()) {
-                    tracing::warn!("the admin server refused a wrong token{left_out}");
-                }
-                Err(Refused::WrongToken)
             }
         }
     }
+}
+
+/// A header's value. One that is there twice means nothing.
+fn text(request: &Request<Incoming>, name: HeaderName) -> Option<&str> {
+    let mut all = request.headers().get_all(name).iter();
+    all.next().filter(|_| all.next().is_none()).and_then(|value| value.to_str().ok())
 }
 
 /// The token of an Authorization header (RFC 6750 2.1).
@@ -163,14 +191,21 @@ fn names_loopback(target: &Uri, host: Option<&str>) -> bool {
         Some(authority) => Some(authority.as_str()),
         None => host,
     };
-    let Some(host) = host else { return false };
-    // Without the port. An IPv6 address is in brackets.
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
+    host.and_then(without_port).is_some_and(|name| {
+        name.eq_ignore_ascii_case("localhost")
+            || name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+    })
+}
+
+/// The name of `host [":" port]` (RFC 9110 4.2), an IPv6 address without its brackets. `None` for anything else, such
+/// as a user before an `@`, whose name stands where the host is looked for.
+fn without_port(host: &str) -> Option<&str> {
+    let (name, rest) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').filter(|(name, _)| name.contains(':'))?,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+    let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+    (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then_some(name)
 }
 
 #[cfg(test)]
@@ -192,6 +227,16 @@ mod tests {
             "[::2]:9",
             "[",
             ":9",
+            "localhost:pw@example.com",
+            "localhost@example.com",
+            "user@localhost",
+            "localhost:9:9",
+            "localhost:x",
+            "[::1].example.com:80",
+            "[::1]example.com",
+            "[127.0.0.1]",
+            "[localhost]",
+            "[::1",
         ] {
             assert!(!names_loopback(&path, Some(host)), "{host}");
         }
@@ -199,6 +244,11 @@ mod tests {
         // The target counts, not the header.
         assert!(!names_loopback(&Uri::from_static("http://example.com/metrics"), Some("localhost")));
         assert!(names_loopback(&Uri::from_static("http://localhost:1/metrics"), Some("example.com")));
+        for target in
+            ["http://localhost:pw@example.com/", "http://localhost@example.com/", "http://a@localhost/"]
+        {
+            assert!(!names_loopback(&Uri::from_static(target), Some("localhost")), "{target}");
+        }
     }
 
     #[test]

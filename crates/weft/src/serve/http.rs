@@ -134,7 +134,10 @@ impl<T: Clone + Send + 'static> Kept<T> {
     ///
     /// The cores cannot be told that nobody waits any more. So a task of its own asks and keeps the answer: a client
     /// that leaves early causes no more work than one that stays.
-    async fn fresh(&self, ask: impl Future<Output = Result<T, String>> + Send + 'static) -> Result<T, String> {
+    async fn fresh(
+        &self,
+        ask: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Result<T, String> {
         let mut kept = self.0.clone().lock_owned().await;
         if let Some((since, value)) = &*kept
             && since.elapsed() < FRESH
