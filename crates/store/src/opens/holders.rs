@@ -16,6 +16,8 @@ pub(super) struct Entry {
     pub access: Rights,
     pub share: Rights,
     pub reach: Reach,
+    /// Held by the server for a delegation: no client has the node open by it.
+    pub delegates: bool,
 }
 
 /// The effects of closing an open.
@@ -32,6 +34,8 @@ pub(super) struct Ending {
 #[derive(Clone, Copy, Default)]
 struct Tally {
     opens: u32,
+    /// Opens that the server holds for delegations.
+    delegating: u32,
     /// Opens for more than attributes.
     reaching: u32,
     /// Opens that read, write, delete.
@@ -44,6 +48,9 @@ impl Tally {
     fn each(&mut self, entry: &Entry, change: impl Fn(&mut u32)) {
         let any = entry.access.any();
         change(&mut self.opens);
+        if entry.delegates {
+            change(&mut self.delegating);
+        }
         if entry.reach > Reach::Attributes {
             change(&mut self.reaching);
         }
@@ -146,6 +153,11 @@ impl Holders {
         self.by_id.len()
     }
 
+    /// The number of opens of clients.
+    pub fn of_clients(&self) -> usize {
+        (self.all.opens - self.all.delegating) as usize
+    }
+
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
@@ -211,12 +223,9 @@ mod tests {
 
     fn entry() -> impl Strategy<Value = Entry> {
         let reach = prop_oneof![Just(Reach::Attributes), Just(Reach::Security), Just(Reach::Data)];
-        (0..4u64, rights(), rights(), reach).prop_map(|(key, access, share, reach)| Entry {
-            key: Key(key),
-            access,
-            share,
-            reach,
-        })
+        (0..4u64, rights(), rights(), reach, any::<bool>()).prop_map(
+            |(key, access, share, reach, delegates)| Entry { key: Key(key), access, share, reach, delegates },
+        )
     }
 
     #[derive(Clone, Debug)]
@@ -278,6 +287,8 @@ mod tests {
                 }
                 let all = || known.values();
                 prop_assert_eq!(holders.len(), known.len());
+                let of_clients = known.values().filter(|holder| !holder.delegates).count();
+                prop_assert_eq!(holders.of_clients(), of_clients);
                 prop_assert_eq!(holders.clashes(access, share), all().any(|holder| clash(holder, access, share)));
                 prop_assert_eq!(holders.deletes(), all().any(|holder| holder.access.delete));
                 for key in (0..4).map(Key) {

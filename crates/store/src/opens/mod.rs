@@ -143,12 +143,22 @@ pub struct Opening {
     pub overwrites: bool,
     /// Whether it skips the grace period: it reclaims, or the node did not exist before the restart.
     pub past_grace: bool,
+    /// Whether the server holds it for a delegation: see [`Opens::count`].
+    pub delegates: bool,
 }
 
 impl Opening {
     /// An open for data, without overwriting, by a client that reclaims nothing.
     pub fn new(access: Rights, share: Rights, key: Key) -> Opening {
-        Opening { access, share, key, reach: Reach::Data, overwrites: false, past_grace: false }
+        Opening {
+            access,
+            share,
+            key,
+            reach: Reach::Data,
+            overwrites: false,
+            past_grace: false,
+            delegates: false,
+        }
     }
 
     /// The access that others must allow.
@@ -289,8 +299,8 @@ impl Opens {
         if known.holders.len() >= MAX_OPENS_OF_A_NODE {
             return Err(Refused::Limit("opens of a file"));
         }
-        let Opening { access, share, key, reach, .. } = *opening;
-        known.holders.insert(id, Entry { key, access, share, reach });
+        let Opening { access, share, key, reach, delegates, .. } = *opening;
+        known.holders.insert(id, Entry { key, access, share, reach, delegates });
         Ok(Open {
             table: self.clone(),
             node,
@@ -359,9 +369,9 @@ impl Opens {
         nodes
     }
 
-    /// The number of opens of a node.
+    /// The number of opens of a node by clients; delegations are none.
     pub fn count(&self, node: NodeId) -> usize {
-        self.shard(node).get(&node).map_or(0, |known| known.holders.len())
+        self.shard(node).get(&node).map_or(0, |known| known.holders.of_clients())
     }
 
     /// The number of opens of a node with this key.

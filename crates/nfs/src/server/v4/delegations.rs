@@ -122,7 +122,8 @@ async fn enter(
     let vfs = &node.share.vfs;
     let states = &c.cx.server.states;
     let key = client.key(node.share.key(), vfs.opens());
-    let opening = Opening { reach: Reach::Attributes, ..Opening::new(Rights::NONE, Rights::ALL, key) };
+    let nothing = Opening::new(Rights::NONE, Rights::ALL, key);
+    let opening = Opening { reach: Reach::Attributes, delegates: true, ..nothing };
     let Ok(charge) = client.state_room() else { return Ok(None) };
     let Ok(descriptors) = states.descriptors(client) else { return Ok(None) };
     let Ok(held_open) = vfs.opens().try_open(node.id, &opening) else { return Ok(None) };

@@ -336,7 +336,10 @@ fn names_and_other_protocols_recall_it_too() {
         // An SMB open waits for the return, and then succeeds.
         let (file, opened) = a.open(&server, "smb", share::READ).await;
         let node = vfs.lookup(NodeId::ROOT, b"smb", false).await.unwrap().node;
+        assert_eq!(opens.count(node), 1);
         a.close(file, opened.stateid).await;
+        // A delegation counts as no open.
+        assert_eq!((opens.count(node), opens.is_open(node)), (0, true));
         let smb = Opening::new(Rights::ALL, Rights::ALL, opens.key());
         let (smb, ()) =
             futures_util::join!(opens.open(node, &smb), give_back(file, read_of(&opened.delegation)));
