@@ -32,7 +32,10 @@ pub(crate) struct Latency {
 pub(crate) struct Minute {
     /// When it ended, in seconds of Unix time.
     pub ended: u64,
-    /// How long it was: less than 60 for the running one, more if the host was suspended.
+    /// How long ago that was, whatever has been done to the clock of the host; 0 for the running one.
+    #[serde(default)]
+    pub age_seconds: f64,
+    /// How long it was: less than 60 for the running one, more if the server was stopped for a while.
     pub seconds: f64,
     /// The operations by kind; kinds without operations are left out.
     pub series: Vec<Series>,
@@ -120,7 +123,8 @@ pub(crate) struct At {
 /// The last hour.
 #[derive(Debug, Default)]
 pub(crate) struct Hour {
-    complete: VecDeque<Minute>,
+    /// Minutes, and when they ended.
+    complete: VecDeque<(Duration, Minute)>,
     /// What had been counted when the running minute began, and when that was.
     before: Totals,
     began: Duration,
@@ -130,6 +134,7 @@ impl Hour {
     fn running(&self, now: &Totals, at: At) -> Minute {
         Minute {
             ended: at.wall.as_secs(),
+            age_seconds: 0.0,
             seconds: at.passed.saturating_sub(self.began).as_secs_f64(),
             series: between(&self.before, now),
         }
@@ -142,16 +147,20 @@ impl Hour {
         if self.complete.len() + 1 >= MAX_MINUTES {
             self.complete.pop_front();
         }
-        self.complete.push_back(minute);
+        self.complete.push_back((at.passed, minute));
         (self.before, self.began) = (now, at.passed);
     }
 
     /// The complete minutes and the running one.
     pub(crate) fn told(&self, samples: &[Sample], at: At) -> Latency {
         let running = self.running(&totals(samples), at);
+        let aged = |(ended, minute): &(Duration, Minute)| Minute {
+            age_seconds: at.passed.saturating_sub(*ended).as_secs_f64(),
+            ..minute.clone()
+        };
         Latency {
             bounds: (0..BUCKETS).map(bound).filter(|bound| bound.is_finite()).collect(),
-            minutes: self.complete.iter().cloned().chain([running]).collect(),
+            minutes: self.complete.iter().map(aged).chain([running]).collect(),
         }
     }
 }
@@ -194,6 +203,12 @@ mod tests {
         let [complete, running] = &told.minutes[..] else { panic!("{told:?}") };
         assert_eq!((complete.ended, complete.seconds), (1_000_060, 60.0));
         assert_eq!((running.ended, running.seconds), (1_000_075, 15.0));
+        assert_eq!((complete.age_seconds, running.age_seconds), (15.0, 0.0));
+        // The host's clock is set back; ages stay what they are.
+        let set_back = At { wall: Duration::from_secs(5), ..at(80) };
+        let ages: Vec<f64> =
+            hour.told(&samples, set_back).minutes.iter().map(|one| one.age_seconds).collect();
+        assert_eq!(ages, [20.0, 0.0]);
         assert_eq!(complete.series[0].counts[3], 10);
         let [read, write] = &running.series[..] else { panic!("{running:?}") };
         assert_eq!((read.operation, read.counts[3], read.counts[5]), (Operation::Read, 4, 1));
