@@ -142,7 +142,8 @@ def made_latency():
         slow = 3 if 30 <= minute < 40 else 0
         def counts(middle, most):
             return [max(0, int(most * 2.0 ** -(2 * abs(i - middle)))) for i in range(24)]
-        minutes.append({"ended": 1795900000 + 60 * minute, "seconds": 60.0, "series": [
+        # The running minute began 29 s ago, and somebody has set the clock.
+        minutes.append({"ended": 1795900000 + 60 * (minute % 7), "age_seconds": max(0, 60 * (58 - minute) + 29.0), "seconds": 60.0, "series": [
             {"operation": "read", "by_rdma": True, "counts": counts(4, 50_000), "seconds": 4.0},
             {"operation": "read", "by_rdma": False, "counts": counts(6 + slow, 9_000), "seconds": 3.0},
             {"operation": "write", "by_rdma": True, "counts": counts(7 + 2 * slow, 4_000), "seconds": 2.0},
@@ -238,10 +239,16 @@ class Page(unittest.TestCase):
             self.type_token("not-the-token-of-this-server")
             self.until("return !document.getElementById('token-wrong').hidden")
             self.assertTrue(self.seen.ask("return document.getElementById('content').hidden"))
+            self.type_token("geheim\u00fc\u2713-und-mehr-Zeichen")
+            self.until("return document.getElementById('token-wrong').innerText", lambda text: "one word" in text)
             self.type_token(TOKEN)
             self.until("return !document.getElementById('content').hidden")
             self.assertTrue(self.seen.ask("return document.getElementById('ask').hidden"))
-        self.until("return document.getElementById('state').innerText", lambda text: "does not answer" in text)
+            self.until("return document.activeElement.id === 'main'")
+            self.assertRegex(self.until("return document.getElementById('updated').innerText"), "^updated ")
+            self.assertEqual("", self.text("#state"), "a screen reader hears changes only")
+        self.until("return document.getElementById('state').innerText", lambda text: "does not answer since" in text)
+        self.assertEqual([], self.seen.poor_text())
 
     def test_without_a_token_it_shows_no_names_and_says_how_to_see_them(self):
         with weft.serving("--admin", "127.0.0.1:0") as server, smbclient_inside(server):
@@ -284,6 +291,8 @@ class Page(unittest.TestCase):
         self.assertIn("not by RDMA: other offers no RDMA", self.text("#replication"))
         # An hour, most of it in the rows in the middle.
         self.assertGreater(ask("return document.querySelectorAll('#heat rect:not(.ground)').length"), 300)
+        columns = ask("return new Set([...document.querySelectorAll('#heat rect:not(.ground)')].map(e => e.getAttribute('x'))).size")
+        self.assertEqual(columns, 60, "each minute has its column")
         label = ask("return document.getElementById('heat').getAttribute('aria-label')")
         self.assertRegex(label, r"half within 64 µs, 99 percent within ")
         ask("document.querySelector('input[name=operation][value=write]').click()")

@@ -19,9 +19,12 @@ let before = null;
 
 // ---- Text
 
-// A name from outside: what a terminal or a browser would act on is shown as a sign of its own.
+// What a terminal or a browser would act on, and what nobody sees: it is shown as a sign of its own.
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
+
+// A name from outside.
 function shown(name) {
-  const text = String(name ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "\ufffd");
+  const text = shownText(name);
   return text.length > LONGEST_NAME ? text.slice(0, LONGEST_NAME) + "…" : text;
 }
 
@@ -96,7 +99,8 @@ function keyed(parent, items, keyOf, make, fill) {
 }
 
 // A table in a region that the keyboard can scroll. Each column: [title, value or function that fills the cell, class].
-function table(box, label, columns, rows, keyOf, more, none) {
+// `more` rows are not in the answer, and `all` are in it, of which a filter may have left `rows`.
+function table(box, label, columns, rows, keyOf, more, none, all = rows.length) {
   if (!box.firstElementChild) {
     box.tabIndex = 0;
     box.setAttribute("role", "region");
@@ -118,7 +122,8 @@ function table(box, label, columns, rows, keyOf, more, none) {
     box.append(made);
   }
   const made = box.firstElementChild;
-  const left = more > 0 ? `${rows.length} shown, ${more} more are left out; weft status shows all` : rows.length === 0 ? none : "";
+  const found = rows.length === all ? `${all} shown` : `${rows.length} of ${all} match the filter`;
+  const left = more > 0 ? `${found}, ${more} more are left out; weft status shows all` : rows.length === 0 ? none : "";
   put(made.caption, left);
   made.caption.hidden = left === "";
   made.tHead.hidden = rows.length === 0;
@@ -205,6 +210,10 @@ function drawRdma() {
   const fallen = status.kinds.reduce((sum, kind) => sum + kind.without_rdma, 0);
   const onRdma = status.kinds.reduce((sum, kind) => sum + (isRdma(kind.transport) ? kind.open : 0), 0);
   const inside = status.connections.filter((one) => one.rdma.state === "in-messages").length;
+  // The answer has the first connections only, and the numbers by kind are of all.
+  const cut = status.more.connections;
+  put(at("cut"), `The reasons are those of ${status.connections.length} of ${status.connections.length + cut} connections, first of those without RDMA; weft status shows all.`);
+  at("cut").hidden = cut === 0;
   const verdict = at("verdict");
   let said;
   let mood = "muted";
@@ -216,7 +225,7 @@ function drawRdma() {
     said = `${onRdma === 0 ? "No" : "Not by all"}: ${counted(fallen, "connection")} of ${open} could use RDMA and ${fallen === 1 ? "does" : "do"} not.`;
     mood = "care";
   } else if (inside > 0) {
-    said = `Partly: ${counted(inside, "RDMA connection")} ${inside === 1 ? "moves" : "move"} most data in messages.`;
+    said = `Partly: ${cut > 0 ? "at least " : ""}${counted(inside, "RDMA connection")} ${inside === 1 ? "moves" : "move"} most data in messages.`;
     mood = "care";
   } else if (onRdma > 0) {
     said = `Yes, by every connection that can: ${onRdma} of ${open}.`;
@@ -271,7 +280,7 @@ function drawRdma() {
 
 // Text of the server, which may quote a name.
 function shownText(text) {
-  return String(text ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "\ufffd");
+  return String(text ?? "").replace(UNSEEN, "\ufffd");
 }
 
 function host(peer) {
@@ -358,7 +367,7 @@ function drawConnections() {
     ["since", (one) => age(one.age_seconds), "short"],
   ];
   table(at("connections"), "Connections", columns, rows, (one) => `${one.peer} ${one.transport}`, status.more.connections,
-    status.connections.length === 0 ? "Nobody is connected." : "No connection matches the filter.");
+    status.connections.length === 0 ? "Nobody is connected." : "No connection matches the filter.", status.connections.length);
 }
 
 function drawShares() {
@@ -408,7 +417,10 @@ function drawSessions() {
     ["protection", protection],
     ["since", (one) => age(one.age_seconds), "short"],
   ];
-  table(at("sessions"), "Sessions", columns, [...sessions.values()], (one) => one.key, status.more.sessions, "Nobody has logged on over SMB.");
+  // Sessions of connections that are left out are left out, too.
+  const isCut = status.more.connections + status.more.sessions > 0;
+  const left = isCut ? Math.max(0, status.sessions - sessions.size) : 0;
+  table(at("sessions"), "Sessions", columns, [...sessions.values()], (one) => one.key, left, "Nobody has logged on over SMB.");
 }
 
 function drawVolumes() {
@@ -543,12 +555,13 @@ function drawLatency() {
       nodes.push(draw("text", { x: left - 6, y: row * tall + 12, "text-anchor": "end" }, bucket < latency.bounds.length ? `≤ ${time(latency.bounds[bucket])}` : "more"));
     }
   }
-  const newest = latency.minutes[latency.minutes.length - 1].ended;
+  // The running minute is the last column, and the one before it that which ended last, however long ago that was.
+  const newest = latency.minutes[latency.minutes.length - 2]?.age_seconds ?? 0;
   columns.forEach((counts, minute) => {
-    const ended = latency.minutes[minute].ended;
-    // A suspended host leaves a gap.
-    const ago = Math.round((newest - ended) / 60);
-    const column = Math.max(0, Math.min(59, minute === columns.length - 1 ? 59 : 59 - Math.max(1, ago)));
+    const { ended, age_seconds } = latency.minutes[minute];
+    // A server that was stopped for a while leaves a gap.
+    const column = minute === columns.length - 1 ? 59 : 58 - Math.round((age_seconds - newest) / 60);
+    if (column < 0) return;
     for (let bucket = low; bucket <= high; bucket += 1) {
       const n = counts[bucket];
       if (n === 0) continue;
@@ -597,6 +610,7 @@ async function ask(path) {
   throw why;
 }
 
+// Screen readers read each change of this text, so the time of the last answer stands beside it.
 function told(text, mood) {
   const state = at("state");
   put(state, text);
@@ -604,14 +618,24 @@ function told(text, mood) {
   document.body.classList.toggle("stale", mood === "bad");
 }
 
-function askForToken(isWrong) {
+// When the server answered last.
+let answered = null;
+
+function lost(why) {
+  told(answered === null ? `${why}; trying again` : `${why} since ${answered}: what is below is of then; trying again`, "bad");
+  put(at("updated"), "");
+}
+
+function askForToken(wrong) {
   token = null;
   at("ask").hidden = false;
   at("content").hidden = true;
-  at("token-wrong").hidden = !isWrong;
+  put(at("token-wrong"), wrong);
+  at("token-wrong").hidden = wrong === "";
   const isLocal = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
   at("token-plain").hidden = location.protocol !== "http:" || isLocal;
-  told(isWrong ? "the token is wrong" : "a token is required", "care");
+  told(wrong === "" ? "a token is required" : "", "care");
+  put(at("updated"), "");
   at("token").focus();
 }
 
@@ -648,16 +672,23 @@ async function keepAsking() {
         }
         if (mine !== round) return;
         status = found;
+        const asked = !at("ask").hidden;
         at("ask").hidden = true;
         const first = at("content").hidden;
         draw();
+        // What had the focus is gone.
+        if (asked) at("main").focus();
         // The width of the map is known only when it is visible.
         if (first) drawLatency();
-        told(`updated ${new Date().toLocaleTimeString()}`, "muted");
+        const isBack = document.body.classList.contains("stale");
+        answered = new Date().toLocaleTimeString();
+        if (isBack) told("the server answers again", "muted");
+        else if (at("state").className !== "muted") told("", "muted");
+        put(at("updated"), `updated ${answered}`);
       } catch (why) {
         if (mine !== round) return;
-        if (why.code === 401) return askForToken(token !== null);
-        told(why.code ? shownText(why.message) : "the server does not answer; trying again", "bad");
+        if (why.code === 401) return askForToken(token === null ? "" : "The server refuses this token.");
+        lost(why.code ? `the server answers ${why.code} (${shownText(why.message)})` : "the server does not answer");
       }
     }
     await new Promise((done) => setTimeout(done, STATUS_EVERY_MS));
@@ -666,23 +697,28 @@ async function keepAsking() {
 
 at("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  token = at("token").value.trim();
+  const typed = at("token").value.trim();
   at("token").value = "";
+  // No header could carry it, so the server cannot refuse it.
+  if (!/^[\x21-\x7e]+$/.test(typed)) return askForToken("A token is one word of letters, digits and signs (ASCII).");
+  token = typed;
   keepAsking();
 });
 at("pause").addEventListener("click", () => {
   paused = !paused;
   put(at("pause"), paused ? "Continue" : "Pause");
   at("pause").setAttribute("aria-pressed", String(paused));
-  if (paused) told("paused", "care");
-  else keepAsking();
+  if (!paused) return keepAsking();
+  // An answer that is on its way is not drawn any more.
+  round += 1;
+  told("paused", "care");
 });
 at("filter").addEventListener("input", () => { if (status) drawConnections(); });
 at("fallen").addEventListener("change", () => { if (status) drawConnections(); });
 for (const one of document.querySelectorAll('input[type="radio"]')) one.addEventListener("change", drawLatency);
 window.addEventListener("resize", drawLatency);
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && at("ask").hidden) keepAsking();
+  if (!document.hidden && !paused && at("ask").hidden) keepAsking();
 });
-if (document.body.dataset.shows === "with-token") askForToken(false);
+if (document.body.dataset.shows === "with-token") askForToken("");
 else keepAsking();
