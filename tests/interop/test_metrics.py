@@ -444,7 +444,7 @@ class Encrypted(unittest.TestCase):
 
     def test_clients_without_a_certificate_of_the_authority_get_nothing(self):
         with weft.serving("--admin", "0.0.0.0:0", *self.certificate, "--admin-tls-clients", self.work / "ca.pem") as server:
-            self.assertIn("status page: https://", server.log_text())
+            self.assertIn("status page: https://ADDRESS:", server.log_text())
             self.assertNotIn("does not encrypt", server.log_text())
             for path in ["/", "/metrics", "/api/v1/status", "/healthz"]:
                 self.assertEqual(self.get(server, path, "client")[0], 200, path)
@@ -500,6 +500,11 @@ class Encrypted(unittest.TestCase):
         (self.work / "bad.pem").write_text("nothing")
         said = serve(*address, "--admin-tls-cert", self.work / "bad.pem", "--admin-tls-key", self.work / "server.key")
         self.assertIn("--admin-tls-cert", said)
+        (self.work / "empty.pem").write_text("")
+        for wrong in ["bad.pem", "empty.pem"]:
+            said = serve(*address, *self.certificate, "--admin-tls-clients", self.work / wrong)
+            self.assertRegex(said, rf"--admin-tls-clients.*cannot verify clients by .*{wrong}: there is no certificate in it")
+        self.assertIn("--admin-tls-clients", serve(*address, "--admin-tls-clients", self.work / "ca.pem"))
         said = serve(*address, "--admin-tls-cert", self.work / "server.pem", "--admin-tls-key", self.work / "client.key")
         self.assertIn("--admin-tls-cert", said)
         self.assertIn("--admin-tls-key", serve(*address, "--admin-tls-cert", self.work / "server.pem"))

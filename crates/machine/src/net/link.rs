@@ -45,6 +45,9 @@ pub enum TlsError {
     /// No client could be verified.
     #[error("{0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
+    /// The authorities of the clients cannot be used; the certificate and the key are not the cause.
+    #[error("{0}")]
+    Authorities(Box<TlsError>),
 }
 
 impl Tls {
@@ -102,13 +105,20 @@ impl Tls {
         let builder = match clients {
             None => builder.with_no_client_auth(),
             Some(authorities) => {
-                let mut roots = RootCertStore::empty();
-                for authority in certificates(authorities)? {
-                    roots.add(authority)?;
-                }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                let verifier = if required { verifier } else { verifier.allow_unauthenticated() };
-                builder.with_client_cert_verifier(verifier.build()?)
+                let verifier = || {
+                    let authorities = certificates(authorities)?;
+                    if authorities.is_empty() {
+                        return Err(TlsError::Empty);
+                    }
+                    let mut roots = RootCertStore::empty();
+                    for authority in authorities {
+                        roots.add(authority)?;
+                    }
+                    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                    let verifier = if required { verifier } else { verifier.allow_unauthenticated() };
+                    Ok(verifier.build()?)
+                };
+                builder.with_client_cert_verifier(verifier().map_err(|e| TlsError::Authorities(Box::new(e)))?)
             }
         };
         let mut config = builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?;

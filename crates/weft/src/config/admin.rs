@@ -95,13 +95,13 @@ pub(super) fn read_token(path: &Path, owners: &[u32]) -> Result<Zeroizing<String
     let file = std::fs::File::open(path)?;
     secret::check(Secret::Token, &file.metadata()?, owners)?;
     let mut text = Zeroizing::new(String::new());
-    // Two more: the end of the line, and one to see that it is too long.
-    let most = *TOKEN_CHARS.end() as u64 + 2;
+    // Three more: the end of the line (CR LF), and one to see that it is too long.
+    let most = *TOKEN_CHARS.end() as u64 + 3;
     match file.take(most).read_to_string(&mut text) {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(TokenFault::Content),
         read => read?,
     };
-    let token = text.strip_suffix('\n').unwrap_or(&text);
+    let token = text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n')).unwrap_or(&text);
     let is_word = token.bytes().all(|byte| byte.is_ascii_graphic());
     match is_word && TOKEN_CHARS.contains(&token.len()) {
         true => Ok(Zeroizing::new(token.to_owned())),
@@ -146,14 +146,22 @@ mod tests {
         let word = "abcdefghijklmnop";
         assert_eq!(read(format!("{word}\n").as_bytes(), 0o600).unwrap().as_str(), word);
         assert_eq!(read(word.as_bytes(), 0o400).unwrap().as_str(), word);
+        assert_eq!(read(format!("{word}\r\n").as_bytes(), 0o600).unwrap().as_str(), word);
+        assert_eq!(read(format!("{}\r\n", "a".repeat(1024)).as_bytes(), 0o600).unwrap().len(), 1024);
         for mode in [0o640, 0o604, 0o660] {
             let refused = read(word.as_bytes(), mode);
             assert!(matches!(refused, Err(TokenFault::Exposed(Exposed::Open("600")))), "{mode:o}");
         }
         let long = "a".repeat(1025);
-        for wrong in
-            [&b""[..], b"short", b"abcdefgh ijklmnop", b"abcdefghijklmnop\n\n", b"\xff\xfe", long.as_bytes()]
-        {
+        for wrong in [
+            &b""[..],
+            b"short",
+            b"abcdefgh ijklmnop",
+            b"abcdefghijklmnop\n\n",
+            b"abcdefghijklmnop\r",
+            b"\xff\xfe",
+            long.as_bytes(),
+        ] {
             assert!(matches!(read(wrong, 0o600), Err(TokenFault::Content)), "{wrong:?}");
         }
         assert!(matches!(read_token(&dir.path().join("none"), &[]), Err(TokenFault::Unreadable(_))));

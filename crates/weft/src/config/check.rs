@@ -333,12 +333,15 @@ impl ServeConfig {
     /// An address that other hosts reach needs a token or certificates of clients; a Unix socket has permissions instead.
     fn check_admin(&self) -> Result<(), ConfigError> {
         let token = self.admin_token_file.as_ref().map(|path| key::ADMIN_TOKEN.with(path.display()));
-        let tls = self.tls.admin.as_ref().map(|files| match files.certificate.as_os_str().is_empty() {
-            true => key::ADMIN_CERTIFICATE_KEY,
-            false => key::ADMIN_CERTIFICATE.with(files.certificate.display()),
+        let given = |path: &Path| !path.as_os_str().is_empty();
+        let tls = self.tls.admin.as_ref().map(|files| match &files.clients {
+            _ if given(&files.certificate) => key::ADMIN_CERTIFICATE.with(files.certificate.display()),
+            _ if given(&files.key) => key::ADMIN_CERTIFICATE_KEY,
+            Some(clients) => key::ADMIN_CERTIFICATE_CLIENTS.with(clients.display()),
+            None => key::ADMIN_CERTIFICATE_KEY,
         });
         let Some(address) = &self.admin else {
-            let first = token.map(|_| key::ADMIN_TOKEN).or(tls.map(|_| key::ADMIN_CERTIFICATE));
+            let first = token.map(|_| key::ADMIN_TOKEN).or(tls);
             return self.needs(first, "an address", Give::All(vec![key::ADMIN]));
         };
         let has_clients = self.tls.admin.as_ref().is_some_and(|files| files.clients.is_some());
@@ -727,11 +730,14 @@ impl ServeConfig {
             let read = std::fs::read(path);
             read.map_err(|source| self.wrong(key, Problem::Unreadable { path: path.clone(), source }))
         };
-        let clients = files.clients.as_ref().map(|path| read(path, authorities)).transpose()?;
+        let clients = files.clients.as_ref().map(|path| read(path, authorities.clone())).transpose()?;
         let chain = read(&files.certificate, certificate.clone())?;
         let key = Zeroizing::new(read(&files.key, private)?);
         self.warn_of_key(&files.key);
         make(&chain, &key, clients.as_deref()).map_err(|source| {
+            if let (TlsError::Authorities(_), Some(path)) = (&source, &files.clients) {
+                return self.wrong(authorities, Problem::Authorities { path: path.clone(), source });
+            }
             let (certificate_file, key_file) = (files.certificate.clone(), files.key.clone());
             let problem = Problem::Tls { certificate: certificate_file, key: key_file, source };
             self.wrong(certificate, problem)

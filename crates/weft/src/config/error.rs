@@ -98,6 +98,8 @@ pub(crate) enum Problem {
     Unreadable { path: PathBuf, source: io::Error },
     /// A certificate and a key that do not make TLS.
     Tls { certificate: PathBuf, key: PathBuf, source: TlsError },
+    /// A file without usable authorities of clients.
+    Authorities { path: PathBuf, source: TlsError },
     /// The keytab cannot be used.
     Keytab(String),
     /// The file with the admin token cannot be used.
@@ -172,6 +174,7 @@ impl ConfigError {
             | Problem::PipesName { .. }
             | Problem::Unreadable { .. }
             | Problem::Tls { .. }
+            | Problem::Authorities { .. }
             | Problem::Keytab(_)
             | Problem::Token { .. }
             | Problem::NoStateDir
@@ -362,6 +365,9 @@ impl fmt::Display for ConfigError {
                 path_name(certificate),
                 path_name(private)
             ),
+            Problem::Authorities { path, source } => {
+                write!(f, "{key}: cannot verify clients by {}: {source}", path_name(path))
+            }
             Problem::Keytab(why) => write!(f, "{key}: {why}"),
             Problem::Token { path, fault } => write!(f, "{key}: {} {fault}", path_name(path)),
             Problem::Links(why) => write!(f, "{key}: {why}"),

@@ -83,7 +83,12 @@ impl AdminHttp {
                     );
                 }
                 let scheme = if tls.is_some() { "https" } else { "http" };
-                tracing::info!("status page: {scheme}://{local}/");
+                if local.ip().to_canonical().is_unspecified() {
+                    let port = local.port();
+                    tracing::info!("status page: {scheme}://ADDRESS:{port}/, with any address of this host");
+                } else {
+                    tracing::info!("status page: {scheme}://{local}/");
+                }
                 let socket = Socket::Tcp(listener);
                 let (port, path, file) = (Some(local.port()), None, None);
                 Ok(Some(AdminHttp { socket, tls, clients, port, path, file }))
