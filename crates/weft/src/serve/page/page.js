@@ -154,10 +154,22 @@ function table(box, label, columns, rows, keyOf, more, none, all = rows.length) 
   });
 }
 
-function bar(parts, label, small) {
-  const node = element("div", undefined, small ? "bar small" : "bar");
+// A bar below a text that says the same.
+function bar(parts, label) {
+  const node = element("div", undefined, "bar small");
   fillBar(node, parts, label);
+  node.removeAttribute("role");
+  node.removeAttribute("aria-label");
+  node.setAttribute("aria-hidden", "true");
   return node;
+}
+
+// What to do. What can be pasted as it is stands as code; the rest are words with commands in them.
+function fillRemedy(box, text) {
+  box.hidden = !text;
+  if (!text || box.dataset.was === text) return;
+  box.replaceChildren("Try: ", element(/^weft [^,;()]*$/.test(text) ? "code" : "span", shownText(text)));
+  box.dataset.was = text;
 }
 
 function fillBar(node, parts, label) {
@@ -258,7 +270,6 @@ function drawRdma() {
   const make = (group) => {
     const item = element("li", undefined, Object.hasOwn(STATES, group.state) ? group.state : "unknown");
     item.append(element("p"), element("p"), element("p"), element("p", undefined, "muted"));
-    item.children[2].append("Try: ", element("code"));
     return item;
   };
   keyed(at("reasons"), list, (group) => group.name, make, (item, group) => {
@@ -270,8 +281,7 @@ function drawRdma() {
     }
     const one = group.peers.length === 1 || (group.state !== "used" && group.state !== "in-messages");
     put(reason, shownText(one ? group.reason : `${group.peers[0].transport === "smb-direct" ? "SMB Direct" : "RPC-over-RDMA"} over ${shown(group.peers[0].provider)}; the table shows how much of each connection`));
-    remedy.hidden = !group.remedy;
-    put(remedy.lastElementChild, shownText(group.remedy ?? ""));
+    fillRemedy(remedy, group.remedy);
     const names = [...new Set(group.peers.map((peer) => users(peer) ? `${host(peer.peer)} (${users(peer)})` : host(peer.peer)))];
     const few = names.slice(0, 8).join(", ");
     put(who, names.length > 8 ? `${few} and ${names.length - 8} more` : few);
@@ -349,7 +359,7 @@ function drawConnections() {
       const { rdma, inline } = moved(one);
       const label = `${bytes(rdma)} by RDMA, ${bytes(inline)} in messages`;
       const box = element("div");
-      box.append(element("div", label), bar([["rdma", rdma], [isRdma(one.transport) ? "inline" : "tcp", inline]], label, true));
+      box.append(element("div", label), bar([["rdma", rdma], [isRdma(one.transport) ? "inline" : "tcp", inline]], label));
       box.dataset.was = label;
       return box;
     }],
@@ -357,8 +367,8 @@ function drawConnections() {
       const box = element("div");
       box.append(element("div", shownText(one.rdma.reason)));
       if (one.rdma.remedy) {
-        const remedy = element("div", "Try: ");
-        remedy.append(element("code", shownText(one.rdma.remedy)));
+        const remedy = element("div");
+        fillRemedy(remedy, one.rdma.remedy);
         box.append(remedy);
       }
       box.dataset.was = `${one.rdma.reason} ${one.rdma.remedy}`;
@@ -379,7 +389,7 @@ function drawShares() {
       const { total_bytes, available_bytes } = one.space;
       const label = `${bytes(available_bytes)} of ${bytes(total_bytes)} free`;
       const box = element("div");
-      box.append(element("div", label), bar([["tcp", Math.max(0, total_bytes - available_bytes)], ["free", available_bytes]], label, true));
+      box.append(element("div", label), bar([["tcp", Math.max(0, total_bytes - available_bytes)], ["free", available_bytes]], label));
       box.dataset.was = label;
       return box;
     }],
@@ -445,7 +455,6 @@ function drawReplication() {
   const make = () => {
     const item = element("li");
     item.append(element("h3"), element("p"), element("p"), element("p"));
-    item.lastElementChild.append("Try: ", element("code"));
     return item;
   };
   keyed(at("replication"), status.replication, (line) => line.group, make, (item, line) => {
@@ -455,8 +464,7 @@ function drawReplication() {
     put(text, shownText(line.text));
     put(reason, line.reason ? `not by RDMA: ${shownText(line.reason)}` : "");
     reason.hidden = !line.reason;
-    put(remedy.lastElementChild, shownText(line.remedy ?? ""));
-    remedy.hidden = !line.remedy;
+    fillRemedy(remedy, line.remedy);
   });
 }
 
@@ -707,7 +715,6 @@ at("token-form").addEventListener("submit", (event) => {
 at("pause").addEventListener("click", () => {
   paused = !paused;
   put(at("pause"), paused ? "Continue" : "Pause");
-  at("pause").setAttribute("aria-pressed", String(paused));
   if (!paused) return keepAsking();
   // An answer that is on its way is not drawn any more.
   round += 1;
