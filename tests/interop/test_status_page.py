@@ -247,6 +247,13 @@ class Page(unittest.TestCase):
             self.until("return document.activeElement.id === 'main'")
             self.assertRegex(self.until("return document.getElementById('updated').innerText"), "^updated ")
             self.assertEqual("", self.text("#state"), "a screen reader hears changes only")
+            # An answer on its way changes nothing after a pause.
+            self.seen.ask("keepAsking(); document.getElementById('pause').click()")
+            updated = self.text("#updated")
+            time.sleep(4)
+            self.assertEqual(("paused", updated), (self.text("#state"), self.text("#updated")))
+            self.seen.ask("document.getElementById('pause').click()")
+            self.until("return document.getElementById('state').innerText", lambda text: text == "")
         self.until("return document.getElementById('state').innerText", lambda text: "does not answer since" in text)
         self.assertEqual([], self.seen.poor_text())
 
@@ -286,8 +293,16 @@ class Page(unittest.TestCase):
         # What would turn the line around, or ring, is a sign.
         self.assertEqual("a\ufffdgnp.exe\ufffd", self.rows("connections")[4]["user"])
         self.assertNotIn("\u202e", everywhere)
+        # So is what nobody sees: marks of direction, soft hyphens, fillers, tags.
+        unseen = "\u061c\u00ad\u3164\U000e0041\ufff9"
+        self.assertEqual("a" + "\ufffd" * 5 + "b", ask(f"return shown({json.dumps('a' + unseen + 'b')})"))
         self.assertIn("2 connections of 5 could use RDMA and do not", self.text("#verdict"))
         self.assertIn("6 shown, 1744 more are left out", self.text("#connections"))
+        self.assertIn("those of 6 of 1750 connections", self.text("#cut"))
+        filtered = lambda value: ask(f"const filter = document.getElementById('filter'); filter.value = '{value}'; filter.dispatchEvent(new Event('input'))")
+        filtered("no such name")
+        self.assertIn("0 of 6 match the filter, 1744 more are left out", self.text("#connections"))
+        filtered("")
         self.assertIn("not by RDMA: other offers no RDMA", self.text("#replication"))
         # An hour, most of it in the rows in the middle.
         self.assertGreater(ask("return document.querySelectorAll('#heat rect:not(.ground)').length"), 300)
