@@ -29,6 +29,9 @@ mountd_port = 0
 [nfs]
 root_squash = false
 
+[smb]
+act_as_callers = false
+
 [audit]
 file = "{audit}"
 {more}
@@ -308,7 +311,7 @@ class Logs(Audited):
             process.stdout.close()
         text = log.read_text()
         self.assertRegex(text, r"(?m)^<6>configuration: ")
-        self.assertRegex(text, r"(?m)^<6>draining: ")
+        self.assertRegex(text, r"(?m)^<6>draining for at most ")
         self.assertFalse(re.search(r"^\d{4}-", text, re.M), text)
 
 

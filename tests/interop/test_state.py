@@ -111,23 +111,24 @@ def anothers(path):
 
 JOURNAL = "is damaged .*; to start without its content, move it away"
 EMPTY = "is empty, as a full disk or a crash leaves a file"
+LOCKED = r"do not open with \S+users.key \({}\), so they cannot log on: alice\. Restore the key, or .*weft user passwd --new-key alice"
 VOLUME = "ERROR volume vol1 is not served: the metadata of the volume, .*vol1.volume, is unusable: {}. Restore its file"
 # What happens to a file, whether the server starts, and what it says of it. docs/state.md shows the same.
 STARTS, REFUSES = True, False
 FATES = {
     "users.toml": {
         newer: (REFUSES, "it has version 9, and this program knows version 1: use the weft that wrote it"),
-        cut: (REFUSES, "users.toml: it has no version: restore it from a backup, or move it away to start without users"),
+        cut: (REFUSES, "users.toml: it has no version: restore the file from a backup; if there is none, move it away"),
         something_else: (REFUSES, "users.toml: "),
-        emptied: (REFUSES, "users.toml: it has no version: restore it from a backup, or move it away to start without users"),
-        pathlib.Path.unlink: (STARTS, None),
+        emptied: (REFUSES, "users.toml: it is empty: restore the file from a backup; if there is none, move it away"),
+        pathlib.Path.unlink: (STARTS, "users.toml is missing, although there is its key: restore it from a backup, or add the users again"),
         opened: (STARTS, "users.toml was open to other users; it is closed now"),
     },
     "users.key": {
-        cut: (REFUSES, "users.key: it does not have 32 bytes: restore it from a backup"),
-        something_else: (REFUSES, "users.key: it has more than 32 bytes"),
-        emptied: (REFUSES, "users.key: it does not have 32 bytes: restore it from a backup"),
-        pathlib.Path.unlink: (REFUSES, "the key of the users' hashes is missing: restore it"),
+        cut: (STARTS, LOCKED.format("it does not have 32 bytes")),
+        something_else: (STARTS, LOCKED.format("it does not have 32 bytes")),
+        emptied: (STARTS, LOCKED.format("it does not have 32 bytes")),
+        pathlib.Path.unlink: (STARTS, LOCKED.format("it is missing")),
         opened: (STARTS, "users.key was open to other users; it is closed now"),
     },
     "nfs-handles.key": {
@@ -195,7 +196,7 @@ class Versions(unittest.TestCase):
                     self.assertEqual(migrated, 2 if path.name.startswith("1.") and run == 0 else 0, said)
                     self.assertNotIn("its record cannot be read", said)
                     self.assertEqual([volume["name"] for volume in server.ready["volumes"]], ["vol1", "vol2"])
-                    weft.smbclient(server, "ls", user="alice", password=PASSWORD)
+                    weft.smbclient(server, "help", share="IPC$", user="alice", password=PASSWORD)
                     # Its file is not in this folder.
                     self.assertEqual("lost a persistent handle of tester on data" in said, run == 0, said)
                     # An NFS client that had state is waited for: others get nothing meanwhile.

@@ -35,9 +35,10 @@ class Tshark(unittest.TestCase):
     def record(self, ports, work, action):
         path = pathlib.Path(work) / "run.pcap"
         expression = " or ".join(f"tcp port {port}" for port in ports)
-        # Packets as large as the loopback interface allows; written immediately.
+        # Packets as large as the loopback interface allows; delivered and written immediately: the kernel may keep those of a short action
+        # for a second, in which the file does not grow.
         dump = subprocess.Popen(
-            ["tcpdump", "-i", "lo", "-s", "0", "-B", "65536", "-U", "-Z", "root", "-w", str(path), *self.options,
+            ["tcpdump", "-i", "lo", "-s", "0", "-B", "65536", "--immediate-mode", "-U", "-Z", "root", "-w", str(path), *self.options,
              expression],
             stderr=subprocess.PIPE, text=True,
         )
