@@ -1,7 +1,8 @@
 //! Cores: threads with a loop of their own, and a way to hand them work.
 //!
 //! A task stays on the core that started it, so connections need no locks; only a `Send` closure moves between cores,
-//! and creates the future where it will live. This file owns the threads; it balances load only by round robin.
+//! and creates the future where it will live. This file owns the threads; it balances load by round robin over
+//! the cores that return to their loops.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -124,9 +125,12 @@ impl Cores {
         false
     }
 
-    /// The number of a core, round robin.
+    /// The number of a core, round robin. A core that the watchdog has reported as blocked is passed by until it is
+    /// back: what would start there waits as long as the core does.
     pub fn next(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed) % self.len
+        let turn = || self.turn.fetch_add(1, Ordering::Relaxed) % self.len;
+        let is_away = |i: usize| self.threads.get(i).is_some_and(|thread| thread.beat.is_away());
+        (0..self.len).map(|_| turn()).find(|&i| !is_away(i)).unwrap_or_else(turn)
     }
 
     /// Runs the future made by `make` on core `i` (modulo their number), to its end or until shutdown.

@@ -8,7 +8,7 @@
 
 use std::panic::Location;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const LOOKS_UNTIL_REPORT: u32 = 4;
 /// A core that stays away is reported again after twice as many checks, but at the latest after this many: one minute.
 const LOOKS_BETWEEN_REPORTS: u32 = 240;
 
-/// The state that one core publishes. Only the core writes.
+/// The state that one core publishes. Only the core writes, but for `away`.
 #[derive(Debug)]
 pub(super) struct Beat {
     /// Changes with each turn of the loop; odd while the core runs, even while it sleeps in the kernel.
@@ -29,6 +29,8 @@ pub(super) struct Beat {
     task: AtomicPtr<Location<'static>>,
     /// The thread id, as in /proc.
     thread: AtomicI32,
+    /// The watchdog has reported the core, and it is not back.
+    away: AtomicBool,
 }
 
 /// The state of a core that has not returned.
@@ -40,7 +42,12 @@ pub(super) struct Seen {
 
 impl Beat {
     const fn new() -> Beat {
-        Beat { stamp: AtomicU64::new(0), task: AtomicPtr::new(ptr::null_mut()), thread: AtomicI32::new(0) }
+        Beat {
+            stamp: AtomicU64::new(0),
+            task: AtomicPtr::new(ptr::null_mut()),
+            thread: AtomicI32::new(0),
+            away: AtomicBool::new(false),
+        }
     }
 
     /// A beat for a new core. Beats live as long as the process, and are reused.
@@ -49,6 +56,7 @@ impl Beat {
         let beat = free.unwrap_or_else(|| Box::leak(Box::new(Beat::new())));
         beat.stamp.store(0, Ordering::Relaxed);
         beat.task.store(ptr::null_mut(), Ordering::Relaxed);
+        beat.away.store(false, Ordering::Relaxed);
         beat
     }
 
@@ -82,6 +90,11 @@ impl Beat {
         // SAFETY: null, or the argument of `runs`: a shared reference that is valid forever.
         let task = unsafe { task.as_ref() };
         Seen { stamp: self.stamp.load(Ordering::Relaxed), task }
+    }
+
+    /// Whether the core was reported as one that does not return, and has not returned since.
+    pub(super) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
     }
 
     /// What the kernel reports about the thread: "running", or the number of a system call.
@@ -179,6 +192,7 @@ fn tell(name: &str, verdict: Verdict, task: Option<&Location<'_>>, beat: &Beat) 
     match verdict {
         Verdict::Fine => {}
         Verdict::Away(away) => {
+            beat.away.store(true, Ordering::Relaxed);
             let task = task.map_or_else(|| "none yet".into(), ToString::to_string);
             tracing::error!(
                 "core {name} has not returned to its loop for {:.1} s, and its connections wait; last task spawned at {task}, \
@@ -188,6 +202,7 @@ fn tell(name: &str, verdict: Verdict, task: Option<&Location<'_>>, beat: &Beat) 
             );
         }
         Verdict::Back(away) => {
+            beat.away.store(false, Ordering::Relaxed);
             tracing::warn!("core {name} returned to its loop after {:.1} s", away.as_secs_f32());
         }
     }
@@ -228,6 +243,33 @@ mod tests {
         for turn in 0..100 {
             assert_eq!(patience.judge(9 + 2 * turn), Verdict::Fine, "at work");
         }
+    }
+
+    #[test]
+    fn new_work_passes_by_a_core_that_does_not_return_until_it_is_back() {
+        let cores = Cores::start(3, "passed-by").unwrap();
+        let (entered, has_entered) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        cores.run(1, move || async move {
+            entered.send(()).unwrap();
+            // What no task may do: block its core.
+            released.recv().unwrap();
+        });
+        has_entered.recv().unwrap();
+        let beat = cores.beats()[1];
+        while !beat.is_away() {
+            std::thread::yield_now();
+        }
+        let turns: Vec<_> = (0..6).map(|_| cores.next()).collect();
+        assert!(!turns.contains(&1), "{turns:?}");
+        assert!(turns.contains(&0) && turns.contains(&2), "{turns:?}");
+        release.send(()).unwrap();
+        while beat.is_away() {
+            std::thread::yield_now();
+        }
+        let mut turns: Vec<_> = (0..3).map(|_| cores.next()).collect();
+        turns.sort_unstable();
+        assert_eq!(turns, [0, 1, 2], "it takes its turn again");
     }
 
     #[test]
