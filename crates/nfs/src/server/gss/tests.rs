@@ -87,6 +87,10 @@ impl Source for Accounts {
             "bob" => account(1001, &[50, 100]),
             "root" => account(0, &[0]),
             "ill" => Err(io::Error::other("no directory")),
+            // A directory that ignores case.
+            other if other.eq_ignore_ascii_case("dora") => {
+                Ok(Some(Account { name: "dora".into(), uid: 1002, gid: 100, groups: vec![100] }))
+            }
             _ => Ok(None),
         }
     }
@@ -102,6 +106,10 @@ fn users(names: &[&str]) -> Users {
 
 /// Shares "ruled" with these rules and "plain" without, for alice, bob, ill and root.
 fn server(flavors: &[Flavors], rights: Rights) -> Arc<Server> {
+    server_by(flavors, rights, Principals::default())
+}
+
+fn server_by(flavors: &[Flavors], rights: Rights, principals: Principals) -> Arc<Server> {
     let share = |name: &str| Share::new(name, Vfs::new(Ram::new(16 << 20)));
     let mut shares = vec![share("ruled"), share("plain")];
     shares[0].rules.nfs = Export { flavors: flavors.to_vec(), ..Export::default() };
@@ -112,7 +120,7 @@ fn server(flavors: &[Flavors], rights: Rights) -> Arc<Server> {
     let system = Arc::new(Lookups::new(Arc::new(Accounts), Duration::from_secs(5)));
     let gss = Gss::by(
         Box::new(|| Box::new(Toy::default())),
-        Principals::default(),
+        principals,
         Some(system),
         users(&["alice", "bob", "ill", "root"]),
     );
@@ -358,6 +366,30 @@ fn a_principal_acts_as_its_user_and_strangers_as_nobody() {
     assert_eq!(refused, Err(FAILURE), "a ticket for another service");
     let (_, refused) = Client::try_establish(&server, "nonsense", "nfs/host@R", 60_000);
     assert_eq!(refused, Err(FAILURE));
+}
+
+/// ALICE@R was the user alice, and DORA@R the account dora, with their rights.
+#[test]
+fn a_principal_is_not_the_user_who_is_spelled_otherwise() {
+    let user = |name: &str| Named::User(name.into());
+    let rights = Rights { read: None, write: Some(vec![user("alice"), user("dora")]) };
+    let mut principals = Principals { all_may_be_system: true, ..Principals::default() };
+    principals.map("ADMIN@R", "ALICE").unwrap();
+    let server = server_by(&[Flavors::Krb5p], rights, principals);
+    for (name, expected) in [
+        ("alice@R", Ok(1000)),
+        ("dora@R", Ok(1002)),
+        ("ADMIN@R", Ok(1000)),
+        ("ALICE@R", Err(Status::ACCES)),
+        ("Alice@R", Err(Status::ACCES)),
+        ("alice@r", Err(Status::ACCES)),
+        ("DORA@R", Err(Status::ACCES)),
+        ("dora@r", Err(Status::ACCES)),
+        ("admin@R", Err(Status::ACCES)),
+    ] {
+        let mut client = Client::establish(&server, name);
+        assert_eq!(create(&server, &mut client, name), expected, "{name}");
+    }
 }
 
 #[test]
