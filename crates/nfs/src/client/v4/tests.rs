@@ -26,7 +26,7 @@ use weft_transport::{
 use weft_wire::nfs4::{
     self, CALLBACK_VERSION, CB_COMPOUND, CB_NULL, CompoundHead, Op, ReplyHead, Status, Xdr,
 };
-use weft_wire::rpc::{Call, Credential, Reply};
+use weft_wire::rpc::{Call, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::*;

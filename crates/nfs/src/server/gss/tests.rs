@@ -27,19 +27,19 @@ pub struct Toy {
     client: String,
 }
 
-fn toy_mic(client: &str, message: &[u8]) -> Vec<u8> {
+pub(crate) fn toy_mic(client: &str, message: &[u8]) -> Vec<u8> {
     let mut hasher = siphasher::sip::SipHasher24::new();
     hasher.write(client.as_bytes());
     hasher.write(message);
     hasher.finish().to_be_bytes().to_vec()
 }
 
-fn toy_wrap(client: &str, message: &[u8]) -> Vec<u8> {
+pub(crate) fn toy_wrap(client: &str, message: &[u8]) -> Vec<u8> {
     let mixed = message.iter().map(|byte| byte ^ 0x5a);
     toy_mic(client, message).into_iter().chain(mixed).collect()
 }
 
-fn toy_unwrap(client: &str, token: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn toy_unwrap(client: &str, token: &[u8]) -> Option<Vec<u8>> {
     let (mic, mixed) = token.split_at_checked(8)?;
     let message: Vec<u8> = mixed.iter().map(|byte| byte ^ 0x5a).collect();
     (toy_mic(client, &message) == mic).then_some(message)
@@ -132,8 +132,18 @@ fn server_by(flavors: &[Flavors], rights: Rights, principals: Principals) -> Arc
     server
 }
 
-fn open_to(flavors: &[Flavors]) -> Arc<Server> {
+pub(crate) fn open_to(flavors: &[Flavors]) -> Arc<Server> {
     server(flavors, Rights::default())
+}
+
+/// Contexts that the server knows.
+pub(crate) fn contexts(server: &Server) -> usize {
+    server.gss.get().unwrap().table.len()
+}
+
+/// The server forgets all contexts, as if it had restarted.
+pub(crate) fn forget(server: &Server) {
+    server.gss.get().unwrap().table.clear();
 }
 
 /// A client with a context, or one that begins.
