@@ -112,7 +112,7 @@ fn told(status: &impl fmt::Display) -> String {
     let name = status.to_string();
     let meaning = match name.split_once("ERR_").map(|(_, kind)| kind) {
         Some("PERM" | "ACCES" | "ACCESS") => {
-            "access denied; the server judges by the uid and gids of weft's user, and usually maps root to nobody"
+            "access denied; the server judges by the uid and gids of weft's user, or by the user of the Kerberos ticket, and usually maps root to nobody"
         }
         Some("NOENT") => "no such file or folder",
         Some("EXIST") => "the name already exists",

@@ -26,6 +26,7 @@ use weft_rdma::Traffic;
 use weft_transport::{Channel, record, rpcrdma};
 use weft_wire::mount::MountStatus;
 use weft_wire::nfs4::Status as Status4;
+use weft_wire::rpc::{AuthStat, Reply};
 
 use self::flavor::Chosen;
 use super::dial::{Dial, Medium};
@@ -38,10 +39,11 @@ use super::{
 use crate::Failure;
 use crate::default_port;
 use crate::misuse::Misuse;
+use crate::out::shell_word;
 use crate::partial::partial_name;
 use crate::providers;
 use crate::transfer::join;
-use crate::url::{NfsVersion, Url};
+use crate::url::{NfsVersion, Security, Url};
 use crate::when::When;
 
 /// Size of one READ and WRITE in a copy from file to file.
@@ -181,6 +183,10 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
         return format!("export /{share} on {host}: {} (NFSv{version})", flavor::refused(url, offered));
     }
     match none {
+        false if matches!(e, Error::Rpc(Reply::AuthError(AuthStat::TOOWEAK))) => {
+            let other = Url { security: Some(Security::Krb5p), ..url.clone() };
+            format!("export /{share} on {host}: {e} (NFSv{version}); with a Kerberos ticket, write {}", shell_word(other.to_string()))
+        }
         true => {
             format!(
                 "no export /{share} on {host} (NFSv{version}); `{}` lists the exports",
