@@ -130,7 +130,8 @@ async fn mount_v4(dial: &Dial<'_>, medium: Medium) -> Result<Ready, Failure> {
     let path = path(dial.url);
     let offered = async || {
         let (addr, channel) = channel(dial, medium).await?;
-        let asking = async { Ok(v4::offered(channel, &path, options(dial, flavor::ids())).await?) };
+        let options = options(dial, flavor::any_ticket(dial.url));
+        let asking = async { Ok(v4::offered(channel, &path, options).await?) };
         let_in(dial, medium, addr, None, asking).await
     };
     let attempt = async |chosen: &Chosen| {
@@ -207,7 +208,7 @@ fn about_port(e: &Error, may_reserve: bool) -> &'static str {
             "; the export requires a reserved port (below 1024): run weft as root, or add `insecure` to the export"
         }
         false if mount || refused(Status::ACCES) => {
-            "; if the export requires a reserved port (below 1024): run weft as root, or add `insecure` to the export"
+            "; if the export requires a reserved port (below 1024): run weft as root, add `insecure` to the export, or show a Kerberos ticket (-k)"
         }
         _ => "",
     }

@@ -24,8 +24,7 @@ use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed, Xdr};
 
 use super::Error;
-use crate::gss::SecurityContext;
-pub(crate) use context::{Context, Named, Number};
+pub(crate) use context::{Context, Named};
 pub use error::TicketError;
 use mechanism::{Contexts, Mechanism};
 

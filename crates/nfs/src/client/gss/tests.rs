@@ -16,7 +16,7 @@ use super::*;
 use crate::client::{self, Credential as Caller, Offered, Options, SetAttributes, v4};
 use crate::memory::{record as stream_of, without_rdma};
 use crate::server::Server;
-use crate::server::gss_tests::{contexts, forget, open_to, toy_mic, toy_unwrap, toy_wrap};
+use crate::server::gss_tests::{contexts, forget, open_to_any_port, toy_mic, toy_unwrap, toy_wrap, without_tickets};
 
 const KERBEROS: [Named; 3] = [Named::Krb5, Named::Krb5i, Named::Krb5p];
 const SERVICES: [Service; 3] = [Service::None, Service::Integrity, Service::Privacy];
@@ -200,7 +200,7 @@ impl World {
 }
 
 fn story(flavors: &'static [Named], tale: impl AsyncFn(Rc<World>) + 'static) {
-    let server = open_to(flavors);
+    let server = open_to_any_port(flavors);
     Sim::new(1).run(async move { tale(World::of(server)).await });
 }
 
@@ -415,7 +415,7 @@ fn an_export_tells_which_flavors_it_accepts() {
 
 #[test]
 fn a_server_without_tickets_is_named_so() {
-    let server = crate::server::tests::server();
+    let server = without_tickets();
     Sim::new(1).run(async move {
         let world = World::of(server);
         let refused = world.v4(&ticket(Service::Privacy)).await.err().unwrap().to_string();

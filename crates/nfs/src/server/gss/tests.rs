@@ -9,11 +9,12 @@ use weft_machine::nss::{Entry, Query, Source};
 use weft_machine::{Account, rt};
 use weft_store::backend::Ram;
 use weft_store::rights::{Principal as Named, Rights};
-use weft_store::rules::{Export, Flavor as Flavors};
+use weft_store::rules::{Export, Flavor as Flavors, Ports};
 use weft_store::{NodeId, Share, Vfs};
 use weft_transport::Error as Ended;
 use weft_wire::mount::{self, DirPath, MountResult};
 use weft_wire::nfs3::{self, *};
+use weft_wire::rpc::gss::{Integrity, Privacy};
 use weft_wire::rpc::{AuthSys, Call, Credential as Claim, Flavor};
 use weft_wire::xdr::Malformed;
 
@@ -106,13 +107,18 @@ fn users(names: &[&str]) -> Users {
 
 /// Shares "ruled" with these rules and "plain" without, for alice, bob, ill and root.
 fn server(flavors: &[Flavors], rights: Rights) -> Arc<Server> {
-    server_by(flavors, rights, Principals::default())
+    server_by(flavors, rights, Principals::default(), None)
 }
 
-fn server_by(flavors: &[Flavors], rights: Rights, principals: Principals) -> Arc<Server> {
+fn server_by(
+    flavors: &[Flavors],
+    rights: Rights,
+    principals: Principals,
+    ports: Option<Ports>,
+) -> Arc<Server> {
     let share = |name: &str| Share::new(name, Vfs::new(Ram::new(16 << 20)));
     let mut shares = vec![share("ruled"), share("plain")];
-    shares[0].rules.nfs = Export { flavors: flavors.to_vec(), ..Export::default() };
+    shares[0].rules.nfs = Export { flavors: flavors.to_vec(), ports, ..Export::default() };
     shares[0].rules.rights = rights;
     let policy = Policy { decides: true, squash_root: true };
     let pool = Pool::new(16 << 20);
@@ -132,13 +138,23 @@ fn server_by(flavors: &[Flavors], rights: Rights, principals: Principals) -> Arc
     server
 }
 
-pub(crate) fn open_to(flavors: &[Flavors]) -> Arc<Server> {
+fn open_to(flavors: &[Flavors]) -> Arc<Server> {
     server(flavors, Rights::default())
+}
+
+/// The same for callers from any port.
+pub(crate) fn open_to_any_port(flavors: &[Flavors]) -> Arc<Server> {
+    server_by(flavors, Rights::default(), Principals::default(), Some(Ports::Any))
 }
 
 /// Contexts that the server knows.
 pub(crate) fn contexts(server: &Server) -> usize {
     server.gss.get().unwrap().table.len()
+}
+
+/// A server without a keytab.
+pub(crate) fn without_tickets() -> Arc<Server> {
+    crate::server::tests::server()
 }
 
 /// The server forgets all contexts, as if it had restarted.
@@ -351,6 +367,14 @@ fn the_port_of_a_caller_with_a_ticket_does_not_matter() {
     let (mut replies, _) = converse_by(&server, "192.0.2.1:40000", &[message]);
     let Answer::Accepted { stat: 0, results, .. } = read(stream(replies.remove(0))) else { panic!() };
     assert_eq!(results[..4], [0; 4], "NFS3_OK");
+    // MOUNT takes no tickets, and gives the handle of the export, of no folder below.
+    let number = (mount::PROGRAM, mount::VERSION, mount::procedure::MNT);
+    for (path, expected) in [("/ruled", true), ("/ruled/below", false), ("/plain", false)] {
+        let path = DirPath(Bytes::from_static(path.as_bytes()));
+        let mounted: MountResult =
+            rt::block_on(results_for(&server, "192.0.2.1:40000", number, &path)).unwrap();
+        assert_eq!(matches!(mounted, MountResult::Ok { .. }), expected, "{path:?}: {mounted:?}");
+    }
 }
 
 #[test]
@@ -383,9 +407,10 @@ fn a_principal_acts_as_its_user_and_strangers_as_nobody() {
 fn a_principal_is_not_the_user_who_is_spelled_otherwise() {
     let user = |name: &str| Named::User(name.into());
     let rights = Rights { read: None, write: Some(vec![user("alice"), user("dora")]) };
-    let mut principals = Principals { all_may_be_system: true, ..Principals::default() };
+    let mut principals = Principals::default();
+    principals.all_may_be_system = true;
     principals.map("ADMIN@R", "ALICE").unwrap();
-    let server = server_by(&[Flavors::Krb5p], rights, principals);
+    let server = server_by(&[Flavors::Krb5p], rights, principals, None);
     for (name, expected) in [
         ("alice@R", Ok(1000)),
         ("dora@R", Ok(1002)),

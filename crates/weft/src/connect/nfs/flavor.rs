@@ -76,6 +76,11 @@ pub(super) fn ids() -> Credential {
     Chosen::Sys.credential()
 }
 
+/// A ticket, for what may be asked with any flavor. A server may refuse Unix ids from a port that every user can bind.
+pub(super) fn any_ticket(url: &Url) -> Credential {
+    Chosen::of(Security::Krb5, &url.host).credential()
+}
+
 /// A mount, its flavor, and why it has that, if there was a choice.
 pub(super) type Mounted<T> = (T, Chosen, &'static str);
 
