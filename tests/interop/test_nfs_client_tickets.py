@@ -59,7 +59,7 @@ class OfWeft(WithRealm):
             server.folder.chmod(0o777)
             for version in ["3", "4.1"]:
                 for sec in FLAVORS:
-                    for transport in [("tcp",), ("tcp", "--channels", 3), ("iwarp",), ("shm",)]:
+                    for transport in [("tcp", "--channels", 3), ("iwarp",), ("shm",)]:
                         with self.subTest(version=version, sec=sec, transport=transport):
                             url = self.url(server, f"{version}-{sec}", vers=version, sec=sec)
                             said = self.there_and_back(url, "--transport", *transport)
@@ -108,11 +108,14 @@ class OfWeft(WithRealm):
                     # A cache that tells the library that this clock is an hour behind.
                     self.turn_clock(3600)
                     self.assertIn("this host's clock and the KDC's differ", ls())
+                    # kinit would believe the old cache.
+                    (self.work / "ccache").unlink()
                     self.realm.log_on(weft.USER)
                     weft.run(weft.WEFT, "ls", self.url(server, "", vers=version))
                     self.turn_clock(3600)
                     # The cache has the service's ticket already.
                     self.assertIn("its clock and this host's differ", ls())
+                    (self.work / "ccache").unlink()
                     self.realm.log_on(weft.USER, "-l", "1s")
                     time.sleep(3)
                     self.assertIn("has expired: get a new one with kinit", ls())
@@ -135,7 +138,7 @@ class OfWeft(WithRealm):
     def pouring(self, url):
         """`weft put`, which is given the content bit by bit."""
         return subprocess.Popen(
-            [weft.WEFT, "put", url], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
+            [weft.WEFT, "put", url, "--transport", "tcp"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
         )
 
     def pour(self, put, content):
@@ -145,27 +148,25 @@ class OfWeft(WithRealm):
     def test_a_copy_outlasts_a_restart_of_the_server_and_the_end_of_its_ticket(self):
         content = os.urandom(24 << 20)
         third = len(content) // 3
-        for version in ["3", "4.1"]:
-            for sec in FLAVORS:
-                with self.subTest(version=version, sec=sec):
-                    ports = {"nfs": weft.free_port()}
-                    state = self.work / f"state-{version}-{sec}"
-                    options = ("--export", f"data:sec={sec}", "--state-dir", state)
-                    with self.serving(*options, ports=ports) as server:
-                        server.folder.chmod(0o777)
-                        self.realm.log_on(weft.USER, "-l", "8s")
-                        began = time.monotonic()
-                        put = self.pouring(self.url(server, vers=version, sec=sec))
-                        self.pour(put, content[:third])
-                        # The server forgets its contexts: it refuses the next call.
-                        server.restart()
-                        self.pour(put, content[third:2 * third])
-                        # The context ends with its ticket, and there is a new one in time.
-                        self.realm.log_on(weft.USER)
-                        time.sleep(max(0, began + 10 - time.monotonic()))
-                        _, said = put.communicate(content[2 * third:], timeout=120)
-                        self.assertEqual(put.returncode, 0, said.decode() + server.log_text())
-                        self.assertEqual((server.folder / "f").read_bytes(), content)
+        for version, sec in [("3", "krb5p"), ("4.1", "krb5i")]:
+            with self.subTest(version=version, sec=sec):
+                ports = {"nfs": weft.free_port()}
+                options = ("--export", f"data:sec={sec}", "--state-dir", self.work / f"state-{version}")
+                with self.serving(*options, ports=ports) as server:
+                    server.folder.chmod(0o777)
+                    self.realm.log_on(weft.USER, "-l", "8s")
+                    began = time.monotonic()
+                    put = self.pouring(self.url(server, vers=version, sec=sec))
+                    self.pour(put, content[:third])
+                    # The server forgets its contexts: it refuses the next call.
+                    server.restart()
+                    self.pour(put, content[third:2 * third])
+                    # The context ends with its ticket, and there is a new one in time.
+                    self.realm.log_on(weft.USER)
+                    time.sleep(max(0, began + 10 - time.monotonic()))
+                    _, said = put.communicate(content[2 * third:], timeout=120)
+                    self.assertEqual(put.returncode, 0, said.decode() + server.log_text())
+                    self.assertEqual((server.folder / "f").read_bytes(), content)
 
     def test_a_copy_whose_ticket_has_ended_says_so(self):
         with self.serving("--export", "data:sec=krb5p") as server:
@@ -181,7 +182,7 @@ class OfWeft(WithRealm):
 
 GANESHA_CONF = """
 NFS_CORE_PARAM {{
-  NFS_Protocols = 3, 4; Bind_addr = 127.0.0.1; NFS_Port = {port}; MNT_Port = {mount_port};
+  NFS_Protocols = 3, 4; NFS_Port = {port}; MNT_Port = {mount_port};
   Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; mount_path_pseudo = true; Plugins_Dir = "{plugins}";
 }}
 NFS_KRB5 {{ PrincipalName = nfs; KeytabPath = "{work}/keytab"; CCacheDir = "{work}"; Active_krb5 = true; }}

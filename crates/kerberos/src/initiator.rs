@@ -125,7 +125,7 @@ impl Initiator {
         if self.flags & !flags & GSS_C_CONF_FLAG != 0 {
             return Err(Error::Unexpected("a context that cannot encrypt"));
         }
-        let client = self.handle.names().ok().map(|(client, _)| client);
+        let client = self.handle.client()?;
         let lifetime = (seconds != GSS_C_INDEFINITE).then(|| Duration::from_secs(seconds.into()));
         Ok(Progress::Done { token: answer, key: self.handle.key()?, client, lifetime })
     }
