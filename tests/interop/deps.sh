@@ -29,6 +29,9 @@ need openssl openssl
 [ -x /usr/sbin/krb5kdc ] || missing+=(krb5-kdc)
 [ -x /usr/sbin/kadmin.local ] || missing+=(krb5-admin-server)
 need kinit krb5-user
+# A server of NFS with tickets that is not ours.
+need ganesha.nfsd nfs-ganesha
+[ -e "/usr/lib/$(uname -m)-linux-gnu/ganesha/libfsalvfs.so" ] || missing+=(nfs-ganesha-vfs)
 # Reports are looked at in a browser; results are held against their JSON Schema.
 need chromium chromium
 need chromedriver chromium-driver

@@ -134,6 +134,41 @@ class Tshark(unittest.TestCase):
         for name in ["file-1", "file-2", "file-3"]:
             self.assertIn(name, text)
 
+    @unittest.skipUnless(realms.KDC, "no KDC: tests/interop/deps.sh installs it")
+    def test_our_own_nfs_client_with_tickets(self):
+        work = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-"))
+        realm = realms.Realm(work)
+        self.addCleanup(realm.stop)
+        self.enterContext(unittest.mock.patch.dict(os.environ, realm.environment))
+        realm.log_on(weft.USER)
+        source, back = weft.random_file(pathlib.Path(work) / "source", 100_000), pathlib.Path(work) / "back"
+        with weft.serving("--keytab", f"{work}/keytab", "--export", "data:sec=krb5:krb5i:krb5p") as server:
+            server.folder.chmod(0o777)
+            port = server.ready["nfs_port"]
+
+            def action():
+                for version in ["3", "4.1"]:
+                    for sec in ["krb5", "krb5i", "krb5p"]:
+                        url = f"nfs://localhost:{port}/data/file-{version}-{sec}?vers={version}&sec={sec}"
+                        weft.run(weft.WEFT, "cp", "-q", source, url, "--transport", "tcp")
+                        weft.run(weft.WEFT, "cp", "-q", url, back, "--transport", "tcp")
+                        self.assertTrue(weft.same(source, back))
+
+            path = self.capture([port], work, action)
+        self.decode = ("-d", f"tcp.port=={port},rpc", "-o", "kerberos.decrypt:TRUE", "-o", f"kerberos.file:{work}/keytab")
+        text = self.judge(path, "rpc", "nfs", "spnego-krb5 or gss-api")
+        for version in ["3", "4.1"]:
+            for sec in ["krb5", "krb5i", "krb5p"]:
+                self.assertIn(f"file-{version}-{sec}", text)
+        # Without the key, what krb5p carries cannot be read.
+        plain = self.tshark(path, "-V", "-o", "kerberos.decrypt:FALSE")
+        self.assertNotIn("file-3-krb5p", plain)
+        self.assertNotIn("file-4.1-krb5p", plain)
+        self.assertIn("file-3-krb5i", plain)
+        # Every context is ended (RPCSEC_GSS_DESTROY).
+        kinds = self.tshark(path, "-T", "fields", "-e", "rpc.authgss.procedure", "-Y", "rpc.msgtyp == 0").split()
+        self.assertEqual((kinds.count("1"), kinds.count("3")), (12, 12), kinds)
+
     def test_what_passes_by_shared_memory_as_the_server_captures_it(self):
         with tempfile.TemporaryDirectory(prefix="weft-client-") as work:
             path = pathlib.Path(work) / "run.pcap"

@@ -51,6 +51,7 @@ pub type gss_name_t = *mut c_void;
 
 /// Flag bits, in requests (req_flags) and results (ret_flags).
 pub const GSS_C_MUTUAL_FLAG: OM_uint32 = 2;
+pub const GSS_C_CONF_FLAG: OM_uint32 = 16;
 pub const GSS_C_INTEG_FLAG: OM_uint32 = 32;
 pub const GSS_C_ACCEPT: c_int = 2;
 pub const GSS_C_INDEFINITE: OM_uint32 = 0xffff_ffff;

@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_said() {
         match Keytab::open(Path::new("/nonexistent/keytab")) {
-            Err(Error::Gss(said)) => assert!(!said.is_empty()),
+            Err(Error::Gss(failure)) => assert!(!failure.to_string().is_empty()),
             // Without the library the error says what to install.
             Err(Error::Library(said)) => assert!(said.contains("libgssapi")),
             Err(Error::Unexpected(what)) => panic!("{what}"),

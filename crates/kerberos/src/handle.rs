@@ -28,6 +28,19 @@ impl Handle {
 
     /// The initiator, and the service that it authenticated to.
     pub fn names(&mut self) -> Result<(Principal, Principal), Error> {
+        let [client, service] = self.inquire()?;
+        let read = |name: String| Principal::parse(&name).ok_or(Error::Unexpected("a name without a realm"));
+        Ok((read(client?)?, read(service?)?))
+    }
+
+    /// The initiator; `None` if its name has a form that we do not parse. At the initiator, the service may have no realm.
+    pub fn client(&mut self) -> Result<Option<Principal>, Error> {
+        let [client, _service] = self.inquire()?;
+        Ok(Principal::parse(&client?))
+    }
+
+    /// Both names as text.
+    fn inquire(&mut self) -> Result<[Result<String, Error>; 2], Error> {
         let gss = self.gss;
         let (mut minor, mut client, mut service) = (0, ptr::null_mut(), ptr::null_mut());
         // SAFETY: the context is complete; results that we do not need are null.
@@ -47,9 +60,7 @@ impl Handle {
         if major & GSS_ERROR_MASK != 0 {
             return Err(gss.error(major, minor));
         }
-        let (client, service) = (gss.take_name(client), gss.take_name(service));
-        let read = |name: String| Principal::parse(&name).ok_or(Error::Unexpected("a name without a realm"));
-        Ok((read(client?)?, read(service?)?))
+        Ok([gss.take_name(client), gss.take_name(service)])
     }
 
     /// The session key; its length depends on the encryption type.

@@ -6,13 +6,14 @@
 //! call it off the cores.
 
 use std::ptr;
+use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use crate::Error;
 use crate::bindings::*;
 use crate::handle::Handle;
 use crate::library::{Gss, buffer, empty, gss, oid};
+use crate::{Error, Principal};
 
 /// A name allocated by the library.
 struct Name {
@@ -52,6 +53,10 @@ pub enum Progress {
         token: Vec<u8>,
         /// The session key; its length depends on the encryption type.
         key: Zeroizing<Vec<u8>>,
+        /// Whose ticket it is; `None` if the name has a form that we do not parse.
+        client: Option<Principal>,
+        /// Remaining lifetime of the context; `None` if it does not expire.
+        lifetime: Option<Duration>,
     },
 }
 
@@ -59,6 +64,7 @@ pub enum Progress {
 pub struct Initiator {
     handle: Handle,
     service: Name,
+    flags: OM_uint32,
 }
 
 impl Initiator {
@@ -69,7 +75,13 @@ impl Initiator {
     pub fn new(class: &str, host: &str) -> Result<Initiator, Error> {
         let gss = gss()?;
         let service = Name::of_service(gss, &format!("{class}@{host}"))?;
-        Ok(Initiator { handle: Handle::new(gss), service })
+        Ok(Initiator { handle: Handle::new(gss), service, flags: GSS_C_MUTUAL_FLAG | GSS_C_INTEG_FLAG })
+    }
+
+    /// The same for a context that encrypts.
+    #[must_use]
+    pub fn encrypting(self) -> Initiator {
+        Initiator { flags: self.flags | GSS_C_CONF_FLAG, ..self }
     }
 
     /// Processes the server's next token; pass an empty one first. Authentication is mutual.
@@ -78,7 +90,7 @@ impl Initiator {
     /// There is no ticket, the KDC does not issue one for this service, or the server fails to prove its identity.
     pub fn step(&mut self, token: &[u8]) -> Result<Progress, Error> {
         let gss = self.handle.gss;
-        let (mut minor, mut flags) = (0, 0);
+        let (mut minor, mut flags, mut seconds) = (0, 0, 0);
         let mut output = empty();
         let krb5 = oid(KRB5);
         // SAFETY: everything pointed to outlives the call; the context is null at first and the library's own from then
@@ -90,14 +102,14 @@ impl Initiator {
                 &mut self.handle.context,
                 self.service.name,
                 &krb5,
-                GSS_C_MUTUAL_FLAG | GSS_C_INTEG_FLAG,
+                self.flags,
                 0,
                 ptr::null(),
                 &buffer(token),
                 ptr::null_mut(),
                 &mut output,
                 &mut flags,
-                ptr::null_mut(),
+                &mut seconds,
             )
         };
         let answer = gss.take(output);
@@ -110,7 +122,12 @@ impl Initiator {
         if flags & GSS_C_MUTUAL_FLAG == 0 {
             return Err(Error::Unexpected("the server did not authenticate itself"));
         }
-        Ok(Progress::Done { token: answer, key: self.handle.key()? })
+        if self.flags & !flags & GSS_C_CONF_FLAG != 0 {
+            return Err(Error::Unexpected("a context that cannot encrypt"));
+        }
+        let client = self.handle.client()?;
+        let lifetime = (seconds != GSS_C_INDEFINITE).then(|| Duration::from_secs(seconds.into()));
+        Ok(Progress::Done { token: answer, key: self.handle.key()?, client, lifetime })
     }
 
     /// Computes the MIC of `message`.
@@ -125,6 +142,19 @@ impl Initiator {
     pub fn verify(&mut self, message: &[u8], mic: &[u8]) -> bool {
         self.handle.verify(message, mic)
     }
+
+    /// Encrypts `message` for the server.
+    ///
+    /// # Errors
+    /// The context is incomplete or has expired.
+    pub fn wrap(&mut self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        self.handle.wrap(message)
+    }
+
+    /// Decrypts the server's `token`; `None` if it is not the server's, or not encrypted.
+    pub fn unwrap(&mut self, token: &[u8]) -> Option<Vec<u8>> {
+        self.handle.unwrap(token)
+    }
 }
 
 #[cfg(test)]
@@ -137,7 +167,7 @@ mod tests {
             Err(Error::Library(said)) => assert!(said.contains("libgssapi")),
             Err(e) => panic!("{e}"),
             Ok(mut initiator) => match initiator.step(b"") {
-                Err(Error::Gss(said)) => assert!(!said.is_empty()),
+                Err(Error::Gss(failure)) => assert!(!failure.to_string().is_empty()),
                 Err(e) => panic!("{e}"),
                 Ok(_) => panic!("a ticket for a host that cannot exist"),
             },

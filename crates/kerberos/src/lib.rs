@@ -6,6 +6,7 @@
 //! knows neither SPNEGO nor SMB nor RPC, issues no tickets (the KDC does), and does not know which users exist.
 
 mod bindings;
+mod cause;
 mod context;
 mod handle;
 mod initiator;
@@ -13,10 +14,11 @@ mod library;
 mod principal;
 mod principals;
 
+pub use cause::Cause;
 pub use context::{Context, Keytab, Step};
 pub use initiator::{Initiator, Progress};
 pub use principal::Principal;
-pub use principals::{BadPrincipal, Claimed, Principals};
+pub use principals::{BadPrincipal, Claimed, Principals, is_spelled};
 
 /// Why authentication failed or is impossible.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -26,8 +28,34 @@ pub enum Error {
     Library(String),
     /// A GSSAPI call failed.
     #[error("{0}")]
-    Gss(String),
+    Gss(Failure),
     /// The library returned something that the specification does not allow.
     #[error("unexpected result from GSSAPI: {0}")]
     Unexpected(&'static str),
+}
+
+/// The status of a failed call.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{said}")]
+pub struct Failure {
+    /// What the library says.
+    said: String,
+    /// The status of GSS-API (RFC 2744 3.9.1).
+    pub major: u32,
+    /// The status of the mechanism.
+    pub minor: u32,
+}
+
+impl Failure {
+    /// What is wrong.
+    pub fn cause(&self) -> Cause {
+        Cause::of(self.major, self.minor)
+    }
+}
+
+/// A failure of our own, with GSS_S_FAILURE.
+impl From<&str> for Failure {
+    fn from(said: &str) -> Failure {
+        Failure { said: said.to_owned(), major: 13 << 16, minor: 0 }
+    }
 }

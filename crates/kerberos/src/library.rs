@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::Error;
+use crate::{Error, Failure};
 use crate::bindings::*;
 
 const NAME: &str = "libgssapi_krb5.so.2";
@@ -84,7 +84,8 @@ impl Gss {
     pub fn error(&self, major: OM_uint32, minor: OM_uint32) -> Error {
         let mech = if minor == 0 { String::new() } else { self.words(minor, GSS_C_MECH_CODE) };
         let text = if mech.is_empty() { self.words(major, GSS_C_GSS_CODE) } else { mech };
-        Error::Gss(if text.is_empty() { format!("error {major:#x}, {minor}") } else { text })
+        let said = if text.is_empty() { format!("error {major:#x}, {minor}") } else { text };
+        Error::Gss(Failure { said, major, minor })
     }
 
     fn words(&self, status: OM_uint32, kind: std::ffi::c_int) -> String {

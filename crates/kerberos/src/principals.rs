@@ -33,6 +33,23 @@ pub struct Claimed<'a> {
     pub may_be_system: bool,
 }
 
+/// Whether the user or account that a directory spells `spelled` has exactly the name of a principal, apart from a domain that
+/// the directory adds (`alice@example.org`, `EXAMPLE\alice`). Principals that differ in case are different users (RFC 4120 6),
+/// also for a directory that finds the same user for both.
+pub fn is_spelled(name: &str, spelled: &str) -> bool {
+    spelled == name
+        || spelled.strip_prefix(name).is_some_and(|domain| domain.starts_with('@'))
+        || spelled.strip_suffix(name).is_some_and(|domain| domain.ends_with(['\\', '/', '+']))
+}
+
+impl Claimed<'_> {
+    /// Whether the user or account that a directory spells `spelled`, and finds by the name, is the user for whom the
+    /// principal stands: exactly of its name, unless a line of the map names the user.
+    pub fn is(&self, spelled: &str) -> bool {
+        self.mapped || is_spelled(self.name, spelled)
+    }
+}
+
 impl Principals {
     /// Maps a principal, with its realm, to a user.
     ///
@@ -108,6 +125,28 @@ mod tests {
                 "only mapped principals"
             );
         }
+    }
+
+    #[test]
+    fn a_principal_is_no_user_who_is_spelled_otherwise() {
+        let mut principals = Principals::default();
+        principals.map("svc@R", "alice").unwrap();
+        let service = principal("nfs/host@R");
+        let is = |client: &str, spelled: &str| {
+            let client = principal(client);
+            principals.claimed(&client, &service).is_some_and(|claimed| claimed.is(spelled))
+        };
+        for spelled in ["alice", "alice@example.org", r"EXAMPLE\alice", "EXAMPLE+alice", "EXAMPLE/alice"] {
+            assert!(is("alice@R", spelled), "{spelled}");
+            for other in ["ALICE@R", "Alice@R", "alice@r", "ALICE@r", "lice@R", "alic@R"] {
+                assert!(!is(other, spelled), "{other}: {spelled}");
+            }
+        }
+        for spelled in ["Alice", "alices", "malice", r"EXAMPLE\Alice", ""] {
+            assert!(!is("alice@R", spelled), "{spelled}");
+        }
+        assert!(is("svc@R", "Alice"), "an administrator has named the user, and users ignore case");
+        assert!(!is("SVC@R", "alice"));
     }
 
     #[test]

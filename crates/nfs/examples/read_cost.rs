@@ -14,7 +14,7 @@ use weft_machine::{Pool, Stream, rt};
 use weft_nfs::client::{Mount, Options, SetAttributes};
 use weft_rdma::{Provider, iwarp, shm};
 use weft_transport::{Channel, record, rpcrdma};
-use weft_wire::rpc::Credential;
+use weft_nfs::client::Credential;
 
 const FILE_BYTES: usize = 64 << 20;
 

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod client;
+mod gss;
 #[cfg(any(test, fuzzing))]
 mod memory;
 pub mod server;

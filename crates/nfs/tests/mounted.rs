@@ -16,7 +16,7 @@ use weft_store::backend::{Dir, Ram};
 use weft_store::{Share, Vfs};
 use weft_transport::{Channel, Kind, record, rpcrdma};
 use weft_wire::nfs3::{Status, access};
-use weft_wire::rpc::{AuthSys, Credential};
+use weft_nfs::client::{AuthSys, Credential};
 
 #[path = "mounted/v4.rs"]
 mod v4;

@@ -35,7 +35,7 @@ use crate::default_port;
 use crate::misuse::Misuse;
 use crate::partial::mixed_text;
 use crate::password;
-use crate::url::{Scheme, Url};
+use crate::url::{Scheme, Security, Url};
 use crate::when::When;
 
 /// How long a port on loopback may take to answer.
@@ -428,7 +428,13 @@ fn followed(path: &str, target: &str) -> Option<String> {
 pub(crate) fn check(url: &Url, options: &Connect) -> Result<(), Failure> {
     match url.scheme {
         Scheme::Smb => Ok(url.check_user(options.kerberos)?),
-        Scheme::Nfs => Ok(options.check_nfs().map_err(|e| Misuse::new(e.to_string()))?),
+        Scheme::Nfs => {
+            options.check_nfs().map_err(|e| Misuse::new(e.to_string()))?;
+            match options.kerberos && url.security == Some(Security::Sys) {
+                true => Err(Misuse::new("--kerberos and sec=sys exclude each other: omit one").into()),
+                false => Ok(()),
+            }
+        }
     }
 }
 
@@ -503,6 +509,7 @@ pub(crate) async fn join(
         mount_port: None,
         rdma_port: None,
         version: None,
+        security: None,
     };
     let entering = async |until| {
         let dial = Dial::new(&url, options, pool, None, until).await?;

@@ -1,5 +1,5 @@
 //! URLs of remote files: `smb://USER@HOST:PORT/SHARE/PATH` and
-//! `nfs://HOST:PORT/EXPORT/PATH?vers=4.1&mountport=N&rdmaport=N`. Parsing neither resolves names nor connects.
+//! `nfs://HOST:PORT/EXPORT/PATH?vers=4.1&sec=krb5p&mountport=N&rdmaport=N`. Parsing neither resolves names nor connects.
 
 use std::fmt;
 use std::path::Path;
@@ -28,6 +28,33 @@ pub(crate) enum NfsVersion {
     V41,
 }
 
+/// How an NFS server learns who calls, and how calls are protected: mount's option `sec=`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Security {
+    /// Unix ids.
+    Sys,
+    /// A Kerberos ticket.
+    Krb5,
+    /// The same with integrity.
+    Krb5i,
+    /// The same with encryption.
+    Krb5p,
+}
+
+impl Security {
+    const ALL: [Security; 4] = [Security::Sys, Security::Krb5, Security::Krb5i, Security::Krb5p];
+
+    /// Its name in a URL.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Security::Sys => "sys",
+            Security::Krb5 => "krb5",
+            Security::Krb5i => "krb5i",
+            Security::Krb5p => "krb5p",
+        }
+    }
+}
+
 /// A remote file or folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
@@ -53,6 +80,8 @@ pub(crate) struct Url {
     pub rdma_port: Option<u16>,
     /// NFS version, if the URL chooses one.
     pub version: Option<NfsVersion>,
+    /// Security flavor of NFS, if the URL chooses one.
+    pub security: Option<Security>,
 }
 
 /// An error in a URL; the message shows how to write it.
@@ -71,7 +100,7 @@ pub(crate) enum UrlError {
     #[error("{0}: {1:?} is not a port: write a number from 1 to 65535, or omit the colon")]
     HostPort(String, String),
     #[error(
-        "{0:?} is not a URL option: the options are mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1; write a question mark in a name as %3F"
+        "{0:?} is not a URL option: the options are mountport=N, rdmaport=N and (for NFS) vers=3, vers=4.1, sec=sys, sec=krb5, sec=krb5i or sec=krb5p; write a question mark in a name as %3F"
     )]
     Option(String),
     #[error(
@@ -81,12 +110,16 @@ pub(crate) enum UrlError {
     #[error("mountport is an option for NFS: omit it for SMB")]
     MountOfSmb,
     #[error(
-        "NFS has no log-on: instead of {0}, the server gets the user and group ids of the user who runs weft; write {typed}",
+        "NFS has no log-on: instead of {0}, the server gets the user and group ids of the user who runs weft, or the Kerberos ticket; write {typed}",
         typed = shell_word(.1)
     )]
     NfsUser(String, String),
     #[error("vers={0:?} is not a supported NFS version: write vers=3 or vers=4.1")]
     Version(String),
+    #[error(
+        "sec={0:?} is not a security flavor: write sec=sys (Unix ids), sec=krb5 (Kerberos), sec=krb5i (with integrity) or sec=krb5p (encrypted)"
+    )]
+    Security(String),
     #[error("mountport is an option for NFSv3, not for vers=4.1: omit one of the two")]
     NoMount,
     #[error(
@@ -195,7 +228,7 @@ impl Url {
         };
         let mut components = path.split('/').filter(|c| !c.is_empty());
         let share = components.next().unwrap_or("");
-        let (mut mount_port, mut rdma_port, mut version) = (None, None, None);
+        let (mut mount_port, mut rdma_port, mut version, mut security) = (None, None, None, None);
         for option in query.into_iter().flat_map(|query| query.split('&')) {
             match option.split_once('=') {
                 Some(("mountport", _)) if scheme == Scheme::Smb => return Err(UrlError::MountOfSmb),
@@ -205,6 +238,10 @@ impl Url {
                 Some(("vers", "4" | "4.1")) if scheme == Scheme::Nfs => version = Some(NfsVersion::V41),
                 Some(("vers", other)) if scheme == Scheme::Nfs => {
                     return Err(UrlError::Version(other.to_owned()));
+                }
+                Some(("sec", name)) if scheme == Scheme::Nfs => {
+                    let known = Security::ALL.into_iter().find(|known| known.name() == name);
+                    security = Some(known.ok_or_else(|| UrlError::Security(name.to_owned()))?);
                 }
                 _ => return Err(UrlError::Option(option.to_owned())),
             }
@@ -228,6 +265,7 @@ impl Url {
             mount_port,
             rdma_port,
             version,
+            security,
         }))
     }
 
@@ -306,7 +344,8 @@ impl fmt::Display for Url {
         });
         let mount = self.mount_port.map(|port| format!("mountport={port}"));
         let rdma = self.rdma_port.map(|port| format!("rdmaport={port}"));
-        let options: Vec<String> = [version, mount, rdma].into_iter().flatten().collect();
+        let security = self.security.map(|security| format!("sec={}", security.name()));
+        let options: Vec<String> = [version, security, mount, rdma].into_iter().flatten().collect();
         match options.is_empty() {
             true => Ok(()),
             false => write!(f, "?{}", options.join("&")),
@@ -442,6 +481,7 @@ mod tests {
                 mount_port: None,
                 rdma_port: None,
                 version: None,
+                security: None,
             }
         );
         assert_eq!(url.file_name(), "big.iso");
@@ -462,6 +502,10 @@ mod tests {
         assert_eq!(version("rdmaport=5"), Ok(None));
         assert_eq!(version("vers=4.1"), Ok(Some(NfsVersion::V41)));
         assert_eq!(version("vers=4&mountport=5"), Err(UrlError::NoMount));
+        let security = |query: &str| Url::parse(&format!("nfs://h/s?{query}")).map(|url| url.unwrap().security);
+        assert_eq!(security("vers=3&sec=krb5p"), Ok(Some(Security::Krb5p)));
+        assert_eq!(security("sec=sys"), Ok(Some(Security::Sys)));
+        assert_eq!(security("vers=4.1"), Ok(None));
     }
 
     #[test]
@@ -473,6 +517,7 @@ mod tests {
             "smb://nas:445/data/big.iso",
             "smb://a%3Ab%2Fc@[fe80::1%eth0]:4450/a%3Fb/100%25/%27%20%26.txt",
             "nfs://[::1]/data/\u{fc}?vers=3&mountport=20048&rdmaport=20049",
+            "nfs://nas.example.org/data/x?vers=4.1&sec=krb5i",
         ] {
             let url = Url::parse_server(text).unwrap().unwrap();
             assert_eq!(url.to_string(), text);
@@ -527,6 +572,8 @@ mod tests {
         assert!(matches!(Url::parse("nfs://h/s?x=1"), Err(UrlError::Option(_))));
         assert!(matches!(Url::parse("nfs://h/s?vers=2"), Err(UrlError::Version(_))));
         assert!(matches!(Url::parse("smb://h/s?vers=3"), Err(UrlError::Option(_))));
+        assert!(matches!(Url::parse("smb://h/s?sec=krb5"), Err(UrlError::Option(_))));
+        assert!(says("nfs://h/s?sec=krb6").contains("write sec=sys"));
         assert!(matches!(Url::parse("smb://h/s/%zz"), Err(UrlError::Escape(_))));
         assert!(matches!(Url::parse("nfs://h/s?rdmaport=0"), Err(UrlError::Port(_))));
         assert!(matches!(Url::parse("smb:///s"), Err(UrlError::NoHost(..))));

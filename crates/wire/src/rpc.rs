@@ -44,6 +44,25 @@ impl Flavor {
     pub const KRB5P: Flavor = Flavor(390_005);
     /// AUTH_TLS: asks whether the connection may continue under TLS (RFC 9289 4.1).
     pub const TLS: Flavor = Flavor(7);
+
+    /// Whether this is one of the pseudo flavors of Kerberos.
+    pub fn is_kerberos(self) -> bool {
+        matches!(self, Flavor::KRB5 | Flavor::KRB5I | Flavor::KRB5P)
+    }
+}
+
+/// As mount's option `sec=` names it.
+impl fmt::Display for Flavor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Flavor::NONE => "none",
+            Flavor::SYS => "sys",
+            Flavor::KRB5 => "krb5",
+            Flavor::KRB5I => "krb5i",
+            Flavor::KRB5P => "krb5p",
+            Flavor(number) => return write!(f, "flavor {number}"),
+        })
+    }
 }
 
 /// The caller's identity.
@@ -229,6 +248,25 @@ impl Call {
         Ok(Call { xid, program, version, procedure, credential })
     }
 
+    /// Appends the header of a call in a context of RPCSEC_GSS, with the MIC that `sign` makes of everything before the
+    /// verifier (RFC 2203 5.3.1). The encoder holds nothing else.
+    ///
+    /// # Errors
+    /// Those of `sign`.
+    pub fn emit_signed<E>(
+        self,
+        e: &mut Encoder,
+        sign: impl FnOnce(&[u8]) -> Result<Vec<u8>, E>,
+    ) -> Result<(), E> {
+        debug_assert!(e.is_empty() && matches!(self.credential, Credential::Gss(_)));
+        self.emit(e);
+        // The verifier that was emitted is empty, so the header ends with its flavor and its length.
+        e.truncate(e.len().saturating_sub(8));
+        let mic = sign(&e.copy_from(0))?;
+        gss::emit_verifier(&mic, e);
+        Ok(())
+    }
+
     /// Appends the header. A credential of another flavour is emitted with an empty body.
     pub fn emit(&self, e: &mut Encoder) {
         e.u32(self.xid);
@@ -320,13 +358,20 @@ impl Reply {
 
     /// Reads xid and header from the stream.
     pub fn parse(d: &mut Decoder) -> Result<(u32, Reply), Malformed> {
+        Reply::parse_verified(d).map(|(xid, reply, _)| (xid, reply))
+    }
+
+    /// The same with the MIC of RPCSEC_GSS that verifies the reply; `None` if it has no such verifier.
+    pub fn parse_verified(d: &mut Decoder) -> Result<(u32, Reply, Option<Bytes>), Malformed> {
+        let mut mic = None;
         let xid = d.u32()?;
         if d.u32()? != REPLY {
             return Err(Malformed("RFC 5531 9: not a reply"));
         }
         let reply = match d.u32()? {
             0 => {
-                let _verifier = opaque_auth(d)?;
+                let (flavor, verifier) = opaque_auth(d)?;
+                mic = (flavor == Flavor::GSS).then_some(verifier);
                 match d.u32()? {
                     0 => Reply::Success,
                     1 => Reply::ProgramUnavailable,
@@ -344,7 +389,7 @@ impl Reply {
             },
             _ => return Err(Malformed("RFC 5531 9: unknown reply_stat")),
         };
-        Ok((xid, reply))
+        Ok((xid, reply, mic))
     }
 
     /// Appends xid and header.

@@ -4,7 +4,8 @@
 //! server caches replies to find duplicates. Writing again what a server lost is left to `file`.
 //!
 //! A call whose connection ends before the reply is sent again, byte for byte, on the next one. A server that has
-//! already carried it out finds it in its duplicate request cache. Without a dial function there is one connection,
+//! already carried it out finds it in its duplicate request cache. A call with a ticket has the same transaction id and
+//! arguments, and a new sequence number (RFC 2203 5.3.3.1); it is also sent again when the server does not accept its context. Without a dial function there is one connection,
 //! and all calls end with it. A call that lends its buffer (`Cargo::source`) is not repeated, because the buffer went
 //! with it.
 
@@ -21,12 +22,13 @@ use futures_util::lock::Mutex;
 use weft_machine::{Time, random, rt};
 use weft_transport::{Channel, Traffic};
 use weft_wire::nfs3::Xdr;
-use weft_wire::rpc::Credential;
+use weft_wire::rpc::gss::Service;
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::Error;
+use super::credential::Credential;
 use super::patience::{Patience, Told};
-use super::rpc::{Cargo, Program, Rpc};
+use super::rpc::{Cargo, Outbound, Program, RENEWALS, Rpc};
 
 /// Most connections of one mount.
 pub const MAX_LINES: usize = 16;
@@ -41,6 +43,11 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// After the server was given up, no attempt is made for this long, and the next attempt lasts no longer than this: a
 /// command on many files makes a request for each of them.
 const GIVEN_UP: Duration = Duration::from_secs(10);
+
+/// How long the server may take to end a context, for which a command waits before it ends.
+const DESTROYED_WITHIN: Duration = Duration::from_secs(1);
+/// What surrounds the payload of a call that is one message: headers, arguments, what protects them.
+const AROUND_BYTES: usize = 4096;
 
 /// Makes a connection to the server, over the transport of the first.
 pub type Dial = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Channel>, weft_transport::Error>>>;
@@ -173,6 +180,40 @@ impl Connections {
         (self.connections.iter().filter_map(Connection::current).count(), self.lost.get())
     }
 
+    /// Whether calls may have payload beside them, in memory that the other side reads or writes.
+    pub fn places(&self) -> bool {
+        !self.protects() && self.channel().limits().placed_payload().is_some()
+    }
+
+    /// Whether calls lend buffers, which go with the first attempt.
+    pub fn lends(&self) -> bool {
+        self.places() && !self.repeats() && self.credential.ticket().is_none()
+    }
+
+    /// Whether calls are protected as a whole. Then nothing travels beside them (RFC 8166 8.2.2.3).
+    fn protects(&self) -> bool {
+        self.credential.ticket().is_some_and(|ticket| ticket.service() != Service::None)
+    }
+
+    /// Largest payload of a call.
+    pub fn max_payload(&self) -> usize {
+        let limits = self.channel().limits();
+        let inside = limits.max_message.saturating_sub(AROUND_BYTES);
+        limits.placed_payload().filter(|_| !self.protects()).unwrap_or(inside)
+    }
+
+    /// Makes the server forget the context of a ticket, if there is one and the server is there.
+    pub async fn end_context(&self, program: Program) {
+        let rpc = self.connections.iter().find_map(Connection::current);
+        let Some((ticket, rpc)) = self.credential.ticket().zip(rpc) else { return };
+        match rt::timeout(DESTROYED_WITHIN, rpc.destroy(ticket, program)).await {
+            Ok(Ok(())) => {}
+            // The server ends an unused context by itself.
+            Ok(Err(e)) => tracing::debug!("the context of RPCSEC_GSS was not ended: {e}"),
+            Err(rt::Elapsed) => tracing::debug!("the context of RPCSEC_GSS was not ended in time"),
+        }
+    }
+
     /// Ends all of them.
     pub fn close(&self) {
         self.connections.iter().filter_map(Connection::current).for_each(|rpc| rpc.channel().close());
@@ -214,13 +255,13 @@ impl Connections {
     ) -> Result<Decoder, Error> {
         let xid = self.next_xid.get();
         self.next_xid.set(xid.wrapping_add(1));
-        let head = program.head(xid, procedure, &self.credential, args);
+        let call = Outbound::new(xid, program, procedure, &self.credential, args);
         let turn = self.turn.get();
         self.turn.set(turn.wrapping_add(1));
         let connection = turn.checked_rem(self.connections.len()).and_then(|at| self.connections.get(at));
         let connection = connection.ok_or_else(closed)?;
         let repeatable = self.repeats() && cargo.source.is_none();
-        let (mut losses, mut pause, mut answers) = (0u32, PAUSES.0, 0);
+        let (mut losses, mut renewals, mut pause, mut answers) = (0u32, 0, PAUSES.0, 0);
         if let Some(until) = self.given_up.get() {
             if rt::now() < until {
                 return Err(patience.late());
@@ -229,7 +270,15 @@ impl Connections {
         }
         loop {
             let rpc = self.connected(connection, patience).await?;
-            match rpc.results(xid, head.clone(), cargo.attempt().await, Some(patience)).await {
+            let outcome = match self.prepare(&rpc, &call, patience).await {
+                Ok(()) => rpc.results(&call, cargo.attempt().await, Some(patience)).await,
+                Err(e) => Err(e),
+            };
+            match outcome {
+                Err(e) if renewals < RENEWALS && call.is_renewable(&e) => {
+                    self.hear();
+                    renewals = RENEWALS;
+                }
                 Err(Error::Channel(e)) if repeatable && passes(&e) => {
                     self.lose(connection, &rpc);
                     if losses == 0 {
@@ -270,6 +319,14 @@ impl Connections {
                     return outcome;
                 }
             }
+        }
+    }
+
+    /// Waits for the context of a call with a ticket, which another call may be establishing.
+    async fn prepare(&self, rpc: &Rpc, call: &Outbound, patience: &Patience) -> Result<(), Error> {
+        match self.credential.ticket().is_some_and(|ticket| !ticket.is_ready()) {
+            true => self.in_time(patience, rpc.prepare(call, patience)).await?,
+            false => Ok(()),
         }
     }
 

@@ -123,11 +123,6 @@ impl File {
         }
     }
 
-    /// Whether the transport can place payload outside messages.
-    fn places(&self) -> bool {
-        self.connections().channel().limits().placed_payload().is_some()
-    }
-
     /// Its attributes.
     pub async fn stat(&self) -> Result<Attributes, Error> {
         match &self.remote {
@@ -255,7 +250,7 @@ impl File {
 
     /// Sends one READ.
     async fn read_once(&self, offset: u64, len: usize) -> Result<(Bytes, bool), Error> {
-        let placed = self.places() && len > SMALL_READ;
+        let placed = self.connections().places() && len > SMALL_READ;
         let sink = || placed.then(|| (self.pool().clone(), len));
         let longest_reply = AROUND_BYTES.saturating_add(if placed { 0 } else { len.saturating_add(3) });
         let cargo = || Cargo { sink: sink(), longest_reply, ..Cargo::default() };
@@ -300,8 +295,7 @@ impl File {
 
     /// Like [`File::write`], for a buffer that the transport may register for the server instead of copying it.
     pub async fn write_buf(&self, offset: u64, data: Buf) -> Result<(), Error> {
-        let lent = self.places() && !self.connections().repeats();
-        if data.len() > self.max_write() || !lent {
+        if data.len() > self.max_write() || !self.connections().lends() {
             return self.write(offset, data.freeze()).await;
         }
         let len = data.len();

@@ -11,7 +11,9 @@
 
 mod attributes;
 mod connections;
+mod credential;
 mod file;
+mod gss;
 mod listing;
 mod locks;
 mod mount;
@@ -31,13 +33,16 @@ use weft_wire::xdr::Malformed;
 
 pub use attributes::{Attributes, SetAttributes, SetTime, Time};
 pub use connections::{Dial, MAX_LINES};
+pub use credential::{Credential, Offered};
 pub use file::File;
+pub use gss::{Ticket, TicketError};
 pub use listing::Entry;
 pub use locks::{ByteRange, LockConflict, LockKind, OnConflict};
-pub use mount::{Mount, Options, exports, null};
+pub use mount::{Mount, Options, exports, flavors, null};
 pub use weft_wire::nfs3::Status;
 pub use weft_wire::nfs3::{FileType, FsinfoOk, FsstatOk, Handle, Stable};
-pub use weft_wire::rpc::{AuthSys, Credential};
+pub use weft_wire::rpc::gss::Service;
+pub use weft_wire::rpc::{AuthSys, Flavor};
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -57,6 +62,15 @@ pub enum Error {
     /// The reply does not parse.
     #[error("{0}")]
     Malformed(#[from] Malformed),
+    /// The Kerberos ticket does not serve.
+    #[error("{0}")]
+    Ticket(#[from] TicketError),
+    /// The export does not accept calls with the flavor of our credential, but with these.
+    #[error("the export accepts only these security flavors: {0}")]
+    Flavors(Offered),
+    /// A reply to a call with a ticket is not the server's.
+    #[error("a reply is not what the server has sent: its checksum is missing or wrong (RPCSEC_GSS)")]
+    Forged,
     /// The channel failed or ended.
     #[error("{0}")]
     Channel(Arc<weft_transport::Error>),
@@ -98,7 +112,7 @@ fn told(status: &impl fmt::Display) -> String {
     let name = status.to_string();
     let meaning = match name.split_once("ERR_").map(|(_, kind)| kind) {
         Some("PERM" | "ACCES" | "ACCESS") => {
-            "access denied; the server judges by the uid and gids of weft's user, and usually maps root to nobody"
+            "access denied; the server judges by the uid and gids of weft's user, or by the user of the Kerberos ticket, and usually maps root to nobody"
         }
         Some("NOENT") => "no such file or folder",
         Some("EXIST") => "the name already exists",

@@ -8,13 +8,14 @@ use std::rc::Rc;
 use bytes::Bytes;
 use weft_machine::Pool;
 use weft_transport::{Channel, Traffic};
-use weft_wire::mount::{DirPath, Export, List, MountResult, procedure as mnt};
+use weft_wire::mount::{DirPath, Export, List, MountResult, procedure as mount};
 use weft_wire::nfs3::{self, *};
-use weft_wire::rpc::Credential;
+use weft_wire::rpc::Flavor;
 
 use super::Error;
 use super::attributes::{Attributes, SetAttributes};
 use super::connections::{Connections, Dial};
+use super::credential::Credential;
 use super::patience::Patience;
 use super::rpc::{Cargo, Program, Rpc};
 
@@ -50,14 +51,37 @@ pub async fn null(channel: Rc<dyn Channel>) -> Result<(), Error> {
 
 /// Lists the paths that a server exports, on a channel that answers MOUNT.
 pub async fn exports(channel: Rc<dyn Channel>, options: &Options) -> Result<Vec<Bytes>, Error> {
-    let rpc = Rpc::new(channel, options.credential.clone());
+    let rpc = Rpc::new(channel, options.credential.claimed());
     let cargo = Cargo { longest_reply: MAX_EXPORTS_BYTES, ..Cargo::default() };
-    let List(exports) = rpc.call::<List<Export>>(MOUNT, mnt::EXPORT, &(), cargo).await?;
+    let List(exports) = rpc.call::<List<Export>>(MOUNT, mount::EXPORT, &(), cargo).await?;
     Ok(exports.into_iter().map(|export| export.dir.0).collect())
+}
+
+/// The security flavors that an export accepts, best first, on a channel that answers MOUNT; empty if the server does not
+/// tell.
+pub async fn flavors(
+    channel: Rc<dyn Channel>,
+    path: &str,
+    options: &Options,
+) -> Result<Vec<Flavor>, Error> {
+    let claimed = options.credential.claimed();
+    mnt(&Rpc::new(channel, claimed.clone()), &claimed, path).await.map(|(_, flavors)| flavors)
+}
+
+/// Asks MOUNT for an export's handle and flavors.
+async fn mnt(rpc: &Rpc, credential: &Credential, path: &str) -> Result<(Handle, Vec<Flavor>), Error> {
+    let path = DirPath(Bytes::copy_from_slice(path.as_bytes()));
+    match rpc.call_as(credential, MOUNT, mount::MNT, &path, Cargo::default()).await? {
+        MountResult::Ok { handle, flavors } => Ok((handle, flavors)),
+        MountResult::Failed(status) => Err(Error::Mount(status)),
+    }
 }
 
 impl Mount {
     /// Mounts `path` ("/NAME", or a folder below it) over a channel that answers both MOUNT and NFS, as Weft's do.
+    ///
+    /// # Errors
+    /// [`Error::Flavors`]: the export does not accept the flavor of the credential.
     pub async fn connect(channel: Rc<dyn Channel>, path: &str, options: Options) -> Result<Mount, Error> {
         Mount::connect_with(channel.clone(), channel, path, options).await
     }
@@ -74,11 +98,9 @@ impl Mount {
         // One table of calls for each channel: on a shared one the replies of both programs come to one reader.
         let shared = Rc::ptr_eq(&nfs, &mountd);
         let mountd = if shared { rpc.clone() } else { Rpc::new(mountd, credential.clone()) };
-        let path = DirPath(Bytes::copy_from_slice(path.as_bytes()));
-        let root = match mountd.call(MOUNT, mnt::MNT, &path, Cargo::default()).await? {
-            MountResult::Ok { handle, .. } => handle,
-            MountResult::Failed(status) => return Err(Error::Mount(status)),
-        };
+        // MOUNT takes no tickets.
+        let (root, flavors) = mnt(&mountd, &credential.claimed(), path).await?;
+        credential.check(flavors)?;
         let args = ObjectArgs { object: root };
         let info: Outcome<FsinfoOk, AttrOnly> =
             rpc.call(NFS, procedure::FSINFO, &args, Cargo::default()).await?;
@@ -108,6 +130,12 @@ impl Mount {
     /// The number of open connections, and how many were lost.
     pub fn connections(&self) -> (usize, u32) {
         self.rpc.count()
+    }
+
+    /// Ends the context of a ticket, and all connections.
+    pub async fn end(&self) {
+        self.rpc.end_context(NFS).await;
+        self.rpc.close();
     }
 
     /// Ends all connections.
@@ -141,8 +169,7 @@ impl Mount {
     }
 
     fn max_payload(&self) -> usize {
-        let limits = self.channel().limits();
-        limits.placed_payload().unwrap_or(limits.max_message.saturating_sub(4096)).clamp(1, MAX_DATA)
+        self.rpc.max_payload().clamp(1, MAX_DATA)
     }
 
     pub(super) async fn ask<T: Xdr, F: Xdr>(&self, procedure: u32, args: &impl Xdr) -> Result<T, Error> {

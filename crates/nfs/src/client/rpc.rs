@@ -3,6 +3,7 @@
 //! [`Rpc`] is the table of outstanding calls (RFC 5531 section 8, xid), one of which receives for all. A watched
 //! channel is closed when the server owes replies and has been silent for a minute; the watch also ends calls whose
 //! request has no time left. Channels are reliable, so nothing is retransmitted here; `connections` reconnects.
+//! [`Outbound`] is a call that may be sent several times; with a ticket, each attempt is signed anew (see `gss`).
 //!
 //! Operation: no task receives. One of the waiting calls, the leader, receives for all: it puts each reply into the
 //! table and wakes its call. When its own reply arrives, it wakes another call to lead. A lone call thus waits for
@@ -22,12 +23,16 @@ use weft_machine::rt::{self, Task};
 use weft_machine::{Buf, Payload, Pool, Time, random};
 use weft_transport::{Channel, Detached, Message, Outgoing, Part, Silence, Starved, To};
 use weft_wire::nfs3::Xdr;
-use weft_wire::rpc::{Call, Credential, Reply};
+use weft_wire::rpc::gss::MAX_TOKEN;
+use weft_wire::rpc::{AuthStat, Call, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::Error;
+use super::credential::Credential;
+use super::gss::{Context as Security, Exchange, Named, Ticket, is_of_context};
 use super::patience::{Due, Patience, Told};
 use super::v4::callback;
+use crate::gss::PROTECTION_BYTES;
 
 /// How long a server that owes replies may be silent before the connection counts as lost.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -35,6 +40,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 const WATCH: Duration = Duration::from_secs(5);
 /// Length of a reply without any large item: attributes of two directories, a handle.
 const SHORT_REPLY: usize = 512;
+/// How often a call is repeated in a new context, because the server does not accept its context.
+pub(crate) const RENEWALS: u32 = 1;
 
 /// What a call carries beside its arguments.
 #[derive(Default)]
@@ -91,20 +98,49 @@ pub(crate) struct Attempt {
 #[derive(Clone, Copy)]
 pub(crate) struct Program(pub u32, pub u32);
 
-impl Program {
-    /// A call with its arguments, as sent, except for the payload behind it.
-    pub fn head(
-        self,
+/// A call that may be sent several times, with the same transaction id.
+pub(crate) struct Outbound {
+    xid: u32,
+    program: Program,
+    procedure: u32,
+    form: Form,
+}
+
+/// What is encoded once.
+enum Form {
+    /// The call as sent, except for the payload behind it.
+    Whole(Bytes),
+    /// The arguments. The header is encoded and signed at each attempt, and the arguments are protected.
+    Arguments(Ticket, Bytes),
+}
+
+impl Outbound {
+    pub fn new(
         xid: u32,
+        program: Program,
         procedure: u32,
         credential: &Credential,
         args: impl FnOnce(&mut Encoder),
-    ) -> Bytes {
+    ) -> Outbound {
         let mut e = Encoder::with_capacity(256);
-        let credential = credential.clone();
-        Call { xid, program: self.0, version: self.1, procedure, credential }.emit(&mut e);
-        args(&mut e);
-        e.into_bytes()
+        let form = match credential.constant() {
+            Ok(credential) => {
+                let Program(program, version) = program;
+                Call { xid, program, version, procedure, credential }.emit(&mut e);
+                args(&mut e);
+                Form::Whole(e.into_bytes())
+            }
+            Err(ticket) => {
+                args(&mut e);
+                Form::Arguments(ticket.clone(), e.into_bytes())
+            }
+        };
+        Outbound { xid, program, procedure, form }
+    }
+
+    /// Whether a failed attempt may succeed in a new context.
+    pub fn is_renewable(&self, e: &Error) -> bool {
+        matches!((&self.form, e), (Form::Arguments(..), Error::Rpc(reply)) if is_of_context(reply))
     }
 }
 
@@ -183,52 +219,109 @@ impl Rpc {
         args: &impl Xdr,
         cargo: Cargo,
     ) -> Result<R, Error> {
-        self.call_with(program, procedure, |e| args.emit(e), cargo).await
+        self.call_as(&self.credential, program, procedure, args, cargo).await
     }
 
-    /// Like [`Rpc::call`], with arguments that are emitted by hand because they end with the length of the payload.
-    pub async fn call_with<R: Xdr>(
+    /// The same with another credential.
+    pub async fn call_as<R: Xdr>(
         &self,
+        credential: &Credential,
         program: Program,
         procedure: u32,
-        args: impl FnOnce(&mut Encoder),
+        args: &impl Xdr,
         mut cargo: Cargo,
     ) -> Result<R, Error> {
+        let call = Outbound::new(self.take_xid(), program, procedure, credential, |e| args.emit(e));
+        let mut renewals = 0;
+        loop {
+            match self.results(&call, cargo.attempt().await, None).await {
+                Err(e) if renewals < RENEWALS && call.is_renewable(&e) => renewals = RENEWALS,
+                results => return Ok(R::parse(&mut results?)?),
+            }
+        }
+    }
+
+    fn take_xid(&self) -> u32 {
         let xid = self.next_xid.get();
         self.next_xid.set(xid.wrapping_add(1));
-        let head = program.head(xid, procedure, &self.credential, args);
-        self.answer(xid, head, cargo.attempt().await).await
+        xid
     }
 
-    /// Sends an encoded call and parses its results.
-    async fn answer<R: Xdr>(&self, xid: u32, head: Bytes, cargo: Attempt) -> Result<R, Error> {
-        Ok(R::parse(&mut self.results(xid, head, cargo, None).await?)?)
+    /// Establishes a context for a call by ticket, if it needs one.
+    pub async fn prepare(&self, call: &Outbound, patience: &Patience) -> Result<(), Error> {
+        let Form::Arguments(ticket, _) = &call.form else { return Ok(()) };
+        self.security(ticket, call.program, Some(patience)).await.map(drop)
     }
 
-    /// Sends an encoded call and returns a cursor at its results.
+    fn security<'a>(
+        &'a self,
+        ticket: &'a Ticket,
+        Program(program, version): Program,
+        patience: Option<&'a Patience>,
+    ) -> LocalBoxFuture<'a, Result<Rc<Security>, Error>> {
+        Box::pin(async move { ticket.context((program, version), &Line { rpc: self, patience }).await })
+    }
+
+    /// Makes the server forget the context of a ticket.
+    pub async fn destroy(&self, ticket: &Ticket, Program(program, version): Program) -> Result<(), Error> {
+        ticket.destroy((program, version), &Line { rpc: self, patience: None }).await
+    }
+
+    /// Sends a call and returns a cursor at its results.
     pub fn results<'a>(
         &'a self,
-        xid: u32,
-        head: Bytes,
+        call: &'a Outbound,
         cargo: Attempt,
         patience: Option<&'a Patience>,
     ) -> LocalBoxFuture<'a, Result<Decoder, Error>> {
         Box::pin(async move {
+            let (ticket, arguments) = match &call.form {
+                Form::Whole(bytes) => {
+                    let mut parts = vec![Part::Bytes(bytes.clone())];
+                    let Attempt { payload, source, sink, longest_reply } = cargo;
+                    parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
+                    let longest_reply = longest_reply.max(SHORT_REPLY);
+                    let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
+                    let Message { body, detached, .. } = self.send(call.xid, outgoing, patience).await?;
+                    let mut d = Decoder::reduced(body, detached.and_then(Detached::here));
+                    return match Reply::parse(&mut d)? {
+                        (_, Reply::Success) => Ok(d),
+                        (_, refused) => Err(Error::Rpc(refused)),
+                    };
+                }
+                Form::Arguments(ticket, arguments) => (ticket, arguments),
+            };
             let Attempt { payload, source, sink, longest_reply } = cargo;
-            let mut parts = vec![Part::Bytes(head)];
-            parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
-            let longest_reply = longest_reply.max(SHORT_REPLY);
-            let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
-            let Message { body, detached, .. } = self.exchange(xid, outgoing, patience).await?;
-            let mut d = Decoder::reduced(body, detached.and_then(Detached::here));
-            match Reply::parse(&mut d)? {
-                (_, Reply::Success) => Ok(d),
-                (_, refused) => Err(Error::Rpc(refused)),
+            let Outbound { xid, program: Program(program, version), procedure, .. } = *call;
+            let named = Named { xid, program, version, procedure };
+            loop {
+                let security = self.security(ticket, call.program, patience).await?;
+                let Some(number) = security.number().await else { continue };
+                let parts = match security.call(named, &number, arguments, payload.clone()) {
+                    Ok(parts) => parts,
+                    // The library does not use a context that has expired.
+                    Err(e) => {
+                        tracing::debug!("a context of RPCSEC_GSS cannot be used: {e}");
+                        ticket.forget(&security);
+                        return Err(Error::Rpc(Reply::AuthError(AuthStat::GSS_CTXPROBLEM)));
+                    }
+                };
+                let longest_reply = longest_reply.max(SHORT_REPLY).saturating_add(PROTECTION_BYTES);
+                let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
+                let reply = self.send(xid, outgoing, patience).await?;
+                let results = security.results(&number, reply);
+                if let Err(Error::Rpc(refused)) = &results
+                    && is_of_context(refused)
+                {
+                    tracing::debug!("the server does not accept the context of RPCSEC_GSS: {refused}");
+                    ticket.forget(&security);
+                }
+                return results;
             }
         })
     }
 
-    async fn exchange(
+    async fn send(
         &self,
         xid: u32,
         outgoing: Outgoing,
@@ -408,6 +501,24 @@ async fn watch(rpc: Weak<Rpc>, told: Rc<Told>) {
             Some(next) => pause = next.since(now).min(WATCH),
             None => return,
         }
+    }
+}
+
+/// Carries the messages that establish or end a context.
+struct Line<'a> {
+    rpc: &'a Rpc,
+    patience: Option<&'a Patience>,
+}
+
+impl Exchange for Line<'_> {
+    fn xid(&self) -> u32 {
+        self.rpc.take_xid()
+    }
+
+    async fn exchange(&self, xid: u32, message: Bytes) -> Result<Message, Error> {
+        let longest_reply = MAX_TOKEN.saturating_add(SHORT_REPLY);
+        let outgoing = Outgoing { longest_reply, ..Outgoing::bytes(message) };
+        self.rpc.send(xid, outgoing, self.patience).await
     }
 }
 

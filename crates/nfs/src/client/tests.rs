@@ -11,7 +11,7 @@ use weft_machine::{Pool, rt};
 use weft_transport::{Channel, Message, Outgoing, Sending, Ticket, Traffic};
 use weft_wire::mount::MountResult;
 use weft_wire::nfs3::*;
-use weft_wire::rpc::{Call, Credential, Reply};
+use weft_wire::rpc::{Call, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::{SetAttributes, *};

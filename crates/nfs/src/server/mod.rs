@@ -65,6 +65,8 @@ use duplicates::Duplicates;
 pub use durable::{Durable, Unusable};
 use files::OpenFiles;
 use gss::Gss;
+#[cfg(test)]
+pub(crate) use gss::tests as gss_tests;
 pub use gss::{Kerberos, Users};
 use handles::Handles;
 use monitors::Monitors;

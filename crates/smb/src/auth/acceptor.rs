@@ -298,19 +298,23 @@ impl Acceptor {
                         return Ok(Step::Continue(resp.emit()));
                     }
                     weft_kerberos::Step::Done { token, client, service, key, lifetime } => {
-                        let claimed =
-                            self.principals.claimed(&client, &service).and_then(|claimed| {
-                                match self.users.find(claimed.name) {
-                                    Some((user, _)) => Some((user.clone(), true, claimed.mapped)),
-                                    None if claimed.may_be_system => {
-                                        Some((Arc::from(claimed.name), false, claimed.mapped))
-                                    }
-                                    None => None,
-                                }
-                            });
-                        let Some((user, is_ours, is_chosen)) = claimed else {
-                            self.refused.principal = Some(format!("{}@{}", client.name, client.realm));
-                            return Err(AuthError::Stranger);
+                        let claimed = self.principals.claimed(&client, &service);
+                        let found = claimed.map(|claimed| match self.users.find(claimed.name) {
+                            Some((user, _)) if claimed.is(user) => {
+                                Ok((user.clone(), true, claimed.mapped))
+                            }
+                            Some(_) => Err(AuthError::Spelling),
+                            None if claimed.may_be_system => {
+                                Ok((Arc::from(claimed.name), false, claimed.mapped))
+                            }
+                            None => Err(AuthError::Stranger),
+                        });
+                        let (user, is_ours, is_chosen) = match found.unwrap_or(Err(AuthError::Stranger)) {
+                            Ok(found) => found,
+                            Err(why) => {
+                                self.refused.principal = Some(format!("{}@{}", client.name, client.realm));
+                                return Err(why);
+                            }
                         };
                         let session_key = key.first_chunk::<16>().ok_or(AuthError::Ticket)?;
                         let session_key = Zeroizing::new(*session_key);

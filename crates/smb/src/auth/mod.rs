@@ -85,9 +85,9 @@ pub enum AuthError {
     /// The ticket is valid, but only a principal that an administrator maps may become root.
     #[error("the Kerberos ticket is valid, but its user has the uid 0, and no line of kerberos.map names it")]
     Root,
-    /// The ticket is valid, but the directory service has found an account with another name for its user.
+    /// The ticket is valid, but the user, or the account that the directory service has found, is spelled otherwise.
     #[error(
-        "the Kerberos ticket is valid, but the system's account has another spelling, and no line of kerberos.map names it"
+        "the Kerberos ticket is valid, but the user of that name is spelled otherwise, and no line of kerberos.map names the principal"
     )]
     Spelling,
 }

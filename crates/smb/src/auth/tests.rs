@@ -521,12 +521,16 @@ fn a_ticket_is_taken_at_once_from_who_prefers_it() {
 
 #[test]
 fn a_ticket_proves_a_name_and_the_name_must_be_a_user_of_ours() {
-    for who in ["nobody@R", "alice@OTHER", "alice/admin@R", "no ticket"] {
+    for who in ["nobody@R", "alice@OTHER", "alice/admin@R", "alice@r", "ALICE@R", "Alice@R", "no ticket"] {
         let (token, _) = init(&[KERBEROS], Some(who));
         let mut acceptor = with_tickets();
         let said = (refused(acceptor.step(&token, NOW)), acceptor.refused().clone());
         let expected = match who {
             "no ticket" => (AuthError::Ticket, Refused { detail: Some("no ticket".into()), principal: None }),
+            // Principals that differ in case are different users, although users of ours ignore case.
+            "ALICE@R" | "Alice@R" => {
+                (AuthError::Spelling, Refused { principal: Some(who.into()), detail: None })
+            }
             _ => (AuthError::Stranger, Refused { principal: Some(who.into()), detail: None }),
         };
         assert_eq!(said, expected);

@@ -60,7 +60,7 @@ impl Ticketed {
         match (&self.key, said.response_token) {
             (None, Some(token)) => match self.context.step(&token)? {
                 Progress::Continue(token) => return Ok(Some(response(Some(token), None))),
-                Progress::Done { token, key } => {
+                Progress::Done { token, key, .. } => {
                     self.key = Some(key);
                     answer = Some(token).filter(|token| !token.is_empty());
                 }

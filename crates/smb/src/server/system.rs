@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use weft_kerberos::is_spelled;
 use weft_machine::nss::{Entry, Lookups, Query, Unanswered};
 use weft_machine::{Account, rt};
 use weft_store::ShareList;
@@ -125,7 +126,7 @@ impl System {
         if account.uid == 0 && !is_chosen {
             return Err(AuthError::Root.into());
         }
-        if !is_chosen && !is_name_of(&account.name, user) {
+        if !is_chosen && !is_spelled(user, &account.name) {
             return Err(AuthError::Spelling.into());
         }
         let mut admitted = lock(&self.admitted);
@@ -227,13 +228,4 @@ impl System {
     pub(super) fn known(&self, query: &Query) -> Option<Arc<Entry>> {
         self.lookups.as_ref()?.known(query)?
     }
-}
-
-/// Whether an account that the system spells so has exactly this name, apart from a domain that the directory service adds
-/// (`alice@example.org`, `EXAMPLE\alice`). Principals that differ in case are different users (RFC 4120 6), also for a directory
-/// that finds the same account for both.
-fn is_name_of(spelled: &str, user: &str) -> bool {
-    spelled == user
-        || spelled.strip_prefix(user).is_some_and(|domain| domain.starts_with('@'))
-        || spelled.strip_suffix(user).is_some_and(|domain| domain.ends_with(['\\', '/', '+']))
 }

@@ -52,7 +52,8 @@ pub(crate) struct Connect {
     /// server knows the password and that nobody in between has changed its messages
     #[arg(long, value_name = "DIALECT", value_parser = parse_dialect)]
     pub min_dialect: Option<weft_smb::server::Dialect>,
-    /// Log on to SMB with your Kerberos ticket (kinit) instead of a password; HOST must be the name in cifs/HOST
+    /// Show your Kerberos ticket (kinit) instead of a password (SMB) or Unix ids (NFS, with the protection that the export
+    /// prefers: ?sec=krb5p in the URL names one); HOST must be the name in cifs/HOST or nfs/HOST
     #[arg(short, long)]
     pub kerberos: bool,
     /// Connections to the server's address [default: 1]; an SMB session adds one to each of the server's other
@@ -79,9 +80,8 @@ impl Connect {
     /// Refuses options for NFS that only SMB has: a user who asks for encryption must not send plain text.
     pub(crate) fn check_nfs(&self) -> Result<(), OnlySmb> {
         let of_smb = [
-            (self.encrypt, "--encrypt", "weft's NFS client has no encryption"),
-            (self.sign, "--sign", "weft's NFS client has no signatures"),
-            (self.kerberos, "--kerberos", "weft's NFS client does not support Kerberos"),
+            (self.encrypt, "--encrypt", "for NFS, append ?sec=krb5p to the URL, which takes a Kerberos ticket"),
+            (self.sign, "--sign", "for NFS, append ?sec=krb5i to the URL, which takes a Kerberos ticket"),
             (self.compress, "--compress", "NFS has no compression"),
             (
                 self.min_dialect.is_some(),
@@ -107,7 +107,7 @@ The password comes from WEFT_PASSWORD or is asked for."
 )]
 pub(crate) struct Cp {
     /// A local file, - for standard input (as destination: output), smb://USER@HOST:PORT/SHARE/PATH, or
-    /// nfs://HOST:PORT/EXPORT/PATH?vers=3|4.1&mountport=N&rdmaport=N
+    /// nfs://HOST:PORT/EXPORT/PATH?vers=3|4.1&sec=sys|krb5|krb5i|krb5p&mountport=N&rdmaport=N
     pub from: String,
     /// The destination, in the same forms; in a folder (or with a trailing slash) the copy keeps the file's name
     pub to: String,
@@ -248,15 +248,18 @@ mod tests {
             let Command::Ls(ls) = args.command else { panic!("ls") };
             ls.connect
         };
-        for option in ["--encrypt", "--sign", "-k", "--kerberos", "--compress", "--min-dialect 3.0"] {
+        for option in ["--encrypt", "--sign", "--compress", "--min-dialect 3.0"] {
             let says = connect(option).check_nfs().unwrap_err().to_string();
             assert!(says.contains(" is for SMB; ") && says.starts_with("--"), "{option}: {says}");
             let url = crate::url::Url::parse("nfs://h/s").unwrap().unwrap();
             assert!(crate::connect::check(&url, &connect(option)).is_err(), "{option}");
             assert!(crate::connect::password_for(&url, &connect(option)).is_err(), "{option}");
         }
-        for option in ["", "--no-crc", "--channels 2", "--transport tcp"] {
+        for option in ["", "--no-crc", "--channels 2", "--transport tcp", "-k", "--kerberos"] {
             assert_eq!(connect(option).check_nfs(), Ok(()), "{option}");
         }
+        let sys = crate::url::Url::parse("nfs://h/s?sec=sys").unwrap().unwrap();
+        assert!(crate::connect::check(&sys, &connect("")).is_ok());
+        assert!(crate::connect::check(&sys, &connect("-k")).is_err());
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! The URL contains the NFS ports, because Weft needs no rpcbind: `mountport` for MOUNT over TCP (without it, MOUNT
 //! is sent on the NFS connection, as Weft's servers allow) and `rdmaport` for NFS over RDMA. `vers` chooses the
-//! version; without it, and without `mountport`, which only version 3 uses, 4.1 is tried first. The parent module
-//! chooses the transport.
+//! version; without it, and without `mountport`, which only version 3 uses, 4.1 is tried first. [`flavor`] chooses how
+//! the server learns who calls. The parent module chooses the transport.
+
+mod flavor;
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -17,14 +19,16 @@ use futures_util::{FutureExt, StreamExt, stream};
 use weft_machine::net::{CONNECT_LIMIT, SourcePort, may_reserve};
 use weft_machine::{Stream, random};
 use weft_nfs::client::{
-    Attributes, AuthSys, Credential, Error, File, FileType, MAX_LINES, Mount, Options, SetAttributes,
+    Attributes, Credential, Error, File, FileType, MAX_LINES, Mount, Options, Service, SetAttributes,
     SetTime, Status, Time, v4,
 };
 use weft_rdma::Traffic;
 use weft_transport::{Channel, record, rpcrdma};
 use weft_wire::mount::MountStatus;
 use weft_wire::nfs4::Status as Status4;
+use weft_wire::rpc::{AuthStat, Reply};
 
+use self::flavor::Chosen;
 use super::dial::{Dial, Medium};
 use super::logon::let_in;
 use super::reach;
@@ -35,10 +39,11 @@ use super::{
 use crate::Failure;
 use crate::default_port;
 use crate::misuse::Misuse;
+use crate::out::shell_word;
 use crate::partial::partial_name;
 use crate::providers;
 use crate::transfer::join;
-use crate::url::{NfsVersion, Url};
+use crate::url::{NfsVersion, Security, Url};
 use crate::when::When;
 
 /// Size of one READ and WRITE in a copy from file to file.
@@ -55,8 +60,10 @@ pub(super) async fn connect(
     let mut last: Option<Failure> = None;
     for (medium, reason) in dial.choices(|medium| medium != Medium::Rnic && dial.url.rdma_port.is_some()) {
         match mount(dial, medium).await {
-            Ok((mount, why)) => {
-                return Ok((Box::new(Export { mount, medium, why, told: Cell::default() }), medium, reason));
+            Ok(((mount, chosen, because), why)) => {
+                let told = Cell::default();
+                let export = Export { mount, medium, chosen, because, why, told };
+                return Ok((Box::new(export), medium, reason));
             }
             Err(e) => {
                 tracing::debug!("by {}: {e}", medium.name());
@@ -70,7 +77,7 @@ pub(super) async fn connect(
 /// Paths that the server exports, from MOUNT: version 4 has no such list.
 pub(super) async fn exports(dial: &Dial<'_>) -> Result<Vec<String>, Failure> {
     let (addr, channel) = tcp(dial, dial.url.mount_port.unwrap_or(dial.url.port)).await?;
-    let asking = async { Ok(weft_nfs::client::exports(channel, &options(dial)).await?) };
+    let asking = async { Ok(weft_nfs::client::exports(channel, &options(dial, flavor::ids())).await?) };
     let listed = match dial.url.mount_port {
         // Only MOUNT is asked.
         Some(_) => let_in(dial, Medium::Rnic, addr, Some(addr), asking).await,
@@ -86,9 +93,12 @@ pub(super) async fn exports(dial: &Dial<'_>) -> Result<Vec<String>, Failure> {
     Ok(listed.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect())
 }
 
+/// A mount with its flavor.
+type Ready = flavor::Mounted<Mounted>;
+
 /// Mounts with the version in the URL, or the best one that the server supports; also returns why, if there was a
 /// choice.
-async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str), Failure> {
+async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Ready, &'static str), Failure> {
     match (dial.url.version, dial.url.mount_port) {
         (Some(NfsVersion::V3), _) => return Ok((mount_v3(dial, medium).await?, "")),
         (None, Some(_)) => {
@@ -96,11 +106,8 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str
         }
         _ => {}
     }
-    let ((addr, channel), path) = (channel(dial, medium).await?, path(dial.url));
-    let again = lasting(dial)?.map(|connections| (again(dial, medium), connections));
-    let mounting = async { Ok(v4::Mount::connect(channel, &path, options(dial), again).await?) };
-    let e = match let_in(dial, medium, addr, None, mounting).await {
-        Ok(mount) => return Ok((Mounted::V4(mount), "")),
+    let e = match mount_v4(dial, medium).await {
+        Ok(mount) => return Ok((mount, "")),
         Err(e) => match e.downcast::<Error>() {
             Ok(e) => e,
             Err(e) => return Err(e),
@@ -119,23 +126,51 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str
     }
 }
 
-async fn mount_v3(dial: &Dial<'_>, medium: Medium) -> Result<Mounted, Failure> {
-    let (addr, channel) = channel(dial, medium).await?;
-    let (mountd_addr, mountd) = match dial.url.mount_port {
-        Some(port) => tcp(dial, port).await.map(|(addr, mountd)| (Some(addr), mountd))?,
-        None => (None, channel.clone()),
-    };
+async fn mount_v4(dial: &Dial<'_>, medium: Medium) -> Result<Ready, Failure> {
     let path = path(dial.url);
-    let mounting = async { Ok(Mount::connect_with(channel, mountd, &path, options(dial)).await?) };
-    let mount =
-        let_in(dial, medium, addr, mountd_addr, mounting).await.map_err(|e| match e.downcast::<Error>() {
-            Ok(e) => refused(dial.url, "3", &e).into(),
-            Err(e) => e,
-        })?;
-    Ok(Mounted::V3(match lasting(dial)? {
-        Some(connections) => mount.keep_connected(again(dial, medium), connections),
-        None => mount,
-    }))
+    let offered = async || {
+        let (addr, channel) = channel(dial, medium).await?;
+        let options = options(dial, flavor::any_ticket(dial.url));
+        let asking = async { Ok(v4::offered(channel, &path, options).await?) };
+        let_in(dial, medium, addr, None, asking).await
+    };
+    let attempt = async |chosen: &Chosen| {
+        let (addr, channel) = channel(dial, medium).await?;
+        let again = lasting(dial)?.map(|connections| (again(dial, medium), connections));
+        let options = options(dial, chosen.credential());
+        let mounting = async { Ok(v4::Mount::connect(channel, &path, options, again).await?) };
+        let_in(dial, medium, addr, None, mounting).await.map(Mounted::V4)
+    };
+    flavor::mount(dial.url, dial.options, offered, attempt).await
+}
+
+async fn mount_v3(dial: &Dial<'_>, medium: Medium) -> Result<Ready, Failure> {
+    let path = path(dial.url);
+    let offered = async || {
+        let (addr, channel) = tcp(dial, dial.url.mount_port.unwrap_or(dial.url.port)).await?;
+        let options = options(dial, flavor::ids());
+        let asking = async { Ok(weft_nfs::client::flavors(channel, &path, &options).await?) };
+        let_in(dial, Medium::Tcp, addr, Some(addr), asking).await
+    };
+    let attempt = async |chosen: &Chosen| {
+        let (addr, channel) = channel(dial, medium).await?;
+        let (mountd_addr, mountd) = match dial.url.mount_port {
+            Some(port) => tcp(dial, port).await.map(|(addr, mountd)| (Some(addr), mountd))?,
+            None => (None, channel.clone()),
+        };
+        let options = options(dial, chosen.credential());
+        let mounting = async { Ok(Mount::connect_with(channel, mountd, &path, options).await?) };
+        let mount = let_in(dial, medium, addr, mountd_addr, mounting).await?;
+        Ok(Mounted::V3(match lasting(dial)? {
+            Some(connections) => mount.keep_connected(again(dial, medium), connections),
+            None => mount,
+        }))
+    };
+    let mounted = flavor::mount(dial.url, dial.options, offered, attempt).await;
+    mounted.map_err(|e| match e.downcast::<Error>() {
+        Ok(e) => refused(dial.url, "3", &e).into(),
+        Err(e) => e,
+    })
 }
 
 /// Why an export cannot be mounted, and what to type.
@@ -145,7 +180,14 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
         Error::Mount(status) => *status == MountStatus::NOENT,
         e => e.status() == Some(Status::NOENT),
     };
+    if let Error::Flavors(offered) = e {
+        return format!("export /{share} on {host}: {} (NFSv{version})", flavor::refused(url, offered));
+    }
     match none {
+        false if matches!(e, Error::Rpc(Reply::AuthError(AuthStat::TOOWEAK))) => {
+            let other = Url { security: Some(Security::Krb5p), ..url.clone() };
+            format!("export /{share} on {host}: {e} (NFSv{version}); with a Kerberos ticket, write {}", shell_word(other.to_string()))
+        }
         true => {
             format!(
                 "no export /{share} on {host} (NFSv{version}); `{}` lists the exports",
@@ -166,7 +208,7 @@ fn about_port(e: &Error, may_reserve: bool) -> &'static str {
             "; the export requires a reserved port (below 1024): run weft as root, or add `insecure` to the export"
         }
         false if mount || refused(Status::ACCES) => {
-            "; if the export requires a reserved port (below 1024): run weft as root, or add `insecure` to the export"
+            "; if the export requires a reserved port (below 1024): run weft as root, add `insecure` to the export, or show a Kerberos ticket (-k)"
         }
         _ => "",
     }
@@ -210,10 +252,8 @@ async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn 
     Ok((addr, channel))
 }
 
-fn options(dial: &Dial<'_>) -> Options {
-    let host = Bytes::copy_from_slice(rustix::system::uname().nodename().to_bytes());
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    Options { credential: Credential::Sys(AuthSys::new(host, uid, gid)), pool: dial.pool.clone() }
+fn options(dial: &Dial<'_>, credential: Credential) -> Options {
+    Options { credential, pool: dial.pool.clone() }
 }
 
 /// Opens further connections like the first.
@@ -279,6 +319,10 @@ macro_rules! either {
 struct Export {
     mount: Mounted,
     medium: Medium,
+    /// How the server learns who calls.
+    chosen: Chosen,
+    /// Why, if worth saying.
+    because: &'static str,
     /// Why this version was chosen, if worth saying.
     why: &'static str,
     /// Whether the user was warned that partial files are not hidden on this server.
@@ -459,20 +503,35 @@ impl RemoteFolder for Export {
     }
 
     fn describe(&self) -> String {
-        let rdma = if self.medium == Medium::Tcp { "payload in messages" } else { "payload by RDMA" };
-        let (version, by) = (self.version(), self.medium.name());
-        format!("NFSv{version} to {} by {by}, {rdma}{}", self.peer(), self.why)
+        let rdma = match self.chosen.service() {
+            _ if self.medium == Medium::Tcp => "payload in messages",
+            None | Some(Service::None) => "payload by RDMA",
+            // RFC 8166 8.2.2.3.
+            Some(Service::Integrity | Service::Privacy) => "payload in protected messages",
+        };
+        let (version, by, who) = (self.version(), self.medium.name(), self.chosen.shown());
+        format!("NFSv{version} to {} by {by}{who}{}, {rdma}{}", self.peer(), self.because, self.why)
     }
 
     fn agreed(&self) -> LocalBoxFuture<'_, Agreed> {
         // NFSv3 has no field in which a server names itself; that of 4.1 is for logs only (RFC 8881 18.35.3).
-        async { Agreed { dialect: format!("NFS {}", self.version()), ..Agreed::default() } }.boxed_local()
+        let service = self.chosen.service();
+        let kerberos = |only: Service| {
+            service.filter(|service| *service == only).map(|service| flavor::name(service).to_owned())
+        };
+        let agreed = Agreed {
+            dialect: format!("NFS {}", self.version()),
+            signing: kerberos(Service::Integrity),
+            encryption: kerberos(Service::Privacy),
+            ..Agreed::default()
+        };
+        async { agreed }.boxed_local()
     }
 
     fn close(&self) -> Answer<'_, ()> {
         async move {
             match &self.mount {
-                Mounted::V3(mount) => mount.close(),
+                Mounted::V3(mount) => mount.end().await,
                 Mounted::V4(mount) => mount.end().await?,
             }
             Ok(())

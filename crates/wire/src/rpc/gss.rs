@@ -16,8 +16,10 @@ use crate::xdr::{Decoder, Encoder, Malformed, Xdr};
 
 /// The version of RPCSEC_GSS (RFC 2203 5.0); RFC 5403's version 2 adds channel bindings.
 const VERSION: u32 = 1;
-/// Longest context handle. Servers choose handles, so a longer one is not ours.
+/// Longest context handle in a call. Servers choose handles, so a longer one is not ours.
 pub const MAX_HANDLE: usize = 64;
+/// Longest context handle that a server may choose: what fits into a credential beside its four words and the length.
+const MAX_CHOSEN_HANDLE: usize = MAX_AUTH_BYTES - 20;
 /// Longest token of a control message: a Kerberos ticket with the authorization data of a large Windows domain.
 pub const MAX_TOKEN: usize = 64 << 10;
 /// Longest MIC of the library.
@@ -173,7 +175,7 @@ pub struct InitResult {
 impl Xdr for InitResult {
     fn parse(d: &mut Decoder) -> Result<InitResult, Malformed> {
         Ok(InitResult {
-            handle: d.opaque(MAX_HANDLE)?,
+            handle: d.opaque(MAX_CHOSEN_HANDLE)?,
             major: d.u32()?,
             minor: d.u32()?,
             window: d.u32()?,

@@ -180,6 +180,18 @@ fn a_call_in_a_gss_context_knows_what_its_verifier_covers() {
 }
 
 #[test]
+fn a_call_is_signed_up_to_its_verifier() {
+    let call = parse(GSS_CALL).unwrap();
+    let mut e = Encoder::default();
+    let signed = call.clone().emit_signed(&mut e, |header| {
+        assert_eq!(header, &GSS_CALL[..GSS_CALL.len() - 16]);
+        Ok::<_, ()>(vec![1, 2, 3, 4, 5, 6, 7, 8])
+    });
+    assert_eq!((signed, &e.into_bytes()[..]), (Ok(()), GSS_CALL));
+    assert_eq!(call.emit_signed(&mut Encoder::default(), |_| Err("no key")), Err("no key"));
+}
+
+#[test]
 fn a_truncated_gss_call_is_an_error() {
     for len in 0..GSS_CALL.len() {
         assert!(parse(&GSS_CALL[..len]).is_err(), "{len}");
@@ -222,7 +234,13 @@ fn a_reply_in_a_gss_context_has_a_verifier() {
         0,
     ];
     assert_eq!(&e.into_bytes()[..], expected);
+    let read = |bytes: &[u8]| Reply::parse_verified(&mut Decoder::new(Bytes::copy_from_slice(bytes)));
+    assert_eq!(read(&expected), Ok((7, Reply::Success, Some(Bytes::from_static(&[1, 2, 3, 4])))));
     let mut e = Encoder::default();
     Reply::Success.emit(7, &mut e);
     assert_eq!(e.len(), Reply::SUCCESS_BYTES);
+    assert_eq!(read(&e.into_bytes()), Ok((7, Reply::Success, None)));
+    let mut e = Encoder::default();
+    Reply::AuthError(AuthStat::GSS_CREDPROBLEM).emit(7, &mut e);
+    assert_eq!(read(&e.into_bytes()), Ok((7, Reply::AuthError(AuthStat::GSS_CREDPROBLEM), None)));
 }

@@ -10,7 +10,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::{Pool, rt};
 use weft_transport::{Channel, Message, Outgoing, Sending, Ticket, Traffic};
 use weft_wire::nfs3::*;
-use weft_wire::rpc::{Call, Credential, Reply};
+use weft_wire::rpc::{Call, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::super::{SetAttributes, *};

@@ -20,16 +20,14 @@ use weft_wire::xdr::Malformed;
 use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
 use super::opened::{Opened, Sharing, skip};
-use super::session::{Client, Keep, part};
+use super::security;
+use super::session::{Client, Keep, NFS, part};
+use super::walk::{PendingWalk, names};
 use crate::client::connections::{Connections, Dial};
 use crate::client::listing::Listed;
 use crate::client::rpc::{Cargo, Rpc};
-use crate::client::{Attributes, Entry, Error, File, Options, SetAttributes};
+use crate::client::{Attributes, Entry, Error, File, Offered, Options, SetAttributes};
 
-/// Longest name sent.
-const MAX_NAME: usize = 1024;
-/// Names walked in one compound.
-const MAX_WALK: usize = 8;
 /// Most bytes of a directory requested at once.
 const MAX_LISTING_BYTES: u32 = 64 << 10;
 /// RPC header and SEQUENCE around a listing or a link's target.
@@ -67,6 +65,7 @@ impl Mount {
     ///
     /// # Errors
     /// [`Error::Rpc`], or [`Error::Status4`] with MINOR_VERS_MISMATCH: the server does not support version 4.1.
+    /// [`Error::Flavors`]: the export does not accept the flavor of the credential.
     pub async fn connect(
         channel: Rc<dyn Channel>,
         path: &str,
@@ -81,8 +80,23 @@ impl Mount {
             None => lines,
         };
         let client = Client::new(lines, pool)?;
+        match Mount::of(&client, path).await {
+            Err(Error::Status4(Status::WRONGSEC)) => {
+                let offered = security::flavors(&client, path).await;
+                // The caller comes again as another client.
+                if let Err(e) = client.end().await {
+                    tracing::debug!("the client was not ended: {e}");
+                }
+                client.connections.end_context(NFS).await;
+                Err(Error::Flavors(Offered(offered?)))
+            }
+            mounted => mounted,
+        }
+    }
+
+    async fn of(client: &Rc<Client>, path: &str) -> Result<Mount, Error> {
         let mut at = PendingWalk { from: Op::Putrootfh, names: names(path)? };
-        let walked = at.walk(&client).await?;
+        let walked = at.walk(client).await?;
         let limits = Bitmap::of(&[attr::LEASE_TIME, attr::MAXREAD, attr::MAXWRITE]);
         let ops = || [&walked[..], &[Op::Getfh, Op::Getattr(limits)]].concat();
         let mut results = client.run(ops, Keep::No, None, Cargo::default()).await?;
@@ -95,9 +109,9 @@ impl Mount {
         };
         client.sizes.set((at_most(read, limits.maxread), at_most(write, limits.maxwrite)));
         let lease = limits.lease_time.map_or(LEASE, |seconds| Duration::from_secs(seconds.max(1).into()));
-        let keeper = rt::spawn(keep_alive(Rc::downgrade(&client), lease));
+        let keeper = rt::spawn(keep_alive(Rc::downgrade(client), lease));
         client.connections.mounted();
-        Ok(Mount { client, root, _keeper: Rc::new(keeper) })
+        Ok(Mount { client: client.clone(), root, _keeper: Rc::new(keeper) })
     }
 
     /// Traffic of all connections.
@@ -120,10 +134,12 @@ impl Mount {
         self.client.connections.channel()
     }
 
-    /// Closes files that are still open, makes the server forget this client, and ends all connections.
+    /// Closes files that are still open, makes the server forget this client and the context of a ticket, and ends all
+    /// connections.
     pub async fn end(&self) -> Result<(), Error> {
         let ended = self.client.end().await;
         self.client.ended.set(true);
+        self.client.connections.end_context(NFS).await;
         self.client.connections.close();
         ended
     }
@@ -344,44 +360,6 @@ impl Mount {
             }
         }
     }
-}
-
-/// A starting point, and the names still to be walked from it.
-struct PendingWalk {
-    /// PUTROOTFH or PUTFH.
-    from: Op,
-    names: Vec<Text>,
-}
-
-impl PendingWalk {
-    /// The operations that lead there. The leading part of a long path is walked in compounds of its own first.
-    async fn walk(&mut self, client: &Client) -> Result<Vec<Op>, Error> {
-        while self.names.len() > MAX_WALK {
-            let rest = self.names.split_off(MAX_WALK);
-            let walked = self.ops();
-            let ops = || [&walked[..], &[Op::Getfh]].concat();
-            let mut results = client.run(ops, Keep::No, None, Cargo::default()).await?;
-            skip(&mut results, &walked)?;
-            *self = PendingWalk { from: Op::Putfh(results.ok(opnum::GETFH)?), names: rest };
-        }
-        Ok(self.ops())
-    }
-
-    fn ops(&self) -> Vec<Op> {
-        let names = self.names.iter().cloned().map(Op::Lookup);
-        std::iter::once(self.from.clone()).chain(names).collect()
-    }
-}
-
-fn names(path: &str) -> Result<Vec<Text>, Error> {
-    let names = path.split('/').filter(|name| !name.is_empty() && *name != ".");
-    names
-        .map(|name| match name {
-            ".." => Err(Error::BadPath),
-            name if name.len() > MAX_NAME => Err(Error::BadPath),
-            name => Ok(Text(Bytes::copy_from_slice(name.as_bytes()))),
-        })
-        .collect()
 }
 
 /// Renews the lease before it expires, even on an idle mount (RFC 8881 8.3). Closes abandoned files with locks at once,

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex;
 use weft_machine::{Pool, Time, random, rt};
-use weft_transport::{Channel, Kind};
+use weft_transport::Kind;
 use weft_wire::nfs4::{
     BindConn, CallbackSec, ChannelAttrs, ClientOwner, CreateSession, CreateSessionOk, ExchangeId,
     ExchangeIdOk, Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Status, UpTo, Verifier,
@@ -36,7 +36,7 @@ use crate::client::patience::Patience;
 use crate::client::rpc::{Cargo, Program};
 
 /// NFS version 4.
-const NFS: Program = Program(weft_wire::nfs4::PROGRAM, weft_wire::nfs4::VERSION);
+pub(super) const NFS: Program = Program(weft_wire::nfs4::PROGRAM, weft_wire::nfs4::VERSION);
 /// Requests outstanding at a time.
 const MAX_SLOTS: u32 = 64;
 /// Operations of a compound.
@@ -494,7 +494,7 @@ impl Client {
 
     fn wishes(&self, client: u64, sequence: u32) -> CreateSession {
         let channel = self.connections.channel();
-        let message = (payload_of(&*channel) as u32).saturating_add(AROUND_BYTES);
+        let message = (self.payload() as u32).saturating_add(AROUND_BYTES);
         let back = ChannelAttrs {
             header_pad: 0,
             max_request: 4096,
@@ -697,11 +697,16 @@ impl Client {
         Ok(())
     }
 
+    /// Largest payload that the connections carry.
+    fn payload(&self) -> usize {
+        self.connections.max_payload().clamp(1, weft_wire::nfs4::MAX_DATA)
+    }
+
     /// The largest payloads that the session allows, for reading and for writing.
     pub async fn room(&self) -> Result<(usize, usize), Error> {
         let fore = self.session(&Patience::new()).await?.fore.clone();
         let room = |message: u32| message.saturating_sub(AROUND_BYTES).max(1) as usize;
-        let most = payload_of(&*self.connections.channel());
+        let most = self.payload();
         Ok((room(fore.max_response).min(most), room(fore.max_request).min(most)))
     }
 }
@@ -743,13 +748,6 @@ impl Session {
             cache: keep == Keep::Yes && self.fore.max_response_cached >= MIN_KEPT_BYTES,
         }
     }
-}
-
-/// Largest payload that the channel carries.
-fn payload_of(channel: &dyn Channel) -> usize {
-    let limits = channel.limits();
-    let inline = limits.max_message.saturating_sub(4096);
-    limits.placed_payload().unwrap_or(inline).clamp(1, weft_wire::nfs4::MAX_DATA)
 }
 
 /// Whether SEQUENCE reports that the session is gone or its slots are out of step with ours; a new session is in

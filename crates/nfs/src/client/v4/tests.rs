@@ -26,11 +26,11 @@ use weft_transport::{
 use weft_wire::nfs4::{
     self, CALLBACK_VERSION, CB_COMPOUND, CB_NULL, CompoundHead, Op, ReplyHead, Status, Xdr,
 };
-use weft_wire::rpc::{Call, Credential, Reply};
+use weft_wire::rpc::{Call, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::*;
-use crate::client::{Dial, Error, Options, SetAttributes};
+use crate::client::{Credential, Dial, Error, Options, SetAttributes};
 use crate::server::{Config, Durable, Limits, Policy, Server};
 
 /// One direction of a connection.
@@ -679,7 +679,7 @@ fn what_undoes_a_request_that_is_given_up_does_not_overtake_it() {
 fn a_server_that_calls_is_answered_in_the_words_of_one_who_holds_nothing() {
     let call = |program, version, procedure, args: &dyn Fn(&mut Encoder)| {
         let mut e = Encoder::default();
-        Call { xid: 7, program, version, procedure, credential: Credential::None }.emit(&mut e);
+        Call { xid: 7, program, version, procedure, credential: weft_wire::rpc::Credential::None }.emit(&mut e);
         args(&mut e);
         let answer = callback::answer(&e.into_bytes()).unwrap();
         let mut d = Decoder::new(answer);

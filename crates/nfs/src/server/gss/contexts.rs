@@ -15,6 +15,7 @@ use weft_wire::rpc::gss::MAX_SEQUENCE;
 
 use super::mechanism::Mechanism;
 use super::window::Window;
+use crate::gss::SecurityContext;
 use crate::server::credential::{PrincipalId, Ticket};
 
 /// Contexts of all clients, of a few KiB each.
@@ -99,22 +100,6 @@ impl Context {
         if inner.window.accept(sequence) { Ok(()) } else { Err(NotOfContext::Replayed) }
     }
 
-    pub fn mic(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        self.inner().mechanism.mic(message)
-    }
-
-    pub fn verify(&self, message: &[u8], mic: &[u8]) -> bool {
-        self.inner().mechanism.verify(message, mic)
-    }
-
-    pub fn wrap(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        self.inner().mechanism.wrap(message)
-    }
-
-    pub fn unwrap(&self, token: &[u8]) -> Option<Vec<u8>> {
-        self.inner().mechanism.unwrap(token)
-    }
-
     /// The ticket as it was read by this configuration; `None` if it must be read again.
     pub fn ticket(&self, of: Generation) -> Option<Arc<Ticket>> {
         let known = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,6 +112,24 @@ impl Context {
 
     fn last_used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+}
+
+impl SecurityContext for Context {
+    fn mic(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        self.inner().mechanism.mic(message)
+    }
+
+    fn verify(&self, message: &[u8], mic: &[u8]) -> bool {
+        self.inner().mechanism.verify(message, mic)
+    }
+
+    fn wrap(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        self.inner().mechanism.wrap(message)
+    }
+
+    fn unwrap(&self, token: &[u8]) -> Option<Vec<u8>> {
+        self.inner().mechanism.unwrap(token)
     }
 }
 
@@ -193,6 +196,11 @@ impl Table {
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.contexts().len()
+    }
+
+    #[cfg(test)]
+    pub fn clear(&self) {
+        self.contexts().clear();
     }
 }
 

@@ -4,11 +4,7 @@
 //! 8166 8.2.2 (RPC-over-RDMA). This file establishes contexts, and wraps `dispatch`: it takes a call out of its
 //! protection before the procedure sees it, and protects the reply. The procedures know of it only the
 //! [`Credential::Ticket`] of their caller.
-//!
-//! ```text
-//! call     header, credential (handle, sequence, service), MIC of both | arguments, by service
-//! reply    header, MIC of the sequence                                 | results, by service
-//! ```
+//! The forms of protected bodies are in `crate::gss`, for the client as well.
 //!
 //! Tickets are checked on worker threads: the library reads the keytab and writes its replay cache. MICs and encryption
 //! only compute, and run on the core. What waits for memory are replies: each connection protects one at a time.
@@ -16,7 +12,7 @@
 mod contexts;
 mod mechanism;
 #[cfg(test)]
-pub(in crate::server) mod tests;
+pub(crate) mod tests;
 mod users;
 mod window;
 
@@ -32,7 +28,7 @@ use weft_machine::{Buf, LogLimit, random, rt};
 use weft_store::ShareList;
 use weft_transport::{Kind, Outgoing, Part, RemotePayload, SHORT_ANSWER};
 use weft_wire::nfs3::Xdr;
-use weft_wire::rpc::gss::{GssCredential, InitResult, InitToken, Integrity, Privacy, Procedure, Service};
+use weft_wire::rpc::gss::{GssCredential, InitResult, InitToken, Procedure, Service};
 use weft_wire::rpc::{AuthStat, Reply};
 use weft_wire::xdr::{Decoder, Encoder, fill};
 
@@ -43,6 +39,7 @@ use super::header::{Header, NotRpc, header_only};
 use super::meter::CallMeter;
 use super::shard;
 use super::v4::state::numbers::random_hasher;
+use crate::gss::{self as protection, PROTECTION_BYTES, SecurityContext};
 use contexts::{Context, Generation, NotOfContext, Table};
 use mechanism::{Contexts, Mechanism};
 pub use users::Users;
@@ -53,9 +50,6 @@ const FAILURE: u32 = 13 << 16;
 
 /// Tickets checked at once, so that a flood of them leaves the worker threads to others. A host occupies one place.
 const CHECKED_AT_ONCE: usize = 4;
-
-/// Room for the header and the protection of a reply.
-const PROTECTION_BYTES: usize = 512;
 
 /// How callers prove who they are.
 pub struct Kerberos {
@@ -183,7 +177,7 @@ async fn establish(connection: &Connection<'_>, gss: &Gss, call: &Header, mut d:
             result.emit(&mut e);
             Outgoing::bytes(e.into_bytes())
         }
-        Err(why) => {
+        Err(Refusal { why, major, minor }) => {
             static REFUSED: LogLimit = LogLimit::new();
             if let Some(left_out) = REFUSED.pass(rt::now()) {
                 let why = why.escape_debug();
@@ -192,9 +186,23 @@ async fn establish(connection: &Connection<'_>, gss: &Gss, call: &Header, mut d:
             let mut e = Encoder::with_capacity(PROTECTION_BYTES);
             Reply::Success.emit(call.xid, &mut e);
             let (handle, token) = (Bytes::new(), Bytes::new());
-            InitResult { handle, major: FAILURE, minor: 0, window: 0, token }.emit(&mut e);
+            InitResult { handle, major, minor, window: 0, token }.emit(&mut e);
             Outgoing::bytes(e.into_bytes())
         }
+    }
+}
+
+/// Why no context is established.
+struct Refusal {
+    why: String,
+    /// The status that the client is told, which says for example whose clock is wrong (RFC 2203 5.2.3.1).
+    major: u32,
+    minor: u32,
+}
+
+impl<E: ToString> From<E> for Refusal {
+    fn from(why: E) -> Refusal {
+        Refusal { why: why.to_string(), major: FAILURE, minor: 0 }
     }
 }
 
@@ -203,24 +211,27 @@ async fn enter(
     connection: &Connection<'_>,
     gss: &Gss,
     (mechanism, step): (Box<dyn Mechanism>, Result<Step, weft_kerberos::Error>),
-) -> Result<(Vec<u8>, InitResult), String> {
+) -> Result<(Vec<u8>, InitResult), Refusal> {
     let (token, client, service, lifetime) = match step {
         Ok(Step::Done { token, client, service, lifetime, .. }) => (token, client, service, lifetime),
         Ok(Step::Continue(_)) => return Err("the client wants more than one token (DCE style)".into()),
-        Err(e) => return Err(e.to_string()),
+        Err(weft_kerberos::Error::Gss(failure)) => {
+            return Err(Refusal { why: failure.to_string(), major: failure.major, minor: failure.minor });
+        }
+        Err(e) => return Err(e.into()),
     };
     // The keytab may have keys of other services, whose tickets mean those.
     if !service.name.starts_with("nfs/") {
-        return Err(format!("the ticket is for {}, not for nfs/HOST", service.name));
+        return Err(format!("the ticket is for {}, not for nfs/HOST", service.name).into());
     }
     let shares = connection.shares();
-    let ticket = gss.read([&client, &service], &shares.list).await.map_err(|e| e.to_string())?;
-    let handle: contexts::Handle = random::bytes().map_err(|e| e.to_string())?;
+    let ticket = gss.read([&client, &service], &shares.list).await?;
+    let handle: contexts::Handle = random::bytes()?;
     let now = rt::now();
     let who = format!("{}@{}", client.name, client.realm);
     let expires = lifetime.map(|lifetime| now + lifetime);
     let context = Context::new(mechanism, [client, service], expires, ticket, now);
-    let mic = context.mic(&WINDOW.to_be_bytes()).map_err(|e| e.to_string())?;
+    let mic = context.mic(&WINDOW.to_be_bytes())?;
     gss.table.insert(handle, context);
     tracing::debug!(peer = %connection.peer, principal = %who.escape_debug(), "NFS by ticket");
     let (handle, token) = (Bytes::copy_from_slice(&handle), Bytes::from(token));
@@ -310,7 +321,7 @@ async fn data(
             return Ok(verified(&call, &context, sequence, Reply::SystemError));
         }
     };
-    let Some(mut arguments) = open(&context, service, sequence, d) else {
+    let Some(mut arguments) = protection::open(&*context, service, sequence, d) else {
         return Ok(verified(&call, &context, sequence, Reply::GarbageArgs));
     };
     let caller = Credential::Ticket(service, ticket);
@@ -347,26 +358,6 @@ async fn data(
     Ok(Outgoing { parts, ..Outgoing::default() })
 }
 
-/// The arguments, out of their protection; `None` if they are not the client's.
-fn open(context: &Context, service: Service, sequence: u32, mut d: Decoder) -> Option<Decoder> {
-    let body = match service {
-        Service::None => return Some(d),
-        // RFC 8166 8.2.2.3: with either service, nothing is reduced.
-        Service::Integrity | Service::Privacy if d.is_reduced() => return None,
-        Service::Integrity => {
-            let Integrity { body, mic } = Integrity::parse(&mut d).ok()?;
-            context.verify(&body, &mic).then_some(body)?
-        }
-        Service::Privacy => {
-            let Privacy(token) = Privacy::parse(&mut d).ok()?;
-            Bytes::from(context.unwrap(&token)?)
-        }
-    };
-    d.end().ok()?;
-    let mut arguments = Decoder::new(body);
-    (arguments.u32().ok()? == sequence).then(|| Decoder::new(arguments.rest()))
-}
-
 /// A reply whose results are not protected: the transport may place their payload (RFC 8166 8.2.2.2).
 async fn plain(
     connection: &Connection<'_>,
@@ -401,8 +392,7 @@ async fn seal(
     mut reply: Encoder,
     parts: Vec<Part>,
 ) -> Result<Bytes, NotRpc> {
-    let mut body = Encoder::with_capacity(bytes_in(&parts).saturating_add(4));
-    body.u32(sequence);
+    let mut body = protection::body(sequence, bytes_in(&parts));
     for (at, part) in parts.into_iter().enumerate() {
         match part {
             Part::Bytes(bytes) if at == 0 => body.raw(&behind_header(&bytes)),
@@ -416,18 +406,10 @@ async fn seal(
             }
         }
     }
-    let body = body.into_bytes();
     // RFC 2203 5.3.3.4.2, 5.3.3.4.4: no reply is sent if this fails.
-    let failed = |e: weft_kerberos::Error| {
+    protection::seal(context, service, body, &mut reply).map_err(|e| {
         tracing::debug!(peer = %connection.peer, "cannot protect a reply: {e}");
         NotRpc("GSS-API cannot protect a reply")
-    };
-    match service {
-        Service::Privacy => Privacy(context.wrap(&body).map_err(failed)?.into()).emit(&mut reply),
-        Service::None | Service::Integrity => {
-            let mic = context.mic(&body).map_err(failed)?.into();
-            Integrity { body, mic }.emit(&mut reply);
-        }
-    }
+    })?;
     Ok(reply.into_bytes())
 }

@@ -9,11 +9,12 @@ use weft_machine::nss::{Entry, Query, Source};
 use weft_machine::{Account, rt};
 use weft_store::backend::Ram;
 use weft_store::rights::{Principal as Named, Rights};
-use weft_store::rules::{Export, Flavor as Flavors};
+use weft_store::rules::{Export, Flavor as Flavors, Ports};
 use weft_store::{NodeId, Share, Vfs};
 use weft_transport::Error as Ended;
 use weft_wire::mount::{self, DirPath, MountResult};
 use weft_wire::nfs3::{self, *};
+use weft_wire::rpc::gss::{Integrity, Privacy};
 use weft_wire::rpc::{AuthSys, Call, Credential as Claim, Flavor};
 use weft_wire::xdr::Malformed;
 
@@ -27,19 +28,19 @@ pub struct Toy {
     client: String,
 }
 
-fn toy_mic(client: &str, message: &[u8]) -> Vec<u8> {
+pub(crate) fn toy_mic(client: &str, message: &[u8]) -> Vec<u8> {
     let mut hasher = siphasher::sip::SipHasher24::new();
     hasher.write(client.as_bytes());
     hasher.write(message);
     hasher.finish().to_be_bytes().to_vec()
 }
 
-fn toy_wrap(client: &str, message: &[u8]) -> Vec<u8> {
+pub(crate) fn toy_wrap(client: &str, message: &[u8]) -> Vec<u8> {
     let mixed = message.iter().map(|byte| byte ^ 0x5a);
     toy_mic(client, message).into_iter().chain(mixed).collect()
 }
 
-fn toy_unwrap(client: &str, token: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn toy_unwrap(client: &str, token: &[u8]) -> Option<Vec<u8>> {
     let (mic, mixed) = token.split_at_checked(8)?;
     let message: Vec<u8> = mixed.iter().map(|byte| byte ^ 0x5a).collect();
     (toy_mic(client, &message) == mic).then_some(message)
@@ -87,6 +88,10 @@ impl Source for Accounts {
             "bob" => account(1001, &[50, 100]),
             "root" => account(0, &[0]),
             "ill" => Err(io::Error::other("no directory")),
+            // A directory that ignores case.
+            other if other.eq_ignore_ascii_case("dora") => {
+                Ok(Some(Account { name: "dora".into(), uid: 1002, gid: 100, groups: vec![100] }))
+            }
             _ => Ok(None),
         }
     }
@@ -102,9 +107,18 @@ fn users(names: &[&str]) -> Users {
 
 /// Shares "ruled" with these rules and "plain" without, for alice, bob, ill and root.
 fn server(flavors: &[Flavors], rights: Rights) -> Arc<Server> {
+    server_by(flavors, rights, Principals::default(), None)
+}
+
+fn server_by(
+    flavors: &[Flavors],
+    rights: Rights,
+    principals: Principals,
+    ports: Option<Ports>,
+) -> Arc<Server> {
     let share = |name: &str| Share::new(name, Vfs::new(Ram::new(16 << 20)));
     let mut shares = vec![share("ruled"), share("plain")];
-    shares[0].rules.nfs = Export { flavors: flavors.to_vec(), ..Export::default() };
+    shares[0].rules.nfs = Export { flavors: flavors.to_vec(), ports, ..Export::default() };
     shares[0].rules.rights = rights;
     let policy = Policy { decides: true, squash_root: true };
     let pool = Pool::new(16 << 20);
@@ -112,7 +126,7 @@ fn server(flavors: &[Flavors], rights: Rights) -> Arc<Server> {
     let system = Arc::new(Lookups::new(Arc::new(Accounts), Duration::from_secs(5)));
     let gss = Gss::by(
         Box::new(|| Box::new(Toy::default())),
-        Principals::default(),
+        principals,
         Some(system),
         users(&["alice", "bob", "ill", "root"]),
     );
@@ -126,6 +140,26 @@ fn server(flavors: &[Flavors], rights: Rights) -> Arc<Server> {
 
 fn open_to(flavors: &[Flavors]) -> Arc<Server> {
     server(flavors, Rights::default())
+}
+
+/// The same for callers from any port.
+pub(crate) fn open_to_any_port(flavors: &[Flavors]) -> Arc<Server> {
+    server_by(flavors, Rights::default(), Principals::default(), Some(Ports::Any))
+}
+
+/// Contexts that the server knows.
+pub(crate) fn contexts(server: &Server) -> usize {
+    server.gss.get().unwrap().table.len()
+}
+
+/// A server without a keytab.
+pub(crate) fn without_tickets() -> Arc<Server> {
+    crate::server::tests::server()
+}
+
+/// The server forgets all contexts, as if it had restarted.
+pub(crate) fn forget(server: &Server) {
+    server.gss.get().unwrap().table.clear();
 }
 
 /// A client with a context, or one that begins.
@@ -333,6 +367,14 @@ fn the_port_of_a_caller_with_a_ticket_does_not_matter() {
     let (mut replies, _) = converse_by(&server, "192.0.2.1:40000", &[message]);
     let Answer::Accepted { stat: 0, results, .. } = read(stream(replies.remove(0))) else { panic!() };
     assert_eq!(results[..4], [0; 4], "NFS3_OK");
+    // MOUNT takes no tickets, and gives the handle of the export, of no folder below.
+    let number = (mount::PROGRAM, mount::VERSION, mount::procedure::MNT);
+    for (path, expected) in [("/ruled", true), ("/ruled/below", false), ("/plain", false)] {
+        let path = DirPath(Bytes::from_static(path.as_bytes()));
+        let mounted: MountResult =
+            rt::block_on(results_for(&server, "192.0.2.1:40000", number, &path)).unwrap();
+        assert_eq!(matches!(mounted, MountResult::Ok { .. }), expected, "{path:?}: {mounted:?}");
+    }
 }
 
 #[test]
@@ -358,6 +400,31 @@ fn a_principal_acts_as_its_user_and_strangers_as_nobody() {
     assert_eq!(refused, Err(FAILURE), "a ticket for another service");
     let (_, refused) = Client::try_establish(&server, "nonsense", "nfs/host@R", 60_000);
     assert_eq!(refused, Err(FAILURE));
+}
+
+/// ALICE@R was the user alice, and DORA@R the account dora, with their rights.
+#[test]
+fn a_principal_is_not_the_user_who_is_spelled_otherwise() {
+    let user = |name: &str| Named::User(name.into());
+    let rights = Rights { read: None, write: Some(vec![user("alice"), user("dora")]) };
+    let mut principals = Principals::default();
+    principals.all_may_be_system = true;
+    principals.map("ADMIN@R", "ALICE").unwrap();
+    let server = server_by(&[Flavors::Krb5p], rights, principals, None);
+    for (name, expected) in [
+        ("alice@R", Ok(1000)),
+        ("dora@R", Ok(1002)),
+        ("ADMIN@R", Ok(1000)),
+        ("ALICE@R", Err(Status::ACCES)),
+        ("Alice@R", Err(Status::ACCES)),
+        ("alice@r", Err(Status::ACCES)),
+        ("DORA@R", Err(Status::ACCES)),
+        ("dora@r", Err(Status::ACCES)),
+        ("admin@R", Err(Status::ACCES)),
+    ] {
+        let mut client = Client::establish(&server, name);
+        assert_eq!(create(&server, &mut client, name), expected, "{name}");
+    }
 }
 
 #[test]

@@ -42,7 +42,6 @@ struct User<'a> {
     /// The groups of this server that the user is in.
     groups: &'a [String],
     is_ours: bool,
-    is_chosen: bool,
 }
 
 /// Reads what a ticket proves.
@@ -58,17 +57,14 @@ pub(super) async fn read(
     shares: &ShareList,
 ) -> Result<Ticket, Unanswered> {
     let mut ticket = Ticket { principal: PrincipalId::of(client), ids: None, rights: HashMap::new() };
-    let found = principals.claimed(client, service).and_then(|claimed| {
-        let is_chosen = claimed.mapped;
-        match users.by_name.get(&folded(claimed.name)) {
-            Some((name, groups)) => Some(User { name, groups, is_ours: true, is_chosen }),
-            None if claimed.may_be_system => {
-                Some(User { name: claimed.name, groups: &[], is_ours: false, is_chosen })
-            }
-            None => None,
-        }
+    let claimed = principals.claimed(client, service);
+    let found = claimed.as_ref().and_then(|claimed| match users.by_name.get(&folded(claimed.name)) {
+        // Users ignore case, and principals do not.
+        Some((name, groups)) => claimed.is(name).then_some(User { name, groups, is_ours: true }),
+        None if claimed.may_be_system => Some(User { name: claimed.name, groups: &[], is_ours: false }),
+        None => None,
     });
-    let Some(user) = found else {
+    let Some((user, claimed)) = found.zip(claimed.as_ref()) else {
         tell_stranger(client);
         return Ok(ticket);
     };
@@ -76,8 +72,10 @@ pub(super) async fn read(
         Some(system) => system.account(user.name).await?,
         None => None,
     };
-    let becomes_root = account.as_ref().is_some_and(|account| account.uid == 0) && !user.is_chosen;
-    if becomes_root || (account.is_none() && !user.is_ours) {
+    let becomes_root = account.as_ref().is_some_and(|account| account.uid == 0) && !claimed.mapped;
+    // A user of this server has the account of its own name, however the directory service spells that.
+    let is_theirs = user.is_ours || account.as_ref().is_some_and(|account| claimed.is(&account.name));
+    if becomes_root || !is_theirs {
         tell_stranger(client);
         return Ok(ticket);
     }

@@ -12,11 +12,10 @@ use weft_machine::{Pool, Stream, rt};
 use weft_transport::{Channel, record};
 use weft_wire::nlm::{self, Answer, Lock, Object, Status, TestArgs, procedure};
 use weft_wire::nsm;
-use weft_wire::rpc::Credential;
 use weft_wire::rpcbind::{self, Mapping, protocol};
 use weft_wire::xdr::Xdr;
 
-use crate::client::Error;
+use crate::client::{Credential, Error};
 use crate::client::rpc::{Cargo, Program, Rpc};
 use crate::server::outgoing::{ConnectionPermit, Outgoing};
 
