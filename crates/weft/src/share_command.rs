@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
+use weft_store::quota;
 use weft_store::rights::{Principal, Rights};
 
 use crate::Failure;
@@ -15,6 +16,7 @@ use crate::groups::{self, Kind};
 use crate::misuse::Misuse;
 use crate::out::path_name;
 use crate::reload::{self, NotTaken};
+use crate::size::human;
 
 /// Runs the command.
 pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
@@ -29,8 +31,13 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
             // A file that is missing is an error, and its folder is not created.
             config::read(&path)?;
             let mut edit = Edit::open(&path)?;
+            let folder = edit.limited_folder(&args.name);
             edit.remove_share(&args.name)?;
             let saved = edit.save()?;
+            // The folder may be gone, and its limit with it.
+            if let Some(Err(e)) = folder.as_deref().map(quota::release) {
+                note!("the quota of its folder may still apply: {e}");
+            }
             say!("removed share {} from {}; its files stay", args.name, path_name(&saved))?;
             reload::servers_of(&saved, state.as_deref())?;
         }
@@ -57,12 +64,24 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
         rights: Rights { read: given(args.read), write: given(args.write) },
         read_only: args.read_only,
         encrypt: args.encrypt,
+        quota: args.quota,
         ..ShareConfig::new(args.name, ShareSource::Folder(folder))
     };
     let mut edit = Edit::open(path)?;
     edit.add_share(&share)?;
+    let kept = match (share.quota, &share.source) {
+        (Some(bytes), ShareSource::Folder(folder)) if folder.is_dir() => {
+            quota::let_the_kernel(folder, bytes).map_err(|e| format!("cannot set the quota: {e}"))?
+        }
+        _ => None,
+    };
     let saved = edit.save()?;
     say!("added share {} to {}", share.name, path_name(&saved))?;
+    match (share.quota, kept) {
+        (Some(_), Some(id)) => say!("the kernel keeps its quota, as that of project {id}")?,
+        (Some(_), None) => say!("the server keeps its quota: it counts the files")?,
+        (None, _) => {}
+    }
     Ok(saved)
 }
 
@@ -116,6 +135,7 @@ fn list(config: &ServeConfig, kinds: &BTreeMap<String, Kind>, json: bool) -> Res
             json!({
                 "name": share.name, "source": source(share), "read": names(&share.rights.read),
                 "write": names(&share.rights.write), "read_only": share.read_only, "encrypt": share.encrypt, "groups": kinds,
+                "quota_bytes": share.quota,
             })
         });
         serde_json::to_writer_pretty(&mut crate::out::Stdout, &shares.collect::<Vec<_>>())?;
@@ -138,6 +158,9 @@ fn list(config: &ServeConfig, kinds: &BTreeMap<String, Kind>, json: bool) -> Res
                 line +=
                     &format!("; {what}: {}", if list.is_empty() { "nobody".into() } else { list.join(", ") });
             }
+        }
+        if let Some(bytes) = share.quota {
+            line += &format!("; quota: {}", human(bytes));
         }
         for (what, is_set) in [("read-only", share.read_only), ("encrypted", share.encrypt)] {
             if is_set {

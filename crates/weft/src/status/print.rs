@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::{Connection, Session, Status};
+use super::{Connection, Quota, Session, Status};
 use crate::replica::print as replica;
 use crate::size::human;
 use crate::version;
@@ -37,6 +37,9 @@ pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         writeln!(out, "  share     {name} ({kind}, {source}{encrypted}), {} open", share.opens)?;
         if let Some(why) = &share.warning {
             writeln!(out, "  share     ! {name}: {why}")?;
+        }
+        if let Some(quota) = &share.quota {
+            writeln!(out, "  quota     {}", self::quota(name, quota))?;
         }
     }
     for volume in &status.volumes {
@@ -129,6 +132,19 @@ fn connection(out: &mut impl Write, connection: &Connection) -> io::Result<()> {
         human(traffic.sent_bytes),
         human(traffic.received_bytes)
     )
+}
+
+/// "team: 150 GiB of 200 GiB, counted in 1234 files".
+fn quota(name: &str, quota: &Quota) -> String {
+    let (used, limit) = (human(quota.used_bytes), human(quota.limit_bytes));
+    let by = match (quota.project, quota.is_unknown, quota.is_counting) {
+        (Some(id), ..) => format!("kept by the kernel as project {id}"),
+        (None, true, _) => "but it cannot be counted: nothing may grow; the log says why".to_owned(),
+        (None, false, true) => format!("being counted, {} so far", counted(quota.files as usize, "file")),
+        (None, false, false) => format!("counted in {}", counted(quota.files as usize, "file")),
+    };
+    let care = if quota.is_unknown || quota.used_bytes >= quota.limit_bytes { "! " } else { "" };
+    format!("{care}{name}: {used} of {limit}, {by}")
 }
 
 fn session(session: &Session) -> String {
