@@ -30,14 +30,7 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
         ShareCommand::Remove(args) => {
             // A file that is missing is an error, and its folder is not created.
             config::read(&path)?;
-            let mut edit = Edit::open(&path)?;
-            let folder = edit.limited_folder(&args.name);
-            edit.remove_share(&args.name)?;
-            let saved = edit.save()?;
-            // The folder may be gone, and its limit with it.
-            if let Some(Err(e)) = folder.as_deref().map(quota::release) {
-                note!("the quota of its folder may still apply: {e}");
-            }
+            let saved = remove(&path, &args.name)?;
             say!("removed share {} from {}; its files stay", args.name, path_name(&saved))?;
             reload::servers_of(&saved, state.as_deref())?;
         }
@@ -53,6 +46,19 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
 fn file(named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     let no_file = || Misuse::new("neither XDG_CONFIG_HOME nor HOME is set: name the file with --config FILE");
     Ok(named.or_else(find::default_file).ok_or_else(no_file)?)
+}
+
+/// Removes a share and the limit of its folder. Returns the file that was changed.
+fn remove(path: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let mut edit = Edit::open(path)?;
+    let folder = edit.limited_folder(name);
+    edit.remove_share(name)?;
+    let saved = edit.save()?;
+    // The folder may be gone, and its limit with it.
+    if let Some(Err(e)) = folder.as_deref().map(quota::release) {
+        note!("the quota of its folder may still apply: {e}");
+    }
+    Ok(saved)
 }
 
 /// Returns the file that was changed.
@@ -89,9 +95,7 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
 /// command, the share is removed from the file again: the line would stay without effect, or in the way of later changes.
 fn take_over(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failure> {
     let undo = || -> Result<(), Failure> {
-        let mut edit = Edit::open(file)?;
-        edit.remove_share(name)?;
-        edit.save()?;
+        remove(file, name)?;
         Ok(())
     };
     let shown = path_name(file);

@@ -104,7 +104,8 @@ impl File {
         }
         // The last block of a file is occupied as a whole.
         let end = range.end.min(rustix::fs::fstat(self)?.st_size.unsigned_abs().next_multiple_of(4096));
-        Ok(rustix::fs::seek(self, SeekFrom::Hole(range.start))?.next_multiple_of(4096) >= end && end == range.end)
+        Ok(rustix::fs::seek(self, SeekFrom::Hole(range.start))?.next_multiple_of(4096) >= end
+            && end == range.end)
     }
 }
 

@@ -58,10 +58,7 @@ const LIMIT_UNIT: u64 = 1024;
 /// The project of an open file or directory.
 pub fn project_of(file: impl AsFd) -> io::Result<Project> {
     let attributes = attributes(&file)?;
-    Ok(Project {
-        id: attributes.project,
-        is_inherited: attributes.flags & FS_XFLAG_PROJINHERIT != 0,
-    })
+    Ok(Project { id: attributes.project, is_inherited: attributes.flags & FS_XFLAG_PROJINHERIT != 0 })
 }
 
 /// Gives an open file or directory this project.
@@ -115,13 +112,7 @@ fn quotactl(file: impl AsFd, command: u32, id: u32, block: &mut libc::dqblk) -> 
     let command = command << 8 | OF_PROJECTS;
     // SAFETY: both commands take a pointer to a `dqblk`, which the kernel reads or fills during the call.
     let done = unsafe {
-        libc::syscall(
-            libc::SYS_quotactl_fd,
-            file.as_fd().as_raw_fd(),
-            command,
-            id,
-            std::ptr::from_mut(block),
-        )
+        libc::syscall(libc::SYS_quotactl_fd, file.as_fd().as_raw_fd(), command, id, std::ptr::from_mut(block))
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -24,8 +24,8 @@ use weft_machine::{File, Payload, Pool};
 use super::ledger::{Account, BLOCK, Begun, Inode, Ledger, Limit};
 use crate::vfs::object::Plain;
 use crate::vfs::{
-    Attr, Backend, Caller, Created, Error, Hold, Kind, NodeId, Object, ObjectOp, Op,
-    OpenFile, Outcome, Space, Submission, Watches,
+    Attr, Backend, Caller, Created, Error, Hold, Kind, NodeId, Object, ObjectOp, Op, OpenFile, Outcome,
+    Space, Submission, Watches,
 };
 
 /// A shorter extended attribute mostly fits into the inode, and takes no block of its own.
@@ -94,8 +94,9 @@ impl Counting {
     /// A name of this object was removed or given to another one.
     async fn lost_its_name(&self, victim: Named) {
         let is_gone = match self.attr(victim.node).await {
+            // Also one that was moved onto itself.
             Ok(attr) => attr.nlink == 0,
-            // Nothing leads to it any more; it may have names that are not known here.
+            // Nothing leads to it any more; a file may have names that are not known here.
             Err(_) => victim.kind == Kind::Dir || victim.links <= 1,
         };
         if is_gone {
@@ -148,8 +149,7 @@ impl Counting {
             self.ledger.moved();
         }
         let outcome = self.inner.submit(op, by).await?;
-        let stays = |victim: &Named| moved.as_ref().is_some_and(|moved| moved.node == victim.node);
-        if let Some(victim) = victim.filter(|victim| !stays(victim)) {
+        if let Some(victim) = victim {
             self.lost_its_name(victim).await;
         }
         self.measure(to.dir).await;

@@ -421,8 +421,7 @@ impl Account {
     fn earn(self: &Arc<Account>) -> bool {
         self.settle();
         let used = self.ledger.used_bytes.load(Ordering::Relaxed);
-        if used.saturating_add(ROOM_FOR_CREDIT_BYTES) > self.ledger.bound()
-            || !self.ledger.take(CREDIT_BYTES)
+        if used.saturating_add(ROOM_FOR_CREDIT_BYTES) > self.ledger.bound() || !self.ledger.take(CREDIT_BYTES)
         {
             return false;
         }
@@ -521,8 +520,10 @@ impl Drop for Account {
         let books = &mut *self.ledger.books();
         books.credited.remove(&self.inode);
         // It may have been opened again meanwhile.
-        let ends = |entry: &Entry| entry.is_unlinked && entry.account.strong_count() == 0;
-        if books.files.get(&self.inode).is_some_and(ends) {
+        let closed = books.files.get_mut(&self.inode).filter(|entry| entry.account.strong_count() == 0);
+        let Some(entry) = closed else { return };
+        entry.account = Weak::new();
+        if entry.is_unlinked {
             self.ledger.forget(books, self.inode);
         }
     }

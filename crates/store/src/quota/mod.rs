@@ -11,7 +11,6 @@
 //!
 //! Who has exceeded a quota, because it was lowered or because others write to the folder, may still read, overwrite, rename
 //! and delete.
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod backend;
 mod ledger;
@@ -120,7 +119,11 @@ pub fn check(folder: &Path, root: impl AsFd, limit_bytes: u64) -> Result<(), Unc
 /// Lets the kernel limit a folder, for a server that has not the privilege itself. Returns the project, or `None` if the
 /// server will have to count. Blocks.
 pub fn let_the_kernel(folder: &Path, limit_bytes: u64) -> std::io::Result<Option<u32>> {
-    let root = readable(rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
+    let root = readable(rustix::fs::open(
+        folder,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)?;
     check(folder, &root, limit_bytes).map_err(std::io::Error::other)?;
     match project::limit(&root, limit_bytes) {
         Ok(id) => Ok(Some(id)),
@@ -316,7 +319,11 @@ impl Counter {
         let ends = || {
             if told.get().elapsed() >= TELL {
                 told.set(clock::instant());
-                tracing::info!("share {}: counting for its quota, {} files so far", self.name, self.ledger.files());
+                tracing::info!(
+                    "share {}: counting for its quota, {} files so far",
+                    self.name,
+                    self.ledger.files()
+                );
             }
             self.ring().is_over
         };

@@ -9,9 +9,7 @@ use weft_machine::rt;
 
 use super::*;
 use crate::backend::Dir;
-use crate::vfs::{
-    DirName, Error, Exists, Kind, Make, NodeId, ObjectOp, OpenFile, SetAttr, SetXattr, Vfs,
-};
+use crate::vfs::{DirName, Error, Exists, Kind, Make, NodeId, ObjectOp, OpenFile, SetAttr, SetXattr, Vfs};
 
 const ROOT: NodeId = NodeId::ROOT;
 const MIB: u64 = 1 << 20;
@@ -60,7 +58,12 @@ impl Host {
     }
 
     async fn dir(&self, name: &str) -> NodeId {
-        self.vfs.create(ROOT, name.as_bytes(), Make::Dir, Exists::Reuse, SetAttr::default()).await.unwrap().attr.node
+        self.vfs
+            .create(ROOT, name.as_bytes(), Make::Dir, Exists::Reuse, SetAttr::default())
+            .await
+            .unwrap()
+            .attr
+            .node
     }
 
     async fn open(&self, node: NodeId) -> OpenFile {
@@ -141,7 +144,8 @@ fn after_every_kind_of_change_the_count_is_what_du_says() {
             host.agrees("a second name");
             vfs.remove(a, b"f").await.unwrap();
             host.agrees("removal of the first name");
-            let (from, to) = (DirName { dir: b, name: &b"second"[..] }, DirName { dir: a, name: &b"third"[..] });
+            let (from, to) =
+                (DirName { dir: b, name: &b"second"[..] }, DirName { dir: a, name: &b"third"[..] });
             vfs.rename(from, to, false).await.unwrap();
             host.agrees("a rename between folders");
             let (from, to) = (DirName { dir: a, name: &b"third"[..] }, DirName { dir: b, name: &b"g"[..] });
@@ -246,7 +250,10 @@ fn after_a_thousand_random_changes_the_count_is_what_du_says() {
                     5 => {
                         let to = format!("n{}", random.below(NAMES));
                         let to = DirName { dir: dirs[random.below(3) as usize], name: to.as_bytes() };
-                        drop(vfs.rename(DirName { dir, name: name.as_bytes() }, to, random.below(2) == 0).await);
+                        drop(
+                            vfs.rename(DirName { dir, name: name.as_bytes() }, to, random.below(2) == 0)
+                                .await,
+                        );
                     }
                     6 => {
                         if let Ok(attr) = vfs.lookup(dir, name.as_bytes(), false).await
@@ -317,7 +324,9 @@ fn what_does_not_fit_is_refused_and_the_rest_goes_on() {
         let over = host.vfs.create(ROOT, b"h", Make::Dir, Exists::Fail, SetAttr::default()).await;
         assert!(matches!(over, Err(Error::OverQuota)), "{over:?}");
         // What exists can be created again.
-        assert!(!host.vfs.create(ROOT, b"g", Make::File, Exists::Reuse, SetAttr::default()).await.unwrap().is_new);
+        assert!(
+            !host.vfs.create(ROOT, b"g", Make::File, Exists::Reuse, SetAttr::default()).await.unwrap().is_new
+        );
     });
 }
 
@@ -382,7 +391,8 @@ fn concurrent_writers_stay_within_the_limit() {
                 story(async || {
                     for n in 0..4 {
                         let name = format!("{writer}-{n}");
-                        let made = vfs.create(ROOT, name.as_bytes(), Make::File, Exists::Reuse, SetAttr::default());
+                        let made =
+                            vfs.create(ROOT, name.as_bytes(), Make::File, Exists::Reuse, SetAttr::default());
                         let Ok(made) = made.await else { continue };
                         let file = vfs.open(made.attr.node, true).await.unwrap();
                         for at in 0..200 {

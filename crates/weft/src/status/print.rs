@@ -291,4 +291,23 @@ mod tests {
     fn ages_read_as_people_say_them() {
         assert_eq!([59, 61, 7800, 356_400].map(age), ["59 s", "1 min", "2 h 10 min", "4 d 3 h"]);
     }
+
+    #[test]
+    fn a_quota_is_told_with_its_use_and_who_keeps_it() {
+        let counted = Quota { limit_bytes: 200 << 30, used_bytes: 150 << 30, files: 1, ..Quota::default() };
+        let over = Quota { used_bytes: 201 << 30, files: 2, ..counted };
+        for (told, line) in [
+            (counted, "team: 150 GiB of 200 GiB, counted in 1 file"),
+            (over, "! team: 201 GiB of 200 GiB, counted in 2 files"),
+            (Quota { is_counting: true, files: 7, ..counted }, "team: 150 GiB of 200 GiB, being counted, 7 files so far"),
+            (Quota { project: Some(9), ..counted }, "team: 150 GiB of 200 GiB, kept by the kernel as project 9"),
+            (
+                Quota { is_unknown: true, ..counted },
+                "! team: 150 GiB of 200 GiB, but it cannot be counted: nothing may grow; the log says why",
+            ),
+        ] {
+            assert_eq!(quota("team", &told), line);
+        }
+    }
+
 }
