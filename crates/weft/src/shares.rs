@@ -64,13 +64,17 @@ impl Described {
             Ok(quota) => ruled(&planned.config, self.files.clone(), self.source.clone(), quota.clone()),
             Err(e) => {
                 // Nothing may grow that cannot be limited.
-                tracing::error!("share {} is read-only, because its quota cannot be enforced: {e}", self.share.name);
+                tracing::error!(
+                    "share {} is read-only, because its quota cannot be enforced: {e}",
+                    self.share.name
+                );
                 let config = ShareConfig { read_only: true, ..planned.config.clone() };
                 ruled(&config, self.files.clone(), self.source.clone(), None)
             }
         };
         let now = described.share.vfs.quota();
-        if !(before.is_none() && now.is_none() || before.zip(now).is_some_and(|(before, now)| before.is(now))) {
+        if !(before.is_none() && now.is_none() || before.zip(now).is_some_and(|(before, now)| before.is(now)))
+        {
             described.share.vfs.close_cached();
         }
         (described.folder, described.root) = (self.folder, self.root.clone());

@@ -25,7 +25,9 @@ mod tests {
 
     #[test]
     fn exact_sizes_lose_nothing() {
-        for (bytes, said) in [(0, "0"), (513, "513"), (1536 << 10, "1536K"), (200 << 30, "200G"), (1 << 50, "1024T")] {
+        for (bytes, said) in
+            [(0, "0"), (513, "513"), (1536 << 10, "1536K"), (200 << 30, "200G"), (1 << 50, "1024T")]
+        {
             assert_eq!(exact(bytes), said);
         }
     }

@@ -190,7 +190,7 @@ impl Counting {
                 file.limited(Arc::new(Limit(account)))
             }
             Some(plain) => {
-                let kept = Kept { plain: Plain(plain), _account: account };
+                let kept = Kept { _account: account, plain: Plain(plain) };
                 OpenFile::new(file.node, Arc::new(kept)).read_only()
             }
             None => file,
@@ -202,7 +202,8 @@ impl Counting {
         let outcome = self.inner.submit(op, by).await?;
         let Outcome::Held(hold) = outcome else { return Ok(outcome) };
         let account = self.account(node).await?;
-        Ok(Outcome::Held(Hold::new(Arc::new((hold, account)))))
+        // In the order in which they are dropped: see `Kept`.
+        Ok(Outcome::Held(Hold::new(Arc::new((account, hold)))))
     }
 
     /// The space of a share that is smaller than its disk.
@@ -304,8 +305,9 @@ impl Backend for Counting {
 /// A file that is open for reading, whose space counts for as long: reading costs what it costs without a quota.
 #[derive(Debug)]
 struct Kept {
-    plain: Plain,
+    /// Dropped first: while the file is open, no other file has its number.
     _account: Arc<Account>,
+    plain: Plain,
 }
 
 impl Object for Kept {

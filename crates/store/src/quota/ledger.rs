@@ -163,11 +163,14 @@ impl Ledger {
 
     pub(super) fn set_limit(&self, bytes: u64) {
         self.limit_bytes.store(bytes, Ordering::Relaxed);
+        // Credit was given under another limit.
+        self.settle_all();
     }
 
     /// Whether the folder cannot be counted: then nothing may grow.
     pub(super) fn set_unknown(&self, is_unknown: bool) {
         self.is_unknown.store(is_unknown, Ordering::Relaxed);
+        self.settle_all();
     }
 
     pub(super) fn is_unknown(&self) -> bool {
@@ -251,7 +254,6 @@ impl Ledger {
             account: Weak::new(),
         });
         if entry.measured <= begun {
-            entry.is_unlinked &= entry.account.strong_count() > 0;
             self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.give(entry.bytes);
             (entry.bytes, entry.measured) = (bytes, begun);

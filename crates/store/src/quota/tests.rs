@@ -47,6 +47,13 @@ impl Host {
         self.quota.usage().used_bytes
     }
 
+    fn quota_files(&self) -> u64 {
+        match self.quota.usage().means {
+            Means::Count { files, .. } => files,
+            Means::Project(_) => panic!("it is counted"),
+        }
+    }
+
     #[track_caller]
     fn agrees(&self, what: &str) {
         assert_eq!(self.used(), self.du(), "after {what}");
@@ -286,12 +293,19 @@ fn after_a_thousand_random_changes_the_count_is_what_du_says() {
                 // Files without a name count here, and not for du.
                 if step % 50 == 49 {
                     open.clear();
-                    host.agrees(&format!("step {step} of seed {seed:#x} on {}", place.display()));
+                    let (used, du) = (host.used(), host.du());
+                    let what = format!("step {step} of seed {seed:#x} on {}: {used}, {du}", place.display());
+                    // A disk may give a fragmented file a block for its map of extents when it writes it back.
+                    let maps = if place == Path::new("/dev/shm") { 0 } else { 4096 * host.quota_files() };
+                    assert!(used <= du && du - used <= maps, "{what}");
+                    if used < du {
+                        host.quota.recount();
+                        host.agrees(&what);
+                    }
                 }
             }
-            let before = host.used();
             host.quota.recount();
-            assert_eq!(host.used(), before, "a new count finds the same");
+            host.agrees("a count in the end");
         });
     }
 }

@@ -299,8 +299,14 @@ mod tests {
         for (told, line) in [
             (counted, "team: 150 GiB of 200 GiB, counted in 1 file"),
             (over, "! team: 201 GiB of 200 GiB, counted in 2 files"),
-            (Quota { is_counting: true, files: 7, ..counted }, "team: 150 GiB of 200 GiB, being counted, 7 files so far"),
-            (Quota { project: Some(9), ..counted }, "team: 150 GiB of 200 GiB, kept by the kernel as project 9"),
+            (
+                Quota { is_counting: true, files: 7, ..counted },
+                "team: 150 GiB of 200 GiB, being counted, 7 files so far",
+            ),
+            (
+                Quota { project: Some(9), ..counted },
+                "team: 150 GiB of 200 GiB, kept by the kernel as project 9",
+            ),
             (
                 Quota { is_unknown: true, ..counted },
                 "! team: 150 GiB of 200 GiB, but it cannot be counted: nothing may grow; the log says why",
@@ -309,5 +315,4 @@ mod tests {
             assert_eq!(quota("team", &told), line);
         }
     }
-
 }
