@@ -183,7 +183,7 @@ pub(crate) fn refused(agreed: &Agreed<'_>, request: &Request, refusal: Refusal) 
 pub(crate) fn failed(agreed: &Agreed<'_>, request: &Request, why: &StoreError) -> Reply {
     let code = match why {
         StoreError::Invalid => Code::Invalid,
-        StoreError::NoSpace | StoreError::TooLarge => Code::NoSpace,
+        StoreError::NoSpace | StoreError::OverQuota | StoreError::TooLarge => Code::NoSpace,
         StoreError::NotSupported => Code::NotSupported,
         StoreError::ReadOnly | StoreError::Access => Code::Permission,
         _ => Code::Io,

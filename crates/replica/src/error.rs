@@ -67,7 +67,7 @@ impl Error {
     /// Whether the cause is a full disk, so that it may pass.
     pub(crate) fn is_full(&self) -> bool {
         let (Error::Store(e) | Error::Volume { source: e, .. }) = self else { return false };
-        matches!(e, weft_store::Error::NoSpace)
+        matches!(e, weft_store::Error::NoSpace | weft_store::Error::OverQuota)
     }
 }
 

@@ -51,7 +51,7 @@ impl Trouble {
     fn of(error: &Error) -> Option<Trouble> {
         let failing = [Errno::IO, Errno::UCLEAN, Errno::NODEV, Errno::NXIO, Errno::REMOTEIO, Errno::SHUTDOWN];
         match error {
-            Error::NoSpace => Some(Trouble::Full),
+            Error::NoSpace | Error::OverQuota => Some(Trouble::Full),
             Error::ReadOnly => Some(Trouble::ReadOnly),
             Error::Io(e) => {
                 let errno = e.raw_os_error().map(Errno::from_raw_os_error)?;
@@ -478,7 +478,7 @@ impl Backend for Heard {
                     Err(_) if makes => Takes::Name,
                     _ => Takes::Nothing,
                 };
-                if !(sizes && matches!(done, Err(Error::NoSpace))) {
+                if !(sizes && matches!(done, Err(Error::NoSpace | Error::OverQuota))) {
                     self.health.heard(&done, takes, path);
                 }
                 done

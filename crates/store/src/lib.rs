@@ -11,6 +11,7 @@ pub mod backend;
 pub mod block;
 pub mod health;
 pub mod opens;
+pub mod quota;
 pub mod rights;
 pub mod rules;
 pub mod set_id;

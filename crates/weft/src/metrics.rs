@@ -94,6 +94,15 @@ fn of_status(page: &mut Page, status: &Status) {
     for (name, space) in spaces() {
         available.sample(from_ref(name), space.available_bytes as f64);
     }
+    let quotas = || status.shares.iter().filter_map(|share| Some((&share.name, share.quota?)));
+    let mut limits = page.family(&f::SHARE_QUOTA);
+    for (name, quota) in quotas() {
+        limits.sample(from_ref(name), quota.limit_bytes as f64);
+    }
+    let mut used = page.family(&f::SHARE_QUOTA_USED);
+    for (name, quota) in quotas() {
+        used.sample(from_ref(name), quota.used_bytes as f64);
+    }
     let mut connections = page.family(&f::SHARE_CONNECTIONS);
     for share in &status.shares {
         connections.sample(from_ref(&share.name), share.connections as f64);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
+use weft_store::quota;
 use weft_store::rights::{Principal, Rights};
 
 use crate::Failure;
@@ -15,6 +16,7 @@ use crate::groups::{self, Kind};
 use crate::misuse::Misuse;
 use crate::out::path_name;
 use crate::reload::{self, NotTaken};
+use crate::size::human;
 
 /// Runs the command.
 pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
@@ -28,9 +30,7 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
         ShareCommand::Remove(args) => {
             // A file that is missing is an error, and its folder is not created.
             config::read(&path)?;
-            let mut edit = Edit::open(&path)?;
-            edit.remove_share(&args.name)?;
-            let saved = edit.save()?;
+            let saved = remove(&path, &args.name)?;
             say!("removed share {} from {}; its files stay", args.name, path_name(&saved))?;
             reload::servers_of(&saved, state.as_deref())?;
         }
@@ -48,6 +48,19 @@ fn file(named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     Ok(named.or_else(find::default_file).ok_or_else(no_file)?)
 }
 
+/// Removes a share and the limit of its folder. Returns the file that was changed.
+fn remove(path: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let mut edit = Edit::open(path)?;
+    let folder = edit.limited_folder(name);
+    edit.remove_share(name)?;
+    let saved = edit.save()?;
+    // The folder may be gone, and its limit with it.
+    if let Some(Err(e)) = folder.as_deref().map(quota::release) {
+        note!("the quota of its folder may still apply: {e}");
+    }
+    Ok(saved)
+}
+
 /// Returns the file that was changed.
 fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     // In the file, a relative path would refer to the file's folder.
@@ -57,12 +70,24 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
         rights: Rights { read: given(args.read), write: given(args.write) },
         read_only: args.read_only,
         encrypt: args.encrypt,
+        quota: args.quota,
         ..ShareConfig::new(args.name, ShareSource::Folder(folder))
     };
     let mut edit = Edit::open(path)?;
     edit.add_share(&share)?;
+    let kept = match (share.quota, &share.source) {
+        (Some(bytes), ShareSource::Folder(folder)) if folder.is_dir() => {
+            quota::let_the_kernel(folder, bytes).map_err(|e| format!("cannot set the quota: {e}"))?
+        }
+        _ => None,
+    };
     let saved = edit.save()?;
     say!("added share {} to {}", share.name, path_name(&saved))?;
+    match (share.quota, kept) {
+        (Some(_), Some(id)) => say!("the kernel keeps its quota, as that of project {id}")?,
+        (Some(_), None) => say!("the server keeps its quota: it counts the files")?,
+        (None, _) => {}
+    }
     Ok(saved)
 }
 
@@ -70,9 +95,7 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
 /// command, the share is removed from the file again: the line would stay without effect, or in the way of later changes.
 fn take_over(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failure> {
     let undo = || -> Result<(), Failure> {
-        let mut edit = Edit::open(file)?;
-        edit.remove_share(name)?;
-        edit.save()?;
+        remove(file, name)?;
         Ok(())
     };
     let shown = path_name(file);
@@ -116,6 +139,7 @@ fn list(config: &ServeConfig, kinds: &BTreeMap<String, Kind>, json: bool) -> Res
             json!({
                 "name": share.name, "source": source(share), "read": names(&share.rights.read),
                 "write": names(&share.rights.write), "read_only": share.read_only, "encrypt": share.encrypt, "groups": kinds,
+                "quota_bytes": share.quota,
             })
         });
         serde_json::to_writer_pretty(&mut crate::out::Stdout, &shares.collect::<Vec<_>>())?;
@@ -138,6 +162,9 @@ fn list(config: &ServeConfig, kinds: &BTreeMap<String, Kind>, json: bool) -> Res
                 line +=
                     &format!("; {what}: {}", if list.is_empty() { "nobody".into() } else { list.join(", ") });
             }
+        }
+        if let Some(bytes) = share.quota {
+            line += &format!("; quota: {}", human(bytes));
         }
         for (what, is_set) in [("read-only", share.read_only), ("encrypted", share.encrypt)] {
             if is_set {

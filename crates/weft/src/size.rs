@@ -12,9 +12,25 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
+/// "10G", "1536K", "513": exactly, in the largest unit that divides it, as options and files take it.
+pub(crate) fn exact(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let unit = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exact_sizes_lose_nothing() {
+        for (bytes, said) in
+            [(0, "0"), (513, "513"), (1536 << 10, "1536K"), (200 << 30, "200G"), (1 << 50, "1024T")]
+        {
+            assert_eq!(exact(bytes), said);
+        }
+    }
 
     #[test]
     fn sizes_read_as_people_write_them() {

@@ -214,6 +214,9 @@ pub(crate) struct Share {
     /// Its space; `null` if its file system does not answer in time.
     #[serde(default)]
     pub space: Option<Space>,
+    /// Its quota, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
     /// SMB connections with a session that uses it.
     #[serde(default)]
     pub connections: usize,
@@ -226,6 +229,27 @@ pub(crate) struct Space {
     pub total_bytes: u64,
     /// Bytes that clients can still write.
     pub available_bytes: u64,
+}
+
+/// The quota of a share.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quota {
+    /// Bytes that its folder may occupy.
+    pub limit_bytes: u64,
+    /// Bytes that it occupies: more than the limit if that was lowered, or if others write to the folder.
+    pub used_bytes: u64,
+    /// The kernel's project, if the kernel enforces it; otherwise the server counts.
+    #[serde(default)]
+    pub project: Option<u32>,
+    /// Counted files and folders.
+    #[serde(default)]
+    pub files: u64,
+    /// Whether they are being counted for the first time.
+    #[serde(default)]
+    pub is_counting: bool,
+    /// Whether they are too many to be counted, so that nothing may grow.
+    #[serde(default)]
+    pub is_unknown: bool,
 }
 
 /// A volume.

@@ -120,7 +120,7 @@ fn told(status: &impl fmt::Display) -> String {
         Some("ISDIR") => "it is a folder",
         Some("NOTEMPTY") => "the folder is not empty",
         Some("NOSPC") => "no space left on the server",
-        Some("DQUOT") => "the user's quota on the server is used up",
+        Some("DQUOT") => "the quota of the share, or of the user, is used up",
         Some("FBIG") => "the file would be too large for the server",
         Some("ROFS") => "the export is read-only",
         Some("NAMETOOLONG") => "the name is too long for the server; most accept 255 bytes",

@@ -88,6 +88,7 @@ pub(super) fn status(e: &store::Error) -> Status {
         store::Error::NameTooLong => Status::NAMETOOLONG,
         store::Error::Invalid => Status::INVAL,
         store::Error::NoSpace => Status::NOSPC,
+        store::Error::OverQuota => Status::DQUOT,
         store::Error::TooLarge => Status::FBIG,
         // Both are transient: the client repeats the request by itself.
         store::Error::Limit(_) | store::Error::Sharing => Status::JUKEBOX,

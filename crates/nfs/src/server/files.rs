@@ -164,6 +164,15 @@ impl Cache for OpenFiles {
         drop(closed);
     }
 
+    fn close(&self, share: ShareKey) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let closed: Vec<_> = shard.entries.extract_if(|key, _| key.share == share).collect();
+            drop(shard);
+            drop(closed);
+        }
+    }
+
     fn sweep(&self, share: ShareKey) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);

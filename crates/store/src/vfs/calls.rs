@@ -30,6 +30,7 @@ use super::{
 use crate::backend::ReadOnly;
 use crate::health::{Health, Heard};
 use crate::opens::{Access, Key, Opens, Refused};
+use crate::quota::Quota;
 
 /// Maximum depth at which nodes below a directory are found.
 const MAX_DEPTH: usize = 1024;
@@ -55,6 +56,8 @@ pub struct Vfs {
     descriptors: Arc<AtomicU64>,
     /// The health of the disk, if monitored.
     health: Option<Arc<Health>>,
+    /// The quota, if there is one.
+    quota: Option<Quota>,
     /// Counts the failed flushes of its files.
     failures: Failures,
     /// Whether changes are durable when they are answered.
@@ -88,6 +91,7 @@ impl Vfs {
             caches,
             descriptors: Arc::default(),
             health: None,
+            quota: None,
             failures,
             settles: false,
         }
@@ -253,6 +257,22 @@ impl Vfs {
     pub fn heard_by(self, health: Health) -> Vfs {
         let health = Arc::new(health);
         Vfs { backend: Arc::new(Heard::new(self.backend, health.clone())), health: Some(health), ..self }
+    }
+
+    /// Closes the files that protocols keep open between requests.
+    pub fn close_cached(&self) {
+        self.caches.close();
+    }
+
+    /// The same file system, limited by `quota`: files that are opened through it.
+    #[must_use]
+    pub fn limited(self, quota: Quota) -> Vfs {
+        Vfs { backend: quota.over(self.backend), quota: Some(quota), ..self }
+    }
+
+    /// Its quota, if there is one.
+    pub fn quota(&self) -> Option<&Quota> {
+        self.quota.as_ref()
     }
 
     /// All problems of its disk, and what to do about them, as far as the disk answers.

@@ -43,9 +43,12 @@ pub enum Error {
     /// An invalid argument.
     #[error("invalid argument")]
     Invalid,
-    /// Disk, quota or ram limit full.
+    /// Disk or ram limit full.
     #[error("no space")]
     NoSpace,
+    /// The quota of a share, or of a user on the host, is used up.
+    #[error("quota exceeded")]
+    OverQuota,
     /// A file larger than the file system supports.
     #[error("file too large")]
     TooLarge,
@@ -91,6 +94,7 @@ impl Error {
             Error::NameTooLong => Error::NameTooLong,
             Error::Invalid => Error::Invalid,
             Error::NoSpace => Error::NoSpace,
+            Error::OverQuota => Error::OverQuota,
             Error::TooLarge => Error::TooLarge,
             Error::Limit(which) => Error::Limit(which),
             Error::ReadOnly => Error::ReadOnly,
@@ -134,7 +138,8 @@ impl From<io::Error> for Error {
             Some(Errno::XDEV | Errno::LOOP) => Error::BadName,
             Some(Errno::NAMETOOLONG) => Error::NameTooLong,
             Some(Errno::INVAL) => Error::Invalid,
-            Some(Errno::NOSPC | Errno::DQUOT) => Error::NoSpace,
+            Some(Errno::NOSPC) => Error::NoSpace,
+            Some(Errno::DQUOT) => Error::OverQuota,
             Some(Errno::FBIG) => Error::TooLarge,
             Some(Errno::MFILE | Errno::NFILE) => Error::Limit("open files (ulimit -n)"),
             Some(Errno::ROFS) => Error::ReadOnly,

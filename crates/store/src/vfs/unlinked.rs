@@ -24,6 +24,8 @@ pub trait Cache: Send + Sync {
     fn forget(&self, share: ShareKey, node: NodeId);
     /// Closes the files of `share` without a name.
     fn sweep(&self, share: ShareKey);
+    /// Closes all files of `share`.
+    fn close(&self, share: ShareKey);
 }
 
 /// The caches of one file system, with the share as which each knows it.
@@ -63,6 +65,10 @@ impl Caches {
 
     pub(super) fn forget(&self, node: NodeId) {
         self.each(|cache, share| cache.forget(share, node));
+    }
+
+    pub(super) fn close(&self) {
+        self.each(|cache, share| cache.close(share));
     }
 
     pub(super) fn sweep(&self) {

@@ -11,7 +11,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// `weft share`.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Examples:\n  weft share add team /srv/team --read @staff --write alice\n  weft share list\n  \
+    after_help = "Examples:\n  weft share add team /srv/team --read @staff --write alice\n  weft share add scans /srv/scans --quota 200GiB\n  weft share list\n  \
 weft share remove team\n\n\
 The commands change the configuration file; its comments stay, and servers that use it take the change over. Without --read and --write every user may read and write."
 )]
@@ -51,6 +51,9 @@ pub(crate) struct ShareAdd {
     /// Who may read and write
     #[arg(long, value_name = "WHO", value_parser = one)]
     pub write: Vec<Principal>,
+    /// How much the folder may occupy, such as 200GiB [default: what its disk has]
+    #[arg(long, value_name = "SIZE", value_parser = super::value::parse_size)]
+    pub quota: Option<u64>,
     /// Refuse all changes, also by those who may write
     #[arg(long)]
     pub read_only: bool,

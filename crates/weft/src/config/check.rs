@@ -440,6 +440,9 @@ impl ServeConfig {
                 if share.snapshots.is_some() {
                     return unfit(key::SNAPSHOTS, "a ramdisk has none");
                 }
+                if share.quota.is_some() {
+                    return unfit(key::QUOTA, "the size of a ramdisk is its limit");
+                }
             }
             ShareSource::Volumes => {}
         }
@@ -491,6 +494,9 @@ impl ServeConfig {
                     key::SNAPSHOTS,
                     "this option is for folders, and this share contains the volumes",
                 );
+            }
+            if share.quota.is_some() {
+                return unfit(key::QUOTA, "this option is for folders, and this share contains the volumes");
             }
             if !share.dfs_links.is_empty() {
                 return unfit(

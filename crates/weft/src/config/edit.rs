@@ -14,6 +14,7 @@ use weft_store::rights::Principal;
 use super::share::ShareConfig;
 use super::{BadFile, ConfigError, ServeConfig, ShareSource, file};
 use crate::out::{ShellCommand, path_name};
+use crate::size;
 
 /// The text of a new file.
 const HEADER: &str = "# The configuration of weft serve. `weft config reference` describes all keys.\n";
@@ -87,6 +88,9 @@ impl Edit {
         for (key, list) in lists.into_iter().filter_map(|(key, list)| Some((key, list.as_ref()?))) {
             table.insert(key, value(list.iter().map(Principal::to_string).collect::<Array>()));
         }
+        if let Some(bytes) = share.quota {
+            table.insert("quota", value(size::exact(bytes)));
+        }
         let flags = [("read_only", share.read_only), ("encrypt", share.encrypt)];
         for (key, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
             table.insert(key, value(true));
@@ -110,6 +114,15 @@ impl Edit {
         };
         self.added = Some(name);
         Ok(())
+    }
+
+    /// The folder of a share that has a quota.
+    pub(crate) fn limited_folder(&self, name: &str) -> Option<PathBuf> {
+        let share = self.config.shares.iter().find(|share| share.is_named(name) && share.quota.is_some())?;
+        match &share.source {
+            ShareSource::Folder(path) => Some(path.clone()),
+            ShareSource::Ram { .. } | ShareSource::Volumes => None,
+        }
     }
 
     /// Removes a share.

@@ -80,6 +80,8 @@ pub(crate) const SNAPSHOTS: OfShare = OfShare("--snapshots", "snapshots");
 pub(crate) const DFS_LINK: OfShare = OfShare("--dfs-link", "dfs_links");
 /// Only a file has it.
 pub(crate) const FORCE_USER: OfShare = OfShare("", "force_user");
+/// Only a file has it.
+pub(crate) const QUOTA: OfShare = OfShare("", "quota");
 pub(crate) const EXPORT: OfShare = OfShare("--export", "nfs");
 pub(crate) const RAM: OfShare = OfShare("--ram", "ram");
 

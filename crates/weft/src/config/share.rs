@@ -33,6 +33,8 @@ pub(crate) struct ShareConfig {
     pub force_user: Option<String>,
     /// As whom its folder is used: the server, or this account once it was found.
     pub acts: ActsAs,
+    /// How much its folder may occupy, in bytes.
+    pub quota: Option<u64>,
     /// Whether encryption is required; NFS then does not offer the share.
     pub encrypt: bool,
     /// Whether listings over SMB hide what the user may not read.
@@ -74,6 +76,7 @@ impl ShareConfig {
             rights: Rights::default(),
             force_user: None,
             acts: ActsAs::Server,
+            quota: None,
             encrypt: false,
             hide_unreadable: false,
             continuous_availability: false,

@@ -753,6 +753,17 @@ pub(super) const ROWS: &[Row] = &[
         "Pattern of the snapshot folders, whose names contain the time in UTC; SMB offers them as previous versions.",
         |s| s.snapshots
     ),
+    field!(
+        Share,
+        Reload,
+        "shares.*.quota",
+        Optional<Size>,
+        [],
+        "none",
+        "\"200G\"",
+        "How much the folder may occupy, in allocated blocks; clients see it as the size of the disk. The kernel enforces it where the file system has project quotas; elsewhere the server counts the files, at most 200,000.",
+        |s| s.quota
+    ),
     Row {
         path: "shares.*.dfs_links",
         takes_effect: TakesEffect::Restart,

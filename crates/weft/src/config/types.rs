@@ -19,6 +19,7 @@ use super::mistake::{Fault, Unparsed};
 use crate::addresses::{Addresses, LOCALHOST};
 use crate::args::{Crc, ProviderKind, parse_size};
 use crate::logging::LogFormat;
+use crate::size;
 
 /// A value in a file.
 pub(super) struct TomlValue<'a> {
@@ -220,14 +221,7 @@ impl Type for Size {
     }
 
     fn show(value: &u64) -> Option<String> {
-        let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-        let unit = units.into_iter().find(|(shift, _)| *value > 0 && value.is_multiple_of(1 << shift));
-        Some(
-            unit.map_or_else(
-                || format!("\"{value}\""),
-                |(shift, unit)| format!("\"{}{unit}\"", value >> shift),
-            ),
-        )
+        Some(format!("\"{}\"", size::exact(*value)))
     }
 }
 

@@ -81,9 +81,13 @@ families! {
     SHARE_TROUBLED: "weft_share_troubled", Gauge, "", ["share"],
         "1 if weft status warns of the share: its disk is full, read-only or failing, or its folder is gone.";
     SHARE_SIZE: "weft_share_size_bytes", Gauge, "bytes", ["share"],
-        "Size of the share's file system, or of its ramdisk.";
+        "Size of the share's file system, its quota, or that of its ramdisk.";
     SHARE_AVAILABLE: "weft_share_available_bytes", Gauge, "bytes", ["share"],
         "Bytes that clients of the share can still write.";
+    SHARE_QUOTA: "weft_share_quota_bytes", Gauge, "bytes", ["share"],
+        "Quota of the share: what its folder may occupy.";
+    SHARE_QUOTA_USED: "weft_share_quota_used_bytes", Gauge, "bytes", ["share"],
+        "What the folder of a share with a quota occupies.";
     SHARE_CONNECTIONS: "weft_share_connections", Gauge, "", ["share"],
         "SMB connections with a session that uses the share.";
     VOLUME_SIZE: "weft_volume_size_bytes", Gauge, "bytes", ["volume"],

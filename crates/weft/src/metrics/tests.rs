@@ -8,7 +8,7 @@ use super::families::{self, ALL, Type};
 use super::text::Format;
 use super::{Facts, page};
 use crate::admin::replica::{Group, Link};
-use crate::status::{Advice, Connection, Ended, Nbd, Session, Share, Space, Status, Traffic, Volume};
+use crate::status::{Advice, Connection, Ended, Nbd, Quota, Session, Share, Space, Status, Traffic, Volume};
 
 fn repository(path: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
@@ -34,6 +34,7 @@ fn status() -> Status {
             opens: 2,
             warning: Some("full".into()),
             space: Some(Space { total_bytes: 1 << 30, available_bytes: 512 }),
+            quota: Some(Quota { limit_bytes: 4096, used_bytes: 8192, ..Quota::default() }),
             connections: 3,
             ..Share::default()
         }],
@@ -142,6 +143,8 @@ fn a_page_adds_up_connections_and_shows_replication() {
         "weft_share_troubled{share=\"a \\\"b\\\"\\\\c\"} 1",
         "weft_share_size_bytes{share=\"a \\\"b\\\"\\\\c\"} 1073741824",
         "weft_share_available_bytes{share=\"a \\\"b\\\"\\\\c\"} 512",
+        "weft_share_quota_bytes{share=\"a \\\"b\\\"\\\\c\"} 4096",
+        "weft_share_quota_used_bytes{share=\"a \\\"b\\\"\\\\c\"} 8192",
         "weft_share_connections{share=\"a \\\"b\\\"\\\\c\"} 3",
         "weft_volume_size_bytes{volume=\"v1\"} 1099511627776",
         "weft_connections{protocol=\"smb\",transport=\"tcp\",provider=\"\"} 1",

@@ -155,7 +155,8 @@ impl Reload {
         let users = self.read_users().await?;
         let Prepared { config, shares, absent, warnings } = prepared;
         // Nothing fails from here on.
-        let shares: Vec<Described> = shares.into_iter().map(PreparedShare::apply).collect();
+        let apply = || shares.into_iter().map(PreparedShare::apply).collect();
+        let shares: Vec<Described> = rt::blocking(apply).await;
         let other_files = files_of(&shares) != files_of(&current.shares);
         let report = Reloaded { warnings, ..report(current, &config, &shares, absent) };
         let served: Vec<Share> = shares.iter().map(|described| described.share.clone()).collect();
@@ -214,7 +215,10 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
     }
     for planned in plan.shares {
         match known.iter().find(|described| is_same(described, &planned)) {
-            Some(described) => shares.push(PreparedShare::known(described, planned)),
+            Some(described) => {
+                described.check_quota(&planned.config)?;
+                shares.push(PreparedShare::known(described, planned));
+            }
             None => {
                 let opened = shares::open_all(std::slice::from_ref(&planned), &mut absent)?;
                 shares.extend(opened.into_iter().map(|described| PreparedShare::New(Box::new(described))));

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use weft_machine::rt::{self, Cores};
 use weft_smb::server as smb;
+use weft_store::quota::{Means, Quota, Usage};
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
 
@@ -37,6 +38,17 @@ fn told(described: &Described) -> (Share, status::Share) {
         ..status::Share::default()
     };
     (share.clone(), told)
+}
+
+fn told_quota(quota: &Quota) -> status::Quota {
+    let Usage { limit_bytes, used_bytes, means } = quota.usage();
+    let told = status::Quota { limit_bytes, used_bytes, ..status::Quota::default() };
+    match means {
+        Means::Project(id) => status::Quota { project: Some(id), ..told },
+        Means::Count { files, is_counting, is_unknown } => {
+            status::Quota { files, is_counting, is_unknown, ..told }
+        }
+    }
 }
 
 fn told_absent(absent: &AbsentShare) -> status::Share {
@@ -220,7 +232,8 @@ impl Subject {
             let warning = share.vfs.troubles().await;
             let space = self.space(share).await;
             let connections = using.get(&*share.name).copied().unwrap_or_default();
-            let more = status::Share { opens, warning, space, connections, ..described.clone() };
+            let quota = share.vfs.quota().map(told_quota);
+            let more = status::Share { opens, warning, space, quota, connections, ..described.clone() };
             status.shares.push(more);
         }
         status.shares.extend(lock(&self.absent).iter().cloned());

@@ -301,7 +301,7 @@ pub(super) fn share(plan: &Plan, volumes: &[Served]) -> Option<Described> {
         1 => "1 volume".to_owned(),
         n => format!("{n} volumes"),
     };
-    Some(shares::ruled(config, vfs, source))
+    Some(shares::ruled(config, vfs, source, None))
 }
 
 #[cfg(test)]

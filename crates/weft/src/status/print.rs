@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::{Connection, Session, Status};
+use super::{Connection, Quota, Session, Status};
 use crate::replica::print as replica;
 use crate::size::human;
 use crate::version;
@@ -37,6 +37,9 @@ pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         writeln!(out, "  share     {name} ({kind}, {source}{encrypted}), {} open", share.opens)?;
         if let Some(why) = &share.warning {
             writeln!(out, "  share     ! {name}: {why}")?;
+        }
+        if let Some(quota) = &share.quota {
+            writeln!(out, "  quota     {}", self::quota(name, quota))?;
         }
     }
     for volume in &status.volumes {
@@ -129,6 +132,19 @@ fn connection(out: &mut impl Write, connection: &Connection) -> io::Result<()> {
         human(traffic.sent_bytes),
         human(traffic.received_bytes)
     )
+}
+
+/// "team: 150 GiB of 200 GiB, counted in 1234 files".
+fn quota(name: &str, quota: &Quota) -> String {
+    let (used, limit) = (human(quota.used_bytes), human(quota.limit_bytes));
+    let by = match (quota.project, quota.is_unknown, quota.is_counting) {
+        (Some(id), ..) => format!("kept by the kernel as project {id}"),
+        (None, true, _) => "but it cannot be counted: nothing may grow; the log says why".to_owned(),
+        (None, false, true) => format!("being counted, {} so far", counted(quota.files as usize, "file")),
+        (None, false, false) => format!("counted in {}", counted(quota.files as usize, "file")),
+    };
+    let care = if quota.is_unknown || quota.used_bytes >= quota.limit_bytes { "! " } else { "" };
+    format!("{care}{name}: {used} of {limit}, {by}")
 }
 
 fn session(session: &Session) -> String {
@@ -274,5 +290,29 @@ mod tests {
     #[test]
     fn ages_read_as_people_say_them() {
         assert_eq!([59, 61, 7800, 356_400].map(age), ["59 s", "1 min", "2 h 10 min", "4 d 3 h"]);
+    }
+
+    #[test]
+    fn a_quota_is_told_with_its_use_and_who_keeps_it() {
+        let counted = Quota { limit_bytes: 200 << 30, used_bytes: 150 << 30, files: 1, ..Quota::default() };
+        let over = Quota { used_bytes: 201 << 30, files: 2, ..counted };
+        for (told, line) in [
+            (counted, "team: 150 GiB of 200 GiB, counted in 1 file"),
+            (over, "! team: 201 GiB of 200 GiB, counted in 2 files"),
+            (
+                Quota { is_counting: true, files: 7, ..counted },
+                "team: 150 GiB of 200 GiB, being counted, 7 files so far",
+            ),
+            (
+                Quota { project: Some(9), ..counted },
+                "team: 150 GiB of 200 GiB, kept by the kernel as project 9",
+            ),
+            (
+                Quota { is_unknown: true, ..counted },
+                "! team: 150 GiB of 200 GiB, but it cannot be counted: nothing may grow; the log says why",
+            ),
+        ] {
+            assert_eq!(quota("team", &told), line);
+        }
     }
 }

@@ -118,6 +118,7 @@ impl Status {
     pub const ROFS: Status = Status(30);
     pub const NAMETOOLONG: Status = Status(63);
     pub const NOTEMPTY: Status = Status(66);
+    pub const DQUOT: Status = Status(69);
     pub const STALE: Status = Status(70);
     pub const BADHANDLE: Status = Status(10001);
     pub const NOT_SYNC: Status = Status(10002);
@@ -147,6 +148,7 @@ impl fmt::Display for Status {
             Status::ROFS => "NFS3ERR_ROFS",
             Status::NAMETOOLONG => "NFS3ERR_NAMETOOLONG",
             Status::NOTEMPTY => "NFS3ERR_NOTEMPTY",
+            Status::DQUOT => "NFS3ERR_DQUOT",
             Status::STALE => "NFS3ERR_STALE",
             Status::BADHANDLE => "NFS3ERR_BADHANDLE",
             Status::NOT_SYNC => "NFS3ERR_NOT_SYNC",

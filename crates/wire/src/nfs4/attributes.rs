@@ -222,6 +222,12 @@ attributes! {
     OWNER owner: Text = 36,
     /// Group.
     OWNER_GROUP owner_group: Text = 37,
+    /// Bytes that may still be allocated at most.
+    QUOTA_AVAIL_HARD quota_avail_hard: u64 = 38,
+    /// Bytes that may be allocated before the user is warned.
+    QUOTA_AVAIL_SOFT quota_avail_soft: u64 = 39,
+    /// Bytes that count for the quota.
+    QUOTA_USED quota_used: u64 = 40,
     /// Device numbers.
     RAWDEV rawdev: SpecData = 41,
     /// Bytes available to this user.

@@ -35,7 +35,7 @@ const CLONE_BLOCK: u32 = 4096;
 /// The mandatory attributes (RFC 7530 5.6) and the optional ones supported in every minor version.
 const IN_ALL: Bitmap = Bitmap::of(&[
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 26, 27, 28, 29, 30, 31,
-    33, 34, 35, 36, 37, 41, 42, 43, 44, 45, 47, 48, 50, 51, 52, 53, 54, 55,
+    33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 47, 48, 50, 51, 52, 53, 54, 55,
 ]);
 const SINCE_1: Bitmap = Bitmap::of(&[attr::MODE_SET_MASKED, attr::SUPPATTR_EXCLCREAT, attr::FS_CHARSET_CAP]);
 const SINCE_2: Bitmap =
@@ -57,6 +57,9 @@ const SPACE: Bitmap = Bitmap::of(&[
     attr::FILES_AVAIL,
     attr::FILES_FREE,
     attr::FILES_TOTAL,
+    attr::QUOTA_AVAIL_HARD,
+    attr::QUOTA_AVAIL_SOFT,
+    attr::QUOTA_USED,
     attr::SPACE_AVAIL,
     attr::SPACE_FREE,
     attr::SPACE_TOTAL,
@@ -186,6 +189,10 @@ fn node_values(
             files_avail FILES_AVAIL = space.files_free;
             files_free FILES_FREE = space.files_free;
             files_total FILES_TOTAL = space.files;
+            // RFC 8881 5.8.2.28 to 5.8.2.30. Without a quota only the disk limits anybody.
+            quota_avail_hard QUOTA_AVAIL_HARD = space.available;
+            quota_avail_soft QUOTA_AVAIL_SOFT = space.available;
+            quota_used QUOTA_USED = space.total.saturating_sub(space.free);
             space_avail SPACE_AVAIL = space.available;
             space_free SPACE_FREE = space.free;
             space_total SPACE_TOTAL = space.total;
@@ -229,6 +236,9 @@ fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
         files_avail FILES_AVAIL = 0;
         files_free FILES_FREE = 0;
         files_total FILES_TOTAL = cx.cx.list().len() as u64;
+        quota_avail_hard QUOTA_AVAIL_HARD = 0;
+        quota_avail_soft QUOTA_AVAIL_SOFT = 0;
+        quota_used QUOTA_USED = 0;
         space_avail SPACE_AVAIL = 0;
         space_free SPACE_FREE = 0;
         space_total SPACE_TOTAL = 0;

@@ -106,6 +106,7 @@ pub(super) fn status(e: &Error) -> Status {
         Error::NameTooLong => Status::NAMETOOLONG,
         Error::Invalid => Status::INVAL,
         Error::NoSpace => Status::NOSPC,
+        Error::OverQuota => Status::DQUOT,
         Error::TooLarge => Status::FBIG,
         // Transient: the client repeats the request by itself.
         Error::Limit(_) => Status::DELAY,

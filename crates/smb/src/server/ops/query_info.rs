@@ -454,7 +454,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
             };
             Info::fixed(|out| sectors.emit(out))
         }
-        // Quotas are neither tracked nor enforced; nobody has limits.
+        // Limits are those of users, and nobody has one. The quota of a share is the size of its file system.
         FsClass::CONTROL => Info::fixed(|out| fs::Control::UNLIMITED.emit(out)),
         FsClass::OBJECT_ID => {
             let mut object_id = [0; 16];

@@ -34,7 +34,8 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::Invalid => NtStatus::INVALID_PARAMETER,
         // [MS-FSA] 2.1.5.4: an offset beyond the volume's MaxFileSize is invalid.
         Error::TooLarge => NtStatus::INVALID_PARAMETER,
-        Error::NoSpace => NtStatus::DISK_FULL,
+        // [MS-FSA] knows no other status for a volume whose space is used up; a quota is told to clients as its size.
+        Error::NoSpace | Error::OverQuota => NtStatus::DISK_FULL,
         Error::Limit(what @ "open files (ulimit -n)") => {
             limits::reached(what);
             NtStatus::TOO_MANY_OPENED_FILES

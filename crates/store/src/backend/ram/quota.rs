@@ -6,6 +6,7 @@
 //! and its reservations, in whole pages, holes included. An allocation past the end that ends during a truncation stays
 //! charged until the next truncation, because nothing tells which of the two came first.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -234,12 +235,12 @@ fn pages_up_to(end: u64) -> Result<u64, Error> {
 }
 
 impl Quota for Data {
-    fn reserve(&self, end: u64) -> Result<(), Error> {
-        self.charge.counts().reserve(pages_up_to(end)?, &self.charge.usage)
+    fn reserve(&self, range: Range<u64>) -> Result<(), Error> {
+        self.charge.counts().reserve(pages_up_to(range.end)?, &self.charge.usage)
     }
 
-    fn release(&self, end: u64, allocated: bool) {
-        let pages = whole_pages(end);
+    fn release(&self, range: Range<u64>, allocated: bool) {
+        let pages = whole_pages(range.end);
         self.released(pages, if allocated { pages } else { 0 });
     }
 }

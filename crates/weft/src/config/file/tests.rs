@@ -320,6 +320,10 @@ fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
             "/etc/weft/weft.toml:3:1: shares.a.snapshots: a ramdisk has none",
         ),
         (
+            format!("{ram}quota = \"1M\"\n"),
+            "/etc/weft/weft.toml:3:1: shares.a.quota: the size of a ramdisk is its limit",
+        ),
+        (
             format!("[limits]\ncores = 0\n{ram}"),
             "weft.toml:2:1: limits.cores = 0: write a number from 1 to 1024",
         ),

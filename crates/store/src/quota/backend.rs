@@ -1,0 +1,329 @@
+//! A folder whose space is counted: every operation that may change what its files occupy reserves space first and
+//! measures what it has changed.
+//!
+//! | operation | reserves | measures |
+//! |---|---|---|
+//! | CREATE of a new name | a block for it and one for its directory | both |
+//! | LINK | a block for the directory | the directory |
+//! | RENAME | nothing | both directories, and what is replaced |
+//! | REMOVE, RMDIR | nothing | the directory; the space of a last name is given back |
+//! | SETATTR, also a truncation | nothing, because a longer file ends in a hole | the file |
+//! | SETXATTR with a long value | the value | the file or directory |
+//! | a write, allocation, copy or clone | its range (see `ledger`) | the file |
+//!
+//! So renames, short attributes, truncations and deletions also work while the quota is exceeded.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{File, Payload, Pool};
+
+use super::ledger::{Account, BLOCK, Begun, Inode, Ledger, Limit};
+use crate::vfs::object::Plain;
+use crate::vfs::{
+    Attr, Backend, Caller, Created, Error, Hold, Kind, NodeId, Object, ObjectOp, Op, OpenFile, Outcome,
+    Space, Submission, Watches,
+};
+
+/// A shorter extended attribute mostly fits into the inode, and takes no block of its own.
+const SHORT_XATTR: usize = 128;
+
+/// See the module.
+pub(super) struct Counting {
+    inner: Arc<dyn Backend>,
+    ledger: Arc<Ledger>,
+}
+
+/// The object of a name that an operation may remove or move.
+struct Named {
+    inode: Inode,
+    node: NodeId,
+    kind: Kind,
+    links: u32,
+    /// Before the operation.
+    begun: Begun,
+}
+
+impl Counting {
+    pub(super) fn new(inner: Arc<dyn Backend>, ledger: Arc<Ledger>) -> Counting {
+        Counting { inner, ledger }
+    }
+
+    async fn ask(&self, op: Op) -> Result<Outcome, Error> {
+        self.inner.submit(op, Caller::Server).await
+    }
+
+    async fn attr(&self, node: NodeId) -> Result<Attr, Error> {
+        if let Some(attr) = self.inner.attr_now(node) {
+            return attr;
+        }
+        match self.ask(Op::Getattr { node }).await? {
+            Outcome::Attr(attr) => Ok(attr),
+            other => unreachable!("backend answered {other:?}"),
+        }
+    }
+
+    /// Counts what a node occupies now.
+    async fn measure(&self, node: NodeId) {
+        let begun = self.ledger.begin();
+        match self.attr(node).await {
+            Ok(attr) => self.measured(&attr, begun),
+            // Removed meanwhile, by an operation that counts it.
+            Err(Error::Stale | Error::NotFound) => {}
+            Err(e) => tracing::warn!("the space of a changed file is unknown until the next count: {e}"),
+        }
+    }
+
+    fn measured(&self, attr: &Attr, begun: Begun) {
+        // A file without a name was forgotten, or is so when it is closed.
+        if attr.nlink > 0 {
+            self.ledger.measured(Inode::of(attr), attr.allocated, begun);
+        }
+    }
+
+    async fn named(&self, dir: NodeId, name: &[u8]) -> Option<Named> {
+        let op = Op::Lookup { dir, name: name.to_vec(), fold_case: false };
+        let Ok(Outcome::Attr(attr)) = self.ask(op).await else { return None };
+        let (inode, begun) = (Inode::of(&attr), self.ledger.begin());
+        Some(Named { inode, node: attr.node, kind: attr.kind, links: attr.nlink, begun })
+    }
+
+    /// A name of this object was removed or given to another one.
+    async fn lost_its_name(&self, victim: Named) {
+        let is_gone = match self.attr(victim.node).await {
+            // Also one that was moved onto itself.
+            Ok(attr) => attr.nlink == 0,
+            // Nothing leads to it any more; a file may have names that are not known here.
+            Err(_) => victim.kind == Kind::Dir || victim.links <= 1,
+        };
+        if is_gone {
+            self.ledger.unlinked(victim.inode, victim.begun);
+        }
+    }
+
+    async fn create(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
+        let Op::Create { dir, name, set, .. } = &op else { return self.inner.submit(op, by).await };
+        let (dir, truncates) = (*dir, set.size.is_some());
+        let room = self.ledger.has_room_for_a_file().then(|| self.ledger.reserve(2 * BLOCK));
+        let _reserved = match room {
+            Some(Ok(reserved)) => Some(reserved),
+            // An existing file takes nothing, and an existing name is refused for what it is.
+            _ if self.named(dir, name).await.is_some() => None,
+            _ => return Err(Error::OverQuota),
+        };
+        let outcome = self.inner.submit(op, by).await?;
+        if let Outcome::Created(Created { attr, is_new }) = &outcome {
+            if *is_new {
+                self.measure(dir).await;
+            }
+            if *is_new || truncates {
+                self.measure(attr.node).await;
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn remove(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
+        let (Op::Remove { dir, name } | Op::Rmdir { dir, name }) = &op else {
+            return self.inner.submit(op, by).await;
+        };
+        let (dir, victim) = (*dir, self.named(*dir, name).await);
+        let outcome = self.inner.submit(op, by).await?;
+        if let Some(victim) = victim {
+            self.lost_its_name(victim).await;
+        }
+        self.measure(dir).await;
+        Ok(outcome)
+    }
+
+    async fn rename(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
+        let Op::Rename { from, to, replace } = &op else { return self.inner.submit(op, by).await };
+        let (from, to) = (from.clone(), to.clone());
+        let victim = if *replace { self.named(to.dir, &to.name).await } else { None };
+        // While the folder is counted, the count may find it at neither of its places.
+        let moved = if self.ledger.is_counting() { self.named(from.dir, &from.name).await } else { None };
+        if moved.as_ref().is_some_and(|moved| moved.kind == Kind::Dir) {
+            self.ledger.moved();
+        }
+        let outcome = self.inner.submit(op, by).await?;
+        if let Some(victim) = victim {
+            self.lost_its_name(victim).await;
+        }
+        self.measure(to.dir).await;
+        if from.dir != to.dir {
+            self.measure(from.dir).await;
+        }
+        if let Some(moved) = moved {
+            self.measure(moved.node).await;
+        }
+        Ok(outcome)
+    }
+
+    async fn changed(&self, op: Op, by: Caller, node: NodeId, bytes: usize) -> Result<Outcome, Error> {
+        let _reserved = match bytes {
+            0 => None,
+            bytes => Some(self.ledger.reserve(bytes as u64)?),
+        };
+        let outcome = self.inner.submit(op, by).await?;
+        self.measure(node).await;
+        Ok(outcome)
+    }
+
+    /// The account of a node that is opened or held.
+    async fn account(&self, node: NodeId) -> Result<Arc<Account>, Error> {
+        let begun = self.ledger.begin();
+        let attr = self.attr(node).await?;
+        Ok(self.ledger.account(Inode::of(&attr), attr.allocated, begun))
+    }
+
+    async fn open(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
+        let Op::Open { node, write } = op else { return self.inner.submit(op, by).await };
+        let outcome = self.inner.submit(op, by).await?;
+        let Outcome::File(file) = outcome else { return Ok(outcome) };
+        let account = self.account(node).await?;
+        Ok(Outcome::File(match file.object().plain().cloned() {
+            Some(plain) if write => {
+                account.opened(&plain);
+                file.limited(Arc::new(Limit(account)))
+            }
+            Some(plain) => {
+                let kept = Kept { _account: account, plain: Plain(plain) };
+                OpenFile::new(file.node, Arc::new(kept)).read_only()
+            }
+            None => file,
+        }))
+    }
+
+    async fn hold(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
+        let Op::Hold { node } = op else { return self.inner.submit(op, by).await };
+        let outcome = self.inner.submit(op, by).await?;
+        let Outcome::Held(hold) = outcome else { return Ok(outcome) };
+        let account = self.account(node).await?;
+        // In the order in which they are dropped: see `Kept`.
+        Ok(Outcome::Held(Hold::new(Arc::new((account, hold)))))
+    }
+
+    /// The space of a share that is smaller than its disk.
+    async fn space(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
+        let Outcome::Space(disk) = self.inner.submit(op, by).await? else { return Err(Error::Invalid) };
+        let total = self.ledger.limit_bytes();
+        let free = match self.ledger.is_unknown() {
+            true => 0,
+            false => total.saturating_sub(self.ledger.used_bytes()),
+        };
+        let files = self.ledger.files() as u64;
+        let files_free = (super::MAX_FILES as u64).saturating_sub(files);
+        Ok(Outcome::Space(Space {
+            total,
+            free: free.min(disk.free),
+            available: free.min(disk.available),
+            files: files.saturating_add(files_free.min(disk.files_free)),
+            files_free: files_free.min(disk.files_free),
+        }))
+    }
+}
+
+impl Backend for Counting {
+    fn kind(&self) -> &'static str {
+        self.inner.kind()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn changes_on_the_host(&self) -> bool {
+        self.inner.changes_on_the_host()
+    }
+
+    fn judges_callers(&self) -> bool {
+        self.inner.judges_callers()
+    }
+
+    fn sweep(&self, max: usize) {
+        self.inner.sweep(max);
+    }
+
+    fn tidy(&self, now: Instant) {
+        self.inner.tidy(now);
+    }
+
+    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        self.inner.attr_now(node)
+    }
+
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        match &op {
+            Op::Open { .. } => Box::pin(self.open(op, by)),
+            Op::Hold { .. } => Box::pin(self.hold(op, by)),
+            Op::Create { .. } => Box::pin(self.create(op, by)),
+            Op::Remove { .. } | Op::Rmdir { .. } => Box::pin(self.remove(op, by)),
+            Op::Rename { .. } => Box::pin(self.rename(op, by)),
+            Op::Statfs => Box::pin(self.space(op, by)),
+            Op::Link { dir, .. } => {
+                let dir = *dir;
+                Box::pin(self.changed(op, by, dir, BLOCK as usize))
+            }
+            Op::SetXattr { node, value, .. } => {
+                let (node, bytes) = (*node, if value.len() > SHORT_XATTR { value.len() } else { 0 });
+                Box::pin(self.changed(op, by, node, bytes))
+            }
+            Op::Setattr { node, .. } | Op::RemoveXattr { node, .. } => {
+                let node = *node;
+                Box::pin(self.changed(op, by, node, 0))
+            }
+            Op::Lookup { .. }
+            | Op::Getattr { .. }
+            | Op::Readlink { .. }
+            | Op::Readdir { .. }
+            | Op::Place { .. }
+            | Op::SyncDir { .. }
+            | Op::SyncAll { .. }
+            | Op::GetXattr { .. }
+            | Op::ListXattrs { .. }
+            | Op::XattrSummary { .. }
+            | Op::MayUnlink { .. }
+            | Op::Stable { .. }
+            | Op::Access { .. }
+            | Op::Find { .. } => self.inner.submit(op, by),
+        }
+    }
+
+    fn observe(
+        self: Arc<Self>,
+        dir: NodeId,
+        recursive: bool,
+        watches: &Arc<Watches>,
+    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
+        self.inner.clone().observe(dir, recursive, watches)
+    }
+}
+
+/// A file that is open for reading, whose space counts for as long: reading costs what it costs without a quota.
+#[derive(Debug)]
+struct Kept {
+    /// Dropped first: while the file is open, no other file has its number.
+    _account: Arc<Account>,
+    plain: Plain,
+}
+
+impl Object for Kept {
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        self.plain.submit(op)
+    }
+
+    fn plain(&self) -> Option<&File> {
+        self.plain.plain()
+    }
+
+    fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
+        self.plain.read_now(pool, offset, len)
+    }
+
+    fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        self.plain.write_now(offset, chain)
+    }
+}

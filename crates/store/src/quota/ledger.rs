@@ -1,0 +1,532 @@
+//! The space of a folder, counted: how much each of its files occupies, and the sum, which a limit bounds.
+//!
+//! What counts is allocated blocks, as du(1) shows them: holes are free, reserved space is not, a file with several names
+//! counts once, and so do directories. A removed file counts until the last client has closed it.
+//!
+//! ```text
+//! used = what was measured of each file + reservations of operations under way + credit of files that are written
+//! ```
+//!
+//! Every operation that may take space reserves it first, so concurrent writers cannot take more than there is; after it,
+//! its file is measured, and then the reservation ends. A measurement that began later replaces an earlier one, never
+//! the other way round, so the last one of a file saw everything that had happened to it.
+//!
+//! **Credit.** So that a WRITE costs one atomic operation and no system call, a file that is written gets
+//! [`CREDIT_BYTES`] at once, from which its writes take; it is measured when they are used up, when the file is closed, and
+//! when somebody asks for the sum. Near the limit there is no credit, and each write is measured.
+//!
+//! Slack: a write that has taken credit and is still under way when its file is measured does not count until it ends. One
+//! write of each serving thread can be in that state, so the limit may be exceeded by [`SLACK_BYTES`] for each of them.
+//!
+//! Limits: [`MAX_FILES`] files.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use rustix::fs::Statx;
+use weft_machine::File;
+
+use crate::vfs::{Attr, Error, Quota};
+
+/// The most files and folders of a counted share: each takes some 50 bytes of memory.
+pub const MAX_FILES: usize = 200_000;
+/// What a file gets at once while it is written.
+pub const CREDIT_BYTES: u64 = 4 << 20;
+/// Credit is given while so much is free.
+const ROOM_FOR_CREDIT_BYTES: u64 = 64 << 20;
+/// What a serving thread may exceed the limit by: the longest write.
+pub const SLACK_BYTES: u64 = 8 << 20;
+/// Space is reserved in units of this size, the block size of most file systems.
+pub(super) const BLOCK: u64 = 4096;
+
+/// Identifies a file below the share's root.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Inode {
+    /// 0 for the device of the share's root.
+    pub device: u32,
+    pub number: u64,
+}
+
+impl Inode {
+    pub(super) fn of(attr: &Attr) -> Inode {
+        let [a, b, c, d, e, f, g, h, ..] = attr.stable.0;
+        let [.., w, x, y, z] = attr.stable.0;
+        Inode {
+            device: u32::from_le_bytes([w, x, y, z]),
+            number: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        }
+    }
+
+    /// The same from what the kernel says; `home` is the device of the share's root.
+    pub(super) fn of_stat(stat: &Statx, home: (u32, u32)) -> Inode {
+        let (major, minor) = (stat.stx_dev_major, stat.stx_dev_minor);
+        let device = if (major, minor) == home { 0 } else { major << 20 | minor & 0xf_ffff };
+        Inode { device, number: stat.stx_ino }
+    }
+}
+
+/// When a measurement began, among all of the ledger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Begun(u64);
+
+#[cfg(test)]
+impl Begun {
+    /// How many measurements have begun since another one.
+    pub(super) fn since(self, other: Begun) -> u64 {
+        self.0 - other.0
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    limit_bytes: AtomicU64,
+    /// Whether the folder cannot be counted, so that nothing may grow.
+    is_unknown: AtomicBool,
+    used_bytes: AtomicU64,
+    begun: AtomicU64,
+    /// The number of known files, for whoever only looks.
+    files: AtomicUsize,
+    books: Mutex<Books>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    files: HashMap<Inode, Entry>,
+    /// The files with credit.
+    credited: HashMap<Inode, Weak<Account>>,
+    /// While the folder is counted: the count's number, and what was removed since it began.
+    counting: Option<HashMap<Inode, Begun>>,
+    /// The number of the last count.
+    count: u32,
+    /// Directories that were moved; a count may have missed what is in them.
+    moved: u64,
+}
+
+/// A known file.
+#[derive(Debug)]
+struct Entry {
+    bytes: u64,
+    measured: Begun,
+    /// The last count that has seen it.
+    count: u32,
+    /// Whether its last name was removed.
+    is_unlinked: bool,
+    /// Present while it is open.
+    account: Weak<Account>,
+}
+
+/// Space that an operation may take; given back when it is dropped, after what it took was measured.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    ledger: Arc<Ledger>,
+    bytes: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.ledger.give(self.bytes);
+    }
+}
+
+/// What a count has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// Files whose removal by others was noticed.
+    pub gone: usize,
+    /// Whether directories were moved meanwhile, so that files may have been missed.
+    pub is_uncertain: bool,
+}
+
+impl Ledger {
+    pub(super) fn new(limit_bytes: u64) -> Arc<Ledger> {
+        Arc::new(Ledger {
+            limit_bytes: AtomicU64::new(limit_bytes),
+            is_unknown: AtomicBool::new(false),
+            used_bytes: AtomicU64::new(0),
+            begun: AtomicU64::new(1),
+            files: AtomicUsize::new(0),
+            books: Mutex::default(),
+        })
+    }
+
+    // Each change under the lock leaves the books usable.
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, bytes: u64) {
+        self.limit_bytes.store(bytes, Ordering::Relaxed);
+        // Credit was given under another limit.
+        self.settle_all();
+    }
+
+    /// Whether the folder cannot be counted: then nothing may grow.
+    pub(super) fn set_unknown(&self, is_unknown: bool) {
+        self.is_unknown.store(is_unknown, Ordering::Relaxed);
+        self.settle_all();
+    }
+
+    pub(super) fn is_unknown(&self) -> bool {
+        self.is_unknown.load(Ordering::Relaxed)
+    }
+
+    /// What may be used at most, as far as is known.
+    fn bound(&self) -> u64 {
+        if self.is_unknown() { 0 } else { self.limit_bytes() }
+    }
+
+    /// The number of known files and directories.
+    pub(super) fn files(&self) -> usize {
+        self.files.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_room_for_a_file(&self) -> bool {
+        self.files() < MAX_FILES
+    }
+
+    /// What is used now. Measures the files that are being written.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.settle_all();
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let limit = self.bound();
+        let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
+        bytes == 0 || self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn give(&self, bytes: u64) {
+        if bytes > 0 {
+            self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn take_or_settle(&self, bytes: u64) -> bool {
+        self.take(bytes) || {
+            self.settle_all();
+            self.take(bytes)
+        }
+    }
+
+    /// Reserves space for an operation on names.
+    pub(super) fn reserve(self: &Arc<Ledger>, bytes: u64) -> Result<Reserved, Error> {
+        let bytes = bytes.next_multiple_of(BLOCK);
+        match self.take_or_settle(bytes) {
+            true => Ok(Reserved { ledger: self.clone(), bytes }),
+            false => Err(Error::OverQuota),
+        }
+    }
+
+    /// The credit of all files is needed, or the exact sum.
+    fn settle_all(&self) {
+        let credited: Vec<_> = self.books().credited.values().filter_map(Weak::upgrade).collect();
+        credited.iter().for_each(|account| account.settle());
+    }
+
+    /// A measurement begins: what has happened to the file until now is in it.
+    pub(super) fn begin(&self) -> Begun {
+        Begun(self.begun.fetch_add(1, Ordering::SeqCst))
+    }
+
+    /// A file occupies so much.
+    pub(super) fn measured(&self, inode: Inode, bytes: u64, begun: Begun) {
+        self.set(&mut self.books(), inode, bytes, begun);
+    }
+
+    fn set(&self, books: &mut Books, inode: Inode, bytes: u64, begun: Begun) {
+        if books.counting.as_ref().and_then(|gone| gone.get(&inode)).is_some_and(|gone| *gone > begun) {
+            return;
+        }
+        let count = books.count;
+        let entry = books.files.entry(inode).or_insert_with(|| Entry {
+            bytes: 0,
+            measured: Begun(0),
+            count,
+            is_unlinked: false,
+            account: Weak::new(),
+        });
+        if entry.measured <= begun {
+            self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.give(entry.bytes);
+            (entry.bytes, entry.measured) = (bytes, begun);
+        }
+        entry.count = count;
+        self.files.store(books.files.len(), Ordering::Relaxed);
+    }
+
+    /// The file has lost its last name, by an operation that began after `begun`: it counts while a client has it open. What
+    /// was measured later may be another file with its number, and stays until the next count.
+    pub(super) fn unlinked(&self, inode: Inode, begun: Begun) {
+        let books = &mut *self.books();
+        if let Some(gone) = books.counting.as_mut() {
+            gone.insert(inode, begun);
+        }
+        let Some(entry) = books.files.get_mut(&inode) else { return };
+        if entry.account.strong_count() > 0 {
+            entry.is_unlinked = true;
+        } else if entry.measured <= begun {
+            self.forget(books, inode);
+        }
+    }
+
+    fn forget(&self, books: &mut Books, inode: Inode) {
+        if let Some(entry) = books.files.remove(&inode) {
+            self.give(entry.bytes);
+        }
+        self.files.store(books.files.len(), Ordering::Relaxed);
+    }
+
+    /// Whether the folder is being counted.
+    pub(super) fn is_counting(&self) -> bool {
+        self.books().counting.is_some()
+    }
+
+    /// A name is moved.
+    pub(super) fn moved(&self) {
+        self.books().moved += 1;
+    }
+
+    /// The account of an open file.
+    pub(super) fn account(self: &Arc<Ledger>, inode: Inode, bytes: u64, begun: Begun) -> Arc<Account> {
+        let mut books = self.books();
+        self.set(&mut books, inode, bytes, begun);
+        let new = || {
+            Arc::new(Account {
+                ledger: self.clone(),
+                inode,
+                file: OnceLock::new(),
+                credit: AtomicU64::new(0),
+                held: Mutex::default(),
+            })
+        };
+        match books.files.get_mut(&inode) {
+            Some(entry) => entry.account.upgrade().unwrap_or_else(|| {
+                let account = new();
+                entry.account = Arc::downgrade(&account);
+                account
+            }),
+            // Removed while it was opened.
+            None => new(),
+        }
+    }
+
+    /// A count of the folder begins.
+    pub(super) fn begin_count(&self) -> u64 {
+        let mut books = self.books();
+        books.count = books.count.wrapping_add(1);
+        books.counting = Some(HashMap::new());
+        books.moved
+    }
+
+    /// The count is complete: what it has not found was removed by others, unless directories were moved since it began.
+    pub(super) fn end_count(&self, moved: u64) -> Counted {
+        let books = &mut *self.books();
+        books.counting = None;
+        if books.moved != moved {
+            return Counted { gone: 0, is_uncertain: true };
+        }
+        let count = books.count;
+        let before = books.files.len();
+        books.files.retain(|_, entry| {
+            let stays = entry.count == count || entry.account.strong_count() > 0;
+            if !stays {
+                self.give(entry.bytes);
+            }
+            stays
+        });
+        self.files.store(books.files.len(), Ordering::Relaxed);
+        Counted { gone: before - books.files.len(), is_uncertain: false }
+    }
+
+    /// The count was given up.
+    pub(super) fn abandon_count(&self) {
+        self.books().counting = None;
+    }
+}
+
+/// The space of one open file, shared by its opens.
+///
+/// Credit and the number of its settlements are in one word, so that a writer takes credit and learns the number in one
+/// step. A number that has changed when its write ends says that the write may have been missed.
+///
+/// ```text
+/// bit 63              40 39            0
+///     | settlements     | credit, bytes |
+/// ```
+#[derive(Debug)]
+pub(super) struct Account {
+    ledger: Arc<Ledger>,
+    inode: Inode,
+    /// Present once it was opened for writing.
+    file: OnceLock<File>,
+    credit: AtomicU64,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// What the ledger has given for credit.
+    credit_bytes: u64,
+    /// Writes to space that the file occupies already, which were admitted without a reservation.
+    overwrites: Vec<Range<u64>>,
+}
+
+const CREDIT_BITS: u32 = 40;
+const CREDIT_MASK: u64 = (1 << CREDIT_BITS) - 1;
+
+fn settlements(word: u64) -> u64 {
+    word >> CREDIT_BITS
+}
+
+/// The bytes of the blocks that a range touches.
+fn in_blocks(range: &Range<u64>) -> u64 {
+    let start = range.start - range.start % BLOCK;
+    range.end.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX).saturating_sub(start)
+}
+
+impl Account {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on it is measured through this descriptor.
+    pub(super) fn opened(&self, file: &File) {
+        self.file.get_or_init(|| file.clone());
+    }
+
+    fn measure(&self) {
+        let Some(file) = self.file.get() else { return };
+        let begun = self.ledger.begin();
+        match file.links_and_allocated() {
+            Ok((_, allocated)) => self.ledger.measured(self.inode, allocated, begun),
+            // It counts what it did before, until the next operation.
+            Err(e) => tracing::warn!("the space of a file is unknown: {e}"),
+        }
+    }
+
+    /// Takes credit for a write; returns the number of settlements.
+    fn spend(&self, bytes: u64) -> Option<u64> {
+        // Most files that are not written fail here, without a write to memory.
+        let spent = |word: u64| (word & CREDIT_MASK >= bytes).then(|| word - bytes);
+        self.credit.fetch_update(Ordering::AcqRel, Ordering::Relaxed, spent).ok().map(settlements)
+    }
+
+    /// Gets credit, if there is enough room.
+    fn earn(self: &Arc<Account>) -> bool {
+        self.settle();
+        let used = self.ledger.used_bytes.load(Ordering::Relaxed);
+        if used.saturating_add(ROOM_FOR_CREDIT_BYTES) > self.ledger.bound() || !self.ledger.take(CREDIT_BYTES)
+        {
+            return false;
+        }
+        let mut held = self.held();
+        held.credit_bytes += CREDIT_BYTES;
+        // Below the bits of settlements: a file has at most the credit of as many threads as there are.
+        self.credit.fetch_add(CREDIT_BYTES, Ordering::AcqRel);
+        drop(held);
+        self.ledger.books().credited.insert(self.inode, Arc::downgrade(self));
+        true
+    }
+
+    /// Gives unused credit back, and counts what was used.
+    fn settle(&self) {
+        let credit_bytes = {
+            let mut held = self.held();
+            let next = |word: u64| Some(settlements(word).wrapping_add(1) << CREDIT_BITS);
+            let _ = self.credit.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+            std::mem::take(&mut held.credit_bytes)
+        };
+        if credit_bytes == 0 {
+            return;
+        }
+        self.ledger.books().credited.remove(&self.inode);
+        // In this order there is never less than what is used.
+        self.measure();
+        self.ledger.give(credit_bytes);
+    }
+}
+
+/// The account as its file's limit.
+#[derive(Debug)]
+pub(super) struct Limit(pub(super) Arc<Account>);
+
+impl Quota for Limit {
+    fn reserve(&self, range: Range<u64>) -> Result<(), Error> {
+        let account = &self.0;
+        if account.ledger.take_or_settle(in_blocks(&range)) {
+            return Ok(());
+        }
+        // Who has used everything up may still overwrite what is there.
+        let blocks = range.start - range.start % BLOCK..range.end;
+        if account.file.get().is_some_and(|file| file.occupies(blocks)) {
+            account.held().overwrites.push(range);
+            return Ok(());
+        }
+        Err(Error::OverQuota)
+    }
+
+    fn release(&self, range: Range<u64>, _allocated: bool) {
+        let account = &self.0;
+        account.measure();
+        let mut held = account.held();
+        match held.overwrites.iter().position(|one| *one == range) {
+            Some(at) => {
+                held.overwrites.swap_remove(at);
+            }
+            None => account.ledger.give(in_blocks(&range)),
+        }
+    }
+
+    fn counts_blocks(&self) -> bool {
+        true
+    }
+
+    fn write_now(
+        &self,
+        range: Range<u64>,
+        write: &mut dyn FnMut() -> Option<Result<(), Error>>,
+    ) -> Option<Result<(), Error>> {
+        let account = &self.0;
+        let bytes = in_blocks(&range);
+        let paid = account.spend(bytes).or_else(|| {
+            let may_earn = bytes <= CREDIT_BYTES && account.earn();
+            if may_earn { account.spend(bytes) } else { None }
+        });
+        let Some(before) = paid else {
+            if let Err(e) = self.reserve(range.clone()) {
+                return Some(Err(e));
+            }
+            let written = write();
+            self.release(range, false);
+            return written;
+        };
+        let written = write();
+        if settlements(account.credit.load(Ordering::Acquire)) != before {
+            account.measure();
+        }
+        written
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.settle();
+        let books = &mut *self.ledger.books();
+        books.credited.remove(&self.inode);
+        // It may have been opened again meanwhile.
+        let closed = books.files.get_mut(&self.inode).filter(|entry| entry.account.strong_count() == 0);
+        let Some(entry) = closed else { return };
+        entry.account = Weak::new();
+        if entry.is_unlinked {
+            self.ledger.forget(books, self.inode);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The quota of a folder as a project quota of the kernel (ext4 with the features project and quota, XFS mounted with
+//! prjquota): the kernel counts and refuses, and tells the limit as the size of the file system to whoever asks for the
+//! folder's.
+//!
+//! An administrator may have made the project; then a server without any privilege uses it. A server with CAP_SYS_ADMIN makes
+//! it: a free number, which everything below the folder gets, and the limit.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::thread::{CapabilitySet, capabilities};
+use weft_machine::file::project;
+
+use super::walk;
+
+/// Where the numbers begin that are given to folders without a project.
+const FIRST_ID: u32 = 0x5745_0000;
+/// How many numbers are tried.
+const MAX_TRIES: u32 = 4096;
+
+/// Why the kernel does not limit a folder.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoProject {
+    /// The file system has no project quotas, or they are not switched on.
+    #[error("its file system has no project quotas")]
+    Unsupported,
+    /// The server may not make a project or set its limit.
+    #[error("this server may not set project quotas")]
+    Forbidden,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Lets the kernel limit the folder to so many bytes, unless it does already. Returns the project's number.
+pub(super) fn limit(root: &OwnedFd, limit_bytes: u64) -> Result<u32, NoProject> {
+    let project = project::project_of(root).map_err(no_project)?;
+    let has_project = project.id != 0 && project.is_inherited;
+    if has_project && limited_to(root, limit_bytes)? {
+        return Ok(project.id);
+    }
+    if !may_set() {
+        return Err(NoProject::Forbidden);
+    }
+    let id = if has_project { project.id } else { free_id(root)? };
+    if !has_project {
+        walk::assign(root, id).map_err(|e| match e {
+            walk::Unreached::Io(e) => no_project(e),
+            e => io::Error::other(e.to_string()).into(),
+        })?;
+    }
+    project::limit_project(root, id, limit_bytes).map_err(no_project)?;
+    // Quotas may be counted but not enforced (XFS with pqnoenforce), or switched off.
+    match limited_to(root, limit_bytes)? {
+        true => Ok(id),
+        false => Err(NoProject::Unsupported),
+    }
+}
+
+/// Whether [`limit`] would succeed, as far as is known without changing anything.
+pub(super) fn can_limit(root: &OwnedFd, limit_bytes: u64) -> Result<(), NoProject> {
+    let project = project::project_of(root).map_err(no_project)?;
+    if project.id != 0 && project.is_inherited && limited_to(root, limit_bytes)? {
+        return Ok(());
+    }
+    if !may_set() {
+        return Err(NoProject::Forbidden);
+    }
+    // The root's own project exists wherever projects are counted.
+    match project::project_usage(root, project.id) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(no_project(e)),
+    }
+}
+
+/// Takes the limit away that [`limit`] has set for a folder. An administrator's own projects stay as they are.
+pub(super) fn unlimit(root: &OwnedFd) {
+    let is_ours = |id: u32| (FIRST_ID..FIRST_ID + MAX_TRIES).contains(&id);
+    let Ok(project) = project::project_of(root) else { return };
+    if is_ours(project.id)
+        && may_set()
+        && let Err(e) = project::limit_project(root, project.id, 0)
+    {
+        tracing::warn!("cannot take the limit of project {} away: {e}", project.id);
+    }
+}
+
+/// Total and free bytes, as the kernel says for the folder.
+pub(super) fn space(root: &OwnedFd) -> io::Result<(u64, u64)> {
+    let space = rustix::fs::fstatvfs(root)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+    Ok((bytes(space.f_blocks), bytes(space.f_bfree)))
+}
+
+/// Whether the kernel limits the folder so: the size is told in whole blocks.
+fn limited_to(root: &OwnedFd, limit_bytes: u64) -> io::Result<bool> {
+    let block = rustix::fs::fstatvfs(root)?.f_frsize.max(1);
+    Ok(space(root)?.0 / block == limit_bytes / block)
+}
+
+fn may_set() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+fn free_id(root: &OwnedFd) -> Result<u32, NoProject> {
+    for id in FIRST_ID..FIRST_ID + MAX_TRIES {
+        match project::project_usage(root, id) {
+            Ok(usage) if usage == project::ProjectUsage::default() => return Ok(id),
+            Ok(_) => {}
+            // XFS knows nothing of a project that was never used.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(id),
+            Err(e) => return Err(no_project(e)),
+        }
+    }
+    Err(io::Error::other(format!("{MAX_TRIES} projects have limits already")).into())
+}
+
+fn no_project(e: io::Error) -> NoProject {
+    match e.kind() {
+        _ if project::is_without_projects(&e) => NoProject::Unsupported,
+        io::ErrorKind::PermissionDenied => NoProject::Forbidden,
+        _ => NoProject::Io(e),
+    }
+}

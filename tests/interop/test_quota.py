@@ -1,0 +1,172 @@
+"""The quota of a share: smbclient, libnfs and Weft's own commands see it as the size of the disk, and what exceeds it is
+refused in the words of each protocol. du(1) says what is used."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+import unittest
+import unittest.mock
+
+import weft
+from test_nfs import libnfs
+
+MIB = 1 << 20
+FILE = """
+[listeners]
+smb_port = 0
+smb_direct_port = 0
+nfs_port = 0
+mountd_port = 0
+
+[smb]
+act_as_callers = false
+
+[nfs]
+root_squash = false
+act_as_callers = false
+
+[shares.data]
+path = "data"
+nfs.secure = false
+"""
+
+
+def du(folder):
+    return int(subprocess.run(["du", "-s", "-B1", folder], capture_output=True, text=True, check=True).stdout.split()[0])
+
+
+class Quota(unittest.TestCase):
+    def setUp(self):
+        self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-quota-")))
+        self.folder, self.state, self.file = self.work / "data", self.work / "state", self.work / "weft.toml"
+        self.folder.mkdir()
+        (self.folder / "before").write_bytes(b"x" * MIB)
+        self.small = weft.random_file(self.work / "small", MIB)
+        self.large = weft.random_file(self.work / "large", 12 * MIB)
+
+    def weft(self, *arguments, check=True):
+        return weft.run(weft.WEFT, *arguments, "--state-dir", self.state, check=check)
+
+    def serve(self, quota="8MiB"):
+        self.limit(quota)
+        command = [weft.WEFT, "serve", "--config", self.file, "--state-dir", self.state, "--user", weft.USER, "--json"]
+        # Without a terminal, SIGHUP means a reload.
+        with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing):
+            server = weft.Process(command, self.work / "weft.log")
+        self.addCleanup(server.stop)
+        server.smb_port = server.ready["smb_port"]
+        self.counted()
+        return server
+
+    def limit(self, quota):
+        self.file.write_text(FILE + (f'quota = "{quota}"\n' if quota else ""))
+
+    def share(self):
+        [server] = json.loads(self.weft("status", "--json").stdout)["servers"]
+        [share] = server["shares"]
+        return share
+
+    def counted(self):
+        """The quota, once it is counted."""
+        until = time.monotonic() + 60
+        while (quota := self.share().get("quota")) and quota["is_counting"]:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.05)
+        return quota
+
+    def smb_space(self, server):
+        """Total and free bytes, as smbclient shows them."""
+        said = weft.smbclient(server, "du")
+        blocks, size, free = map(int, re.search(r"(\d+) blocks of size (\d+)\. (\d+) blocks available", said).groups())
+        return blocks * size, free * size
+
+    def assert_agrees(self):
+        self.assertEqual(self.counted()["used_bytes"], du(self.folder))
+
+    def test_clients_see_it_as_the_size_of_the_disk_and_cannot_exceed_it(self):
+        server = self.serve()
+        total, free = self.smb_space(server)
+        self.assertEqual((total, free), (8 * MIB, 8 * MIB - du(self.folder)))
+        self.assert_agrees()
+        weft.smbclient(server, f"put {self.small} by-smb")
+        weft.run("nfs-cp", self.small, libnfs(server, "by-nfs"))
+        self.assert_agrees()
+        self.assertEqual(self.smb_space(server)[1], 8 * MIB - du(self.folder))
+
+        said = weft.smbclient(server, f"put {self.large} too-large", check=False)
+        self.assertIn("NT_STATUS_DISK_FULL", said)
+        said = weft.run("nfs-cp", self.large, libnfs(server, "too-large-for-nfs"), check=False)
+        self.assertRegex(said.stdout + said.stderr, "NFS3ERR_DQUOT|DQUOT|[Qq]uota", "not silently")
+        self.assertLessEqual(du(self.folder), 8 * MIB)
+        self.assert_agrees()
+        port = server.ready["nfs_port"]
+        for url in [
+            f"smb://{weft.USER}@127.0.0.1:{server.smb_port}/data/weft",
+            f"nfs://127.0.0.1:{port}/data/weft?mountport={server.ready['mountd_port']}",
+            f"nfs://127.0.0.1:{port}/data/weft?vers=4.2",
+        ]:
+            with self.subTest(url=url):
+                done = weft.run(weft.WEFT, "cp", self.large, url, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr, "no space left|quota|DISK_FULL")
+                self.assertLessEqual(du(self.folder), 8 * MIB)
+        weft.smbclient(server, "del by-smb; del by-nfs; del too-large*; del weft*; del .weft*", check=False)
+        self.assertLess(du(self.folder), 2 * MIB)
+        self.assert_agrees()
+        weft.smbclient(server, f"put {self.small} again")
+        self.assert_agrees()
+
+    def test_a_reload_changes_it_and_who_has_too_much_may_read_and_delete(self):
+        server = self.serve(None)
+        self.assertIsNone(self.counted())
+        self.assertGreater(self.smb_space(server)[0], 64 * MIB)
+        weft.smbclient(server, f"put {self.large} large")
+        self.limit("4MiB")
+        self.weft("reload")
+        self.assertGreater(self.counted()["used_bytes"], 12 * MIB)
+        self.assertEqual(self.smb_space(server), (4 * MIB, 0))
+        self.assertIn("NT_STATUS_DISK_FULL", weft.smbclient(server, f"put {self.small} more", check=False))
+        text = self.weft("status").stdout
+        self.assertRegex(text, r"quota +! data: 13(\.\d)? MiB of 4 MiB, counted in \d+ files?")
+        weft.smbclient(server, f"get large {self.work}/back; rename large larger")
+        self.assertTrue(weft.same(self.large, self.work / "back"))
+        weft.smbclient(server, "del larger; del more", check=False)
+        weft.smbclient(server, f"put {self.small} more")
+        self.limit("64MiB")
+        self.weft("reload")
+        weft.smbclient(server, f"put {self.large} large")
+        self.assert_agrees()
+        self.limit(None)
+        self.weft("reload")
+        self.assertIsNone(self.counted())
+        self.assertGreater(self.smb_space(server)[0], 64 * MIB)
+
+    def test_it_is_counted_anew_after_a_crash(self):
+        server = self.serve()
+        weft.smbclient(server, f"put {self.small} by-smb")
+        server.crash()
+        (self.folder / "by-others").write_bytes(b"x" * MIB)
+        (self.folder / "before").unlink()
+        self.serve()
+        self.assert_agrees()
+
+    def test_it_is_added_listed_and_refused_by_the_command(self):
+        config = ["--config", self.file]
+        said = self.weft("share", "add", "team", self.folder, "--quota", "200MiB", *config).stdout
+        self.assertRegex(said, "keeps its quota")
+        self.assertIn('quota = "200M"', self.file.read_text())
+        self.assertIn("team  " + str(self.folder) + "; quota: 200 MiB", self.weft("share", "list", *config).stdout)
+        [share] = json.loads(self.weft("share", "list", "--json", *config).stdout)
+        self.assertEqual(share["quota_bytes"], 200 * MIB)
+        refused = self.weft("share", "add", "other", self.folder, "--quota", "0", *config, check=False)
+        self.assertEqual(refused.returncode, 2)
+        self.weft("share", "remove", "team", *config)
+        self.assertEqual(json.loads(self.weft("share", "list", "--json", *config).stdout), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
