@@ -463,7 +463,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     if let Wanted::Lease(lease) = &wish.caching {
-        cx.server().handles.leases.check_new(cx.session().client_guid, lease.key)?;
+        cx.server().handles.leases.check_new(granting::claimant(cx), lease.key)?;
     }
     let descriptor =
         security::birth(cx, vfs, resolved.dir, wish.descriptor.as_deref(), wish.wants_directory()).await?;
