@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-admin bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-team bench-nfs bench-admin bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-smb    the same for READ and WRITE, plain, signed, encrypted, from a folder and from memory"
 	@echo "make bench-before compare SMB and NFS with an older version of weft, BESIDE=FILE, by the same independent clients"
 	@echo "make bench-scale  1,000 connections, 10,000 opens, a million notify events, a folder of 100,000: memory, latency, limits"
+	@echo "make bench-team   200 users, 50 shares, 2,000 connections: memory, latency of log-ons, reload; beside Debian's smbd (installs samba)"
 	@echo "make bench-check  check that weft bench agrees with independent loaders within 5%, against smbd and Ganesha (on a quiet machine)"
 	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
 	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes"
@@ -167,6 +168,11 @@ bench-before: build
 bench-scale: build
 	bash tests/interop/deps.sh
 	/usr/bin/python3 tests/peers/scale.py
+
+# A minute on two cores, as root. OUT=FILE writes the tables.
+bench-team: build
+	bash tests/interop/deps.sh
+	/usr/bin/python3 tests/peers/team.py $(if $(OUT),--out $(OUT))
 
 # The second half compares our own server with itself: NFS/RDMA over shared memory with NFS/TCP, by `weft bench`. Both
 # halves run, even if the first one fails.

@@ -16,8 +16,10 @@ PROGRAM, CALLBACK = 100003, 0x40000000
 OPENATTR, READDIR = 19, 26
 CB_RECALL, CB_SEQUENCE = 4, 11
 STATUS = {
-    0: "ok", 2: "NOENT", 13: "ACCESS", 17: "EXIST", 10006: "SERVERFAULT", 10008: "DELAY", 10010: "DENIED", 10012: "LOCKED",
-    10013: "GRACE", 10015: "SHARE_DENIED", 10025: "BAD_STATEID", 10038: "OPENMODE", 10046: "FILE_OPEN", 10087: "DELEG_REVOKED",
+    0: "ok", 2: "NOENT", 13: "ACCESS", 17: "EXIST", 70: "STALE", 10006: "SERVERFAULT", 10008: "DELAY", 10010: "DENIED",
+    10012: "LOCKED", 10013: "GRACE", 10015: "SHARE_DENIED", 10017: "CLID_INUSE", 10022: "STALE_CLIENTID", 10025: "BAD_STATEID",
+    10033: "NO_GRACE", 10037: "LOCKS_HELD", 10038: "OPENMODE", 10046: "FILE_OPEN", 10052: "BADSESSION",
+    10055: "CONN_NOT_BOUND_TO_SESSION", 10082: "WRONG_CRED", 10087: "DELEG_REVOKED",
 }
 ANONYMOUS = bytes(16)
 
@@ -55,17 +57,20 @@ class Reply:
 
 
 class Client:
-    def __init__(self, port, name, reclaims=False):
-        """`reclaims`: the client does not send RECLAIM_COMPLETE yet."""
-        self.socket = weft.nfs_connection(port, 10)
-        self.xids, self.owner = itertools.count(1), name.encode()
+    def __init__(self, port, name, reclaims=False, source="127.0.0.1", uid=0, verifier=None):
+        """`reclaims`: the client does not send RECLAIM_COMPLETE yet. `verifier`: that of its EXCHANGE_ID, by default a part of
+        its name."""
+        there = ("127.0.0.1", port)
+        self.socket = weft.as_root_of(lambda own: socket.create_connection(there, 10, source_address=own), source)
+        self.xids, self.owner, self.uid = itertools.count(1), name.encode(), uid
         self.replies, self.recalls = queue.Queue(), queue.Queue()
         self.lock = threading.Lock()
         threading.Thread(target=self.receive, daemon=True).start()
-        verifier = name.encode().ljust(8)[:8]
+        verifier = verifier or name.encode().ljust(8)[:8]
         reply = self.compound(words(EXCHANGE_ID) + verifier + opaque(self.owner) + words(0, 0, 0))
         self.check(reply, EXCHANGE_ID)
         client, sequence = reply.take(8), reply.word()
+        self.client = client
         channel = words(0, 1 << 20, 1 << 20, 4096, 16, 8, 0)
         args = client + words(sequence, 2) + channel + channel + words(CALLBACK, 1, 0)
         reply = self.compound(words(CREATE_SESSION) + args)
@@ -115,7 +120,7 @@ class Client:
         self.send(xid + words(1, 0, 0, 0, 0) + words(0, 0, 2) + results)
 
     def compound(self, *ops):
-        credential = words(0) + opaque(b"test") + words(0, 0, 0)
+        credential = words(0) + opaque(b"test") + words(self.uid, self.uid, 0)
         header = words(next(self.xids), 0, 2, PROGRAM, 4, 1) + words(1) + opaque(credential) + words(0, 0)
         self.send(header + words(0, 1, len(ops)) + b"".join(ops))
         reply = self.replies.get(timeout=60)

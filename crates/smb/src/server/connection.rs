@@ -65,8 +65,8 @@ pub(crate) struct Connection {
     mailbox: Arc<Mailbox>,
     /// Notices that the medium has not taken yet, in the order of sending.
     undelivered: RefCell<BTreeMap<u64, Notice>>,
-    /// Held from the first log-on.
-    client: OnceCell<Ticket>,
+    /// Held from each user's first log-on.
+    clients: RefCell<Vec<Ticket>>,
     unsent: RefCell<Vec<Unsent>>,
     /// Whether a log-on has succeeded on this connection.
     authenticated: Cell<bool>,
@@ -112,7 +112,7 @@ impl Connection {
             bindings: RefCell::default(),
             mailbox: Mailbox::open(),
             undelivered: RefCell::default(),
-            client: OnceCell::new(),
+            clients: RefCell::default(),
             unsent: RefCell::default(),
             authenticated: Cell::new(false),
             half_open: Rc::default(),
@@ -284,17 +284,18 @@ impl Connection {
         self.bindings.borrow_mut().remove(&id);
     }
 
-    /// Registers the client with its dialect (3.3.5.5.3); false if it uses another one elsewhere. 2.0.2 has no
-    /// ClientGuid.
-    pub(super) fn enter_client(&self) -> bool {
+    /// Registers the user's client with its dialect (3.3.5.5.3); false if the user has a connection from it with another
+    /// one. 2.0.2 has no ClientGuid.
+    pub(super) fn enter_client(&self, user: &Arc<str>) -> bool {
         let negotiated = self.negotiated();
-        if negotiated.dialect < Dialect::V2_1 || self.client.get().is_some() {
+        let mut clients = self.clients.borrow_mut();
+        if negotiated.dialect < Dialect::V2_1 || clients.iter().any(|ticket| *ticket.user() == **user) {
             return true;
         }
-        match self.server.clients.enter(negotiated.client_guid, negotiated.dialect) {
-            Some(ticket) => self.client.set(ticket).is_ok(),
-            None => false,
-        }
+        let ticket = self.server.clients.enter(negotiated.client_guid, user, negotiated.dialect);
+        let entered = ticket.is_some();
+        clients.extend(ticket);
+        entered
     }
 
     /// Waits for a buffer for an answer of at most `len` bytes.

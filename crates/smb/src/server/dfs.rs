@@ -193,13 +193,26 @@ impl Namespace {
         Ok(path)
     }
 
-    /// Answers FSCTL_DFS_GET_REFERRALS, or its newer form, in at most `limit` bytes.
-    pub(super) fn answer(&self, input: &[u8], newer: bool, limit: u32) -> Result<Vec<u8>, Failure> {
+    /// Answers FSCTL_DFS_GET_REFERRALS, or its newer form, in at most `limit` bytes. Roots for which `may_use` is false do
+    /// not exist for the caller: their links name other servers and shares.
+    pub(super) fn answer(
+        &self,
+        input: &[u8],
+        newer: bool,
+        limit: u32,
+        may_use: impl Fn(&str) -> bool,
+    ) -> Result<Vec<u8>, Failure> {
         if self.is_empty() {
             return Err(FS_DRIVER_REQUIRED.into());
         }
         let parse = if newer { Request::parse_ex } else { Request::parse };
         let request = parse(input).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+        if let [_, root, ..] = &split(&request.path)[..]
+            && self.is_root(root)
+            && !may_use(root)
+        {
+            return Err(NtStatus::NOT_FOUND.into());
+        }
         self.refer(&request, limit)
     }
 
@@ -333,7 +346,17 @@ mod tests {
         assert_eq!(refer(r"\srv\dfs", 0).unwrap_err(), NtStatus::INVALID_PARAMETER);
         let request = Request { max_level: 4, path: r"\srv\dfs".into() };
         assert_eq!(namespace().refer(&request, 8).unwrap_err().status, NtStatus::BUFFER_OVERFLOW);
-        assert_eq!(Namespace::default().answer(&[], false, 4096).unwrap_err().status, FS_DRIVER_REQUIRED);
+        let none = Namespace::default().answer(&[], false, 4096, |_| true);
+        assert_eq!(none.unwrap_err().status, FS_DRIVER_REQUIRED);
+    }
+
+    #[test]
+    fn a_root_that_the_caller_may_not_use_is_not_here() {
+        let mut bytes = 4u16.to_le_bytes().to_vec();
+        bytes.extend(r"\srv\dfs\link".encode_utf16().chain([0]).flat_map(u16::to_le_bytes));
+        let answer = |may_use: bool| namespace().answer(&bytes, false, 4096, |root| may_use && root == "dfs");
+        assert!(answer(true).is_ok());
+        assert_eq!(answer(false).unwrap_err().status, NtStatus::NOT_FOUND);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) const LOCK_BYTES: usize = 96;
 /// A pipe without its queued data.
 pub(super) const PIPE_BYTES: usize = 1024;
 /// A directory watch without its queued changes.
-pub(super) const WATCH_BYTES: usize = 1024;
+pub(super) const WATCH_BYTES: usize = 2048;
 /// A prefetched directory entry without its name.
 pub(super) const ENTRY_BYTES: usize = 256;
 

@@ -451,8 +451,12 @@ impl Server {
     /// Who is charged for a client's resources. If only one user can log on, its share would be everything, and a few
     /// addresses could exhaust it for the next one; then only addresses are charged.
     fn holder(&self, source: Option<Source>, user: &Arc<str>) -> Holder {
-        let several = self.directory().has_several() || self.config.offers.keytab.is_some();
-        Holder { source, user: several.then(|| user.clone()) }
+        Holder { source, user: self.has_several_users().then(|| user.clone()) }
+    }
+
+    /// Whether several users can log on.
+    fn has_several_users(&self) -> bool {
+        self.directory().has_several() || self.config.offers.keytab.is_some()
     }
 
     /// The current number of sessions.

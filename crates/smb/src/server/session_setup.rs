@@ -417,7 +417,7 @@ async fn established(
 ) -> Answer {
     let server = &connection.server;
     let negotiated = connection.negotiated();
-    if !connection.enter_client() {
+    if !connection.enter_client(&login.user) {
         refuse(connection, Some(&login.user), "the client uses another dialect on another connection");
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
@@ -504,7 +504,7 @@ fn bound(
         refuse(connection, Some(&login.user), format_args!("the session belongs to {}", session.user));
         return Err(NtStatus::NOT_SUPPORTED.into());
     }
-    if !connection.enter_client() {
+    if !connection.enter_client(&login.user) {
         refuse(connection, Some(&login.user), "the client uses another dialect on another connection");
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }

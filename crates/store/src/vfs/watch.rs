@@ -36,8 +36,9 @@ pub const MAX_WATCHES_OF_A_DIR_IN_ALL: usize = 4 * MAX_WATCHES_OF_A_DIR;
 /// up what the watch's owner may hold.
 pub const MAX_QUEUED: usize = 4096;
 const MAX_QUEUED_BYTES: usize = 1 << 20;
-/// Memory of a change besides its path.
-const CHANGE_BYTES: usize = 64;
+/// Memory of a change besides its path and directories, and of each directory.
+const CHANGE_BYTES: usize = 96;
+const DIR_BYTES: usize = size_of::<NodeId>();
 /// The longest reported path: no Windows client accepts longer ones, and a tree has a path for each folder on the
 /// way.
 const MAX_PATH_BYTES: usize = 32 << 10;
@@ -130,6 +131,9 @@ pub struct Change {
     pub action: Action,
     /// The path below the watched directory, `/` between names.
     pub path: Arc<[u8]>,
+    /// The directories below the watched one on that path, the innermost first: whoever tells a user of the change can
+    /// ask whether the user may see them.
+    pub dirs: Arc<[NodeId]>,
 }
 
 /// The changes that a watch has collected since the last call.
@@ -174,12 +178,14 @@ impl Queued {
         if self.overflowed || told.event.action == Action::Modified && self.changes.back().is_some_and(said) {
             return false;
         }
-        let bytes = CHANGE_BYTES.saturating_add(told.len);
+        let dirs = told.below.len().saturating_mul(DIR_BYTES);
+        let bytes = CHANGE_BYTES.saturating_add(told.len).saturating_add(dirs);
         let all = self.bytes.saturating_add(bytes);
         let fits = self.changes.len() < MAX_QUEUED && all <= MAX_QUEUED_BYTES && told.len <= MAX_PATH_BYTES;
         if fits && held.grow(bytes).is_ok() {
             self.bytes = all;
-            self.changes.push_back(Change { action: told.event.action, path: told.path().clone() });
+            let (path, dirs) = (told.path().clone(), told.dirs().clone());
+            self.changes.push_back(Change { action: told.event.action, path, dirs });
         } else {
             self.empty(held);
             self.overflowed = true;
@@ -282,6 +288,8 @@ struct Told<'a> {
     /// Length of the path in bytes.
     len: usize,
     path: OnceCell<Arc<[u8]>>,
+    /// The directories between: see [`Change::dirs`].
+    dirs: OnceCell<Arc<[NodeId]>>,
     /// The path last compared with this, and whether they are equal: queues with the same path share it.
     compared: RefCell<Option<(Arc<[u8]>, bool)>>,
 }
@@ -295,7 +303,18 @@ impl<'a> Told<'a> {
             false => above.get(..=above.iter().position(|place| place.dir == dir)?)?,
         };
         let len = below.iter().fold(event.name.len(), |len, DirName { name, .. }| len + name.len() + 1);
-        Some(Told { event, below, len, path: OnceCell::new(), compared: RefCell::default() })
+        let (path, dirs) = (OnceCell::new(), OnceCell::new());
+        Some(Told { event, below, len, path, dirs, compared: RefCell::default() })
+    }
+
+    fn dirs(&self) -> &Arc<[NodeId]> {
+        // Each place names the directory above: that of the last one is the watched one.
+        self.dirs.get_or_init(|| match self.below.split_last() {
+            None => Arc::default(),
+            Some((_, before)) => {
+                std::iter::once(self.event.dir).chain(before.iter().map(|place| place.dir)).collect()
+            }
+        })
     }
 
     fn path(&self) -> &Arc<[u8]> {

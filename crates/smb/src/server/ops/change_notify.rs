@@ -14,8 +14,8 @@ use weft_wire::smb2::change_notify::{Flags, Request, Response};
 use weft_wire::smb2::fscc::notify::{Action, Change};
 
 use super::opens::Open;
-use super::path;
-use crate::server::answer::{Answer, Reply};
+use super::{path, visibility};
+use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 use crate::server::held::WATCH_BYTES;
 
@@ -43,19 +43,30 @@ pub(super) async fn change_notify(cx: &OpContext) -> Answer {
     answer(changes, limit.min(capacity) as usize)
 }
 
-/// The changes that the open has seen, once the requests before this one are answered.
-async fn wait(cx: &OpContext, open: &Open) -> Result<(Changes, u32), NtStatus> {
+/// The changes that the open has seen and its user may be told of, once the requests before this one are answered.
+async fn wait(cx: &OpContext, open: &Open) -> Result<(Changes, u32), Failure> {
     let turn = open.notify.enter()?;
-    let mut waiting = std::pin::pin!(std::future::poll_fn(|task| turn.poll(task)));
-    // Changes may be queued already.
-    if let Poll::Ready(outcome) = futures_util::poll!(waiting.as_mut()) {
-        return outcome;
-    }
-    cx.may_wait()?;
-    cx.pending();
-    match select(waiting, std::pin::pin!(cx.cancelled())).await {
-        Either::Left((outcome, _)) => outcome,
-        Either::Right(_) => Err(NtStatus::CANCELLED),
+    let mut has_waited = false;
+    loop {
+        let mut waiting = std::pin::pin!(std::future::poll_fn(|task| turn.poll(task)));
+        // Changes may be queued already.
+        let (changes, capacity) = match futures_util::poll!(waiting.as_mut()) {
+            Poll::Ready(outcome) => outcome?,
+            Poll::Pending => {
+                if !std::mem::replace(&mut has_waited, true) {
+                    cx.may_wait()?;
+                    cx.pending();
+                }
+                match select(waiting, std::pin::pin!(cx.cancelled())).await {
+                    Either::Left((outcome, _)) => outcome?,
+                    Either::Right(_) => return Err(NtStatus::CANCELLED.into()),
+                }
+            }
+        };
+        let visible = visibility::visible(cx, open, changes).await?;
+        if !visible.is_empty() {
+            return Ok((visible, capacity));
+        }
     }
 }
 

@@ -463,7 +463,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     if let Wanted::Lease(lease) = &wish.caching {
-        cx.server().handles.leases.check_new(cx.session().client_guid, lease.key)?;
+        cx.server().handles.leases.check_new(granting::claimant(cx), lease.key)?;
     }
     let descriptor =
         security::birth(cx, vfs, resolved.dir, wish.descriptor.as_deref(), wish.wants_directory()).await?;
@@ -571,7 +571,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
 /// The name exists.
 async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: DirName) -> Attempt {
     if let Some(instance) = wish.instance {
-        instances::take_over(cx, instance, (vfs, attr.node)).await?;
+        instances::take_over(cx, instance, vfs, attr, place.borrow()).await?;
     }
     // 3.3.5.9: the file is reserved for a client that may come back.
     let reserved = || cx.server().handles.preserved.reserves(attr.node, vfs.opens());

@@ -13,6 +13,7 @@ use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
 use super::caching::{Caching, Oplock};
 use super::caching_rights::level_of;
+use super::lease::Claimant;
 use super::opens::Open;
 use crate::server::context::OpContext;
 
@@ -40,8 +41,14 @@ fn prepare_lease(
     wanted: &create_context::Lease,
 ) -> Result<Caching, NtStatus> {
     let handles = &cx.server().handles;
-    let (client, file) = (cx.session().client_guid, (vfs.opens(), attr.node));
-    Ok(Caching::Lease(handles.leases.acquire(client, wanted, file, &handles.preserved)?))
+    let file = (vfs.opens(), attr.node);
+    Ok(Caching::Lease(handles.leases.acquire(claimant(cx), wanted, file, &handles.preserved)?))
+}
+
+/// The client and user of a request, as the table of leases knows them.
+pub(super) fn claimant(cx: &OpContext) -> Claimant<'_> {
+    let session = cx.session();
+    Claimant { client: session.client_guid, user: &session.user, source: Some(cx.connection().source) }
 }
 
 /// Gives an open its new FileId and session.
@@ -49,7 +56,10 @@ pub(super) fn reconnect(cx: &OpContext, open: &Open, file: FileId) {
     match &open.caching {
         Caching::None => {}
         Caching::Oplock(oplock) => oplock.connect(cx.session(), file),
-        Caching::Lease(_) => cx.server().handles.leases.connect(cx.session()),
+        Caching::Lease(lease) => {
+            lease.join(claimant(cx));
+            cx.server().handles.leases.connect(cx.session());
+        }
     }
 }
 

@@ -7,11 +7,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use weft_store::NodeId;
-use weft_store::vfs::Vfs;
+use weft_store::vfs::{Attr, DirName, Vfs};
+use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::{Dialect, Guid, NtStatus};
 
+use super::attributes::Metadata;
 use super::opens::Open;
+use super::security;
+use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 use crate::server::limits;
 use crate::server::session::Session;
@@ -115,13 +119,27 @@ impl Instances {
     }
 }
 
-/// Closes what the application has open elsewhere (3.3.5.9.13).
+/// Closes what the application has open elsewhere (3.3.5.9.13), if the user may do to the file what that open may. The
+/// specification asks only for the right to read; then a reader who has learned an AppInstanceId, which is no secret, could
+/// take the file from its writer.
 pub(super) async fn take_over(
     cx: &OpContext,
     instance: Instance,
-    file: (&Vfs, NodeId),
-) -> Result<(), NtStatus> {
-    for (open, session) in cx.server().handles.instances.superseded(cx, instance, file)? {
+    vfs: &Vfs,
+    attr: &Attr,
+    place: DirName<&[u8]>,
+) -> Result<(), Failure> {
+    let superseded = cx.server().handles.instances.superseded(cx, instance, (vfs, attr.node))?;
+    if superseded.is_empty() {
+        return Ok(());
+    }
+    let dos = vfs.xattr_summary(attr.node).await?.dos;
+    let rights = security::maximal(cx, vfs, Metadata { attr, dos }, place).await?;
+    for (open, session) in superseded {
+        let needed = AccessMask::FILE_GENERIC_READ | open.access;
+        if !rights.contains(needed.without(AccessMask::SYNCHRONIZE)) {
+            continue;
+        }
         let removed = match session.and_then(|session| Some((session.opens.name_of(&open)?, session))) {
             Some(((id, tree), session)) => session.opens.remove(id, tree),
             None => cx.server().handles.preserved.remove(&open),

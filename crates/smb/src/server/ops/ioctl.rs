@@ -3,6 +3,7 @@
 //! Spec: [MS-SMB2] 3.3.5.15. Copies and holes are in `server_copy` and `holes`. Unsupported controls, such as
 //! compression, answer the status that 3.3.5.15 or [MS-FSA] 2.1.5.10 names for them.
 
+use weft_store::rights::Right;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::ioctl::{
     CtlCode, Flags, NetworkInterface, Request, Response, ValidateNegotiateRequest, ValidateNegotiateResponse,
@@ -76,7 +77,12 @@ fn on_connection(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> 
         // 3.3.5.15.2.
         CtlCode::DFS_GET_REFERRALS | CtlCode::DFS_GET_REFERRALS_EX => {
             let newer = request.code == CtlCode::DFS_GET_REFERRALS_EX;
-            cx.config().offers.dfs.answer(&request.input, newer, request.max_output_response)
+            let (server, user) = (cx.server(), cx.session().who());
+            let may_use = |root: &str| {
+                let share = server.shares.named(root);
+                share.is_some_and(|share| server.directory().right(user, &share.rules) > Right::None)
+            };
+            cx.config().offers.dfs.answer(&request.input, newer, request.max_output_response, may_use)
         }
         // There are no pipes on this share.
         _ => Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),

@@ -3,11 +3,17 @@
 //! Spec: [MS-SMB2] 3.3.1.12, 3.3.1.13 (lease table, lease), 3.3.5.9.8, 3.3.5.9.11 (requests), 3.3.4.7 (breaks). Owns
 //! the map from clients' keys to files, the epochs, and the sessions over which clients are notified of breaks. The
 //! store owns the state of a lease. A lease lives as long as one of its opens.
+//!
+//! Neither a ClientGuid nor a LeaseKey is a secret: both go over the network in the clear unless the session is encrypted.
+//! So a lease also belongs to its users. The first one opens it; others join it by opening the same file with the same
+//! key from the same address, as the users of a terminal server do. Breaks go to the sessions of these users only, and
+//! only they acknowledge them. The same ClientGuid and key from elsewhere are another lease.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use weft_machine::Source;
 use weft_store::NodeId;
 use weft_store::opens::{
     AckFailed, Caching as Rights, Form, Holder, Key, Open as Claim, Opens, Recall, Waiters,
@@ -24,13 +30,62 @@ use crate::server::session::Session;
 
 /// Leases of all clients together.
 const MAX_LEASES: usize = 1 << 20;
-/// Sessions of one client that may carry the breaks of its leases.
+/// Sessions of a user of one client that may carry the breaks of its leases.
 const MAX_SESSIONS: usize = 64;
+
+/// Whoever names a lease.
+#[derive(Clone, Copy)]
+pub(super) struct Claimant<'a> {
+    /// ClientGuid.
+    pub(super) client: Guid,
+    pub(super) user: &'a Arc<str>,
+    /// The address; none for what is restored after a restart.
+    pub(super) source: Option<Source>,
+}
+
+/// The users of a lease.
+struct Members(Mutex<Membership>);
+
+struct Membership {
+    /// In the order in which they joined; at least one.
+    users: Vec<Arc<str>>,
+    /// The address of the first one, once known.
+    source: Option<Source>,
+}
+
+impl Members {
+    fn new(first: Claimant<'_>) -> Members {
+        Members(Mutex::new(Membership { users: vec![first.user.clone()], source: first.source }))
+    }
+
+    fn has(&self, user: &str) -> bool {
+        lock(&self.0).users.iter().any(|known| **known == *user)
+    }
+
+    /// Whether somebody uses the lease, or may join it.
+    fn admits(&self, who: Claimant<'_>) -> bool {
+        let members = lock(&self.0);
+        members.source == who.source || members.users.iter().any(|known| *known == *who.user)
+    }
+
+    fn add(&self, who: Claimant<'_>) {
+        let members = &mut *lock(&self.0);
+        if !members.users.contains(who.user) {
+            members.users.push(who.user.clone());
+        }
+        members.source = members.source.or(who.source);
+    }
+
+    fn users(&self) -> Vec<Arc<str>> {
+        lock(&self.0).users.clone()
+    }
+}
 
 /// A lease.
 pub(crate) struct Lease {
     client: Guid,
     key: Guid,
+    members: Arc<Members>,
     node: NodeId,
     opens: Arc<Opens>,
     /// The store's key for it.
@@ -58,6 +113,11 @@ impl Lease {
     /// LeaseKey.
     pub(super) fn key(&self) -> Guid {
         self.key
+    }
+
+    /// Records where a member is.
+    pub(super) fn join(&self, who: Claimant<'_>) {
+        self.members.add(who);
     }
 
     /// Whether it was requested as version 2.
@@ -150,7 +210,7 @@ impl Holder for Lease {
             return true;
         }
         let Some(table) = self.table.upgrade() else { return false };
-        let sessions = table.sessions(self.client);
+        let sessions = table.sessions(self);
         let told = sessions.iter().find(|session| session.notice(message.clone()).send());
         if let Some(session) = told {
             insist(session, message, &self.opens, recall);
@@ -163,7 +223,7 @@ impl Holder for Lease {
     fn revoked(&self, node: NodeId, _: Key) {
         tracing::debug!("a lease break was not acknowledged in time: {node:?}");
         if let (Some(preserved), Some(table)) = (self.preserved.upgrade(), self.table.upgrade()) {
-            preserved.revoked(&table.sessions(self.client), (node, &self.opens), |open| self.is_of(open));
+            preserved.revoked(&table.sessions(self), (node, &self.opens), |open| self.is_of(open));
         }
     }
 }
@@ -175,7 +235,7 @@ impl Drop for Lease {
         {
             let leases = &mut *lock(&table.by_key);
             if let Entry::Occupied(mut known) = leases.by_key.entry(self.key)
-                && let Some(at) = known.get().iter().position(|(_, lease)| mine(lease))
+                && let Some(at) = known.get().iter().position(|named| mine(&named.lease))
             {
                 known.get_mut().swap_remove(at);
                 leases.count = leases.count.saturating_sub(1);
@@ -184,7 +244,7 @@ impl Drop for Lease {
                 }
             }
         }
-        table.forget_sessions(self.client);
+        table.forget_sessions(self);
     }
 }
 
@@ -192,29 +252,41 @@ impl Drop for Lease {
 #[derive(Default)]
 pub(crate) struct Leases {
     by_key: Mutex<ByKey>,
-    /// The sessions over which a client can be notified, first one first: any session serves any lease (3.3.4.7).
-    sessions: Mutex<HashMap<Guid, Vec<Weak<Session>>>>,
+    /// The sessions over which a user of a client can be notified, first one first: any session serves any of the user's
+    /// leases (3.3.4.7).
+    sessions: Mutex<HashMap<(Guid, Arc<str>), Vec<Weak<Session>>>>,
 }
 
-/// Leases by LeaseKey, each with its client. Clients choose random keys, so a key usually has one lease.
+/// Leases by LeaseKey. Clients choose random keys, so a key usually has one lease.
 #[derive(Default)]
 struct ByKey {
-    by_key: HashMap<Guid, Vec<(Guid, Weak<Lease>)>>,
+    by_key: HashMap<Guid, Vec<Named>>,
     /// Number of leases, at most [`MAX_LEASES`].
     count: usize,
 }
 
+/// A lease, and whose it is: known without a reference to it, whose drop would take the lock.
+struct Named {
+    client: Guid,
+    members: Arc<Members>,
+    lease: Weak<Lease>,
+}
+
 impl ByKey {
-    fn find(&self, client: Guid, key: Guid) -> Option<Arc<Lease>> {
-        let known = self.by_key.get(&key)?.iter();
-        known.filter(|(owner, _)| *owner == client).find_map(|(_, lease)| lease.upgrade())
+    fn find(&self, who: Claimant<'_>, key: Guid) -> Option<Arc<Lease>> {
+        let known = self.by_key.get(&key)?.iter().filter(|named| named.client == who.client);
+        // The user's own lease, before one that the user may join.
+        let own = || known.clone().filter(|named| named.members.has(who.user));
+        let any = || known.clone().filter(|named| named.members.admits(who));
+        own().chain(any()).find_map(|named| named.lease.upgrade())
     }
 }
 
 impl Leases {
-    /// The lease of a client with this key.
-    pub(super) fn find(&self, client: Guid, key: Guid) -> Option<Arc<Lease>> {
-        lock(&self.by_key).find(client, key)
+    /// The lease with this key, if the claimant is one of its users.
+    pub(super) fn find(&self, who: Claimant<'_>, key: Guid) -> Option<Arc<Lease>> {
+        let found = lock(&self.by_key).find(who, key);
+        found.filter(|lease| lease.members.has(who.user))
     }
 
     /// The lease of a directory that a client names as ParentLeaseKey: its own, or else any client's. Windows passes
@@ -222,16 +294,16 @@ impl Leases {
     pub(super) fn find_parent(&self, client: Guid, key: Guid, opens: &Arc<Opens>) -> Option<Arc<Lease>> {
         let leases = lock(&self.by_key);
         let known: Vec<_> =
-            leases.by_key.get(&key)?.iter().filter_map(|(_, lease)| lease.upgrade()).collect();
+            leases.by_key.get(&key)?.iter().filter_map(|named| named.lease.upgrade()).collect();
         drop(leases);
         let here = || known.iter().filter(|lease| Arc::ptr_eq(&lease.opens, opens));
         here().find(|lease| lease.client == client).or_else(|| here().next()).cloned()
     }
 
-    /// Breaks of the client's leases may be sent over this session from now on.
+    /// Breaks of the leases of the session's user may be sent over this session from now on.
     pub(super) fn connect(&self, session: &Arc<Session>) {
         let mut clients = lock(&self.sessions);
-        let sessions = clients.entry(session.client_guid).or_default();
+        let sessions = clients.entry((session.client_guid, session.user.clone())).or_default();
         let weak = Arc::downgrade(session);
         if sessions.iter().any(|known| known.ptr_eq(&weak)) {
             return;
@@ -242,21 +314,28 @@ impl Leases {
         }
     }
 
-    fn sessions(&self, client: Guid) -> Vec<Arc<Session>> {
+    /// The sessions of a lease's users.
+    fn sessions(&self, lease: &Lease) -> Vec<Arc<Session>> {
+        let users = lease.members.users().into_iter();
         let clients = lock(&self.sessions);
-        clients.get(&client).into_iter().flatten().filter_map(Weak::upgrade).collect()
+        let known = users.filter_map(|user| clients.get(&(lease.client, user)));
+        known.flatten().filter_map(Weak::upgrade).collect()
     }
 
-    fn forget_sessions(&self, client: Guid) {
+    fn forget_sessions(&self, lease: &Lease) {
         let mut clients = lock(&self.sessions);
-        if clients.get(&client).is_some_and(|known| known.iter().all(|one| one.strong_count() == 0)) {
-            clients.remove(&client);
+        for user in lease.members.users() {
+            let name = (lease.client, user);
+            if clients.get(&name).is_some_and(|known| known.iter().all(|one| one.strong_count() == 0)) {
+                clients.remove(&name);
+            }
         }
     }
 
     /// Refuses a key that belongs to another file, if the file of this request does not exist yet.
-    pub(super) fn check_new(&self, client: Guid, key: Guid) -> Result<(), NtStatus> {
-        match self.find(client, key) {
+    pub(super) fn check_new(&self, who: Claimant<'_>, key: Guid) -> Result<(), NtStatus> {
+        let found = lock(&self.by_key).find(who, key);
+        match found {
             Some(lease) if !lock(&lease.state).delete_on_close => Err(NtStatus::INVALID_PARAMETER),
             _ => Ok(()),
         }
@@ -265,7 +344,7 @@ impl Leases {
     /// The lease with which a file is opened; created if missing. A key belongs to one file (3.3.5.9.8).
     pub(super) fn acquire(
         self: &Arc<Leases>,
-        client: Guid,
+        who: Claimant<'_>,
         wanted: &create_context::Lease,
         (opens, node): (&Arc<Opens>, NodeId),
         preserved: &Arc<Preserved>,
@@ -273,9 +352,10 @@ impl Leases {
         // Dropped after the lock: this may be the last reference, whose drop takes the lock.
         let known;
         let mut leases = lock(&self.by_key);
-        known = leases.find(client, wanted.key);
+        known = leases.find(who, wanted.key);
         if let Some(lease) = &known {
             if lease.node == node && Arc::ptr_eq(&lease.opens, opens) {
+                lease.join(who);
                 return Ok(lease.clone());
             }
             if !lock(&lease.state).delete_on_close {
@@ -291,9 +371,11 @@ impl Leases {
             false => LeaseV2 { parent_key: Guid::default(), ..v2 },
         };
         let state = State { v2: wanted.v2.map(parent), has_parent, delete_on_close: false };
+        let (client, members) = (who.client, Arc::new(Members::new(who)));
         let lease = Arc::new(Lease {
             client,
             key: wanted.key,
+            members: members.clone(),
             node,
             opens: opens.clone(),
             store_key: opens.key(),
@@ -301,7 +383,8 @@ impl Leases {
             preserved: Arc::downgrade(preserved),
             state: Mutex::new(state),
         });
-        leases.by_key.entry(wanted.key).or_default().push((client, Arc::downgrade(&lease)));
+        let named = Named { client, members, lease: Arc::downgrade(&lease) };
+        leases.by_key.entry(wanted.key).or_default().push(named);
         leases.count = leases.count.saturating_add(1);
         Ok(lease)
     }

@@ -59,6 +59,7 @@ mod set_info;
 mod status;
 mod symlink;
 mod tunnel;
+mod visibility;
 mod volume;
 mod write;
 

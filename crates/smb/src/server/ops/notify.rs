@@ -7,11 +7,22 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use weft_store::vfs::{Changes, Watch};
+use weft_store::vfs::{Changes, NodeId, Watch};
 use weft_wire::smb2::NtStatus;
 
 /// Waiting requests per open.
 const MAX_WAITING: usize = 128;
+/// Folders below the watched one whose judgement is remembered, the latest ones.
+const MAX_REMEMBERED: usize = 64;
+
+/// What the user of a watch may do with a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// List its names.
+    pub(super) lists: bool,
+    /// Reach what is in it.
+    pub(super) enters: bool,
+}
 
 /// The changes that an open has seen in its directory, and the requests that wait for more.
 #[derive(Default)]
@@ -27,6 +38,8 @@ struct State {
     waiting: VecDeque<(u64, Option<Waker>)>,
     next: u64,
     closed: bool,
+    /// What the user may do in folders below: changes in a folder may be told when it is gone.
+    remembered: VecDeque<(NodeId, Reach)>,
 }
 
 impl Notify {
@@ -58,6 +71,21 @@ impl Notify {
         state.next = state.next.wrapping_add(1);
         state.waiting.push_back((id, None));
         Ok(QueuedRequest { notify: self, id })
+    }
+
+    /// Remembers what the user may do in a folder.
+    pub(super) fn remember(&self, dir: NodeId, reach: Reach) {
+        let mut state = self.state();
+        state.remembered.retain(|(known, _)| *known != dir);
+        if state.remembered.len() >= MAX_REMEMBERED {
+            state.remembered.pop_front();
+        }
+        state.remembered.push_back((dir, reach));
+    }
+
+    /// What the user could do in a folder that is gone, if that is still known.
+    pub(super) fn remembered(&self, dir: NodeId) -> Option<Reach> {
+        self.state().remembered.iter().find(|(known, _)| *known == dir).map(|(_, reach)| *reach)
     }
 
     /// 3.3.4.17: closing an open ends its waiting requests with STATUS_NOTIFY_CLEANUP.

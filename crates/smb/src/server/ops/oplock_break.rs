@@ -11,6 +11,7 @@ use weft_wire::smb2::{FileId, Guid, NtStatus};
 
 use super::caching::Caching;
 use super::caching_rights::level_of;
+use super::granting;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -67,7 +68,7 @@ fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<(Response,
 }
 
 fn lease(cx: &OpContext, key: Guid, state: LeaseState) -> Result<(Response, Waiters), Failure> {
-    let lease = cx.server().handles.leases.find(cx.session().client_guid, key);
+    let lease = cx.server().handles.leases.find(granting::claimant(cx), key);
     let waiters = lease.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.acknowledge(state)?;
     Ok((Response::Lease { key, state }, waiters))
 }

@@ -16,6 +16,7 @@ use weft_wire::smb2::create::{CreateAction, CreateOptions};
 use super::caching::{Caching, Oplock};
 use super::channel_sequence::ChannelSequence;
 use super::durable::Durable;
+use super::lease::Claimant;
 use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
 use super::persistent::{Persistent, RECORD_COPIES};
@@ -122,7 +123,9 @@ async fn reopen(
         Cached::Oplock(_) => Caching::Oplock(Arc::new(Oplock::new(&handles.preserved, vfs.opens()))),
         Cached::Lease(lease) => {
             let file = (vfs.opens(), attr.node);
-            let lease = handles.leases.acquire(record.client, lease, file, &handles.preserved);
+            let user: Arc<str> = record.user.as_str().into();
+            let who = Claimant { client: record.client, user: &user, source: None };
+            let lease = handles.leases.acquire(who, lease, file, &handles.preserved);
             Caching::Lease(lease.map_err(|status| format!("its lease: {status:?}"))?)
         }
     };

@@ -71,6 +71,12 @@ fn left_by(vfs: &Vfs, guard: &Guard, token: &Token) -> AccessMask {
     if vfs.is_judged() && !guard.stored { AccessMask::FILE_ALL } else { guard.grants(token) }
 }
 
+/// The rights on a file that no descriptor takes from the user.
+pub(super) async fn left_to(cx: &OpContext, vfs: &Vfs, attr: &Attr) -> Result<AccessMask, Error> {
+    let guard = access::look(vfs, attr, token_of(cx)).await?;
+    Ok(left_by(vfs, &guard, token_of(cx)))
+}
+
 /// Whether a listing that hides unreadable files shows this one to a user.
 pub(super) async fn is_readable(vfs: &Vfs, attr: &Attr, token: &Token) -> Result<bool, Error> {
     let needed = AccessMask::FILE_GENERIC_READ.without(AccessMask::SYNCHRONIZE);

@@ -26,6 +26,8 @@ use weft_wire::smb2::{
 };
 
 use super::harness::*;
+use crate::auth::Secret;
+use crate::server::User;
 
 const KEY: Guid = [0x11; 16];
 const CREATE: Guid = [0x22; 16];
@@ -38,6 +40,16 @@ async fn client(world: &World, guid: u8, user: &str) -> Client {
     let mut client = world.connect();
     client.negotiate(Offer { guid: [guid; 16], ..Offer::default() }).await;
     client.log_on(user, PASSWORD).await.unwrap();
+    client.tree().await;
+    client
+}
+
+/// The same from an address; it signs.
+async fn client_at(world: &World, peer: &str, guid: u8, user: &str) -> Client {
+    let mut client = world.connect_from(peer);
+    client.negotiate(Offer { guid: [guid; 16], ..Offer::default() }).await;
+    client.log_on(user, PASSWORD).await.unwrap();
+    client.sign = true;
     client.tree().await;
     client
 }
@@ -225,6 +237,54 @@ fn a_lease_is_one_for_all_opens_of_its_key() {
         assert_eq!(acknowledge(&mut alice, keep(RH)).await, NtStatus::SUCCESS);
         assert_eq!(acknowledge(&mut alice, keep(RH)).await, NtStatus::UNSUCCESSFUL);
         assert_eq!(lease_of(&end(&mut bob).await.unwrap()).state, RH);
+    });
+}
+
+#[test]
+fn a_copied_client_guid_and_key_give_nobody_anothers_lease() {
+    story(async {
+        let world = World::with(|config| {
+            config.users.push(User::new("carol", Secret::password(PASSWORD)));
+        });
+        // Mallory is there first.
+        let mut mallory = client_at(&world, "192.0.2.66:700", 1, "bob").await;
+        let leased = |name: &str, state| create::Request {
+            name: name.into(),
+            ..with_oplock(OplockLevel::LEASE, vec![lease(KEY, state)])
+        };
+        create(&mut mallory, &leased("mallorys", RWH)).await.unwrap();
+        let mut alice = client_at(&world, "192.0.2.1:700", 1, "alice").await;
+        let opened = create(&mut alice, &leased("f", RWH)).await.unwrap();
+        assert_eq!(lease_of(&opened).state, RWH, "the key is hers, whatever mallory has opened by it");
+        // Somebody opens the file: alice is told, and only she can acknowledge that.
+        let mut other = client_at(&world, "192.0.2.2:700", 2, "alice").await;
+        begin(&mut other, &create_request("f", CreateOptions::NONE)).await;
+        assert!(matches!(
+            told(&mut alice).await,
+            Notification::Lease { key: KEY, current: RWH, new: RH, .. }
+        ));
+        let keep = |state| Acknowledgment::Lease { key: KEY, state };
+        assert_eq!(
+            acknowledge(&mut mallory, keep(RH)).await,
+            NtStatus::UNSUCCESSFUL,
+            "that of his own lease"
+        );
+        assert!(!other.wire.is_answered(), "it waits for alice");
+        assert_eq!(acknowledge(&mut alice, keep(RH)).await, NtStatus::SUCCESS);
+        let opened = end(&mut other).await.unwrap();
+        assert_eq!(other.close(opened.file).await, NtStatus::SUCCESS);
+        // An open by mallory, with another key, breaks hers like anybody's.
+        assert_eq!(lease_of(&create(&mut alice, &leased("f", RWH)).await.unwrap()).state, RWH);
+        begin(&mut mallory, &create_request("f", CreateOptions::NONE)).await;
+        told(&mut alice).await;
+        assert_eq!(acknowledge(&mut alice, keep(RH)).await, NtStatus::SUCCESS);
+        end(&mut mallory).await.unwrap();
+        // The users of one host share a lease, as those of a terminal server do.
+        let mut carol = client_at(&world, "192.0.2.1:701", 1, "carol").await;
+        assert_eq!(acknowledge(&mut carol, keep(RH)).await, NtStatus::OBJECT_NAME_NOT_FOUND, "not yet");
+        assert_eq!(lease_of(&create(&mut carol, &leased("f", RH)).await.unwrap()).state, RH);
+        assert_eq!(acknowledge(&mut carol, keep(RH)).await, NtStatus::UNSUCCESSFUL, "nothing is broken");
+        assert!(alice.is_served().await, "no break came before this answer");
     });
 }
 

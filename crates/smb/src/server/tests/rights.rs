@@ -271,3 +271,35 @@ fn a_token_ends_with_the_right_to_read_its_share_and_with_the_share() {
         assert_eq!(copy(&mut alice, &second, to).await, NtStatus::INVALID_TOKEN);
     });
 }
+
+/// An AppInstanceId is no secret, and must not give a reader the file of its writer.
+#[test]
+fn only_who_may_do_as_much_takes_a_file_over_from_another_instance_of_its_application() {
+    story(async {
+        let world = world();
+        let mut alice = logged_on(&world, "alice").await;
+        alice.tree().await;
+        let app = |access| create::Request {
+            desired_access: access,
+            contexts: vec![RequestContext::AppInstance([7; 16])],
+            ..create_request("f", CreateOptions::NONE)
+        };
+        let (header, bytes) =
+            alice.call(Command::Create, |out| app(AccessMask::FILE_GENERIC_WRITE).emit(out)).await;
+        assert_eq!(header.status, NtStatus::SUCCESS);
+        let file = create::Response::parse(&bytes).unwrap().file;
+        let mut bob = logged_on(&world, "bob").await;
+        bob.tree().await;
+        let reads =
+            create::Request { disposition: CreateDisposition::Open, ..app(AccessMask::FILE_READ_DATA) };
+        assert_eq!(create(&mut bob, reads.clone()).await, NtStatus::SUCCESS);
+        assert_eq!(alice.write(file, b"hers").await, NtStatus::SUCCESS, "a reader took it away");
+        // Another host of hers takes it over.
+        let mut again = world.connect();
+        again.negotiate(Offer { guid: [8; 16], ..Offer::default() }).await;
+        again.log_on("alice", PASSWORD).await.unwrap();
+        again.tree().await;
+        assert_eq!(create(&mut again, reads).await, NtStatus::SUCCESS);
+        assert_eq!(alice.write(file, b"hers").await, NtStatus::FILE_CLOSED);
+    });
+}

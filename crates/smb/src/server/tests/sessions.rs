@@ -436,6 +436,19 @@ fn a_client_that_speaks_one_dialect_here_and_another_there_is_refused() {
 }
 
 #[test]
+fn whoever_claims_to_be_a_client_does_not_choose_its_dialect() {
+    story(async {
+        let world = World::new();
+        let mut bob = world.connect();
+        bob.negotiate(Offer::dialect(Dialect::V2_1)).await;
+        bob.log_on("bob", PASSWORD).await.unwrap();
+        // With the same ClientGuid, which anybody on the way can read.
+        let mut alice = world.client().await;
+        assert!(alice.is_served().await && bob.is_served().await);
+    });
+}
+
+#[test]
 fn who_does_not_authenticate_in_time_is_disconnected() {
     story(async {
         let world = World::new();

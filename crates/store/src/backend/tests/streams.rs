@@ -104,7 +104,7 @@ fn streams_are_told_to_who_watches() {
         let s = vfs.stream(f, b"s", true).await.unwrap().attr.node;
         put(&vfs, s, 0, b"x").await.unwrap();
         vfs.remove_stream(f, b"s").await.unwrap();
-        let change = |action| Change { action, path: b"f:s"[..].into() };
+        let change = |action| Change { action, path: b"f:s"[..].into(), dirs: [].into() };
         let told = [Action::StreamAdded, Action::StreamModified, Action::StreamRemoved].map(change);
         assert_eq!(watch.next().await.changes, told);
     });

@@ -7,6 +7,8 @@ use weft_wire::smb2::fscc::{FileClass, directory};
 use weft_wire::smb2::{ioctl, query_directory};
 
 use super::*;
+use crate::auth::Secret;
+use crate::server::User;
 use crate::server::dfs::{Link, Namespace};
 
 fn story(story: impl AsyncFnOnce(Bench)) {
@@ -14,7 +16,13 @@ fn story(story: impl AsyncFnOnce(Bench)) {
     let links = links.into_iter().map(|link| Link::parse(link).unwrap()).collect();
     let offers = Offers { dfs: Namespace::new(links).unwrap(), ..Offers::default() };
     let b = Bench::offering(offers, Ram::new(DISK).into(), Dialect::V3_1_1, false);
-    rt::block_on(story(b)).unwrap();
+    rt::block_on(async {
+        // Referrals are for those who have a right on the root.
+        let user = User::new("tester", Secret::password("password"));
+        b.server.replace_users(&[user], &[]).await;
+        story(b).await;
+    })
+    .unwrap();
 }
 
 /// A CREATE whose name is prefixed with the namespace.
