@@ -21,7 +21,7 @@ import time
 import unittest
 
 ROOT, REPOSITORY = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-UNITS = ROOT / "lib/systemd/system"
+UNITS = "lib/systemd/system"
 STATE, CONFIG = ROOT / "var/lib/weft", ROOT / "etc/weft/weft.toml"
 PASSWORDS = {"alice": "alices-secret", "bob": "bobs-secret"}
 ENVIRONMENT = {
@@ -68,8 +68,8 @@ class Unit:
     """A unit of the package with the drop-ins in /etc, as systemd reads them: the last value of a key counts, the values of a list
     add up, and an empty one forgets those before."""
 
-    def __init__(self, name):
-        texts = [UNITS / name, *sorted((ROOT / f"etc/systemd/system/{name}.d").glob("*.conf"))]
+    def __init__(self, name, root=ROOT):
+        texts = [root / UNITS / name, *sorted((root / f"etc/systemd/system/{name}.d").glob("*.conf"))]
         self.lines = [line for text in texts for line in text.read_text().splitlines() if not line.startswith("#")]
 
     def all(self, key):
@@ -89,7 +89,7 @@ class Unit:
 
 
 def processes(name):
-    """The processes of this name in this namespace. In a sandbox, the one that was started is not the server itself."""
+    """The processes of this name in this namespace."""
     names = pathlib.Path("/proc").glob("[0-9]*/comm")
     return [int(path.parent.name) for path in names if path.read_text().strip() == name]
 
@@ -114,14 +114,14 @@ class Service:
         return self.log.read()
 
     def stop(self):
-        """Returns the seconds that it took."""
-        began = time.monotonic()
-        for pid in processes("weft"):
+        # In a sandbox, the process that was started is not the server itself.
+        own = self.process.pid
+        servers = [own] if pathlib.Path(f"/proc/{own}/comm").read_text().strip() == "weft" else processes("weft")
+        for pid in servers:
             os.kill(pid, signal.SIGTERM)
         status = self.process.wait(30)
         self.process.stdout.close()
         assert status == 0, f"status {status}\n{self.text()}"
-        return time.monotonic() - began
 
     def __enter__(self):
         return self
@@ -132,18 +132,21 @@ class Service:
         self.log.close()
 
 
-def service(sockets=()):
+def service(sockets=(), root=ROOT, enter=()):
     """Starts what the unit starts, as it does: with its user, capabilities, limits and environment, and with these bound sockets.
-    Its seccomp filter and mounts need systemd itself: see systemd.py."""
-    unit = Unit("weft.service")
+    `enter` is a command that runs it in other namespaces. The unit's seccomp filter and mounts need systemd itself."""
+    unit = Unit("weft.service", root)
     user, group = unit.last("User"), unit.last("Group")
-    for folder in unit.all("StateDirectory"):
-        # systemd gives the folder to the user of the service, with everything in it.
-        run("chown", "-R", f"{inside('id', '-u', user).strip()}:{inside('id', '-g', user).strip()}", ROOT / "var/lib" / folder)
+    for key, parent in [("StateDirectory", "var/lib"), ("LogsDirectory", "var/log")]:
+        for folder in unit.all(key):
+            # systemd makes the folder, and gives it to the user of the service with everything in it.
+            (root / parent / folder).mkdir(int(unit.last(f"{key}Mode"), 8), exist_ok=True)
+            run("chroot", root, "chown", "-R", f"{user}:{group}", f"/{parent}/{folder}")
     bounding = "-all" + "".join(f",+{name}" for name in unit.capabilities("CapabilityBoundingSet"))
     ambient = "-all" + "".join(f",+{name}" for name in unit.capabilities("AmbientCapabilities"))
     closed = ["--no-new-privs"] if unit.last("NoNewPrivileges") == "yes" else []
-    environment = dict(word.split("=", 1) for word in unit.all("Environment"))
+    variables = [line for file in unit.all("EnvironmentFile") for line in (root / file.lstrip("/")).read_text().splitlines()]
+    environment = dict(word.split("=", 1) for word in [*unit.all("Environment"), *variables])
     mask, files = int(unit.last("UMask"), 8), int(unit.last("LimitNOFILE"))
 
     def limit():
@@ -154,7 +157,7 @@ def service(sockets=()):
 
     setpriv = ["setpriv", "--reuid", user, "--regid", group, "--init-groups", "--inh-caps", ambient, "--ambient-caps", ambient,
                "--bounding-set", bounding, *closed]
-    command = ["chroot", ROOT, *setpriv, "--", *shlex.split(unit.last("ExecStart"))]
+    command = [*enter, "chroot", root, *setpriv, "--", *shlex.split(unit.last("ExecStart"))]
     if not sockets:
         return Service(command, env={**ENVIRONMENT, "HOME": "/var/lib/weft", **environment}, preexec_fn=limit)
     environment |= {"LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": ":".join(["weft.socket"] * len(sockets))}
@@ -165,10 +168,10 @@ def service(sockets=()):
     return Service(command, copies, env={**ENVIRONMENT, "HOME": "/var/lib/weft", **environment}, preexec_fn=limit)
 
 
-def bound_sockets():
+def bound_sockets(root=ROOT):
     """What weft.socket has systemd bind."""
     sockets = []
-    for address in Unit("weft.socket").all("ListenStream"):
+    for address in Unit("weft.socket", root).all("ListenStream"):
         host, _, port = address.rpartition(":")
         family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         bound = socket.socket(family)

@@ -2,17 +2,19 @@
 # Installs the Debian package in a bare Debian 12 root and uses its service as an administrator and two users would, with this host's
 # smbclient and libnfs, and with Linux's own clients if there is a guest (tests/kernel/guest/build.sh); then upgrades, removes and purges it.
 # See install.py. `run.sh container` makes an image's file system of it instead, as packaging/Containerfile says, and runs that: container.py.
+# `run.sh tasks` carries out the commands of docs/tasks: tasks.py.
 #
-# Wants root and debootstrap; a minute once the root is made, which takes another, and a minute for the guest. run.sh [container] [PACKAGE]:
-# default is the package of `make deb`. MIRROR=http://... names another Debian mirror, WEFT_INSTALL a folder for the root (default
+# Wants root and debootstrap; a minute once the root is made, which takes another, and a minute for the guest. run.sh [container | tasks]
+# [PACKAGE]: default is the package of `make deb`. MIRROR=http://... names another Debian mirror, WEFT_INSTALL a folder for the root (default
 # target/lab/install).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 test=install
-if [ "${1:-}" = container ]; then
-    test=container
+case ${1:-} in container | tasks)
+    test=$1
     shift
-fi
+    ;;
+esac
 missing=()
 need() { # COMMAND PACKAGE
     command -v "$1" >/dev/null 2>&1 || missing+=("$2")
@@ -44,14 +46,23 @@ if [ ! -e "$base/.whole" ]; then
     debootstrap --variant=minbase bookworm "$base" "$mirror" >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
     touch "$base/.whole"
 fi
-remove() { rm -rf "$root" "$root.srv" "$root.volumes"; }
+# What pages install or take for granted: the namespaces below have no network.
+if [ "$test" = tasks ] && [ ! -e "$base/.downloaded" ]; then
+    cp /etc/resolv.conf "$base/etc/resolv.conf"
+    DEBIAN_FRONTEND=noninteractive chroot "$base" sh -ec '
+        apt-get update -qq
+        apt-get install -y -qq --download-only curl openssl ca-certificates libgssapi-krb5-2 rdma-core ibverbs-providers librdmacm1' \
+        >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
+    touch "$base/.downloaded"
+fi
+remove() { rm -rf "$root" "$root".*; }
 remove
 cp -a --reflink=auto "$base" "$root"
-rm "$root/.whole"
+rm -f "$root/.whole" "$root/.downloaded"
 cp "${packages[0]}" "$root/root/"
 trap remove EXIT
 # Namespaces of its own for mounts, processes and the network: everything goes away with them, however it ends.
-unshare --mount --pid --net --fork --kill-child bash -euo pipefail -c '
+unshare --mount --pid --net --uts --fork --kill-child bash -euo pipefail -c '
     ip link set lo up
     mount -t proc proc "$1/proc"
     mount --rbind /sys "$1/sys"
