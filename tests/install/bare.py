@@ -97,13 +97,14 @@ def processes(name):
 class Service:
     """A server that listens. Ended by SIGTERM, as by a service manager."""
 
-    def __init__(self, command, passed=(), **kwargs):
-        """The descriptors `passed` are the child's from then on."""
+    def __init__(self, command, passed=(), begun=lambda pid: None, **kwargs):
+        """The descriptors `passed` are the child's from then on. `begun` is called when the process runs."""
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=self.log, text=True, pass_fds=passed, **kwargs)
+        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        pass_fds=passed, **{"stdin": subprocess.DEVNULL, **kwargs})
         for descriptor in passed:
             os.close(descriptor)
+        begun(self.process.pid)
         self.ready = self.process.stdout.readline()
         if not self.ready.startswith("ready"):
             self.process.wait()

@@ -1,6 +1,6 @@
-"""Makes the file system that packaging/Containerfile describes, and runs it as rootless engines do, without one: a user namespace with a range
-of ids that belong to nobody on this host, namespaces of its own for mounts, processes, IPC and the name, a read-only root, no capability, and
-the server as process 1.
+"""Makes the file system that packaging/Containerfile describes, and runs it as rootless engines do, without one: as a user without rights, in a
+user namespace with a range of ids, namespaces of its own for mounts, processes, IPC and the name, a read-only root, no capability, and the
+server as process 1.
 
 What is missing on purpose, because some engines do not provide it: /etc/machine-id, /dev/shm, and any directory for temporary files.
 """
@@ -13,17 +13,45 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 import unittest
 
 from bare import ENVIRONMENT, PASSWORDS, REPOSITORY, ROOT, Service, check_rights, inside, main, run
 
-# Where the ids of the container begin on this host, and how many there are: those of nobody.
-FIRST_ID, IDS = 1_000_000, 65_536
+# The user of this host who starts the container, and who is root in it; where its other ids begin on this host (as /etc/subuid says), and
+# how many there are. All are those of nobody here.
+STARTER, FIRST_ID, IDS = 65_533, 1_000_000, 65_535
 # The shared folders of the host.
 SHARED = ROOT.parent / f"{ROOT.name}.srv"
 VOLUMES = ROOT.parent / f"{ROOT.name}.volumes"
+# Where everybody may look for the root, wherever it is.
+MOUNTED = pathlib.Path("/mnt")
+# What an engine does between the namespaces and the program: each command is exec'ed, and so has the rights of the container's root. Arguments:
+# the root, how many volumes, pairs of a folder of this host and a folder in the container, and the command.
+SETUP = r"""
+read -r mapped
+root=$1 volumes=$2
+shift 2
+mount --bind "$root" "$root"
+cd "$root"
+mount -t proc proc proc
+mount -t tmpfs -o mode=755 dev dev
+for name in null zero full random urandom tty; do
+    touch "dev/$name"
+    mount --bind "/dev/$name" "dev/$name"
+done
+mount -o remount,bind,ro dev
+while [ "$volumes" -gt 0 ]; do
+    mount --bind "$1" ".$2"
+    volumes=$((volumes - 1))
+    shift 2
+done
+mount -o remount,bind,ro "$root"
+hostname container
+pivot_root . .
+umount -l .
+exec "$@" </dev/null
+"""
 CAPABILITIES = [f"Cap{name}" for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")]
 
 
@@ -82,52 +110,39 @@ def give(folder, uid, gid):
         os.lchown(path, uid, gid)
 
 
+def outside(number):
+    """The id on this host of an id of the container."""
+    return FIRST_ID + number - 1
+
+
 class Container:
     """A running container."""
 
     def __init__(self, image, *arguments):
         self.image = image
-        information, told = os.pipe()
-        waits, mapped = os.pipe()
-        binds = [word for volume in image.volumes for word in ("--bind", VOLUMES / volume.strip("/"), volume)]
-        devices = [word for name in ("null", "zero", "full", "random", "urandom", "tty")
-                   for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")]
-        # setpriv does what an engine does itself: from here on, one user without any right.
+        volumes = [word for volume in image.volumes for word in (VOLUMES / volume.strip("/"), volume)] + [SHARED, "/srv"]
+        # From here on, one user without any right.
         closed = ["setpriv", "--reuid", image.uid, "--regid", image.gid, "--clear-groups", "--inh-caps", "-all", "--ambient-caps", "-all",
                   "--bounding-set", "-all", "--no-new-privs", "--"]
-        command = ["bwrap", "--unshare-user", "--userns-block-fd", waits, "--info-fd", told, "--unshare-pid", "--as-pid-1", "--unshare-ipc",
-                   "--unshare-uts", "--hostname", "container", "--ro-bind", ROOT, "/", "--proc", "/proc", "--tmpfs", "/dev", *devices,
-                   "--remount-ro", "/dev", *binds, "--bind", SHARED, "/srv", "--die-with-parent", "--new-session",
-                   "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP",
+        command = ["setpriv", "--reuid", STARTER, "--regid", STARTER, "--clear-groups", "unshare", "--user", "--mount", "--pid", "--ipc", "--uts",
+                   "--fork", "--kill-child", "bash", "-euc", SETUP, "bash", MOUNTED, len(volumes) // 2, *volumes,
                    *closed, *image.command, *(arguments or image.arguments)]
-        environment = {"PATH": ENVIRONMENT["PATH"], **image.environment}
-        self.error = None
-        # bwrap waits for its ids until this has written them, and Service waits for the server.
-        writer = threading.Thread(target=self.map_ids, args=(information, mapped))
-        writer.start()
-        self.service = Service(command, env=environment, passed=[told, waits])
-        writer.join()
-        if self.error:
-            raise self.error
+        go, self.mapped = os.pipe()
+        self.service = Service(command, begun=self.begin, stdin=go, env={"PATH": ENVIRONMENT["PATH"], **image.environment})
+        os.close(go)
 
-    def map_ids(self, information, mapped):
-        try:
-            text = b""
-            while not text.rstrip().endswith(b"}"):
-                more = os.read(information, 1000)
-                if not more:
-                    return
-                text += more
-            pid = json.loads(text)["child-pid"]
-            for name in ("gid_map", "uid_map"):
-                pathlib.Path(f"/proc/{pid}/{name}").write_text(f"0 {FIRST_ID} {IDS}\n")
-            self.pid = pid
-            os.write(mapped, b"1")
-        except OSError as e:
-            self.error = e
-        finally:
-            os.close(mapped)
-            os.close(information)
+    def begin(self, pid):
+        """Maps the ids, as newuidmap does for those of /etc/subuid."""
+        own = os.readlink("/proc/self/ns/user")
+        deadline = time.monotonic() + 10
+        while os.readlink(f"/proc/{pid}/ns/user") == own or not self.children(pid):
+            assert time.monotonic() < deadline, "no user namespace"
+            time.sleep(0.01)
+        for name in ("uid_map", "gid_map"):
+            pathlib.Path(f"/proc/{pid}/{name}").write_text(f"0 {STARTER} 1\n1 {FIRST_ID} {IDS}\n")
+        (self.pid, _), = self.children(pid)
+        os.write(self.mapped, b"\n")
+        os.close(self.mapped)
 
     def exec(self, *command, expect=0, env=()):
         """Runs a command in it as its user, as `podman exec` does."""
@@ -140,17 +155,17 @@ class Container:
         lines = pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
-    def children(self):
-        """State letters of the processes whose parent is process 1 of the container."""
-        states = []
+    def children(self, pid):
+        """The processes whose parent is this one: number and state letter."""
+        found = []
         for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
             try:
                 state, parent = path.read_text().rpartition(")")[2].split()[:2]
             except FileNotFoundError:
                 continue
-            if int(parent) == self.pid:
-                states.append(state)
-        return states
+            if int(parent) == pid:
+                found.append((int(path.parent.name), state))
+        return found
 
     def __enter__(self):
         return self
@@ -179,22 +194,25 @@ class Contained(unittest.TestCase):
         cls.image = Image()
         for name in ("etc/machine-id", "var/lib/dbus/machine-id"):
             (ROOT / name).unlink(missing_ok=True)
-        give(ROOT, FIRST_ID, FIRST_ID)
+        for name in ("proc", "sys", "dev"):
+            run("umount", "--recursive", "--lazy", ROOT / name)
+        give(ROOT, STARTER, STARTER)
+        run("mount", "--bind", ROOT, MOUNTED)
         # A new volume has what the image has there. The folder of the host belongs to the container's user, as `:U` does it.
         for volume in cls.image.volumes:
             run("mkdir", "-p", (VOLUMES / volume.strip("/")).parent)
             run("cp", "-a", ROOT / volume.strip("/"), VOLUMES / volume.strip("/"))
-            give(VOLUMES / volume.strip("/"), FIRST_ID + cls.image.uid, FIRST_ID + cls.image.gid)
+            give(VOLUMES / volume.strip("/"), outside(cls.image.uid), outside(cls.image.gid))
         for name in ("team", "plans"):
             (SHARED / name).mkdir(parents=True)
-        give(SHARED, FIRST_ID + cls.image.uid, FIRST_ID + cls.image.gid)
+        give(SHARED, outside(cls.image.uid), outside(cls.image.gid))
 
     def test_1_it_serves_as_process_1_without_any_right(self):
         with Container(self.image) as container:
             self.assertIn("smb=4450", container.service.ready)
             status = container.status()
             self.assertEqual(status["NSpid"].split()[-1], "1")
-            self.assertEqual(status["Uid"].split(), [str(FIRST_ID + self.image.uid)] * 4)
+            self.assertEqual(status["Uid"].split(), [str(outside(self.image.uid))] * 4)
             self.assertEqual({status[name] for name in CAPABILITIES}, {"0" * 16})
             self.assertEqual((status["NoNewPrivs"], status["Groups"]), ("1", ""))
             for refused in ("/etc/x", "/usr/bin/x", "/tmp/x", "/dev/x"):
@@ -207,7 +225,7 @@ class Contained(unittest.TestCase):
             container.exec("weft", "share", "add", "plans", "/srv/plans", "--write", "alice", "--read", "bob")
             check_rights(self, 4450)
             one = (SHARED / "team/one").stat()
-            self.assertEqual((one.st_uid, one.st_gid), (FIRST_ID + self.image.uid, FIRST_ID + self.image.gid))
+            self.assertEqual((one.st_uid, one.st_gid), (outside(self.image.uid), outside(self.image.gid)))
             # The log may say what is not served here, and why; nothing is an error.
             self.assertNotIn("ERROR", container.service.text())
             print(container.service.text())
@@ -234,12 +252,12 @@ class Contained(unittest.TestCase):
 
     def test_4_process_1_reaps_orphans(self):
         with Container(self.image) as container:
-            before = len(container.children())
+            before = len(container.children(container.pid))
             # The shell ends at once, so its child gets process 1 as its parent, and ends then.
             for _ in range(3):
                 container.exec("sh", "-c", "sleep 0.3 >/dev/null 2>&1 &")
-            eventually(self, "the orphans are children of process 1", lambda: len(container.children()) >= before + 3)
-            eventually(self, "no zombie is left", lambda: len(container.children()) == before)
+            eventually(self, "the orphans are children of process 1", lambda: len(container.children(container.pid)) >= before + 3)
+            eventually(self, "no zombie is left", lambda: len(container.children(container.pid)) == before)
 
     def test_5_sigterm_drains(self):
         with Container(self.image) as container, tempfile.TemporaryDirectory() as folder:
@@ -267,21 +285,20 @@ class Contained(unittest.TestCase):
 
     def test_7_an_engine_may_map_a_single_id(self):
         """As `podman run --userns=keep-id` and bubblewrap alone do it: the container's only user is the one who starts it."""
-        outside = 65_533
         try:
             for folder in (VOLUMES, SHARED):
-                give(folder, outside, outside)
+                give(folder, STARTER, STARTER)
             binds = [word for volume in self.image.volumes for word in ("--bind", VOLUMES / volume.strip("/"), volume)]
             sandbox = ["bwrap", "--unshare-user", "--uid", self.image.uid, "--gid", self.image.gid, "--unshare-pid", "--unshare-ipc",
-                       "--unshare-uts", "--cap-drop", "ALL", "--ro-bind", ROOT, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
+                       "--unshare-uts", "--cap-drop", "ALL", "--ro-bind", MOUNTED, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
                        *binds, "--bind", SHARED, "/srv", "--die-with-parent", "--new-session"]
-            with Service(["setpriv", "--reuid", outside, "--regid", outside, "--clear-groups", "--bounding-set", "-all", "--no-new-privs",
+            with Service(["setpriv", "--reuid", STARTER, "--regid", STARTER, "--clear-groups", "--bounding-set", "-all", "--no-new-privs",
                           *sandbox, *self.image.command, *self.image.arguments],
                          env={"PATH": ENVIRONMENT["PATH"], **self.image.environment}):
                 check_rights(self, 4450)
         finally:
             for folder in (VOLUMES, SHARED):
-                give(folder, FIRST_ID + self.image.uid, FIRST_ID + self.image.gid)
+                give(folder, outside(self.image.uid), outside(self.image.gid))
 
 
 if __name__ == "__main__":
