@@ -168,6 +168,18 @@ class Pages(unittest.TestCase):
         tests = {name.removeprefix("test_").replace("_", "-") + ".md" for name in dir(self) if name.startswith("test_")}
         self.assertEqual({page.name for page in PAGES.glob("*.md") if BLOCK.search(page.read_text())} - tests, set())
 
+    def test_the_first_page_of_the_project(self):
+        """The package's paragraph of README.md. `make deb` has been done, and here everybody is root."""
+        block, = re.findall(r"^```\n(make deb .*?)^```$", (REPOSITORY / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+        *server, client = block.splitlines()
+        host = Host("nas", self.bare)
+        try:
+            host.shell("\n".join(["make() { test \"$*\" = deb; }", 'sudo() { "$@"; }', *server]))
+            status, shown = typed(["bash", "-ec", client], "/", {"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
+            self.assertEqual(status, 0, f"{client}\n{shown}\n{host.service.text()}")
+        finally:
+            host.remove()
+
     def test_team(self):
         self.carry_out("team.md", lower=self.bare)
 
