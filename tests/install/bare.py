@@ -44,23 +44,23 @@ def inside(*command, expect=0, env=()):
     return run("chroot", ROOT, *command, expect=expect, env={**ENVIRONMENT, **dict(env)})
 
 
-def typed(command, *lines, expect=0):
-    """Runs a command inside on a terminal, and types these lines when it asks."""
+def typed(command, *lines, asks=rb": $"):
+    """Runs a command inside on a terminal, and types these lines, each when it asks once more."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(shutil.which("chroot"), ["chroot", str(ROOT), *command], ENVIRONMENT)
     shown = b""
     with contextlib.suppress(OSError):  # EIO: the command has closed the terminal.
         for line in lines:
-            asked = len(re.findall(rb"[:?] ", shown))
-            while len(re.findall(rb"[:?] ", shown)) == asked:
+            asked = len(shown)
+            while not re.search(asks, shown[asked:]):
                 shown += os.read(terminal, 1000)
             os.write(terminal, line.encode() + b"\r")
         while more := os.read(terminal, 1000):
             shown += more
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(terminal)
-    assert status == expect, shown.decode()
+    assert status == 0, shown.decode()
     return shown.decode()
 
 
@@ -188,7 +188,7 @@ def bound_sockets(root=ROOT):
 def smb(user, share, command, password=None, port=445, expect=0):
     """One command of smbclient."""
     login = f"{user}%{password or PASSWORDS[user]}"
-    return run("smbclient", f"//127.0.0.1/{share}", "-p", port, "-U", login, "-c", command, expect=expect,
+    return run("smbclient", f"//127.0.0.1/{share}", "-p", port, "-t", 90, "-U", login, "-c", command, expect=expect,
                env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
 
 
@@ -198,7 +198,9 @@ def check_rights(case, port=445):
         sent, got = pathlib.Path(folder, "sent"), pathlib.Path(folder, "got")
         sent.write_bytes(os.urandom(300_000))
         for share in ("team", "plans"):
-            smb("alice", share, f"put {sent} one; get one {got}", port=port)
+            # The exit status of smbclient is that of its last command.
+            smb("alice", share, f"put {sent} one", port=port)
+            smb("alice", share, f"get one {got}", port=port)
             case.assertEqual(sent.read_bytes(), got.read_bytes())
         got.unlink()
         smb("bob", "plans", f"get one {got}", port=port)
