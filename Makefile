@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo deb test-install test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-team bench-nfs bench-admin bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build quick demo deb test-install test-container test-tasks test-systemd test-reproducible test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-team bench-nfs bench-admin bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -20,7 +20,12 @@ help:
 	@echo "make test-smbtorture  run Samba's SMB tests against weft, and against Debian's smbd for comparison"
 	@echo "make deb          make the Debian package, target/deb/weft_*.deb (installs debhelper)"
 	@echo "make test-install  install the package in a bare Debian 12 root, use, upgrade and purge it (needs root and debootstrap)"
+	@echo "make test-container  run the file system of packaging/Containerfile without privileges, and without an engine (needs root and debootstrap)"
+	@echo "make test-tasks   carry out the commands of docs/tasks in bare Debian 12 roots (needs root and debootstrap)"
+	@echo "make test-systemd  use the units of the package on an emulated Debian 12 with systemd (needs root and debootstrap; builds the guest of test-kernel)"
+	@echo "make test-reproducible  build the package twice, in other folders and surroundings, and compare the two byte by byte"
 	@echo "make build        build the release binary, $(WEFT)"
+	@echo "make quick        build an optimised binary for day-to-day work, target/quick/weft: after a change, in a part of the time"
 	@echo "make bench-demo   run the demo and check its bounds: exits non-zero and names the line that falls short"
 	@echo "make bench-rdma   compare iWARP with plain TCP, shared memory with memcpy, and run 1,000 connections; checks bounds likewise"
 	@echo "make bench-peers  compare SMB READ with Debian's smbd, by the same independent client (installs samba)"
@@ -36,6 +41,9 @@ help:
 
 build:
 	$(CARGO) build --release --locked -p weft
+
+quick:
+	$(CARGO) build --profile quick --locked -p weft
 
 # SOURCE_DATE_EPOCH is the time of its files; the default is that of the commit.
 deb:
@@ -132,6 +140,24 @@ test-fresh:
 # test`, because the release build takes longer than that.
 test-install: $(if $(PACKAGE),,deb)
 	bash tests/install/run.sh $(PACKAGE)
+
+# The same for packaging/Containerfile. Half a minute.
+test-container: $(if $(PACKAGE),,deb)
+	bash tests/install/run.sh container $(PACKAGE)
+
+# The same for the pages of docs/tasks. A minute.
+test-tasks: $(if $(PACKAGE),,deb)
+	bash tests/install/run.sh tasks $(PACKAGE)
+
+# The package's units where systemd runs them. Five minutes.
+test-systemd: $(if $(PACKAGE),,deb)
+	bash tests/kernel/deps.sh
+	bash tests/kernel/guest/build.sh
+	bash tests/install/systemd.sh $(PACKAGE)
+
+# Two release builds from nothing. What is committed is built.
+test-reproducible:
+	bash tests/install/reproduce.sh
 
 # Samba's test suite: about ten minutes. SUITES="smb2.lock smb2.lease" runs only those.
 test-smbtorture: build

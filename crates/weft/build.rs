@@ -1,8 +1,9 @@
-//! Tells the linker how to pack the program, and the program which commit it is built from, as `WEFT_BUILD`: "06aed850, 2026-11-28", with ", modified" if tracked files
-//! differ from that commit.
+//! Tells the linker how to pack the program, and the program which commit it is built from, as `WEFT_BUILD`: "06aed850, 2026-11-28", with
+//! ", modified" if tracked files differ from that commit.
 //!
-//! The environment's WEFT_BUILD is used instead if it is set, for a build without git; an empty one names nothing. Development
-//! builds do not name a commit, because each commit would compile the program again.
+//! An archive has no git repository, but `git archive` writes its commit into `packaging/commit` (`export-subst` in .gitattributes). The
+//! environment's WEFT_BUILD is used instead of both if it is set; an empty one names nothing. Development builds do not name a commit,
+//! because each commit would compile the program again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +16,7 @@ fn main() {
     let build = match std::env::var(VARIABLE) {
         Ok(given) => given,
         Err(_) if std::env::var("PROFILE").as_deref() == Ok("debug") => "debug build".to_owned(),
-        Err(_) => commit().unwrap_or_default(),
+        Err(_) => checked_out().or_else(archived).unwrap_or_default(),
     };
     println!("cargo::rustc-env={VARIABLE}={build}");
     link();
@@ -29,9 +30,44 @@ fn link() {
     }
 }
 
+/// The root of the repository.
+fn root() -> Option<PathBuf> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()
+}
+
+/// The commit of an archive, from the line "HASH SECONDS" that `git archive` has made of a placeholder; `None` if it has not.
+fn archived() -> Option<String> {
+    let file = root()?.join("packaging/commit");
+    println!("cargo::rerun-if-changed={}", file.display());
+    let line = std::fs::read_to_string(file).ok()?;
+    let (hash, seconds) = line.trim_end().split_once(' ')?;
+    let is_hash = hash.len() >= 40 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let (year, month, day) = date(seconds.parse().ok()?);
+    is_hash.then(|| format!("{}, {year:04}-{month:02}-{day:02}", &hash[..8]))
+}
+
+/// The date in UTC of a time in seconds since 1970.
+fn date(seconds: u64) -> (u64, u64, u64) {
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut days, mut year, mut month) = (seconds / 86_400, 1970, 1);
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
 /// The commit that is checked out; `None` without git or outside a work tree, as in an unpacked archive.
-fn commit() -> Option<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
+fn checked_out() -> Option<String> {
+    let root = root()?;
     // An archive unpacked inside another project's work tree has no commit of its own.
     let top = PathBuf::from(git(&root, &["rev-parse", "--show-toplevel"])?);
     if top.canonicalize().ok()? != root {

@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
 # Installs the Debian package in a bare Debian 12 root and uses its service as an administrator and two users would, with this host's
-# smbclient and libnfs; then upgrades, removes and purges it. See install.py.
+# smbclient and libnfs, and with Linux's own clients if there is a guest (tests/kernel/guest/build.sh); then upgrades, removes and purges it.
+# See install.py. `run.sh container` makes an image's file system of it instead, as packaging/Containerfile says, and runs that: container.py.
+# `run.sh tasks` carries out the commands of docs/tasks: tasks.py.
 #
-# Wants root and debootstrap; a minute once the root is made, which takes another. run.sh [PACKAGE]: default is that of `make deb`.
-# MIRROR=http://... names another Debian mirror, WEFT_INSTALL a folder for the root (default target/lab/install).
+# Wants root and debootstrap; a minute once the root is made, which takes another, and a minute for the guest. run.sh [container | tasks]
+# [PACKAGE]: default is the package of `make deb`. MIRROR=http://... names another Debian mirror, WEFT_INSTALL a folder for the root (default
+# target/lab/install).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+test=install
+case ${1:-} in container | tasks)
+    test=$1
+    shift
+    ;;
+esac
 missing=()
 need() { # COMMAND PACKAGE
     command -v "$1" >/dev/null 2>&1 || missing+=("$2")
@@ -15,8 +24,9 @@ need smbclient smbclient
 need nfs-ls libnfs-utils
 need bwrap bubblewrap
 need setpriv util-linux
+need ip iproute2
 if [ "$(id -u)" != 0 ] || [ ${#missing[@]} -gt 0 ]; then
-    echo "test-install needs root, and these Debian packages: sudo apt-get install ${missing[*]:-(all are installed)}" >&2
+    echo "test-$test needs root, and these Debian packages: sudo apt-get install ${missing[*]:-(all are installed)}" >&2
     exit 1
 fi
 shopt -s nullglob
@@ -28,6 +38,7 @@ if [ ${#packages[@]} != 1 ]; then
 fi
 root=${WEFT_INSTALL:-$PWD/target/lab/install}
 base=$root.base
+root=$root.$test
 mirror=${MIRROR:-http://deb.debian.org/debian}
 if [ ! -e "$base/.whole" ]; then
     rm -rf "$base"
@@ -35,18 +46,29 @@ if [ ! -e "$base/.whole" ]; then
     debootstrap --variant=minbase bookworm "$base" "$mirror" >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
     touch "$base/.whole"
 fi
-rm -rf "$root"
+# What pages install or take for granted: the namespaces below have no network.
+if [ "$test" = tasks ] && [ ! -e "$base/.downloaded" ]; then
+    cp /etc/resolv.conf "$base/etc/resolv.conf"
+    DEBIAN_FRONTEND=noninteractive chroot "$base" sh -ec '
+        apt-get update -qq
+        apt-get install -y -qq --download-only curl openssl ca-certificates libgssapi-krb5-2 rdma-core ibverbs-providers librdmacm1' \
+        >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
+    touch "$base/.downloaded"
+fi
+remove() { rm -rf "$root" "$root".*; }
+remove
 cp -a --reflink=auto "$base" "$root"
+rm -f "$root/.whole" "$root/.downloaded"
 cp "${packages[0]}" "$root/root/"
-trap 'rm -rf "$root"' EXIT
+trap remove EXIT
 # Namespaces of its own for mounts, processes and the network: everything goes away with them, however it ends.
-unshare --mount --pid --net --fork --kill-child bash -euo pipefail -c '
+unshare --mount --pid --net --uts --fork --kill-child bash -euo pipefail -c '
     ip link set lo up
     mount -t proc proc "$1/proc"
     mount --rbind /sys "$1/sys"
     mount --rbind /dev "$1/dev"
     mount -t proc proc /proc
-    exec /usr/bin/python3 -B tests/install/install.py "$1" "$2"' - "$root" "$PWD" &
+    exec /usr/bin/python3 -B "tests/install/$3.py" "$1" "$2"' - "$root" "$PWD" "$test" &
 child=$!
 # Bash would not end a foreground process. Ending unshare ends everything in its namespaces.
 trap 'kill "$child"; wait "$child"; exit 130' INT TERM

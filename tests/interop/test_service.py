@@ -23,7 +23,7 @@ class Package(unittest.TestCase):
         work = tempfile.TemporaryDirectory(prefix="weft-package-")
         self.addCleanup(work.cleanup)
         self.work = pathlib.Path(work.name)
-        for name in ["adduser", "deb-systemd-invoke", "runuser", "install"]:
+        for name in ["adduser", "deb-systemd-invoke", "runuser", "install", "systemctl"]:
             fake = self.work / "bin" / name
             fake.parent.mkdir(exist_ok=True)
             refuse = "echo 'weft.toml:1:1: wrong'; exit 1" if name == "runuser" else "exit 0"
@@ -34,6 +34,7 @@ class Package(unittest.TestCase):
         """Runs a script of the package; returns its output, and what `after` prints."""
         return weft.run_with_own_mounts(
             f"""mount -t tmpfs none /var/lib
+            mount -t tmpfs none /var/log
             mount -t tmpfs none /run
             mkdir -p /run/systemd/system
             {prepare}
@@ -70,6 +71,17 @@ class Package(unittest.TestCase):
         said = self.scripted("mkdir /var/lib/weft", "postinst", "configure", "0.1")
         self.assertIn("deb-systemd-invoke try-restart weft.service", (self.work / "asked").read_text())
         self.assertNotIn("WARNING", said)
+        # As root, where the service runs so.
+        (self.work / "bin/systemctl").write_text("#!/bin/sh\necho root\n")
+        (self.work / "bin/runuser").write_text(f'#!/bin/sh\necho runuser "$@" >> {self.work}/asked\n')
+        self.scripted("mkdir /var/lib/weft", "postinst", "configure", "0.1")
+        self.assertIn("runuser -u root -- env", (self.work / "asked").read_text())
+
+    def test_a_purge_removes_the_audit_log(self):
+        said = self.scripted("mkdir /var/log/weft; touch /var/log/weft/audit.jsonl", "postrm", "remove", after="find /var/log")
+        self.assertIn("/var/log/weft/audit.jsonl", said)
+        said = self.scripted("mkdir /var/log/weft; touch /var/log/weft/audit.jsonl", "postrm", "purge", after="find /var/log")
+        self.assertNotIn("/var/log/weft", said)
 
 
 class Service(unittest.TestCase):

@@ -132,17 +132,18 @@ pub(crate) fn for_client(user: &str, host: &str) -> io::Result<Zeroizing<String>
 /// or be deferred by a handler. Signals from other processes are noticed, too.
 fn ask(terminal: &impl AsFd, prompt: &str) -> io::Result<Zeroizing<String>> {
     signals::attentively(|stopped| {
-        // The question belongs on the terminal, and standard error may be a file. Standard input is often open for
-        // reading only.
-        if rustix::io::write(terminal, prompt.as_bytes()).is_err() {
-            crate::out::note(format_args!("{prompt}"));
-        }
         let shown = tcgetattr(terminal)?;
         let mut hidden = shown.clone();
         hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
         hidden.special_codes[SpecialCodeIndex::VMIN] = 1;
         hidden.special_codes[SpecialCodeIndex::VTIME] = 0;
+        // Before the question: a program that types sees it and answers at once, and this discards what was typed before.
         tcsetattr(terminal, OptionalActions::Flush, &hidden)?;
+        // The question belongs on the terminal, and standard error may be a file. Standard input is often open for
+        // reading only.
+        if rustix::io::write(terminal, prompt.as_bytes()).is_err() {
+            crate::out::note(format_args!("{prompt}"));
+        }
         let typed = typed(|| {
             await_key(terminal, stopped)?;
             let mut key = [0];

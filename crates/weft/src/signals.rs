@@ -1,7 +1,7 @@
 //! Waiting for SIGTERM, SIGINT and SIGHUP (the terminal is gone). This module owns the signal handlers.
 //!
 //! A second signal ends the process at once. A command stopped by the first one cleans up and then ends by that
-//! signal.
+//! signal. A server that is the first process of a container reaps orphans (SIGCHLD).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use rustix::process::{Resource, getrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use rustix::process::{Resource, WaitOptions, getpid, getrlimit, wait};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::{SigId, flag, low_level};
 use weft_machine::rt;
 
@@ -183,7 +183,7 @@ pub(crate) fn end(code: ExitCode) -> ExitCode {
     });
     let _ = flushed.recv_timeout(ATTENTION);
     // Signals do not end the first process of a container: it exits with the status that a shell would report.
-    if !rustix::process::getpid().is_init() {
+    if !getpid().is_init() {
         let _ = low_level::emulate_default_handler(signal);
     }
     ExitCode::from(status)
@@ -268,6 +268,9 @@ impl Signals {
             low_level::pipe::register(signal, self.write.try_clone()?)?;
         }
         Handlers::leave_to_server();
+        if getpid().is_init() {
+            reap_orphans()?;
+        }
         Ok(())
     }
 
@@ -283,6 +286,26 @@ impl Signals {
             }
         }
     }
+}
+
+/// From now on, takes the exit status of each child, on a thread of its own. The first process of a container is the
+/// parent of all orphans in it, such as those that a command of `podman exec` leaves: they stay as zombies until their
+/// parent does this. A server starts no child whose status it needs itself.
+fn reap_orphans() -> io::Result<()> {
+    let (mut pipe, write) = UnixStream::pair()?;
+    low_level::pipe::register(SIGCHLD, write)?;
+    let reap = move || {
+        loop {
+            while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+            match pipe.read(&mut [0; 64]) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return tracing::warn!("orphans of this container stay as zombies: {e}"),
+            }
+        }
+    };
+    std::thread::Builder::new().name("orphans".into()).spawn(reap).map(drop)
 }
 
 #[cfg(test)]
