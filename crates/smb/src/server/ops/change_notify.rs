@@ -7,6 +7,7 @@
 use std::task::Poll;
 
 use futures_util::future::{Either, select};
+use weft_machine::recorder;
 use weft_store::vfs::{Action as Happened, Change as Told, Changes, Kind, What};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
@@ -53,6 +54,7 @@ async fn wait(cx: &OpContext, open: &Open) -> Result<(Changes, u32), NtStatus> {
     }
     cx.may_wait()?;
     cx.pending();
+    recorder::hide();
     match select(waiting, std::pin::pin!(cx.cancelled())).await {
         Either::Left((outcome, _)) => outcome,
         Either::Right(_) => Err(NtStatus::CANCELLED),
