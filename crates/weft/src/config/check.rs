@@ -138,6 +138,7 @@ const FIRST: [Rule; 6] = [
     ServeConfig::check_buffers,
     ServeConfig::check_cores,
     ServeConfig::check_spin,
+    ServeConfig::check_slow,
     ServeConfig::check_congestion,
     ServeConfig::check_admin,
     ServeConfig::check_audit,
