@@ -15,6 +15,7 @@
 mod book;
 mod flight;
 mod hop;
+mod list;
 mod told;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -30,8 +31,8 @@ pub use self::book::{MAX_FOLLOWED, MAX_RECORD_BYTES, MAX_RECORDS};
 use self::flight::Flight;
 pub use self::flight::{Details, Stage, User};
 pub use self::hop::{HOPS, Hop, PerHop};
+pub use self::list::slow;
 pub use self::told::Slow;
-use crate::clock;
 use crate::meter::{self, What};
 use crate::rt::turn;
 
@@ -52,17 +53,6 @@ pub fn threshold() -> Option<Duration> {
 #[inline]
 fn is_on() -> bool {
     THRESHOLD.load(Ordering::Relaxed) != u64::MAX
-}
-
-/// The slow operations: those under way, the oldest first, then those that have ended, the latest first.
-pub fn slow() -> Vec<Slow> {
-    let (now, wall) = (turn::ticks(), clock::wall());
-    let mut all = book::look(now);
-    all.sort_by_key(|known| match known.at {
-        Some(_) => (0, known.received),
-        None => (1, u64::MAX - known.until),
-    });
-    all.into_iter().map(|known| Slow::new(known, now, wall)).collect()
 }
 
 /// What waits are told to.

@@ -286,7 +286,7 @@ impl Flight {
             return;
         }
         state.settle(turn::ticks());
-        let known = Flight::known(self.received, &mut state, None);
+        let known = Flight::known(self.received, &state, None);
         let (hidden, patient, book) = (state.hidden, state.patient, state.book.take());
         drop(state);
         if let Some((book, key)) = book {
@@ -304,10 +304,10 @@ impl Flight {
         }
         state.settle(now);
         let at = state.where_it_is();
-        Some(Flight::known(self.received, &mut state, Some(at)))
+        Some(Flight::known(self.received, &state, Some(at)))
     }
 
-    fn known(received: u64, state: &mut State, at: Option<Hop>) -> Known {
+    fn known(received: u64, state: &State, at: Option<Hop>) -> Known {
         let (mut what, mut details) = (state.what, state.details.clone());
         if let Some((most, longest, of_it)) = &state.longest
             && *most > state.since.saturating_sub(state.what_since)

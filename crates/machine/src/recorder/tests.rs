@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use super::*;
 use crate::meter::{Class, Subject};
 use crate::net::Stream;
-use crate::{net, rt};
+use crate::{clock, net, rt};
 
 static CLASS: Class = Class::new(
     "recorded",

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::meter::Class;
-use weft_machine::recorder::Operation;
+use weft_machine::recorder::{Details, Operation, User};
 use weft_machine::{Buf, LogLimit, Pool, Source, rt};
 use weft_transport::{Channel, Outgoing, Rooms, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
@@ -21,8 +21,9 @@ use super::Server;
 use super::answer::Reply;
 use super::authentication::InProgress;
 use super::clients::Ticket;
+use super::concerned::Concerned;
 use super::credits::Window;
-use super::meter::{self, Concerned};
+use super::meter;
 use super::negotiated::Negotiated;
 use super::notices::{Mailbox, Notice};
 use super::outgoing::{self, Ready};
@@ -131,6 +132,18 @@ impl Connection {
             class: meter::class(channel.kind()),
             server,
             channel,
+        }
+    }
+
+    /// The names of what a request concerns.
+    pub(super) fn details(&self, concerned: Concerned) -> Details {
+        let session = self.session(concerned.session_id);
+        let open = session.as_ref().zip(concerned.file);
+        let open = open.and_then(|(session, file)| session.opens.find(file, concerned.tree_id));
+        Details {
+            client: Some(self.client_address.clone()),
+            user: session.map_or(User::None, |session| User::Named(session.user.clone())),
+            file: open.map(|open| open.last_name()).unwrap_or_default(),
         }
     }
 

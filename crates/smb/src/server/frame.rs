@@ -24,12 +24,12 @@ use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus
 
 use super::admission::{self, InSession, Incoming, Protection, Refused};
 use super::answer::{Answer, Failure, Reply};
+use super::concerned::Concerned;
 use super::connection::Connection;
 use super::context::OpContext;
-use super::meter::{self, Concerned};
 use super::outgoing::{self, Answered, Ready};
 use super::session::Session;
-use super::{negotiate, ops, session_setup, tree};
+use super::{meter, negotiate, ops, session_setup, tree};
 use crate::crypto::{self, SigningKey};
 
 /// Why a connection ends, for the log.
@@ -115,7 +115,7 @@ pub(super) fn read_at_once(
         return Some(Ok(Some(Unfinished::Read(cx, reply, started, Operation::current()))));
     };
     count_read(&cx, started, &answer);
-    let concerned = Concerned::of(&cx);
+    let concerned = cx.concerned();
     let answered = Answered { header: reply, answer, sign: cx.signed().cloned(), hash: None };
     if answered.has_to_be_read() {
         return Some(Ok(Some(Unfinished::Answer(answered, concerned, Operation::current()))));
@@ -140,13 +140,13 @@ pub(super) fn finish(connection: Rc<Connection>, mut unfinished: Unfinished) -> 
         let (answered, concerned) = match unfinished {
             Unfinished::Answer(answered, concerned, _) => (answered, concerned),
             Unfinished::Read(cx, header, started, _) => {
-                let answer = recorder::described(ops::read(&cx), || meter::details(&cx)).await;
+                let answer = recorder::described(ops::read(&cx), || cx.details()).await;
                 count_read(&cx, started, &answer);
-                (Answered { header, answer, sign: cx.signed().cloned(), hash: None }, Concerned::of(&cx))
+                (Answered { header, answer, sign: cx.signed().cloned(), hash: None }, cx.concerned())
             }
         };
         let sent = send(&connection, vec![answered], None, concerned);
-        if let Err(reason) = recorder::described(sent, || concerned.details(&connection)).await {
+        if let Err(reason) = recorder::described(sent, || connection.details(concerned)).await {
             connection.terminate(reason);
         }
     })
@@ -155,7 +155,7 @@ pub(super) fn finish(connection: Rc<Connection>, mut unfinished: Unfinished) -> 
 fn count_read(cx: &OpContext, started: Started, answer: &Answer) {
     let subject = meter::subject(cx.tree());
     meter::answered(cx.connection().class, subject, Command::Read, started, answer, (0, false));
-    recorder::answered(|| meter::details(cx));
+    recorder::answered(|| cx.details());
 }
 
 async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
@@ -384,7 +384,7 @@ async fn request(
     }
     meter::answered(connection.class, step.subject, header.command, started, &answer, step.written);
     *concerned = step.concerned;
-    recorder::answered(|| concerned.details(connection));
+    recorder::answered(|| connection.details(*concerned));
     let status = match &answer {
         Ok(reply) => reply.status,
         Err(failure) => failure.status,
@@ -566,8 +566,8 @@ async fn operation(
     };
     let connection = cx.connection();
     recorder::is(meter::what(connection.class, command, meter::subject(cx.tree())));
-    let answer = recorder::described(ops::dispatch(&cx), || meter::details(&cx)).await;
-    step.concerned = Concerned::of(&cx);
+    let answer = recorder::described(ops::dispatch(&cx), || cx.details()).await;
+    step.concerned = cx.concerned();
     if command == Command::Create && cx.session().is_ended() {
         // The session ended while this ran; nobody else closes what was opened since.
         Box::pin(cx.session().opens.end_all()).await;

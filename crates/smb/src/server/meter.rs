@@ -5,13 +5,11 @@
 //! here what a request is, follows it until the network has taken the answer.
 
 use weft_machine::meter::{Class, Moved, Started, Subject, What};
-use weft_machine::recorder::{self, Details, User};
+use weft_machine::recorder;
 use weft_transport::Kind;
-use weft_wire::smb2::{Command, FileId, create};
+use weft_wire::smb2::Command;
 
 use super::answer::Answer;
-use super::connection::Connection;
-use super::context::OpContext;
 use super::session::Tree;
 
 /// The commands by their code. CANCEL has no answer.
@@ -57,44 +55,6 @@ pub(super) fn subject(tree: &Tree) -> Subject {
 #[inline]
 pub(super) fn what(class: &'static Class, command: Command, subject: Subject) -> What {
     class.what(usize::from(command.code()), subject)
-}
-
-/// Whom and what a request concerns, by ids.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Concerned {
-    pub session_id: u64,
-    pub tree_id: u32,
-    pub file: Option<FileId>,
-}
-
-impl Concerned {
-    /// By a request that has been parsed so far as its file is known.
-    pub fn of(cx: &OpContext) -> Concerned {
-        Concerned { session_id: cx.session().id, tree_id: cx.tree().id, file: cx.file_id.get() }
-    }
-
-    /// The same for the flight recorder.
-    pub fn details(&self, connection: &Connection) -> Details {
-        let session = connection.session(self.session_id);
-        let open = session.as_ref().zip(self.file);
-        let open = open.and_then(|(session, file)| session.opens.find(file, self.tree_id));
-        Details {
-            client: Some(connection.client_address.clone()),
-            user: session.map_or(User::None, |session| User::Named(session.user.clone())),
-            file: open.map(|open| open.last_name()).unwrap_or_default(),
-        }
-    }
-}
-
-/// The same for a request that is being carried out.
-pub(super) fn details(cx: &OpContext) -> Details {
-    let mut details = Concerned::of(cx).details(cx.connection());
-    if cx.header().command == Command::Create
-        && let Ok(request) = create::Request::parse(cx.message())
-    {
-        details.file = request.name;
-    }
-    details
 }
 
 /// A request is answered. `written` is the payload of a successful WRITE, and whether it came by RDMA.

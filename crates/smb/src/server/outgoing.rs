@@ -20,7 +20,7 @@ use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error, read};
 
 use super::answer::{Answer, Failure};
-use super::meter::Concerned;
+use super::concerned::Concerned;
 use super::session::Session;
 use super::status;
 use crate::compression::Agreed;

@@ -282,8 +282,10 @@ impl Connection {
                     None => {
                         let connection = self.clone();
                         let (stages, concerned) = (self.channel.stages(), sending.concerned);
-                        sending.operation.sending(stages.into_iter().flatten(), || concerned.details(self));
+                        sending.operation.sending(stages.into_iter().flatten(), || self.details(concerned));
                         inflight.push(Box::pin(async move {
+                            // Whole: what it holds, and its operation, end with it.
+                            let sending = sending;
                             let outcome = sending.taken.await;
                             connection.sent(outcome, &sending.fallback);
                         }));
