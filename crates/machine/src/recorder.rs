@@ -186,6 +186,13 @@ impl Operation {
         })
     }
 
+    /// Whether it has taken long, though nothing has followed it.
+    #[inline]
+    fn is_slow(&self, now: u64) -> bool {
+        let took = now.saturating_sub(self.received);
+        matches!(self.owner, Owner::Unfollowed) && took >= THRESHOLD.load(Ordering::Relaxed)
+    }
+
     /// Its flight, which begins now at the latest.
     fn flight(&mut self, now: u64) -> Option<&Arc<Flight>> {
         if let Owner::Unfollowed = self.owner {
@@ -379,7 +386,7 @@ impl<F: Future> Recorded<F> {
         };
         let polled = future.poll(cx);
         drop(entered);
-        if polled.is_pending() {
+        if polled.is_pending() || operation.is_slow(turn::looked()) {
             operation.flight(turn::looked());
         }
         if let Owner::Followed(holder) = &operation.owner {
@@ -484,7 +491,7 @@ pub fn answered(details: impl FnOnce() -> Details) {
         let operation = &mut *current.operation.borrow_mut();
         let now = if meter::is_on() { turn::looked() } else { turn::look() };
         match &operation.owner {
-            Owner::Unfollowed if now.saturating_sub(operation.received) >= THRESHOLD.load(Ordering::Relaxed) => {
+            Owner::Unfollowed if operation.is_slow(now) => {
                 operation.what = current.what.get();
                 if let Some(flight) = operation.flight(now) {
                     flight.describe(details());

@@ -341,7 +341,7 @@ async fn message(
         let invalidate = piece.into_parts(pad, &mut outgoing.parts);
         outgoing.invalidate = outgoing.invalidate.or(invalidate);
     }
-    Ok(Ready { outgoing, fallback, held: Vec::new() })
+    Ok(Ready { fallback, ..short(outgoing) })
 }
 
 /// Compresses a message, if that makes it shorter; all of it is in memory.

@@ -134,7 +134,7 @@ impl Plan {
 type Rule = fn(&ServeConfig) -> Result<(), ConfigError>;
 
 /// The rules that are checked before those of each share.
-const FIRST: [Rule; 6] = [
+const FIRST: [Rule; 7] = [
     ServeConfig::check_buffers,
     ServeConfig::check_cores,
     ServeConfig::check_spin,
