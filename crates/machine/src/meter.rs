@@ -227,7 +227,11 @@ impl Class {
     #[inline]
     pub fn what(&'static self, operation: usize, subject: Subject) -> What {
         // There are fewer than 2^16 of each.
-        What((self.number() as u64 + 1) << 32 | (subject.0 as u64 & 0xffff) << 16 | (operation as u64 & 0xffff))
+        What(
+            (self.number() as u64 + 1) << 32
+                | (subject.0 as u64 & 0xffff) << 16
+                | (operation as u64 & 0xffff),
+        )
     }
 
     /// An operation is answered. Its number is its index in the names.

@@ -208,7 +208,11 @@ impl Operation {
     }
 
     /// Its answer was not taken at once: it waits in these queues until this is dropped.
-    pub fn sending(&mut self, stages: impl IntoIterator<Item = Arc<Stage>>, details: impl FnOnce() -> Details) {
+    pub fn sending(
+        &mut self,
+        stages: impl IntoIterator<Item = Arc<Stage>>,
+        details: impl FnOnce() -> Details,
+    ) {
         let now = turn::ticks();
         if let Some(flight) = self.flight(now) {
             flight.paused(now);

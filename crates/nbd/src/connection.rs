@@ -390,7 +390,8 @@ impl<'a> Connection<'a> {
                 if batch.is_some() || over { Poll::Ready(batch) } else { Poll::Pending }
             });
             let Some(batch) = batch.await else { return Ok(()) };
-            let mut sending = pin!(recorder::staged(&self.stage, batch.send(self.link, &self.resources.pool)));
+            let mut sending =
+                pin!(recorder::staged(&self.stage, batch.send(self.link, &self.resources.pool)));
             let sent = std::future::poll_fn(|cx| {
                 let sent = sending.as_mut().poll(cx);
                 if sent.is_pending() && !self.is_stuck.replace(true) {

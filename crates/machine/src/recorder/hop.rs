@@ -29,28 +29,12 @@ pub const HOPS: usize = 8;
 
 impl Hop {
     /// All, in the order of their numbers.
-    pub const ALL: [Hop; HOPS] = [
-        Hop::Queue,
-        Hop::Decode,
-        Hop::Store,
-        Hop::Pool,
-        Hop::Disk,
-        Hop::Wire,
-        Hop::Replica,
-        Hop::Peer,
-    ];
+    pub const ALL: [Hop; HOPS] =
+        [Hop::Queue, Hop::Decode, Hop::Store, Hop::Pool, Hop::Disk, Hop::Wire, Hop::Replica, Hop::Peer];
     /// Of several things that an operation waits for, the first of these is where it is: a call that has been made waits
     /// for its core, and a call on data is for the disk only once a worker has it.
-    const FIRST: [Hop; HOPS] = [
-        Hop::Queue,
-        Hop::Pool,
-        Hop::Disk,
-        Hop::Replica,
-        Hop::Wire,
-        Hop::Peer,
-        Hop::Decode,
-        Hop::Store,
-    ];
+    const FIRST: [Hop; HOPS] =
+        [Hop::Queue, Hop::Pool, Hop::Disk, Hop::Replica, Hop::Wire, Hop::Peer, Hop::Decode, Hop::Store];
 
     /// Its name.
     pub fn name(self) -> &'static str {

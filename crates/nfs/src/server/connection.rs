@@ -232,8 +232,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             Event::Received(Ok(Some(_))) if channel.has_ended() => break Ok(()),
             Event::Received(Ok(Some(message))) => {
                 channel.cork(true);
-                let begun =
-                    begin(&connection, &*channel, message, &mut running, &mut unsent, &mut in_a_row);
+                let begun = begin(&connection, &*channel, message, &mut running, &mut unsent, &mut in_a_row);
                 channel.cork(false);
                 begun
             }

@@ -134,7 +134,10 @@ pub(super) enum Unfinished {
 }
 
 /// Completes a READ that [`read_at_once`] returned, and sends the answer.
-pub(super) fn finish(connection: Rc<Connection>, mut unfinished: Unfinished) -> Recorded<impl Future<Output = ()>> {
+pub(super) fn finish(
+    connection: Rc<Connection>,
+    mut unfinished: Unfinished,
+) -> Recorded<impl Future<Output = ()>> {
     let (Unfinished::Read(.., operation) | Unfinished::Answer(.., operation)) = &mut unfinished;
     recorder::continued(std::mem::take(operation), async move {
         let (answered, concerned) = match unfinished {
@@ -240,7 +243,9 @@ async fn behind_others(
         });
         match answered.await {
             Some(answered) => return answered,
-            None => send(connection, std::mem::take(answers), sealed.as_deref(), Concerned::default()).await?,
+            None => {
+                send(connection, std::mem::take(answers), sealed.as_deref(), Concerned::default()).await?
+            }
         }
     }
 }

@@ -247,7 +247,9 @@ impl Opens {
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Blocked::Refused(refused)) => return Err(refused),
-                Err(Blocked::Reclaiming(deadline)) => recorder::at(Hop::Peer, self.reclaims.over(deadline)).await?,
+                Err(Blocked::Reclaiming(deadline)) => {
+                    recorder::at(Hop::Peer, self.reclaims.over(deadline)).await?
+                }
                 Err(Blocked::Recalling(pause)) => {
                     let left = pause.deadline.since(rt::now());
                     let changed = rt::timeout(left, self.changed(node, pause.generation));

@@ -286,8 +286,11 @@ impl State {
                     self.preparing = Some(Preparing { ready, xid: Some(shape.xid()), sent });
                 }
                 (Role::Responder(responder), _) if responder.must_load(&message) => {
-                    self.preparing =
-                        Some(Preparing { ready: Box::pin(recorder::staged(&inner.stage, load(message, pool))), xid: None, sent });
+                    self.preparing = Some(Preparing {
+                        ready: Box::pin(recorder::staged(&inner.stage, load(message, pool))),
+                        xid: None,
+                        sent,
+                    });
                 }
                 _ => self.issue(Ready::Reply(message), None, sent, inner),
             }

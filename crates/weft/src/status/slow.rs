@@ -288,7 +288,10 @@ mod tests {
         let mut out = Vec::new();
         print(&mut out, &slow).unwrap();
         let out = String::from_utf8(out).unwrap();
-        assert!(out.starts_with("process 7: operations of 100 ms and more: 1 still running, 1 ended\n"), "{out}");
+        assert!(
+            out.starts_with("process 7: operations of 100 ms and more: 1 still running, 1 ended\n"),
+            "{out}"
+        );
         assert!(out.contains("61.0 s  smb read on data, still running, waiting for the disk\n"), "{out}");
         assert!(out.contains("    queue 0.250 ms, disk 1234 ms\n"), "{out}");
         assert!(out.contains("client 192.0.2.7:40000, user alice, file "), "{out}");
