@@ -36,6 +36,7 @@ pub use self::space::DataRanges;
 use self::system::{Descriptor, FileSystem};
 use self::warm::Warm;
 use crate::buf::Window;
+use crate::recorder::{self, Hop};
 use crate::rt;
 
 /// Slices that a write passes to the kernel in one call: a megabyte in page-sized pieces.
@@ -207,7 +208,8 @@ impl File {
                 Err(Errno::AGAIN | Errno::OPNOTSUPP) => {
                     let file = self.clone();
                     let at = offset + done as u64;
-                    busy::blocking_in(self, move || sys::read_at(file.as_fd(), at, &rest, false)).await??
+                    let read = busy::blocking_in(self, move || sys::read_at(file.as_fd(), at, &rest, false));
+                    recorder::at(Hop::Disk, read).await??
                 }
                 Err(e) => return Err(e.into()),
             };
@@ -248,9 +250,9 @@ impl File {
                 let _unlocked = unlocked;
                 file.write_chain(offset, &chain)
             };
-            return system.data(write).await?;
+            return recorder::at(Hop::Disk, system.data(write)).await?;
         }
-        self.write_chain(offset, chain)
+        self.write_here(offset, chain)
     }
 
     /// The same without waiting: `None` while a worker may have the file's lock, and if the file system may block.
@@ -259,7 +261,14 @@ impl File {
             return None;
         }
         let _unlocked = Unlocked::all()?;
-        Some(self.write_chain(offset, chain))
+        Some(self.write_here(offset, chain))
+    }
+
+    /// On the calling core, which the kernel stops while too much waits for the disk.
+    fn write_here(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
+        let written = self.write_chain(offset, chain);
+        recorder::spent(Hop::Disk);
+        written
     }
 
     fn write_chain(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
@@ -296,7 +305,7 @@ impl File {
         let Some(system) = self.blocking() else { return self.append_here(bytes, admit) };
         admit(self.len()?)?;
         let (file, bytes) = (self.clone(), bytes.clone());
-        let appended = system.data(move || file.append_to_end(&bytes)).await;
+        let appended = recorder::at(Hop::Disk, system.data(move || file.append_to_end(&bytes))).await;
         Ok(appended.map_err(io::Error::from)??)
     }
 
@@ -393,10 +402,10 @@ impl File {
     /// Makes data (and metadata unless `data_only`) durable.
     pub async fn sync(&self, data_only: bool) -> io::Result<()> {
         let file = self.clone();
-        busy::blocking_in(self, move || {
+        let sync = busy::blocking_in(self, move || {
             if data_only { rustix::fs::fdatasync(&file.0.fd) } else { rustix::fs::fsync(&file.0.fd) }
-        })
-        .await??;
+        });
+        recorder::at(Hop::Disk, sync).await??;
         Ok(())
     }
 
@@ -547,7 +556,7 @@ impl FileRange {
             }
             Ok(claims)
         };
-        busy::in_places_of(self.file.blocking(), read, rt::blocking).await?
+        recorder::at(Hop::Disk, busy::in_places_of(self.file.blocking(), read, rt::blocking)).await?
     }
 
     /// `len` bytes from byte `from` of the range, read on a worker thread, with zeros for bytes that the file has lost.
@@ -562,7 +571,7 @@ impl FileRange {
             }
             Ok(bytes.into())
         };
-        busy::in_places_of(self.file.blocking(), read, rt::blocking).await?
+        recorder::at(Hop::Disk, busy::in_places_of(self.file.blocking(), read, rt::blocking)).await?
     }
 
     /// The range for sending without a read, if the file is mapped (see `file::mapped`) and the page cache holds the

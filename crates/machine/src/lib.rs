@@ -19,6 +19,7 @@ pub mod net;
 pub mod nss;
 pub mod payload;
 pub mod random;
+pub mod recorder;
 pub mod rt;
 pub mod shm;
 pub mod sim;

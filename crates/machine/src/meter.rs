@@ -56,6 +56,23 @@ pub struct Subject(usize);
 #[derive(Clone, Copy, Debug)]
 pub struct Started(u64);
 
+/// What an operation is: its class, its number there, and its subject, in one word. The default is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct What(u64);
+
+/// The same in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The protocol.
+    pub protocol: &'static str,
+    /// The transport.
+    pub transport: &'static str,
+    /// The operation.
+    pub operation: &'static str,
+    /// The share; empty: none.
+    pub share: Arc<str>,
+}
+
 /// The payload that an operation moved.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moved {
@@ -125,15 +142,35 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 /// Begins to count, in the whole process. Takes some milliseconds.
 pub fn enable() {
+    let ticks_per_unit = UNIT.as_secs_f64() / seconds_per_tick(*calibrated());
+    SCALE.store(((1u64 << 32) as f64 / ticks_per_unit).max(1.0) as u64, Ordering::Relaxed);
+}
+
+/// Whether operations are counted.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    SCALE.load(Ordering::Relaxed) != 0
+}
+
+/// Compares the time-stamp counter with the clock, once.
+fn calibrated() -> &'static (u64, Instant) {
     ORIGIN.get_or_init(|| {
         let origin = (turn::ticks(), Instant::now());
         while origin.1.elapsed() < CALIBRATION {
             std::hint::spin_loop();
         }
-        let ticks_per_unit = UNIT.as_secs_f64() / seconds_per_tick(origin);
-        SCALE.store(((1u64 << 32) as f64 / ticks_per_unit).max(1.0) as u64, Ordering::Relaxed);
         origin
-    });
+    })
+}
+
+/// The duration of so many ticks.
+pub(crate) fn duration(ticks: u64) -> Duration {
+    Duration::from_secs_f64(ticks as f64 * seconds_per_tick(*calibrated()))
+}
+
+/// The ticks of a duration.
+pub(crate) fn ticks(duration: Duration) -> u64 {
+    (duration.as_secs_f64() / seconds_per_tick(*calibrated())) as u64
 }
 
 fn seconds_per_tick((ticks, instant): (u64, Instant)) -> f64 {
@@ -186,6 +223,17 @@ impl Class {
         })
     }
 
+    /// What an operation of this class is. Its number is its index in the names.
+    #[inline]
+    pub fn what(&'static self, operation: usize, subject: Subject) -> What {
+        // There are fewer than 2^16 of each.
+        What(
+            (self.number() as u64 + 1) << 32
+                | (subject.0 as u64 & 0xffff) << 16
+                | (operation as u64 & 0xffff),
+        )
+    }
+
     /// An operation is answered. Its number is its index in the names.
     #[inline]
     pub fn answered(&'static self, subject: Subject, operation: usize, started: Started, moved: Moved) {
@@ -218,15 +266,48 @@ impl Class {
     }
 }
 
+impl What {
+    /// None.
+    pub const NONE: What = What(0);
+    const SUBJECT: u64 = 0xffff << 16;
+
+    /// Whether both are the same operation, whatever their subjects.
+    pub(crate) fn is_like(self, other: What) -> bool {
+        (self.0 ^ other.0) & !What::SUBJECT == 0
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_word(word: u64) -> What {
+        What(word)
+    }
+
+    /// In words; `None` if it is none.
+    pub(crate) fn named(self) -> Option<Named> {
+        let registry = registry();
+        let class = *registry.classes.get(usize::try_from(self.0 >> 32).ok()?.checked_sub(1)?)?;
+        let operation = class.operations.get((self.0 & 0xffff) as usize).copied().unwrap_or_default();
+        let share = registry.shares.get((self.0 >> 16 & 0xffff) as usize).cloned();
+        Some(Named {
+            protocol: class.protocol,
+            transport: class.transport,
+            operation,
+            share: share.unwrap_or_else(|| Arc::from("")),
+        })
+    }
+}
+
 impl Subject {
     /// Operations without a share.
     pub const NONE: Subject = Subject(0);
     const OTHERS: Subject = Subject(1);
 
-    /// The share with this name; none until [`enable`]. The same name means the same series, also after the share was
-    /// away.
+    /// The share with this name; none until [`enable`], or until operations are recorded. The same name means the same
+    /// series, also after the share was away.
     pub fn named(name: &str) -> Subject {
-        if SCALE.load(Ordering::Relaxed) == 0 {
+        if ORIGIN.get().is_none() {
             return Subject::NONE;
         }
         let registry = &mut *registry();

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use self::tickets::Tickets;
 use crate::clock::Time;
+use crate::recorder::{self, Hop};
 
 pub use changes::{ChangeCount, Follower};
 pub use cores::{Cores, CoresOptions};
@@ -112,7 +113,7 @@ pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
 /// As [`spawn`], and with the task's own panic.
 #[track_caller]
 pub fn uncancelled<F: Future + 'static>(future: F) -> impl Future<Output = F::Output> {
-    let mut detached = Detached(Some(spawn(future)));
+    let mut detached = Detached(Some(spawn(recorder::carried(future))));
     std::future::poll_fn(move |cx| match &mut detached.0 {
         Some(task) => Pin::new(task).poll(cx),
         None => Poll::Pending,
@@ -267,7 +268,7 @@ impl Kind {
         if crate::sim::active() {
             return call();
         }
-        let place = Taking { kind: self, number: None }.await;
+        let place = recorder::at(Hop::Pool, Taking { kind: self, number: None }).await;
         let work = move || {
             let _place = place;
             call()
@@ -281,6 +282,12 @@ pub(crate) async fn on_worker<T: Send + 'static>(call: impl FnOnce() -> T + Send
     #[cfg(test)]
     tests::BLOCKING_CALLS.set(tests::BLOCKING_CALLS.get() + 1);
     let _awaits = reactor::AwaitsBlocking::new();
+    let handed = recorder::handed();
+    let worker = handed.as_ref().map(recorder::Handed::worker);
+    let call = move || match worker {
+        Some(worker) => worker.run(call),
+        None => call(),
+    };
     Task(TaskKind::Real(compio_runtime::spawn_blocking(call))).await
 }
 

@@ -12,18 +12,20 @@
 
 use std::cell::{Cell, RefCell};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream as _};
+use weft_machine::recorder::{self, Hop, Operation, Stage};
 use weft_machine::rt;
 use weft_store::block::BlockOp;
 use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
 
 use crate::execute::{self, Refusal};
-use crate::meter::Meter;
+use crate::meter::{self, Meter};
 use crate::negotiation::Agreed;
 use crate::outbox::{Outbox, Reply};
 use crate::receiver::Receiver;
@@ -43,8 +45,13 @@ struct Connection<'a> {
     agreed: Agreed<'a>,
     watch: &'a Watch,
     meter: Meter,
-    running: RefCell<FuturesUnordered<LocalBoxFuture<'a, Reply>>>,
+    client: Arc<str>,
+    running: RefCell<FuturesUnordered<LocalBoxFuture<'a, (Reply, Operation)>>>,
     outbox: RefCell<Outbox>,
+    /// Tells the waits of replies for a disk.
+    stage: Arc<Stage>,
+    /// Replies wait to be sent.
+    is_stuck: Cell<bool>,
     /// Requests whose reply has not been sent.
     unanswered: Cell<usize>,
     /// Bytes of the WRITEs among them.
@@ -60,7 +67,7 @@ pub(crate) async fn serve<'a>(
     link: &'a Link,
     receiver: Receiver,
     agreed: Agreed<'a>,
-    (watch, meter): (&'a Watch, Meter),
+    (watch, meter, client): (&'a Watch, Meter, Arc<str>),
 ) -> Result<(), Error> {
     let connection = Connection {
         resources,
@@ -68,8 +75,11 @@ pub(crate) async fn serve<'a>(
         agreed,
         watch,
         meter,
+        client,
         running: RefCell::default(),
         outbox: RefCell::default(),
+        stage: Stage::new(),
+        is_stuck: Cell::new(false),
         unanswered: Cell::new(0),
         unanswered_bytes: Cell::new(0),
         reading: Cell::new(true),
@@ -172,8 +182,8 @@ impl<'a> Connection<'a> {
     /// Polls the running requests and queues the replies of finished ones.
     fn poll_running(&self, cx: &mut Context<'_>) {
         let mut running = self.running.borrow_mut();
-        while let Poll::Ready(Some(reply)) = Pin::new(&mut *running).poll_next(cx) {
-            self.queue(reply);
+        while let Poll::Ready(Some((reply, operation))) = Pin::new(&mut *running).poll_next(cx) {
+            self.queue(reply, operation);
             if rt::turn_is_over() {
                 cx.waker().wake_by_ref();
                 break;
@@ -181,8 +191,13 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn queue(&self, reply: Reply) {
-        self.outbox.borrow_mut().push(reply);
+    fn queue(&self, reply: Reply, operation: Operation) {
+        let mut outbox = self.outbox.borrow_mut();
+        outbox.push(reply, operation);
+        if self.is_stuck.get() {
+            outbox.waits(&self.stage, &self.client);
+        }
+        drop(outbox);
         self.turn();
     }
 
@@ -219,8 +234,10 @@ impl<'a> Connection<'a> {
                 self.take_write(&mut receiver, request, judged).await?;
             } else {
                 match judged {
-                    Ok(()) => self.begin(request, Vec::new()),
-                    Err(why) => self.queue(execute::refused(&self.agreed, &request, why)),
+                    Ok(()) => self.begin(request, Vec::new(), Operation::begin()),
+                    Err(why) => {
+                        self.queue(execute::refused(&self.agreed, &request, why), Operation::default());
+                    }
                 }
             }
             rt::yield_if_due().await;
@@ -241,23 +258,30 @@ impl<'a> Connection<'a> {
         let len = request.len as usize;
         if let Err(why) = judged {
             self.skip(receiver, len).await?;
-            self.queue(execute::refused(&self.agreed, &request, why));
+            self.queue(execute::refused(&self.agreed, &request, why), Operation::default());
             return Ok(());
         }
         if request.len > limits.piece_bytes {
             let begun = self.meter.begin(&request);
-            let reply = self.write_in_pieces(receiver, request).await?;
-            begun.answered();
-            self.queue(reply);
+            let (reply, operation) = recorder::kept(self.told(request, async {
+                let reply = self.write_in_pieces(receiver, request).await;
+                begun.answered();
+                reply
+            }))
+            .await;
+            self.queue(reply?, operation);
             return Ok(());
         }
-        self.room_for(len).await;
-        let data = match len {
-            0 => Vec::new(),
-            _ => vec![self.payload(receiver, len).await?],
-        };
+        let (data, operation) = recorder::kept(self.told(request, async {
+            self.room_for(len).await;
+            match len {
+                0 => Ok(Vec::new()),
+                _ => self.payload(receiver, len).await.map(|payload| vec![payload]),
+            }
+        }))
+        .await;
         self.unanswered_bytes.set(self.unanswered_bytes.get().saturating_add(len));
-        self.begin(request, data);
+        self.begin(request, data?, operation);
         Ok(())
     }
 
@@ -266,13 +290,15 @@ impl<'a> Connection<'a> {
     async fn payload(&self, receiver: &mut Receiver, len: usize) -> Result<Bytes, Error> {
         let Limits { payload: limit, payload_step: step, .. } = self.resources.limits;
         // An announced payload takes no buffer until a part of it has arrived.
-        in_time(limit, receiver.good_part(self.link, len), LATE_PAYLOAD).await?;
+        let good_part = in_time(limit, receiver.good_part(self.link, len), LATE_PAYLOAD);
+        recorder::at(Hop::Wire, good_part).await?;
         let mut buf = self.resources.received.alloc(len).await;
         buf.set_len(len);
         let mut done = 0;
         while done < len {
             let end = len.min(done.saturating_add(step));
-            done = in_time(limit, receiver.payload(self.link, &mut buf, done, end), LATE_PAYLOAD).await?;
+            let part = in_time(limit, receiver.payload(self.link, &mut buf, done, end), LATE_PAYLOAD);
+            done = recorder::at(Hop::Wire, part).await?;
         }
         Ok(buf.freeze())
     }
@@ -309,17 +335,30 @@ impl<'a> Connection<'a> {
         Ok(execute::answer(self.resources, &self.agreed, Request { len: 0, ..request }, Vec::new()).await)
     }
 
+    /// Tells the flight recorder what is carried out.
+    async fn told<T>(&self, request: Request, work: impl Future<Output = T>) -> T {
+        recorder::is(self.meter.what(&request));
+        recorder::described(work, || meter::details(&self.client, &request)).await
+    }
+
     /// Starts a request; most finish at once.
-    fn begin(&self, request: Request, data: Vec<Bytes>) {
+    fn begin(&self, request: Request, data: Vec<Bytes>, operation: Operation) {
         let counted_bytes = data.iter().map(Bytes::len).sum();
         let (resources, agreed, begun) = (self.resources, self.agreed, self.meter.begin(&request));
-        let mut future: LocalBoxFuture<'a, Reply> = Box::pin(async move {
-            let reply = execute::answer(resources, &agreed, request, data).await;
+        let (what, client) = (self.meter.what(&request), self.client.clone());
+        let answered = async move {
+            recorder::is(what);
+            recorder::moves(u64::from(request.len));
+            let answering = execute::answer(resources, &agreed, request, data);
+            let reply = recorder::described(answering, || meter::details(&client, &request)).await;
             begun.answered();
+            recorder::answered(|| meter::details(&client, &request));
             Reply { counted_bytes, ..reply }
-        });
+        };
+        let mut future: LocalBoxFuture<'a, (Reply, Operation)> =
+            Box::pin(recorder::kept_on(operation, answered));
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(reply) => self.queue(reply),
+            Poll::Ready((reply, operation)) => self.queue(reply, operation),
             // The set polls it again before the task sleeps, with a counting waker.
             Poll::Pending => {
                 self.running.borrow_mut().push(future);
@@ -351,7 +390,18 @@ impl<'a> Connection<'a> {
                 if batch.is_some() || over { Poll::Ready(batch) } else { Poll::Pending }
             });
             let Some(batch) = batch.await else { return Ok(()) };
-            batch.send(self.link, &self.resources.pool).await?;
+            let mut sending =
+                pin!(recorder::staged(&self.stage, batch.send(self.link, &self.resources.pool)));
+            let sent = std::future::poll_fn(|cx| {
+                let sent = sending.as_mut().poll(cx);
+                if sent.is_pending() && !self.is_stuck.replace(true) {
+                    self.outbox.borrow_mut().waits(&self.stage, &self.client);
+                }
+                sent
+            });
+            sent.await?;
+            self.is_stuck.set(false);
+            self.outbox.borrow_mut().sent();
             self.watch.answered();
             self.unanswered.set(self.unanswered.get().saturating_sub(batch.replies));
             let bytes = self.unanswered_bytes.get();

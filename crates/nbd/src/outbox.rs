@@ -8,8 +8,10 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use weft_machine::recorder::{Details, Operation, Stage};
 use weft_machine::{FileRange, LogLimit, Payload, Pool, Stream, rt};
 use weft_wire::nbd::transmission::{Chunk, Code};
 
@@ -49,7 +51,9 @@ pub(crate) enum Ending {
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    queue: VecDeque<Reply>,
+    queue: VecDeque<(Reply, Operation)>,
+    /// The requests whose replies are being sent. Each ends when it is dropped.
+    sending: Vec<Operation>,
 }
 
 /// Replies that are sent together.
@@ -63,8 +67,22 @@ pub(crate) struct Batch {
 }
 
 impl Outbox {
-    pub(crate) fn push(&mut self, reply: Reply) {
-        self.queue.push_back(reply);
+    pub(crate) fn push(&mut self, reply: Reply, operation: Operation) {
+        self.queue.push_back((reply, operation));
+    }
+
+    /// The last batch waits for the client or for a disk, and so does all that is queued.
+    pub(crate) fn waits(&mut self, stage: &Arc<Stage>, client: &Arc<str>) {
+        let queued = self.queue.iter_mut().map(|(_, operation)| operation);
+        for operation in self.sending.iter_mut().chain(queued) {
+            let details = || Details { client: Some(client.clone()), ..Details::default() };
+            operation.sending([stage.clone()], details);
+        }
+    }
+
+    /// The last batch was sent.
+    pub(crate) fn sent(&mut self) {
+        self.sending.clear();
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -76,7 +94,8 @@ impl Outbox {
         let mut batch = Batch { bytes: Vec::new(), file: None, replies: 0, counted_bytes: 0 };
         let mut gathered = 0usize;
         while gathered < BATCH_BYTES && batch.file.is_none() {
-            let Some(reply) = self.queue.pop_front() else { break };
+            let Some((reply, operation)) = self.queue.pop_front() else { break };
+            self.sending.push(operation);
             gathered = gathered.saturating_add(reply.bytes.iter().map(Bytes::len).sum());
             batch.bytes.extend(reply.bytes);
             batch.file = reply.file;

@@ -10,6 +10,7 @@ use std::io;
 use weft_machine::{Buf, buf};
 
 use weft_machine::net::Link;
+use weft_machine::recorder::Arrival;
 
 /// Large enough for a train of headers, and small enough that copying it costs next to nothing.
 const STAGING_BYTES: usize = 8 << 10;
@@ -24,11 +25,13 @@ pub(crate) struct Receiver {
     /// `start <= end <= STAGING_BYTES`: received and not yet taken.
     start: usize,
     end: usize,
+    /// When the last bytes arrived.
+    arrival: Arrival,
 }
 
 impl Default for Receiver {
     fn default() -> Receiver {
-        Receiver { staging: Box::new([0; STAGING_BYTES]), start: 0, end: 0 }
+        Receiver { staging: Box::new([0; STAGING_BYTES]), start: 0, end: 0, arrival: Arrival::default() }
     }
 }
 
@@ -55,6 +58,7 @@ impl Receiver {
         self.start = 0;
         self.end = 0;
         self.end = link.recv(&mut self.staging[..]).await?;
+        self.arrival = Arrival::now();
         Ok(self.end > 0)
     }
 
@@ -77,7 +81,9 @@ impl Receiver {
 
     /// Waits for the first byte of the next item if none is staged; false at the end of the stream.
     pub(crate) async fn begun(&mut self, link: &Link) -> io::Result<bool> {
-        Ok(self.is_ahead() || self.refill(link).await?)
+        let begun = self.is_ahead() || self.refill(link).await?;
+        self.arrival.taken();
+        Ok(begun)
     }
 
     /// Whether `len` bytes are staged.

@@ -80,6 +80,7 @@ impl Server {
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let is_unix = stream.peer().addr().is_none();
+            let client = stream.peer().to_string().into();
             let mut link = Link::new(stream);
             let mut receiver = Receiver::default();
             let greeted =
@@ -88,7 +89,7 @@ impl Server {
                 Ok(Ok(Some(agreed))) => {
                     watch.agreed(&agreed.export.name, self.tls.is_some());
                     let meter = Meter::new(is_unix, &agreed.export.name);
-                    connection::serve(&self.resources, &link, receiver, agreed, (watch, meter)).await
+                    connection::serve(&self.resources, &link, receiver, agreed, (watch, meter, client)).await
                 }
                 Ok(Ok(None)) => Ok(()),
                 Ok(Err(e)) => Err(e),

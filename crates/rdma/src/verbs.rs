@@ -8,11 +8,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Add;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::recorder::Stage;
 use weft_machine::{Buf, File, Payload, Peer, Pool};
 use weft_wire::rdmap;
 
@@ -469,6 +471,10 @@ pub trait QueuePair {
     /// without a pause, as with `ibv_poll_cq`, and yields the core only now and then. The next `poll` returns what was
     /// found.
     fn look(&self);
+    /// The queue of its work, which may wait for a disk; `None`: it never does.
+    fn stage(&self) -> Option<Arc<Stage>> {
+        None
+    }
     /// The traffic so far.
     fn traffic(&self) -> Traffic;
     /// Begins an orderly end: posted Sends are still sent; then everything is flushed.

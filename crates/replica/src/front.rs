@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
+use weft_machine::recorder::{self, Hop};
 use weft_machine::rt;
 use weft_store::Error;
 use weft_store::block::{Block, BlockOp, Geometry, Outcome};
@@ -143,7 +144,8 @@ impl Front {
         if let Some(entered) = self.enter() {
             return entered;
         }
-        match rt::timeout(WAITS_AT_MOST, self.changed.until(|| self.enter())).await {
+        let opened = rt::timeout(WAITS_AT_MOST, self.changed.until(|| self.enter()));
+        match recorder::at(Hop::Replica, opened).await {
             Ok(entered) => entered,
             Err(_) => {
                 self.readable()?;

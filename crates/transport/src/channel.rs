@@ -8,6 +8,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ pub use weft_machine::Peer;
 use weft_machine::net::Holder;
 use weft_machine::payload::Fetching;
 pub use weft_machine::payload::RemotePayload;
+use weft_machine::recorder::Stage;
 use weft_machine::{Buf, File, Payload, Pool};
 use weft_rdma::QueuePair;
 pub use weft_rdma::{Access, Segment, Stag, Traffic};
@@ -185,6 +187,9 @@ pub enum Kind {
     /// RPC over RDMA.
     RpcRdma,
 }
+
+/// The queues of a channel: its own, and that of its queue pair.
+pub type Stages = [Option<Arc<Stage>>; 2];
 
 /// What protects a channel from third parties between its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -427,6 +432,10 @@ pub trait Channel {
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error>;
     /// Takes it back. Afterwards the peer cannot access it, whatever it does.
     fn revoke(&self, exposed: Exposed) -> Option<Buf>;
+    /// The queues in which an answer waits: their waits for a disk are told apart from those for the peer.
+    fn stages(&self) -> Stages {
+        Stages::default()
+    }
     /// The traffic by RDMA and by Send so far. Zero RDMA counts without RDMA; then `sent` and `received` count frames.
     fn traffic(&self) -> Traffic;
     /// Ends the connection; queued messages are still sent.

@@ -40,6 +40,8 @@ const SUFFIX: &str = ".sock";
 pub(crate) enum Request {
     /// What the server serves, and to whom.
     Status,
+    /// The slow operations.
+    Slow,
     /// Replication.
     Replica(replica::Command),
     /// Read the users and groups again.
@@ -66,6 +68,7 @@ impl Request {
                 Some(ShellCommand::new("weft volume info").operand(volume).here().to_string())
             }
             Request::Status
+            | Request::Slow
             | Request::Users
             | Request::Reload { .. }
             | Request::Replica(replica::Command::Status | replica::Command::Verify { .. }) => None,

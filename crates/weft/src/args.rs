@@ -235,6 +235,9 @@ pub(crate) struct Status {
     /// Only the server with this process number
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..))]
     pub pid: Option<u32>,
+    /// Show operations that were slow or have not ended, with the time that they spent in each place
+    #[arg(long)]
+    pub slow: bool,
     /// Print JSON: {"servers": [...]}
     #[arg(long)]
     pub json: bool,

@@ -76,6 +76,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     activation::take_over(&plan)?;
     // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
     signals.catch()?;
+    // Before shares are opened, which are known by a number from then on.
+    weft_machine::recorder::enable(plan.config().log.slow);
     if plan.config().admin.is_some() {
         // Shares get series of their own when they are opened.
         weft_machine::meter::enable();

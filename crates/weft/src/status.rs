@@ -9,6 +9,7 @@ mod kinds;
 mod page;
 mod print;
 mod screen;
+pub(crate) mod slow;
 mod traffic;
 pub(crate) mod usage;
 
@@ -410,6 +411,9 @@ pub(crate) fn run(args: args::Status) -> Result<ExitCode, Failure> {
     let state = state_of_command(args.state_dir.as_deref())?;
     let mut out = crate::out::Stdout;
     let every = Duration::from_secs(args.every);
+    if args.slow {
+        return slow::run(&args, &state, every);
+    }
     if args.watch && !args.json && std::io::stdout().is_terminal() {
         screen::watch(state, args.pid, every)?;
         return Ok(ExitCode::SUCCESS);

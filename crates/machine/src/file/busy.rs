@@ -34,6 +34,7 @@ use rustix::io::Errno;
 
 use super::File;
 use super::system::FileSystem;
+use crate::recorder::{self, Hop};
 use crate::{rt, sim};
 
 /// Identifies a file, however many descriptors and names it has.
@@ -379,8 +380,11 @@ pub(super) async fn to_read(inode: Inode) -> Option<Claim> {
 
 /// [`rt::blocking`] for such a call.
 pub async fn blocking<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
-    let claim = to_read(inode).await;
-    rt::blocking(with(claim, call)).await
+    recorder::at(Hop::Disk, async {
+        let claim = to_read(inode).await;
+        rt::blocking(with(claim, call)).await
+    })
+    .await
 }
 
 /// [`blocking`] for a call on a file, in the places of its file system if that may block.
@@ -415,13 +419,13 @@ pub async fn ranged<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let claim = alone(Inode::of(file)?).await;
-    in_places_of(file.blocking(), with(claim, call), rt::ranged).await
+    recorder::at(Hop::Disk, in_places_of(file.blocking(), with(claim, call), rt::ranged)).await
 }
 
 /// [`rt::lengthy`] for a call that locks a file.
 pub async fn lengthy<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
     let claim = alone(inode).await;
-    rt::lengthy(with(claim, call)).await
+    recorder::at(Hop::Disk, rt::lengthy(with(claim, call))).await
 }
 
 /// [`rt::seeking`] in a file. A seek claims the file, because a write would wait for it in the kernel; so the seeks of
@@ -431,7 +435,7 @@ pub(super) async fn seeking<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let claim = claimed(Inode::of(file)?, Mode::Seek).await;
-    in_places_of(file.blocking(), with(claim, call), rt::seeking).await
+    recorder::at(Hop::Disk, in_places_of(file.blocking(), with(claim, call), rt::seeking)).await
 }
 
 /// [`ranged`] for a call that locks the file `to` and reads `source`; with `locks_source` it locks that as well.
@@ -443,7 +447,8 @@ pub(super) async fn ranged_between<T: Send + 'static>(
 ) -> io::Result<T> {
     let mode = if locks_source { Mode::Alone } else { Mode::Shared };
     let claims = both(Inode::of(to)?, Inode::of(source)?, mode).await;
-    in_places_of(to.blocking().or(source.blocking()), with(claims, call), rt::ranged).await
+    let call = in_places_of(to.blocking().or(source.blocking()), with(claims, call), rt::ranged);
+    recorder::at(Hop::Disk, call).await
 }
 
 /// Wraps `call` so that it keeps `held` until it has ended, even if nobody waits for it any more.

@@ -32,6 +32,7 @@ use std::time::Duration;
 pub use super::mounts::Device;
 use super::mounts::{self, Mount};
 use crate::clock::Time;
+use crate::recorder::{self, Hop};
 use crate::rt::tickets::Tickets;
 use crate::{rt, sim};
 
@@ -252,6 +253,7 @@ impl FileSystem {
         let done = call();
         // Zero if this thread runs on another processor now, whose counter is behind.
         if rt::turn::ticks().saturating_sub(began) >= SLOW_TICKS {
+            recorder::spent(Hop::Store);
             self.was_slow(rt::now());
         }
         done
@@ -311,7 +313,7 @@ impl FileSystem {
             Taken::Full => {}
             Taken::Wait => {
                 let taking = Taking { number: self.number, ticket: None };
-                if let Ok(place) = rt::timeout(MAX_WAIT, taking).await {
+                if let Ok(place) = recorder::at(Hop::Pool, rt::timeout(MAX_WAIT, taking)).await {
                     return Ok(place);
                 }
             }

@@ -15,6 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, So
 use super::inherited;
 use crate::file::FileRange;
 use crate::rt::readiness::Registered;
+use crate::rt::turn;
 
 /// Bytes read at a time from files that sendfile refuses.
 pub(super) const STAGING_BYTES: usize = 16 << 10;
@@ -190,6 +191,7 @@ impl Stream {
         };
         match received {
             Ok(bytes) => {
+                turn::set_arrived(self.fd.take_since());
                 if bytes < room {
                     self.fd.drained();
                 }

@@ -483,6 +483,7 @@ impl<'a> Core<'a> {
         self.beat.sleeps();
         self.runtime.poll_with(self.runtime.current_timeout());
         self.beat.turn();
+        self.set.woken();
         drop(asleep);
         self.collect_readiness();
     }

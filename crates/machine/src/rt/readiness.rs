@@ -17,6 +17,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use slab::Slab;
 
+use super::turn;
+
 /// Events collected in one system call; further ones wait for the next.
 const EVENTS_PER_CALL: usize = 256;
 
@@ -27,12 +29,18 @@ struct Direction {
     ready: Cell<bool>,
     /// The peer is gone or the socket has failed: attempts return at once from now on, and no further edge comes.
     over: Cell<bool>,
+    /// When what waits in the socket may have arrived, at the earliest; 0: nothing is known to wait.
+    since: Cell<u64>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl Direction {
-    fn edge(&self, over: bool) {
+    /// Something has happened, not before `since`.
+    fn edge(&self, over: bool, since: u64) {
         self.ready.set(true);
+        if self.since.get() == 0 {
+            self.since.set(since);
+        }
         if over {
             self.over.set(true);
         }
@@ -65,6 +73,8 @@ pub(crate) struct Set {
     epoll: Rc<OwnedFd>,
     known: RefCell<Slab<Rc<DescriptorState>>>,
     events: RefCell<Vec<Event>>,
+    /// What the set reports next has happened after this time.
+    checked: Cell<u64>,
 }
 
 thread_local! {
@@ -84,7 +94,7 @@ impl Set {
     pub(super) fn new() -> io::Result<Rc<Set>> {
         let epoll = Rc::new(epoll::create(CreateFlags::CLOEXEC)?);
         let events = RefCell::new(Vec::with_capacity(EVENTS_PER_CALL));
-        Ok(Rc::new(Set { epoll, known: RefCell::default(), events }))
+        Ok(Rc::new(Set { epoll, known: RefCell::default(), events, checked: Cell::new(turn::ticks()) }))
     }
 
     pub(super) fn enter(self: &Rc<Self>) -> Entered {
@@ -94,6 +104,11 @@ impl Set {
     /// The descriptor that compio watches while the core sleeps.
     pub(super) fn watch(&self) -> io::Result<PollFd<Rc<OwnedFd>>> {
         PollFd::new(self.epoll.clone())
+    }
+
+    /// The core has slept until now, so what the set reports next has just happened.
+    pub(super) fn woken(&self) {
+        self.checked.set(turn::ticks());
     }
 
     /// Takes in all pending edges, without waiting, and wakes the waiting tasks. Returns whether there were any.
@@ -107,6 +122,7 @@ impl Set {
             Err(e) => return Err(e.into()),
         }
         let known = self.known.borrow();
+        let since = self.checked.replace(turn::ticks());
         for event in events.iter() {
             // Wakers only schedule tasks, so nothing is registered or removed meanwhile.
             let Some(known) = known.get(event.data.u64() as usize) else { continue };
@@ -114,10 +130,10 @@ impl Set {
             let failed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
             let no_more = failed || flags.contains(EventFlags::RDHUP);
             if no_more || flags.contains(EventFlags::IN) {
-                known.read.edge(no_more);
+                known.read.edge(no_more, since);
             }
             if failed || flags.contains(EventFlags::OUT) {
-                known.write.edge(failed);
+                known.write.edge(failed, since);
             }
         }
         Ok(!events.is_empty())
@@ -163,6 +179,12 @@ impl<T: AsFd> Registered<T> {
     /// An attempt to receive returned EAGAIN. (Only this thread takes in edges, so none is lost in between.)
     pub(crate) fn clear_readable(&self) {
         self.known.read.ready.set(false);
+        self.known.read.since.set(0);
+    }
+
+    /// Something was received: when it may have arrived, at the earliest; 0 if that is not known.
+    pub(crate) fn take_since(&self) -> u64 {
+        self.known.read.since.take()
     }
 
     /// An attempt to send returned EAGAIN.

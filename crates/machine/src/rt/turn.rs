@@ -35,6 +35,8 @@ struct TurnClock {
     ended: Cell<u64>,
     /// The last reading of the clock.
     looked: Cell<u64>,
+    /// When what the running task has received may have arrived, at the earliest; at most `looked`.
+    arrived: Cell<u64>,
     /// Changes with every turn.
     number: Cell<u64>,
     /// Checks that a turn may still make after its time is up: none except in a simulation with short turns.
@@ -52,6 +54,7 @@ thread_local! {
             limit: Cell::new(TURN_TICKS),
             ended: Cell::new(0),
             looked: Cell::new(0),
+            arrived: Cell::new(0),
             number: Cell::new(0),
             looks_left: Cell::new(0),
             simulated: Cell::new(false),
@@ -87,6 +90,20 @@ pub(crate) fn look() -> u64 {
     })
 }
 
+/// What the running task receives may have waited in the socket since then; 0: since the begin of the turn at most.
+#[inline]
+pub(crate) fn set_arrived(since: u64) {
+    if since != 0 {
+        TURN.with(|turn| turn.arrived.set(since));
+    }
+}
+
+/// When what the running task has received may have arrived, at the earliest.
+#[inline]
+pub(crate) fn arrived() -> u64 {
+    TURN.with(|turn| turn.arrived.get())
+}
+
 /// A task of this thread is about to be polled, for this many ticks.
 #[inline]
 pub(super) fn begin(limit: u64) {
@@ -94,6 +111,7 @@ pub(super) fn begin(limit: u64) {
         let now = ticks();
         turn.began.set(now);
         turn.looked.set(now);
+        turn.arrived.set(now);
         turn.limit.set(limit);
         turn.number.set(turn.number.get().wrapping_add(1));
     });

@@ -6,6 +6,7 @@
 //! wait (for a disk, a worker) are polled beside the next receive, and beside the wait for a peer that does not read
 //! its replies. The replies of a batch are sent together.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
+use weft_machine::recorder::{self, Details, Operation};
 use weft_machine::rt;
 use weft_transport::{Channel, Error, Message, Outgoing, Peer, Sending};
 
@@ -69,11 +71,52 @@ impl Strangers {
 }
 
 type Received = Result<Option<Message>, Error>;
-type Running<'a> = LocalBoxFuture<'a, Result<Outgoing, NotRpc>>;
+type Answered = (Result<Outgoing, NotRpc>, Operation);
+type Running<'a> = LocalBoxFuture<'a, Answered>;
+
+/// The replies that the network has not taken, in order, each with its call.
+#[derive(Default)]
+struct Unsent {
+    queue: VecDeque<(Sending, Operation)>,
+    /// How many of them the flight recorder knows to wait.
+    told: usize,
+}
+
+impl Unsent {
+    fn push(&mut self, sending: Sending, operation: Operation) {
+        if !sending.is_taken() {
+            self.queue.push_back((sending, operation));
+        }
+    }
+
+    /// A batch has been sent: what is left waits for the peer, or for a disk.
+    fn settle(&mut self, channel: &dyn Channel, client: &Arc<str>) {
+        if channel.backlog() == 0 {
+            self.queue.clear();
+        }
+        for (_, operation) in self.queue.iter_mut().skip(self.told) {
+            let details = || Details { client: Some(client.clone()), ..Details::default() };
+            operation.sending(channel.stages().into_iter().flatten(), details);
+        }
+        self.told = self.queue.len();
+    }
+
+    /// Ready when there are none. Whether one could be sent is shown by the next receive.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some((sending, _)) = self.queue.front_mut() {
+            if Pin::new(sending).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.queue.pop_front();
+            self.told = self.told.saturating_sub(1);
+        }
+        Poll::Ready(())
+    }
+}
 
 enum Event {
     Received(Received),
-    Finished(Result<Outgoing, NotRpc>),
+    Finished(Answered),
     /// The server has a call for the client.
     Calling(Bytes),
     Drained,
@@ -97,8 +140,9 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let mut receiving = None;
     // A message that arrived when the turn was over.
     let mut arrived: Option<Received> = None;
-    // The last reply to a peer that has too many unread: no more calls are received until the network has taken it.
-    let mut untaken: Option<Sending> = None;
+    let mut unsent = Unsent::default();
+    // The peer has too many unread replies: no more calls are received until the network has taken them.
+    let mut is_full = false;
     let mut place = server.drain.join();
     let mut calls = line.join();
     let mut changes = server.shares.follow();
@@ -117,19 +161,19 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             if changes.poll(cx) != connection.shares_number() {
                 return Poll::Ready(Event::SharesChanged);
             }
+            let all_sent = unsent.poll(cx).is_ready();
             if draining {
                 return Poll::Pending;
             }
             if place.poll(cx) {
                 return Poll::Ready(Event::Drained);
             }
-            if let Some(taken) = &mut untaken {
-                if Pin::new(taken).poll(cx).is_pending() {
+            if is_full {
+                if !all_sent {
                     receiving = None;
                     return Poll::Pending;
                 }
-                // The next receive shows whether it could be sent.
-                untaken = None;
+                is_full = false;
             }
             if let Poll::Ready(call) = calls.poll(cx) {
                 return Poll::Ready(Event::Calling(call));
@@ -179,13 +223,16 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 drop(connection.shares());
                 continue;
             }
-            Event::Calling(call) => Ok(Some(channel.send(Outgoing::bytes(call)))),
-            Event::Finished(finished) => send(&*channel, finished).map(Some),
+            Event::Calling(call) => {
+                unsent.push(channel.send(Outgoing::bytes(call)), Operation::default());
+                Ok(())
+            }
+            Event::Finished(finished) => send(&*channel, finished, &mut unsent),
             // A call received before the end is not carried out, because nobody would get the reply.
             Event::Received(Ok(Some(_))) if channel.has_ended() => break Ok(()),
             Event::Received(Ok(Some(message))) => {
                 channel.cork(true);
-                let begun = begin(&connection, &*channel, message, &mut running, &mut in_a_row);
+                let begun = begin(&connection, &*channel, message, &mut running, &mut unsent, &mut in_a_row);
                 channel.cork(false);
                 begun
             }
@@ -199,10 +246,10 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         match sent {
             // No more calls are received from a peer that does not read its replies. Running requests continue,
             // because others wait for what they hold and for what they were granted.
-            Ok(Some(taken)) if channel.backlog() >= server.limits.replies || answers.is_full(&*channel) => {
-                untaken = Some(taken);
+            Ok(()) => {
+                unsent.settle(&*channel, &connection.client);
+                is_full |= channel.backlog() >= server.limits.replies || answers.is_full(&*channel);
             }
-            Ok(_) => {}
             Err(e) => break Err(e),
         }
         if told && in_a_row >= CALLS_IN_A_ROW {
@@ -217,27 +264,25 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     drop(calls);
     // Running requests still change files; their replies can be sent only if the peer closed in order.
     while let Some(finished) = poll_fn(|cx| Pin::new(&mut running).poll_next(cx)).await {
-        if ended.is_ok()
-            && let Ok(taken) = send(&*channel, finished)
-        {
-            drop(taken);
+        if ended.is_ok() && send(&*channel, finished, &mut unsent).is_err() {
+            tracing::debug!(%peer, "a reply cannot be sent: the connection has ended");
         }
     }
     channel.close();
     ended
 }
 
-/// Starts a message and those received with it, and counts them. Returns the future of the last reply, if there was
-/// one.
+/// Starts a message and those received with it, and counts them.
 fn begin<'a>(
     connection: &'a Connection<'a>,
     channel: &dyn Channel,
     first: Message,
     running: &mut FuturesUnordered<Running<'a>>,
+    unsent: &mut Unsent,
     in_a_row: &mut usize,
-) -> Result<Option<Sending>, Error> {
+) -> Result<(), Error> {
     let mut next = Some(first);
-    let (mut begun, mut last) = (0usize, None);
+    let mut begun = 0usize;
     while let Some(message) = next {
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
@@ -249,9 +294,9 @@ fn begin<'a>(
                 "{} bytes: box what READ and WRITE rarely await",
                 size_of_val(&answer)
             );
-            let mut future: Running<'a> = Box::pin(answer);
+            let mut future: Running<'a> = Box::pin(recorder::kept(answer));
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(finished) => last = Some(send(channel, finished)?),
+                Poll::Ready(finished) => send(channel, finished, unsent)?,
                 // The set polls it again before the task sleeps, with a counting waker.
                 Poll::Pending => running.push(future),
             }
@@ -265,13 +310,16 @@ fn begin<'a>(
             && !rt::turn_is_over();
         next = if room { channel.try_recv() } else { None };
     }
-    Ok(last)
+    Ok(())
 }
 
-/// Queues a reply. Its future need not be awaited: the message stays queued.
-fn send(channel: &dyn Channel, finished: Result<Outgoing, NotRpc>) -> Result<Sending, Error> {
+/// Queues a reply.
+fn send(channel: &dyn Channel, (finished, operation): Answered, unsent: &mut Unsent) -> Result<(), Error> {
     match finished {
-        Ok(reply) => Ok(channel.send(reply)),
+        Ok(reply) => {
+            unsent.push(channel.send(reply), operation);
+            Ok(())
+        }
         Err(NotRpc(why)) => {
             tracing::debug!(peer = %channel.peer(), why, "not an RPC call");
             Err(Error::Malformed(why))

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::lock::Mutex as Queue;
+use weft_machine::recorder::{Details, User};
 use weft_machine::{Buf, Payload, PayloadSource};
 use weft_store::rules::Protection;
 use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareList};
@@ -46,6 +47,8 @@ pub(super) struct Connection<'a> {
     pub origin: Origin,
     /// The peer's address as text, without the port, which changes when a client reconnects.
     pub host: Rc<str>,
+    /// The peer's address as text, for the flight recorder.
+    pub client: Arc<str>,
     pub limits: Limits,
     /// Buffers for long replies.
     pub answers: &'a Answers,
@@ -216,6 +219,7 @@ impl<'a> Connection<'a> {
             peer,
             origin: Origin::of(peer, channel.security()),
             host: host.into(),
+            client: peer.to_string().into(),
             limits: channel.limits(),
             answers,
             line,
@@ -225,6 +229,16 @@ impl<'a> Connection<'a> {
             last_shares: RefCell::new(Rc::new(shares)),
             last_acting: RefCell::default(),
         }
+    }
+
+    /// A call of this caller, for the flight recorder.
+    pub fn details(&self, credential: &Credential) -> Details {
+        let user = match credential {
+            Credential::None => User::None,
+            Credential::Sys(sys) => User::Id(sys.uid),
+            Credential::Ticket(_, ticket) => ticket.ids.as_ref().map_or(User::None, |ids| User::Id(ids.uid)),
+        };
+        Details { client: Some(self.client.clone()), user, file: String::new() }
     }
 
     /// The current shares.

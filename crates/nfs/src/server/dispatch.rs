@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use weft_machine::{Buf, LogLimit, rt};
+use weft_machine::{Buf, LogLimit, recorder, rt};
 use weft_transport::{Detached, Kind, Message, Outgoing, Peer, RemotePayload, SHORT_ANSWER};
 use weft_wire::mount::{DirPath, procedure as mnt};
 use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Status, Xdr, procedure as nfs};
@@ -50,6 +50,7 @@ impl Connection<'_> {
                 return Ok(Outgoing { ticket, ..header_only(xid, Reply::AuthError(stat)) });
             }
         };
+        meter.parsed(self.kind, &call);
         let credential = match credential {
             rpc::Credential::None => Credential::None,
             rpc::Credential::Sys(sys) => Credential::Sys(sys),
@@ -68,9 +69,11 @@ impl Connection<'_> {
             d.arrived(remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
         }
         let shares = self.shares_of(&credential);
-        let reply = match self.results(&call, &credential, d, remote, &shares, &meter).await {
+        let results = self.results(&call, &credential, d, remote, &shares, &meter);
+        let reply = match recorder::described(results, || self.details(&credential)).await {
             Ok(results) => {
-                meter.answered(self.kind, &call, results.payload_bytes());
+                meter.answered(results.payload_bytes());
+                recorder::answered(|| self.details(&credential));
                 let (mut parts, room) = results.into_parts();
                 if bytes_in(&parts) > SHORT_ANSWER {
                     Box::pin(self.answers.settle_in(&mut parts, room)).await;

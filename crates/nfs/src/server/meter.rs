@@ -2,11 +2,13 @@
 //!
 //! A call is counted when its reply is handed to the transport. A COMPOUND counts as one operation: the first that
 //! does more than choose a file handle or a session, in the share of the last file handle. Calls that are not carried
-//! out (RFC 5531 section 9) are not counted.
+//! out (RFC 5531 section 9) are not counted. The flight recorder (`weft_machine::recorder`), which is told here what a
+//! call is, follows it until the network has taken the reply.
 
 use std::cell::Cell;
 
 use weft_machine::meter::{self, Class, Moved, Started, Subject};
+use weft_machine::recorder;
 use weft_transport::Kind;
 use weft_wire::nfs4::opnum;
 use weft_wire::{nfs3, nfs4};
@@ -130,6 +132,8 @@ pub(super) struct CallMeter {
     started: Started,
     /// Whether the reply's payload goes into the client's memory, and the call's came from there.
     by_rdma: (bool, bool),
+    /// Its class, once it was parsed.
+    class: Cell<Option<&'static Class>>,
     subject: Cell<Subject>,
     operation: Cell<u32>,
     received_bytes: Cell<u64>,
@@ -141,15 +145,39 @@ impl CallMeter {
         CallMeter {
             started: meter::started(),
             by_rdma: (sends_by_rdma, received_by_rdma),
+            class: Cell::new(None),
             subject: Cell::new(Subject::NONE),
             operation: Cell::new(0),
             received_bytes: Cell::new(0),
         }
     }
 
+    /// It is this call.
+    pub fn parsed(&self, kind: Kind, call: &Header) {
+        let (class, operation) = match (call.program, call.version, kind) {
+            (nfs3::PROGRAM, nfs3::VERSION, Kind::RpcRdma) => (&V3_RDMA, call.procedure),
+            (nfs3::PROGRAM, nfs3::VERSION, Kind::Datagram) => (&V3_UDP, call.procedure),
+            (nfs3::PROGRAM, nfs3::VERSION, _) => (&V3_TCP, call.procedure),
+            (nfs4::PROGRAM, nfs4::VERSION, Kind::RpcRdma) => (&V4_RDMA, nfs4::NULL),
+            (nfs4::PROGRAM, nfs4::VERSION, _) => (&V4_TCP, nfs4::NULL),
+            _ => return,
+        };
+        self.class.set(Some(class));
+        self.operation.set(operation);
+        self.tell(operation);
+    }
+
+    /// Tells the flight recorder what is carried out.
+    fn tell(&self, operation: u32) {
+        if let Some(class) = self.class.get() {
+            recorder::is(class.what(operation as usize, self.subject.get()));
+        }
+    }
+
     /// It concerns this share.
     pub fn concerns(&self, subject: Subject) {
         self.subject.set(subject);
+        self.tell(self.operation.get());
     }
 
     /// It has written this payload.
@@ -162,23 +190,20 @@ impl CallMeter {
         if is_preparation(self.operation.get()) {
             self.operation.set(number);
         }
+        if !is_preparation(number) {
+            self.tell(number);
+        }
     }
 
     /// It is answered, with so much payload.
-    pub fn answered(&self, kind: Kind, call: &Header, sent_bytes: u64) {
-        let (class, operation) = match (call.program, call.version, kind) {
-            (nfs3::PROGRAM, nfs3::VERSION, Kind::RpcRdma) => (&V3_RDMA, call.procedure),
-            (nfs3::PROGRAM, nfs3::VERSION, Kind::Datagram) => (&V3_UDP, call.procedure),
-            (nfs3::PROGRAM, nfs3::VERSION, _) => (&V3_TCP, call.procedure),
-            (nfs4::PROGRAM, nfs4::VERSION, Kind::RpcRdma) => (&V4_RDMA, self.operation.get()),
-            (nfs4::PROGRAM, nfs4::VERSION, _) => (&V4_TCP, self.operation.get()),
-            _ => return,
-        };
+    pub fn answered(&self, sent_bytes: u64) {
+        let Some(class) = self.class.get() else { return };
         let received_bytes = self.received_bytes.get();
         let (sends, received) = self.by_rdma;
         let by_rdma = sends && sent_bytes > 0 || received && received_bytes > 0;
         let moved = Moved { received_bytes, sent_bytes, by_rdma };
-        class.answered(self.subject.get(), operation as usize, self.started, moved);
+        class.answered(self.subject.get(), self.operation.get() as usize, self.started, moved);
+        recorder::moves(received_bytes.saturating_add(sent_bytes));
     }
 }
 

@@ -12,11 +12,13 @@ mod hot;
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::file::busy::Claim;
+use weft_machine::recorder::{self, Stage};
 use weft_machine::rt::PollerGuard;
 use weft_machine::{Buf, FileRange, Peer, Pool, Stream, Time, rt};
 
@@ -56,6 +58,8 @@ struct Link {
     reading: RefCell<Option<LocalBoxFuture<'static, FileDone>>>,
     /// Waits for a worker that has exclusive use of the file being sent.
     warm_again: RefCell<Option<LocalBoxFuture<'static, io::Result<Vec<Claim>>>>>,
+    /// Tells the waits of payload for a disk.
+    stage: Arc<Stage>,
     write_closed: Cell<bool>,
     /// Waits for more staging memory.
     staging: RefCell<Option<LocalBoxFuture<'static, Buf>>>,
@@ -78,6 +82,7 @@ impl Handle {
             kicked: Cell::new(false),
             reading: RefCell::new(None),
             warm_again: RefCell::new(None),
+            stage: Stage::new(),
             write_closed: Cell::new(false),
             staging: RefCell::new(None),
             armed: Cell::new(None),
@@ -278,7 +283,7 @@ impl Link {
             drop(claims);
             if let Some(range) = locked {
                 let warm = async move { range.warm_claimed(0, range.len).await };
-                self.warm_again.replace(Some(Box::pin(warm)));
+                self.warm_again.replace(Some(Box::pin(recorder::staged(&self.stage, warm))));
                 continue;
             }
             match sent {
@@ -333,9 +338,9 @@ impl Link {
             let reading: LocalBoxFuture<'static, FileDone> = match wanted {
                 None => return,
                 Some(FileNeed::Warm(range)) => {
-                    Box::pin(
-                        async move { FileDone::Warm(range.warm(0, range.len).await.map(|()| range.len)) },
-                    )
+                    let warm =
+                        async move { FileDone::Warm(range.warm(0, range.len).await.map(|()| range.len)) };
+                    Box::pin(recorder::staged(&self.stage, warm))
                 }
                 Some(FileNeed::Read { range, piece }) => match self.read_at_once(&range, piece) {
                     Some(read) => {
@@ -344,7 +349,8 @@ impl Link {
                     }
                     None => {
                         let pool = self.pool.clone();
-                        Box::pin(async move { FileDone::Read(read_file(pool, range).await) })
+                        let read = async move { FileDone::Read(read_file(pool, range).await) };
+                        Box::pin(recorder::staged(&self.stage, read))
                     }
                 },
             };
@@ -464,6 +470,10 @@ impl QueuePair for Handle {
 
     fn look(&self) {
         self.0.receive_for_poll();
+    }
+
+    fn stage(&self) -> Option<Arc<Stage>> {
+        Some(self.0.stage.clone())
     }
 
     fn traffic(&self) -> Traffic {

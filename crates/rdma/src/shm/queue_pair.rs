@@ -16,12 +16,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use weft_machine::net::Readable;
+use weft_machine::recorder::Stage;
 use weft_machine::rt::{self, Poller, PollerGuard, Task};
 use weft_machine::shm::{Consumer, Doorbell, Producer, Ringer, Sleeper, Socket, Word, Words};
 use weft_machine::{Buf, File, Peer, Pool, Window};
@@ -73,6 +75,8 @@ struct Inner {
     their_traffic: [Word; 4],
     /// The socket has ended, or delivered an unexpected message.
     link_end: RefCell<Option<Disconnect>>,
+    /// Tells the waits of payload for a disk.
+    stage: Arc<Stage>,
     state: RefCell<State>,
 }
 
@@ -201,6 +205,7 @@ impl ShmQueuePair {
             their_hazard: theirs.hazard,
             their_traffic: theirs.traffic,
             link_end: RefCell::new(None),
+            stage: Stage::new(),
             state: RefCell::new(state),
         });
         let watch = Watch {
@@ -544,6 +549,10 @@ impl QueuePair for ShmQueuePair {
     /// Polling checks the ring itself; only pending bells of this side are left.
     fn look(&self) {
         self.0.inbox.their_bell.ring_if_owed();
+    }
+
+    fn stage(&self) -> Option<Arc<Stage>> {
+        Some(self.0.stage.clone())
     }
 
     fn traffic(&self) -> Traffic {

@@ -96,7 +96,7 @@ impl Faulty {
 }
 
 impl QueuePair for Faulty {
-    pass_on!(provider caps peer register register_shared invalidate look traffic close);
+    pass_on!(provider caps peer register register_shared invalidate look stage traffic close);
 
     fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
         if matches!(work, Work::Recv { .. }) {

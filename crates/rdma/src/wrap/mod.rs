@@ -49,6 +49,11 @@ macro_rules! pass_on_one {
             self.inner.look();
         }
     };
+    (stage) => {
+        fn stage(&self) -> Option<std::sync::Arc<weft_machine::recorder::Stage>> {
+            self.inner.stage()
+        }
+    };
     (traffic) => {
         fn traffic(&self) -> crate::verbs::Traffic {
             self.inner.traffic()

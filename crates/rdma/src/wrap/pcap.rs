@@ -139,7 +139,7 @@ fn read(range: &FileRange) -> Vec<u8> {
 }
 
 impl QueuePair for Captured {
-    pass_on!(provider caps peer register invalidate look traffic close);
+    pass_on!(provider caps peer register invalidate look stage traffic close);
 
     fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
         let seen = Seen::of(&work);

@@ -123,7 +123,7 @@ impl Traced {
 }
 
 impl QueuePair for Traced {
-    pass_on!(provider caps peer look traffic);
+    pass_on!(provider caps peer look stage traffic);
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
         let result = self.inner.register(buf, access);

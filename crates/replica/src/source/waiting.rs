@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
 use std::task::Waker;
 
+use weft_machine::recorder::{self, Hop};
+
 use super::outline::Outline;
 use super::{Active, Core, Source};
 use crate::owner::{Owned, Wakes};
@@ -22,6 +24,8 @@ pub(super) struct Waiting {
     /// Writes that wait until their record is applied and acknowledged, by its sequence. A write of several records
     /// waits for one after the other.
     answers: BTreeMap<u64, Waker>,
+    /// What the flight recorder is told of them: a write waits for its own disk, then for the partner.
+    recorded: BTreeMap<u64, recorder::Waiting>,
     /// Everything through here was acknowledged when [`Owned::settle`] looked last. Each write in `answers` that is
     /// applied is behind it.
     acknowledged: u64,
@@ -137,6 +141,9 @@ impl Core {
 
     /// The record of this sequence is in its volume.
     pub(super) fn finish(&mut self, sequence: u64) {
+        if let Some(recorded) = self.waiting.recorded.get_mut(&sequence) {
+            recorded.becomes(Hop::Replica);
+        }
         if let Some(record) = self.active.remove(&sequence) {
             self.active_bytes = self.active_bytes.saturating_sub(record.bytes);
             self.waiting.applied = Some((sequence, record));
@@ -266,23 +273,28 @@ pub(super) struct RecordWait<'a> {
     source: &'a Source,
     /// Which of the core's waits it is.
     kind: fn(&mut Waiting) -> &mut BTreeMap<u64, Waker>,
+    is_answer: bool,
     sequence: Option<u64>,
 }
 
 impl<'a> RecordWait<'a> {
     /// A write waits until its record is applied and acknowledged.
     pub fn for_answer(source: &'a Source) -> RecordWait<'a> {
-        RecordWait { source, kind: |waiting| &mut waiting.answers, sequence: None }
+        RecordWait { source, kind: |waiting| &mut waiting.answers, is_answer: true, sequence: None }
     }
 
     /// A record waits until no earlier record of its range is left.
     pub fn for_earlier(source: &'a Source) -> RecordWait<'a> {
-        RecordWait { source, kind: |waiting| &mut waiting.blocked, sequence: None }
+        RecordWait { source, kind: |waiting| &mut waiting.blocked, is_answer: false, sequence: None }
     }
 
     /// Waits. The condition does not hold yet.
     pub fn wait(&mut self, core: &mut Core, sequence: u64, waker: &Waker) {
         (self.kind)(&mut core.waiting).insert(sequence, waker.clone());
+        if self.is_answer {
+            let hop = if core.active.contains_key(&sequence) { Hop::Disk } else { Hop::Replica };
+            core.waiting.recorded.insert(sequence, recorder::wait(hop));
+        }
         self.sequence = Some(sequence);
     }
 
@@ -290,6 +302,9 @@ impl<'a> RecordWait<'a> {
     pub fn leave(&mut self, core: &mut Core) {
         if let Some(sequence) = self.sequence.take() {
             (self.kind)(&mut core.waiting).remove(&sequence);
+            if self.is_answer {
+                core.waiting.recorded.remove(&sequence);
+            }
         }
     }
 }

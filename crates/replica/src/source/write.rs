@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{Payload, rt};
 use weft_store::Error as StoreError;
 use weft_store::block::{BlockOp, Medium, Outcome};
@@ -109,7 +110,7 @@ impl Source {
         payload: Vec<Bytes>,
     ) -> Result<u64, StoreError> {
         let bytes: usize = payload.iter().map(Bytes::len).sum();
-        let mut began = None;
+        let (mut began, mut full) = (None, None);
         let mut ticket = Ticket::new(self);
         let placed = poll_fn(|cx| {
             let (placed, is_full) = self.handle(|core| {
@@ -137,6 +138,7 @@ impl Source {
                 }
                 let Some(sequence) = self.log.place(Record { header, payload: payload.clone() }) else {
                     began.get_or_insert_with(rt::now);
+                    full.get_or_insert_with(|| recorder::wait(Hop::Replica));
                     ticket.wait(core, member, &range, bytes, cx.waker());
                     return (Poll::Pending, true);
                 };

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::meter::Class;
+use weft_machine::recorder::{Details, Operation, User};
 use weft_machine::{Buf, LogLimit, Pool, Source, rt};
 use weft_transport::{Channel, Outgoing, Rooms, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
@@ -20,6 +21,7 @@ use super::Server;
 use super::answer::Reply;
 use super::authentication::InProgress;
 use super::clients::Ticket;
+use super::concerned::Concerned;
 use super::credits::Window;
 use super::meter;
 use super::negotiated::Negotiated;
@@ -46,6 +48,8 @@ pub(crate) struct Connection {
     pub(super) server: Arc<Server>,
     /// For logs.
     pub(super) peer: String,
+    /// The same for the flight recorder.
+    pub(super) client_address: Arc<str>,
     /// The client is on this host, so there is no man in the middle.
     pub(super) of_this_host: bool,
     /// The source that failed log-ons are charged to.
@@ -94,6 +98,9 @@ struct Unsent {
     taken: Sending,
     fallback: Vec<Header>,
     _held: Vec<Bytes>,
+    /// Ends when this is dropped.
+    operation: Operation,
+    concerned: Concerned,
 }
 
 impl Connection {
@@ -103,6 +110,7 @@ impl Connection {
             of_this_host: peer.is_of_this_host(),
             source: Source::of(peer),
             peer: peer.to_string(),
+            client_address: peer.to_string().into(),
             preauth: Rc::default(),
             waiting: Waiting::default(),
             in_progress: RefCell::default(),
@@ -124,6 +132,18 @@ impl Connection {
             class: meter::class(channel.kind()),
             server,
             channel,
+        }
+    }
+
+    /// The names of what a request concerns.
+    pub(super) fn details(&self, concerned: Concerned) -> Details {
+        let session = self.session(concerned.session_id);
+        let open = session.as_ref().zip(concerned.file);
+        let open = open.and_then(|(session, file)| session.opens.find(file, concerned.tree_id));
+        Details {
+            client: Some(self.client_address.clone()),
+            user: session.map_or(User::None, |session| User::Named(session.user.clone())),
+            file: open.map(|open| open.last_name()).unwrap_or_default(),
         }
     }
 
@@ -333,7 +353,9 @@ impl Connection {
         if taken.is_taken() {
             return;
         }
-        self.unsent.borrow_mut().push(Unsent { taken, fallback: ready.fallback, _held: ready.held });
+        let (operation, concerned) = (Operation::current(), ready.concerned);
+        let unsent = Unsent { taken, fallback: ready.fallback, _held: ready.held, operation, concerned };
+        self.unsent.borrow_mut().push(unsent);
     }
 
     /// Sends an interim response with the credits of a request, encrypted for `sealed`; returns its AsyncId. See

@@ -16,12 +16,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::Buf;
+use weft_machine::recorder::Details;
 use weft_transport::{Channel, SHORT_ANSWER};
 use weft_wire::smb2::header::Flags;
-use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus};
+use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus, create};
 
 use super::admission::Admitted;
 use super::answer::Failure;
+use super::concerned::Concerned;
 use super::connection::Connection;
 use super::ops::{Open, Outstanding};
 use super::requests::{Cancel, MAX_WAITING};
@@ -139,6 +141,22 @@ impl OpContext {
         let id = if related { self.file_id.get().unwrap_or(carried) } else { carried };
         self.file_id.set(Some(id));
         id
+    }
+
+    /// What it concerns, as far as that is known.
+    pub(super) fn concerned(&self) -> Concerned {
+        Concerned { session_id: self.session().id, tree_id: self.tree().id, file: self.file_id.get() }
+    }
+
+    /// The same by names, for the flight recorder.
+    pub(super) fn details(&self) -> Details {
+        let mut details = self.connection().details(self.concerned());
+        if self.header().command == Command::Create
+            && let Ok(request) = create::Request::parse(self.message())
+        {
+            details.file = request.name;
+        }
+        details
     }
 
     /// Notes what a WRITE has written, for the counters.

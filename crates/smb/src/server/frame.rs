@@ -15,6 +15,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use weft_machine::buf::MAX_BUF;
 use weft_machine::meter::{self as clock, Started, Subject};
+use weft_machine::recorder::{self, AtOnce, Hop, Operation, Recorded};
 use weft_machine::rt;
 use weft_wire::smb2::compression::{MAGIC_COMPRESSED, UNCHAINED_LEN};
 use weft_wire::smb2::header::{Flags, MAGIC, MAGIC_SMB1};
@@ -23,9 +24,10 @@ use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus
 
 use super::admission::{self, InSession, Incoming, Protection, Refused};
 use super::answer::{Answer, Failure, Reply};
+use super::concerned::Concerned;
 use super::connection::Connection;
 use super::context::OpContext;
-use super::outgoing::{self, Answered};
+use super::outgoing::{self, Answered, Ready};
 use super::session::Session;
 use super::{meter, negotiate, ops, session_setup, tree};
 use crate::crypto::{self, SigningKey};
@@ -104,48 +106,59 @@ pub(super) fn read_at_once(
         return Some(Err(WRONG_MESSAGE_ID));
     }
     let cx = OpContext::new(admitted, None, true);
+    let _current = AtOnce::begin(meter::what(connection.class, Command::Read, meter::subject(cx.tree())));
     #[cfg(test)]
     AT_ONCE.set(AT_ONCE.get() + 1);
     let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
     reply.id = Id::tree(cx.tree().id);
     let Some(answer) = ops::try_read(&cx) else {
-        return Some(Ok(Some(Unfinished::Read(cx, reply, started))));
+        return Some(Ok(Some(Unfinished::Read(cx, reply, started, Operation::current()))));
     };
     count_read(&cx, started, &answer);
+    let concerned = cx.concerned();
     let answered = Answered { header: reply, answer, sign: cx.signed().cloned(), hash: None };
     if answered.has_to_be_read() {
-        return Some(Ok(Some(Unfinished::Answer(answered))));
+        return Some(Ok(Some(Unfinished::Answer(answered, concerned, Operation::current()))));
     }
-    connection.send(outgoing::at_once(answered, connection.channel.limits().max_message));
+    let ready = outgoing::at_once(answered, connection.channel.limits().max_message);
+    connection.send(Ready { concerned, ..ready });
     Some(Ok(None))
 }
 
 /// Work that [`read_at_once`] leaves to [`finish`].
 pub(super) enum Unfinished {
     /// The object is not ready.
-    Read(OpContext, Header, Started),
+    Read(OpContext, Header, Started, Operation),
     /// The payload must be read before it is signed.
-    Answer(Answered),
+    Answer(Answered, Concerned, Operation),
 }
 
 /// Completes a READ that [`read_at_once`] returned, and sends the answer.
-pub(super) async fn finish(connection: Rc<Connection>, unfinished: Unfinished) {
-    let answered = match unfinished {
-        Unfinished::Answer(answered) => answered,
-        Unfinished::Read(cx, header, started) => {
-            let answer = ops::read(&cx).await;
-            count_read(&cx, started, &answer);
-            Answered { header, answer, sign: cx.signed().cloned(), hash: None }
+pub(super) fn finish(
+    connection: Rc<Connection>,
+    mut unfinished: Unfinished,
+) -> Recorded<impl Future<Output = ()>> {
+    let (Unfinished::Read(.., operation) | Unfinished::Answer(.., operation)) = &mut unfinished;
+    recorder::continued(std::mem::take(operation), async move {
+        let (answered, concerned) = match unfinished {
+            Unfinished::Answer(answered, concerned, _) => (answered, concerned),
+            Unfinished::Read(cx, header, started, _) => {
+                let answer = recorder::described(ops::read(&cx), || cx.details()).await;
+                count_read(&cx, started, &answer);
+                (Answered { header, answer, sign: cx.signed().cloned(), hash: None }, cx.concerned())
+            }
+        };
+        let sent = send(&connection, vec![answered], None, concerned);
+        if let Err(reason) = recorder::described(sent, || connection.details(concerned)).await {
+            connection.terminate(reason);
         }
-    };
-    if let Err(reason) = send(&connection, vec![answered], None).await {
-        connection.terminate(reason);
-    }
+    })
 }
 
 fn count_read(cx: &OpContext, started: Started, answer: &Answer) {
     let subject = meter::subject(cx.tree());
     meter::answered(cx.connection().class, subject, Command::Read, started, answer, (0, false));
+    recorder::answered(|| cx.details());
 }
 
 async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
@@ -155,6 +168,7 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
     let (body, sealed) = match body.starts_with(&MAGIC_ENCRYPTED) {
         true => {
             let (body, session) = Box::pin(decrypt(connection, &body)).await?;
+            recorder::spent(Hop::Decode);
             (body, Some(session))
         }
         false => (body, None),
@@ -162,7 +176,11 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
     let body = match body.starts_with(&MAGIC_COMPRESSED) {
         // An unauthenticated client must not make the server fill megabytes with a few bytes.
         true if !connection.is_logged_on() => return Err("a compressed message before the log-on"),
-        true => Box::pin(decompress(connection, &body)).await?,
+        true => {
+            let body = Box::pin(decompress(connection, &body)).await?;
+            recorder::spent(Hop::Decode);
+            body
+        }
         false => body,
     };
     if body.starts_with(&MAGIC_SMB1) && sealed.is_none() {
@@ -175,6 +193,7 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
     let mut chain =
         Chain { sealed, index: 0, last: false, session_id: 0, tree_id: None, file_id: None, failed: None };
     let mut answers = Vec::with_capacity(1);
+    let mut concerned = Concerned::default();
     while let Some(message) = members.next() {
         let message = message.map_err(|m| m.0)?;
         if chain.index == connection.server.config.limits.compound {
@@ -182,7 +201,7 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
         }
         chain.last = members.is_empty();
         let answered = match answers.is_empty() {
-            true => request(connection, &mut chain, message).await?,
+            true => request(connection, &mut chain, message, &mut concerned).await?,
             false => Box::pin(behind_others(connection, &mut chain, message, &mut answers)).await?,
         };
         answers.extend(answered);
@@ -198,7 +217,7 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
     if answers.is_empty() {
         return Ok(());
     }
-    send(connection, answers, chain.sealed.as_deref()).await
+    send(connection, answers, chain.sealed.as_deref(), concerned).await
 }
 
 /// Runs a request that follows others in a compound. If it is the last one and must wait for a peer or for a buffer,
@@ -211,7 +230,8 @@ async fn behind_others(
 ) -> Result<Option<Answered>, Reason> {
     let (sealed, last) = (chain.sealed.clone(), chain.last);
     let waits = || (connection.waits(), if last { connection.interims() } else { 0 });
-    let mut request = pin!(request(connection, chain, message));
+    let mut concerned = Concerned::default();
+    let mut request = pin!(request(connection, chain, message, &mut concerned));
     loop {
         let answered = poll_fn(|cx| {
             let before = waits();
@@ -223,7 +243,9 @@ async fn behind_others(
         });
         match answered.await {
             Some(answered) => return answered,
-            None => send(connection, std::mem::take(answers), sealed.as_deref()).await?,
+            None => {
+                send(connection, std::mem::take(answers), sealed.as_deref(), Concerned::default()).await?
+            }
         }
     }
 }
@@ -232,13 +254,17 @@ async fn send(
     connection: &Rc<Connection>,
     answers: Vec<Answered>,
     sealed: Option<&Session>,
+    concerned: Concerned,
 ) -> Result<(), Reason> {
     let max_message = connection.channel.limits().max_message;
     let compression = connection.compression();
     let ready = outgoing::compose(answers, sealed, compression, &connection.server.config.pool, max_message)
         .await
         .map_err(|_| "the session's nonces are used up")?;
-    ready.into_iter().for_each(|message| connection.send(message));
+    if sealed.is_some() {
+        recorder::spent(Hop::Decode);
+    }
+    ready.into_iter().for_each(|message| connection.send(Ready { concerned, ..message }));
     Ok(())
 }
 
@@ -297,7 +323,8 @@ async fn smb1(connection: &Rc<Connection>, body: &Bytes) -> Result<(), Reason> {
     }
     let (mut header, reply) = negotiate::smb1(connection, body)?;
     header.credits = connection.grant(1, 1);
-    send(connection, vec![Answered { header, answer: Ok(reply), sign: None, hash: None }], None).await
+    let answered = Answered { header, answer: Ok(reply), sign: None, hash: None };
+    send(connection, vec![answered], None, Concerned::default()).await
 }
 
 /// Verifies and executes one request. `None`: no answer.
@@ -305,9 +332,11 @@ async fn request(
     connection: &Rc<Connection>,
     chain: &mut Chain,
     message: Bytes,
+    concerned: &mut Concerned,
 ) -> Result<Option<Answered>, Reason> {
     let started = clock::started();
     let header = Header::parse(&message).map_err(|m| m.0)?;
+    recorder::is(meter::what(connection.class, header.command, Subject::NONE));
     if header.is_response() {
         return Err("a response from a client");
     }
@@ -349,6 +378,7 @@ async fn request(
         async_id: None,
         subject: Subject::NONE,
         written: (0, false),
+        concerned: Concerned { session_id: header.session_id, ..Concerned::default() },
     };
     let mut answer = carry_out(connection, chain, &header, message, related, &mut step).await?;
     if let Ok(reply) = &mut answer
@@ -358,6 +388,8 @@ async fn request(
         Box::pin(connection.settle_in(reply)).await;
     }
     meter::answered(connection.class, step.subject, header.command, started, &answer, step.written);
+    *concerned = step.concerned;
+    recorder::answered(|| connection.details(*concerned));
     let status = match &answer {
         Ok(reply) => reply.status,
         Err(failure) => failure.status,
@@ -390,6 +422,7 @@ struct Step {
     subject: Subject,
     /// The payload of a WRITE, and whether it came by RDMA.
     written: (u32, bool),
+    concerned: Concerned,
 }
 
 async fn carry_out(
@@ -425,6 +458,9 @@ async fn carry_out(
         }
     };
     step.sign = verified.signed().cloned();
+    if step.sign.is_some() {
+        recorder::spent(Hop::Decode);
+    }
     match header.command {
         Command::Negotiate => {
             let message = verified.message();
@@ -533,7 +569,10 @@ async fn operation(
         Ok(cx) => cx,
         Err(status) => return fail(status),
     };
-    let answer = ops::dispatch(&cx).await;
+    let connection = cx.connection();
+    recorder::is(meter::what(connection.class, command, meter::subject(cx.tree())));
+    let answer = recorder::described(ops::dispatch(&cx), || cx.details()).await;
+    step.concerned = cx.concerned();
     if command == Command::Create && cx.session().is_ended() {
         // The session ended while this ran; nobody else closes what was opened since.
         Box::pin(cx.session().opens.end_all()).await;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use redb::{ReadableTable, TableDefinition};
 use weft_machine::file::{journal, private};
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{random, rt};
 use weft_store::vfs::Stable;
 use weft_wire::smb2::Guid;
@@ -163,7 +164,7 @@ impl Journal {
         let change = self.worker.clone().run(change);
         #[cfg(not(test))]
         let change = rt::blocking(change);
-        change.await.map_err(unusable)
+        recorder::at(Hop::Disk, change).await.map_err(unusable)
     }
 }
 

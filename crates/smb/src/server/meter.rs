@@ -1,9 +1,11 @@
 //! Counts the requests: by command, share and transport. `weft_machine::meter` keeps the counters.
 //!
 //! Spec: [MS-SMB2] 2.2.1.2 (commands). A request is counted when its answer is handed to the transport; payload that
-//! the transport reads afterwards is not part of its time.
+//! the transport reads afterwards is not part of its time. The flight recorder (`weft_machine::recorder`), which is told
+//! here what a request is, follows it until the network has taken the answer.
 
-use weft_machine::meter::{Class, Moved, Started, Subject};
+use weft_machine::meter::{Class, Moved, Started, Subject, What};
+use weft_machine::recorder;
 use weft_transport::Kind;
 use weft_wire::smb2::Command;
 
@@ -49,6 +51,12 @@ pub(super) fn subject(tree: &Tree) -> Subject {
     tree.share.as_ref().map_or(Subject::NONE, |share| share.meter)
 }
 
+/// What a request is.
+#[inline]
+pub(super) fn what(class: &'static Class, command: Command, subject: Subject) -> What {
+    class.what(usize::from(command.code()), subject)
+}
+
 /// A request is answered. `written` is the payload of a successful WRITE, and whether it came by RDMA.
 pub(super) fn answered(
     class: &'static Class,
@@ -63,5 +71,6 @@ pub(super) fn answered(
         moved.sent_bytes = reply.payload.as_ref().map_or(0, |payload| payload.len() as u64);
         moved.by_rdma = !reply.segments.is_empty();
     }
+    recorder::moves(moved.received_bytes.saturating_add(moved.sent_bytes));
     class.answered(subject, usize::from(command.code()), started, moved);
 }

@@ -12,6 +12,7 @@ mod answer;
 mod audit;
 mod authentication;
 mod clients;
+mod concerned;
 mod connection;
 mod context;
 mod credits;

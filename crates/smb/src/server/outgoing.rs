@@ -20,6 +20,7 @@ use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error, read};
 
 use super::answer::{Answer, Failure};
+use super::concerned::Concerned;
 use super::session::Session;
 use super::status;
 use crate::compression::Agreed;
@@ -229,11 +230,13 @@ pub(super) struct Ready {
     pub fallback: Vec<Header>,
     /// Pool buffers of answers that were encrypted or compressed: their address is charged until the message is sent.
     pub held: Vec<Bytes>,
+    /// For the flight recorder.
+    pub concerned: Concerned,
 }
 
 /// A message without payload.
 pub(super) fn short(outgoing: Outgoing) -> Ready {
-    Ready { outgoing, fallback: Vec::new(), held: Vec::new() }
+    Ready { outgoing, fallback: Vec::new(), held: Vec::new(), concerned: Concerned::default() }
 }
 
 /// The pool buffers that answers hold.
@@ -293,7 +296,7 @@ pub(super) fn at_once(answered: Answered, max_message: usize) -> Ready {
     };
     let mut parts = Vec::with_capacity(2);
     let invalidate = piece.into_parts(&[], &mut parts);
-    Ready { outgoing: Outgoing { parts, invalidate, ..Outgoing::default() }, fallback, held: Vec::new() }
+    Ready { fallback, ..short(Outgoing { parts, invalidate, ..Outgoing::default() }) }
 }
 
 async fn message(
@@ -338,7 +341,7 @@ async fn message(
         let invalidate = piece.into_parts(pad, &mut outgoing.parts);
         outgoing.invalidate = outgoing.invalidate.or(invalidate);
     }
-    Ok(Ready { outgoing, fallback, held: Vec::new() })
+    Ok(Ready { fallback, ..short(outgoing) })
 }
 
 /// Compresses a message, if that makes it shorter; all of it is in memory.

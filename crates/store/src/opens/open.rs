@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{Time, rt};
 
 use super::grants::Wish;
@@ -160,10 +161,11 @@ impl Open {
     /// Locks a range once no other lock conflicts. `Refused::NotLocked` if the open was closed meanwhile.
     pub async fn lock(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
         while let Some(deadline) = self.reclaimed_by() {
-            self.table.reclaims.over(deadline).await?;
+            recorder::at(Hop::Peer, self.table.reclaims.over(deadline)).await?;
         }
         let mut wait = Wait::new(&self.table, self.node);
-        std::future::poll_fn(|cx| self.poll_lock(cx, &mut wait, range, exclusive)).await?;
+        let locked = std::future::poll_fn(|cx| self.poll_lock(cx, &mut wait, range, exclusive));
+        recorder::at(Hop::Peer, locked).await?;
         self.writes();
         Ok(())
     }

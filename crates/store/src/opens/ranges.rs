@@ -6,6 +6,8 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+use weft_machine::recorder::{self, Hop};
+
 use super::locks::{Intent, LockedRange, Locks, Owner};
 use super::{Access, Conflict, Key, LockOwner, Opens, Range, Refused, SetFailed};
 use crate::vfs::NodeId;
@@ -85,7 +87,7 @@ impl Opens {
         exclusive: bool,
     ) -> Result<(), Refused> {
         let mut wait = Wait::new(self, node);
-        poll_fn(|cx| match self.try_set_range(node, owner, range, exclusive) {
+        let set = poll_fn(|cx| match self.try_set_range(node, owner, range, exclusive) {
             Ok(()) => Poll::Ready(Ok(())),
             Err(SetFailed::Refused(refused)) => Poll::Ready(Err(refused)),
             Err(SetFailed::Conflict(_)) => {
@@ -100,8 +102,8 @@ impl Opens {
                 self.forget_if_unused(&mut shard, node);
                 waits.map_or_else(|refused| Poll::Ready(Err(refused)), |()| Poll::Pending)
             }
-        })
-        .await
+        });
+        recorder::at(Hop::Peer, set).await
     }
 
     /// Waits until nothing conflicts with `owner`, without taking the lock: another may be faster.
@@ -113,7 +115,7 @@ impl Opens {
         exclusive: bool,
     ) -> Result<(), Refused> {
         let mut wait = Wait::new(self, node);
-        poll_fn(|cx| {
+        let freed = poll_fn(|cx| {
             let mut shard = self.shard(node);
             let Some(known) = shard.get_mut(&node) else { return Poll::Ready(Ok(())) };
             match known.locks.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner)) {
@@ -123,8 +125,8 @@ impl Opens {
                     waits.map_or_else(|refused| Poll::Ready(Err(refused)), |()| Poll::Pending)
                 }
             }
-        })
-        .await
+        });
+        recorder::at(Hop::Peer, freed).await
     }
 
     /// Unlocks a range of `owner`: any part of its locks, or none.

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{Time, rt};
 
 use super::locks::MAX_WAITING;
@@ -128,7 +129,7 @@ impl Opens {
     pub(super) async fn after_reclaims(&self, access: Access, rights: Rights) -> Result<(), Refused> {
         let takes = rights.delete || access == Access::Overwrite;
         while takes && let Some(deadline) = self.reclaims.deadline() {
-            self.reclaims.over(deadline).await?;
+            recorder::at(Hop::Peer, self.reclaims.over(deadline)).await?;
         }
         Ok(())
     }

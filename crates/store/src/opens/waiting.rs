@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{Time, rt};
 
 use super::grants::Event;
@@ -246,10 +247,13 @@ impl Opens {
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Blocked::Refused(refused)) => return Err(refused),
-                Err(Blocked::Reclaiming(deadline)) => self.reclaims.over(deadline).await?,
+                Err(Blocked::Reclaiming(deadline)) => {
+                    recorder::at(Hop::Peer, self.reclaims.over(deadline)).await?
+                }
                 Err(Blocked::Recalling(pause)) => {
                     let left = pause.deadline.since(rt::now());
-                    match rt::timeout(left, self.changed(node, pause.generation)).await {
+                    let changed = rt::timeout(left, self.changed(node, pause.generation));
+                    match recorder::at(Hop::Peer, changed).await {
                         Ok(waited) => waited?,
                         Err(rt::Elapsed) => self.expire(node),
                     }

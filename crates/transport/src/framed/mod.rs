@@ -30,7 +30,8 @@ use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Pool, Stream, rt};
 
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Sending, Ticket, Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Sending, Stages, Ticket,
+    Traffic,
 };
 use crate::strangers::{Deadlines, Progress, Strangers, TICK};
 use receiver::{Receiver, Terms};
@@ -417,6 +418,10 @@ impl<F: Framing> Channel for Framed<F> {
 
     fn has_ended(&self) -> bool {
         self.0.tx.borrow().ended.is_some()
+    }
+
+    fn stages(&self) -> Stages {
+        [Some(self.0.tx.borrow().sender.stage.clone()), None]
     }
 
     fn waits_for_memory(&self) -> bool {

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use futures_util::future::LocalBoxFuture;
 use weft_machine::buf::Waiting;
-use weft_machine::{Buf, Pool, Stream, Time, buf, rt};
+use weft_machine::{Buf, Pool, Stream, Time, buf, recorder, rt};
 
 use super::gather::{Gather, PATIENCE};
 use super::{Framing, HEADER_LEN, Head};
@@ -135,6 +135,8 @@ pub(super) struct Receiver<F> {
     starved: bool,
     /// A stranger's terms applied when the received bytes were last checked.
     stranger: bool,
+    /// When the last bytes arrived: a message may be taken long after it was received.
+    arrival_of_last: recorder::Arrival,
     /// Bytes received so far, in whole messages or not.
     raw_bytes: u64,
     /// How much one call may receive into the staging buffer: grows while small messages fill it.
@@ -228,6 +230,7 @@ impl<F> Default for Receiver<F> {
             arrival: Arrival::Unknown,
             starved: false,
             stranger: false,
+            arrival_of_last: recorder::Arrival::default(),
             raw_bytes: 0,
             offer: HEAD_BYTES,
             ended: None,
@@ -298,6 +301,7 @@ impl<F: Framing> Receiver<F> {
             match filled {
                 Ok(0) => self.ended = Some(self.end_of_stream()),
                 Ok(n) => {
+                    self.arrival_of_last = recorder::Arrival::now();
                     let messages = self.filled(n, terms);
                     // A large message is bounded, and so are its frames.
                     if self.large.is_none() {
@@ -387,6 +391,7 @@ impl<F: Framing> Receiver<F> {
             };
             self.bytes = self.bytes.saturating_add(body.len() as u64);
             self.messages = self.messages.saturating_add(1);
+            self.arrival_of_last.taken();
             return Some(body);
         }
     }

@@ -11,12 +11,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::buf::Waiting;
 use weft_machine::file::busy;
+use weft_machine::recorder::{self, Stage};
 use weft_machine::{Buf, FileRange, MappedRange, Payload, Piece, Pool, Stream};
 use weft_wire::xdr;
 
@@ -97,6 +99,8 @@ pub(super) struct Sender {
     /// The position of its scratch buffer in the queue for memory.
     waiting: Waiting,
     slow: Option<Slow>,
+    /// Tells its waits for a disk.
+    pub(super) stage: Arc<Stage>,
     queued_bytes: usize,
     /// The part of these bytes that is in memory and was queued since the last poll.
     fresh_bytes: usize,
@@ -247,8 +251,8 @@ impl Sender {
                         if self.sent.outstanding() > 1 {
                             self.hold(&stream, true)?;
                         }
-                        self.slow =
-                            Some(Slow::Splice(Box::pin(async move { stream.send_file(&range).await })));
+                        let splicing = async move { stream.send_file(&range).await };
+                        self.slow = Some(Slow::Splice(Box::pin(recorder::staged(&self.stage, splicing))));
                     }
                     Some(_) => ready!(self.poll_compose(cx, pool))?,
                 }
@@ -312,7 +316,8 @@ impl Sender {
                     if let Some(Item::Load(range)) = self.items.get(at) {
                         let read = Payload::File(range.clone());
                         let pool = pool.clone();
-                        let reading = Box::pin(async move { read.into_chain(&pool).await });
+                        let reading = async move { read.into_chain(&pool).await };
+                        let reading = Box::pin(recorder::staged(&self.stage, reading));
                         self.slow = Some(Slow::Read(at, reading));
                     }
                     return Poll::Ready(Ok(()));

@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::io::IoSliceMut;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use weft_machine::net::{Link, Tls};
+use weft_machine::recorder::{self, Stage};
 use weft_machine::{Buf, Payload, Pool, Stream, Time, rt};
 use weft_wire::rpc::{Fragment, Probe};
 use weft_wire::xdr;
@@ -99,6 +101,8 @@ struct Inner {
     next_look: Cell<Time>,
     receiver: RefCell<Receiver>,
     queue: RefCell<Queue>,
+    /// Tells the waits of unsent messages for a disk.
+    stage: Arc<Stage>,
     /// Bytes and messages.
     sent: Cell<(u64, u64)>,
     received: Cell<(u64, u64)>,
@@ -151,6 +155,7 @@ impl Secured {
             next_look: Cell::new(rt::now() + TICK),
             receiver: RefCell::default(),
             queue: RefCell::default(),
+            stage: Stage::new(),
             sent: Cell::default(),
             received: Cell::default(),
         });
@@ -355,7 +360,7 @@ impl Inner {
                 Part::Payload { data, .. } => (data, true),
             };
             let bytes = data.len();
-            chain.extend(data.into_chain(&self.pool).await?);
+            chain.extend(recorder::staged(&self.stage, data.into_chain(&self.pool)).await?);
             len = len.saturating_add(bytes);
             if opaque {
                 let fill = xdr::fill(bytes);
@@ -449,6 +454,10 @@ impl Channel for Secured {
 
     fn has_ended(&self) -> bool {
         self.0.queue.borrow().ended.is_some()
+    }
+
+    fn stages(&self) -> Stages {
+        [Some(self.0.stage.clone()), None]
     }
 
     fn unsent_bytes(&self) -> usize {

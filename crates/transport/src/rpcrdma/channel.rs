@@ -16,7 +16,7 @@ use super::requester::Shape;
 use super::responder::Arrived;
 use super::{Config, remote};
 use crate::channel::{
-    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Sending, Traffic,
+    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Sending, Stages, Traffic,
 };
 
 /// Messages that wait to be sent; more means that the caller ignores its futures.
@@ -172,6 +172,10 @@ impl Channel for RpcRdma {
         let preparing = state.preparing.iter().map(|preparing| &preparing.sent);
         let all = state.sends.iter().map(|(_, sent)| sent).chain(preparing).chain(unsent);
         all.fold(0, |sum, sent| sum.saturating_add(sent.bytes))
+    }
+
+    fn stages(&self) -> Stages {
+        [Some(self.0.stage.clone()), self.0.qp.stage()]
     }
 
     /// Sends are not gathered: each is one work request, and the provider gathers what it can.

@@ -12,12 +12,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use slab::Slab;
 use weft_machine::buf::Waiting;
+use weft_machine::recorder::{self, Stage};
 use weft_machine::{Buf, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
 
@@ -40,6 +42,8 @@ pub(super) struct Inner {
     pub(super) qp: Rc<dyn QueuePair>,
     pool: Pool,
     pub(super) config: Config,
+    /// Tells the waits of unsent replies for a disk.
+    pub(super) stage: Arc<Stage>,
     pub(super) state: RefCell<State>,
     /// The task that waits in `recv`.
     pub(super) reader: RefCell<Option<Waker>>,
@@ -120,7 +124,8 @@ impl Inner {
             waiting: Waiting::default(),
             timer: None,
         };
-        Rc::new(Inner { qp, pool, config, state: RefCell::new(state), reader: RefCell::new(None) })
+        let (stage, state, reader) = (Stage::new(), RefCell::new(state), RefCell::new(None));
+        Rc::new(Inner { qp, pool, config, stage, state, reader })
     }
 
     /// Moves whatever can move. The queue pair wakes `cx` when more can.
@@ -281,8 +286,11 @@ impl State {
                     self.preparing = Some(Preparing { ready, xid: Some(shape.xid()), sent });
                 }
                 (Role::Responder(responder), _) if responder.must_load(&message) => {
-                    self.preparing =
-                        Some(Preparing { ready: Box::pin(load(message, pool)), xid: None, sent });
+                    self.preparing = Some(Preparing {
+                        ready: Box::pin(recorder::staged(&inner.stage, load(message, pool))),
+                        xid: None,
+                        sent,
+                    });
                 }
                 _ => self.issue(Ready::Reply(message), None, sent, inner),
             }

@@ -12,6 +12,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{File, payload};
 use weft_rdma::Segment;
 
@@ -58,7 +59,7 @@ impl RemotePayload for There {
         } else {
             fetched.outcome.replace(Some(None));
         }
-        Box::pin(Fetching { inner: self.inner.clone(), fetched, waited: false })
+        Box::pin(recorder::at(Hop::Wire, Fetching { inner: self.inner.clone(), fetched, waited: false }))
     }
 }
 

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::{LocalBoxFuture, try_join_all};
 use weft_machine::payload::Fetching;
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{Buf, File, Payload, Pool, Time, buf, rt};
 use weft_rdma::{PostError, Work, WorkError};
 
@@ -19,7 +20,7 @@ use super::driver::{Core, LINGER, READ, Reading};
 use super::engine::{Agreed, Event};
 use crate::channel::{
     Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, RemotePayload,
-    Segment, Sending, Ticket, To, Traffic, fill,
+    Segment, Sending, Stages, Ticket, To, Traffic, fill,
 };
 
 /// RDMA Reads of [`RemotePayload::fetch`] in progress, including queued ones.
@@ -70,7 +71,7 @@ impl Core {
             self.post(state, Work::Read { id: READ | slot as u64, into, from });
             slot
         };
-        Fetch { core: self, slot: Some(slot) }.await
+        recorder::at(Hop::Wire, Fetch { core: self, slot: Some(slot) }).await
     }
 
     async fn fetch(self: Rc<Core>, from: Vec<Segment>) -> Result<Bytes, Error> {
@@ -372,7 +373,8 @@ impl Channel for Smbd {
                 return Sending::answered(outcome.map_err(Error::Io));
             }
         } else {
-            state.loading.push_back((number, Box::pin(load(outgoing, core.pool.clone()))));
+            let loading = recorder::staged(&core.stage, load(outgoing, core.pool.clone()));
+            state.loading.push_back((number, Box::pin(loading)));
             core.relay.need_task(true);
             core.relay.wake_task();
         }
@@ -393,6 +395,10 @@ impl Channel for Smbd {
 
     fn unsent_bytes(&self) -> usize {
         self.0.state.borrow().sent.outstanding_bytes()
+    }
+
+    fn stages(&self) -> Stages {
+        [Some(self.0.stage.clone()), self.0.queue_pair.stage()]
     }
 
     fn cork(&self, _on: bool) {

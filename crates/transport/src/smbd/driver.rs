@@ -21,6 +21,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use slab::Slab;
 use weft_machine::buf::Waiting;
+use weft_machine::recorder::Stage;
 use weft_machine::{Buf, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Disconnect, Done, PostError, QueuePair, Work, WorkError};
 
@@ -60,6 +61,8 @@ pub(super) struct Core {
     pub(super) bypass: bool,
     /// A reader is active: it polls for messages itself.
     pub(super) reading: Cell<bool>,
+    /// Tells the waits of unsent messages for a disk.
+    pub(super) stage: Arc<Stage>,
     pub(super) state: RefCell<State>,
 }
 
@@ -124,6 +127,7 @@ pub(super) fn start(
         waker: relay.clone().into(),
         relay,
         reading: Cell::new(false),
+        stage: Stage::new(),
         state: RefCell::new(State {
             engine,
             works: VecDeque::new(),

@@ -27,8 +27,8 @@ use super::secret::{self, Secret};
 use super::share::{MAX_NAME_CHARS, is_closed, own_user, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
-    CertificateConfig, ConfigError, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, Problem, ServeConfig,
-    ShareConfig, ShareSource, Sources, exposed, ports,
+    CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
+    ServeConfig, ShareConfig, ShareSource, Sources, exposed, ports,
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
@@ -134,10 +134,11 @@ impl Plan {
 type Rule = fn(&ServeConfig) -> Result<(), ConfigError>;
 
 /// The rules that are checked before those of each share.
-const FIRST: [Rule; 6] = [
+const FIRST: [Rule; 7] = [
     ServeConfig::check_buffers,
     ServeConfig::check_cores,
     ServeConfig::check_spin,
+    ServeConfig::check_slow,
     ServeConfig::check_congestion,
     ServeConfig::check_admin,
     ServeConfig::check_audit,
@@ -320,6 +321,15 @@ impl ServeConfig {
         let (spin, problem) = (self.limits.spin, Problem::Duration { most: MAX_SPIN });
         let key = self.with_value(&key::SPIN, spin.as_micros(), DurationText::show(&spin));
         Err(self.wrong(key, problem))
+    }
+
+    fn check_slow(&self) -> Result<(), ConfigError> {
+        if (MIN_SLOW..=MAX_SLOW).contains(&self.log.slow) {
+            return Ok(());
+        }
+        let problem = Problem::DurationRange { least: MIN_SLOW, most: MAX_SLOW };
+        let shown = DurationText::show(&self.log.slow).unwrap_or_default();
+        Err(self.wrong(key::LOG_SLOW.with(shown), problem))
     }
 
     fn check_congestion(&self) -> Result<(), ConfigError> {

@@ -62,6 +62,8 @@ pub(crate) enum Problem {
     Range { least: u128, most: u128 },
     /// A duration that is too long. Its option takes microseconds.
     Duration { most: Duration },
+    /// A duration out of range.
+    DurationRange { least: Duration, most: Duration },
     /// A size out of range.
     Size { least: u64, most: u64 },
     /// The kernel does not offer this congestion control.
@@ -195,6 +197,7 @@ impl ConfigError {
             | Problem::Unanswered { .. }
             | Problem::Range { .. }
             | Problem::Duration { .. }
+            | Problem::DurationRange { .. }
             | Problem::Size { .. }
             | Problem::Congestion(_)
             | Problem::SamePort { .. }
@@ -275,6 +278,9 @@ impl fmt::Display for ConfigError {
                 Origin::Flags => write!(f, "{key}: write a number from 0 to {}", most.as_micros()),
                 Origin::File => write!(f, "{key}: write a duration of at most {most:?}"),
             },
+            Problem::DurationRange { least, most } => {
+                write!(f, "{key}: write a duration from {least:?} to {most:?}")
+            }
             Problem::Size { least, most } => write!(
                 f,
                 "{key}: write a size from {} to {}",

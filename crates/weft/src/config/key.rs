@@ -63,6 +63,7 @@ pub(crate) const KEYTAB: Key = Key::new("--keytab", "smb.keytab");
 pub(crate) const SYSTEM_USERS: Key = Key::new("identity.system_users", "identity.system_users");
 pub(crate) const KERBEROS_SYSTEM_USERS: Key = Key::new("kerberos.system_users", "kerberos.system_users");
 pub(crate) const KERBEROS_MAP: Key = Key::new("kerberos.map", "kerberos.map");
+pub(crate) const LOG_SLOW: Key = Key::new("log.slow", "log.slow");
 pub(crate) const CAPTURE: Key = Key::new("--pcap", "rdma.capture.file");
 pub(crate) const CAPTURE_LIMIT: Key = Key::new("--pcap-limit", "rdma.capture.limit");
 pub(crate) const DFS_LINKS: Key = Key::new("--dfs-link", "shares.*.dfs_links");

@@ -57,6 +57,11 @@ pub(crate) const MIN_BUFFERS_BYTES: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
 pub(crate) const MAX_CORES: usize = 1024;
 /// The maximum of [`Limits::spin`].
 pub(crate) const MAX_SPIN: Duration = Duration::from_secs(1);
+/// Bounds and default of the duration from which on an operation is slow. Below the lower one, whatever the host's
+/// scheduler does would be recorded.
+pub(crate) const MIN_SLOW: Duration = Duration::from_millis(1);
+pub(crate) const MAX_SLOW: Duration = Duration::from_secs(3600);
+pub(crate) const DEFAULT_SLOW: Duration = Duration::from_millis(100);
 
 /// The requested configuration of a server, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,10 +106,18 @@ pub(crate) struct ServeConfig {
 }
 
 /// The log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogConfig {
     /// The form of its lines.
     pub format: LogFormat,
+    /// Operations that take this long are recorded and logged; see [`MIN_SLOW`] and [`MAX_SLOW`].
+    pub slow: Duration,
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig { format: LogFormat::default(), slow: DEFAULT_SLOW }
+    }
 }
 
 /// The audit log.

@@ -87,6 +87,18 @@ pub(super) const ROWS: &[Row] = &[
     ),
     field!(
         Server,
+        Reload,
+        "log.slow",
+        DurationText,
+        [],
+        "\"100ms\"",
+        "\"20ms\"",
+        "Operations that take this long, from 1ms to 1h, are written to the log, a few a minute, and shown by `weft status --slow`, with \
+         the time that they spent in each place.",
+        |c| c.log.slow
+    ),
+    field!(
+        Server,
         Restart,
         "audit.file",
         Optional<FilePath>,

@@ -6,7 +6,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::{Buf, Pool};
 use weft_transport::{
     Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, RemotePayload, Security, Segment,
-    Sending, Traffic,
+    Sending, Stages, Traffic,
 };
 
 use super::memory::Member;
@@ -69,6 +69,9 @@ impl Channel for Placed {
     }
     fn unacknowledged(&self) -> usize {
         self.channel.unacknowledged()
+    }
+    fn stages(&self) -> Stages {
+        self.channel.stages()
     }
     fn cork(&self, on: bool) {
         self.channel.cork(on);

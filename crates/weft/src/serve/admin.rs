@@ -23,6 +23,7 @@ use crate::admin::replica::{Command, Reply};
 use crate::config::{Plan, key};
 use crate::listen::Stop;
 use crate::listen::unix::SocketFile;
+use crate::status::slow::SlowOperations;
 
 /// The answer to replication requests by a server that does not replicate.
 const NO_REPLICAS: &str =
@@ -127,6 +128,8 @@ impl Managed {
                 };
                 Ok(serde_json::to_value(reply)?)
             }
+            // The cores are not asked: one of them may be stuck in what is to be shown.
+            Request::Slow => Ok(serde_json::to_value(SlowOperations::now())?),
             Request::Status => {
                 let status = self.subject.status().await?;
                 let replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());

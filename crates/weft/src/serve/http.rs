@@ -25,6 +25,7 @@ use crate::listen::unix::{self, SocketFile};
 use crate::metrics::latency::{self, At, Hour, Latency};
 use crate::metrics::{self, Facts, text::Format};
 use crate::status::Status;
+use crate::status::slow::SlowOperations;
 
 const PAGE: &str = "/";
 const METRICS: &str = "/metrics";
@@ -34,6 +35,8 @@ const OVERVIEW: &str = "/api/v1/overview";
 const SCHEMA: &str = "/api/v1/schema";
 const LATENCY: &str = "/api/v1/latency";
 const LATENCY_SCHEMA: &str = "/api/v1/latency/schema";
+const SLOW: &str = "/api/v1/slow";
+const SLOW_SCHEMA: &str = "/api/v1/slow/schema";
 const HEALTH: &str = "/healthz";
 
 /// How long an answer of the cores is used.
@@ -219,8 +222,8 @@ impl Site for Pages {
     fn needs(&self, path: &str) -> Option<Needs> {
         match path {
             PAGE | HEALTH => Some(Needs::Nothing),
-            METRICS | OVERVIEW | SCHEMA | LATENCY | LATENCY_SCHEMA => Some(Needs::Reader),
-            STATUS => Some(Needs::Administrator),
+            METRICS | OVERVIEW | SCHEMA | LATENCY | LATENCY_SCHEMA | SLOW_SCHEMA => Some(Needs::Reader),
+            STATUS | SLOW => Some(Needs::Administrator),
             _ => None,
         }
     }
@@ -236,6 +239,8 @@ impl Site for Pages {
                 SCHEMA => Answer::ok(SCHEMA_TYPE, SCHEMA_TEXT.clone()),
                 LATENCY => sources.latency_page(),
                 LATENCY_SCHEMA => Answer::ok(SCHEMA_TYPE, LATENCY_SCHEMA_TEXT.clone()),
+                SLOW => sources.slow_page(),
+                SLOW_SCHEMA => Answer::ok(SCHEMA_TYPE, SLOW_SCHEMA_TEXT.clone()),
                 _ => sources.health_page().await,
             }
         })
@@ -263,6 +268,10 @@ const SCHEMA_TYPE: &str = "application/schema+json";
 static SCHEMA_TEXT: LazyLock<Bytes> = LazyLock::new(|| schema_text(&schemars::schema_for!(Status)));
 /// The JSON schema of the durations.
 static LATENCY_SCHEMA_TEXT: LazyLock<Bytes> = LazyLock::new(|| schema_text(&schemars::schema_for!(Latency)));
+
+/// The JSON schema of the slow operations.
+static SLOW_SCHEMA_TEXT: LazyLock<Bytes> =
+    LazyLock::new(|| schema_text(&schemars::schema_for!(SlowOperations)));
 
 fn schema_text(schema: &schemars::Schema) -> Bytes {
     schema.as_value().to_string().into()
@@ -331,6 +340,14 @@ impl Sources {
     fn latency_page(&self) -> Answer {
         let latency = self.hour().told(&meter::samples(), self.at());
         match serde_json::to_vec(&latency) {
+            Ok(text) => Answer::ok("application/json", text),
+            Err(e) => unavailable(&e.to_string()),
+        }
+    }
+
+    /// The slow operations. No core is asked: one of them may be stuck in what is to be shown.
+    fn slow_page(&self) -> Answer {
+        match serde_json::to_vec(&SlowOperations::now().bounded()) {
             Ok(text) => Answer::ok("application/json", text),
             Err(e) => unavailable(&e.to_string()),
         }

@@ -174,6 +174,7 @@ impl Reload {
         }
         audit::apply(&self.audit, &config.audit);
         logging::use_format(config.log.format);
+        weft_machine::recorder::enable(config.log.slow);
         current.names = Names::of(&users);
         current.shares = shares;
         current.config = config;

@@ -24,6 +24,7 @@ use bytes::Bytes;
 use futures_util::lock::Mutex as Queue;
 use weft_kerberos::{Keytab, Principal, Principals, Step};
 use weft_machine::nss::{Lookups, Unanswered};
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{Buf, LogLimit, random, rt};
 use weft_store::ShareList;
 use weft_transport::{Kind, Outgoing, Part, RemotePayload, SHORT_ANSWER};
@@ -324,20 +325,23 @@ async fn data(
     let Some(mut arguments) = protection::open(&*context, service, sequence, d) else {
         return Ok(verified(&call, &context, sequence, Reply::GarbageArgs));
     };
+    recorder::spent(Hop::Decode);
     let caller = Credential::Ticket(service, ticket);
     if let Some(remote) = remote.as_ref().filter(|_| !call.takes_remote()) {
         let fetched = remote.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?;
         arguments.arrived(fetched);
     }
     let shares = connection.shares_of(&caller);
-    let results = match connection.results(&call, &caller, arguments, remote, &shares, meter).await {
+    let results = connection.results(&call, &caller, arguments, remote, &shares, meter);
+    let results = match recorder::described(results, || connection.details(&caller)).await {
         Ok(results) => results,
         Err(reply @ (Reply::AuthError(_) | Reply::RpcMismatch { .. })) => {
             return Ok(header_only(call.xid, reply));
         }
         Err(reply) => return Ok(verified(&call, &context, sequence, reply)),
     };
-    meter.answered(connection.kind, &call, results.payload_bytes());
+    meter.answered(results.payload_bytes());
+    recorder::answered(|| connection.details(&caller));
     let (parts, room) = results.into_parts();
     let Ok(mic) = context.mic(&sequence.to_be_bytes()) else {
         return Ok(refused(&call, AuthStat::GSS_CTXPROBLEM));
@@ -351,6 +355,7 @@ async fn data(
     drop(room);
     let _one_at_a_time = connection.protecting.lock().await;
     let body = seal(connection, &context, service, sequence, header, parts).await?;
+    recorder::spent(Hop::Decode);
     let mut parts = vec![Part::Bytes(body)];
     if bytes_in(&parts) > SHORT_ANSWER {
         connection.answers.settle_in(&mut parts, None).await;

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::recorder;
 use weft_machine::{Buf, File, FileRange, Payload, Window};
 
 use super::super::layout::RECV_SLOTS;
@@ -210,13 +211,13 @@ impl Inner {
             }
             let part = FileRange { len: rest.len.min(SCRATCH_BYTES), ..rest };
             let pool = self.pool.clone();
-            write.fetch = Some(Box::pin(async move {
+            write.fetch = Some(Box::pin(recorder::staged(&self.stage, async move {
                 let mut scratch = pool.alloc(part.len).await;
                 scratch.set_len(part.len);
                 let window = scratch.into_window();
                 part.read_into(&window).await?;
                 window.try_into_buf().map_err(|_| io::ErrorKind::ResourceBusy.into())
-            }));
+            })));
         }
     }
 

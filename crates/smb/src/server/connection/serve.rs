@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use weft_machine::{LogLimit, rt};
+use weft_machine::{LogLimit, recorder, rt};
 use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 use weft_wire::smb2::Header;
 
@@ -234,7 +234,10 @@ impl Connection {
                     self.start(frame::finish(self.clone(), answered), inflight).await;
                 }
                 Some(Err(reason)) => self.terminate(reason),
-                None => self.start(frame::handle(self.clone(), message.body), inflight).await,
+                None => {
+                    let handled = recorder::recorded(frame::handle(self.clone(), message.body));
+                    self.start(handled, inflight).await;
+                }
             }
             // A break that this request caused leaves before the next answer, so that the client can attribute it.
             if self.mailbox.has_any() && !self.is_ended() {
@@ -278,7 +281,11 @@ impl Connection {
                     Some(outcome) => self.sent(outcome, &sending.fallback),
                     None => {
                         let connection = self.clone();
+                        let (stages, concerned) = (self.channel.stages(), sending.concerned);
+                        sending.operation.sending(stages.into_iter().flatten(), || self.details(concerned));
                         inflight.push(Box::pin(async move {
+                            // Whole: what it holds, and its operation, end with it.
+                            let sending = sending;
                             let outcome = sending.taken.await;
                             connection.sent(outcome, &sending.fallback);
                         }));

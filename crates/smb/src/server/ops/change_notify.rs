@@ -7,6 +7,7 @@
 use std::task::Poll;
 
 use futures_util::future::{Either, select};
+use weft_machine::recorder;
 use weft_store::vfs::{Action as Happened, Change as Told, Changes, Kind, What};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
@@ -56,6 +57,7 @@ async fn wait(cx: &OpContext, open: &Open) -> Result<(Changes, u32), Failure> {
                 if !std::mem::replace(&mut has_waited, true) {
                     cx.may_wait()?;
                     cx.pending();
+                    recorder::hide();
                 }
                 match select(waiting, std::pin::pin!(cx.cancelled())).await {
                     Either::Left((outcome, _)) => outcome?,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
-use weft_machine::rt;
+use weft_machine::{recorder, rt};
 use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
 use weft_store::rights::Right;
 use weft_store::vfs::{
@@ -122,7 +122,7 @@ async fn outlasting(cx: &OpContext, request: Request, durable: durability::Wante
     if poll_immediate(&mut work).await.is_none() {
         // If nobody waits any more, the open is in the session's table or in the preserved ones, for the repeated
         // request.
-        rt::spawn(work.clone()).detach();
+        rt::spawn(recorder::carried(work.clone())).detach();
         work.await;
     }
     let (answer, own) = result.take().ok_or(NtStatus::CANCELLED)?;

@@ -5,6 +5,7 @@
 
 use futures_util::future::{Either, select};
 use std::pin::pin;
+use weft_machine::recorder;
 use weft_store::opens::{LockedRange, Range, Refused};
 use weft_store::vfs::Kind;
 use weft_wire::smb2::lock::{Element, Flags, Request, Response};
@@ -144,6 +145,7 @@ async fn lock_one(cx: &OpContext, open: &Open, element: &Element) -> Result<Rang
         Err(refused) => return Err(refused.into()),
     }
     cx.pending();
+    recorder::is_patient();
     match select(pin!(open.claim.lock(range, exclusive)), pin!(cx.cancelled())).await {
         Either::Left((Ok(()), _)) => {
             open.locked(charge);

@@ -63,6 +63,7 @@ mod visibility;
 mod volume;
 mod write;
 
+use weft_machine::recorder;
 use weft_wire::smb2::{Command, NtStatus};
 
 pub(crate) use self::handles::Handles;
@@ -78,6 +79,8 @@ use super::pipes;
 /// Executes CREATE to OPLOCK_BREAK.
 pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
     if cx.tree().share.is_none() {
+        // Pipes wait for their writers on purpose.
+        recorder::hide();
         return Box::pin(pipes::dispatch(cx)).await;
     }
     match cx.header().command {

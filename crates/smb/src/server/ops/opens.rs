@@ -239,6 +239,11 @@ impl Open {
         lock(&self.place).name.clone()
     }
 
+    /// The name under which it was opened, or renamed since.
+    pub(in crate::server) fn last_name(&self) -> String {
+        String::from_utf8_lossy(&lock(&self.place).name).into_owned()
+    }
+
     /// The file's current directory and name: those of the open if they still refer to it, otherwise the place that
     /// another client has moved it to.
     pub(super) async fn place(&self) -> Result<DirName, Error> {

@@ -37,6 +37,7 @@ use rustix::io::Errno;
 use weft_machine::file::busy::{self, Inode, Unlocked};
 use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::file::system::{Device, FileSystem};
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{File, clock, credentials, rt};
 
 use self::create::Newborns;
@@ -722,12 +723,12 @@ impl Folder {
             // It changes nothing, and needs no permission of the caller.
             Op::Getattr { node } => Box::pin(std::future::ready(self.getattr(node).map(Outcome::Attr))),
             Op::SyncDir { dir } => Box::pin(async move {
-                rt::blocking(self.sync_dir(dir)?).await?;
+                recorder::at(Hop::Disk, rt::blocking(self.sync_dir(dir)?)).await?;
                 Ok(Outcome::Done)
             }),
             // Syncing a whole file system takes long: it runs in the places of lengthy work.
             Op::SyncAll { node } => Box::pin(async move {
-                rt::lengthy(self.sync_all(node)).await?;
+                recorder::at(Hop::Disk, rt::lengthy(self.sync_all(node))).await?;
                 Ok(Outcome::Done)
             }),
             Op::Find { stable } => {

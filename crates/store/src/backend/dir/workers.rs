@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weft_machine::file::busy::{self, Inode, Unlocked};
 use weft_machine::file::system::FileSystem;
+use weft_machine::recorder::{self, Hop};
 
 use super::Folder;
 use super::lookup::Looked;
@@ -22,10 +23,10 @@ impl Folder {
         match op {
             Op::SyncDir { dir } => {
                 let sync = move || Ok::<_, Error>(self.sync_dir(dir)?()?);
-                system.data(sync).await?.map(|()| Outcome::Done)
+                recorder::at(Hop::Disk, system.data(sync)).await?.map(|()| Outcome::Done)
             }
             Op::SyncAll { node } => {
-                system.data(move || self.sync_all(node)()).await??;
+                recorder::at(Hop::Disk, system.data(move || self.sync_all(node)())).await??;
                 Ok(Outcome::Done)
             }
             Op::Find { stable } => self.find(&site, stable).await.map(Outcome::Attr),

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::recorder::{self, Hop};
 use weft_machine::{DataRanges, Payload, PayloadSource, RemotePayload};
 use weft_replica::destination::Destination;
 use weft_replica::group::Behind;
@@ -333,15 +334,18 @@ impl Object for Door {
             // The data of one protocol request arrives here in one piece.
             ObjectOp::Write { offset, source: PayloadSource::Memory(chain) } => {
                 let chain = chain.to_vec();
-                return Submission::later(async move {
+                // It is answered when it is durable here.
+                return Submission::later(recorder::at(Hop::Disk, async move {
                     self.write(offset, chain).await?;
                     Ok(Done::Done)
-                });
+                }));
             }
             ObjectOp::Write { offset, source: PayloadSource::Remote { payload, len } } => {
                 return Submission::later(self.fill(offset, payload, len));
             }
             ObjectOp::Exchange { message, max } => {
+                // Some of these requests wait for news on purpose.
+                recorder::hide();
                 return Submission::later(async move { self.exchange(message, max).await.map(Done::Answer) });
             }
             // Log records were durable when their WRITE was answered; a barrier makes blocks durable.

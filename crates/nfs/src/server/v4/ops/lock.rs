@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::budget::Full;
-use weft_machine::rt;
+use weft_machine::{recorder, rt};
 use weft_store::Kind as NodeKind;
 use weft_store::opens::{Conflict, LockOwner as Id, Range, Refused, SetFailed};
 use weft_wire::nfs4::{
@@ -288,6 +288,7 @@ async fn tell_when_free(
     let client = Arc::downgrade(&client);
     rt::spawn(async move {
         let _charge = charge;
+        recorder::is_patient();
         let freed = rt::timeout(lease, opens.range_freed(file, id, range, exclusive)).await;
         let Some(client) = client.upgrade() else { return };
         client.mine().awaited.remove(&awaited);
