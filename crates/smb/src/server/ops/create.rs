@@ -39,7 +39,7 @@ use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
 use super::rights::{DATA, WRITE_DATA, reach_of, rights_of_access, rights_of_share};
 use super::security::{self, Asked};
-use super::{audit, durability, ea, namespace, path, previous, recording, status, symlink, tunnel, volume};
+use super::{audit, durability, ea, mac, namespace, path, previous, recording, status, symlink, tunnel, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 use crate::server::held::OPEN_BYTES;
@@ -144,6 +144,7 @@ async fn first(
     let snapshot = previous::of(share, request).await?;
     let share = snapshot.as_ref().unwrap_or(share);
     let mut wish = Wish::of(request, cx.dialect(), cx.connection().negotiated().posix)?;
+    wish.path.normalizes = mac::is_mac(cx);
     if recording::available(cx, share) {
         // 3.3.5.9: acknowledged data must be on disk.
         wish.options |= CreateOptions::WRITE_THROUGH;
@@ -195,6 +196,7 @@ async fn first(
         change_time: summary.change_time,
     };
     let mut contexts = answer_contexts(cx, &request.contexts, about).await?;
+    contexts.extend(mac::answers(cx, share, &request.contexts));
     // Before it is in a table, from which it could be closed: whoever closes it must find everything that is to be
     // removed.
     if let Some(begun) = begun {

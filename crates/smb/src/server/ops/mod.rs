@@ -30,6 +30,7 @@ mod judged;
 mod lease;
 mod lock;
 mod lock_sequences;
+mod mac;
 mod namespace;
 mod notify;
 mod offload;

@@ -82,10 +82,12 @@ pub(super) async fn is_readable(vfs: &Vfs, attr: &Attr, token: &Token) -> Result
 }
 
 /// The rights that the parent directory adds; none for a share's root, which has no parent.
-async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<AccessMask, Failure> {
-    if attr.node == NodeId::ROOT {
-        return Ok(AccessMask::NONE);
-    }
+async fn from_parent(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<AccessMask, Failure> {
+    if attr.node == NodeId::ROOT { Ok(AccessMask::NONE) } else { from_above(cx, vfs, dir).await }
+}
+
+/// The rights that a directory adds to what is in it.
+pub(super) async fn from_above(cx: &OpContext, vfs: &Vfs, dir: NodeId) -> Result<AccessMask, Failure> {
     let above = vfs.getattr(dir).await?;
     let guard = access::look(vfs, &above, token_of(cx)).await?;
     Ok(access::from_above(left_by(vfs, &guard, token_of(cx))))
@@ -95,11 +97,23 @@ async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Resu
 pub(super) async fn maximal(
     cx: &OpContext,
     vfs: &Vfs,
-    Metadata { attr, dos }: Metadata<'_>,
+    metadata: Metadata<'_>,
     place: DirName<&[u8]>,
 ) -> Result<AccessMask, Failure> {
+    let above = from_parent(cx, vfs, metadata.attr, place.dir).await?;
+    maximal_below(cx, vfs, metadata, place, above).await
+}
+
+/// The same for a file to which its directory adds the rights `above`.
+pub(super) async fn maximal_below(
+    cx: &OpContext,
+    vfs: &Vfs,
+    Metadata { attr, dos }: Metadata<'_>,
+    place: DirName<&[u8]>,
+    above: AccessMask,
+) -> Result<AccessMask, Failure> {
     let guard = access::look(vfs, attr, token_of(cx)).await?;
-    let mut granted = left_by(vfs, &guard, token_of(cx)) | from_above(cx, vfs, attr, place.dir).await?;
+    let mut granted = left_by(vfs, &guard, token_of(cx)) | above;
     if vfs.is_judged() {
         granted = judged::granted(vfs, attr, place, granted).await?;
     }
@@ -133,7 +147,7 @@ pub(super) async fn granted(
     let mut granted = left_by(vfs, &guard, token_of(cx));
     let maximum = desired.contains(AccessMask::MAXIMUM_ALLOWED);
     if maximum || !granted.contains(explicit | implied) {
-        granted |= from_above(cx, vfs, attr, place.dir).await?;
+        granted |= from_parent(cx, vfs, attr, place.dir).await?;
     }
     if vfs.is_judged() {
         // The kernel is asked for no more than what is needed.

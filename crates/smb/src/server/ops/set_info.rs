@@ -24,7 +24,7 @@ use super::opens::{ChangeTime, Open};
 use super::path::{self, Path};
 use super::recalls::{self, Interim};
 use super::resolve::Resolved;
-use super::{ea, judged, namespace, recording, resolve, security, status, symlink};
+use super::{ea, judged, mac, namespace, recording, resolve, security, status, symlink};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::audit;
 use crate::server::context::OpContext;
@@ -340,8 +340,8 @@ fn parse_rename(cx: &OpContext, buffer: &[u8]) -> Result<Rename, Failure> {
 
 /// The new path of a file: it ends in a name, and names no stream. For a directory a trailing backslash is stripped
 /// ([MS-FSA] 2.1.5.1); jcifs writes one.
-fn new_path(name: &str, kind: Kind) -> Result<Path, NtStatus> {
-    let path = Path::parse(name)?;
+fn new_path(cx: &OpContext, name: &str, kind: Kind) -> Result<Path, NtStatus> {
+    let path = Path { normalizes: mac::is_mac(cx), ..Path::parse(name)? };
     if path.names.is_empty() || path.file || (path.directory && kind != Kind::Dir) || path.stream.is_some() {
         Err(NtStatus::OBJECT_NAME_INVALID)
     } else {
@@ -461,7 +461,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         // A file cannot become a stream, nor a stream a file.
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     }
-    let path = new_path(&wish.name, open.kind)?;
+    let path = new_path(cx, &wish.name, open.kind)?;
     namespace::refuse_covered(cx, &wish.name)?;
     if open.node == NodeId::ROOT || open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
@@ -526,7 +526,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
 /// [MS-FSA] 2.1.5.15.7.
 async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
     // smbclient's `hardlink` starts the name with a backslash, and Samba accepts that.
-    let path = new_path(wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
+    let path = new_path(cx, wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
     let vfs = &open.vfs;
     if open.kind == Kind::Dir {
         return Err(NtStatus::FILE_IS_A_DIRECTORY.into());

@@ -53,7 +53,7 @@ pub fn request(client: &mut Client, known: &Knowledge, related: bool, script: &m
             };
             client.request(Command::Read, |out| request.emit(out))
         }
-        17 => client.request(Command::Flush, |out| flush::Request { file }.emit(out)),
+        17 => client.request(Command::Flush, |out| flush::Request { file, full_sync: false }.emit(out)),
         18..=20 => {
             let element = |script: &mut Script<'_>| lock::Element {
                 offset: script.edge(),
