@@ -16,6 +16,7 @@ mod change_notify;
 mod channel_sequence;
 mod close;
 mod control_output;
+mod copyfile;
 mod create;
 mod durability;
 mod durable;

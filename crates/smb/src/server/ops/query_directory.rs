@@ -171,7 +171,7 @@ impl Scan {
         if !std::mem::replace(&mut self.dots, true) {
             for name in [".", ".."] {
                 if pattern.matches(name) {
-                    self.ready.push((0, self.dots(open, name).await?));
+                    self.ready.push((0, self.dot_entry(open, name).await?));
                 }
             }
             let links = self.links.iter().filter(|link| pattern.matches(&link.name));
@@ -225,7 +225,7 @@ impl Scan {
     ) -> Result<Option<directory::Entry>, Failure> {
         let (vfs, dir) = (&open.vfs.as_server(), open.node);
         if name == "." || name == ".." {
-            return Ok(Some(self.dots(open, name).await?));
+            return Ok(Some(self.dot_entry(open, name).await?));
         }
         let stored = path::to_store(name)?;
         let Some((attr, spelled)) = resolve::find(vfs, dir, &stored, mac::is_mac(reader.cx)).await? else {
@@ -244,7 +244,7 @@ impl Scan {
     }
 
     /// The directory itself, or the one above it.
-    async fn dots(&self, open: &Open, name: &str) -> Result<directory::Entry, Failure> {
+    async fn dot_entry(&self, open: &Open, name: &str) -> Result<directory::Entry, Failure> {
         let attr = open.vfs.as_server().lookup(open.node, name.as_bytes(), false).await?;
         let none = XattrSummary::default();
         Ok(self.in_form(entry_of(&attr, &none, name.as_bytes(), name.to_owned(), self.device)))
