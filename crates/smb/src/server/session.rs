@@ -233,6 +233,11 @@ impl Session {
         ServerCaps(self.mac.load(Ordering::Relaxed))
     }
 
+    /// Whether its client is a Mac that has asked.
+    pub(super) fn is_mac(&self) -> bool {
+        self.mac() != ServerCaps::NONE
+    }
+
     pub(super) fn set_mac(&self, caps: ServerCaps) {
         self.mac.store(caps.0, Ordering::Relaxed);
     }

@@ -39,7 +39,7 @@ use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
 use super::rights::{DATA, WRITE_DATA, reach_of, rights_of_access, rights_of_share};
 use super::security::{self, Asked};
-use super::{audit, durability, ea, mac, namespace, path, previous, recording, status, symlink, tunnel, volume};
+use super::{afp_streams, audit, durability, ea, mac, namespace, path, previous, recording, status, symlink, tunnel, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 use crate::server::held::OPEN_BYTES;
@@ -144,7 +144,7 @@ async fn first(
     let snapshot = previous::of(share, request).await?;
     let share = snapshot.as_ref().unwrap_or(share);
     let mut wish = Wish::of(request, cx.dialect(), cx.connection().negotiated().posix)?;
-    wish.path.normalizes = mac::is_mac(cx);
+    wish.path.normalizes = cx.session().is_mac();
     if recording::available(cx, share) {
         // 3.3.5.9: acknowledged data must be on disk.
         wish.options |= CreateOptions::WRITE_THROUGH;
@@ -543,7 +543,14 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     if vfs.opens().delete_pending(base.node) {
         return Err(NtStatus::DELETE_PENDING.into());
     }
+    let mut void = false;
     match vfs.stream(base.node, name, false).await {
+        Ok(Created { attr, .. }) if afp_streams::is_missing(cx, vfs, base.node, (name, attr.node)).await? => {
+            if !wish.creates() {
+                return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
+            }
+            void = true;
+        }
         Ok(Created { attr, .. }) => return existing(cx, vfs, wish, &attr, place).await,
         Err(Error::NotFound) if wish.creates() => {}
         Err(Error::NotFound) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
@@ -554,6 +561,9 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     let dos = vfs.xattr_summary(base.node).await?.dos;
     let metadata = Metadata { attr: &base, dos };
     let access = security::granted(cx, vfs, asked, metadata, place.borrow()).await?;
+    if void {
+        vfs.remove_stream(base.node, name).await?;
+    }
     let Created { attr, is_new } = vfs.stream(base.node, name, true).await?;
     if !is_new {
         return Ok(None);

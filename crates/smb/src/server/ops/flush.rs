@@ -8,7 +8,6 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::flush::{Request, Response};
 
-use super::mac;
 use super::opens::Open;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
@@ -23,7 +22,7 @@ pub(super) async fn flush(cx: &OpContext) -> Answer {
     match (&open.file, open.kind) {
         (Some(file), _) => {
             file.sync_for(&open.told_losses).await?;
-            if request.full_sync && mac::is_mac(cx) {
+            if request.full_sync && cx.session().is_mac() {
                 sync_name(&open).await?;
             }
         }

@@ -11,11 +11,12 @@ use weft_store::vfs::{Attr, DirName, Error, Kind, Share, Vfs, XattrSummary};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::aapl::{Parts, Request, Response, ServerCaps, VolumeCaps};
 use weft_wire::smb2::access::AccessMask;
-use weft_wire::smb2::afp_info::{self, AfpInfo};
+use weft_wire::smb2::afp_info::AfpInfo;
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::directory;
 
+use super::afp_streams::{self, AfpStream};
 use super::attributes::Metadata;
 use super::security;
 use crate::server::answer::Failure;
@@ -69,11 +70,6 @@ fn offered(client: ServerCaps) -> ServerCaps {
     ALWAYS | lists
 }
 
-/// Whether the client is a Mac that has asked.
-pub(super) fn is_mac(cx: &OpContext) -> bool {
-    cx.session().mac() != ServerCaps::NONE
-}
-
 /// Whether a listing of this class is in Apple's form.
 pub(super) fn lists(cx: &OpContext, class: FileClass) -> bool {
     class == FileClass::ID_BOTH_DIRECTORY && cx.session().mac().intersects(LISTS)
@@ -104,21 +100,20 @@ pub(super) async fn entry(
     if !xattrs.streams {
         return Ok(told);
     }
-    let wanted = |name: &[u8]| {
-        name.eq_ignore_ascii_case(afp_info::NAME) || name.eq_ignore_ascii_case(afp_info::RESOURCE_NAME)
-    };
-    let heads = match vfs.stream_heads(attr.node, wanted, (afp_info::LEN, &cx.config().pool)).await {
+    let heads = match afp_streams::heads(cx, vfs, attr.node).await {
         Err(Error::NotFound | Error::Stale) => return Ok(told),
         heads => heads?,
     };
+    let is_dir = attr.kind == Kind::Dir;
     for head in heads {
-        match AfpInfo::parse(&head.content) {
-            _ if head.name.eq_ignore_ascii_case(afp_info::RESOURCE_NAME) => {
-                told.resource_fork_len = if attr.kind == Kind::Dir { 0 } else { head.size };
+        match AfpStream::named(&head.name) {
+            Some(AfpStream::Resource) if !is_dir => told.resource_fork_len = head.size,
+            Some(AfpStream::Info) => {
+                // Another program may have written anything.
+                let info = AfpInfo::parse(&head.content);
+                told.finder_info = info.map(|info| info.compressed(is_dir)).unwrap_or_default();
             }
-            Ok(info) => told.finder_info = info.compressed(attr.kind == Kind::Dir),
-            // Another program's, or older than this check.
-            Err(_) => {}
+            _ => {}
         }
     }
     Ok(told)

@@ -7,6 +7,7 @@
 //! borrowed across an await. Payload is never copied here: READ answers with a range of the file, WRITE passes the
 //! store slices of the message or what the transport fetched.
 
+mod afp_streams;
 mod ahead;
 mod attributes;
 mod audit;

@@ -228,7 +228,7 @@ impl Scan {
             return Ok(Some(self.dot_entry(open, name).await?));
         }
         let stored = path::to_store(name)?;
-        let Some((attr, spelled)) = resolve::find(vfs, dir, &stored, mac::is_mac(reader.cx)).await? else {
+        let Some((attr, spelled)) = resolve::find(vfs, dir, &stored, reader.cx.session().is_mac()).await? else {
             return Ok(None);
         };
         if !may_see(&open.vfs, &attr, reader.who).await? {

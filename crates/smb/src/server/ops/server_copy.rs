@@ -15,7 +15,7 @@ use weft_wire::smb2::{FileId, NtStatus};
 
 use super::control_output::Output;
 use super::opens::Open;
-use super::{copyfile, mac};
+use super::copyfile;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 
@@ -50,7 +50,7 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
     }
     let wish = CopyChunks::parse(&request.input, MAX_CHUNKS)?;
     let source = source(cx, &wish.source)?;
-    if wish.count == 0 && mac::is_mac(cx) {
+    if wish.count == 0 && cx.session().is_mac() {
         return Ok(output(NtStatus::SUCCESS, Box::pin(copyfile::copy(cx, &source, target)).await?));
     }
     let total: u64 = wish.chunks.iter().map(|chunk| u64::from(chunk.len)).sum();

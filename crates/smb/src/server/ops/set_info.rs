@@ -24,7 +24,7 @@ use super::opens::{ChangeTime, Open};
 use super::path::{self, Path};
 use super::recalls::{self, Interim};
 use super::resolve::Resolved;
-use super::{ea, judged, mac, namespace, recording, resolve, security, status, symlink};
+use super::{ea, judged, namespace, recording, resolve, security, status, symlink};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::audit;
 use crate::server::context::OpContext;
@@ -341,7 +341,7 @@ fn parse_rename(cx: &OpContext, buffer: &[u8]) -> Result<Rename, Failure> {
 /// The new path of a file: it ends in a name, and names no stream. For a directory a trailing backslash is stripped
 /// ([MS-FSA] 2.1.5.1); jcifs writes one.
 fn new_path(cx: &OpContext, name: &str, kind: Kind) -> Result<Path, NtStatus> {
-    let path = Path { normalizes: mac::is_mac(cx), ..Path::parse(name)? };
+    let path = Path { normalizes: cx.session().is_mac(), ..Path::parse(name)? };
     if path.names.is_empty() || path.file || (path.directory && kind != Kind::Dir) || path.stream.is_some() {
         Err(NtStatus::OBJECT_NAME_INVALID)
     } else {

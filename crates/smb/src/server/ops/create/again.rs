@@ -21,7 +21,7 @@ use super::super::granting::{self, Wanted};
 use super::super::opens::Open;
 use super::super::owned_open::OwnedOpen;
 use super::super::path::Path;
-use super::super::{mac, recording, resolve};
+use super::super::{recording, resolve};
 use super::OpenedFile;
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
@@ -112,7 +112,7 @@ async fn take(
     }
     // A lease belongs to a file, and the client must name the same one.
     if leased {
-        let path = Path { normalizes: mac::is_mac(cx), ..Path::parse(&request.name)? };
+        let path = Path { normalizes: cx.session().is_mac(), ..Path::parse(&request.name)? };
         let found = resolve::resolve(&share.vfs, &path).await?.found;
         if found.is_none_or(|(attr, _)| attr.node != node) {
             return Err(NtStatus::INVALID_PARAMETER.into());
