@@ -74,6 +74,11 @@ impl Sid {
         }
     }
 
+    /// Whether it is an identity of Windows' NFS server, S-1-5-88-...: a Unix user, group or mode.
+    pub fn is_of_nfs(&self) -> bool {
+        self.authority == 5 && self.sub_authorities.first() == Some(&88)
+    }
+
     /// Parses a SID; bytes after it are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Sid, Malformed> {
         let mut r = Reader::new(bytes);

@@ -304,9 +304,17 @@ pub(super) async fn set(
     if what.intersects(OWNER) {
         open.require(AccessMask::WRITE_OWNER)?;
     }
-    let new = SecurityDescriptor::parse(buffer).map_err(|_| INVALID_SECURITY_DESCR)?;
+    let mut new = SecurityDescriptor::parse(buffer).map_err(|_| INVALID_SECURITY_DESCR)?;
     let token = token_of(cx);
     let attr = open.vfs.getattr(open.node).await?;
+    let by_mac = if cx.session().is_mac() { take_mode(&mut new.dacl) } else { None };
+    if let Some(mode) = by_mac
+        && what == SecurityInformation::DACL
+        && attr.kind != Kind::Symlink
+        && same_subjects(&access::look(&open.vfs, &attr, token).await?.descriptor.dacl, &new.dacl)
+    {
+        return change_mode(open, &attr, mode).await;
+    }
     // A POSIX client sets a mode with an ACL that contains nothing else. Pipes and sockets have a mode too.
     if let Some(mode) = mode_of(&new.dacl)
         && what == SecurityInformation::DACL
@@ -349,5 +357,48 @@ pub(super) async fn set(
         descriptor.control = new.control;
         descriptor = inherit::canonical(descriptor);
     }
-    Ok(access::keep(&open.vfs, open.node, &descriptor).await?)
+    access::keep(&open.vfs, open.node, &descriptor).await?;
+    match by_mac {
+        Some(mode) => change_mode(open, &open.vfs.getattr(open.node).await?, mode).await,
+        None => Ok(()),
+    }
+}
+
+/// Takes out of a list what a Mac adds to it: entries for the identities of Windows' NFS server (S-1-5-88), which deny nothing.
+/// Returns the mode that one of them has. A Mac changes a mode by sending the list that it was shown together with that.
+fn take_mode(dacl: &mut Dacl) -> Option<u32> {
+    let Dacl::List(aces) = dacl else { return None };
+    let mut mode = None;
+    aces.retain(|ace| match ace {
+        Ace::Allow { sid, mask, .. } | Ace::Deny { sid, mask, .. } if sid.is_of_nfs() => {
+            mode = mode.or(sid.unix_mode());
+            *mask != AccessMask::NONE && sid.unix_mode().is_none()
+        }
+        _ => true,
+    });
+    mode
+}
+
+/// Whether a list that a Mac sends is the one that it was shown: converted there and back, it names the same subjects.
+fn same_subjects(shown: &Dacl, sent: &Dacl) -> bool {
+    let subjects = |dacl: &Dacl| -> Vec<(bool, Sid)> {
+        let Dacl::List(aces) = dacl else { return Vec::new() };
+        let subject = |ace: &Ace| match ace {
+            Ace::Allow { sid, .. } => Some((true, sid.clone())),
+            Ace::Deny { sid, .. } => Some((false, sid.clone())),
+            Ace::Other { .. } => None,
+        };
+        aces.iter().filter_map(subject).collect()
+    };
+    let sent = subjects(sent);
+    sent.is_empty() || sent == subjects(shown)
+}
+
+/// Sets the permissions of an opened file, whose other bits stay.
+async fn change_mode(open: &Open, attr: &Attr, mode: u32) -> Result<(), Failure> {
+    let directory = attr.kind == Kind::Dir;
+    let others = if directory { attr.mode & !0o777 } else { 0 };
+    let mode = attributes::settable_mode(others | (mode & 0o777), directory);
+    access::chmod::set(&open.vfs, attr, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
+    Ok(())
 }
