@@ -21,7 +21,7 @@ except ImportError:
 
 QUERY, RESOLVE = 1, 2
 SERVER_CAPS, VOLUME_CAPS, MODEL = 1, 2, 4
-READ_DIR_ATTR, COPYFILE, UNIX_BASED, READ_DIR_ATTR_V2 = 1, 2, 4, 0x10
+READ_DIR_ATTR, COPYFILE, UNIX_BASED, NFS_ACE, READ_DIR_ATTR_V2 = 1, 2, 4, 8, 0x10
 FULL_SYNC = 4
 # What macOS 15 says that it can do.
 MACOS = 0x3F
@@ -155,7 +155,7 @@ class Macs(unittest.TestCase):
         (answer,) = self.ask(share, query())
         command, reserved, parts, caps, volume, pad, length = struct.unpack_from("<IIQQQII", answer)
         self.assertEqual((command, reserved, parts, pad), (QUERY, 0, 7, 0))
-        self.assertEqual(caps, COPYFILE | UNIX_BASED | READ_DIR_ATTR_V2)
+        self.assertEqual(caps, COPYFILE | UNIX_BASED | NFS_ACE | READ_DIR_ATTR_V2)
         self.assertEqual(volume, 0)
         self.assertEqual(answer[40 : 40 + length].decode("utf-16-le"), "MacPro7,1")
         # An older Mac, and a share for Time Machine.

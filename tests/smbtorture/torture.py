@@ -129,7 +129,7 @@ def listed(suite):
     if suite not in suites and ".".join(suite.split(".")[:2]) not in suites:
         return None
     names = []
-    for line in subprocess.run([*SMBTORTURE, "--list", suite], capture_output=True, text=True).stdout.split():
+    for line in subprocess.run([*SMBTORTURE, "--list", suite], capture_output=True, text=True).stdout.splitlines():
         parts = line.split(".")
         if len(parts) > 2 and parts[-1] == parts[-2]:
             parts.pop()

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use weft_machine::{Charge, rt};
+use weft_machine::{Charge, Pool, rt};
 
 pub use self::settle::Unsettled;
 use super::depot;

@@ -14,6 +14,12 @@ use super::opens::Open;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 
+/// `STATUS_ALLOTTED_SPACE_EXCEEDED`.
+const ALLOTTED_SPACE_EXCEEDED: NtStatus = NtStatus(0xC000_0099);
+
+/// The part of the signature that a write must have.
+const SIGNATURE_BYTES: usize = 3;
+
 /// A stream with a meaning for Macs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AfpStream {
@@ -62,18 +68,18 @@ pub(super) async fn void(cx: &OpContext, vfs: &Vfs, base: NodeId) -> Result<Vec<
     Ok(heads.into_iter().filter(is_void).map(|head| head.name).collect())
 }
 
-/// Whether a stream of a file does not exist for the client, although it is stored. One that somebody has open exists.
+/// Whether a stream of a file does not exist for the client, although it is stored.
 pub(super) async fn is_missing(
     cx: &OpContext,
     vfs: &Vfs,
     base: NodeId,
-    (name, node): (&[u8], NodeId),
+    name: &[u8],
 ) -> Result<bool, Error> {
     if !cx.session().is_mac() || AfpStream::named(name).is_none() {
         return Ok(false);
     }
     let void = Box::pin(void(cx, vfs, base)).await?;
-    Ok(void.iter().any(|void| void.eq_ignore_ascii_case(name)) && !vfs.opens().is_open(node))
+    Ok(void.iter().any(|void| void.eq_ignore_ascii_case(name)))
 }
 
 fn is_void(head: &StreamHead) -> bool {
@@ -90,21 +96,43 @@ fn says_nothing(content: &[u8]) -> bool {
     zeros || AfpInfo::parse(content).is_ok_and(|info| info.is_empty())
 }
 
-/// Writes a part of the Finder info, if the whole is valid afterwards.
-pub(super) async fn write_info(file: &OpenFile, cx: &OpContext, at: u64, part: &Bytes) -> Result<(), Failure> {
-    let at = usize::try_from(at).map_err(|_| NtStatus::INVALID_PARAMETER)?;
-    let end = at.checked_add(part.len()).filter(|end| *end <= afp_info::LEN);
-    let end = end.ok_or(NtStatus::INVALID_PARAMETER)?;
+/// The Finder info after a Mac has written its beginning: in its form, or all zeros. A part that does not begin at its start is
+/// refused, as is one after which it would have another form.
+pub(super) async fn with_start(
+    cx: &OpContext,
+    file: &OpenFile,
+    at: u64,
+    start: &Bytes,
+) -> Result<Bytes, Failure> {
+    let start = start.get(..afp_info::LEN).unwrap_or(start);
+    if at != 0 {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
     let stored = file.read(0, afp_info::LEN).data().await?;
     let mut whole = stored.into_chain(&cx.config().pool).await.map_err(Error::from)?.concat();
     if AfpInfo::parse(&whole).is_err() {
         whole = AfpInfo::default().to_bytes();
     }
-    whole.get_mut(at..end).ok_or(NtStatus::INVALID_PARAMETER)?.copy_from_slice(part);
-    if !says_nothing(&whole) && AfpInfo::parse(&whole).is_err() {
-        return Err(NtStatus::INVALID_PARAMETER.into());
+    whole.iter_mut().zip(start).for_each(|(to, from)| *to = *from);
+    // The first bytes tell it from anything else.
+    let is_signed = start.len() >= SIGNATURE_BYTES && AfpInfo::parse(&whole).is_ok();
+    if is_signed || says_nothing(&whole) { Ok(whole.into()) } else { Err(NtStatus::INVALID_PARAMETER.into()) }
+}
+
+/// Gives new Finder info its form: what a Mac reads before it has written is an empty one. Returns whether it did.
+pub(super) async fn fill_info(cx: &OpContext, vfs: &Vfs, node: NodeId) -> Result<bool, Error> {
+    let is_info = |name: &[u8]| AfpStream::named(name) == Some(AfpStream::Info);
+    if !cx.session().is_mac() || !vfs.stream_of(node).is_some_and(|(_, name)| is_info(&name)) {
+        return Ok(false);
     }
-    Ok(file.write(0, &[whole.into()]).await?)
+    let file = vfs.as_server().open(node, true).await?;
+    file.write(0, &[AfpInfo::default().to_bytes().into()]).await?;
+    Ok(true)
+}
+
+/// Whether a Mac may set the size of the Finder info, which has no effect: it always has all of its bytes.
+pub(super) fn checked_size(size: u64) -> Result<(), NtStatus> {
+    if size <= afp_info::LEN as u64 { Ok(()) } else { Err(ALLOTTED_SPACE_EXCEEDED) }
 }
 
 /// Before the last handle of a stream is closed: if it says nothing, it is removed with the handle.

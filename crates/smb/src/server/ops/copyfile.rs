@@ -52,7 +52,8 @@ pub(super) async fn copy(cx: &OpContext, source: &Open, target: &Open) -> Result
         new.set_xattr(target.node, &name, &value, SetXattr::Either).await?;
     }
     metadata(&old, source.node, target).await?;
-    Ok(Copied { chunks: 0, chunk_bytes: 0, total_bytes: u32::try_from(len).unwrap_or(u32::MAX) })
+    // There were no chunks.
+    Ok(Copied::default())
 }
 
 /// The kernel copies, or shares blocks if it can.

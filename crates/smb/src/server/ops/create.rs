@@ -151,8 +151,11 @@ async fn first(
     }
     let parent = granting::parent(cx, share.vfs.opens(), &wish.caching);
     let vfs = share.vfs.in_name_of(parent);
-    let (opened, action) =
+    let (mut opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
+    if action != CreateAction::OPENED && Box::pin(afp_streams::fill_info(cx, &vfs, opened.attr.node)).await? {
+        opened.attr = vfs.getattr(opened.attr.node).await?;
+    }
     let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.name);
     let (attr, dos) = (opened.attr, opened.dos);
     let open = Open::new(opens::New {
@@ -545,9 +548,12 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     }
     let mut void = false;
     match vfs.stream(base.node, name, false).await {
-        Ok(Created { attr, .. }) if afp_streams::is_missing(cx, vfs, base.node, (name, attr.node)).await? => {
+        Ok(Created { attr, .. }) if afp_streams::is_missing(cx, vfs, base.node, name).await? => {
             if !wish.creates() {
                 return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
+            }
+            if vfs.opens().is_open(attr.node) {
+                return existing(cx, vfs, wish, &attr, place).await;
             }
             void = true;
         }

@@ -4,8 +4,8 @@
 //! applies the server's answer to its session, so all shares of a server answer alike. From then on it reads each entry of a
 //! FileIdBothDirectoryInformation listing as [`directory::Mac`]; other clients never see that form.
 //!
-//! Not offered: paths of file numbers, which cannot be found for every file after a restart, and modes set by access
-//! control entries.
+//! Not offered: paths of file numbers, which cannot be found for every file after a restart. Modes in access control entries
+//! are in [`super::security`].
 
 use weft_store::vfs::{Attr, DirName, Error, Kind, Share, Vfs, XattrSummary};
 use weft_wire::smb2::NtStatus;
@@ -67,7 +67,7 @@ fn offered(client: ServerCaps) -> ServerCaps {
         _ if client.contains(ServerCaps::READ_DIR_ATTR_V2) => ServerCaps::READ_DIR_ATTR_V2,
         _ => client & ServerCaps::READ_DIR_ATTR,
     };
-    ALWAYS | lists
+    ALWAYS | lists | (client & ServerCaps::NFS_ACE)
 }
 
 /// Whether a listing of this class is in Apple's form.
@@ -91,9 +91,10 @@ pub(super) async fn entry(
         Err(failure) if failure.status == NtStatus::FILE_CLOSED => AccessMask::NONE,
         maximal => maximal?,
     };
+    let flagged = cx.session().mac().contains(ServerCaps::READ_DIR_ATTR_V2);
     let mut told = directory::Mac {
         maximal_access: maximal.0,
-        no_streams: !xattrs.streams && cx.session().mac().contains(ServerCaps::READ_DIR_ATTR_V2),
+        has_streams: flagged.then_some(xattrs.streams),
         mode: mode(attr),
         ..directory::Mac::default()
     };

@@ -175,7 +175,8 @@ impl Scan {
                 }
             }
             let links = self.links.iter().filter(|link| pattern.matches(&link.name));
-            links.for_each(|link| self.ready.push((0, self.in_form(link.clone()))));
+            let links: Vec<_> = links.map(|link| self.in_form(link.clone())).collect();
+            links.into_iter().for_each(|link| self.ready.push((0, link)));
         }
         let above = match self.is_for_mac {
             true => security::from_above(reader.cx, &open.vfs, dir).await?,

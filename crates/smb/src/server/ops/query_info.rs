@@ -18,7 +18,7 @@ use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformati
 use weft_wire::smb2::{Dialect, NtStatus, utf16};
 
 use super::opens::{ChangeTime, Open};
-use super::{attributes, ea, path, reparse_tag, security, volume};
+use super::{afp_streams, attributes, ea, path, reparse_tag, security, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 

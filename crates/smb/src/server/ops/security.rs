@@ -262,6 +262,11 @@ pub(super) async fn query(
             aces.push(Ace::allow(token.user.clone(), mask, AceFlags::NONE));
         }
     }
+    if let Dacl::List(aces) = &mut descriptor.dacl
+        && cx.session().is_mac()
+    {
+        aces.splice(0..0, of_nfs(&attr));
+    }
     let shown = SecurityDescriptor {
         owner: descriptor.owner.filter(|_| wanted.contains(SecurityInformation::OWNER)),
         group: descriptor.group.filter(|_| wanted.contains(SecurityInformation::GROUP)),
@@ -275,6 +280,12 @@ pub(super) async fn query(
         }
     };
     Ok(shown.to_bytes())
+}
+
+/// What Windows' NFS server tells of a Unix file, as a Mac writes it: owner, group and mode, in entries that deny nothing.
+fn of_nfs(attr: &Attr) -> [Ace; 3] {
+    let entry = |sid| Ace::Deny { flags: AceFlags::NONE, mask: AccessMask::NONE, sid };
+    [Sid::nfs_user(attr.uid), Sid::nfs_group(attr.gid), Sid::nfs_mode(attr.mode)].map(entry)
 }
 
 /// The mode that an ACL encodes.

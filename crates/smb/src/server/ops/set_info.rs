@@ -19,6 +19,7 @@ use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::set_info::{Request, Response};
 use weft_wire::smb2::{Filetime, NtStatus};
 
+use super::afp_streams::{self, AfpStream};
 use super::attributes::{self, Metadata};
 use super::opens::{ChangeTime, Open};
 use super::path::{self, Path};
@@ -140,8 +141,8 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
             dispose_for_good(open, flags).await
         }
         FileClass::DISPOSITION_EX => dispose_for_good(open, fixed(DispositionEx::parse(buffer))?.flags).await,
-        FileClass::END_OF_FILE => set_size(open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
-        FileClass::ALLOCATION => allocate(open, fixed(Allocation::parse(buffer))?.allocation_size).await,
+        FileClass::END_OF_FILE => set_size(cx, open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
+        FileClass::ALLOCATION => allocate(cx, open, fixed(Allocation::parse(buffer))?.allocation_size).await,
         FileClass::POSITION => set_position(open, fixed(Position::parse(buffer))?.current_byte_offset),
         // All modes are served in the same way ([MS-FSA] 2.1.5.15.8).
         FileClass::MODE => match fixed(Mode::parse(buffer))?.mode & !SETTABLE_MODE {
@@ -290,11 +291,14 @@ async fn may_go(open: &Open) -> Result<(), Failure> {
 }
 
 /// [MS-FSA] 2.1.5.15.5.
-async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
+async fn set_size(cx: &OpContext, open: &Open, size: u64) -> Result<(), Failure> {
     if open.kind != Kind::File || i64::try_from(size).is_err() {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     open.require(AccessMask::FILE_WRITE_DATA)?;
+    if AfpStream::of(cx, open) == Some(AfpStream::Info) {
+        return Ok(afp_streams::checked_size(size)?);
+    }
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     // The handle may write, whatever has become of the permissions since.
     open.vfs.as_server().setattr(open.node, set).await.map_err(|e| match e {
@@ -308,7 +312,7 @@ async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
 
 /// [MS-FSA] 2.1.5.15.1: truncates below the file size; above it, only checks that there is enough space. Nothing is
 /// allocated.
-async fn allocate(open: &Open, bytes: u64) -> Result<(), Failure> {
+async fn allocate(cx: &OpContext, open: &Open, bytes: u64) -> Result<(), Failure> {
     if open.kind != Kind::File || i64::try_from(bytes).is_err() {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
@@ -316,7 +320,7 @@ async fn allocate(open: &Open, bytes: u64) -> Result<(), Failure> {
     let attr = open.vfs.getattr(open.node).await?;
     let units = bytes.div_ceil(ALLOCATION_UNIT).saturating_mul(ALLOCATION_UNIT);
     if units < attr.size {
-        return set_size(open, units).await;
+        return set_size(cx, open, units).await;
     }
     let more = bytes.saturating_sub(attr.allocated);
     if more > 0 && more > open.vfs.statfs().await?.available {
@@ -417,7 +421,7 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
             }
             return Ok(true);
         }
-        if open.kind == Kind::Dir && vacate(cx, open).await? {
+        if open.kind == Kind::Dir && !is_moved_by_mac(cx, open).await && vacate(cx, open).await? {
             return Ok(true);
         }
     }
@@ -428,6 +432,16 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
         }
         _ => Ok(false),
     }
+}
+
+/// Whether a Mac moves a directory in which nobody else has anything open. It follows its own files by their handles, and its
+/// users move folders with open documents.
+async fn is_moved_by_mac(cx: &OpContext, open: &Open) -> bool {
+    if !cx.session().is_mac() {
+        return false;
+    }
+    let (opens, own) = (open.vfs.opens(), &cx.session().opens);
+    open.vfs.open_below(open.node).await.iter().all(|node| opens.count(*node) == own.count_on(opens, *node))
 }
 
 /// [MS-FSA] 2.1.4.2: an open below a directory keeps the directory in place (our opens would not mind, but clients rely

@@ -82,7 +82,8 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
     match at {
         Target::At(offset) if AfpStream::of(cx, &open) == Some(AfpStream::Info) => {
             open.claim.may_write(offset, u64::from(len))?;
-            Box::pin(afp_streams::write_info(file, cx, offset, &data)).await?;
+            let whole = Box::pin(afp_streams::with_start(cx, file, offset, &data)).await?;
+            file.write(0, &[whole]).await?;
         }
         Target::At(offset) => {
             let admit = || open.claim.may_write(offset, u64::from(len));

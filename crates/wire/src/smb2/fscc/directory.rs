@@ -63,8 +63,8 @@ pub struct Entry {
 pub struct Mac {
     /// All that the user may do with it. Not told of a reparse point.
     pub maximal_access: u32,
-    /// Whether it certainly has no named streams.
-    pub no_streams: bool,
+    /// Whether it has named streams, for a client of the second version.
+    pub has_streams: Option<bool>,
     /// Bytes in the resource fork.
     pub resource_fork_len: u64,
     /// The fields of the Finder info that are still in use: of a file type and creator, of a directory zeros; flags, extended
@@ -74,8 +74,10 @@ pub struct Mac {
     pub mode: u16,
 }
 
-/// Mac.flags: no named streams.
+/// Flags of the second version: no named streams.
 const NO_STREAMS: u16 = 0x0001;
+/// In the first version an 8.3 name's length and a reserved byte, which Macs ignore. Samba's test wants the length of what follows.
+const FIRST_VERSION: u16 = 24;
 
 /// The longest 8.3 name ([MS-FSCC] 2.1.5.2.1).
 pub const MAX_SHORT: usize = 12;
@@ -316,7 +318,11 @@ pub fn parse(class: FileClass, bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
 impl Mac {
     /// In the place of the 8.3 name and of the reserved bytes after it.
     fn emit(&self, out: &mut Vec<u8>) {
-        out.put_u16(if self.no_streams { NO_STREAMS } else { 0 });
+        out.put_u16(match self.has_streams {
+            Some(true) => 0,
+            Some(false) => NO_STREAMS,
+            None => FIRST_VERSION,
+        });
         out.put_u64(self.resource_fork_len);
         out.put(&self.finder_info);
         out.put_u16(self.mode);

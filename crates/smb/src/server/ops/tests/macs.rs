@@ -60,9 +60,10 @@ fn each_question_is_answered_once() {
             model: Some("Xserve".into()),
         };
         let always = ServerCaps::OSX_COPYFILE | ServerCaps::UNIX_BASED;
+        let aces = always | ServerCaps::NFS_ACE;
         // Listings with flags instead of those without, if the client knows them.
         let asked = ask(&b, vec![query(ALL, MACOS)]).await;
-        assert_eq!(asked, [answer(always | ServerCaps::READ_DIR_ATTR_V2)]);
+        assert_eq!(asked, [answer(aces | ServerCaps::READ_DIR_ATTR_V2)]);
         assert_eq!(ask(&b, vec![query(ALL, old)]).await, [answer(always | ServerCaps::READ_DIR_ATTR)]);
         assert_eq!(ask(&b, vec![query(ALL, ServerCaps::NONE)]).await, [answer(always)]);
         let part = aapl::Response::Query { server: None, volume: None, model: Some("Xserve".into()) };
@@ -177,7 +178,7 @@ fn a_listing_tells_what_a_mac_would_ask_for_each_file() {
     // Without flags for a client that does not know them.
     with_mac(Ram::new(DISK).into(), ServerCaps::READ_DIR_ATTR, async |b| {
         b.put("plain", b"").await;
-        assert_eq!(listed(&b, "plain").await[64..70], [0xff, 0x01, 0x1f, 0, 0, 0]);
+        assert_eq!(listed(&b, "plain").await[64..70], [0xff, 0x01, 0x1f, 0, 24, 0]);
     });
     // And in SMB's own form for one that does not ask for the other.
     with_mac(Ram::new(DISK).into(), ServerCaps::NONE, async |b| {
@@ -263,7 +264,7 @@ fn a_file_is_copied_as_a_whole() {
             b.vfs.setattr(node, mode).await.unwrap();
             let (from, to) =
                 (b.open(&Wish::file("from")).await.unwrap(), b.open(&Wish::file("to")).await.unwrap());
-            assert_eq!(copy_whole(&b, from, to).await.unwrap().total_bytes, 300_000);
+            assert_eq!(copy_whole(&b, from, to).await, Ok(Copied::default()));
             assert_eq!(status(copy_whole(&b, from, from).await), NtStatus::INVALID_PARAMETER);
             let mtime = b.vfs.getattr(node).await.unwrap().mtime;
             for file in [from, to] {
@@ -377,4 +378,47 @@ fn names_are_found_in_any_normal_form_and_with_their_last_dot() {
         assert_eq!(content(&b, "end\u{f029}").await, b"dot");
     };
     rt::block_on(work).unwrap();
+}
+
+#[test]
+fn what_says_nothing_does_not_exist_for_a_mac() {
+    with_mac(Ram::new(DISK).into(), MACOS, async |b| {
+        b.put("f", b"data").await;
+        b.put("f:AFP_Resource", b"").await;
+        let info = b
+            .open(&Wish { disposition: CreateDisposition::OpenIf, ..Wish::file("f:AFP_AfpInfo") })
+            .await
+            .unwrap();
+        // Before a Mac has written it, Finder info is empty, and has its form.
+        let new = read(&b, info, 0, 100).await.unwrap();
+        assert_eq!((new.len(), &new[..4]), (60, &b"AFP\0"[..]));
+        for name in ["f:AFP_AfpInfo", "f:afp_resource"] {
+            assert_eq!(status(b.open(&Wish::file(name)).await), NtStatus::OBJECT_NAME_NOT_FOUND, "{name}");
+        }
+        // Only its own form is accepted.
+        assert_eq!(write(&b, info, 0, &finder_info()).await, Ok(60));
+        for (at, bytes) in [(0, &b"AFQ\0"[..]), (1, b"FP"), (0, b"AF"), (16, b"TEXT"), (0, &[0; 59])] {
+            assert_eq!(write(&b, info, at, bytes).await, Err(NtStatus::INVALID_PARAMETER), "{at} {bytes:?}");
+        }
+        let mut other_version = finder_info();
+        other_version[6] = 2;
+        assert_eq!(write(&b, info, 0, &other_version).await, Err(NtStatus::INVALID_PARAMETER));
+        assert_eq!(read(&b, info, 0, 100).await.unwrap(), finder_info());
+        b.close(info).await.unwrap();
+        assert_eq!(content(&b, "f:AFP_AfpInfo").await, finder_info());
+        // All zeros remove it.
+        let info = b.open(&Wish::file("f:AFP_AfpInfo")).await.unwrap();
+        assert_eq!(write(&b, info, 0, &[0; 60]).await, Ok(60));
+        b.close(info).await.unwrap();
+        assert!(!b.exists("f:AFP_AfpInfo").await);
+        let node = b.vfs.lookup(weft_store::vfs::NodeId::ROOT, b"f", false).await.unwrap().node;
+        assert!(b.vfs.streams(node).await.unwrap().is_empty());
+    });
+    // Others see streams like all others.
+    run(async |b| {
+        b.put("f:AFP_Resource", b"").await;
+        b.put("f:AFP_AfpInfo", b"anything").await;
+        assert!(b.exists("f:AFP_Resource").await);
+        assert_eq!(content(&b, "f:AFP_AfpInfo").await, b"anything");
+    });
 }
