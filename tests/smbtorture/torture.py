@@ -15,13 +15,13 @@ import time
 
 # Every suite of smb2.* but those that want a special share or host: scans that take minutes, paired or interactive
 # ones (hold-*, check-sharemode), ones that look into the share's folder themselves (kernel-oplocks, notify-inotify),
-# and ones for modules of smbd (aio_delay, twrp, create_no_streams, samba3misc, ...).
+# and ones for modules of smbd (aio_delay, twrp, create_no_streams, samba3misc, ...) but that for Macs, vfs.fruit.
 SUITES = """
 connect create read rw lock lease dirlease oplock durable-open durable-open-disconnect durable-v2-open
 durable-v2-delay durable-v2-regressions persistent-handles replay multichannel session session-id tcon notify ioctl
 ioctl-on-stream acls sdread secleak maximum_allowed streams rename getinfo setinfo dir mkdir fileid charset mangle
 openattr winattr compound compound_find compound_async credits sharemode deny delete-on-close-perms timestamps
-timestamp_resolution maxfid bench name-mangling winattr2 stream-inherit-perms
+timestamp_resolution maxfid bench name-mangling winattr2 stream-inherit-perms vfs.fruit
 """.split()
 
 # The command; another root directory's, for example: chroot DIRECTORY smbtorture.
@@ -129,7 +129,7 @@ def listed(suite):
     if suite not in suites and ".".join(suite.split(".")[:2]) not in suites:
         return None
     names = []
-    for line in subprocess.run([*SMBTORTURE, "--list", suite], capture_output=True, text=True).stdout.split():
+    for line in subprocess.run([*SMBTORTURE, "--list", suite], capture_output=True, text=True).stdout.splitlines():
         parts = line.split(".")
         if len(parts) > 2 and parts[-1] == parts[-2]:
             parts.pop()

@@ -721,6 +721,7 @@ impl Disk {
 fn xattr_summary(meta: &Meta) -> XattrSummary {
     XattrSummary {
         dos: meta.xattrs.get(&b"weft.dos"[..]).and_then(|bytes| Dos::parse(bytes)),
+        streams: meta.xattrs.keys().any(|name| name.starts_with(b"weft.stream.")),
         ..XattrSummary::default()
     }
 }

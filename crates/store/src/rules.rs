@@ -24,6 +24,8 @@ pub struct Rules {
     pub encrypted: bool,
     /// Whether listings hide what their user may not read, in protocols that support that.
     pub hides_unreadable: bool,
+    /// Whether Macs may back up to it with Time Machine.
+    pub backs_up_macs: bool,
     /// Who may use it, in protocols whose users log on.
     pub rights: Rights,
     /// As whom the files of a folder are used.

@@ -31,6 +31,7 @@ use rustix::io::Errno;
 pub use self::caller::{Caller, Permissions};
 pub use self::calls::{Unsettled, Vfs};
 pub use self::dir_name::DirName;
+pub(crate) use self::depot::ATTRIBUTES as STREAM_XATTRS;
 pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Dos, OWN_XATTRS, XattrSummary};
 pub use self::error::Error;
@@ -42,7 +43,7 @@ pub use self::share_id::ShareId;
 pub use self::share_key::{ShareKey, VfsId};
 pub use self::shares::{CurrentShares, ShareList};
 pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
-pub use self::streams::StreamEntry;
+pub use self::streams::{StreamEntry, StreamHead};
 pub use self::unlinked::Cache;
 pub use self::watch::{
     Above, Action, Change, Changes, Event, MAX_QUEUED, MAX_WATCHES, MAX_WATCHES_OF_A_DIR,

@@ -481,7 +481,7 @@ impl File {
 
     /// Makes all written data durable.
     pub async fn flush(&self) -> Result<(), Error> {
-        let request = flush::Request { file: self.0.id };
+        let request = flush::Request { file: self.0.id, full_sync: false };
         let message = self.call(Command::Flush, |out| request.emit(out)).await?;
         flush::Response::parse(&message)?;
         Ok(())

@@ -283,6 +283,8 @@ pub struct Offers {
     pub continuous: Vec<String>,
     /// Offer the POSIX extensions to clients that ask for them.
     pub posix: bool,
+    /// Answer Macs what they ask beyond SMB, with this model of the server; `None`: they are answered like other clients.
+    pub mac_model: Option<Arc<str>>,
     /// The audit log.
     pub audit: Audit,
 }

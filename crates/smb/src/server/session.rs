@@ -24,6 +24,7 @@ use weft_store::access::Token;
 use weft_store::audit::{Audit, Event, Kind, Outcome, Who as Audited};
 use weft_store::rights::Right;
 use weft_store::vfs::Share;
+use weft_wire::smb2::aapl::ServerCaps;
 use weft_wire::smb2::{Guid, NtStatus};
 
 use super::directory::Who;
@@ -65,6 +66,8 @@ pub(crate) struct Session {
     pub(super) signing_required: bool,
     /// Whether unencrypted requests are refused.
     pub(super) encrypt: bool,
+    /// What a Mac and the server can do beyond SMB; no bit is set for other clients.
+    mac: AtomicU64,
     /// When it expires, in nanoseconds of the runtime's clock, or [`NEVER`].
     expires: AtomicU64,
     /// True if `channels` is `None`; read without the lock.
@@ -211,6 +214,7 @@ impl Session {
             keys,
             signing_required,
             encrypt,
+            mac: AtomicU64::new(0),
             expires: AtomicU64::new(NEVER),
             ended: AtomicBool::new(false),
             channels: Mutex::new(Some(Vec::with_capacity(1))),
@@ -222,6 +226,20 @@ impl Session {
     /// The user, for decisions.
     pub(crate) fn who(&self) -> Who<'_> {
         Who { user: &self.user, is_ours: self.is_ours, account: self.account.as_deref() }
+    }
+
+    /// What a Mac and the server can do beyond SMB. A Mac applies the last answer to all shares of its session.
+    pub(super) fn mac(&self) -> ServerCaps {
+        ServerCaps(self.mac.load(Ordering::Relaxed))
+    }
+
+    /// Whether its client is a Mac that has asked.
+    pub(super) fn is_mac(&self) -> bool {
+        self.mac() != ServerCaps::NONE
+    }
+
+    pub(super) fn set_mac(&self, caps: ServerCaps) {
+        self.mac.store(caps.0, Ordering::Relaxed);
     }
 
     /// Charges memory for something that the session makes the server keep.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use weft_machine::{Charge, rt};
+use weft_machine::{Charge, Pool, rt};
 
 pub use self::settle::Unsettled;
 use super::depot;
@@ -19,7 +19,7 @@ use super::object::{Told, Witnessed};
 use super::share_id::ShareId;
 use super::share_key::{ShareKey, VfsId};
 use super::stream::{Extent, is_full};
-use super::streams::Streams;
+use super::streams::{StreamHead, Streams};
 use super::unlinked::{self, Caches};
 use super::watch::{Event, Witness};
 use super::{
@@ -793,6 +793,17 @@ impl Vfs {
         each: impl FnMut(StreamEntry) -> bool,
     ) -> Result<(), Error> {
         self.streams.list(&*self.backend, base, each).await
+    }
+
+    /// Those of its named streams that `wanted` selects by their stored names, with their content if it has no more than
+    /// `max` bytes. Permissions are not judged: listings show what the attributes of files are to others.
+    pub async fn stream_heads(
+        &self,
+        base: NodeId,
+        wanted: impl Fn(&[u8]) -> bool,
+        (max, pool): (usize, &Pool),
+    ) -> Result<Vec<StreamHead>, Error> {
+        self.streams.heads(&self.backend, base, wanted, (max, pool)).await
     }
 
     /// Whether a file or directory has any named stream; false for a node that cannot have one.

@@ -89,6 +89,8 @@ pub struct XattrSummary {
     pub count: u32,
     /// Total bytes of their names and values.
     pub bytes: u32,
+    /// Whether the file has named streams.
+    pub streams: bool,
 }
 
 impl XattrSummary {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use futures_util::lock::MutexGuard as Alone;
-use weft_machine::rt;
+use weft_machine::{Pool, rt};
 
 use super::depot::{self, Kept};
 use super::flushes::Failures;
@@ -35,6 +35,17 @@ pub struct StreamEntry {
     pub name: Vec<u8>,
     /// Bytes.
     pub size: u64,
+}
+
+/// A stream with its content, if that is short.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamHead {
+    /// Its name, as it is stored.
+    pub name: Vec<u8>,
+    /// Bytes.
+    pub size: u64,
+    /// All of them, if they are no more than was asked for; otherwise none.
+    pub content: Vec<u8>,
 }
 
 /// The streams that were looked up.
@@ -100,6 +111,52 @@ impl Streams {
             }
         }
         Ok(())
+    }
+
+    /// Those streams of a file that `wanted` selects by name, with their content up to `max` bytes, read into `pool`.
+    pub(super) async fn heads(
+        &self,
+        backend: &Arc<dyn Backend>,
+        base: NodeId,
+        wanted: impl Fn(&[u8]) -> bool,
+        (max, pool): (usize, &Pool),
+    ) -> Result<Vec<StreamHead>, Error> {
+        let mut heads = Vec::new();
+        for name in names(&**backend, base).await?.into_iter().filter(|name| wanted(name)) {
+            // Whoever changes a small stream has stored it in its attribute before the change is answered.
+            let head = match get(&**backend, base, &name).await {
+                Ok(Kept::Here(content)) => {
+                    let size = content.len() as u64;
+                    Ok(StreamHead { name, size, content: if content.len() > max { Vec::new() } else { content } })
+                }
+                Ok(Kept::EMPTY) => Ok(StreamHead { name, size: 0, content: Vec::new() }),
+                Ok(Kept::Beside(_)) => self.large_head(backend, base, name, (max, pool)).await,
+                Err(e) => Err(e),
+            };
+            match head {
+                Ok(head) => heads.push(head),
+                // Removed meanwhile, or copied by another program without its bytes.
+                Err(Error::NoXattr | Error::Stale) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(heads)
+    }
+
+    async fn large_head(
+        &self,
+        backend: &Arc<dyn Backend>,
+        base: NodeId,
+        name: Vec<u8>,
+        (max, pool): (usize, &Pool),
+    ) -> Result<StreamHead, Error> {
+        let size = stream::extent(&**backend, base, &name).await?.size;
+        let mut content = Vec::new();
+        if size <= max as u64 {
+            let file = self.enter(backend, base, name.clone(), false).open(false).await?;
+            content = file.read_within(size, 0, max).await?.into_chain(pool).await?.concat();
+        }
+        Ok(StreamHead { name, size, content })
     }
 
     /// Whether a file has any.

@@ -28,7 +28,7 @@ use super::share::{MAX_NAME_CHARS, is_closed, own_user, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
-    ServeConfig, ShareConfig, ShareSource, Sources, exposed, ports,
+    ServeConfig, ShareConfig, ShareSource, Sources, exposed, macs, ports,
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
@@ -144,8 +144,9 @@ const FIRST: [Rule; 7] = [
     ServeConfig::check_audit,
 ];
 /// The rules that are checked after those of each share.
-const LAST: [Rule; 9] = [
+const LAST: [Rule; 10] = [
     ServeConfig::check_kerberos,
+    macs::check,
     ServeConfig::check_volumes,
     ServeConfig::check_nfs,
     |config| ports::check(config, config.serves_files()),

@@ -59,6 +59,7 @@ pub(crate) const ADMIN_CERTIFICATE_KEY: Key = Key::new("--admin-tls-key", "tls.a
 pub(crate) const ADMIN_CERTIFICATE_CLIENTS: Key = Key::new("--admin-tls-clients", "tls.admin.clients");
 pub(crate) const NO_ROOT_SQUASH: Key = Key::new("--no-root-squash", "nfs.root_squash");
 pub(crate) const REGISTER: Key = Key::new("--rpcbind", "nfs.register");
+pub(crate) const MAC_MODEL: Key = Key::new("smb.mac_model", "smb.mac_model");
 pub(crate) const KEYTAB: Key = Key::new("--keytab", "smb.keytab");
 pub(crate) const SYSTEM_USERS: Key = Key::new("identity.system_users", "identity.system_users");
 pub(crate) const KERBEROS_SYSTEM_USERS: Key = Key::new("kerberos.system_users", "kerberos.system_users");
@@ -77,6 +78,8 @@ pub(crate) const ENCRYPT: OfShare = OfShare("--encrypt-share", "encrypt");
 pub(crate) const HIDE_UNREADABLE: OfShare = OfShare("--hide-unreadable", "hide_unreadable");
 pub(crate) const CONTINUOUS: OfShare = OfShare("--continuous-availability", "continuous_availability");
 pub(crate) const COMPRESS: OfShare = OfShare("--compress-share", "compress");
+/// Only a file has it.
+pub(crate) const TIME_MACHINE: OfShare = OfShare("", "time_machine");
 pub(crate) const SNAPSHOTS: OfShare = OfShare("--snapshots", "snapshots");
 pub(crate) const DFS_LINK: OfShare = OfShare("--dfs-link", "dfs_links");
 /// Only a file has it.

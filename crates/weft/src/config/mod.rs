@@ -13,6 +13,7 @@ mod exposed;
 mod file;
 pub(crate) mod find;
 pub(crate) mod key;
+mod macs;
 mod mistake;
 mod ports;
 pub(crate) mod reference;
@@ -268,6 +269,10 @@ pub(crate) struct SmbConfig {
     pub require_encryption: bool,
     /// Whether clients may use the POSIX extensions.
     pub posix: bool,
+    /// Whether Macs are answered what they ask beyond SMB.
+    pub macos: bool,
+    /// The model that Macs are told.
+    pub mac_model: String,
     /// Whether a server that is root acts as the accounts of its users.
     pub act_as_callers: bool,
     /// Whether messages are compressed for clients that ask for it. Set implicitly by a share that requests
@@ -286,6 +291,8 @@ impl Default for SmbConfig {
             server_names: Vec::new(),
             require_encryption: false,
             posix: false,
+            macos: true,
+            mac_model: "Xserve".into(),
             act_as_callers: true,
             compress: false,
             keytab: None,

@@ -43,6 +43,8 @@ pub(crate) struct ShareConfig {
     pub continuous_availability: bool,
     /// Whether SMB clients are told to ask for compression.
     pub compress: bool,
+    /// Whether Macs may back up to it with Time Machine.
+    pub time_machine: bool,
     /// The pattern of the folder's snapshot names, which contain the time.
     pub snapshots: Option<String>,
     /// DFS referrals, with this share as their root.
@@ -81,6 +83,7 @@ impl ShareConfig {
             hide_unreadable: false,
             continuous_availability: false,
             compress: false,
+            time_machine: false,
             snapshots: None,
             dfs_links: Vec::new(),
             nfs: None,
@@ -112,6 +115,7 @@ impl ShareConfig {
         Rules {
             encrypted: self.encrypt,
             hides_unreadable: self.hide_unreadable,
+            backs_up_macs: self.time_machine,
             rights: self.rights.clone(),
             acts: self.acts.clone(),
             nfs: Export { read_only: nfs.read_only || self.read_only, ..nfs },

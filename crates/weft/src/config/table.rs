@@ -1,22 +1,21 @@
 //! The keys of a configuration file: one row each, with its type, default, options, meaning, and access to its value.
 //! The parser, the reference, the example and `weft config show` use these rows.
 
+mod maps;
+
 use std::path::PathBuf;
 
-use weft_smb::auth::Principals;
-use weft_smb::server::dfs::Link;
 use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
-use super::key::{part, quoted};
-use super::mistake::{Fault, Unparsed};
+use self::maps::{get_links, get_principals, set_links, set_principals};
+use super::mistake::Fault;
 use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
-    NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
-    all,
+    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress, NonEmpty,
+    OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
 };
 use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig};
 use crate::args::{Crc, ProviderKind};
@@ -342,6 +341,28 @@ pub(super) const ROWS: &[Row] = &[
         "true",
         "Whether the POSIX extensions of SMB 3.1.1 are offered.",
         |c| c.smb.posix
+    ),
+    field!(
+        Server,
+        Restart,
+        "smb.macos",
+        Boolean,
+        [],
+        "true",
+        "false",
+        "Whether Macs that ask are told what this server can do for them: listings with Finder info, copies of whole files, and Time Machine.",
+        |c| c.smb.macos
+    ),
+    field!(
+        Server,
+        Restart,
+        "smb.mac_model",
+        Text,
+        [],
+        "\"Xserve\"",
+        "\"MacPro7,1@ECOLOR=226,226,224\"",
+        "Model that Macs are told this server is, which chooses its icon in the Finder: at most 64 printable ASCII characters.",
+        |c| c.smb.mac_model
     ),
     field!(
         Server,
@@ -757,6 +778,17 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Share,
         Reload,
+        "shares.*.time_machine",
+        Boolean,
+        [],
+        "false",
+        "true",
+        "Whether Macs may back up to the share with Time Machine; needs smb.macos.",
+        |s| s.time_machine
+    ),
+    field!(
+        Share,
+        Reload,
         "shares.*.snapshots",
         Optional<Text>,
         ["--snapshots"],
@@ -956,43 +988,6 @@ fn set_volumes(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused
 
 fn get_volumes(share: &ShareConfig) -> Option<String> {
     (share.source == ShareSource::Volumes).then(|| "true".into())
-}
-
-fn set_principals(config: &mut ServeConfig, given: &TomlValue) -> Result<(), Refused> {
-    let mut principals = Principals::default();
-    let line = |entry: &Entry| {
-        let user = Text::read(&entry.value)?;
-        let mapped = principals.map(entry.key, &user);
-        mapped.map_err(|e| entry.value.unparsed(entry.key, Unparsed::KerberosPrincipal(e)))
-    };
-    all(given.entries(PrincipalMap::name)?.iter().map(line))?;
-    config.kerberos.map = principals;
-    Ok(())
-}
-
-fn get_principals(config: &ServeConfig) -> Option<String> {
-    let line = |(principal, user): (&str, &str)| format!("{} = {}", part(principal), quoted(user));
-    let lines: Vec<String> = config.kerberos.map.mapped().map(line).collect();
-    Some(if lines.is_empty() { "{}".into() } else { format!("{{ {} }}", lines.join(", ")) })
-}
-
-fn set_links(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
-    let link = |entry: &Entry| {
-        let targets = List::<Text>::read(&entry.value)?;
-        let link = Link::new(&share.name, entry.key, targets.iter().map(String::as_str));
-        link.map_err(|e| entry.value.unparsed(entry.key, Unparsed::Link(e)))
-    };
-    share.dfs_links = all(given.entries(DfsLinks::name)?.iter().map(link))?;
-    Ok(())
-}
-
-fn get_links(share: &ShareConfig) -> Option<String> {
-    let link = |link: &Link| {
-        let targets: Vec<String> = link.targets().map(|target| quoted(&target)).collect();
-        format!("{} = [{}]", part(&link.path()), targets.join(", "))
-    };
-    let links: Vec<String> = share.dfs_links.iter().map(link).collect();
-    Some(if links.is_empty() { "{}".into() } else { format!("{{ {} }}", links.join(", ")) })
 }
 
 /// The events that are listed one by one; `None` means all.

@@ -272,6 +272,7 @@ fn offers(plan: &Plan) -> Result<smb::Offers, StartError> {
         journal,
         continuous,
         posix: config.smb.posix,
+        mac_model: config.smb.macos.then(|| config.smb.mac_model.as_str().into()),
         audit: Audit::default(),
     })
 }

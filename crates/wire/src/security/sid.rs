@@ -74,6 +74,26 @@ impl Sid {
         }
     }
 
+    /// S-1-5-88-1-uid.
+    pub fn nfs_user(uid: u32) -> Sid {
+        Sid { authority: 5, sub_authorities: vec![88, 1, uid] }
+    }
+
+    /// S-1-5-88-2-gid.
+    pub fn nfs_group(gid: u32) -> Sid {
+        Sid { authority: 5, sub_authorities: vec![88, 2, gid] }
+    }
+
+    /// S-1-5-88-3-mode.
+    pub fn nfs_mode(mode: u32) -> Sid {
+        Sid { authority: 5, sub_authorities: vec![88, 3, mode & 0o7777] }
+    }
+
+    /// Whether it is an identity of Windows' NFS server, S-1-5-88-...: a Unix user, group or mode.
+    pub fn is_of_nfs(&self) -> bool {
+        self.authority == 5 && self.sub_authorities.first() == Some(&88)
+    }
+
     /// Parses a SID; bytes after it are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Sid, Malformed> {
         let mut r = Reader::new(bytes);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::field::{Put, Reader, bits, len16, len32, pad, patch_u32, since, slice, u16_at, u32_at, u64_at};
 use super::posix::{EXTENSIONS, Posix};
-use super::{FileId, Filetime, Guid, Malformed, NtStatus};
+use super::{FileId, Filetime, Guid, Malformed, NtStatus, aapl};
 
 /// Most contexts in one CREATE; 13 are defined.
 pub const MAX_CONTEXTS: usize = 64;
@@ -142,6 +142,8 @@ pub enum RequestContext {
         /// Permissions.
         mode: u32,
     },
+    /// `AAPL`: a question of a Mac.
+    Apple(aapl::Request),
     /// Any other.
     Unknown {
         /// Name, four bytes or more.
@@ -188,6 +190,7 @@ impl RequestContext {
                 RequestContext::AppInstanceVersion { high: r.u64()?, low: r.u64()? }
             }
             POSIX => RequestContext::Posix { mode: r.u32()? },
+            aapl::NAME => RequestContext::Apple(aapl::Request::parse(&data)?),
             _ => RequestContext::Unknown { name, data },
         })
     }
@@ -258,6 +261,10 @@ impl RequestContext {
                 out.put_u32(*mode);
                 Bytes::from_static(POSIX)
             }
+            RequestContext::Apple(question) => {
+                question.emit(out);
+                Bytes::from_static(aapl::NAME)
+            }
             RequestContext::Unknown { name, data } => {
                 out.put(data);
                 name.clone()
@@ -296,6 +303,8 @@ pub enum ResponseContext {
     Lease(Lease),
     /// [POSIX-SMB2] 2.2.14.2.16.
     Posix(Posix),
+    /// `AAPL`: the answer to a Mac.
+    Apple(aapl::Response),
     /// Any other.
     Unknown {
         /// Name, four bytes or more.
@@ -318,6 +327,7 @@ impl ResponseContext {
             b"DH2Q" => ResponseContext::DurableV2 { timeout_ms: r.u32()?, flags: DurableFlags(r.u32()?) },
             b"RqLs" => ResponseContext::Lease(Lease::parse(&data)?),
             POSIX => ResponseContext::Posix(Posix::parse(&data)?),
+            aapl::NAME => ResponseContext::Apple(aapl::Response::parse(&data)?),
             _ => ResponseContext::Unknown { name, data },
         })
     }
@@ -352,6 +362,10 @@ impl ResponseContext {
             ResponseContext::Posix(posix) => {
                 posix.emit(out);
                 Bytes::from_static(POSIX)
+            }
+            ResponseContext::Apple(answer) => {
+                answer.emit(out);
+                Bytes::from_static(aapl::NAME)
             }
             ResponseContext::Unknown { name, data } => {
                 out.put(data);

@@ -8,7 +8,9 @@
 //! from there ([MS-SMB2] 2.2). In a compound, each slice of [`compound::split`] is a message. Every `emit` appends a
 //! body to a buffer that ends with the header.
 
+pub mod aapl;
 pub mod access;
+pub mod afp_info;
 pub mod cancel;
 pub mod change_notify;
 pub mod channel;

@@ -6,12 +6,17 @@
 //! Each reserved character becomes a private-use character (U+F001 to U+F027), as in Linux's cifs (`mapposix`), macOS
 //! and Samba, so that every file with a UTF-8 name can be seen and opened. Without the mapping, `a:b` would be the
 //! stream `b` of a file `a`, and `a\b` a file in a folder.
+//!
+//! A space or a dot at the end of a name, which Windows strips, is legal in the protocol, and is shown as it is. Macs and
+//! Linux send it as U+F028 or U+F029.
 
 use std::borrow::Cow;
 
 /// In the order of their stand-ins, from U+F020; those of control characters are U+F001 to U+F01F.
 const RESERVED: [char; 8] = ['"', '*', ':', '<', '>', '?', '\\', '|'];
 const STAND_INS: u32 = 0xF000;
+/// Characters at the end of a name, with their stand-ins.
+const LAST: [(char, char); 2] = [(' ', '\u{f028}'), ('.', '\u{f029}')];
 
 /// Whether a name on the wire must not contain this character.
 pub fn is_reserved(c: char) -> bool {
@@ -48,9 +53,23 @@ pub fn to_wire(name: &str) -> Cow<'_, str> {
     mapped(name, to_stand_in)
 }
 
+/// The name with a stand-in for a space or a dot at its end; `None` if it ends in neither.
+pub fn with_last_stand_in(name: &str) -> Option<String> {
+    LAST.iter().find_map(|(c, stand_in)| {
+        let front = name.strip_suffix(*c)?;
+        Some(format!("{front}{stand_in}"))
+    })
+}
+
 /// The name for a form on the wire. It may become `.` or `..`, although it was neither on the wire.
 pub fn from_wire(name: &str) -> Cow<'_, str> {
-    mapped(name, from_stand_in)
+    let name = mapped(name, from_stand_in);
+    for (c, stand_in) in LAST {
+        if let Some(front) = name.strip_suffix(stand_in) {
+            return Cow::Owned(format!("{front}{c}"));
+        }
+    }
+    name
 }
 
 #[cfg(test)]
@@ -69,5 +88,19 @@ mod tests {
         // Characters without a stand-in are unchanged.
         assert_eq!(to_wire("/\u{0}"), "/\u{0}");
         assert_eq!(from_wire("\u{f000}\u{f028}\u{f02f}"), "\u{f000}\u{f028}\u{f02f}");
+    }
+
+    /// macOS and Linux's `mapposix`: the last character of a name only.
+    #[test]
+    fn a_space_or_a_dot_at_the_end() {
+        for (wire, name) in [("a\u{f029}", "a."), ("a \u{f028}", "a  "), (".\u{f029}", ".."), ("\u{f022}\u{f029}", ":.")] {
+            assert_eq!(from_wire(wire), name);
+            // It is shown as it is.
+            assert_eq!(to_wire(name).chars().last(), name.chars().last());
+        }
+        assert_eq!(from_wire("\u{f029}a\u{f028}b"), "\u{f029}a\u{f028}b");
+        assert_eq!(with_last_stand_in("a."), Some("a\u{f029}".into()));
+        assert_eq!(with_last_stand_in("a. "), Some("a.\u{f028}".into()));
+        assert_eq!(with_last_stand_in(".a"), None);
     }
 }

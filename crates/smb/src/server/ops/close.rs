@@ -8,7 +8,7 @@ use weft_wire::smb2::close::{Flags, Request, Response};
 use weft_wire::smb2::create::CreateOptions;
 
 use super::recalls::Interim;
-use super::{attributes, recalls};
+use super::{afp_streams, attributes, recalls};
 use crate::server::answer::{Answer, Reply};
 use crate::server::context::OpContext;
 
@@ -22,6 +22,11 @@ pub(super) async fn close(cx: &OpContext) -> Answer {
         // they do not delay the deletion. The open is closed in any case.
         let (opens, by) = (open.vfs.opens(), Some(open.claim.key()));
         let _ = recalls::wait(cx, Interim::Silent, opens.clear(open.node, by, Access::Handle)).await;
+    }
+    if let Some(open) = cx.session().opens.find(id, cx.tree().id)
+        && cx.session().is_mac()
+    {
+        Box::pin(afp_streams::tidy(cx, &open)).await;
     }
     let mut open = cx.session().opens.remove(id, cx.tree().id).ok_or(NtStatus::FILE_CLOSED)?;
     open.settle().await;

@@ -39,7 +39,7 @@ use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
 use super::rights::{DATA, WRITE_DATA, reach_of, rights_of_access, rights_of_share};
 use super::security::{self, Asked};
-use super::{audit, durability, ea, namespace, path, previous, recording, status, symlink, tunnel, volume};
+use super::{afp_streams, audit, durability, ea, mac, namespace, path, previous, recording, status, symlink, tunnel, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 use crate::server::held::OPEN_BYTES;
@@ -144,14 +144,18 @@ async fn first(
     let snapshot = previous::of(share, request).await?;
     let share = snapshot.as_ref().unwrap_or(share);
     let mut wish = Wish::of(request, cx.dialect(), cx.connection().negotiated().posix)?;
+    wish.path.normalizes = cx.session().is_mac();
     if recording::available(cx, share) {
         // 3.3.5.9: acknowledged data must be on disk.
         wish.options |= CreateOptions::WRITE_THROUGH;
     }
     let parent = granting::parent(cx, share.vfs.opens(), &wish.caching);
     let vfs = share.vfs.in_name_of(parent);
-    let (opened, action) =
+    let (mut opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
+    if action != CreateAction::OPENED && Box::pin(afp_streams::fill_info(cx, &vfs, opened.attr.node)).await? {
+        opened.attr = vfs.getattr(opened.attr.node).await?;
+    }
     let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.name);
     let (attr, dos) = (opened.attr, opened.dos);
     let open = Open::new(opens::New {
@@ -195,6 +199,7 @@ async fn first(
         change_time: summary.change_time,
     };
     let mut contexts = answer_contexts(cx, &request.contexts, about).await?;
+    contexts.extend(mac::answers(cx, share, &request.contexts));
     // Before it is in a table, from which it could be closed: whoever closes it must find everything that is to be
     // removed.
     if let Some(begun) = begun {
@@ -541,7 +546,17 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     if vfs.opens().delete_pending(base.node) {
         return Err(NtStatus::DELETE_PENDING.into());
     }
+    let mut void = false;
     match vfs.stream(base.node, name, false).await {
+        Ok(Created { attr, .. }) if afp_streams::is_missing(cx, vfs, base.node, name).await? => {
+            if !wish.creates() {
+                return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
+            }
+            if vfs.opens().is_open(attr.node) {
+                return existing(cx, vfs, wish, &attr, place).await;
+            }
+            void = true;
+        }
         Ok(Created { attr, .. }) => return existing(cx, vfs, wish, &attr, place).await,
         Err(Error::NotFound) if wish.creates() => {}
         Err(Error::NotFound) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
@@ -552,6 +567,9 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     let dos = vfs.xattr_summary(base.node).await?.dos;
     let metadata = Metadata { attr: &base, dos };
     let access = security::granted(cx, vfs, asked, metadata, place.borrow()).await?;
+    if void {
+        vfs.remove_stream(base.node, name).await?;
+    }
     let Created { attr, is_new } = vfs.stream(base.node, name, true).await?;
     if !is_new {
         return Ok(None);

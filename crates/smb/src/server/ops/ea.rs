@@ -17,6 +17,24 @@ async fn foreign(vfs: &Vfs, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
     Ok(names)
 }
 
+/// All attributes of a file, whatever their names; none on a file system without them.
+pub(super) async fn all(vfs: &Vfs, node: NodeId) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    let names = match foreign(vfs, node).await {
+        Err(Error::NotSupported) => return Ok(Vec::new()),
+        names => names?,
+    };
+    let mut all = Vec::new();
+    for name in names {
+        match vfs.get_xattr(node, &name).await {
+            Ok(value) => all.push((name, value)),
+            // Removed meanwhile.
+            Err(Error::NoXattr) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(all)
+}
+
 /// The visible names, as the store spells them.
 async fn names(vfs: &Vfs, node: NodeId) -> Result<Vec<Vec<u8>>, Failure> {
     let mut names = foreign(vfs, node).await?;

@@ -7,6 +7,7 @@
 //! borrowed across an await. Payload is never copied here: READ answers with a range of the file, WRITE passes the
 //! store slices of the message or what the transport fetched.
 
+mod afp_streams;
 mod ahead;
 mod attributes;
 mod audit;
@@ -16,6 +17,7 @@ mod change_notify;
 mod channel_sequence;
 mod close;
 mod control_output;
+mod copyfile;
 mod create;
 mod durability;
 mod durable;
@@ -30,6 +32,7 @@ mod judged;
 mod lease;
 mod lock;
 mod lock_sequences;
+mod mac;
 mod namespace;
 mod notify;
 mod offload;

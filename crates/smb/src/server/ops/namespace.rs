@@ -80,5 +80,6 @@ fn entry(dir: &Attr, name: &str) -> directory::Entry {
         short_name: String::new(),
         name: name.to_owned(),
         posix: None,
+        mac: None,
     }
 }

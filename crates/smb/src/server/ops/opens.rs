@@ -604,6 +604,12 @@ impl Opens {
         all.filter(|open| open.is_persistent() && which(open)).cloned().collect()
     }
 
+    /// Number of opens of one node of this file system.
+    pub(super) fn count_on(&self, of: &Arc<weft_store::opens::Opens>, node: NodeId) -> usize {
+        let is_on = |slot: &Slot| slot.open.node == node && Arc::ptr_eq(slot.open.vfs.opens(), of);
+        lock(&self.slots).iter().filter(|(_, slot)| is_on(slot)).count()
+    }
+
     /// Number of opens.
     pub(crate) fn len(&self) -> usize {
         lock(&self.slots).len()

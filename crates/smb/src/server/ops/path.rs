@@ -8,8 +8,7 @@
 //! characters themselves, and is found by them unless a name with the originals exists. Names that are not UTF-8 are
 //! encoded as in [`octets`].
 
-use std::borrow::Cow;
-
+use unicode_normalization::UnicodeNormalization;
 use weft_wire::octets;
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::spelling::{self, is_reserved};
@@ -33,6 +32,8 @@ pub(super) struct Path {
     pub(super) index: bool,
     /// It named another stream of the file or directory (`:name` or `:name:$DATA`).
     pub(super) stream: Option<Vec<u8>>,
+    /// Names may be stored in another Unicode normal form: a Mac sends them composed, however they were listed.
+    pub(super) normalizes: bool,
 }
 
 impl Path {
@@ -62,7 +63,7 @@ impl Path {
             }
         }
         let stream = named.filter(|name| !name.is_empty()).map(stream_to_store).transpose()?;
-        Ok(Path { names, directory, file, index, stream })
+        Ok(Path { names, directory, file, index, stream, normalizes: false })
     }
 }
 
@@ -154,13 +155,27 @@ pub(super) fn to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     }
 }
 
-/// A store name with substitutes for its reserved characters, if it has any: an older server, or a Mac, may have stored
-/// the file under that name.
-pub(super) fn in_disguise(name: &[u8]) -> Option<Vec<u8>> {
-    match spelling::to_wire(std::str::from_utf8(name).ok()?) {
-        Cow::Owned(name) => Some(name.into_bytes()),
-        Cow::Borrowed(_) => None,
+/// Other names under which a file may be stored that a client names like this. With substitutes for reserved
+/// characters, and for a space or a dot at the end: an older server, or a Mac, may have stored them. If `normalizes`, with
+/// all letters decomposed, or composed.
+pub(super) fn other_spellings(name: &[u8], normalizes: bool) -> Vec<Vec<u8>> {
+    let Ok(name) = std::str::from_utf8(name) else { return Vec::new() };
+    let mut others = Vec::new();
+    let mut add = |other: String| {
+        let other = other.into_bytes();
+        if other != name.as_bytes() && !others.contains(&other) {
+            others.push(other);
+        }
+    };
+    let wire = spelling::to_wire(name);
+    let last = spelling::with_last_stand_in(&wire);
+    add(wire.into_owned());
+    last.into_iter().for_each(&mut add);
+    if normalizes && !name.is_ascii() {
+        add(name.nfd().collect());
+        add(name.nfc().collect());
     }
+    others
 }
 
 /// A store name as SMB shows it.
@@ -251,9 +266,9 @@ mod tests {
         let shown = from_store(&name);
         assert!(!shown.chars().any(is_reserved));
         assert_eq!(to_store(&shown).unwrap(), name);
-        assert_eq!(in_disguise(&name), Some(shown.into_bytes()));
+        assert_eq!(other_spellings(&name, false), [shown.into_bytes()]);
         assert_eq!(from_store(b"plain"), "plain");
-        assert_eq!(in_disguise(b"plain"), None);
+        assert!(other_spellings(b"plain", true).is_empty());
         assert_eq!(from_store(b"\xff:"), "\u{efff}\u{f022}");
         assert_eq!(to_store("\u{efff}\u{f022}"), Ok(b"\xff:".to_vec()));
         // Two spellings of one name would be two files for a client.
@@ -262,8 +277,25 @@ mod tests {
         assert_eq!(to_store("\u{f02f}").unwrap(), "\u{f02f}".as_bytes());
         for code in 0xF000..=0xF030 {
             let c = char::from_u32(code).unwrap();
-            let stored = to_store(&c.to_string()).unwrap();
+            let stored = to_store(&format!("x{c}")).unwrap();
             assert!(!stored.contains(&b'/') && !stored.contains(&0), "{code:x}");
         }
+        for dots in ["\u{f029}", ".\u{f029}"] {
+            assert_eq!(to_store(dots), Err(NtStatus::OBJECT_NAME_INVALID));
+        }
+    }
+
+    #[test]
+    fn names_that_a_mac_sends_differently() {
+        // A space or a dot at the end, which Windows would strip.
+        assert_eq!(to_store("a.\u{f028}").unwrap(), b"a. ");
+        assert_eq!(other_spellings(b"a.", false), ["a\u{f029}".as_bytes()]);
+        assert_eq!(other_spellings(b"a:.", false), ["a\u{f022}.".as_bytes(), "a\u{f022}\u{f029}".as_bytes()]);
+        // A name that was stored decomposed, and is sent composed; and the other way round.
+        let (composed, decomposed) = ("\u{e9}".as_bytes(), "e\u{301}".as_bytes());
+        assert_eq!(other_spellings(composed, true), [decomposed]);
+        assert_eq!(other_spellings(decomposed, true), [composed]);
+        assert!(other_spellings(composed, false).is_empty());
+        assert!(other_spellings(b"\xff", true).is_empty());
     }
 }

@@ -10,7 +10,7 @@
 use weft_machine::rt;
 use weft_store::access::Token;
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Entry, Error, Kind, Listing, NodeId, Unread, Vfs, XattrSummary};
+use weft_store::vfs::{Attr, DirName, Entry, Error, Kind, Listing, NodeId, Unread, Vfs, XattrSummary};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::fscc::directory::{self, Writer};
@@ -20,7 +20,7 @@ use weft_wire::smb2::query_directory::{Flags, Request, Response};
 use super::opens::Open;
 use super::pattern::Pattern;
 use super::scan::Scan;
-use super::{attributes, namespace, path, resolve, security, volume};
+use super::{attributes, mac, namespace, path, resolve, security, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -49,10 +49,11 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     if first {
         scan.links = namespace::links_in(cx, &open).await?;
     }
+    scan.set_form(mac::lists(cx, request.class));
     scan.refresh(&open).await?;
-    let who = security::hides(cx);
+    let reader = Reader { cx, who: security::hides(cx) };
     let single = request.flags.contains(Flags::RETURN_SINGLE_ENTRY);
-    let filled = scan.fill(&open, who, &mut writer, single).await;
+    let filled = scan.fill(&open, reader, &mut writer, single).await;
     scan.settle(open.held());
     if let Some(too_long) = filled? {
         return cut(request.class, &too_long, limit);
@@ -92,6 +93,14 @@ fn cut(class: FileClass, entry: &directory::Entry, limit: usize) -> Answer {
     }
 }
 
+/// Who reads a listing.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    cx: &'a OpContext,
+    /// The user, if unreadable files are hidden from him.
+    who: Option<&'a Token>,
+}
+
 impl Scan {
     /// Drops entries that were fetched before the directory changed, so that the client gets the current ones.
     async fn refresh(&mut self, open: &Open) -> Result<(), Failure> {
@@ -107,11 +116,11 @@ impl Scan {
     async fn fill(
         &mut self,
         open: &Open,
-        who: Option<&Token>,
+        reader: Reader<'_>,
         writer: &mut Writer,
         single: bool,
     ) -> Result<Option<directory::Entry>, Failure> {
-        while let Some((cookie, entry)) = self.next(open, who).await? {
+        while let Some((cookie, entry)) = self.next(open, reader).await? {
             if !writer.push(&entry) {
                 if writer.is_empty() {
                     return Ok(Some(entry));
@@ -131,7 +140,7 @@ impl Scan {
     async fn next(
         &mut self,
         open: &Open,
-        who: Option<&Token>,
+        reader: Reader<'_>,
     ) -> Result<Option<(u64, directory::Entry)>, Failure> {
         loop {
             if let Some(entry) = self.ready.pop() {
@@ -140,12 +149,13 @@ impl Scan {
             if self.end {
                 return Ok(None);
             }
-            self.fetch(open, who).await?;
+            self.fetch(open, reader).await?;
         }
     }
 
-    /// Fills `ready`, or sets `end`. Entries that `who` may not read are left out.
-    async fn fetch(&mut self, open: &Open, who: Option<&Token>) -> Result<(), Failure> {
+    /// Fills `ready`, or sets `end`. Entries that the reader may not see are left out.
+    async fn fetch(&mut self, open: &Open, reader: Reader<'_>) -> Result<(), Failure> {
+        let who = reader.who;
         // The handle may list the directory, whatever has become of the permissions since.
         let (vfs, dir) = (&open.vfs.as_server(), open.node);
         let pattern = self.pattern.clone().unwrap_or(Pattern::All);
@@ -153,7 +163,7 @@ impl Scan {
             self.end = true;
             let entry = match self.link(name) {
                 Some(link) => Some(link.clone()),
-                None => exact(open, name, who, self.device).await?,
+                None => self.exact(open, name, reader).await?,
             };
             entry.into_iter().for_each(|entry| self.ready.push((0, entry)));
             return Ok(());
@@ -161,20 +171,17 @@ impl Scan {
         if !std::mem::replace(&mut self.dots, true) {
             for name in [".", ".."] {
                 if pattern.matches(name) {
-                    let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-                    let entry = entry_of(
-                        &attr,
-                        &XattrSummary::default(),
-                        name.as_bytes(),
-                        name.to_owned(),
-                        self.device,
-                    );
-                    self.ready.push((0, entry));
+                    self.ready.push((0, self.dot_entry(open, name).await?));
                 }
             }
             let links = self.links.iter().filter(|link| pattern.matches(&link.name));
-            links.for_each(|link| self.ready.push((0, link.clone())));
+            let links: Vec<_> = links.map(|link| self.in_form(link.clone())).collect();
+            links.into_iter().for_each(|link| self.ready.push((0, link)));
         }
+        let above = match self.is_for_mac {
+            true => security::from_above(reader.cx, &open.vfs, dir).await?,
+            false => AccessMask::NONE,
+        };
         let now = vfs.getattr(dir).await?;
         self.stamp = Some((now.mtime, now.ctime));
         let Listing { entries, is_last } = match vfs.readdir_with_xattrs(dir, self.cookie, BATCH).await {
@@ -198,40 +205,74 @@ impl Scan {
                 Err(unread) => {
                     let entry = unread_entry(&unread, &name, shown, self.device);
                     let entry = entry.filter(|_| here && who.is_none());
-                    entry.into_iter().for_each(|entry| self.ready.push((cookie, entry)));
+                    entry.into_iter().for_each(|entry| self.ready.push((cookie, self.in_form(entry))));
                     continue;
                 }
             };
             if here && may_see(&open.vfs, &attr, who).await? {
-                self.ready
-                    .push((cookie, entry_of(&attr, &xattrs.unwrap_or_default(), &name, shown, self.device)));
+                let entry = self.entry(open, reader, above, (&attr, xattrs.unwrap_or_default(), &name, shown));
+                self.ready.push((cookie, entry.await?));
             }
         }
         Ok(())
     }
-}
 
-/// The single file that a pattern without wildcards names.
-async fn exact(
-    open: &Open,
-    name: &str,
-    who: Option<&Token>,
-    device: Option<u32>,
-) -> Result<Option<directory::Entry>, Failure> {
-    let (vfs, dir) = (&open.vfs.as_server(), open.node);
-    if name == "." || name == ".." {
-        let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-        return Ok(Some(entry_of(&attr, &XattrSummary::default(), name.as_bytes(), name.to_owned(), device)));
+    /// The single file that a pattern without wildcards names.
+    async fn exact(
+        &self,
+        open: &Open,
+        name: &str,
+        reader: Reader<'_>,
+    ) -> Result<Option<directory::Entry>, Failure> {
+        let (vfs, dir) = (&open.vfs.as_server(), open.node);
+        if name == "." || name == ".." {
+            return Ok(Some(self.dot_entry(open, name).await?));
+        }
+        let stored = path::to_store(name)?;
+        let Some((attr, spelled)) = resolve::find(vfs, dir, &stored, reader.cx.session().is_mac()).await? else {
+            return Ok(None);
+        };
+        if !may_see(&open.vfs, &attr, reader.who).await? {
+            return Ok(None);
+        }
+        let xattrs = vfs.xattr_summary(attr.node).await.unwrap_or_default();
+        let above = match self.is_for_mac {
+            true => security::from_above(reader.cx, &open.vfs, dir).await?,
+            false => AccessMask::NONE,
+        };
+        let shown = path::from_store(&spelled);
+        self.entry(open, reader, above, (&attr, xattrs, &spelled, shown)).await.map(Some)
     }
-    let Some((attr, spelled)) = resolve::find(vfs, dir, &path::to_store(name)?).await? else {
-        return Ok(None);
-    };
-    if !may_see(&open.vfs, &attr, who).await? {
-        return Ok(None);
+
+    /// The directory itself, or the one above it.
+    async fn dot_entry(&self, open: &Open, name: &str) -> Result<directory::Entry, Failure> {
+        let attr = open.vfs.as_server().lookup(open.node, name.as_bytes(), false).await?;
+        let none = XattrSummary::default();
+        Ok(self.in_form(entry_of(&attr, &none, name.as_bytes(), name.to_owned(), self.device)))
     }
-    let xattrs = vfs.xattr_summary(attr.node).await.unwrap_or_default();
-    let shown = path::from_store(&spelled);
-    Ok(Some(entry_of(&attr, &xattrs, &spelled, shown, device)))
+
+    /// A file on which the directory gives the reader the rights `above`.
+    async fn entry(
+        &self,
+        open: &Open,
+        reader: Reader<'_>,
+        above: AccessMask,
+        (attr, xattrs, name, shown): (&Attr, XattrSummary, &[u8], String),
+    ) -> Result<directory::Entry, Failure> {
+        let entry = entry_of(attr, &xattrs, name, shown, self.device);
+        if !self.is_for_mac {
+            return Ok(entry);
+        }
+        let place = DirName { dir: open.node, name };
+        // Boxed: few listings are for Macs.
+        let told = Box::pin(mac::entry(reader.cx, &open.vfs, (attr, &xattrs), place, above)).await?;
+        Ok(directory::Entry { mac: Some(Box::new(told)), ..entry })
+    }
+
+    /// An entry of which a Mac is told nothing more.
+    fn in_form(&self, entry: directory::Entry) -> directory::Entry {
+        directory::Entry { mac: self.is_for_mac.then(Box::default), ..entry }
+    }
 }
 
 /// 3.3.5.18: on a share that hides unreadable files, they are not listed.
@@ -285,6 +326,7 @@ fn entry_of(
         file_id: if device.is_some() { attr.fileid } else { attr.stable.number() },
         short_name: short_name(name).unwrap_or_default(),
         posix: device.map(|device| Box::new(attributes::information(attr, &summary, &shown, device))),
+        mac: None,
         name: shown,
     }
 }

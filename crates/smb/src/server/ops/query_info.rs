@@ -18,7 +18,7 @@ use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformati
 use weft_wire::smb2::{Dialect, NtStatus, utf16};
 
 use super::opens::{ChangeTime, Open};
-use super::{attributes, ea, path, reparse_tag, security, volume};
+use super::{afp_streams, attributes, ea, path, reparse_tag, security, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -307,7 +307,11 @@ impl Facts<'_> {
         let mut streams = Facts { attr: &vfs.getattr(base).await?, ..*self }.data();
         // The first entry does not count, because it is cut if it does not fit.
         let mut room = limit;
+        let void = Box::pin(afp_streams::void(self.cx, vfs, base)).await?;
         let named = vfs.streams_while(base, |stream| {
+            if void.contains(&stream.name) {
+                return true;
+            }
             let Ok(name) = String::from_utf8(stream.name) else { return true };
             let name = format!(":{name}:$DATA");
             let fits = room > 0;

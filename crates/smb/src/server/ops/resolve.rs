@@ -40,13 +40,15 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
     };
     let mut dir = NodeId::ROOT;
     for (i, name) in before.iter().enumerate() {
-        let attr = match vfs.lookup(dir, name, !exact).await {
-            Err(Error::NotFound) => match path::in_disguise(name) {
-                Some(name) => vfs.lookup(dir, &name, !exact).await,
-                None => Err(Error::NotFound),
-            },
-            other => other,
-        };
+        let mut attr = vfs.lookup(dir, name, !exact).await;
+        if matches!(attr, Err(Error::NotFound)) {
+            for other in path::other_spellings(name, path.normalizes) {
+                attr = vfs.lookup(dir, &other, !exact).await;
+                if !matches!(attr, Err(Error::NotFound)) {
+                    break;
+                }
+            }
+        }
         let attr = match attr {
             Err(Error::NotFound | Error::NotDir | Error::Stale) => {
                 return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
@@ -62,25 +64,36 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
             Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         }
     }
-    Ok(Resolved { dir, name: last.clone(), found: lookup(vfs, dir, last, exact).await? })
+    let found = lookup(vfs, dir, last, (exact, path.normalizes)).await?;
+    Ok(Resolved { dir, name: last.clone(), found })
 }
 
-/// Finds `name` in any case; returns its actual spelling.
-pub(super) async fn find(vfs: &Vfs, dir: NodeId, name: &[u8]) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
-    lookup(vfs, dir, name, false).await
+/// Finds `name` in any case; returns its actual spelling. `normalizes`: see [`Path::normalizes`].
+pub(super) async fn find(
+    vfs: &Vfs,
+    dir: NodeId,
+    name: &[u8],
+    normalizes: bool,
+) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
+    lookup(vfs, dir, name, (false, normalizes)).await
 }
 
-/// Finds a name, or else its spelling with substitutes for reserved characters.
+/// Finds a name, or else another spelling of it.
 async fn lookup(
     vfs: &Vfs,
     dir: NodeId,
     name: &[u8],
-    exact: bool,
+    (exact, normalizes): (bool, bool),
 ) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
-    match (lookup_spelling(vfs, dir, name, exact).await?, path::in_disguise(name)) {
-        (None, Some(name)) => lookup_spelling(vfs, dir, &name, exact).await,
-        (found, _) => Ok(found),
+    if let Some(found) = lookup_spelling(vfs, dir, name, exact).await? {
+        return Ok(Some(found));
     }
+    for other in path::other_spellings(name, normalizes) {
+        if let Some(found) = lookup_spelling(vfs, dir, &other, exact).await? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 async fn lookup_spelling(

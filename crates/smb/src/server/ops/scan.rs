@@ -33,6 +33,8 @@ pub(crate) struct Scan {
     pub(super) links: Vec<directory::Entry>,
     /// Distinguishes shares for clients with the POSIX extensions; `None` for others.
     pub(super) device: Option<u32>,
+    /// Whether the entries are in Apple's form.
+    pub(super) is_for_mac: bool,
     /// The charge for `ready` between two requests.
     held: Option<Charge>,
 }
@@ -47,9 +49,22 @@ impl Scan {
         }
         if first || restart {
             let (pattern, held) = (self.pattern.take(), self.held.take());
-            *self = Scan { pattern, held, device: self.device, ..Scan::default() };
+            *self = Scan {
+                pattern,
+                held,
+                device: self.device,
+                is_for_mac: self.is_for_mac,
+                ..Scan::default()
+            };
         }
         Ok(first || restart)
+    }
+
+    /// Sets the form of the entries. Those that were fetched in the other form are fetched again.
+    pub(super) fn set_form(&mut self, is_for_mac: bool) {
+        if std::mem::replace(&mut self.is_for_mac, is_for_mac) != is_for_mac {
+            self.drop_ahead();
+        }
     }
 
     /// Drops entries that the client has not received; they are fetched again.

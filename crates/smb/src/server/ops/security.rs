@@ -88,10 +88,12 @@ pub(super) async fn is_readable(vfs: &Vfs, attr: &Attr, token: &Token) -> Result
 }
 
 /// The rights that the parent directory adds; none for a share's root, which has no parent.
-async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<AccessMask, Failure> {
-    if attr.node == NodeId::ROOT {
-        return Ok(AccessMask::NONE);
-    }
+async fn from_parent(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<AccessMask, Failure> {
+    if attr.node == NodeId::ROOT { Ok(AccessMask::NONE) } else { from_above(cx, vfs, dir).await }
+}
+
+/// The rights that a directory adds to what is in it.
+pub(super) async fn from_above(cx: &OpContext, vfs: &Vfs, dir: NodeId) -> Result<AccessMask, Failure> {
     let above = vfs.getattr(dir).await?;
     let guard = access::look(vfs, &above, token_of(cx)).await?;
     Ok(access::from_above(left_by(vfs, &guard, token_of(cx))))
@@ -101,11 +103,23 @@ async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Resu
 pub(super) async fn maximal(
     cx: &OpContext,
     vfs: &Vfs,
-    Metadata { attr, dos }: Metadata<'_>,
+    metadata: Metadata<'_>,
     place: DirName<&[u8]>,
 ) -> Result<AccessMask, Failure> {
+    let above = from_parent(cx, vfs, metadata.attr, place.dir).await?;
+    maximal_below(cx, vfs, metadata, place, above).await
+}
+
+/// The same for a file to which its directory adds the rights `above`.
+pub(super) async fn maximal_below(
+    cx: &OpContext,
+    vfs: &Vfs,
+    Metadata { attr, dos }: Metadata<'_>,
+    place: DirName<&[u8]>,
+    above: AccessMask,
+) -> Result<AccessMask, Failure> {
     let guard = access::look(vfs, attr, token_of(cx)).await?;
-    let mut granted = left_by(vfs, &guard, token_of(cx)) | from_above(cx, vfs, attr, place.dir).await?;
+    let mut granted = left_by(vfs, &guard, token_of(cx)) | above;
     if vfs.is_judged() {
         granted = judged::granted(vfs, attr, place, granted).await?;
     }
@@ -139,7 +153,7 @@ pub(super) async fn granted(
     let mut granted = left_by(vfs, &guard, token_of(cx));
     let maximum = desired.contains(AccessMask::MAXIMUM_ALLOWED);
     if maximum || !granted.contains(explicit | implied) {
-        granted |= from_above(cx, vfs, attr, place.dir).await?;
+        granted |= from_parent(cx, vfs, attr, place.dir).await?;
     }
     if vfs.is_judged() {
         // The kernel is asked for no more than what is needed.
@@ -254,6 +268,11 @@ pub(super) async fn query(
             aces.push(Ace::allow(token.user.clone(), mask, AceFlags::NONE));
         }
     }
+    if let Dacl::List(aces) = &mut descriptor.dacl
+        && cx.session().is_mac()
+    {
+        aces.splice(0..0, of_nfs(&attr));
+    }
     let shown = SecurityDescriptor {
         owner: descriptor.owner.filter(|_| wanted.contains(SecurityInformation::OWNER)),
         group: descriptor.group.filter(|_| wanted.contains(SecurityInformation::GROUP)),
@@ -267,6 +286,12 @@ pub(super) async fn query(
         }
     };
     Ok(shown.to_bytes())
+}
+
+/// What Windows' NFS server tells of a Unix file, as a Mac writes it: owner, group and mode, in entries that deny nothing.
+fn of_nfs(attr: &Attr) -> [Ace; 3] {
+    let entry = |sid| Ace::Deny { flags: AceFlags::NONE, mask: AccessMask::NONE, sid };
+    [Sid::nfs_user(attr.uid), Sid::nfs_group(attr.gid), Sid::nfs_mode(attr.mode)].map(entry)
 }
 
 /// The mode that an ACL encodes.
@@ -296,9 +321,17 @@ pub(super) async fn set(
     if what.intersects(OWNER) {
         open.require(AccessMask::WRITE_OWNER)?;
     }
-    let new = SecurityDescriptor::parse(buffer).map_err(|_| INVALID_SECURITY_DESCR)?;
+    let mut new = SecurityDescriptor::parse(buffer).map_err(|_| INVALID_SECURITY_DESCR)?;
     let token = token_of(cx);
     let attr = open.vfs.getattr(open.node).await?;
+    let by_mac = if cx.session().is_mac() { take_mode(&mut new.dacl) } else { None };
+    if let Some(mode) = by_mac
+        && what == SecurityInformation::DACL
+        && attr.kind != Kind::Symlink
+        && same_subjects(&access::look(&open.vfs, &attr, token).await?.descriptor.dacl, &new.dacl)
+    {
+        return change_mode(open, &attr, mode).await;
+    }
     // A POSIX client sets a mode with an ACL that contains nothing else. Pipes and sockets have a mode too.
     if let Some(mode) = mode_of(&new.dacl)
         && what == SecurityInformation::DACL
@@ -341,5 +374,48 @@ pub(super) async fn set(
         descriptor.control = new.control;
         descriptor = inherit::canonical(descriptor);
     }
-    Ok(access::keep(&open.vfs, open.node, &descriptor).await?)
+    access::keep(&open.vfs, open.node, &descriptor).await?;
+    match by_mac {
+        Some(mode) => change_mode(open, &open.vfs.getattr(open.node).await?, mode).await,
+        None => Ok(()),
+    }
+}
+
+/// Takes out of a list what a Mac adds to it: entries for the identities of Windows' NFS server (S-1-5-88), which deny nothing.
+/// Returns the mode that one of them has. A Mac changes a mode by sending the list that it was shown together with that.
+fn take_mode(dacl: &mut Dacl) -> Option<u32> {
+    let Dacl::List(aces) = dacl else { return None };
+    let mut mode = None;
+    aces.retain(|ace| match ace {
+        Ace::Allow { sid, mask, .. } | Ace::Deny { sid, mask, .. } if sid.is_of_nfs() => {
+            mode = mode.or(sid.unix_mode());
+            *mask != AccessMask::NONE && sid.unix_mode().is_none()
+        }
+        _ => true,
+    });
+    mode
+}
+
+/// Whether a list that a Mac sends is the one that it was shown: converted there and back, it names the same subjects.
+fn same_subjects(shown: &Dacl, sent: &Dacl) -> bool {
+    let subjects = |dacl: &Dacl| -> Vec<(bool, Sid)> {
+        let Dacl::List(aces) = dacl else { return Vec::new() };
+        let subject = |ace: &Ace| match ace {
+            Ace::Allow { sid, .. } => Some((true, sid.clone())),
+            Ace::Deny { sid, .. } => Some((false, sid.clone())),
+            Ace::Other { .. } => None,
+        };
+        aces.iter().filter_map(subject).collect()
+    };
+    let sent = subjects(sent);
+    sent.is_empty() || sent == subjects(shown)
+}
+
+/// Sets the permissions of an opened file, whose other bits stay.
+async fn change_mode(open: &Open, attr: &Attr, mode: u32) -> Result<(), Failure> {
+    let directory = attr.kind == Kind::Dir;
+    let others = if directory { attr.mode & !0o777 } else { 0 };
+    let mode = attributes::settable_mode(others | (mode & 0o777), directory);
+    access::chmod::set(&open.vfs, attr, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
+    Ok(())
 }

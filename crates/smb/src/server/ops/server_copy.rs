@@ -2,7 +2,8 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.15.5 to 3.3.5.15.7 (resume key, copy); [MS-FSA] 2.1.5.10.4 (duplicate extents). A resume key
 //! is the FileId of the source: it gives access only to opens of the same session, so copies do not cross sessions. The
-//! kernel copies, or shares blocks if it can; payload does not pass through here.
+//! kernel copies, or shares blocks if it can; payload does not pass through here. A Mac's copy of a whole file, which has no
+//! chunks, is in [`super::copyfile`].
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use weft_wire::smb2::{FileId, NtStatus};
 
 use super::control_output::Output;
 use super::opens::Open;
+use super::copyfile;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 
@@ -48,6 +50,9 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
     }
     let wish = CopyChunks::parse(&request.input, MAX_CHUNKS)?;
     let source = source(cx, &wish.source)?;
+    if wish.count == 0 && cx.session().is_mac() {
+        return Ok(output(NtStatus::SUCCESS, Box::pin(copyfile::copy(cx, &source, target)).await?));
+    }
     let total: u64 = wish.chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
     let whole = |chunk: &Chunk| (1..=MAX_CHUNK_BYTES).contains(&chunk.len);
     if wish.count > MAX_CHUNKS || !wish.chunks.iter().all(whole) || total > u64::from(MAX_TOTAL_BYTES) {

@@ -19,6 +19,7 @@ use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::set_info::{Request, Response};
 use weft_wire::smb2::{Filetime, NtStatus};
 
+use super::afp_streams::{self, AfpStream};
 use super::attributes::{self, Metadata};
 use super::opens::{ChangeTime, Open};
 use super::path::{self, Path};
@@ -140,8 +141,8 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
             dispose_for_good(open, flags).await
         }
         FileClass::DISPOSITION_EX => dispose_for_good(open, fixed(DispositionEx::parse(buffer))?.flags).await,
-        FileClass::END_OF_FILE => set_size(open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
-        FileClass::ALLOCATION => allocate(open, fixed(Allocation::parse(buffer))?.allocation_size).await,
+        FileClass::END_OF_FILE => set_size(cx, open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
+        FileClass::ALLOCATION => allocate(cx, open, fixed(Allocation::parse(buffer))?.allocation_size).await,
         FileClass::POSITION => set_position(open, fixed(Position::parse(buffer))?.current_byte_offset),
         // All modes are served in the same way ([MS-FSA] 2.1.5.15.8).
         FileClass::MODE => match fixed(Mode::parse(buffer))?.mode & !SETTABLE_MODE {
@@ -290,11 +291,14 @@ async fn may_go(open: &Open) -> Result<(), Failure> {
 }
 
 /// [MS-FSA] 2.1.5.15.5.
-async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
+async fn set_size(cx: &OpContext, open: &Open, size: u64) -> Result<(), Failure> {
     if open.kind != Kind::File || i64::try_from(size).is_err() {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     open.require(AccessMask::FILE_WRITE_DATA)?;
+    if AfpStream::of(cx, open) == Some(AfpStream::Info) {
+        return Ok(afp_streams::checked_size(size)?);
+    }
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     // The handle may write, whatever has become of the permissions since.
     open.vfs.as_server().setattr(open.node, set).await.map_err(|e| match e {
@@ -308,7 +312,7 @@ async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
 
 /// [MS-FSA] 2.1.5.15.1: truncates below the file size; above it, only checks that there is enough space. Nothing is
 /// allocated.
-async fn allocate(open: &Open, bytes: u64) -> Result<(), Failure> {
+async fn allocate(cx: &OpContext, open: &Open, bytes: u64) -> Result<(), Failure> {
     if open.kind != Kind::File || i64::try_from(bytes).is_err() {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
@@ -316,7 +320,7 @@ async fn allocate(open: &Open, bytes: u64) -> Result<(), Failure> {
     let attr = open.vfs.getattr(open.node).await?;
     let units = bytes.div_ceil(ALLOCATION_UNIT).saturating_mul(ALLOCATION_UNIT);
     if units < attr.size {
-        return set_size(open, units).await;
+        return set_size(cx, open, units).await;
     }
     let more = bytes.saturating_sub(attr.allocated);
     if more > 0 && more > open.vfs.statfs().await?.available {
@@ -340,8 +344,8 @@ fn parse_rename(cx: &OpContext, buffer: &[u8]) -> Result<Rename, Failure> {
 
 /// The new path of a file: it ends in a name, and names no stream. For a directory a trailing backslash is stripped
 /// ([MS-FSA] 2.1.5.1); jcifs writes one.
-fn new_path(name: &str, kind: Kind) -> Result<Path, NtStatus> {
-    let path = Path::parse(name)?;
+fn new_path(cx: &OpContext, name: &str, kind: Kind) -> Result<Path, NtStatus> {
+    let path = Path { normalizes: cx.session().is_mac(), ..Path::parse(name)? };
     if path.names.is_empty() || path.file || (path.directory && kind != Kind::Dir) || path.stream.is_some() {
         Err(NtStatus::OBJECT_NAME_INVALID)
     } else {
@@ -417,7 +421,7 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
             }
             return Ok(true);
         }
-        if open.kind == Kind::Dir && vacate(cx, open).await? {
+        if open.kind == Kind::Dir && !is_moved_by_mac(cx, open).await && vacate(cx, open).await? {
             return Ok(true);
         }
     }
@@ -428,6 +432,16 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
         }
         _ => Ok(false),
     }
+}
+
+/// Whether a Mac moves a directory in which nobody else has anything open. It follows its own files by their handles, and its
+/// users move folders with open documents.
+async fn is_moved_by_mac(cx: &OpContext, open: &Open) -> bool {
+    if !cx.session().is_mac() {
+        return false;
+    }
+    let (opens, own) = (open.vfs.opens(), &cx.session().opens);
+    open.vfs.open_below(open.node).await.iter().all(|node| opens.count(*node) == own.count_on(opens, *node))
 }
 
 /// [MS-FSA] 2.1.4.2: an open below a directory keeps the directory in place (our opens would not mind, but clients rely
@@ -461,7 +475,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         // A file cannot become a stream, nor a stream a file.
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     }
-    let path = new_path(&wish.name, open.kind)?;
+    let path = new_path(cx, &wish.name, open.kind)?;
     namespace::refuse_covered(cx, &wish.name)?;
     if open.node == NodeId::ROOT || open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
@@ -526,7 +540,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
 /// [MS-FSA] 2.1.5.15.7.
 async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
     // smbclient's `hardlink` starts the name with a backslash, and Samba accepts that.
-    let path = new_path(wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
+    let path = new_path(cx, wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
     let vfs = &open.vfs;
     if open.kind == Kind::Dir {
         return Err(NtStatus::FILE_IS_A_DIRECTORY.into());

@@ -10,6 +10,7 @@ mod judged;
 mod kept;
 mod listing;
 mod locks;
+mod macs;
 mod names;
 mod namespace;
 mod notify;

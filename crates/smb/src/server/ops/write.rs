@@ -14,6 +14,7 @@ use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::write::{Flags, Request, Response};
 
+use super::afp_streams::{self, AfpStream};
 use super::opens::Open;
 use super::read::Route;
 use crate::server::answer::{Answer, Failure, Reply};
@@ -79,6 +80,11 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         }
     }
     match at {
+        Target::At(offset) if AfpStream::of(cx, &open) == Some(AfpStream::Info) => {
+            open.claim.may_write(offset, u64::from(len))?;
+            let whole = Box::pin(afp_streams::with_start(cx, file, offset, &data)).await?;
+            file.write(0, &[whole]).await?;
+        }
         Target::At(offset) => {
             let admit = || open.claim.may_write(offset, u64::from(len));
             admit()?;

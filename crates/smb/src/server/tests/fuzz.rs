@@ -130,6 +130,7 @@ impl Room {
     async fn new(pool: &Pool) -> Room {
         let world = World::with(|config| {
             config.pool = pool.clone();
+            config.offers.mac_model = Some("Xserve".into());
             config.shares = vec![Share::new("Data", Vfs::new(Ram::new(SHARE_BYTES)))];
             config.limits = Limits {
                 opens: 64,

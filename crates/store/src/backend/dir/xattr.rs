@@ -11,7 +11,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
 
 use crate::backend::names;
-use crate::vfs::{Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr, XattrSummary};
+use crate::vfs::{Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, STREAM_XATTRS, SetXattr, XattrSummary};
 
 const PREFIX: &[u8] = b"user.";
 const DOS: &[u8] = b"user.weft.dos";
@@ -134,6 +134,8 @@ fn summary_of(
         } else if DOS.ends_with(name) {
             let mut buf = [0; 64];
             summary.dos = get(DOS, &mut buf).ok().and_then(|len| Dos::parse(buf.get(..len)?));
+        } else if name.starts_with(STREAM_XATTRS) {
+            summary.streams = true;
         }
     }
     summary

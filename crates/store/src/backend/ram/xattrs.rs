@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::quota::Usage;
-use crate::vfs::{Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr, XattrSummary};
+use crate::vfs::{Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, STREAM_XATTRS, SetXattr, XattrSummary};
 
 /// Maximum total bytes of the names of one node (Linux's XATTR_LIST_MAX).
 const MAX_NAMES_BYTES: usize = 65_536;
@@ -77,6 +77,7 @@ impl Xattrs {
             // Bounded by the limits on names and by the share's space.
             bytes: u32::try_from(shown().map(|(name, value)| name.len() + value.len()).sum::<usize>())
                 .unwrap_or(u32::MAX),
+            streams: self.values.keys().any(|name| name.starts_with(STREAM_XATTRS)),
         }
     }
 }

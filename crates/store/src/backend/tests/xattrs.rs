@@ -88,7 +88,7 @@ fn dos_attributes_are_kept_and_listed() {
         assert_eq!(vfs.xattr_summary(f).await.unwrap(), XattrSummary::default());
         vfs.set_dos(f, None, dos).await.unwrap();
         vfs.set_xattr(f, b"color", b"blue", SetXattr::Either).await.unwrap();
-        let summary = XattrSummary { dos: Some(dos), count: 1, bytes: 9 };
+        let summary = XattrSummary { dos: Some(dos), count: 1, bytes: 9, streams: false };
         assert_eq!(vfs.xattr_summary(f).await.unwrap(), summary);
         let entries = vfs.readdir_with_xattrs(ROOT, 0, 10).await.unwrap().entries;
         assert_eq!(entries.len(), 2);

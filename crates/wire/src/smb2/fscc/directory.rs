@@ -11,6 +11,8 @@
 //!                    IdExtd      EaSize, ReparseTag 4, FileId 16, name
 //!                    Both        EaSize, ShortNameLength 1, Reserved 1, ShortName 24, name
 //!                    IdBoth      as Both, Reserved 2, FileId 8, name
+//!                    for a Mac   MaximalAccess 4 (of a link its tag), Flags 2, ResourceForkLength 8, FinderInfo 16,
+//!                                Mode 2, FileId 8, name
 //! Names:             NextEntryOffset, FileIndex, NameLength, name
 //! Posix:             NextEntryOffset, FileIndex, then as in [`crate::smb2::posix::Information`]
 //! ```
@@ -51,7 +53,31 @@ pub struct Entry {
     pub name: String,
     /// The POSIX properties, for clients that negotiated them.
     pub posix: Option<Box<Information>>,
+    /// What a Mac is told, in the layout of its own that it negotiated for IdBoth.
+    pub mac: Option<Box<Mac>>,
 }
+
+/// What a listing tells a Mac of a file instead of the sizes of its extended attributes and its 8.3 name (Apple's
+/// SMBClient, `netsmb/smb_2.h`, "ReadDirAttr Support").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mac {
+    /// All that the user may do with it. Not told of a reparse point.
+    pub maximal_access: u32,
+    /// Whether it has named streams, for a client of the second version.
+    pub has_streams: Option<bool>,
+    /// Bytes in the resource fork.
+    pub resource_fork_len: u64,
+    /// The fields of the Finder info that are still in use: of a file type and creator, of a directory zeros; flags, extended
+    /// flags, the date when it was added.
+    pub finder_info: [u8; 16],
+    /// The kind and the permissions, as stat(2) has them.
+    pub mode: u16,
+}
+
+/// Flags of the second version: no named streams.
+const NO_STREAMS: u16 = 0x0001;
+/// In the first version an 8.3 name's length and a reserved byte, which Macs ignore. Samba's test wants the length of what follows.
+const FIRST_VERSION: u16 = 24;
 
 /// The longest 8.3 name ([MS-FSCC] 2.1.5.2.1).
 pub const MAX_SHORT: usize = 12;
@@ -131,6 +157,7 @@ impl From<Information> for Entry {
             short_name: String::new(),
             name: all.name.clone(),
             posix: Some(Box::new(all)),
+            mac: None,
         }
     }
 }
@@ -226,8 +253,10 @@ impl Writer {
         out.put_u64(entry.allocation_size);
         out.put_u32(entry.attributes.0);
         out.put_u32(len32(name_len));
+        let mac = entry.mac.as_deref().filter(|_| self.layout == Layout::IdBoth);
         if self.layout != Layout::Directory {
-            out.put_u32(entry.ea_size);
+            let is_link = entry.attributes.contains(FileAttributes::REPARSE_POINT);
+            out.put_u32(mac.filter(|_| !is_link).map_or(entry.ea_size, |mac| mac.maximal_access));
         }
         match self.layout {
             Layout::Names | Layout::Directory | Layout::Full | Layout::Posix => {}
@@ -242,8 +271,13 @@ impl Writer {
             }
             Layout::Both => put_short(out, &entry.short_name),
             Layout::IdBoth => {
-                put_short(out, &entry.short_name);
-                out.put_u16(0);
+                match mac {
+                    Some(mac) => mac.emit(out),
+                    None => {
+                        put_short(out, &entry.short_name);
+                        out.put_u16(0);
+                    }
+                }
                 out.put_u64(entry.file_id);
             }
         }
@@ -279,6 +313,20 @@ pub fn parse(class: FileClass, bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
         rest = following;
     }
     Ok(entries)
+}
+
+impl Mac {
+    /// In the place of the 8.3 name and of the reserved bytes after it.
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u16(match self.has_streams {
+            Some(true) => 0,
+            Some(false) => NO_STREAMS,
+            None => FIRST_VERSION,
+        });
+        out.put_u64(self.resource_fork_len);
+        out.put(&self.finder_info);
+        out.put_u16(self.mode);
+    }
 }
 
 /// ShortNameLength, Reserved, ShortName.

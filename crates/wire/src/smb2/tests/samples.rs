@@ -104,7 +104,8 @@ pub(super) fn request_contexts() -> Vec<RequestContext> {
         RequestContext::AllocationSize(1 << 40),
         RequestContext::ExtendedAttributes(Bytes::from_static(&[1; 13])),
         RequestContext::SecurityDescriptor(Bytes::from_static(&[2; 20])),
-        RequestContext::Unknown { name: Bytes::from_static(b"AAPL"), data: Bytes::from_static(&[3; 24]) },
+        RequestContext::Apple(aapl::Request::Query { parts: aapl::Parts(7), client: aapl::ServerCaps(0x3f) }),
+        RequestContext::Unknown { name: Bytes::from_static(b"AAPX"), data: Bytes::from_static(&[3; 24]) },
         RequestContext::Unknown { name: Bytes::from_static(&GUID), data: Bytes::from_static(&[4; 7]) },
     ]
 }
@@ -331,8 +332,13 @@ pub(super) fn samples() -> Vec<Sample> {
                 ResponseContext::DurableV2 { timeout_ms: 1000, flags: DurableFlags::NONE },
                 ResponseContext::Lease(lease(false)),
                 ResponseContext::Lease(lease(true)),
+                ResponseContext::Apple(aapl::Response::Query {
+                    server: Some(aapl::ServerCaps::UNIX_BASED),
+                    volume: Some(aapl::VolumeCaps::FULL_SYNC),
+                    model: Some("Xserve".into()),
+                }),
                 ResponseContext::Unknown {
-                    name: Bytes::from_static(b"AAPL"),
+                    name: Bytes::from_static(b"AAPX"),
                     data: Bytes::from_static(b"pear"),
                 },
             ],
@@ -346,7 +352,7 @@ pub(super) fn samples() -> Vec<Sample> {
         close::Request { flags: close::Flags::POSTQUERY_ATTRIB, file: FILE }
     );
     usual!(s, "close response", 0, close::Response, close::Response { summary: Some(summary()) });
-    usual!(s, "flush request", 0, flush::Request, flush::Request { file: FILE });
+    usual!(s, "flush request", 0, flush::Request, flush::Request { file: FILE, full_sync: true });
     usual!(s, "flush response", 0, flush::Response, flush::Response);
     // The byte that only StructureSize counts may be missing.
     usual!(s, "read request", 1, read::Request, read_request(Channel::None));

@@ -112,7 +112,7 @@ async fn take(
     }
     // A lease belongs to a file, and the client must name the same one.
     if leased {
-        let path = Path::parse(&request.name)?;
+        let path = Path { normalizes: cx.session().is_mac(), ..Path::parse(&request.name)? };
         let found = resolve::resolve(&share.vfs, &path).await?.found;
         if found.is_none_or(|(attr, _)| attr.node != node) {
             return Err(NtStatus::INVALID_PARAMETER.into());

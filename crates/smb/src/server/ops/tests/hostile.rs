@@ -88,7 +88,7 @@ fn samples(file: FileId, dir: FileId) -> Vec<(Command, Vec<u8>)> {
         (Command::Create, body(&|out| create.emit(out))),
         (Command::Read, body(&|out| read.emit(out))),
         (Command::Write, body(&|out| (write.emit_head(out), out.extend_from_slice(&write.data)).0)),
-        (Command::Flush, body(&|out| flush::Request { file }.emit(out))),
+        (Command::Flush, body(&|out| flush::Request { file, full_sync: false }.emit(out))),
         (Command::QueryDirectory, body(&|out| listing.emit(out))),
         (Command::QueryInfo, body(&|out| query.emit(out))),
         (Command::SetInfo, body(&|out| set.emit(out))),

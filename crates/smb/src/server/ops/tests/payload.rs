@@ -79,7 +79,7 @@ fn what_is_written_is_read() {
         assert_eq!(status(b.ask(Command::Read, |out| least.emit(out)).await), NtStatus::END_OF_FILE);
         least.minimum_count = 11;
         assert!(b.ask(Command::Read, |out| least.emit(out)).await.is_ok());
-        let flush = flush::Request { file };
+        let flush = flush::Request { file, full_sync: false };
         b.ask(Command::Flush, |out| flush.emit(out)).await.unwrap();
         let through = write::Request { flags: write::Flags::WRITE_THROUGH, ..write_request(file, 0, b"H") };
         send(&b, &through).await.unwrap();
@@ -138,7 +138,7 @@ fn rights_and_ranges_are_checked() {
         for offset in [16 << 40, 1 << 62] {
             assert_eq!(status(write(&b, writer, offset, b"x").await), NtStatus::INVALID_PARAMETER);
         }
-        let flush = |file| flush::Request { file };
+        let flush = |file| flush::Request { file, full_sync: false };
         assert_eq!(
             status(b.ask(Command::Flush, |out| flush(reader).emit(out)).await),
             NtStatus::ACCESS_DENIED

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use weft_machine::sim::Script;
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
+use weft_wire::smb2::aapl::{self, Parts, ServerCaps};
 use weft_wire::smb2::create_context::{DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext};
 use weft_wire::smb2::ioctl::CtlCode;
 use weft_wire::smb2::{
@@ -53,7 +54,7 @@ pub fn request(client: &mut Client, known: &Knowledge, related: bool, script: &m
             };
             client.request(Command::Read, |out| request.emit(out))
         }
-        17 => client.request(Command::Flush, |out| flush::Request { file }.emit(out)),
+        17 => client.request(Command::Flush, |out| flush::Request { file, full_sync: script.rarely(4) }.emit(out)),
         18..=20 => {
             let element = |script: &mut Script<'_>| lock::Element {
                 offset: script.edge(),
@@ -172,7 +173,8 @@ fn name(script: &mut Script<'_>) -> String {
         7..=10 => "b".into(),
         11..=14 => "d".into(),
         15..=17 => r"d\a".into(),
-        18 | 19 => "a:s".into(),
+        18 => "a:s".into(),
+        19 => "a:AFP_AfpInfo".into(),
         20 => "a::$DATA".into(),
         21 => "d::$INDEX_ALLOCATION".into(),
         22 => String::new(),
@@ -265,9 +267,19 @@ fn context(known: &Knowledge, script: &mut Script<'_>) -> RequestContext {
         12 => RequestContext::AllocationSize(script.edge()),
         13 => RequestContext::ExtendedAttributes(attributes(script)),
         14 => RequestContext::AppInstance(key(script)),
-        _ => match script.byte() % 3 {
+        _ => match script.byte() % 6 {
             0 => RequestContext::SecurityDescriptor(descriptor(script)),
             1 => RequestContext::Posix { mode: script.edge() as u32 },
+            3 | 4 => {
+                let parts = if script.rarely(4) { script.edge() } else { 7 };
+                let client = if script.rarely(4) { script.edge() } else { 0x3f };
+                RequestContext::Apple(aapl::Request::Query { parts: Parts(parts), client: ServerCaps(client) })
+            }
+            5 => {
+                let len = script.below(40);
+                let data = Bytes::copy_from_slice(script.bytes(len));
+                RequestContext::Unknown { name: Bytes::from_static(b"AAPL"), data }
+            }
             _ => RequestContext::AppInstanceVersion { high: script.edge(), low: script.edge() },
         },
     }
