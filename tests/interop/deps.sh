@@ -29,6 +29,12 @@ need openssl openssl
 [ -x /usr/sbin/krb5kdc ] || missing+=(krb5-kdc)
 [ -x /usr/sbin/kadmin.local ] || missing+=(krb5-admin-server)
 need kinit krb5-user
+# Clients that look for servers on a network: Debian's python3-zeroconf and Avahi for mDNS, wsdd for WS-Discovery.
+/usr/bin/python3 -c 'import zeroconf' 2>/dev/null || missing+=(python3-zeroconf)
+[ -x /usr/sbin/avahi-daemon ] || missing+=(avahi-daemon)
+need avahi-browse avahi-utils
+need dbus-daemon dbus
+need wsdd wsdd
 # Reports are looked at in a browser; results are held against their JSON Schema.
 need chromium chromium
 need chromedriver chromium-driver

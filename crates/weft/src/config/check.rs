@@ -28,7 +28,7 @@ use super::share::{MAX_NAME_CHARS, is_closed, own_user, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, Problem, ServeConfig,
-    ShareConfig, ShareSource, Sources, exposed, ports,
+    ShareConfig, ShareSource, Sources, announce, exposed, ports,
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
@@ -143,7 +143,7 @@ const FIRST: [Rule; 6] = [
     ServeConfig::check_audit,
 ];
 /// The rules that are checked after those of each share.
-const LAST: [Rule; 9] = [
+const LAST: [Rule; 10] = [
     ServeConfig::check_kerberos,
     ServeConfig::check_volumes,
     ServeConfig::check_nfs,
@@ -151,6 +151,7 @@ const LAST: [Rule; 9] = [
     ServeConfig::check_capture,
     ServeConfig::check_state,
     exposed::check,
+    announce::check,
     ServeConfig::check_addresses,
     ServeConfig::check_stored_volumes,
 ];
@@ -256,6 +257,7 @@ impl ServeConfig {
         let mut warnings = exposed::bypasses(self);
         warnings.extend(self.missing_addresses());
         warnings.extend(self.closed_folders());
+        warnings.extend(announce::warnings(self));
         if self.shares.is_empty() && self.volumes.is_empty() {
             warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
         }
@@ -268,7 +270,7 @@ impl ServeConfig {
     }
 
     /// A key with its value, as an option and a file have it.
-    fn with_value(&self, key: &Key, typed: impl fmt::Display, in_file: Option<String>) -> Key {
+    pub(super) fn with_value(&self, key: &Key, typed: impl fmt::Display, in_file: Option<String>) -> Key {
         match (self.sources.origin_of(key), in_file) {
             (Origin::File, Some(value)) => key.with(value),
             (Origin::File, None) => key.clone(),
@@ -625,7 +627,7 @@ impl ServeConfig {
     }
 
     /// The addresses to listen on.
-    fn addresses(&self) -> Addresses {
+    pub(super) fn addresses(&self) -> Addresses {
         Addresses::of_each(&self.listeners.addresses).present()
     }
 
@@ -649,7 +651,7 @@ impl ServeConfig {
     }
 
     /// Fails for the first of the keys in `asked`.
-    fn needs(
+    pub(super) fn needs(
         &self,
         asked: impl IntoIterator<Item = Key>,
         what: &'static str,

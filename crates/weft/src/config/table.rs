@@ -9,6 +9,7 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
+use super::announce;
 use super::key::{part, quoted};
 use super::mistake::{Fault, Unparsed};
 use super::row::{Field, Row, TakesEffect, converted, field};
@@ -220,6 +221,11 @@ pub(super) const ROWS: &[Row] = &[
         "Unix socket of NBD; only the server's user can connect to it.",
         |c| c.listeners.nbd_socket
     ),
+    announce::MDNS,
+    announce::WS_DISCOVERY,
+    announce::NAME,
+    announce::WORKGROUP_ROW,
+    announce::INTERFACES,
     field!(
         Server,
         Restart,
