@@ -24,7 +24,9 @@ impl Bucket {
     /// Whether there is a token left; takes it.
     pub fn take(&mut self, now: Time) -> bool {
         let come = now.since(self.since).as_nanos().checked_div(self.interval.as_nanos()).unwrap_or(0);
-        if let Some(come) = u32::try_from(come).ok().filter(|come| *come < self.most.saturating_sub(self.tokens)) {
+        if let Some(come) =
+            u32::try_from(come).ok().filter(|come| *come < self.most.saturating_sub(self.tokens))
+        {
             self.tokens = self.tokens.saturating_add(come);
             self.since = self.since + self.interval.saturating_mul(come);
         } else {

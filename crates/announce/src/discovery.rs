@@ -174,7 +174,8 @@ pub(crate) mod tests {
     }
 
     fn resolve(id: &str, address: &str) -> Vec<u8> {
-        let reference = format!("<a:EndpointReference><a:Address>{address}</a:Address></a:EndpointReference>");
+        let reference =
+            format!("<a:EndpointReference><a:Address>{address}</a:Address></a:EndpointReference>");
         message("2005/04/discovery/Resolve", "urn:x", id, &format!("<d:Resolve>{reference}</d:Resolve>"))
     }
 
@@ -213,7 +214,9 @@ pub(crate) mod tests {
         for second in 0..10 {
             let now = Time::ZERO + Duration::from_secs(second);
             for i in 0..1000 {
-                answers += usize::from(target.handle(now, peer(), PLACE, &probe(&format!("{second} {i}"))).is_some());
+                answers += usize::from(
+                    target.handle(now, peer(), PLACE, &probe(&format!("{second} {i}"))).is_some(),
+                );
             }
         }
         assert_eq!(answers, 20 + 9 * 10);

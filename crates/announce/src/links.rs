@@ -41,9 +41,11 @@ pub fn links(found: &[Interface], announcement: &Announcement) -> Vec<Link> {
         if !is_wanted || links.iter().any(|link| link.index == one.index) {
             continue;
         }
-        let networks: Vec<Interface> = found.iter().filter(|other| other.index == one.index).cloned().collect();
+        let networks: Vec<Interface> =
+            found.iter().filter(|other| other.index == one.index).cloned().collect();
         let served = |ip: IpAddr| announcement.listen.iter().any(|listen| is_reached(ip, *listen));
-        let mut addresses: Vec<IpAddr> = networks.iter().map(|one| one.addr).filter(|ip| served(*ip)).collect();
+        let mut addresses: Vec<IpAddr> =
+            networks.iter().map(|one| one.addr).filter(|ip| served(*ip)).collect();
         // A link-local address is for those who have no other.
         if addresses.iter().any(|ip| ip.is_ipv6() && !is_link_local(*ip)) {
             addresses.retain(|ip| ip.is_ipv4() || !is_link_local(*ip));

@@ -128,7 +128,8 @@ impl Responder {
     ) -> Responder {
         let first = now + chance.millis(0, 250);
         let claims = [Claim::of_host(host, first)].into_iter();
-        let claims = claims.chain(services.into_iter().map(|service| Claim::of_service(service, first))).collect();
+        let claims =
+            claims.chain(services.into_iter().map(|service| Claim::of_service(service, first))).collect();
         Responder {
             link: link.to_owned(),
             chance,
@@ -249,7 +250,8 @@ impl Responder {
         let Some(host) = self.claims.first().map(Claim::name) else { return };
         for claim in &mut self.claims {
             let (State::Probing { .. }, name) = (claim.state, claim.name()) else { continue };
-            let theirs: Vec<&Record> = message.authority.iter().filter(|record| record.name.is(&name)).collect();
+            let theirs: Vec<&Record> =
+                message.authority.iter().filter(|record| record.name.is(&name)).collect();
             let ours = claim.unique(&host, &self.addresses);
             if !theirs.is_empty() && sorted(theirs.into_iter()) > sorted(ours.iter()) {
                 claim.state = State::Probing { sent: 0, next: now + DEFER };
@@ -334,7 +336,8 @@ impl Responder {
                 if is_known(&record) {
                     continue;
                 }
-                let alone = is_legacy || question.unicast && self.was_sent(now, family, &record, quarter(&record));
+                let alone =
+                    is_legacy || question.unicast && self.was_sent(now, family, &record, quarter(&record));
                 let list = if alone { &mut one } else { &mut everybody };
                 if !list.contains(&record) {
                     list.push(record);
@@ -371,7 +374,8 @@ impl Responder {
         if to.port() != PORT {
             // RFC 6762 6.7: such an asker knows no flag of multicast and repeats the question only if nobody answers.
             told.id = message.id;
-            told.questions = message.questions.iter().map(|one| Question { unicast: false, ..one.clone() }).collect();
+            told.questions =
+                message.questions.iter().map(|one| Question { unicast: false, ..one.clone() }).collect();
             for record in told.answers.iter_mut().chain(&mut told.additional) {
                 record.flush = false;
                 record.ttl = record.ttl.min(LEGACY_TTL);
@@ -411,9 +415,8 @@ impl Responder {
     fn additional(&self, answers: &[Record]) -> Vec<Record> {
         let Some(host) = self.claims.first().map(Claim::name) else { return Vec::new() };
         let mut more: Vec<Record> = Vec::new();
-        let is_new = |more: &[Record], record: &Record| {
-            !answers.iter().chain(more).any(|one| one.is_same(record))
-        };
+        let is_new =
+            |more: &[Record], record: &Record| !answers.iter().chain(more).any(|one| one.is_same(record));
         let mut wants_host = false;
         for answer in answers {
             match &answer.data {
@@ -432,7 +435,8 @@ impl Responder {
             }
         }
         if let Some(claim) = self.claims.first().filter(|claim| wants_host && claim.state.is_held()) {
-            let records = claim.unique(&host, &self.addresses).into_iter().chain(claim.types(&host, &self.addresses));
+            let records =
+                claim.unique(&host, &self.addresses).into_iter().chain(claim.types(&host, &self.addresses));
             for record in records {
                 if is_new(&more, &record) {
                     more.push(record);
@@ -454,7 +458,12 @@ impl Responder {
             }
             match claim.state {
                 State::Probing { sent, .. } => {
-                    questions.push(Question { name: claim.name(), kind: kind::ANY, class: CLASS_IN, unicast: false });
+                    questions.push(Question {
+                        name: claim.name(),
+                        kind: kind::ANY,
+                        class: CLASS_IN,
+                        unicast: false,
+                    });
                     // RFC 6762 8.2: without the bit of the cache.
                     let meant = claim.unique(&host, &self.addresses);
                     authority.extend(meant.into_iter().map(|record| Record { flush: false, ..record }));
@@ -508,7 +517,8 @@ impl Responder {
                 match again {
                     _ if is_there(&answers) => {}
                     None => answers.push(record),
-                    Some(_) if self.pending.iter().any(|one| one.family == family && is_there(&one.records)) => {}
+                    Some(_)
+                        if self.pending.iter().any(|one| one.family == family && is_there(&one.records)) => {}
                     Some(due) if self.pending.len() < MAX_PENDING => {
                         let records = vec![record];
                         self.pending.push(Pending { due, family, records, defends, continued_by: None });

@@ -141,7 +141,7 @@ impl<'a> Asked<'a> {
         if request.method != Some("POST") {
             return Err(refusal(405, "Method Not Allowed", "Allow: POST\r\n"));
         }
-        let header = |name: &str| {
+        let header = |name: &'static str| {
             let found = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
             found.map(|header| std::str::from_utf8(header.value).unwrap_or_default().trim())
         };
@@ -215,7 +215,10 @@ mod tests {
         assert_eq!(status(b"POST /x HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n"), "411");
         assert_eq!(status(b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"), "411");
         assert_eq!(status(b"POST /x HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"), "413");
-        assert_eq!(status(format!("POST /x HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MAX_MESSAGE + 1).as_bytes()), "413");
+        assert_eq!(
+            status(format!("POST /x HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MAX_MESSAGE + 1).as_bytes()),
+            "413"
+        );
         assert_eq!(status(b"\xff\xff\xff\xff"), "400");
         let many = format!("POST /x HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
         assert_eq!(status(many.as_bytes()), "431");

@@ -29,12 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Packets that wait for the state machines; then they wait in the sockets, and the kernel drops more.
 const MAX_EVENTS: usize = 64;
 /// When Hello is sent (SOAP over UDP, appendix I: four times, with longer and longer gaps).
-const HELLOS: [Duration; 4] = [
-    Duration::ZERO,
-    Duration::from_millis(150),
-    Duration::from_millis(450),
-    Duration::from_millis(950),
-];
+const HELLOS: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(150), Duration::from_millis(450), Duration::from_millis(950)];
 /// Most messages of WS-Discovery that wait for their time.
 const MAX_DELAYED: usize = 64;
 /// How long the end may take.
@@ -101,7 +97,12 @@ fn start(announcement: Arc<Announcement>) -> io::Result<Running> {
 
 /// Something that has happened.
 enum Event {
-    Packet { link: u32, what: Multicast, from: SocketAddr, bytes: Vec<u8> },
+    Packet {
+        link: u32,
+        what: Multicast,
+        from: SocketAddr,
+        bytes: Vec<u8>,
+    },
     /// There is another announcement, or none any more.
     Changed,
 }
@@ -119,10 +120,12 @@ async fn run(
     });
     // The number of a run must grow: seconds since 1970.
     let instance = clock::wall().as_secs();
-    let target = Target::new(computer(&first), &first.version, instance, Chance::new(chance.next()), rt::now());
+    let target =
+        Target::new(computer(&first), &first.version, instance, Chance::new(chance.next()), rt::now());
     let target = Arc::new(Mutex::new(target));
     let told = HashSet::new();
-    let mut station = Station { announcement: first, links: Vec::new(), target, chance, events, told, delayed: Vec::new() };
+    let mut station =
+        Station { announcement: first, links: Vec::new(), target, chance, events, told, delayed: Vec::new() };
     station.mention_avahi();
     let mut look = rt::now();
     loop {
@@ -398,11 +401,16 @@ impl Station {
                 let port = what.group(family, 0).port();
                 let advice = match (e.kind(), what) {
                     (io::ErrorKind::AddrInUse, _) => {
-                        format!("; a program that does not share UDP port {port} has it (ss -lunp sport = {port} names it)")
+                        format!(
+                            "; a program that does not share UDP port {port} has it (ss -lunp sport = {port} names it)"
+                        )
                     }
                     _ => String::new(),
                 };
-                self.tell(format!("the server is not announced by {what:?} on {} ({own}): {e}{advice}", open.link.name));
+                self.tell(format!(
+                    "the server is not announced by {what:?} on {} ({own}): {e}{advice}",
+                    open.link.name
+                ));
             }
         }
     }
@@ -430,7 +438,9 @@ impl Station {
                         }
                         _ => "",
                     };
-                    self.tell(format!("WS-Discovery cannot listen on {address} port {HTTP_PORT}: {e}{advice}"));
+                    self.tell(format!(
+                        "WS-Discovery cannot listen on {address} port {HTTP_PORT}: {e}{advice}"
+                    ));
                 }
             }
         }
@@ -440,7 +450,8 @@ impl Station {
     /// Sends Hello, some times.
     fn greet(&mut self, now: Time, open: &OpenLink) {
         for family in [Family::V4, Family::V6] {
-            let Some(place) = open.place(family).filter(|_| open.socket(Multicast::WsDiscovery, family).is_some())
+            let Some(place) =
+                open.place(family).filter(|_| open.socket(Multicast::WsDiscovery, family).is_some())
             else {
                 continue;
             };
@@ -529,8 +540,9 @@ impl Station {
             }
             open.flush();
         }
-        let (due, waiting) =
-            std::mem::take(&mut self.delayed).into_iter().partition::<Vec<_>, _>(|delayed| delayed.due <= now);
+        let (due, waiting) = std::mem::take(&mut self.delayed)
+            .into_iter()
+            .partition::<Vec<_>, _>(|delayed| delayed.due <= now);
         self.delayed = waiting;
         for Delayed { link, family, to, bytes, .. } in due {
             if let Some(open) = self.links.iter().find(|open| open.link.index == link) {

@@ -98,7 +98,11 @@ pub(crate) fn label(text: &str, end: &str) -> String {
 
 /// The beginning of a text, of at most so many bytes.
 fn clipped(text: &str, most: usize) -> &str {
-    let end = text.char_indices().map(|(at, c)| at.saturating_add(c.len_utf8())).take_while(|end| *end <= most).last();
+    let end = text
+        .char_indices()
+        .map(|(at, c)| at.saturating_add(c.len_utf8()))
+        .take_while(|end| *end <= most)
+        .last();
     text.get(..end.unwrap_or(0)).unwrap_or(text)
 }
 
@@ -127,12 +131,17 @@ mod tests {
             listen: Vec::new(),
             smb_port: Some(445),
             nfs_port: Some(2049),
-            shares: vec![share("team", false, true), share("backup", true, false), share("more", true, false)],
+            shares: vec![
+                share("team", false, true),
+                share("backup", true, false),
+                share("more", true, false),
+            ],
         }
     }
 
     fn shown(announcement: &Announcement) -> Vec<String> {
-        let text = |service: &Service| String::from_utf8_lossy(&service.text).replace(|c: char| c.is_control(), "|");
+        let text =
+            |service: &Service| String::from_utf8_lossy(&service.text).replace(|c: char| c.is_control(), "|");
         let line = |one: &Service| format!("{} {} {} {}", one.kind, one.instance, one.port, text(one));
         services(announcement).iter().map(line).collect()
     }
@@ -170,6 +179,9 @@ mod tests {
         assert!(many.iter().all(|one| one.text.len() <= MAX_TEXT && one.instance.len() <= MAX_LABEL));
         let disks = many.iter().find(|one| one.kind == "_adisk").unwrap();
         let disks = String::from_utf8_lossy(&disks.text).into_owned();
-        assert!(disks.contains("dk0=adVN=000") && disks.contains("dk7=") && !disks.contains("a,b"), "{disks}");
+        assert!(
+            disks.contains("dk0=adVN=000") && disks.contains("dk7=") && !disks.contains("a,b"),
+            "{disks}"
+        );
     }
 }

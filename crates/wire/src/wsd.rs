@@ -38,10 +38,9 @@ impl Uuid {
     /// A random one (version 4) of these bytes.
     #[must_use]
     pub fn of_random(mut bytes: [u8; 16]) -> Uuid {
-        if let [_, _, _, _, _, _, version, _, variant, ..] = &mut bytes {
-            *version = *version & 0x0f | 0x40;
-            *variant = *variant & 0x3f | 0x80;
-        }
+        let [_, _, _, _, _, _, version, _, variant, ..] = &mut bytes;
+        *version = *version & 0x0f | 0x40;
+        *variant = *variant & 0x3f | 0x80;
         Uuid(bytes)
     }
 }
@@ -134,7 +133,8 @@ impl Request {
                 Wanted::Probe { includes_computers: includes_computers(probe)?, is_scoped }
             }
             action if is_in(WSD, action, "Resolve") => {
-                let reference = body.child(WSD, "Resolve").and_then(|one| one.child(WSA, "EndpointReference"));
+                let reference =
+                    body.child(WSD, "Resolve").and_then(|one| one.child(WSA, "EndpointReference"));
                 let address = reference.and_then(|one| one.child(WSA, "Address")).ok_or(Malformed::Body)?;
                 Wanted::Resolve { address: address.text.trim().to_owned() }
             }
@@ -155,7 +155,9 @@ fn is_in(namespace: &str, action: &str, name: &str) -> bool {
 fn includes_computers(probe: &Element) -> Result<bool, Malformed> {
     let Some(types) = probe.child(WSD, "Types") else { return Ok(true) };
     let types = types.names().ok_or(Malformed::Body)?;
-    Ok(types.iter().all(|(namespace, name)| [(WSDP, "Device"), (PUB, "Computer")].contains(&(&**namespace, name))))
+    Ok(types
+        .iter()
+        .all(|(namespace, name)| [(WSDP, "Device"), (PUB, "Computer")].contains(&(&**namespace, name))))
 }
 
 /// Where a message stands among those of its sender (WS-Discovery, appendix I).
@@ -203,7 +205,6 @@ impl Computer {
     }
 }
 
-/// An id for a message.
 fn envelope(header: &str, body: &str) -> Vec<u8> {
     // Prefixes are short, so that an answer is hardly longer than its question.
     format!(
@@ -236,21 +237,28 @@ pub fn hello(computer: &Computer, place: &str, message: Uuid, sequence: Sequence
 #[must_use]
 pub fn bye(computer: &Computer, message: Uuid, sequence: Sequence) -> Vec<u8> {
     let address = computer.address();
-    let body = format!(
-        "<d:Bye><a:EndpointReference><a:Address>{address}</a:Address></a:EndpointReference></d:Bye>"
-    );
+    let body =
+        format!("<d:Bye><a:EndpointReference><a:Address>{address}</a:Address></a:EndpointReference></d:Bye>");
     envelope(&header("Bye", EVERYBODY, message, None, sequence), &body)
 }
 
 /// The answer to a Probe or Resolve.
 #[must_use]
-pub fn matches(computer: &Computer, place: &str, request: &Request, message: Uuid, sequence: Sequence) -> Vec<u8> {
+pub fn matches(
+    computer: &Computer,
+    place: &str,
+    request: &Request,
+    message: Uuid,
+    sequence: Sequence,
+) -> Vec<u8> {
     let kind = match request.wanted {
         Wanted::Resolve { .. } => "Resolve",
         Wanted::Probe { .. } | Wanted::Get { .. } => "Probe",
     };
-    let body =
-        format!("<d:{kind}Matches><d:{kind}Match>{}</d:{kind}Match></d:{kind}Matches>", computer.described(Some(place)));
+    let body = format!(
+        "<d:{kind}Matches><d:{kind}Match>{}</d:{kind}Match></d:{kind}Matches>",
+        computer.described(Some(place))
+    );
     let to = format!("{WSA}/role/anonymous");
     envelope(&header(&format!("{kind}Matches"), &to, message, Some(&request.id), sequence), &body)
 }

@@ -316,7 +316,19 @@ mod tests {
         assert_eq!(refused("<x a:b='1'/>"), Malformed::Prefix);
         assert_eq!(refused("<?xml version='1.0' encoding='UTF-16'?><x/>"), Malformed::Encoding);
         assert_eq!(parse(b"<x>\xff</x>").unwrap_err(), Malformed::Encoding);
-        for syntax in ["", "x", "<x>", "<x></y>", "<x/><y/>", "<x a=1/>", "<x a='1/>", "</x>", "< x/>", "<x a='<'/>", "<x a='1'b='2'/>"] {
+        for syntax in [
+            "",
+            "x",
+            "<x>",
+            "<x></y>",
+            "<x/><y/>",
+            "<x a=1/>",
+            "<x a='1/>",
+            "</x>",
+            "< x/>",
+            "<x a='<'/>",
+            "<x a='1'b='2'/>",
+        ] {
             assert_eq!(refused(syntax), Malformed::Syntax, "{syntax}");
         }
     }

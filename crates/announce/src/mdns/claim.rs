@@ -127,7 +127,10 @@ impl Claim {
             Subject::Service(service) => vec![
                 record(HOST_TTL, Data::Srv { port: service.port, target: host.clone() }),
                 // As it is read back.
-                record(OTHER_TTL, Data::Txt(if service.text.is_empty() { vec![0] } else { service.text.clone() })),
+                record(
+                    OTHER_TTL,
+                    Data::Txt(if service.text.is_empty() { vec![0] } else { service.text.clone() }),
+                ),
             ],
         }
     }

@@ -239,7 +239,9 @@ fn two_hosts_that_start_at_once_end_with_different_names() {
         link.run(at(60_000));
         let (a, b) = (names(&link.hosts[0].1), names(&link.hosts[1].1));
         assert!(a.iter().zip(&b).all(|(a, b)| a != b), "{seed}: {a:?} {b:?}");
-        assert!(link.hosts.iter().all(|(_, host)| host.claims.iter().all(|claim| claim.state == State::Held)));
+        assert!(
+            link.hosts.iter().all(|(_, host)| host.claims.iter().all(|claim| claim.state == State::Held))
+        );
         // RFC 6762 8.2: the greater data win, here those of 192.0.2.8.
         assert_eq!(b[0], "nas.local", "{seed}");
     }
@@ -305,12 +307,18 @@ fn services_come_and_go() {
     let disk = Service { text: b"\x01b".to_vec(), ..disk };
     link.hosts[0].1.set_services(at(20_000), vec![service("_smb", "nas", 445), disk]);
     link.run(at(30_000));
-    assert!(link.seen.iter().all(|(.., message)| message.response) && link.seen.len() == 2, "{:?}", link.seen);
+    assert!(
+        link.seen.iter().all(|(.., message)| message.response) && link.seen.len() == 2,
+        "{:?}",
+        link.seen
+    );
     link.seen.clear();
     link.hosts[0].1.set_services(at(30_000), vec![service("_smb", "nas", 445)]);
     link.run(at(40_000));
     let [(_, _, To::Everybody, goodbye)] = &link.seen[..] else { panic!("{:?}", link.seen) };
-    assert!(goodbye.answers.iter().all(|record| record.ttl == 0) && has(goodbye, "_adisk._tcp.local", kind::PTR));
+    assert!(
+        goodbye.answers.iter().all(|record| record.ttl == 0) && has(goodbye, "_adisk._tcp.local", kind::PTR)
+    );
     assert!(!goodbye.answers.iter().any(|record| record.name.is(&name("_services._dns-sd._udp.local"))));
     link.seen.clear();
     link.hosts[0].1.end();
@@ -324,10 +332,17 @@ fn services_come_and_go() {
 
 #[test]
 fn many_services_are_told_in_packets_that_fit() {
-    let services = (0..64).map(|i| Service { text: vec![b'x'; 255], ..service("_nfs", &format!("share {i} on nas"), 2049) });
+    let services = (0..64)
+        .map(|i| Service { text: vec![b'x'; 255], ..service("_nfs", &format!("share {i} on nas"), 2049) });
     let addresses: Vec<IpAddr> = vec![[192, 0, 2, 7].into()];
-    let host =
-        Responder::new("eth0", "nas", services.collect(), (addresses.clone(), addresses), Chance::new(1), at(0));
+    let host = Responder::new(
+        "eth0",
+        "nas",
+        services.collect(),
+        (addresses.clone(), addresses),
+        Chance::new(1),
+        at(0),
+    );
     let mut link = Link::of(vec![(7, host)]);
     link.run(at(10_000));
     assert!(link.hosts[0].1.claims.iter().all(|claim| claim.state == State::Held));

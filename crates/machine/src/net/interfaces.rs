@@ -175,8 +175,15 @@ mod tests {
         assert!(!interface("fe80::1").is_routable() && !interface("169.254.1.1").is_routable());
         assert!(interface("10.0.0.1").is_near([10, 0, 0, 255].into()));
         assert!(!interface("10.0.0.1").is_near([10, 0, 1, 1].into()));
-        let (all, one) = (Interface { prefix: 0, ..interface("10.0.0.1") }, Interface { prefix: 32, ..interface("10.0.0.1") });
-        assert!(all.is_near([1, 2, 3, 4].into()) && one.is_near([10, 0, 0, 1].into()) && !one.is_near([10, 0, 0, 2].into()));
+        let (all, one) = (
+            Interface { prefix: 0, ..interface("10.0.0.1") },
+            Interface { prefix: 32, ..interface("10.0.0.1") },
+        );
+        assert!(
+            all.is_near([1, 2, 3, 4].into())
+                && one.is_near([10, 0, 0, 1].into())
+                && !one.is_near([10, 0, 0, 2].into())
+        );
         assert!(interface("2001:db8::1").is_routable() && interface("10.0.0.1").is_routable());
     }
 }

@@ -87,7 +87,8 @@ fn every_truncation_is_noticed() {
         assert!(Message::parse(&bytes[..len]).is_err(), "{len}");
     }
     // Data that are longer or shorter than their type.
-    let message = Message { answers: vec![record("a", Data::Other(kind::A, vec![1; 5]))], ..Message::default() };
+    let message =
+        Message { answers: vec![record("a", Data::Other(kind::A, vec![1; 5]))], ..Message::default() };
     assert_eq!(Message::parse(&message.emit()), Err(Malformed::Data(kind::A)));
 }
 

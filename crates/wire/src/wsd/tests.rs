@@ -52,7 +52,8 @@ fn what_is_no_request_is_refused() {
     assert_eq!(refused(&PROBE.replace("discovery/Probe", "discovery/Resolve")), Malformed::Body);
     assert_eq!(refused(&PROBE.replace("soap-envelope", "other")), Malformed::Envelope);
     assert_eq!(refused(&PROBE.replace("MessageID", "MessageNo")), Malformed::Envelope);
-    let with_id = |len: usize| PROBE.replace("urn:uuid:0a6dc791-2be6-4991-9af1-454778a1917a", &"x".repeat(len));
+    let with_id =
+        |len: usize| PROBE.replace("urn:uuid:0a6dc791-2be6-4991-9af1-454778a1917a", &"x".repeat(len));
     assert!(Request::parse(with_id(MAX_ID).as_bytes()).is_ok());
     assert_eq!(refused(&with_id(MAX_ID + 1)), Malformed::Envelope);
     assert_eq!(refused(&with_id(0)), Malformed::Envelope);
