@@ -8,8 +8,8 @@ use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::{self, compound};
 use weft_wire::xdr::{Decoder, Encoder};
 use weft_wire::{
-    ddp, mount, mpa, nbd, nbss, nfs3, nfs4, nlm, nsm, ntlm, perf, rdmap, repl, rpc, rpcbind, rpcrdma, rping,
-    smbd, spnego,
+    ddp, dns, mount, mpa, nbd, nbss, nfs3, nfs4, nlm, nsm, ntlm, perf, rdmap, repl, rpc, rpcbind, rpcrdma, rping,
+    smbd, spnego, wsd,
 };
 
 /// A name and the function to run.
@@ -37,6 +37,8 @@ pub const TARGETS: &[Target] = &[
     ("repl", replication),
     ("dcerpc", dcerpc),
     ("security", security),
+    ("dns", dns),
+    ("wsd", wsd),
 ];
 
 /// MPA set-up frames.
@@ -145,6 +147,20 @@ pub fn rpc(data: &[u8]) {
 /// RPC-over-RDMA headers with their chunk lists.
 pub fn rpcrdma(data: &[u8]) {
     let _ = rpcrdma::Header::parse(Bytes::copy_from_slice(data));
+}
+
+/// Messages of mDNS. What was read can be written, and is read again.
+pub fn dns(data: &[u8]) {
+    if let Ok(message) = dns::Message::parse(data) {
+        let again = dns::Message::parse(&message.emit());
+        // Compression may not be possible for what was compressed otherwise.
+        assert!(again.is_ok() || data.len() > 4000, "{again:?}");
+    }
+}
+
+/// Requests of WS-Discovery, and the XML that they are.
+pub fn wsd(data: &[u8]) {
+    let _ = wsd::Request::parse(data);
 }
 
 /// Messages between the sides of rping.

@@ -32,6 +32,12 @@ need kinit krb5-user
 # A server of NFS with tickets that is not ours.
 need ganesha.nfsd nfs-ganesha
 [ -e "/usr/lib/$(uname -m)-linux-gnu/ganesha/libfsalvfs.so" ] || missing+=(nfs-ganesha-vfs)
+# Clients that look for servers on a network: Debian's python3-zeroconf and Avahi for mDNS, wsdd for WS-Discovery.
+/usr/bin/python3 -c 'import zeroconf' 2>/dev/null || missing+=(python3-zeroconf)
+[ -x /usr/sbin/avahi-daemon ] || missing+=(avahi-daemon)
+need avahi-browse avahi-utils
+need dbus-daemon dbus
+need wsdd wsdd
 # Reports are looked at in a browser; results are held against their JSON Schema.
 need chromium chromium
 need chromedriver chromium-driver

@@ -313,6 +313,7 @@ mod tests {
             addr: addr.parse().unwrap(),
             loopback,
             speed_bps: None,
+            prefix: 24,
             queues: 1,
         };
         let v6 = [

@@ -3,6 +3,7 @@
 
 mod activation;
 mod admin;
+mod announced;
 mod audit;
 mod capture;
 mod durable;
@@ -118,7 +119,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // The receiver waits for exactly this.
         let _ = report.send(start.start().await);
     });
-    let Services { ready, files, nbd, replicas, reload, _admin, _admin_http, _volumes, _registration } =
+    let Services { ready, files, nbd, replicas, reload, announced, _admin, _admin_http, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
     // Also with --json: nobody could log on otherwise.
     if let Some(password) = password.filter(|password| password.made_up) {
@@ -155,6 +156,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         "draining for at most {} s: no new connections, requests in flight are answered",
         DRAIN.as_secs()
     );
+    // New clients go elsewhere.
+    announced.end();
     stop.stop();
     if let Some(files) = &files {
         files.drain();

@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nfs", &["wire", "machine", "kerberos", "transport", "store"]),
     ("nbd", &["wire", "machine", "store"]),
     ("replica", &["wire", "machine", "store"]),
+    ("announce", &["wire", "machine"]),
     ("load", &["wire", "machine", "rdma"]),
     ("sim", &["machine", "transport", "store", "smb", "nfs"]),
     (
@@ -38,6 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "nfs",
             "nbd",
             "replica",
+            "announce",
             "load",
         ],
     ),
@@ -58,6 +60,7 @@ const ENGINES: &[&str] = &[
     "crates/nfs/src/lib.rs",
     "crates/smb/src/lib.rs",
     "crates/replica/src/lib.rs",
+    "crates/announce/src/lib.rs",
     "crates/machine/src/shm.rs",
     "crates/load/src/verbs/end.rs",
     "crates/load/src/verbs/perf/exchange.rs",

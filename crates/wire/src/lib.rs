@@ -9,6 +9,7 @@
 
 pub mod dcerpc;
 pub mod ddp;
+pub mod dns;
 pub mod mount;
 pub mod mpa;
 pub mod nbd;
@@ -31,4 +32,6 @@ pub mod security;
 pub mod smb2;
 pub mod smbd;
 pub mod spnego;
+pub mod wsd;
 pub mod xdr;
+pub mod xml;

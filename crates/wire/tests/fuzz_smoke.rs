@@ -47,6 +47,8 @@ const OPENINGS: &[&[u8]] = &[
     b"WfRs\x01\0\x04\0",
     b"WfLR\x01\0\x01\0",
     b"\x05\0\x0b\x03\x10\0\0\0\x48\0\0\0\x01\0\0\0\xb8\x10\xb8\x10\0\0\0\0\x01\0\0\0",
+    b"\0\0\x84\0\0\x01\0\x01\0\0\0\0\x04_smb\x04_tcp\x05local\0\0\x0c\0\x01\xc0\x0c\0\x0c\0\x01\0\0\0\x78\0\x02\xc0\x0c",
+    b"<?xml version='1.0'?><s:Envelope xmlns:s='http://www.w3.org/2003/05/soap-envelope'><s:Header>",
     b"\x01\0\x04\x80\x14\0\0\0\x14\0\0\0\0\0\0\0\x20\0\0\0\x01\x01\0\0\0\0\0\x01\0\0\0\0\x02\0\x40\0\x02\0\0\0",
 ];
 

@@ -17,6 +17,8 @@ pub struct Interface {
     pub name: String,
     /// The address.
     pub addr: IpAddr,
+    /// The length of the prefix of its network, in bits: at most 32 or 128.
+    pub prefix: u8,
     /// Whether it is a loopback interface.
     pub loopback: bool,
     /// Bits per second, if the driver reports it.
@@ -32,6 +34,18 @@ impl Interface {
             IpAddr::V4(addr) => !addr.is_link_local(),
             IpAddr::V6(addr) => !addr.is_unicast_link_local(),
         }
+    }
+
+    /// Whether another address is in the network of this one.
+    pub fn is_near(&self, other: IpAddr) -> bool {
+        let bits = |addr: IpAddr| match addr {
+            IpAddr::V4(addr) => (u128::from(addr.to_bits()) << 96, 32),
+            IpAddr::V6(addr) => (addr.to_bits(), 128),
+        };
+        let ((own, width), (other, other_width)) = (bits(self.addr), bits(other.to_canonical()));
+        // A shift by all bits would be none.
+        let host_bits = 128u32.saturating_sub(u32::from(self.prefix));
+        width == other_width && own.checked_shr(host_bits) == other.checked_shr(host_bits)
     }
 }
 
@@ -57,6 +71,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         }
         // SAFETY: ifa_addr is null or points to a socket address as long as its family says; ifa_name is a C string.
         let (addr, name) = unsafe { (address(node.ifa_addr), CStr::from_ptr(node.ifa_name)) };
+        // SAFETY: as the address.
+        let mask = unsafe { address(node.ifa_netmask) };
         // SAFETY: a C string, only read.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         let (Some(addr), Ok(name), 1..) = (addr, name.to_str(), index) else { continue };
@@ -65,6 +81,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
             index,
             name: name.to_owned(),
             addr,
+            prefix: mask.map_or_else(|| if addr.is_ipv4() { 32 } else { 128 }, prefix_of),
             loopback: node.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
             speed_bps: speed(&class),
             queues: queues(&class),
@@ -103,6 +120,15 @@ unsafe fn address(addr: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
+/// The number of bits of a network mask.
+fn prefix_of(mask: IpAddr) -> u8 {
+    let bits = match mask {
+        IpAddr::V4(mask) => mask.to_bits().leading_ones(),
+        IpAddr::V6(mask) => mask.to_bits().leading_ones(),
+    };
+    u8::try_from(bits).unwrap_or(128)
+}
+
 /// Virtual interfaces report -1 or refuse.
 fn speed(class: &Path) -> Option<u64> {
     let megabits: i64 = std::fs::read_to_string(class.join("speed")).ok()?.trim().parse().ok()?;
@@ -129,6 +155,9 @@ mod tests {
         let loopback = found.iter().find(|interface| interface.addr == IpAddr::from([127, 0, 0, 1])).unwrap();
         assert!(loopback.loopback && loopback.index > 0 && loopback.queues >= 1);
         assert!(loopback.is_routable());
+        assert_eq!(loopback.prefix, 8);
+        assert!(loopback.is_near([127, 9, 9, 9].into()) && !loopback.is_near([128, 0, 0, 1].into()));
+        assert!(!loopback.is_near("::1".parse().unwrap()));
         assert_eq!(loopback.speed_bps, None, "nobody knows");
     }
 
@@ -138,11 +167,23 @@ mod tests {
             index: 1,
             name: "x".into(),
             addr: addr.parse().unwrap(),
+            prefix: 24,
             loopback: false,
             speed_bps: None,
             queues: 1,
         };
         assert!(!interface("fe80::1").is_routable() && !interface("169.254.1.1").is_routable());
+        assert!(interface("10.0.0.1").is_near([10, 0, 0, 255].into()));
+        assert!(!interface("10.0.0.1").is_near([10, 0, 1, 1].into()));
+        let (all, one) = (
+            Interface { prefix: 0, ..interface("10.0.0.1") },
+            Interface { prefix: 32, ..interface("10.0.0.1") },
+        );
+        assert!(
+            all.is_near([1, 2, 3, 4].into())
+                && one.is_near([10, 0, 0, 1].into())
+                && !one.is_near([10, 0, 0, 2].into())
+        );
         assert!(interface("2001:db8::1").is_routable() && interface("10.0.0.1").is_routable());
     }
 }

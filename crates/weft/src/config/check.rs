@@ -28,7 +28,7 @@ use super::share::{MAX_NAME_CHARS, is_closed, own_user, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
-    ServeConfig, ShareConfig, ShareSource, Sources, exposed, macs, ports,
+    ServeConfig, ShareConfig, ShareSource, Sources, announce, exposed, macs, ports,
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
@@ -153,6 +153,7 @@ const LAST: [Rule; 10] = [
     ServeConfig::check_capture,
     ServeConfig::check_state,
     exposed::check,
+    announce::check,
     ServeConfig::check_addresses,
     ServeConfig::check_stored_volumes,
 ];
@@ -258,6 +259,7 @@ impl ServeConfig {
         let mut warnings = exposed::bypasses(self);
         warnings.extend(self.missing_addresses());
         warnings.extend(self.closed_folders());
+        warnings.extend(announce::warnings(self));
         if self.shares.is_empty() && self.volumes.is_empty() {
             warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
         }
@@ -270,7 +272,7 @@ impl ServeConfig {
     }
 
     /// A key with its value, as an option and a file have it.
-    fn with_value(&self, key: &Key, typed: impl fmt::Display, in_file: Option<String>) -> Key {
+    pub(super) fn with_value(&self, key: &Key, typed: impl fmt::Display, in_file: Option<String>) -> Key {
         match (self.sources.origin_of(key), in_file) {
             (Origin::File, Some(value)) => key.with(value),
             (Origin::File, None) => key.clone(),
@@ -642,7 +644,7 @@ impl ServeConfig {
     }
 
     /// The addresses to listen on.
-    fn addresses(&self) -> Addresses {
+    pub(super) fn addresses(&self) -> Addresses {
         Addresses::of_each(&self.listeners.addresses).present()
     }
 
@@ -666,7 +668,7 @@ impl ServeConfig {
     }
 
     /// Fails for the first of the keys in `asked`.
-    fn needs(
+    pub(super) fn needs(
         &self,
         asked: impl IntoIterator<Item = Key>,
         what: &'static str,

@@ -6,6 +6,7 @@
 //! parses a command line, binds, or opens anything for writing.
 
 mod admin;
+mod announce;
 mod check;
 pub(crate) mod edit;
 mod error;
@@ -33,6 +34,7 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 
 pub(crate) use self::admin::AdminAddress;
+pub(crate) use self::announce::AnnounceConfig;
 pub(crate) use self::check::{AbsentShare, Plan, PlannedShare};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
@@ -79,6 +81,8 @@ pub(crate) struct ServeConfig {
     pub log: LogConfig,
     /// The audit log.
     pub audit: AuditConfig,
+    /// How the server announces itself on its networks.
+    pub announce: AnnounceConfig,
     /// Addresses and ports.
     pub listeners: Listeners,
     /// Resource limits and thread settings.

@@ -10,6 +10,7 @@ use weft_store::audit::Wanted;
 use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
 use self::maps::{get_links, get_principals, set_links, set_principals};
+use super::announce;
 use super::mistake::Fault;
 use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::{ShareConfig, ShareSource};
@@ -231,6 +232,11 @@ pub(super) const ROWS: &[Row] = &[
         "Unix socket of NBD; only the server's user can connect to it.",
         |c| c.listeners.nbd_socket
     ),
+    announce::MDNS,
+    announce::WS_DISCOVERY,
+    announce::NAME,
+    announce::WORKGROUP_ROW,
+    announce::INTERFACES,
     field!(
         Server,
         Restart,

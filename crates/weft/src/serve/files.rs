@@ -149,13 +149,18 @@ fn smb_server(
         Some(journal) => journal.server_guid(),
         None => random::bytes()?,
     };
+    let mut aliases = config.server_names.clone();
+    if plan.config().announce.is_on() {
+        let name = plan.config().announce.name_on(&host_name());
+        aliases.extend([format!("{name}.local"), name]);
+    }
     Ok(smb::Server::new(smb::Config {
         server_guid,
         name: host_name(),
         shares,
         users: listed.users,
         groups: listed.groups,
-        names: names::of(&host_name(), &config.server_names),
+        names: names::of(&host_name(), &aliases),
         signing: config.signing,
         min_dialect: config.min_dialect,
         require_encryption: config.require_encryption,
@@ -303,7 +308,8 @@ where
     })
 }
 
-fn host_name() -> String {
+/// The name of this host.
+pub(super) fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "WEFT".into() } else { name }
 }

@@ -71,7 +71,7 @@ mod tests {
 
     fn interface(index: u32, addr: &str, loopback: bool) -> Interface {
         let (name, addr) = (format!("if{index}"), addr.parse().unwrap());
-        Interface { index, name, addr, loopback, speed_bps: None, queues: index as usize }
+        Interface { index, name, addr, prefix: 24, loopback, speed_bps: None, queues: index as usize }
     }
 
     #[test]

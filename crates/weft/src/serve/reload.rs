@@ -14,6 +14,7 @@ use weft_store::Share;
 use weft_store::audit::Audit;
 use weft_store::vfs::VfsId;
 
+use super::announced::Announced;
 use super::audit::{self, By, Names};
 use super::files::FileServers;
 use super::log_ons::{self, Listed, LogOns};
@@ -24,7 +25,7 @@ use crate::admin::Reloaded;
 use crate::args::Serve;
 use crate::config::reference::{self, Effective};
 use crate::config::{
-    AbsentShare, ConfigError, PlannedShare, ServeConfig, ShareConfig, ShareSource, TakesEffect,
+    AbsentShare, AnnounceConfig, ConfigError, PlannedShare, ServeConfig, ShareConfig, ShareSource, TakesEffect,
 };
 use crate::config_command;
 use crate::logging;
@@ -39,6 +40,7 @@ pub(super) struct Reload {
     /// The share of replication over SMB.
     door: Option<Share>,
     subject: Arc<Subject>,
+    announced: Arc<Announced>,
     audit: Audit,
     current: Mutex<Current>,
 }
@@ -62,6 +64,7 @@ pub(super) struct Changed {
     pub files: Option<FileServers>,
     pub door: Option<Share>,
     pub subject: Arc<Subject>,
+    pub announced: Arc<Announced>,
     pub audit: Audit,
 }
 
@@ -97,9 +100,9 @@ impl PreparedShare {
 
 impl Reload {
     pub(super) fn new(args: Serve, changed: Changed, current: Current) -> Reload {
-        let Changed { log_ons, files, door, subject, audit } = changed;
+        let Changed { log_ons, files, door, subject, announced, audit } = changed;
         let file = current.config.sources.file().map(Path::to_owned);
-        Reload { args, file, log_ons, files, door, subject, audit, current: Mutex::new(current) }
+        Reload { args, file, log_ons, files, door, subject, announced, audit, current: Mutex::new(current) }
     }
 
     /// Whether the server was started with this configuration file.
@@ -166,6 +169,8 @@ impl Reload {
             files.replace(served, self.door.clone(), &users).await;
         }
         self.subject.replace_shares(&shares, &report.absent);
+        let announce = AnnounceConfig { name: current.started.announce.name.clone(), ..config.announce.clone() };
+        self.announced.clone().tell(ServeConfig { announce, ..config.clone() }, shares.clone()).await;
         if other_files {
             // Otherwise our own marks would look like those of another server.
             current.marks = None;

@@ -14,6 +14,7 @@ use weft_store::audit::Audit;
 use weft_store::rights::{Principal, Rights};
 
 use super::admin::{Admin, Managed};
+use super::announced::Announced;
 use super::audit::Names;
 use super::error::StartError;
 use super::files::FileServers;
@@ -59,6 +60,8 @@ pub(super) struct Services {
     pub nbd: Option<Arc<weft_nbd::Server>>,
     pub replicas: Option<Arc<Replicas>>,
     pub reload: Arc<Reload>,
+    /// What other hosts are told.
+    pub announced: Arc<Announced>,
     /// Locked until the process ends.
     pub _volumes: Vec<volumes::Served>,
     /// Removed when the process ends, as the next.
@@ -130,7 +133,17 @@ impl Start {
             http.open(pages)
         };
         let admin_http = bound.http.take().map(open).transpose()?.flatten();
-        let reload = self.reload((described, names), door, &files, &subject);
+        let announced = Arc::new(Announced::new(&self.plan, &ready));
+        let (config, served) = (self.plan.config().clone(), described.clone());
+        let changed = Changed {
+            log_ons: self.log_ons.clone(),
+            files: files.clone(),
+            door,
+            subject: subject.clone(),
+            announced: announced.clone(),
+            audit: self.audit.clone(),
+        };
+        let reload = self.reload((described, names), changed);
         let audit = self.audit.clone();
         let managed = Managed { subject, replicas: replicas.clone(), growths, reload: reload.clone(), audit };
         let admin = admin.open(managed);
@@ -139,12 +152,15 @@ impl Start {
             replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
         }
         let nbd = self.accept(bound, files.as_ref(), &acceptor);
+        // Whoever hears of the server finds it.
+        announced.clone().tell(config, served).await;
         Ok(Services {
             ready,
             files,
             nbd,
             replicas,
             reload,
+            announced,
             _admin: admin,
             _admin_http: admin_http,
             _volumes: opened.served,
@@ -153,15 +169,7 @@ impl Start {
     }
 
     /// What reads the configuration again.
-    fn reload(
-        &mut self,
-        (shares, names): (Vec<Described>, Names),
-        door: Option<Share>,
-        files: &Option<FileServers>,
-        subject: &Arc<status::Subject>,
-    ) -> Arc<Reload> {
-        let (log_ons, audit) = (self.log_ons.clone(), self.audit.clone());
-        let changed = Changed { log_ons, files: files.clone(), door, subject: subject.clone(), audit };
+    fn reload(&mut self, (shares, names): (Vec<Described>, Names), changed: Changed) -> Arc<Reload> {
         let started = self.plan.config().clone();
         let current = Current { config: started.clone(), started, shares, marks: self.marks.take(), names };
         Arc::new(Reload::new(self.args.clone(), changed, current))

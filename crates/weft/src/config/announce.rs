@@ -1,0 +1,228 @@
+//! The keys of the table `announce`: whether and how the server announces itself on its networks, and their rules.
+//!
+//! They have no options: a server that is started by hand is known to whoever starts it.
+
+use weft_announce::MAX_NAME;
+
+use super::error::Give;
+use super::key::{self, Key};
+use super::row::{Field, Row, TakesEffect, field};
+use super::types::{Boolean, List, Optional, Text, Type};
+use super::{ConfigError, Problem, ServeConfig};
+use crate::default_port;
+
+/// Whether and how the server announces itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AnnounceConfig {
+    /// Whether by Multicast DNS.
+    pub mdns: bool,
+    /// Whether by WS-Discovery.
+    pub ws_discovery: bool,
+    /// The name of the server; `None` is that of the host.
+    pub name: Option<String>,
+    /// The workgroup that WS-Discovery tells.
+    pub workgroup: String,
+    /// The network interfaces; if empty, all but loopback.
+    pub interfaces: Vec<String>,
+}
+
+/// The default of [`AnnounceConfig::workgroup`], which Windows has, too.
+const WORKGROUP: &str = "WORKGROUP";
+
+impl Default for AnnounceConfig {
+    fn default() -> AnnounceConfig {
+        let (name, workgroup, interfaces) = (None, WORKGROUP.to_owned(), Vec::new());
+        AnnounceConfig { mdns: false, ws_discovery: false, name, workgroup, interfaces }
+    }
+}
+
+impl AnnounceConfig {
+    /// Whether the server announces itself.
+    pub(crate) fn is_on(&self) -> bool {
+        self.mdns || self.ws_discovery
+    }
+
+    /// The name of the server, on the host with this node name.
+    pub(crate) fn name_on(&self, node: &str) -> String {
+        self.name.clone().unwrap_or_else(|| of_node(node))
+    }
+}
+
+/// The first label of a node name. Characters that a name of a host does not have become hyphens.
+fn of_node(node: &str) -> String {
+    let first = node.split('.').next().unwrap_or_default();
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let label: String = first.chars().take(MAX_NAME).map(safe).collect();
+    match label.trim_matches('-') {
+        "" => "weft".to_owned(),
+        label => label.to_owned(),
+    }
+}
+
+/// RFC 1123 2.1.
+fn is_name(name: &str) -> bool {
+    let is_label = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(is_label)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+pub(super) const MDNS: Row = field!(
+    Server,
+    Reload,
+    "announce.mdns",
+    Boolean,
+    [],
+    "false",
+    "true",
+    "Whether the server announces itself by mDNS with DNS-SD, as macOS and Linux look for servers: SMB, NFS exports, destinations of \
+     Time Machine. Everybody on its networks then sees the names of exports and of these destinations.",
+    |c| c.announce.mdns
+);
+
+pub(super) const WS_DISCOVERY: Row = field!(
+    Server,
+    Reload,
+    "announce.ws_discovery",
+    Boolean,
+    [],
+    "false",
+    "true",
+    "Whether the server announces itself by WS-Discovery, for the network view of Windows, which opens it on SMB port 445 only.",
+    |c| c.announce.ws_discovery
+);
+
+pub(super) const NAME: Row = field!(
+    Server,
+    Restart,
+    "announce.name",
+    Optional<Text>,
+    [],
+    "the name of this host",
+    "\"nas\"",
+    "The name that the server announces; by mDNS it is reached as NAME.local. If another host has it, mDNS takes NAME-2.",
+    |c| c.announce.name
+);
+
+pub(super) const WORKGROUP_ROW: Row = field!(
+    Server,
+    Reload,
+    "announce.workgroup",
+    Text,
+    [],
+    "\"WORKGROUP\"",
+    "\"HOME\"",
+    "The workgroup that WS-Discovery tells.",
+    |c| c.announce.workgroup
+);
+
+pub(super) const INTERFACES: Row = field!(
+    Server,
+    Reload,
+    "announce.interfaces",
+    List<Text>,
+    [],
+    "[]",
+    "[\"eth0\"]",
+    "The network interfaces that the server announces itself on, if it listens there; an empty array means all but loopback.",
+    |c| c.announce.interfaces
+);
+
+/// The rules of these keys.
+pub(super) fn check(config: &ServeConfig) -> Result<(), ConfigError> {
+    let announce = &config.announce;
+    let switch = if announce.mdns { key::ANNOUNCE_MDNS } else { key::ANNOUNCE_WS_DISCOVERY };
+    if let Some(name) = announce.name.as_ref().filter(|name| !is_name(name)) {
+        let why = "write a name of 1 to 63 letters, digits and hyphens, without dots, as hosts have it";
+        return Err(config.wrong(key::ANNOUNCE_NAME.with(key::quoted(name)), Problem::Unfit(why)));
+    }
+    if !announce.is_on() {
+        let given = [
+            (announce.name.is_some(), key::ANNOUNCE_NAME),
+            (announce.workgroup != WORKGROUP, key::ANNOUNCE_WORKGROUP),
+            (!announce.interfaces.is_empty(), key::ANNOUNCE_INTERFACES),
+        ];
+        let given = given.into_iter().find_map(|(is_given, key)| is_given.then_some(key));
+        let ways = Give::One(vec![key::ANNOUNCE_MDNS.with(true), key::ANNOUNCE_WS_DISCOVERY.with(true)]);
+        return config.needs(given, "a way to announce the server", ways);
+    }
+    let addresses = config.addresses();
+    let is_alone = addresses.all().iter().all(|ip| ip.to_canonical().is_loopback());
+    let everywhere = config.with_value(&key::LISTEN, "0.0.0.0", Some("[\"0.0.0.0\"]".to_owned()));
+    config.needs(
+        is_alone.then(|| switch.with(true)),
+        "an address that other hosts reach, because this server listens on loopback only",
+        Give::All(vec![everywhere]),
+    )
+}
+
+/// What works, and probably not as meant.
+pub(super) fn warnings(config: &ServeConfig) -> Option<ConfigError> {
+    let port = config.listeners.smb_port;
+    let is_closed = config.announce.ws_discovery && port != default_port::SMB && port != 0;
+    let why = "Windows shows this server and cannot open it, because it connects to SMB port 445 only; set it to 445";
+    let key: Key = config.with_value(&key::SMB_PORT, port, Some(port.to_string()));
+    is_closed.then(|| config.wrong(key, Problem::Unfit(why)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::file::parse;
+    use super::*;
+
+    fn checked(text: &str) -> Result<(), String> {
+        let config = parse(Path::new("weft.toml"), text).unwrap();
+        check(&config).map_err(|e| e.to_string())
+    }
+
+    const EVERYWHERE: &str = "listeners.addresses = [\"0.0.0.0\"]\n";
+
+    #[test]
+    fn a_server_that_nobody_else_reaches_is_not_announced() {
+        let refused = checked("[announce]\nmdns = true\n").unwrap_err();
+        assert_eq!(
+            refused,
+            "weft.toml:2:1: announce.mdns = true needs an address that other hosts reach, because this server listens on loopback \
+             only: give listeners.addresses = [\"0.0.0.0\"]"
+        );
+        let refused = checked("listeners.addresses = [\"127.0.0.1\"]\n[announce]\nws_discovery = true\n");
+        assert!(refused.unwrap_err().contains("announce.ws_discovery = true needs an address"));
+        assert_eq!(checked(&format!("{EVERYWHERE}[announce]\nmdns = true\n")), Ok(()));
+        assert_eq!(checked(""), Ok(()));
+    }
+
+    #[test]
+    fn a_name_is_that_of_a_host() {
+        let long = "n".repeat(64);
+        for name in ["nas.local", "my nas", "-a", "a-", "ä", &long] {
+            let refused = checked(&format!("{EVERYWHERE}[announce]\nmdns = true\nname = \"{name}\"\n"));
+            assert!(refused.unwrap_err().contains("letters, digits and hyphens"), "{name}");
+        }
+        assert_eq!(checked(&format!("{EVERYWHERE}[announce]\nmdns = true\nname = \"nas-1\"\n")), Ok(()));
+        for (node, name) in [("nas.example.com", "nas"), ("my_nas", "my-nas"), ("_", "weft"), ("", "weft")] {
+            assert_eq!(AnnounceConfig::default().name_on(node), name);
+        }
+    }
+
+    #[test]
+    fn no_key_is_without_effect() {
+        for line in ["name = \"nas\"", "workgroup = \"HOME\"", "interfaces = [\"eth0\"]"] {
+            let refused = checked(&format!("{EVERYWHERE}[announce]\n{line}\n")).unwrap_err();
+            let ways = "give announce.mdns = true or announce.ws_discovery = true";
+            assert!(refused.ends_with(ways), "{refused}");
+        }
+    }
+
+    #[test]
+    fn another_port_than_that_of_windows_is_told() {
+        let warned = |port: u16| {
+            let text = format!("[listeners]\nsmb_port = {port}\n[announce]\nws_discovery = true\n");
+            warnings(&parse(Path::new("weft.toml"), &text).unwrap()).map(|e| e.to_string())
+        };
+        assert!(warned(4450).unwrap().contains("listeners.smb_port = 4450: Windows shows"));
+        assert_eq!(warned(445), None);
+    }
+}
