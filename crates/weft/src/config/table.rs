@@ -3,20 +3,16 @@
 
 use std::path::PathBuf;
 
-use weft_smb::auth::Principals;
-use weft_smb::server::dfs::Link;
 use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
 
-use super::key::{part, quoted};
-use super::mistake::{Fault, Unparsed};
+use super::entries::{get_links, get_principals, get_volumes, set_links, set_principals, set_volumes};
 use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, Entry, FilePath, List, ListenAddress,
-    NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
-    all,
+    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
+    NonEmpty, OneOf, Optional, Port, PrincipalMap, Size, Someone, Text, Type, UnixId,
 };
 use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig};
 use crate::args::{Crc, ProviderKind};
@@ -599,6 +595,39 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         Restart,
+        "confine.landlock",
+        Boolean,
+        ["--unconfined"],
+        "true",
+        "false",
+        "Whether the server reaches only the files that this configuration names and those of the system that it needs (Landlock).",
+        |c| c.confine.landlock
+    ),
+    field!(
+        Server,
+        Restart,
+        "confine.seccomp",
+        Boolean,
+        ["--unconfined"],
+        "true",
+        "false",
+        "Whether system calls that no server needs are refused (seccomp): running programs, mounting, tracing, and others.",
+        |c| c.confine.seccomp
+    ),
+    field!(
+        Server,
+        Restart,
+        "confine.folders",
+        Optional<List<FilePath>>,
+        [],
+        "if there is a file: /home, /media, /mnt, /srv, and the folders that contain those of the shares, unless they are the system's",
+        "[\"/srv\"]",
+        "Folders below which a reload can add shares. A new share elsewhere is served after a restart. [] makes all of them wait for one.",
+        |c| c.confine.folders
+    ),
+    field!(
+        Server,
+        Restart,
         "replication.enabled",
         Boolean,
         ["--replica"],
@@ -921,55 +950,6 @@ fn ram_of(share: &ShareConfig) -> Option<u64> {
         ShareSource::Ram { size_bytes } => Some(size_bytes),
         ShareSource::Folder(_) | ShareSource::Volumes => None,
     }
-}
-
-fn set_volumes(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
-    if !Boolean::read(given)? {
-        return Err(given.refuse(Fault::NotFalse));
-    }
-    share.source = ShareSource::Volumes;
-    Ok(())
-}
-
-fn get_volumes(share: &ShareConfig) -> Option<String> {
-    (share.source == ShareSource::Volumes).then(|| "true".into())
-}
-
-fn set_principals(config: &mut ServeConfig, given: &TomlValue) -> Result<(), Refused> {
-    let mut principals = Principals::default();
-    let line = |entry: &Entry| {
-        let user = Text::read(&entry.value)?;
-        let mapped = principals.map(entry.key, &user);
-        mapped.map_err(|e| entry.value.unparsed(entry.key, Unparsed::KerberosPrincipal(e)))
-    };
-    all(given.entries(PrincipalMap::name)?.iter().map(line))?;
-    config.kerberos.map = principals;
-    Ok(())
-}
-
-fn get_principals(config: &ServeConfig) -> Option<String> {
-    let line = |(principal, user): (&str, &str)| format!("{} = {}", part(principal), quoted(user));
-    let lines: Vec<String> = config.kerberos.map.mapped().map(line).collect();
-    Some(if lines.is_empty() { "{}".into() } else { format!("{{ {} }}", lines.join(", ")) })
-}
-
-fn set_links(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
-    let link = |entry: &Entry| {
-        let targets = List::<Text>::read(&entry.value)?;
-        let link = Link::new(&share.name, entry.key, targets.iter().map(String::as_str));
-        link.map_err(|e| entry.value.unparsed(entry.key, Unparsed::Link(e)))
-    };
-    share.dfs_links = all(given.entries(DfsLinks::name)?.iter().map(link))?;
-    Ok(())
-}
-
-fn get_links(share: &ShareConfig) -> Option<String> {
-    let link = |link: &Link| {
-        let targets: Vec<String> = link.targets().map(|target| quoted(&target)).collect();
-        format!("{} = [{}]", part(&link.path()), targets.join(", "))
-    };
-    let links: Vec<String> = share.dfs_links.iter().map(link).collect();
-    Some(if links.is_empty() { "{}".into() } else { format!("{{ {} }}", links.join(", ")) })
 }
 
 /// The events that are listed one by one; `None` means all.
