@@ -180,11 +180,21 @@ impl File {
 
     /// Like [`File::in_memory`], in pages of 2 MiB if the file has room for a whole one: storing data where there was
     /// none takes a fifth of the time, but a write of a few bytes occupies 2 MiB. memfds have such pages only if an
-    /// administrator enables them for all memfds, so this is a file of its own tmpfs, which nobody else can find and
-    /// which goes away with the file. An error if that is not permitted (it needs CAP_SYS_ADMIN), or if the kernel has
-    /// no such pages.
+    /// administrator enables them for all memfds, so this is an unnamed file of a tmpfs of this process, which nobody else
+    /// can find. An error if that is not permitted (it needs CAP_SYS_ADMIN), or if the kernel has no such pages.
     pub fn in_large_pages() -> io::Result<File> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(File::folder_of_large_pages()?, ".", flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(File::of_memory(fd))
+    }
+
+    /// The root of the tmpfs for [`File::in_large_pages`], which the first call mounts nowhere.
+    pub(crate) fn folder_of_large_pages() -> io::Result<BorrowedFd<'static>> {
         use rustix::mount;
+        static MOUNTED: OnceLock<OwnedFd> = OnceLock::new();
+        if let Some(root) = MOUNTED.get() {
+            return Ok(root.as_fd());
+        }
         let fs = mount::fsopen("tmpfs", mount::FsOpenFlags::FSOPEN_CLOEXEC)?;
         mount::fsconfig_set_string(fs.as_fd(), "huge", "within_size")?;
         // No limit, as for a memfd.
@@ -192,9 +202,8 @@ impl File {
         mount::fsconfig_create(fs.as_fd())?;
         let nowhere =
             mount::fsmount(fs.as_fd(), mount::FsMountFlags::FSMOUNT_CLOEXEC, mount::MountAttrFlags::empty())?;
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&nowhere, ".", flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(File::of_memory(fd))
+        // Another thread may have been faster.
+        Ok(MOUNTED.get_or_init(|| nowhere).as_fd())
     }
 
     /// Fills `into` from `offset`; the count is short only at the end of the file.

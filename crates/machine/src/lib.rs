@@ -8,6 +8,7 @@
 pub mod budget;
 pub mod buf;
 pub mod clock;
+pub mod confine;
 pub mod counters;
 pub mod cpu;
 pub mod credentials;

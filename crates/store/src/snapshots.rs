@@ -96,14 +96,21 @@ impl Snapshots {
         Ok(Snapshots { pattern, held: Mutex::default() })
     }
 
+    /// The folder with the snapshots, if the pattern says where it is and it exists: without links, because it need not be below
+    /// the share's.
+    pub fn elsewhere(&self) -> Option<PathBuf> {
+        let is_absolute = self.pattern.inside.is_none();
+        is_absolute.then(|| self.pattern.base.canonicalize().ok()).flatten()
+    }
+
     /// When snapshots were taken, in Unix seconds, latest first. Empty if their folder does not exist.
     pub async fn list(self: &Arc<Self>) -> io::Result<Vec<i64>> {
         let this = self.clone();
-        self.elsewhere(move || this.pattern.list()).await
+        self.on_worker(move || this.pattern.list()).await
     }
 
     /// Makes calls on a worker, in the places of the file system if it may hang.
-    async fn elsewhere<T: Send + 'static>(
+    async fn on_worker<T: Send + 'static>(
         &self,
         calls: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
@@ -120,7 +127,7 @@ impl Snapshots {
             return Ok(Some(vfs.clone()));
         }
         let this = self.clone();
-        let opened = self.elsewhere(move || this.pattern.open(time)).await?;
+        let opened = self.on_worker(move || this.pattern.open(time)).await?;
         let Some(dir) = opened else { return Ok(None) };
         let mut held = self.held();
         // Another request may have been faster: one snapshot must have one table of opens.

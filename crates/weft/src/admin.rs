@@ -102,7 +102,7 @@ pub(crate) struct Reloaded {
     /// Shares whose folders cannot be served.
     #[serde(default)]
     pub absent: Vec<AbsentShare>,
-    /// Which folders the server's user may not write.
+    /// Which folders the server's user may not write, and which served shares have another folder after a restart only.
     #[serde(default)]
     pub warnings: Vec<String>,
 }

@@ -85,14 +85,15 @@ fn main() -> ExitCode {
         return ExitCode::from(exit_status::status_of(&e));
     }
     out::remember_state_dir(args.command.state_dir());
-    if args.end_with_reader {
+    // A server starts no thread before it has confined itself.
+    if args.end_with_reader && !matches!(args.command, Command::Serve(_)) {
         child::end_with_reader();
     }
     if let Err(e) = signals::outlive_long_files() {
         note!("weft: a write past `ulimit -f` will end this process: {e}");
     }
     let outcome = match args.command {
-        Command::Serve(args) => serve::run(*args),
+        Command::Serve(serve) => serve::run(*serve, args.end_with_reader),
         Command::Volume(args) => volume::run(args),
         Command::Replica(args) => replica::run(*args),
         Command::Reload(args) => reload::run(args),

@@ -6,6 +6,7 @@ mod admin;
 mod announced;
 mod audit;
 mod capture;
+mod confine;
 mod durable;
 pub(crate) mod error;
 mod files;
@@ -41,6 +42,7 @@ use self::start::{Services, Start};
 use crate::Failure;
 use crate::addresses;
 use crate::args::Serve;
+use crate::child;
 use crate::config;
 use crate::config_command;
 use crate::listen::{self, Stop};
@@ -52,8 +54,8 @@ use crate::signals::{Asked, Signals};
 /// How long requests in flight may take to finish after a signal.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Runs the command.
-pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
+/// Runs the command. With `end_with_reader`, the process ends with whoever reads its output.
+pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failure> {
     logging::use_format(args.log_format);
     // Before anything fails for lack of descriptors.
     listen::quota::raise_descriptors()?;
@@ -77,6 +79,11 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     activation::take_over(&plan)?;
     // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
     signals.catch()?;
+    // This process has no other thread yet.
+    confine::confine(&plan);
+    if end_with_reader {
+        child::end_with_reader();
+    }
     // Before shares are opened, which are known by a number from then on.
     weft_machine::recorder::enable(plan.config().log.slow);
     if plan.config().admin.is_some() {

@@ -105,6 +105,10 @@ fn take_over(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failur
                 Some((pid, report.absent.into_iter().find(|absent| absent.name == name)?))
             });
             let Some((pid, absent)) = refused else { return Ok(()) };
+            if absent.needs_restart {
+                // The report of the reload has said so.
+                return Ok(());
+            }
             undo()?;
             reload::servers_of(file, state)?;
             Err(format!("{shown} is as it was, without share {name}: server {pid}: {}", absent.why).into())

@@ -225,6 +225,9 @@ pub(crate) struct Serve {
     /// whose names contain the time in UTC: data=.zfs/snapshot/daily-%Y-%m-%d (repeatable)
     #[arg(long, value_name = "NAME=PATTERN", value_parser = parse_snapshots)]
     pub snapshots: Vec<(String, String)>,
+    /// Do not confine the server to its files (Landlock) and to the system calls that it needs (seccomp)
+    #[arg(long)]
+    pub unconfined: bool,
     /// Print the ready line as a JSON object
     #[arg(long)]
     pub json: bool,

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use weft_machine::confine::{self, Use};
 use weft_machine::credentials::Credentials;
 use weft_machine::net::{Tls, TlsError};
 use weft_machine::nss;
@@ -24,7 +25,7 @@ use super::admin::{AdminAddress, read_token};
 use super::error::Give;
 use super::key::{self, Key, OfShare, Origin, quoted};
 use super::secret::{self, Secret};
-use super::share::{MAX_NAME_CHARS, is_closed, own_user, real_folder};
+use super::share::{FolderFault, MAX_NAME_CHARS, is_closed, own_user, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
@@ -78,17 +79,23 @@ pub(crate) struct AbsentShare {
     pub source: String,
     /// The reason.
     pub why: String,
+    /// Whether only a restart of the server can end it.
+    #[serde(default)]
+    pub needs_restart: bool,
 }
 
 impl AbsentShare {
     /// A share with this folder, for this reason.
     pub(crate) fn new(name: &str, folder: &Path, why: impl fmt::Display) -> AbsentShare {
         let source = folder.display().to_string();
-        AbsentShare { name: name.to_owned(), source, why: why.to_string() }
+        AbsentShare { name: name.to_owned(), source, why: why.to_string(), needs_restart: false }
     }
 
     /// The reason, and what to type.
     pub(crate) fn told(&self) -> String {
+        if self.needs_restart {
+            return self.why.clone();
+        }
         let reload = ShellCommand::new("weft reload").here();
         format!("{}. Afterwards, or once its file system is mounted, `{reload}` serves the share", self.why)
     }
@@ -205,10 +212,13 @@ impl ServeConfig {
             if let (ShareSource::Folder(path), Err(e)) = (&share.source, self.check_share(share))
                 && e.is_of_folder()
             {
-                absent.push(AbsentShare::new(&share.name, path, e));
+                let needs_restart = e.is_of_confinement();
+                absent.push(AbsentShare { needs_restart, ..AbsentShare::new(&share.name, path, e) });
             }
         }
-        let is_all = absent.len() == self.shares.len() && self.volumes.is_empty();
+        // A server that must be restarted for its first share waits as one without shares does.
+        let wait = absent.iter().all(|absent| absent.needs_restart);
+        let is_all = absent.len() == self.shares.len() && self.volumes.is_empty() && !wait;
         if is_all { Vec::new() } else { absent }
     }
 
@@ -439,6 +449,11 @@ impl ServeConfig {
                 if let Some(pattern) = &share.snapshots {
                     let found = Snapshots::new(&real, pattern)
                         .map_err(|e| self.wrong(Key::of_snapshots(name, pattern), Problem::Pattern(e)))?;
+                    let outside = |path: &PathBuf| confine::is_outside(path, Use::Read);
+                    if let Some(path) = found.elsewhere().filter(outside) {
+                        let fault = FolderFault::Outside;
+                        return Err(self.wrong(share.key(), Problem::Folder { path, fault }));
+                    }
                     snapshots = Some(Arc::new(found));
                 }
             }

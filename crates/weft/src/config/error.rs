@@ -162,6 +162,11 @@ impl ConfigError {
         matches!(self.0.problem, Problem::Folder { .. })
     }
 
+    /// Whether a folder cannot be served because this process keeps out of it until it starts again.
+    pub(crate) fn is_of_confinement(&self) -> bool {
+        matches!(self.0.problem, Problem::Folder { fault: FolderFault::Outside, .. })
+    }
+
     /// Whether the server's user lacks a permission on a share's folder.
     pub(crate) fn is_of_permission(&self) -> bool {
         matches!(self.0.problem, Problem::Closed { .. })

@@ -9,6 +9,7 @@ mod admin;
 mod announce;
 mod check;
 pub(crate) mod edit;
+mod entries;
 mod error;
 mod exposed;
 mod file;
@@ -43,7 +44,8 @@ pub(crate) use self::mistake::{BadFile, MAX_SHOWN};
 pub(crate) use self::row::TakesEffect;
 pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
 pub(crate) use self::sources::Sources;
-pub(crate) use self::table::{capture, certificate, keys_of_option};
+pub(crate) use self::entries::{capture, certificate};
+pub(crate) use self::table::keys_of_option;
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};
 use crate::default_port;
@@ -96,6 +98,8 @@ pub(crate) struct ServeConfig {
     pub volumes: Vec<VolumeConfig>,
     /// Replication of volumes to and from other hosts.
     pub replication: ReplicationConfig,
+    /// What the process gives up when it starts.
+    pub confine: ConfineConfig,
     /// Certificates.
     pub tls: TlsConfig,
     /// Requirements and features of SMB.
@@ -236,6 +240,23 @@ pub(crate) struct VolumeConfig {
 pub(crate) struct ReplicationConfig {
     /// Whether the volumes can be replicated to and from other hosts.
     pub enabled: bool,
+}
+
+/// What the process gives up when it starts, where the kernel can take it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfineConfig {
+    /// Whether it reaches only the files that it needs.
+    pub landlock: bool,
+    /// Whether it can no longer make system calls that no server needs.
+    pub seccomp: bool,
+    /// Folders below which it may serve shares that a reload adds; `None`: usual places.
+    pub folders: Option<Vec<PathBuf>>,
+}
+
+impl Default for ConfineConfig {
+    fn default() -> ConfineConfig {
+        ConfineConfig { landlock: true, seccomp: true, folders: None }
+    }
 }
 
 /// Certificates, by protocol.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
+use weft_machine::confine::{self, Use};
 use weft_smb::server::dfs::Link;
 use weft_store::rights::Rights;
 use weft_store::rules::{ActsAs, Export, Rules};
@@ -135,6 +136,8 @@ pub(crate) enum FolderFault {
     NoFolder { above: PathBuf },
     /// It has no name that could be a share's.
     Nameless,
+    /// Landlock keeps this process out of it.
+    Outside,
 }
 
 impl FolderFault {
@@ -157,6 +160,11 @@ impl FolderFault {
             FolderFault::Nameless => {
                 write!(f, "{shown} has no name that a share could use: give a folder below it")
             }
+            FolderFault::Outside => write!(
+                f,
+                "cannot serve {shown} until the server is restarted: Landlock confines the one that runs to the folders that it had at its \
+                 start (confine.folders names more)"
+            ),
         }
     }
 }
@@ -188,7 +196,7 @@ pub(super) fn own_user() -> String {
     name.unwrap_or(uid)
 }
 
-/// The folder that a path leads to, without links. It can be listed and searched.
+/// The folder that a path leads to, without links. It can be listed and searched, and this process can serve it.
 pub(super) fn real_folder(path: &Path) -> Result<PathBuf, FolderFault> {
     let real = path.canonicalize().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => FolderFault::Missing,
@@ -198,6 +206,8 @@ pub(super) fn real_folder(path: &Path) -> Result<PathBuf, FolderFault> {
         return Err(FolderFault::NoFolder { above: real.parent().unwrap_or(Path::new("/")).to_owned() });
     }
     match accessat(CWD, &real, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        // Landlock does not count among permissions.
+        Ok(()) if confine::is_outside(&real, Use::Change) => Err(FolderFault::Outside),
         Ok(()) => Ok(real),
         Err(e) => Err(FolderFault::Unreachable(e.into())),
     }

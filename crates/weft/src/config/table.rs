@@ -1,24 +1,21 @@
 //! The keys of a configuration file: one row each, with its type, default, options, meaning, and access to its value.
 //! The parser, the reference, the example and `weft config show` use these rows.
 
-mod maps;
-
-use std::path::PathBuf;
-
 use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
-use weft_store::rules::{Export, Flavor, Ports, Protection, Squash};
+use weft_store::rules::{Flavor, Ports, Protection, Squash};
 
-use self::maps::{get_links, get_principals, set_links, set_principals};
 use super::announce;
-use super::mistake::Fault;
+use super::entries::{
+    capture, certificate, events_of, export, exported, folder_of, get_links, get_principals, get_volumes, ram_of, set_links,
+    set_principals, set_volumes,
+};
 use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::{ShareConfig, ShareSource};
 use super::types::{
-    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress, NonEmpty,
-    OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
+    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
+    NonEmpty, OneOf, Optional, Port, PrincipalMap, Size, Someone, Text, Type, UnixId,
 };
-use super::{CAPTURE_BYTES, CaptureConfig, CertificateConfig, RdmaConfig, ServeConfig};
 use crate::args::{Crc, ProviderKind};
 use crate::logging::LogFormat;
 
@@ -638,6 +635,39 @@ pub(super) const ROWS: &[Row] = &[
     field!(
         Server,
         Restart,
+        "confine.landlock",
+        Boolean,
+        ["--unconfined"],
+        "true",
+        "false",
+        "Whether the server reaches only the files that this configuration names and those of the system that it needs (Landlock).",
+        |c| c.confine.landlock
+    ),
+    field!(
+        Server,
+        Restart,
+        "confine.seccomp",
+        Boolean,
+        ["--unconfined"],
+        "true",
+        "false",
+        "Whether system calls that no server needs are refused (seccomp): running programs, mounting, tracing, and others.",
+        |c| c.confine.seccomp
+    ),
+    field!(
+        Server,
+        Restart,
+        "confine.folders",
+        Optional<List<FilePath>>,
+        [],
+        "if there is a file: /home, /media, /mnt, /srv, and the folders that contain those of the shares, unless they are the system's",
+        "[\"/srv\"]",
+        "Folders below which a reload can add shares. A new share elsewhere is served after a restart. [] makes all of them wait for one.",
+        |c| c.confine.folders
+    ),
+    field!(
+        Server,
+        Restart,
         "replication.enabled",
         Boolean,
         ["--replica"],
@@ -948,56 +978,4 @@ pub(crate) fn keys_of_option(option: &str) -> impl Iterator<Item = &'static str>
     let of_server = |row: &&Row| matches!(row.field, Field::Server { .. });
     let sets = move |row: &&Row| row.options.contains(&option);
     ROWS.iter().filter(of_server).filter(sets).map(|row| row.path)
-}
-
-/// The capture; one without a file is refused when the configuration is checked.
-pub(crate) fn capture(rdma: &mut RdmaConfig) -> &mut CaptureConfig {
-    let unnamed = || CaptureConfig { file: PathBuf::new(), limit_bytes: CAPTURE_BYTES };
-    rdma.capture.get_or_insert_with(unnamed)
-}
-
-/// The certificate; one without its chain or key is refused when the configuration is checked.
-pub(crate) fn certificate(files: &mut Option<CertificateConfig>) -> &mut CertificateConfig {
-    let unnamed = || CertificateConfig { certificate: PathBuf::new(), key: PathBuf::new(), clients: None };
-    files.get_or_insert_with(unnamed)
-}
-
-fn export(share: &mut ShareConfig) -> &mut Export {
-    share.nfs.get_or_insert_default()
-}
-
-fn exported(share: &ShareConfig) -> Export {
-    share.nfs.clone().unwrap_or_default()
-}
-
-fn folder_of(share: &ShareConfig) -> Option<PathBuf> {
-    match &share.source {
-        ShareSource::Folder(path) => Some(path.clone()),
-        ShareSource::Ram { .. } | ShareSource::Volumes => None,
-    }
-}
-
-fn ram_of(share: &ShareConfig) -> Option<u64> {
-    match share.source {
-        ShareSource::Ram { size_bytes } => Some(size_bytes),
-        ShareSource::Folder(_) | ShareSource::Volumes => None,
-    }
-}
-
-fn set_volumes(share: &mut ShareConfig, given: &TomlValue) -> Result<(), Refused> {
-    if !Boolean::read(given)? {
-        return Err(given.refuse(Fault::NotFalse));
-    }
-    share.source = ShareSource::Volumes;
-    Ok(())
-}
-
-fn get_volumes(share: &ShareConfig) -> Option<String> {
-    (share.source == ShareSource::Volumes).then(|| "true".into())
-}
-
-/// The events that are listed one by one; `None` means all.
-fn events_of(config: &ServeConfig) -> Option<Vec<Wanted>> {
-    let each = |wanted: Wanted| Wanted::each().filter(|one| wanted.contains(*one)).collect();
-    config.audit.events.map(each)
 }

@@ -74,7 +74,7 @@ struct Prepared {
     shares: Vec<PreparedShare>,
     /// The shares whose folders cannot be served.
     absent: Vec<AbsentShare>,
-    /// Which folders the server's user may not write.
+    /// Which folders the server's user may not write, and which wait for a restart.
     warnings: Vec<String>,
 }
 
@@ -206,12 +206,17 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
     let volumes = plan.shared_volumes().cloned();
     let mut shares = Vec::new();
     let mut absent = Vec::new();
+    let mut waiting = Vec::new();
     for missing in std::mem::take(&mut plan.absent) {
         // The server still has the folder of a share that it serves, and clients may have files open in it. The status
         // says what is wrong.
         let planned = config.shares.iter().find(|share| share.name == missing.name);
         match planned.and_then(|share| held(known, share)) {
-            Some(kept) => shares.push(kept),
+            Some(kept) => {
+                // Another folder has taken its place, which only a restart can open.
+                waiting.extend(missing.needs_restart.then_some(missing.why));
+                shares.push(kept);
+            }
             // Its new path is probably a mistake, and its clients should not pay for it.
             None if known.iter().any(|described| *described.share.name == *missing.name) => {
                 return Err(missing.why.into());
@@ -238,7 +243,7 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
         shares.push(PreparedShare::known(described, planned));
     }
     let warnings = config.warnings().into_iter().filter(ConfigError::is_of_permission);
-    let warnings = warnings.map(|warning| warning.to_string()).collect();
+    let warnings = waiting.into_iter().chain(warnings.map(|warning| warning.to_string())).collect();
     Ok(Prepared { config, shares, absent, warnings })
 }
 

@@ -65,6 +65,9 @@ impl Serve {
             config.nfs.register = self.rpcbind;
         }
         self.certificates(&mut config.tls);
+        if given("unconfined") {
+            (config.confine.landlock, config.confine.seccomp) = (!self.unconfined, !self.unconfined);
+        }
         if given("replica") {
             config.replication = ReplicationConfig { enabled: self.replica };
         }
