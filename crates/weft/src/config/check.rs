@@ -151,7 +151,7 @@ const FIRST: [Rule; 7] = [
     ServeConfig::check_audit,
 ];
 /// The rules that are checked after those of each share.
-const LAST: [Rule; 10] = [
+const LAST: [Rule; 11] = [
     ServeConfig::check_kerberos,
     macs::check,
     ServeConfig::check_volumes,

@@ -11,11 +11,12 @@ use super::entries::{
     set_principals, set_volumes,
 };
 use super::row::{Field, Row, TakesEffect, converted, field};
-use super::share::{ShareConfig, ShareSource};
+use super::share::ShareSource;
 use super::types::{
     AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
     NonEmpty, OneOf, Optional, Port, PrincipalMap, Size, Someone, Text, Type, UnixId,
 };
+use super::CAPTURE_BYTES;
 use crate::args::{Crc, ProviderKind};
 use crate::logging::LogFormat;
 
