@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::{Error, Failure};
 use crate::bindings::*;
+use crate::{Error, Failure};
 
 const NAME: &str = "libgssapi_krb5.so.2";
 

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use weft_machine::cpu::time_of;
 use weft_machine::{Pool, Stream, rt};
+use weft_nfs::client::Credential;
 use weft_nfs::client::{Mount, Options, SetAttributes};
 use weft_rdma::{Provider, iwarp, shm};
 use weft_transport::{Channel, record, rpcrdma};
-use weft_nfs::client::Credential;
 
 const FILE_BYTES: usize = 64 << 20;
 

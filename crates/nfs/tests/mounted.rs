@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use weft_machine::{Listener, Pool, Stream, buf, rt};
 use weft_nfs::client::{self, Error, File, FileType, Mount, Options, SetAttributes, SetTime, Time};
+use weft_nfs::client::{AuthSys, Credential};
 use weft_nfs::server::{Config, Limits, Server};
 use weft_rdma::{Provider, iwarp, shm};
 use weft_store::backend::{Dir, Ram};
 use weft_store::{Share, Vfs};
 use weft_transport::{Channel, Kind, record, rpcrdma};
 use weft_wire::nfs3::{Status, access};
-use weft_nfs::client::{AuthSys, Credential};
 
 #[path = "mounted/v4.rs"]
 mod v4;

@@ -502,7 +502,8 @@ mod tests {
         assert_eq!(version("rdmaport=5"), Ok(None));
         assert_eq!(version("vers=4.1"), Ok(Some(NfsVersion::V41)));
         assert_eq!(version("vers=4&mountport=5"), Err(UrlError::NoMount));
-        let security = |query: &str| Url::parse(&format!("nfs://h/s?{query}")).map(|url| url.unwrap().security);
+        let security =
+            |query: &str| Url::parse(&format!("nfs://h/s?{query}")).map(|url| url.unwrap().security);
         assert_eq!(security("vers=3&sec=krb5p"), Ok(Some(Security::Krb5p)));
         assert_eq!(security("sec=sys"), Ok(Some(Security::Sys)));
         assert_eq!(security("vers=4.1"), Ok(None));

@@ -59,11 +59,7 @@ pub async fn exports(channel: Rc<dyn Channel>, options: &Options) -> Result<Vec<
 
 /// The security flavors that an export accepts, best first, on a channel that answers MOUNT; empty if the server does not
 /// tell.
-pub async fn flavors(
-    channel: Rc<dyn Channel>,
-    path: &str,
-    options: &Options,
-) -> Result<Vec<Flavor>, Error> {
+pub async fn flavors(channel: Rc<dyn Channel>, path: &str, options: &Options) -> Result<Vec<Flavor>, Error> {
     let claimed = options.credential.claimed();
     mnt(&Rpc::new(channel, claimed.clone()), &claimed, path).await.map(|(_, flavors)| flavors)
 }

@@ -300,9 +300,7 @@ impl Acceptor {
                     weft_kerberos::Step::Done { token, client, service, key, lifetime } => {
                         let claimed = self.principals.claimed(&client, &service);
                         let found = claimed.map(|claimed| match self.users.find(claimed.name) {
-                            Some((user, _)) if claimed.is(user) => {
-                                Ok((user.clone(), true, claimed.mapped))
-                            }
+                            Some((user, _)) if claimed.is(user) => Ok((user.clone(), true, claimed.mapped)),
                             Some(_) => Err(AuthError::Spelling),
                             None if claimed.may_be_system => {
                                 Ok((Arc::from(claimed.name), false, claimed.mapped))

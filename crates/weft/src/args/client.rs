@@ -80,7 +80,11 @@ impl Connect {
     /// Refuses options for NFS that only SMB has: a user who asks for encryption must not send plain text.
     pub(crate) fn check_nfs(&self) -> Result<(), OnlySmb> {
         let of_smb = [
-            (self.encrypt, "--encrypt", "for NFS, append ?sec=krb5p to the URL, which takes a Kerberos ticket"),
+            (
+                self.encrypt,
+                "--encrypt",
+                "for NFS, append ?sec=krb5p to the URL, which takes a Kerberos ticket",
+            ),
             (self.sign, "--sign", "for NFS, append ?sec=krb5i to the URL, which takes a Kerberos ticket"),
             (self.compress, "--compress", "NFS has no compression"),
             (

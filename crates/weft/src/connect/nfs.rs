@@ -186,7 +186,10 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
     match none {
         false if matches!(e, Error::Rpc(Reply::AuthError(AuthStat::TOOWEAK))) => {
             let other = Url { security: Some(Security::Krb5p), ..url.clone() };
-            format!("export /{share} on {host}: {e} (NFSv{version}); with a Kerberos ticket, write {}", shell_word(other.to_string()))
+            format!(
+                "export /{share} on {host}: {e} (NFSv{version}); with a Kerberos ticket, write {}",
+                shell_word(other.to_string())
+            )
         }
         true => {
             format!(

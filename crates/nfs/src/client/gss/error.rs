@@ -26,7 +26,9 @@ pub enum TicketError {
         minor: u32,
     },
     /// The server does not speak RPCSEC_GSS.
-    #[error("the server takes no Kerberos tickets ({0}); with ?sec=sys in the URL it is told Unix ids instead")]
+    #[error(
+        "the server takes no Kerberos tickets ({0}); with ?sec=sys in the URL it is told Unix ids instead"
+    )]
     NotTaken(AuthStat),
     /// The credential cache has another user's tickets than before.
     #[error(

@@ -16,7 +16,9 @@ use super::*;
 use crate::client::{self, Credential as Caller, Offered, Options, SetAttributes, v4};
 use crate::memory::{record as stream_of, without_rdma};
 use crate::server::Server;
-use crate::server::gss_tests::{contexts, forget, open_to_any_port, toy_mic, toy_unwrap, toy_wrap, without_tickets};
+use crate::server::gss_tests::{
+    contexts, forget, open_to_any_port, toy_mic, toy_unwrap, toy_wrap, without_tickets,
+};
 
 const KERBEROS: [Named; 3] = [Named::Krb5, Named::Krb5i, Named::Krb5p];
 const SERVICES: [Service; 3] = [Service::None, Service::Integrity, Service::Privacy];
@@ -188,8 +190,7 @@ impl World {
     }
 
     async fn v3(self: &Rc<World>, ticket: &Ticket) -> Result<client::Mount, Error> {
-        let mount =
-            client::Mount::connect(self.channel().await, "/ruled", self.options(ticket)).await?;
+        let mount = client::Mount::connect(self.channel().await, "/ruled", self.options(ticket)).await?;
         Ok(mount.keep_connected(self.dial(), 2))
     }
 
@@ -264,7 +265,8 @@ fn a_call_that_is_repeated_has_a_new_number_and_is_done_once() {
 fn a_context_that_the_server_has_forgotten_is_renewed_and_the_call_repeated() {
     story(&KERBEROS, async |world| {
         for service in SERVICES {
-            let (v3, v4) = (world.v3(&ticket(service)).await.unwrap(), world.v4(&ticket(service)).await.unwrap());
+            let (v3, v4) =
+                (world.v3(&ticket(service)).await.unwrap(), world.v4(&ticket(service)).await.unwrap());
             let file = v4.create("f", SetAttributes::default()).await.unwrap();
             forget(&world.server);
             world.watch.sent.take();
@@ -290,15 +292,22 @@ fn a_server_that_accepts_no_context_is_asked_once_more() {
         let watch = world.watch.clone();
         *world.watch.changes.borrow_mut() = Some(Box::new(move |reply| {
             let xid = reply[..4].to_vec();
-            let is_data = watch.calls().iter().any(|(kind, of, _)| *kind == Procedure::Data && of.to_be_bytes() == xid[..]);
+            let is_data = watch
+                .calls()
+                .iter()
+                .any(|(kind, of, _)| *kind == Procedure::Data && of.to_be_bytes() == xid[..]);
             if is_data {
                 let mut e = Encoder::default();
-                Reply::AuthError(AuthStat::GSS_CREDPROBLEM).emit(u32::from_be_bytes(xid.try_into().unwrap()), &mut e);
+                Reply::AuthError(AuthStat::GSS_CREDPROBLEM)
+                    .emit(u32::from_be_bytes(xid.try_into().unwrap()), &mut e);
                 *reply = e.into_bytes().to_vec();
             }
         }));
         let refused = mount.null().await;
-        assert!(matches!(refused, Err(Error::Rpc(Reply::AuthError(AuthStat::GSS_CREDPROBLEM)))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::Rpc(Reply::AuthError(AuthStat::GSS_CREDPROBLEM)))),
+            "{refused:?}"
+        );
         assert_eq!((world.watch.count(Procedure::Data), world.watch.count(Procedure::Init)), (2, 1));
     });
 }
@@ -360,7 +369,8 @@ fn a_reply_that_is_not_the_servers_is_not_believed() {
                 }
                 assert!(
                     matches!(read, Err(Error::Forged | Error::Malformed(_) | Error::Rpc(_))),
-                    "{service:?} {}: {read:?}", at.get()
+                    "{service:?} {}: {read:?}",
+                    at.get()
                 );
                 at.set(at.get() + 1);
             }
@@ -368,7 +378,10 @@ fn a_reply_that_is_not_the_servers_is_not_believed() {
             for (at, wrong) in [(15, 0), (20, 0x55), (27, 0x55)] {
                 *world.watch.changes.borrow_mut() = Some(Box::new(move |reply| reply[at] = wrong));
                 let read = mount.getattr(mount.root()).await;
-                assert!(matches!(read, Err(Error::Forged | Error::Malformed(_))), "{service:?} {at}: {read:?}");
+                assert!(
+                    matches!(read, Err(Error::Forged | Error::Malformed(_))),
+                    "{service:?} {at}: {read:?}"
+                );
             }
             let before = Rc::new(RefCell::new(VecDeque::new()));
             let replies = before.clone();

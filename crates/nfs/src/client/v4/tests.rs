@@ -679,7 +679,8 @@ fn what_undoes_a_request_that_is_given_up_does_not_overtake_it() {
 fn a_server_that_calls_is_answered_in_the_words_of_one_who_holds_nothing() {
     let call = |program, version, procedure, args: &dyn Fn(&mut Encoder)| {
         let mut e = Encoder::default();
-        Call { xid: 7, program, version, procedure, credential: weft_wire::rpc::Credential::None }.emit(&mut e);
+        Call { xid: 7, program, version, procedure, credential: weft_wire::rpc::Credential::None }
+            .emit(&mut e);
         args(&mut e);
         let answer = callback::answer(&e.into_bytes()).unwrap();
         let mut d = Decoder::new(answer);

@@ -15,8 +15,8 @@ use weft_wire::nsm;
 use weft_wire::rpcbind::{self, Mapping, protocol};
 use weft_wire::xdr::Xdr;
 
-use crate::client::{Credential, Error};
 use crate::client::rpc::{Cargo, Program, Rpc};
+use crate::client::{Credential, Error};
 use crate::server::outgoing::{ConnectionPermit, Outgoing};
 
 /// How long a call may take, including the query for its port.

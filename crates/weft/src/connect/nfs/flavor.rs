@@ -154,10 +154,7 @@ mod tests {
         assert_eq!(first(&[Flavor::SYS, Flavor::KRB5I, Flavor::KRB5P]), Ok(Security::Krb5i));
         assert_eq!(first(&[]), Ok(Security::Krb5), "the server tells none");
         let none = first(&[Flavor::SYS, Flavor::NONE]).unwrap_err();
-        assert_eq!(
-            none,
-            "export /data on nas accepts no Kerberos tickets, but sys, none: omit --kerberos"
-        );
+        assert_eq!(none, "export /data on nas accepts no Kerberos tickets, but sys, none: omit --kerberos");
     }
 
     #[test]
