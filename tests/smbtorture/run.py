@@ -55,6 +55,10 @@ def torture(suites, jobs, raw, options, own_network):
         # smb2.acls.ACCESSBASED asks for a share of this name.
         hiding = pathlib.Path(root) / "hideunread"
         hiding.mkdir()
+        # vfs.fruit compares the model with this one.
+        config = pathlib.Path(root) / "weft.toml"
+        config.write_text('[smb]\nmac_model = "MacSamba"\n')
+        options = ["--config", config, *options]
         # Its tests speak every dialect, signed and not.
         options = [hiding, "--hide-unreadable", hiding.name, "--min-dialect", "2.0.2", "--signing", "enabled", *options]
         server = weft.Server(folders[0], *folders[1:], *options, ports={"smb": 445} if own_network else None)

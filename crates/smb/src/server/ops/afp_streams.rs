@@ -11,6 +11,7 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::afp_info::{self, AfpInfo};
 
 use super::opens::Open;
+use super::rights::WRITE_DATA;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 
@@ -137,7 +138,7 @@ pub(super) fn checked_size(size: u64) -> Result<(), NtStatus> {
 
 /// Before the last handle of a stream is closed: if it says nothing, it is removed with the handle.
 pub(super) async fn tidy(cx: &OpContext, open: &Open) {
-    if AfpStream::of(cx, open).is_none() || open.file.is_none() || open.vfs.is_read_only() {
+    if AfpStream::of(cx, open).is_none() || !open.access.intersects(WRITE_DATA) {
         return;
     }
     let Some((base, name)) = open.vfs.stream_of(open.node) else { return };

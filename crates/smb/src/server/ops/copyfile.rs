@@ -53,7 +53,7 @@ pub(super) async fn copy(cx: &OpContext, source: &Open, target: &Open) -> Result
     }
     metadata(&old, source.node, target).await?;
     // There were no chunks.
-    Ok(Copied::default())
+    Ok(Copied { total_bytes: u32::try_from(len).unwrap_or(u32::MAX), ..Copied::default() })
 }
 
 /// The kernel copies, or shares blocks if it can.

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weft_store::backend::Dir;
-use weft_store::vfs::{Backend, Caller, Error, Op, Outcome};
+use weft_store::vfs::{Backend, Caller, Error, NodeId, Op, Outcome};
+use weft_wire::security::{Ace, AceFlags, Dacl, Sid};
 use weft_wire::smb2::aapl::{self, Parts, ServerCaps, VolumeCaps};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
 use weft_wire::smb2::flush;
@@ -11,7 +12,9 @@ use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fsctl::Copied;
 use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::query_directory::{self, Flags};
+use weft_wire::smb2::query_info::SecurityInformation;
 
+use super::info::set_security;
 use super::payload::{read, write};
 use super::*;
 
@@ -258,13 +261,13 @@ fn a_file_is_copied_as_a_whole() {
             b.put("from:AFP_Resource", &data[..100_000]).await;
             b.put("from:AFP_AfpInfo", &finder_info()).await;
             b.put("to", &[1; 400_000]).await;
-            let node = b.vfs.lookup(weft_store::vfs::NodeId::ROOT, b"from", false).await.unwrap().node;
+            let node = b.vfs.lookup(NodeId::ROOT, b"from", false).await.unwrap().node;
             b.vfs.set_xattr(node, b"color", b"blue", weft_store::vfs::SetXattr::Either).await.unwrap();
             let mode = weft_store::vfs::SetAttr { mode: Some(0o755), ..Default::default() };
             b.vfs.setattr(node, mode).await.unwrap();
             let (from, to) =
                 (b.open(&Wish::file("from")).await.unwrap(), b.open(&Wish::file("to")).await.unwrap());
-            assert_eq!(copy_whole(&b, from, to).await, Ok(Copied::default()));
+            assert_eq!(copy_whole(&b, from, to).await.unwrap().total_bytes, 300_000);
             assert_eq!(status(copy_whole(&b, from, from).await), NtStatus::INVALID_PARAMETER);
             let mtime = b.vfs.getattr(node).await.unwrap().mtime;
             for file in [from, to] {
@@ -273,7 +276,7 @@ fn a_file_is_copied_as_a_whole() {
             assert_eq!(content(&b, "to").await, data);
             assert_eq!(content(&b, "to:AFP_Resource").await, data[..100_000]);
             assert_eq!(content(&b, "to:AFP_AfpInfo").await, finder_info());
-            let copy = b.vfs.lookup(weft_store::vfs::NodeId::ROOT, b"to", false).await.unwrap();
+            let copy = b.vfs.lookup(NodeId::ROOT, b"to", false).await.unwrap();
             assert_eq!(b.vfs.get_xattr(copy.node, b"color").await.unwrap(), b"blue");
             assert_eq!(copy.mtime, mtime);
             assert_ne!(copy.mode & 0o100, 0, "it can be executed");
@@ -411,7 +414,7 @@ fn what_says_nothing_does_not_exist_for_a_mac() {
         assert_eq!(write(&b, info, 0, &[0; 60]).await, Ok(60));
         b.close(info).await.unwrap();
         assert!(!b.exists("f:AFP_AfpInfo").await);
-        let node = b.vfs.lookup(weft_store::vfs::NodeId::ROOT, b"f", false).await.unwrap().node;
+        let node = b.vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().node;
         assert!(b.vfs.streams(node).await.unwrap().is_empty());
     });
     // Others see streams like all others.
@@ -420,5 +423,77 @@ fn what_says_nothing_does_not_exist_for_a_mac() {
         b.put("f:AFP_AfpInfo", b"anything").await;
         assert!(b.exists("f:AFP_Resource").await);
         assert_eq!(content(&b, "f:AFP_AfpInfo").await, b"anything");
+    });
+}
+
+/// The mode in an entry that denies nothing, which a Mac is shown and changes.
+fn told_mode(aces: &mut [Ace]) -> Option<&mut Sid> {
+    aces.iter_mut().find_map(|ace| match ace {
+        Ace::Deny { sid, mask: AccessMask::NONE, .. } if sid.unix_mode().is_some() => Some(sid),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_mac_changes_a_mode_by_the_list_that_it_was_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    for vfs in [Vfs::from(Ram::new(DISK)), Vfs::from(Dir::open(folder.path()).unwrap())] {
+        with_mac(vfs, MACOS, async |b| {
+            b.put("f", b"").await;
+            let mode = async || b.vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().mode;
+            let file = b.open(&Wish::file("f")).await.unwrap();
+            let mut shown = b.shown(file).await.unwrap();
+            let Dacl::List(aces) = &mut shown.dacl else { panic!("no list") };
+            let told = told_mode(aces).unwrap();
+            assert_eq!(told.unix_mode(), Some(mode().await));
+            *told = Sid::nfs_mode(0o750);
+            set_security(&b, file, SecurityInformation::DACL, &shown.to_bytes()).await.unwrap();
+            assert_eq!(mode().await, 0o750);
+            // The file has no list of its own: the next mode replaces the rights that this one stands for.
+            let mut shown = b.shown(file).await.unwrap();
+            let Dacl::List(aces) = &mut shown.dacl else { panic!("no list") };
+            *told_mode(aces).unwrap() = Sid::nfs_mode(0o600);
+            // With one more entry it gets one, without the entries that deny nothing.
+            let more = Ace::allow(Sid::network(), AccessMask::FILE_READ_DATA, AceFlags::NONE);
+            aces.push(more.clone());
+            set_security(&b, file, SecurityInformation::DACL, &shown.to_bytes()).await.unwrap();
+            assert_eq!(mode().await & 0o700, 0o600);
+            let Dacl::List(mut aces) = b.shown(file).await.unwrap().dacl else { panic!("no list") };
+            assert!(aces.contains(&more));
+            assert!(told_mode(&mut aces).is_some());
+            aces.drain(..3);
+            assert_eq!(told_mode(&mut aces), None);
+        });
+    }
+}
+
+#[test]
+fn a_mac_renames_a_folder_in_which_it_has_files_open() {
+    use weft_wire::smb2::fscc::file::Rename;
+    let to = async |b: &Bench, dir: FileId, name: &str| {
+        let mut buffer = Vec::new();
+        Rename { replace_if_exists: false, root_directory: 0, name: name.into() }.emit(&mut buffer);
+        let request = weft_wire::smb2::set_info::Request {
+            info_type: weft_wire::smb2::query_info::InfoType::FILE,
+            class: FileClass::RENAME.0,
+            additional_information: 0,
+            file: dir,
+            buffer: buffer.into(),
+        };
+        b.ask(Command::SetInfo, |out| request.emit(out)).await.map(drop)
+    };
+    with_mac(Ram::new(DISK).into(), MACOS, async |b| {
+        b.mkdir("d").await;
+        b.put("d\\f", b"data").await;
+        let file = b.open(&Wish::file("d\\f")).await.unwrap();
+        let dir = b.open(&Wish::dir("d")).await.unwrap();
+        to(&b, dir, "e").await.unwrap();
+        assert_eq!(read(&b, file, 0, 10).await.unwrap(), b"data");
+        // Not if somebody else has one open.
+        let bob = b.as_user("bob");
+        let his = bob.open(&Wish::file("e\\f")).await.unwrap();
+        assert_eq!(to(&b, dir, "g").await, Err(NtStatus::ACCESS_DENIED));
+        bob.close(his).await.unwrap();
+        to(&b, dir, "g").await.unwrap();
     });
 }

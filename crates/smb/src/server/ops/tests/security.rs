@@ -12,7 +12,7 @@ const ALL: SecurityInformation = SecurityInformation(7);
 
 impl Bench {
     /// The same server and connection, as another user.
-    fn as_user(&self, user: &str) -> Bench {
+    pub(super) fn as_user(&self, user: &str) -> Bench {
         let share = self.tree.share.clone().unwrap();
         let session = self.another_session(user);
         let tree = session.connect(Some(share), Right::Write, 10).unwrap();
@@ -36,7 +36,7 @@ impl Bench {
         text.replace("ME", &self.sid().to_string()).parse().unwrap()
     }
 
-    async fn shown(&self, file: FileId) -> Result<SecurityDescriptor, NtStatus> {
+    pub(super) async fn shown(&self, file: FileId) -> Result<SecurityDescriptor, NtStatus> {
         let request = Request {
             info_type: InfoType::SECURITY,
             class: 0,
