@@ -110,6 +110,8 @@ pub struct Responder {
     sent: Vec<(Family, Record, Time)>,
     /// The last conflicts.
     conflicts: VecDeque<Time>,
+    /// Whether there were too many, and none that is long past since.
+    is_storm: bool,
     unicasts: Bucket,
     out: VecDeque<Packet>,
 }
@@ -139,6 +141,7 @@ impl Responder {
             pending: Vec::new(),
             sent: Vec::new(),
             conflicts: VecDeque::new(),
+            is_storm: false,
             unicasts: Bucket::new(now, UNICASTS.0, UNICASTS.1),
             out: VecDeque::new(),
         }
@@ -308,13 +311,15 @@ impl Responder {
     }
 
     fn conflict_delay(&mut self, now: Time) -> Duration {
+        let is_quiet = self.conflicts.back().is_none_or(|last| now.since(*last) >= CONFLICTS_WITHIN);
         self.conflicts.push_back(now);
         if self.conflicts.len() > MOST_CONFLICTS {
             self.conflicts.pop_front();
         }
         let since = self.conflicts.front().map_or(Duration::ZERO, |first| now.since(*first));
-        let is_storm = self.conflicts.len() == MOST_CONFLICTS && since < CONFLICTS_WITHIN;
-        if is_storm { STORM_DELAY } else { self.chance.millis(0, 250) }
+        let are_many = self.conflicts.len() == MOST_CONFLICTS && since < CONFLICTS_WITHIN;
+        self.is_storm = are_many || self.is_storm && !is_quiet;
+        if self.is_storm { STORM_DELAY } else { self.chance.millis(0, 250) }
     }
 
     fn answer(&mut self, now: Time, from: SocketAddr, message: &Message) {

@@ -197,7 +197,7 @@ impl Computer {
     fn described(&self, place: Option<&str>) -> String {
         let places = place.map(|place| format!("<d:XAddrs>{}{}</d:XAddrs>", escaped(place), self.path()));
         format!(
-            "<a:EndpointReference><a:Address>{}</a:Address></a:EndpointReference><d:Types>p:Device b:Computer</d:Types>{}\
+            "<a:EndpointReference><a:Address>{}</a:Address></a:EndpointReference><d:Types>wsdp:Device pub:Computer</d:Types>{}\
              <d:MetadataVersion>1</d:MetadataVersion>",
             self.address(),
             places.unwrap_or_default()
@@ -206,10 +206,11 @@ impl Computer {
 }
 
 fn envelope(header: &str, body: &str) -> Vec<u8> {
-    // Prefixes are short, so that an answer is hardly longer than its question.
+    // Prefixes are short, so that an answer is hardly longer than its question, except those of types: wsdd 0.7 does not
+    // resolve them and expects these.
     format!(
         "<?xml version=\"1.0\" encoding=\"utf-8\"?><s:Envelope xmlns:s=\"{SOAP}\" xmlns:a=\"{WSA}\" xmlns:d=\"{WSD}\" \
-         xmlns:p=\"{WSDP}\" xmlns:b=\"{PUB}\"><s:Header>{header}</s:Header><s:Body>{body}</s:Body></s:Envelope>"
+         xmlns:wsdp=\"{WSDP}\" xmlns:pub=\"{PUB}\"><s:Header>{header}</s:Header><s:Body>{body}</s:Body></s:Envelope>"
     )
     .into_bytes()
 }
@@ -276,15 +277,15 @@ pub fn metadata(computer: &Computer, version: &str, request: &str, message: Uuid
         format!("<x:MetadataSection Dialect=\"{WSDP}/{dialect}\">{content}</x:MetadataSection>")
     };
     let device = format!(
-        "<p:ThisDevice><p:FriendlyName>{name}</p:FriendlyName><p:FirmwareVersion>{}</p:FirmwareVersion></p:ThisDevice>",
+        "<wsdp:ThisDevice><wsdp:FriendlyName>{name}</wsdp:FriendlyName><wsdp:FirmwareVersion>{}</wsdp:FirmwareVersion></wsdp:ThisDevice>",
         escaped(version)
     );
-    let model = "<p:ThisModel><p:Manufacturer>Weft</p:Manufacturer><p:ModelName>Weft</p:ModelName>\
-                 <n:DeviceCategory xmlns:n=\"{}\">Computers</n:DeviceCategory></p:ThisModel>";
+    let model = "<wsdp:ThisModel><wsdp:Manufacturer>Weft</wsdp:Manufacturer><wsdp:ModelName>Weft</wsdp:ModelName>\
+                 <n:DeviceCategory xmlns:n=\"{}\">Computers</n:DeviceCategory></wsdp:ThisModel>";
     let host = format!(
-        "<p:Relationship Type=\"{WSDP}/host\"><p:Host><a:EndpointReference><a:Address>{address}</a:Address></a:EndpointReference>\
-         <p:Types>b:Computer</p:Types><p:ServiceId>{address}</p:ServiceId><b:Computer>{name}/Workgroup:{group}</b:Computer></p:Host>\
-         </p:Relationship>"
+        "<wsdp:Relationship Type=\"{WSDP}/host\"><wsdp:Host><a:EndpointReference><a:Address>{address}</a:Address></a:EndpointReference>\
+         <wsdp:Types>pub:Computer</wsdp:Types><wsdp:ServiceId>{address}</wsdp:ServiceId><pub:Computer>{name}/Workgroup:{group}</pub:Computer></wsdp:Host>\
+         </wsdp:Relationship>"
     );
     let body = format!(
         "<x:Metadata xmlns:x=\"{WSX}\">{}{}{}</x:Metadata>",
