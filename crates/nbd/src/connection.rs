@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream as _};
-use weft_machine::recorder::{self, Hop, Operation, Stage};
+use weft_machine::recorder::{self, Details, Hop, Operation, Stage};
 use weft_machine::rt;
 use weft_store::block::BlockOp;
 use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
@@ -191,13 +191,17 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn queue(&self, reply: Reply, operation: Operation) {
-        let mut outbox = self.outbox.borrow_mut();
-        outbox.push(reply, operation);
+    /// A reply waits for the client or for a disk.
+    fn waits_to_be_sent(&self, operation: &mut Operation) {
+        let details = || Details { client: Some(self.client.clone()), ..Details::default() };
+        operation.sending([self.stage.clone()], details);
+    }
+
+    fn queue(&self, reply: Reply, mut operation: Operation) {
         if self.is_stuck.get() {
-            outbox.waits(&self.stage, &self.client);
+            self.waits_to_be_sent(&mut operation);
         }
-        drop(outbox);
+        self.outbox.borrow_mut().push(reply, operation);
         self.turn();
     }
 
@@ -395,7 +399,10 @@ impl<'a> Connection<'a> {
             let sent = std::future::poll_fn(|cx| {
                 let sent = sending.as_mut().poll(cx);
                 if sent.is_pending() && !self.is_stuck.replace(true) {
-                    self.outbox.borrow_mut().waits(&self.stage, &self.client);
+                    self.outbox
+                        .borrow_mut()
+                        .operations()
+                        .for_each(|operation| self.waits_to_be_sent(operation));
                 }
                 sent
             });

@@ -8,10 +8,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::recorder::{Details, Operation, Stage};
+use weft_machine::recorder::Operation;
 use weft_machine::{FileRange, LogLimit, Payload, Pool, Stream, rt};
 use weft_wire::nbd::transmission::{Chunk, Code};
 
@@ -71,13 +70,10 @@ impl Outbox {
         self.queue.push_back((reply, operation));
     }
 
-    /// The last batch waits for the client or for a disk, and so does all that is queued.
-    pub(crate) fn waits(&mut self, stage: &Arc<Stage>, client: &Arc<str>) {
+    /// The requests of the last batch, and of all that is queued behind it.
+    pub(crate) fn operations(&mut self) -> impl Iterator<Item = &mut Operation> {
         let queued = self.queue.iter_mut().map(|(_, operation)| operation);
-        for operation in self.sending.iter_mut().chain(queued) {
-            let details = || Details { client: Some(client.clone()), ..Details::default() };
-            operation.sending([stage.clone()], details);
-        }
+        self.sending.iter_mut().chain(queued)
     }
 
     /// The last batch was sent.

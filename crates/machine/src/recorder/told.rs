@@ -63,7 +63,8 @@ pub(super) fn log(known: &Known) {
     hops.sort_by_key(|hop| std::cmp::Reverse(slow.hops.of(*hop)));
     let hops: Vec<String> =
         hops.iter().map(|hop| format!("{hop} {} ms", slow.hops.of(*hop).as_millis())).collect();
-    tracing::warn!(
+    // No fault of this server's, mostly, and common on a host with much to do.
+    tracing::info!(
         "slow: {line} took {} ms ({}); `weft status --slow` shows the last ones{left_out}",
         slow.total.as_millis(),
         hops.join(", ")

@@ -91,7 +91,7 @@ impl Unsent {
 
     /// A batch has been sent: what is left waits for the peer, or for a disk.
     fn settle(&mut self, channel: &dyn Channel, client: &Arc<str>) {
-        if channel.backlog() == 0 {
+        if channel.backlog() == 0 && channel.unsent_bytes() == 0 {
             self.queue.clear();
         }
         for (_, operation) in self.queue.iter_mut().skip(self.told) {
