@@ -416,7 +416,8 @@ def main():
     arguments = arguments.parse_args()
     if arguments.connections < ONE_BY_ONE + USERS:
         sys.exit(f"--connections {arguments.connections}: at least {ONE_BY_ONE + USERS}, so that each user has some")
-    raise_limit(8 * arguments.connections + 2_000)
+    # A quarter of the server's descriptors is for connections, and six sixteenths of these are for SMB.
+    raise_limit(arguments.connections * 4 * 16 // 6 + 300)
     os.sched_setaffinity(0, {min(1, os.cpu_count() - 1)})
     report = Report()
     with tempfile.TemporaryDirectory(prefix="weft-team-") as folder:
@@ -426,6 +427,9 @@ def main():
         server = team.start()
         try:
             asyncio.run(measure(report, team, server, arguments.connections))
+        except BaseException:
+            print("\n".join(server.log_text().splitlines()[-20:]), file=sys.stderr)
+            raise
         finally:
             server.stop()
         if arguments.smbd_connections:
