@@ -254,8 +254,11 @@ pub(crate) struct Leases {
     by_key: Mutex<ByKey>,
     /// The sessions over which a user of a client can be notified, first one first: any session serves any of the user's
     /// leases (3.3.4.7).
-    sessions: Mutex<HashMap<(Guid, Arc<str>), Vec<Weak<Session>>>>,
+    sessions: Mutex<HashMap<UserOfClient, Vec<Weak<Session>>>>,
 }
+
+/// ClientGuid and user.
+type UserOfClient = (Guid, Arc<str>);
 
 /// Leases by LeaseKey. Clients choose random keys, so a key usually has one lease.
 #[derive(Default)]
