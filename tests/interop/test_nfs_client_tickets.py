@@ -145,28 +145,36 @@ class OfWeft(WithRealm):
         put.stdin.write(content)
         put.stdin.flush()
 
-    def test_a_copy_outlasts_a_restart_of_the_server_and_the_end_of_its_ticket(self):
-        content = os.urandom(24 << 20)
-        third = len(content) // 3
+    def outlasts(self, version, sec, lifetime, between):
+        """A copy in whose middle something happens: `between` gets the server and the time by which the ticket has ended."""
+        content = os.urandom(16 << 20)
+        half = len(content) // 2
+        options = ("--export", f"data:sec={sec}", "--state-dir", self.work / f"state-{version}")
+        with self.serving(*options, ports={"nfs": weft.free_port()}) as server:
+            server.folder.chmod(0o777)
+            self.realm.log_on(weft.USER, "-l", f"{lifetime}s")
+            ended = time.monotonic() + lifetime + 2
+            put = self.pouring(self.url(server, vers=version, sec=sec))
+            self.pour(put, content[:half])
+            between(server, ended)
+            _, said = put.communicate(content[half:], timeout=120)
+            self.assertEqual(put.returncode, 0, said.decode() + server.log_text())
+            self.assertEqual((server.folder / "f").read_bytes(), content)
+
+    def test_a_copy_outlasts_a_restart_of_the_server(self):
         for version, sec in [("3", "krb5p"), ("4.1", "krb5i")]:
             with self.subTest(version=version, sec=sec):
-                ports = {"nfs": weft.free_port()}
-                options = ("--export", f"data:sec={sec}", "--state-dir", self.work / f"state-{version}")
-                with self.serving(*options, ports=ports) as server:
-                    server.folder.chmod(0o777)
-                    self.realm.log_on(weft.USER, "-l", "8s")
-                    began = time.monotonic()
-                    put = self.pouring(self.url(server, vers=version, sec=sec))
-                    self.pour(put, content[:third])
-                    # The server forgets its contexts: it refuses the next call.
-                    server.restart()
-                    self.pour(put, content[third:2 * third])
-                    # The context ends with its ticket, and there is a new one in time.
-                    self.realm.log_on(weft.USER)
-                    time.sleep(max(0, began + 10 - time.monotonic()))
-                    _, said = put.communicate(content[2 * third:], timeout=120)
-                    self.assertEqual(put.returncode, 0, said.decode() + server.log_text())
-                    self.assertEqual((server.folder / "f").read_bytes(), content)
+                # The server forgets its contexts, and refuses the next call.
+                self.outlasts(version, sec, 3600, lambda server, _: server.restart())
+
+    def test_a_copy_outlasts_its_ticket_if_there_is_a_new_one(self):
+        def renewed(_, ended):
+            self.realm.log_on(weft.USER)
+            time.sleep(max(0, ended - time.monotonic()))
+
+        for version, sec in [("3", "krb5i"), ("4.1", "krb5p")]:
+            with self.subTest(version=version, sec=sec):
+                self.outlasts(version, sec, 10, renewed)
 
     def test_a_copy_whose_ticket_has_ended_says_so(self):
         with self.serving("--export", "data:sec=krb5p") as server:

@@ -65,7 +65,7 @@ pub(super) async fn flavors(client: &Client, path: &str) -> Result<Vec<Flavor>, 
 
 async fn told(client: &Client, walk: &[Op], ask: Op) -> Result<Vec<Flavor>, Error> {
     let number = ask.number();
-    let ops = || [walk, &[ask.clone()]].concat();
+    let ops = || [walk, std::slice::from_ref(&ask)].concat();
     let mut results = client.run(ops, Keep::No, None, Cargo::default()).await?;
     skip(&mut results, walk)?;
     let flavors: SecinfoOk = results.ok(number)?;
