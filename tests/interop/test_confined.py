@@ -135,7 +135,7 @@ class Confined(unittest.TestCase):
             (self.work / "stay").mkdir()
             told = f"cannot serve {self.file.parent}/stay until the server is restarted"
             self.assertIn(told, self.weft("reload").stdout)
-            self.assertIn(told, self.weft("status").stdout)
+            self.assertIn("is now another folder", self.weft("status").stdout)
             self.assertIn("in-stay", self.listed(server, "stay"))
             # `weft share add` keeps a share that only waits.
             done = self.weft("share", "--config", self.file, "add", "far", self.elsewhere / "far", check=False)

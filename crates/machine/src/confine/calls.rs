@@ -129,7 +129,8 @@ pub(super) fn install(keyrings: Keyrings, flags: libc::c_ulong) -> io::Result<us
     let number = rules.len() + 1;
     let refused = compile(rules, libc::EPERM).map_err(io::Error::other)?;
     // The flags of clone3(2) are in memory, which a filter cannot read. Without it, the C library uses clone(2).
-    let absent = compile(BTreeMap::from([(libc::SYS_clone3, vec![])]), libc::ENOSYS).map_err(io::Error::other)?;
+    let absent =
+        compile(BTreeMap::from([(libc::SYS_clone3, vec![])]), libc::ENOSYS).map_err(io::Error::other)?;
     rustix::thread::set_no_new_privs(true)?;
     // Not logged: every new thread tries it.
     load(&absent, flags)?;

@@ -48,8 +48,7 @@ const OF_SYSTEM: [&str; 23] = [
     "/proc/self/exe",
 ];
 /// What every process reads and writes.
-const DEVICES: [&str; 6] =
-    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 /// Settings that are often links to files elsewhere.
 const LINKED: [&str; 3] = ["/etc/krb5.conf", "/etc/nsswitch.conf", "/etc/resolv.conf"];
 /// Where RDMA devices are.
@@ -91,7 +90,9 @@ pub(super) fn confine(plan: &Plan) {
     };
     match files_failed || calls_failed {
         true => tracing::warn!("the server is not as confined as it could be: {files}; {calls}"),
-        false if config.landlock || config.seccomp => tracing::info!("the server is confined: {files}; {calls}"),
+        false if config.landlock || config.seccomp => {
+            tracing::info!("the server is confined: {files}; {calls}")
+        }
         false => tracing::info!("the server is not confined: {files}; {calls}"),
     }
 }
@@ -129,7 +130,9 @@ fn reach(plan: &Plan, later: &[PathBuf]) -> Reach {
     for folder in paths_of("LD_LIBRARY_PATH") {
         reach.keep(folder, Use::Read);
     }
-    plan.folders().chain(later.iter().map(PathBuf::as_path)).for_each(|folder| reach.keep(folder, Use::Change));
+    plan.folders()
+        .chain(later.iter().map(PathBuf::as_path))
+        .for_each(|folder| reach.keep(folder, Use::Change));
     for share in &plan.shares {
         if let Some(elsewhere) = share.snapshots.as_ref().and_then(|snapshots| snapshots.elsewhere()) {
             reach.keep(elsewhere, Use::Read);
