@@ -3,11 +3,11 @@
 use weft_smb::auth::Principals;
 use weft_smb::server::dfs::Link;
 
+use crate::config::ServeConfig;
 use crate::config::key::{part, quoted};
 use crate::config::mistake::Unparsed;
 use crate::config::share::ShareConfig;
 use crate::config::types::{DfsLinks, Entry, List, PrincipalMap, Refused, Text, TomlValue, Type, all};
-use crate::config::ServeConfig;
 
 pub(super) fn set_principals(config: &mut ServeConfig, given: &TomlValue) -> Result<(), Refused> {
     let mut principals = Principals::default();

@@ -77,20 +77,13 @@ fn each_question_is_answered_once() {
         // Of several, the first is answered.
         let resolve = RequestContext::Apple(aapl::Request::Resolve { file_id: 1 });
         let unknown = RequestContext::Apple(aapl::Request::Unknown { command: 9 });
-        let many = vec![
-            unknown,
-            resolve.clone(),
-            query(Parts::SERVER_CAPS, old),
-            resolve,
-            query(ALL, MACOS),
-        ];
+        let many = vec![unknown, resolve.clone(), query(Parts::SERVER_CAPS, old), resolve, query(ALL, MACOS)];
         let first = aapl::Response::Query {
             server: Some(always | ServerCaps::READ_DIR_ATTR),
             volume: None,
             model: None,
         };
-        let unresolved =
-            aapl::Response::Resolve { status: NtStatus::NOT_SUPPORTED, path: String::new() };
+        let unresolved = aapl::Response::Resolve { status: NtStatus::NOT_SUPPORTED, path: String::new() };
         assert_eq!(ask(&b, many).await, [first, unresolved]);
         // A context that is cut off is a malformed request.
         for len in 0..8 {
