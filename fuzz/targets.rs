@@ -8,8 +8,8 @@ use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::{self, compound};
 use weft_wire::xdr::{Decoder, Encoder};
 use weft_wire::{
-    ddp, dns, mount, mpa, nbd, nbss, nfs3, nfs4, nlm, nsm, ntlm, perf, rdmap, repl, rpc, rpcbind, rpcrdma, rping,
-    smbd, spnego, wsd,
+    ddp, dns, mount, mpa, nbd, nbss, nfs3, nfs4, nlm, nsm, ntlm, perf, rdmap, repl, rpc, rpcbind, rpcrdma,
+    rping, smbd, spnego, wsd,
 };
 
 /// A name and the function to run.

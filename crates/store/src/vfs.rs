@@ -30,8 +30,8 @@ use rustix::io::Errno;
 
 pub use self::caller::{Caller, Permissions};
 pub use self::calls::{Unsettled, Vfs};
-pub use self::dir_name::DirName;
 pub(crate) use self::depot::ATTRIBUTES as STREAM_XATTRS;
+pub use self::dir_name::DirName;
 pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Dos, OWN_XATTRS, XattrSummary};
 pub use self::error::Error;

@@ -127,7 +127,11 @@ impl Streams {
             let head = match get(&**backend, base, &name).await {
                 Ok(Kept::Here(content)) => {
                     let size = content.len() as u64;
-                    Ok(StreamHead { name, size, content: if content.len() > max { Vec::new() } else { content } })
+                    Ok(StreamHead {
+                        name,
+                        size,
+                        content: if content.len() > max { Vec::new() } else { content },
+                    })
                 }
                 Ok(Kept::EMPTY) => Ok(StreamHead { name, size: 0, content: Vec::new() }),
                 Ok(Kept::Beside(_)) => self.large_head(backend, base, name, (max, pool)).await,

@@ -34,5 +34,6 @@ fn unfit(config: &ServeConfig, share: &ShareConfig) -> Option<&'static str> {
     if share.read_only {
         return Some("Macs cannot back up to a share that is read-only: remove read_only");
     }
-    (!config.smb.macos).then_some("Time Machine asks what smb.macos = false leaves unanswered: remove that key")
+    (!config.smb.macos)
+        .then_some("Time Machine asks what smb.macos = false leaves unanswered: remove that key")
 }

@@ -93,7 +93,9 @@ mod tests {
     /// macOS and Linux's `mapposix`: the last character of a name only.
     #[test]
     fn a_space_or_a_dot_at_the_end() {
-        for (wire, name) in [("a\u{f029}", "a."), ("a \u{f028}", "a  "), (".\u{f029}", ".."), ("\u{f022}\u{f029}", ":.")] {
+        for (wire, name) in
+            [("a\u{f029}", "a."), ("a \u{f028}", "a  "), (".\u{f029}", ".."), ("\u{f022}\u{f029}", ":.")]
+        {
             assert_eq!(from_wire(wire), name);
             // It is shown as it is.
             assert_eq!(to_wire(name).chars().last(), name.chars().last());

@@ -70,12 +70,7 @@ pub(super) async fn void(cx: &OpContext, vfs: &Vfs, base: NodeId) -> Result<Vec<
 }
 
 /// Whether a stream of a file does not exist for the client, although it is stored.
-pub(super) async fn is_missing(
-    cx: &OpContext,
-    vfs: &Vfs,
-    base: NodeId,
-    name: &[u8],
-) -> Result<bool, Error> {
+pub(super) async fn is_missing(cx: &OpContext, vfs: &Vfs, base: NodeId, name: &[u8]) -> Result<bool, Error> {
     if !cx.session().is_mac() || AfpStream::named(name).is_none() {
         return Ok(false);
     }

@@ -39,7 +39,10 @@ use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
 use super::rights::{DATA, WRITE_DATA, reach_of, rights_of_access, rights_of_share};
 use super::security::{self, Asked};
-use super::{afp_streams, audit, durability, ea, mac, namespace, path, previous, recording, status, symlink, tunnel, volume};
+use super::{
+    afp_streams, audit, durability, ea, mac, namespace, path, previous, recording, status, symlink, tunnel,
+    volume,
+};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 use crate::server::held::OPEN_BYTES;

@@ -210,7 +210,8 @@ impl Scan {
                 }
             };
             if here && may_see(&open.vfs, &attr, who).await? {
-                let entry = self.entry(open, reader, above, (&attr, xattrs.unwrap_or_default(), &name, shown));
+                let entry =
+                    self.entry(open, reader, above, (&attr, xattrs.unwrap_or_default(), &name, shown));
                 self.ready.push((cookie, entry.await?));
             }
         }
@@ -229,7 +230,8 @@ impl Scan {
             return Ok(Some(self.dot_entry(open, name).await?));
         }
         let stored = path::to_store(name)?;
-        let Some((attr, spelled)) = resolve::find(vfs, dir, &stored, reader.cx.session().is_mac()).await? else {
+        let Some((attr, spelled)) = resolve::find(vfs, dir, &stored, reader.cx.session().is_mac()).await?
+        else {
             return Ok(None);
         };
         if !may_see(&open.vfs, &attr, reader.who).await? {

@@ -49,13 +49,8 @@ impl Scan {
         }
         if first || restart {
             let (pattern, held) = (self.pattern.take(), self.held.take());
-            *self = Scan {
-                pattern,
-                held,
-                device: self.device,
-                is_for_mac: self.is_for_mac,
-                ..Scan::default()
-            };
+            *self =
+                Scan { pattern, held, device: self.device, is_for_mac: self.is_for_mac, ..Scan::default() };
         }
         Ok(first || restart)
     }

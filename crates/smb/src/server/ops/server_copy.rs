@@ -14,8 +14,8 @@ use weft_wire::smb2::ioctl::{CtlCode, Request};
 use weft_wire::smb2::{FileId, NtStatus};
 
 use super::control_output::Output;
-use super::opens::Open;
 use super::copyfile;
+use super::opens::Open;
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 

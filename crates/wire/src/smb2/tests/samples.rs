@@ -176,6 +176,7 @@ pub(super) fn entry(name: &str) -> directory::Entry {
         file_id: 7,
         short_name: "SHORT~1.TXT".into(),
         name: name.into(),
+        mac: None,
         posix: None,
     }
 }

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use weft_machine::sim::Script;
+use weft_wire::smb2::aapl::{self, Parts, ServerCaps};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
-use weft_wire::smb2::aapl::{self, Parts, ServerCaps};
 use weft_wire::smb2::create_context::{DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext};
 use weft_wire::smb2::ioctl::CtlCode;
 use weft_wire::smb2::{
@@ -54,7 +54,8 @@ pub fn request(client: &mut Client, known: &Knowledge, related: bool, script: &m
             };
             client.request(Command::Read, |out| request.emit(out))
         }
-        17 => client.request(Command::Flush, |out| flush::Request { file, full_sync: script.rarely(4) }.emit(out)),
+        17 => client
+            .request(Command::Flush, |out| flush::Request { file, full_sync: script.rarely(4) }.emit(out)),
         18..=20 => {
             let element = |script: &mut Script<'_>| lock::Element {
                 offset: script.edge(),
@@ -273,7 +274,10 @@ fn context(known: &Knowledge, script: &mut Script<'_>) -> RequestContext {
             3 | 4 => {
                 let parts = if script.rarely(4) { script.edge() } else { 7 };
                 let client = if script.rarely(4) { script.edge() } else { 0x3f };
-                RequestContext::Apple(aapl::Request::Query { parts: Parts(parts), client: ServerCaps(client) })
+                RequestContext::Apple(aapl::Request::Query {
+                    parts: Parts(parts),
+                    client: ServerCaps(client),
+                })
             }
             5 => {
                 let len = script.below(40);
