@@ -5,20 +5,10 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 use weft_store::rules::{Flavor, Ports, Protection, Squash};
 
-<<<<<<< HEAD
 use super::announce;
 use super::entries::{
     capture, certificate, events_of, export, exported, folder_of, get_links, get_principals, get_volumes, ram_of, set_links,
     set_principals, set_volumes,
-=======
-use self::maps::{get_links, get_principals, set_links, set_principals};
-use super::mistake::Fault;
-use super::row::{Field, Row, TakesEffect, converted, field};
-use super::share::{ShareConfig, ShareSource};
-use super::types::{
-    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
-    NonEmpty, OneOf, Optional, Port, PrincipalMap, Refused, Size, Someone, Text, TomlValue, Type, UnixId,
->>>>>>> m-macos
 };
 use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::ShareSource;
