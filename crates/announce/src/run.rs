@@ -121,7 +121,7 @@ async fn run(
     // The number of a run must grow: seconds since 1970.
     let instance = clock::wall().as_secs();
     let target =
-        Target::new(computer(&first), &first.version, instance, Chance::new(chance.next()), rt::now());
+        Target::new(computer(&first), &first.version, instance, Chance::new(chance.draw()), rt::now());
     let target = Arc::new(Mutex::new(target));
     let told = HashSet::new();
     let mut station =
@@ -354,7 +354,7 @@ impl Station {
             match &mut open.responder {
                 Some(responder) => responder.set_addresses(now, addresses.0, addresses.1),
                 None => {
-                    let (name, chance) = (&announcement.name, Chance::new(self.chance.next()));
+                    let (name, chance) = (&announcement.name, Chance::new(self.chance.draw()));
                     let services = services(&announcement);
                     let responder = Responder::new(&open.link.name, name, services, addresses, chance, now);
                     open.responder = Some(responder);

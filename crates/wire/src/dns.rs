@@ -9,17 +9,17 @@
 //!
 //! Only the types of DNS-SD (RFC 6763) have their data parsed. What an answer should contain is decided elsewhere.
 
+mod malformed;
 mod name;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+pub use self::malformed::{MAX_ENTRIES, Malformed};
 pub use self::name::Name;
 use self::name::{Compressor, Labels};
 
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 12;
-/// Most questions and records of a parsed message: a packet of 9,000 bytes could name more than a thousand.
-pub const MAX_ENTRIES: usize = 512;
 /// Class IN.
 pub const CLASS_IN: u16 = 1;
 /// Class ANY, in questions.
@@ -38,23 +38,6 @@ pub mod kind {
     pub const NSEC: u16 = 47;
     /// Only in questions.
     pub const ANY: u16 = 255;
-}
-
-/// Why bytes are not a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Malformed {
-    /// It ends too early.
-    #[error("it ends too early")]
-    Truncated,
-    /// A name with a pointer that does not lead back, or that is too long.
-    #[error("a name that does not end, or is longer than 255 bytes")]
-    Name,
-    /// The data of a record have another form.
-    #[error("a record of type {0} with other data")]
-    Data(u16),
-    /// More than [`MAX_ENTRIES`].
-    #[error("more than {MAX_ENTRIES} questions and records")]
-    TooMany,
 }
 
 /// A message.
@@ -189,7 +172,7 @@ impl Data {
                 let mut bits = [0u8; 32];
                 for kind in types {
                     if let Some(byte) = bits.get_mut(usize::from(kind >> 3)) {
-                        *byte |= 0x80 >> (kind & 7);
+                        *byte |= 0x80u8.wrapping_shr(u32::from(kind & 7));
                     }
                 }
                 let len = bits.iter().rposition(|byte| *byte != 0).map_or(0, |last| last.saturating_add(1));

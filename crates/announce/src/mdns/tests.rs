@@ -369,11 +369,11 @@ fn hostile_packets_do_nothing_but_cost_little() {
     let sample = Message { authority: link.seen[0].3.answers.clone(), ..asking(SMB, kind::ANY) }.emit();
     for _ in 0..20_000 {
         let mut bytes = sample.clone();
-        for _ in 0..1 + chance.next() % 4 {
-            let place = chance.next() as usize % bytes.len();
-            bytes[place] = chance.next() as u8;
+        for _ in 0..1 + chance.draw() % 4 {
+            let place = chance.draw() as usize % bytes.len();
+            bytes[place] = chance.draw() as u8;
         }
-        bytes.truncate(1 + chance.next() as usize % bytes.len());
+        bytes.truncate(1 + chance.draw() as usize % bytes.len());
         link.hosts[0].1.handle(link.now, peer(9, PORT), &bytes);
         link.hosts[0].1.out.clear();
     }

@@ -8,56 +8,8 @@ use super::error::Give;
 use super::key::{self, Key};
 use super::row::{Field, Row, TakesEffect, field};
 use super::types::{Boolean, List, Optional, Text, Type};
-use super::{ConfigError, Problem, ServeConfig};
+use super::{ConfigError, Problem, ServeConfig, WORKGROUP};
 use crate::default_port;
-
-/// Whether and how the server announces itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AnnounceConfig {
-    /// Whether by Multicast DNS.
-    pub mdns: bool,
-    /// Whether by WS-Discovery.
-    pub ws_discovery: bool,
-    /// The name of the server; `None` is that of the host.
-    pub name: Option<String>,
-    /// The workgroup that WS-Discovery tells.
-    pub workgroup: String,
-    /// The network interfaces; if empty, all but loopback.
-    pub interfaces: Vec<String>,
-}
-
-/// The default of [`AnnounceConfig::workgroup`], which Windows has, too.
-const WORKGROUP: &str = "WORKGROUP";
-
-impl Default for AnnounceConfig {
-    fn default() -> AnnounceConfig {
-        let (name, workgroup, interfaces) = (None, WORKGROUP.to_owned(), Vec::new());
-        AnnounceConfig { mdns: false, ws_discovery: false, name, workgroup, interfaces }
-    }
-}
-
-impl AnnounceConfig {
-    /// Whether the server announces itself.
-    pub(crate) fn is_on(&self) -> bool {
-        self.mdns || self.ws_discovery
-    }
-
-    /// The name of the server, on the host with this node name.
-    pub(crate) fn name_on(&self, node: &str) -> String {
-        self.name.clone().unwrap_or_else(|| of_node(node))
-    }
-}
-
-/// The first label of a node name. Characters that a name of a host does not have become hyphens.
-fn of_node(node: &str) -> String {
-    let first = node.split('.').next().unwrap_or_default();
-    let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let label: String = first.chars().take(MAX_NAME).map(safe).collect();
-    match label.trim_matches('-') {
-        "" => "weft".to_owned(),
-        label => label.to_owned(),
-    }
-}
 
 /// RFC 1123 2.1.
 fn is_name(name: &str) -> bool {
@@ -170,6 +122,7 @@ pub(super) fn warnings(config: &ServeConfig) -> Option<ConfigError> {
 mod tests {
     use std::path::Path;
 
+    use super::super::AnnounceConfig;
     use super::super::file::parse;
     use super::*;
 

@@ -30,12 +30,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weft_announce::MAX_NAME;
 use weft_smb::auth::Principals;
 use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 
 pub(crate) use self::admin::AdminAddress;
-pub(crate) use self::announce::AnnounceConfig;
 pub(crate) use self::check::{AbsentShare, Plan, PlannedShare};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
@@ -142,6 +142,54 @@ impl AuditConfig {
     /// What it contains.
     pub(crate) fn wanted(&self) -> Wanted {
         self.events.unwrap_or(Wanted::ALL)
+    }
+}
+
+/// Whether and how the server announces itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AnnounceConfig {
+    /// Whether by Multicast DNS.
+    pub mdns: bool,
+    /// Whether by WS-Discovery.
+    pub ws_discovery: bool,
+    /// The name of the server; `None` is that of the host.
+    pub name: Option<String>,
+    /// The workgroup that WS-Discovery tells.
+    pub workgroup: String,
+    /// The network interfaces; if empty, all but loopback.
+    pub interfaces: Vec<String>,
+}
+
+/// The default of [`AnnounceConfig::workgroup`], which Windows has, too.
+const WORKGROUP: &str = "WORKGROUP";
+
+impl Default for AnnounceConfig {
+    fn default() -> AnnounceConfig {
+        let (name, workgroup, interfaces) = (None, WORKGROUP.to_owned(), Vec::new());
+        AnnounceConfig { mdns: false, ws_discovery: false, name, workgroup, interfaces }
+    }
+}
+
+impl AnnounceConfig {
+    /// Whether the server announces itself.
+    pub(crate) fn is_on(&self) -> bool {
+        self.mdns || self.ws_discovery
+    }
+
+    /// The name of the server, on the host with this node name.
+    pub(crate) fn name_on(&self, node: &str) -> String {
+        self.name.clone().unwrap_or_else(|| of_node(node))
+    }
+}
+
+/// The first label of a node name. Characters that a name of a host does not have become hyphens.
+fn of_node(node: &str) -> String {
+    let first = node.split('.').next().unwrap_or_default();
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let label: String = first.chars().take(MAX_NAME).map(safe).collect();
+    match label.trim_matches('-') {
+        "" => "weft".to_owned(),
+        label => label.to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Malformed;
+use super::malformed::Malformed;
 
 /// The longest label.
 const MAX_LABEL: usize = 63;
