@@ -33,7 +33,7 @@ mkdir -p /q /var/w && mount -t ext4 -o prjquota /dev/vdb /q || exit 1
 mkdir -p /q/team/deep /q/beside && dd if=/dev/zero of=/q/team/deep/old bs=1M count=4 status=none || exit 2
 export WEFT_PASSWORD=secret XDG_RUNTIME_DIR=/var/w
 begin() { # LAUNCHER...
-    "$@" /lab/weft serve --config /var/w/weft.toml --state-dir /var/w/state --user u > /var/w/log 2>&1 &
+    "$@" /lab/weft serve --config /var/w/weft.toml --state-dir /var/w/state --user u --buffers 128M > /var/w/log 2>&1 &
     server=$!
     for n in $(seq 600); do
         # Its line in the log, and its ports.
