@@ -243,10 +243,8 @@ fn a_lease_is_one_for_all_opens_of_its_key() {
 #[test]
 fn a_copied_client_guid_and_key_give_nobody_anothers_lease() {
     story(async {
-        let world = World::with(|config| {
-            config.users.push(User::new("carol", Secret::password(PASSWORD)));
-        });
-        // Mallory is there first.
+        let carol = User::new("carol", Secret::password(PASSWORD));
+        let world = World::with(|config| config.users.push(carol));
         let mut mallory = client_at(&world, "192.0.2.66:700", 1, "bob").await;
         let leased = |name: &str, state| create::Request {
             name: name.into(),
@@ -255,7 +253,7 @@ fn a_copied_client_guid_and_key_give_nobody_anothers_lease() {
         create(&mut mallory, &leased("mallorys", RWH)).await.unwrap();
         let mut alice = client_at(&world, "192.0.2.1:700", 1, "alice").await;
         let opened = create(&mut alice, &leased("f", RWH)).await.unwrap();
-        assert_eq!(lease_of(&opened).state, RWH, "the key is hers, whatever mallory has opened by it");
+        assert_eq!(lease_of(&opened).state, RWH, "whatever mallory, who was first, has opened by it");
         // Somebody opens the file: alice is told, and only she can acknowledge that.
         let mut other = client_at(&world, "192.0.2.2:700", 2, "alice").await;
         begin(&mut other, &create_request("f", CreateOptions::NONE)).await;
@@ -273,7 +271,6 @@ fn a_copied_client_guid_and_key_give_nobody_anothers_lease() {
         assert_eq!(acknowledge(&mut alice, keep(RH)).await, NtStatus::SUCCESS);
         let opened = end(&mut other).await.unwrap();
         assert_eq!(other.close(opened.file).await, NtStatus::SUCCESS);
-        // An open by mallory, with another key, breaks hers like anybody's.
         assert_eq!(lease_of(&create(&mut alice, &leased("f", RWH)).await.unwrap()).state, RWH);
         begin(&mut mallory, &create_request("f", CreateOptions::NONE)).await;
         told(&mut alice).await;
