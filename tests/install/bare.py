@@ -213,11 +213,11 @@ def check_rights(case, port=445):
         case.assertIn("one", smb("alice", "plans", "ls", port=port))
 
 
-def main(case, did):
-    """Runs the tests of a class in the order of their names, up to the first that fails."""
+def main(case, did, failfast=True):
+    """Runs the tests of a class in the order of their names."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     began = time.monotonic()
     tests = unittest.defaultTestLoader.loadTestsFromTestCase(case)
-    result = unittest.TextTestRunner(verbosity=2, failfast=True).run(tests)
+    result = unittest.TextTestRunner(verbosity=2, failfast=failfast).run(tests)
     print(f"{did} in {time.monotonic() - began:.0f} s")
     sys.exit(not result.wasSuccessful())

@@ -24,7 +24,7 @@ PASSWORD = "correct-horse-battery"
 # What the pages take for granted; run.sh has downloaded it.
 GRANTED = ["curl", "openssl", "ca-certificates"]
 BLOCK = re.compile(r"^```sh *(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROMPT = re.compile(rb"(?i)password[^\n]*: *$")
+PROMPT = re.compile(rb"(?i)(password[^\n]*|the same again): *$")
 CONFIRM = re.compile(rb"\[Y/n\] *$")
 
 
@@ -249,4 +249,4 @@ if __name__ == "__main__":
     names.write_text("127.0.0.1 localhost nas nas.example.org\n::1 localhost\n")
     run("mount", "--bind", names, "/etc/hosts")
     (ROOT / "etc/hosts").write_text(names.read_text())
-    main(Pages, "carried out")
+    main(Pages, "carried out", failfast=False)
