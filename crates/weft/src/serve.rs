@@ -126,8 +126,18 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
         // The receiver waits for exactly this.
         let _ = report.send(start.start().await);
     });
-    let Services { ready, files, nbd, replicas, reload, announced, _admin, _admin_http, _volumes, _registration } =
-        started.recv().map_err(|_| "the first core ended before everything listened")??;
+    let Services {
+        ready,
+        files,
+        nbd,
+        replicas,
+        reload,
+        announced,
+        _admin,
+        _admin_http,
+        _volumes,
+        _registration,
+    } = started.recv().map_err(|_| "the first core ended before everything listened")??;
     // Also with --json: nobody could log on otherwise.
     if let Some(password) = password.filter(|password| password.made_up) {
         note!("password of {}: {}", ready.user, *password.text);

@@ -37,6 +37,7 @@ use weft_store::audit::Wanted;
 
 pub(crate) use self::admin::AdminAddress;
 pub(crate) use self::check::{AbsentShare, Plan, PlannedShare};
+pub(crate) use self::entries::{capture, certificate};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
 pub(crate) use self::key::{Key, Origin};
@@ -44,7 +45,6 @@ pub(crate) use self::mistake::{BadFile, MAX_SHOWN};
 pub(crate) use self::row::TakesEffect;
 pub(crate) use self::share::{ShareConfig, ShareSource, share_of_folder};
 pub(crate) use self::sources::Sources;
-pub(crate) use self::entries::{capture, certificate};
 pub(crate) use self::table::keys_of_option;
 use crate::addresses::Addresses;
 use crate::args::{Crc, ProviderKind};

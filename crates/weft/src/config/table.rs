@@ -5,10 +5,11 @@ use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 use weft_store::rules::{Flavor, Ports, Protection, Squash};
 
+use super::CAPTURE_BYTES;
 use super::announce;
 use super::entries::{
-    capture, certificate, events_of, export, exported, folder_of, get_links, get_principals, get_volumes, ram_of, set_links,
-    set_principals, set_volumes,
+    capture, certificate, events_of, export, exported, folder_of, get_links, get_principals, get_volumes,
+    ram_of, set_links, set_principals, set_volumes,
 };
 use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::ShareSource;
@@ -16,7 +17,6 @@ use super::types::{
     AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
     NonEmpty, OneOf, Optional, Port, PrincipalMap, Size, Someone, Text, Type, UnixId,
 };
-use super::CAPTURE_BYTES;
 use crate::args::{Crc, ProviderKind};
 use crate::logging::LogFormat;
 

@@ -25,7 +25,8 @@ use crate::admin::Reloaded;
 use crate::args::Serve;
 use crate::config::reference::{self, Effective};
 use crate::config::{
-    AbsentShare, AnnounceConfig, ConfigError, PlannedShare, ServeConfig, ShareConfig, ShareSource, TakesEffect,
+    AbsentShare, AnnounceConfig, ConfigError, PlannedShare, ServeConfig, ShareConfig, ShareSource,
+    TakesEffect,
 };
 use crate::config_command;
 use crate::logging;
@@ -169,7 +170,8 @@ impl Reload {
             files.replace(served, self.door.clone(), &users).await;
         }
         self.subject.replace_shares(&shares, &report.absent);
-        let announce = AnnounceConfig { name: current.started.announce.name.clone(), ..config.announce.clone() };
+        let announce =
+            AnnounceConfig { name: current.started.announce.name.clone(), ..config.announce.clone() };
         self.announced.clone().tell(ServeConfig { announce, ..config.clone() }, shares.clone()).await;
         if other_files {
             // Otherwise our own marks would look like those of another server.
