@@ -1,12 +1,13 @@
 //! The keys of a configuration file: one row each, with its type, default, options, meaning, and access to its value.
 //! The parser, the reference, the example and `weft config show` use these rows.
 
+mod announce;
+
 use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
 use weft_store::rules::{Flavor, Ports, Protection, Squash};
 
 use super::CAPTURE_BYTES;
-use super::announce;
 use super::entries::{
     capture, certificate, events_of, export, exported, folder_of, get_links, get_principals, get_volumes,
     ram_of, set_links, set_principals, set_volumes,
@@ -661,7 +662,7 @@ pub(super) const ROWS: &[Row] = &[
         "confine.folders",
         Optional<List<FilePath>>,
         [],
-        "if there is a file: /home, /media, /mnt, /srv, and the folders that contain those of the shares, unless they are the system's",
+        "with a file: /home, /media, /mnt, /srv, and the parents of shares' folders, if not the system's",
         "[\"/srv\"]",
         "Folders below which a reload can add shares. A new share elsewhere is served after a restart. [] makes all of them wait for one.",
         |c| c.confine.folders
