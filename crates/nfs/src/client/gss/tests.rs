@@ -273,10 +273,12 @@ fn a_context_that_the_server_has_forgotten_is_renewed_and_the_call_repeated() {
             let written = file.write(0, Bytes::from(vec![7; 100_000]));
             // The calls of both mounts are under way together.
             let (written, made) = futures_util::join!(written, v3.mkdir("d", SetAttributes::default()));
-            (written.unwrap(), made.unwrap());
+            written.unwrap();
+            made.unwrap();
             file.close().await.unwrap();
             assert_eq!(world.watch.count(Procedure::Init), 2, "one for each ticket");
-            (v3.rmdir("d").await.unwrap(), v4.remove("f").await.unwrap());
+            v3.rmdir("d").await.unwrap();
+            v4.remove("f").await.unwrap();
             v3.end().await;
             v4.end().await.unwrap();
         }
