@@ -107,7 +107,9 @@ fn split(name: &str) -> (&str, &str) {
 pub fn parse(bytes: &[u8]) -> Result<Element, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed::Encoding)?;
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if let Some(declaration) = rest.strip_prefix("<?xml") {
+    // Not a processing instruction whose name begins so.
+    let begins = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_whitespace());
+    if let Some(declaration) = rest.strip_prefix("<?xml").filter(begins) {
         let (declaration, after) = declaration.split_once("?>").ok_or(Malformed::Syntax)?;
         let lower = declaration.to_ascii_lowercase();
         if lower.contains("encoding") && !lower.contains("utf-8") {
@@ -308,7 +310,7 @@ mod tests {
         let bomb = "<!DOCTYPE x [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;'>]><x>&b;</x>";
         assert_eq!(refused(bomb), Malformed::Forbidden);
         assert_eq!(refused("<x><![CDATA[1]]></x>"), Malformed::Forbidden);
-        assert_eq!(refused("<?xml-stylesheet href='a'?><x/>"), Malformed::Syntax);
+        assert_eq!(refused("<?xml-stylesheet href='a'?><x/>"), Malformed::Forbidden);
         assert_eq!(refused("<x>&b;</x>"), Malformed::Entity);
         assert_eq!(refused("<x>&#0;</x>"), Malformed::Entity);
         assert_eq!(refused("<x>&#xd800;</x>"), Malformed::Entity);
