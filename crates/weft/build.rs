@@ -48,7 +48,8 @@ fn archived() -> Option<String> {
 
 /// The date in UTC of a time in seconds since 1970.
 fn date(seconds: u64) -> (u64, u64, u64) {
-    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut days, mut year, mut month) = (seconds / 86_400, 1970, 1);
     while days >= 365 + u64::from(is_leap(year)) {
         days -= 365 + u64::from(is_leap(year));
