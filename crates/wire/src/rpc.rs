@@ -254,13 +254,16 @@ impl Call {
     /// # Errors
     /// Those of `sign`.
     pub fn emit_signed<E>(
-        self,
+        mut self,
         e: &mut Encoder,
         sign: impl FnOnce(&[u8]) -> Result<Vec<u8>, E>,
     ) -> Result<(), E> {
         debug_assert!(e.is_empty() && matches!(self.credential, Credential::Gss(_)));
+        if let Credential::Gss(gss) = &mut self.credential {
+            gss.mic = Bytes::new();
+        }
         self.emit(e);
-        // The verifier that was emitted is empty, so the header ends with its flavor and its length.
+        // The verifier is empty, so the header ends with its flavor and its length.
         e.truncate(e.len().saturating_sub(8));
         let mic = sign(&e.copy_from(0))?;
         gss::emit_verifier(&mic, e);
