@@ -200,11 +200,14 @@ class Confined(unittest.TestCase):
     @unittest.skipUnless(os.getuid() == 0 and landlock_version() >= 2, "the server runs as another user")
     def test_a_server_of_any_user_is_confined(self):
         nobody = pwd.getpwnam("nobody")
+        run = self.work / "run"
+        run.mkdir(mode=0o700)
         for path in [self.work, *self.work.rglob("*"), self.elsewhere, *self.elsewhere.rglob("*")]:
             os.chown(path, nobody.pw_uid, nobody.pw_gid)
         self.state.mkdir(mode=0o700)
         os.chown(self.state, nobody.pw_uid, nobody.pw_gid)
-        as_nobody = ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
+        as_nobody = ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups",
+                     "env", f"XDG_RUNTIME_DIR={run}"]
         with self.serving(launcher=as_nobody) as server:
             self.check_confined(server)
             self.assertIn("in-stay", self.listed(server, "stay"))

@@ -50,7 +50,7 @@ class Options(unittest.TestCase):
         with weft.serving() as server, tempfile.TemporaryDirectory() as work:
             secret = pathlib.Path(work) / "secret"
             secret.write_text("secret")
-            for options in [("--encrypt",), ("--sign",), ("-k",), ("--compress",), ("--min-dialect", "3.1.1")]:
+            for options in [("--encrypt",), ("--sign",), ("--compress",), ("--min-dialect", "3.1.1")]:
                 commands = [
                     ("cp", *options, secret, server.nfs_url("there")), ("sync", *options, work, server.nfs_url("")),
                     ("ls", *options, server.nfs_url("")),

@@ -86,9 +86,10 @@ class OfWeft(WithRealm):
         with self.serving("--export", "data:sec=sys:krb5i:krb5") as server:
             server.folder.chmod(0o777)
             for version in ["3", "4.1"]:
-                said = self.there_and_back(self.url(server, vers=version))
+                # Two users, of whom none may write to the other's file.
+                said = self.there_and_back(self.url(server, f"ids-{version}", vers=version))
                 self.assertNotIn("krb5", said)
-                said = self.there_and_back(self.url(server, vers=version), "--kerberos")
+                said = self.there_and_back(self.url(server, f"ticket-{version}", vers=version), "--kerberos")
                 self.assertIn(f", krb5i as {PRINCIPAL}, ", said)
         with self.serving() as server:
             for version in ["3", "4.1"]:
