@@ -46,6 +46,10 @@ const LEGACY_TTL: u32 = 10;
 const MAX_PENDING: usize = 64;
 /// Most answers by unicast at once, and a second.
 const UNICASTS: (u32, u32) = (20, 10);
+/// Most packets that are read at once, and a second, so that a flood leaves the processor to others.
+const PACKETS: (u32, u32) = (100, 50);
+/// Most different questions of a packet that are answered.
+const MAX_ASKED: usize = 32;
 
 /// The version of IP that a packet is sent with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +117,7 @@ pub struct Responder {
     /// Whether there were too many, and none that is long past since.
     is_storm: bool,
     unicasts: Bucket,
+    packets: Bucket,
     out: VecDeque<Packet>,
 }
 
@@ -143,6 +148,7 @@ impl Responder {
             conflicts: VecDeque::new(),
             is_storm: false,
             unicasts: Bucket::new(now, UNICASTS.0, UNICASTS.1),
+            packets: Bucket::new(now, PACKETS.0, PACKETS.1),
             out: VecDeque::new(),
         }
     }
@@ -231,6 +237,10 @@ impl Responder {
 
     /// Handles a packet from this link.
     pub fn handle(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) {
+        // A flood takes no more of a processor than this.
+        if !self.packets.take(now) {
+            return;
+        }
         let message = match Message::parse(bytes) {
             Ok(message) => message,
             Err(e) => return tracing::debug!("mDNS on {}: a packet of {from} is ignored: {e}", self.link),
@@ -336,7 +346,15 @@ impl Responder {
         }
         let (mut everybody, mut one) = (Vec::new(), Vec::new());
         let is_legacy = from.port() != PORT;
+        let mut asked: Vec<&Question> = Vec::new();
         for question in &message.questions {
+            if asked.contains(&question) {
+                continue;
+            }
+            if asked.len() == MAX_ASKED {
+                break;
+            }
+            asked.push(question);
             for record in self.matching(question) {
                 if is_known(&record) {
                     continue;

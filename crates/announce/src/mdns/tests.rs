@@ -202,6 +202,34 @@ fn a_resolver_that_knows_no_multicast_gets_its_own_answer_and_not_many() {
 }
 
 #[test]
+fn a_flood_is_not_read_to_its_end() {
+    let mut link = settled();
+    let asked = asking("nas.local", kind::A);
+    for _ in 0..PACKETS.0 {
+        link.hosts[0].1.handle(link.now, peer(9, PORT), &asking("else.local", kind::A).emit());
+    }
+    assert!(link.ask(peer(9, PORT), &asked).is_empty(), "it is not read");
+    link.run(at(20_000));
+    assert!(!link.ask(peer(9, PORT), &asked).is_empty());
+}
+
+#[test]
+fn a_packet_of_very_many_questions_is_answered_in_part() {
+    for (others, answers) in [(MAX_ASKED - 1, true), (MAX_ASKED, false)] {
+        let mut link = settled();
+        let mut asked = Message::default();
+        for i in 0..others {
+            // Each twice, which counts once.
+            asked
+                .questions
+                .extend([0, 1].map(|_| asking(&format!("else-{i}.local"), kind::A).questions.remove(0)));
+        }
+        asked.questions.extend(asking("nas.local", kind::A).questions);
+        assert_eq!(!link.ask(peer(9, PORT), &asked).is_empty(), answers, "{others}");
+    }
+}
+
+#[test]
 fn an_answer_by_unicast_is_given_if_others_have_it() {
     let mut link = settled();
     let mut asked = asking("nas.local", kind::A);

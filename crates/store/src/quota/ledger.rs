@@ -103,6 +103,8 @@ struct Books {
     count: u32,
     /// Directories that were moved; a count may have missed what is in them.
     moved: u64,
+    /// What files occupied that a count has not found again while some directories were closed to it: they may be there.
+    hidden_bytes: u64,
 }
 
 /// A known file.
@@ -326,29 +328,43 @@ impl Ledger {
         books.moved
     }
 
-    /// The count is complete: what it has not found was removed by others, unless directories were moved since it began.
-    pub(super) fn end_count(&self, moved: u64) -> Counted {
+    /// The count is complete: what it has not found was removed by others, unless directories were moved since it began. If
+    /// some were closed to it, the space of what was not found still counts, so that nobody gains space by closing a directory.
+    pub(super) fn end_count(&self, moved: u64, is_partial: bool) -> Counted {
         let books = &mut *self.books();
         books.counting = None;
         if books.moved != moved {
             return Counted { gone: 0, is_uncertain: true };
         }
-        let count = books.count;
         let before = books.files.len();
+        let lost_bytes = self.keep_found(books);
+        if is_partial {
+            books.hidden_bytes = books.hidden_bytes.saturating_add(lost_bytes);
+        } else {
+            self.give(lost_bytes.saturating_add(std::mem::take(&mut books.hidden_bytes)));
+        }
+        Counted { gone: before - books.files.len(), is_uncertain: false }
+    }
+
+    /// The count was given up. What it had not found by then counts until the next one, and takes no memory meanwhile.
+    pub(super) fn abandon_count(&self) {
+        let books = &mut *self.books();
+        books.counting = None;
+        books.hidden_bytes = books.hidden_bytes.saturating_add(self.keep_found(books));
+    }
+
+    /// Keeps the files that the last count has found, and those that are open. Returns what the others occupied.
+    fn keep_found(&self, books: &mut Books) -> u64 {
+        let (count, mut lost_bytes) = (books.count, 0_u64);
         books.files.retain(|_, entry| {
             let stays = entry.count == count || entry.account.strong_count() > 0;
             if !stays {
-                self.give(entry.bytes);
+                lost_bytes = lost_bytes.saturating_add(entry.bytes);
             }
             stays
         });
         self.files.store(books.files.len(), Ordering::Relaxed);
-        Counted { gone: before - books.files.len(), is_uncertain: false }
-    }
-
-    /// The count was given up.
-    pub(super) fn abandon_count(&self) {
-        self.books().counting = None;
+        lost_bytes
     }
 }
 
@@ -431,7 +447,7 @@ impl Account {
         held.credit_bytes += CREDIT_BYTES;
         // Below the bits of settlements: a file has at most the credit of as many threads as there are.
         self.credit.fetch_add(CREDIT_BYTES, Ordering::AcqRel);
-        drop(held);
+        // With `held`, so that a settlement at the same time removes this entry or none.
         self.ledger.books().credited.insert(self.inode, Arc::downgrade(self));
         true
     }
@@ -442,12 +458,12 @@ impl Account {
             let mut held = self.held();
             let next = |word: u64| Some(settlements(word).wrapping_add(1) << CREDIT_BITS);
             let _ = self.credit.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+            if held.credit_bytes == 0 {
+                return;
+            }
+            self.ledger.books().credited.remove(&self.inode);
             std::mem::take(&mut held.credit_bytes)
         };
-        if credit_bytes == 0 {
-            return;
-        }
-        self.ledger.books().credited.remove(&self.inode);
         // In this order there is never less than what is used.
         self.measure();
         self.ledger.give(credit_bytes);
@@ -525,7 +541,9 @@ impl Drop for Account {
         let closed = books.files.get_mut(&self.inode).filter(|entry| entry.account.strong_count() == 0);
         let Some(entry) = closed else { return };
         entry.account = Weak::new();
-        if entry.is_unlinked {
+        // In a folder that cannot be counted, files that are only opened are not kept.
+        let is_needless = self.ledger.is_unknown() && books.counting.is_none();
+        if entry.is_unlinked || is_needless {
             self.ledger.forget(books, self.inode);
         }
     }

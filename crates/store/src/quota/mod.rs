@@ -128,7 +128,7 @@ pub fn let_the_kernel(folder: &Path, limit_bytes: u64) -> std::io::Result<Option
     match project::limit(&root, limit_bytes) {
         Ok(id) => Ok(Some(id)),
         Err(NoProject::Io(e)) => Err(e),
-        Err(NoProject::Unsupported | NoProject::Forbidden) => Ok(None),
+        Err(NoProject::Unsupported | NoProject::Forbidden | NoProject::Others) => Ok(None),
     }
 }
 
@@ -334,7 +334,8 @@ impl Counter {
                 self.ledger.set_unknown(false);
                 if closed > 0 {
                     tracing::warn!(
-                        "share {name}: {closed} folders cannot be read, so what is in them does not count for the quota"
+                        "share {name}: {closed} folders or files cannot be reached, so they count for the quota only as far as they \
+                         were known before"
                     );
                 }
                 let took = begun.elapsed();

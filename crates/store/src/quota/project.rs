@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CapabilitySet, capabilities};
 use weft_machine::file::project;
 
@@ -27,22 +28,21 @@ pub(super) enum NoProject {
     /// The server may not make a project or set its limit.
     #[error("this server may not set project quotas")]
     Forbidden,
+    #[error("its project has another limit, which others have set")]
+    Others,
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 /// Lets the kernel limit the folder to so many bytes, unless it does already. Returns the project's number.
 pub(super) fn limit(root: &OwnedFd, limit_bytes: u64) -> Result<u32, NoProject> {
-    let project = project::project_of(root).map_err(no_project)?;
-    let has_project = project.id != 0 && project.is_inherited;
-    if has_project && limited_to(root, limit_bytes)? {
-        return Ok(project.id);
+    let own = own_project(root)?;
+    if let Some(id) = own.filter(|_| limited_to(root, limit_bytes).unwrap_or(false)) {
+        return Ok(id);
     }
-    if !may_set() {
-        return Err(NoProject::Forbidden);
-    }
-    let id = if has_project { project.id } else { free_id(root)? };
-    if !has_project {
+    may_limit(root, own)?;
+    let id = own.map_or_else(|| free_id(root), Ok)?;
+    if own.is_none() {
         walk::assign(root, id).map_err(|e| match e {
             walk::Unreached::Io(e) => no_project(e),
             e => io::Error::other(e.to_string()).into(),
@@ -58,29 +58,48 @@ pub(super) fn limit(root: &OwnedFd, limit_bytes: u64) -> Result<u32, NoProject> 
 
 /// Whether [`limit`] would succeed, as far as is known without changing anything.
 pub(super) fn can_limit(root: &OwnedFd, limit_bytes: u64) -> Result<(), NoProject> {
-    let project = project::project_of(root).map_err(no_project)?;
-    if project.id != 0 && project.is_inherited && limited_to(root, limit_bytes)? {
+    let own = own_project(root)?;
+    if own.is_some() && limited_to(root, limit_bytes)? {
         return Ok(());
     }
+    may_limit(root, own)
+}
+
+/// The project of a folder that is not that of the folder around it, whose limit is another one.
+fn own_project(root: &OwnedFd) -> Result<Option<u32>, NoProject> {
+    let project = project::project_of(root).map_err(no_project)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let around = rustix::fs::openat(root, c"..", flags, Mode::empty());
+    let around = around.ok().and_then(|around| project::project_of(around).ok()).map(|around| around.id);
+    Ok((project.id != 0 && project.is_inherited && around != Some(project.id)).then_some(project.id))
+}
+
+/// Whether the limit of this project, or of a new one, is Weft's to set. One that an administrator has numbered may be that
+/// of other folders as well.
+fn may_limit(root: &OwnedFd, own: Option<u32>) -> Result<(), NoProject> {
     if !may_set() {
         return Err(NoProject::Forbidden);
     }
-    // The root's own project exists wherever projects are counted.
-    match project::project_usage(root, project.id) {
-        Ok(_) => Ok(()),
-        Err(e) => Err(no_project(e)),
+    // Project 0 exists wherever projects are counted.
+    let usage = project::project_usage(root, own.unwrap_or(0)).map_err(no_project)?;
+    match own {
+        Some(id) if !is_ours(id) && usage.limit_bytes != 0 => Err(NoProject::Others),
+        _ => Ok(()),
     }
+}
+
+fn is_ours(id: u32) -> bool {
+    (FIRST_ID..FIRST_ID + MAX_TRIES).contains(&id)
 }
 
 /// Takes the limit away that [`limit`] has set for a folder. An administrator's own projects stay as they are.
 pub(super) fn unlimit(root: &OwnedFd) {
-    let is_ours = |id: u32| (FIRST_ID..FIRST_ID + MAX_TRIES).contains(&id);
-    let Ok(project) = project::project_of(root) else { return };
-    if is_ours(project.id)
+    let Ok(Some(id)) = own_project(root) else { return };
+    if is_ours(id)
         && may_set()
-        && let Err(e) = project::limit_project(root, project.id, 0)
+        && let Err(e) = project::limit_project(root, id, 0)
     {
-        tracing::warn!("cannot take the limit of project {} away: {e}", project.id);
+        tracing::warn!("cannot take the limit of project {id} away: {e}");
     }
 }
 

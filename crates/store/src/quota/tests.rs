@@ -515,3 +515,47 @@ fn what_cannot_be_counted_may_not_grow() {
         open.write(32 * MIB, &bytes(1)).await.unwrap();
     });
 }
+
+#[test]
+fn nobody_gains_space_by_closing_a_directory() {
+    let ledger = Ledger::new(1 << 30);
+    let inode = |number| ledger::Inode { device: 0, number };
+    let count = |found: &[(u64, u64)], is_partial| {
+        let moved = ledger.begin_count();
+        found.iter().for_each(|(number, bytes)| ledger.measured(inode(*number), *bytes, ledger.begin()));
+        ledger.end_count(moved, is_partial);
+        (ledger.used_bytes(), ledger.files())
+    };
+    assert_eq!(count(&[(1, 8192), (2, 4096)], false), (12288, 2));
+    for _ in 0..3 {
+        assert_eq!(count(&[(2, 4096)], true), (12288, 1), "what was known still counts, and takes no memory");
+    }
+    assert_eq!(count(&[(1, 8192), (2, 4096)], false), (12288, 2));
+    // A count that is given up forgets nothing either.
+    ledger.begin_count();
+    ledger.abandon_count();
+    assert_eq!((ledger.used_bytes(), ledger.files()), (12288, 0));
+    assert_eq!(count(&[(2, 4096)], false), (4096, 1), "others have removed the file");
+}
+
+#[test]
+fn a_folder_without_the_right_to_enter_stops_nobody() {
+    let host = Host::new(64 * MIB);
+    let closed = host.folder.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::write(closed.join("f"), [7; 5000]).unwrap();
+    let deep = (0..600).fold(host.folder.path().to_owned(), |path, _| path.join("d"));
+    // Longer than a path may be: one after the other.
+    let mut at = rustix::fs::open(host.folder.path(), OFlags::RDONLY, Mode::empty()).unwrap();
+    for _ in deep.strip_prefix(host.folder.path()).unwrap().components() {
+        rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
+        at = rustix::fs::openat(&at, "d", OFlags::RDONLY, Mode::empty()).unwrap();
+    }
+    let mode =
+        |mode| std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    mode(0o400);
+    host.quota.recount();
+    mode(0o700);
+    let Means::Count { is_unknown, .. } = host.quota.usage().means else { panic!("it is counted") };
+    assert!(!is_unknown);
+}

@@ -3,6 +3,7 @@
 //! Names are opened one by one below their directory, and links are never followed. The walk runs on a thread of its own and
 //! may wait for the disk. Mount points below the folder belong to it, as for du(1).
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::io;
@@ -14,7 +15,7 @@ use weft_machine::file::project::{self, Project};
 
 use super::ledger::{Counted, Inode, Ledger, MAX_FILES};
 
-/// Directories deeper than this are an error: a descriptor is open for each on the way.
+/// Directories deeper than this count as closed: a descriptor is open for each on the way.
 const MAX_DEPTH: usize = 512;
 /// The walk asks so often whether it should end.
 const ENTRIES_BETWEEN: usize = 256;
@@ -70,15 +71,16 @@ fn is_gone(e: Errno) -> bool {
     matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE)
 }
 
-/// Calls `each` for every name below `root`, and for directories again after everything in them. Returns the number of
-/// directories that cannot be read.
+/// Calls `each` for every name below `root`, and `left` for directories after everything in them. Returns what is closed: the
+/// number of directories that cannot be read or are too deep, and of names that cannot be reached.
 fn walk(
     root: &OwnedFd,
     ends: impl Fn() -> bool,
     mut each: impl FnMut(&Found<'_>) -> Result<(), Unreached>,
     mut left: impl FnMut(&OwnedFd) -> Result<(), Unreached>,
 ) -> Result<usize, Unreached> {
-    let (mut closed, mut entries) = (0, 0_usize);
+    let (closed, mut entries) = (Cell::new(0), 0_usize);
+    let close = || closed.set(closed.get() + 1);
     let mut seen = HashSet::new();
     let mut read = |dir: OwnedFd, seen: &mut HashSet<(u32, u32, u64)>| -> Result<Level, Unreached> {
         let mut names = Vec::new();
@@ -99,6 +101,11 @@ fn walk(
             let stat = match stat(&dir, &name) {
                 Ok(stat) => stat,
                 Err(e) if is_gone(e) => continue,
+                // The names of the directory can be read, and nothing more.
+                Err(Errno::ACCESS | Errno::PERM) => {
+                    close();
+                    continue;
+                }
                 Err(e) => return Err(e.into()),
             };
             each(&Found { dir: &dir, name: &name, stat: &stat })?;
@@ -120,20 +127,21 @@ fn walk(
             Ok(dir) => dir,
             Err(e) if is_gone(e) => continue,
             Err(Errno::ACCESS | Errno::PERM) => {
-                closed += 1;
+                close();
                 continue;
             }
             Err(e) => return Err(e.into()),
         };
         if levels.len() == MAX_DEPTH {
-            return Err(io::Error::other(format!("it has folders more than {MAX_DEPTH} levels deep")).into());
+            close();
+            continue;
         }
         levels.push(read(dir, &mut seen)?);
     }
-    Ok(closed)
+    Ok(closed.get())
 }
 
-/// Counts everything below `root` into `ledger`. Returns also the number of directories that could not be read.
+/// Counts everything below `root` into `ledger`. Returns also what is closed (see [`walk`]).
 pub(super) fn count(
     root: &OwnedFd,
     ledger: &Ledger,
@@ -142,7 +150,7 @@ pub(super) fn count(
     let moved = ledger.begin_count();
     let counted = counted(root, ledger, ends);
     match counted {
-        Ok(closed) => Ok((ledger.end_count(moved), closed)),
+        Ok(closed) => Ok((ledger.end_count(moved, closed > 0), closed)),
         Err(e) => {
             ledger.abandon_count();
             Err(e)
@@ -155,16 +163,23 @@ fn counted(root: &OwnedFd, ledger: &Ledger, ends: impl Fn() -> bool) -> Result<u
     let at = stat(root, c"")?;
     let home = (at.stx_dev_major, at.stx_dev_minor);
     ledger.measured(Inode::of_stat(&at, home), at.stx_blocks.saturating_mul(512), begun);
+    // Not those of the ledger, which still knows files that others have removed.
+    let mut names = 0_usize;
     let each = |found: &Found<'_>| {
+        names += 1;
+        if names > MAX_FILES {
+            return Err(Unreached::TooMany);
+        }
         // Again, because it may have grown while the directory was read.
         let begun = ledger.begin();
         let stat = match stat(found.dir, found.name) {
             Ok(stat) => stat,
             Err(e) if is_gone(e) => return Ok(()),
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(()),
             Err(e) => return Err(e.into()),
         };
         ledger.measured(Inode::of_stat(&stat, home), stat.stx_blocks.saturating_mul(512), begun);
-        if ledger.files() > MAX_FILES { Err(Unreached::TooMany) } else { Ok(()) }
+        Ok(())
     };
     walk(root, ends, each, |_| Ok(()))
 }
@@ -194,5 +209,12 @@ pub(super) fn assign(root: &OwnedFd, id: u32) -> Result<(), Unreached> {
             Err(e) => Err(e.into()),
         }
     };
-    walk(root, || false, each, |dir| Ok(project::set_project(dir, of_dir)?)).map(drop)
+    match walk(root, || false, each, |dir| Ok(project::set_project(dir, of_dir)?))? {
+        0 => Ok(()),
+        closed => {
+            let why =
+                format!("{closed} folders in it cannot be read, or are more than {MAX_DEPTH} levels deep");
+            Err(io::Error::other(why).into())
+        }
+    }
 }

@@ -155,6 +155,7 @@ fn bypass(
     let rules = [
         ("encrypt", other.encrypt && plain),
         ("read_only", other.read_only && may_write(share)),
+        ("quota", other.quota.is_some() && share.quota.is_none() && may_write(share)),
         ("read", other.rights.read.is_some() && differs),
         ("write", other.rights.write.is_some() && differs),
         ("nfs", by_nfs && !narrow(other).is_plain() && narrow(share) != narrow(other)),

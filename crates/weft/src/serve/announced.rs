@@ -18,8 +18,6 @@ use crate::shares::Described;
 
 /// The file of the identity: 16 random bytes, by which Windows knows the server again whatever its name.
 const FILE: &str = "announce.id";
-/// What macOS shows the server as, unless a model is configured: a server in a rack.
-const MODEL: &str = "RackMac";
 
 /// See the module.
 pub(super) struct Announced {
@@ -66,8 +64,7 @@ impl Announced {
         let announce = &config.announce;
         let shares = shares.iter().map(|Described { share, .. }| AnnouncedShare {
             name: share.name.to_string(),
-            // No share can be a destination of Time Machine yet.
-            time_machine: false,
+            time_machine: share.rules.backs_up_macs,
             export: share.rules.withheld_from_nfs().is_none().then(|| format!("/{}", share.name)),
         });
         Announcement {
@@ -75,7 +72,7 @@ impl Announced {
             ws_discovery: announce.ws_discovery,
             name: announce.name_on(&host_name()),
             workgroup: announce.workgroup.clone(),
-            model: MODEL.to_owned(),
+            model: config.smb.mac_model.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             id: *self.id.get_or_init(|| identity(self.state_dir.as_deref())),
             interfaces: announce.interfaces.clone(),

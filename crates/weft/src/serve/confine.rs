@@ -263,8 +263,18 @@ fn later_folders(plan: &Plan) -> Vec<PathBuf> {
         }
     };
     let mut outermost: Vec<PathBuf> = Vec::new();
-    let real = folders.into_iter().filter_map(|folder| folder.canonicalize().ok());
-    let mut real: Vec<PathBuf> = real.filter(|folder| folder.is_dir()).collect();
+    let is_given = config.confine.folders.is_some();
+    let real = |folder: PathBuf| {
+        let real = folder.canonicalize().ok().filter(|real| real.is_dir());
+        if real.is_none() && is_given {
+            tracing::warn!(
+                "confine.folders: {} is no folder: a share in it is served after a restart only",
+                path_name(&folder)
+            );
+        }
+        real
+    };
+    let mut real: Vec<PathBuf> = folders.into_iter().filter_map(real).collect();
     // A folder comes before those in it.
     real.sort();
     for folder in real {

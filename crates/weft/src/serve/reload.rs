@@ -43,6 +43,9 @@ pub(super) struct Reload {
     subject: Arc<Subject>,
     announced: Arc<Announced>,
     audit: Audit,
+    /// Held by a reload from its beginning to its end.
+    reloading: Mutex<()>,
+    /// Held while something is applied.
     current: Mutex<Current>,
 }
 
@@ -103,7 +106,8 @@ impl Reload {
     pub(super) fn new(args: Serve, changed: Changed, current: Current) -> Reload {
         let Changed { log_ons, files, door, subject, announced, audit } = changed;
         let file = current.config.sources.file().map(Path::to_owned);
-        Reload { args, file, log_ons, files, door, subject, announced, audit, current: Mutex::new(current) }
+        let (reloading, current) = (Mutex::new(()), Mutex::new(current));
+        Reload { args, file, log_ons, files, door, subject, announced, audit, reloading, current }
     }
 
     /// Whether the server was started with this configuration file.
@@ -117,7 +121,8 @@ impl Reload {
         self.file.is_some()
     }
 
-    /// Reads the users and groups again and applies them. Waits for a reload that runs: the last change counts.
+    /// Reads the users and groups again and applies them. Does not wait for a reload that is reading the configuration, because
+    /// the file system of a share may hang: that one reads the users again before it applies anything.
     pub(super) async fn users(&self, by: By) -> Result<(), Failure> {
         let current = &mut *self.current.lock().await;
         let users = self.read_users().await?;
@@ -152,10 +157,16 @@ impl Reload {
     }
 
     async fn apply(&self) -> Result<Reloaded, Failure> {
-        let current = &mut *self.current.lock().await;
-        let (args, known, started) = (self.args.clone(), current.shares.clone(), current.started.clone());
+        // Only a reload changes the shares and their configuration.
+        let _alone = self.reloading.lock().await;
+        let (known, started) = {
+            let current = self.current.lock().await;
+            (current.shares.clone(), current.started.clone())
+        };
+        let args = self.args.clone();
         let prepared =
             rt::blocking(move || prepare(args, &known, &started).map_err(|e| e.to_string())).await?;
+        let current = &mut *self.current.lock().await;
         let users = self.read_users().await?;
         let Prepared { config, shares, absent, warnings } = prepared;
         // Nothing fails from here on.

@@ -6,6 +6,7 @@
 //! copy. The security descriptor does not: the copy is a file of its user in its folder.
 
 use weft_machine::rt;
+use weft_store::access;
 use weft_store::opens::{Open as Claim, Opening, Rights};
 use weft_store::vfs::{Attr, Dos, Error, Kind, NodeId, OpenFile, SetAttr, SetTime, SetXattr, Vfs};
 use weft_wire::smb2::NtStatus;
@@ -48,8 +49,10 @@ pub(super) async fn copy(cx: &OpContext, source: &Open, target: &Open) -> Result
     done?;
     new.setattr(target.node, SetAttr { size: Some(len), ..SetAttr::default() }).await?;
     streams(cx, (&old, source.node), (&new, target.node)).await?;
-    for (name, value) in ea::all(&old, source.node).await? {
-        new.set_xattr(target.node, &name, &value, SetXattr::Either).await?;
+    if target.access.contains(AccessMask::FILE_WRITE_EA) {
+        for (name, value) in ea::all(&old, source.node).await? {
+            new.set_xattr(target.node, &name, &value, SetXattr::Either).await?;
+        }
     }
     metadata(&old, source.node, target).await?;
     // There were no chunks.
@@ -107,20 +110,41 @@ async fn claim(cx: &OpContext, vfs: &Vfs, node: NodeId, access: Rights) -> Resul
     Ok(recalls::wait(cx, Interim::Told, vfs.opens().open(node, &opening)).await?.0)
 }
 
-/// Attributes, times, and who may execute the copy.
+/// Attributes, times, and who may execute the copy, as far as the handle and its user may change them: writing to a file of
+/// somebody else gives no right to them.
 async fn metadata(old: &Vfs, from: NodeId, target: &Open) -> Result<(), Failure> {
-    let vfs = target.vfs.as_server();
+    let vfs = &target.vfs;
     let (source, copy) = (old.getattr(from).await?, vfs.getattr(target.node).await?);
+    let mode = executable(&source, &copy);
+    if mode != copy.mode
+        && target.require_any(AccessMask::FILE_WRITE_ATTRIBUTES | AccessMask::WRITE_DAC).is_ok()
+    {
+        let mode = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        allowed(access::chmod::set(vfs, &copy, mode).await.map(drop))?;
+    }
+    if !target.access.contains(AccessMask::FILE_WRITE_ATTRIBUTES) {
+        return Ok(());
+    }
     let before = vfs.xattr_summary(target.node).await?.dos;
     let kept = old.xattr_summary(from).await?.dos;
     let born = kept.and_then(|dos| dos.born).unwrap_or(source.btime);
     let attributes = kept.map_or_else(|| before.unwrap_or_default().attributes, |dos| dos.attributes);
-    attributes::keep(&vfs, &copy, before, Dos { attributes, born: Some(born), changed: None }).await?;
-    let mode = Some(executable(&source, &copy)).filter(|mode| *mode != copy.mode);
-    let set = SetAttr { mode, mtime: Some(SetTime::To(source.mtime)), ..SetAttr::default() };
-    vfs.setattr(target.node, set).await?;
-    target.keep_mtime(Some(source.mtime));
+    let dos = Dos { attributes, born: Some(born), changed: None };
+    allowed(attributes::keep(vfs, &copy, before, dos).await)?;
+    let set = SetAttr { mtime: Some(SetTime::To(source.mtime)), ..SetAttr::default() };
+    if allowed(vfs.setattr(target.node, set).await.map(drop))? {
+        target.keep_mtime(Some(source.mtime));
+    }
     Ok(())
+}
+
+/// Whether a change was made; what the user may not change stays.
+fn allowed(done: Result<(), Error>) -> Result<bool, Error> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(Error::Access | Error::NotPermitted) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// The mode of a copy: of those who may read it, may execute it who may execute the source.

@@ -65,7 +65,9 @@ impl Members {
     /// Whether somebody uses the lease, or may join it.
     fn admits(&self, who: Claimant<'_>) -> bool {
         let members = lock(&self.0);
-        members.source == who.source || members.users.iter().any(|known| *known == *who.user)
+        // After a restart no address is known, which is not the same address.
+        let is_at_same_place = members.source.is_some() && members.source == who.source;
+        is_at_same_place || members.users.iter().any(|known| *known == *who.user)
     }
 
     fn add(&self, who: Claimant<'_>) {
@@ -254,8 +256,18 @@ pub(crate) struct Leases {
     by_key: Mutex<ByKey>,
     /// The sessions over which a user of a client can be notified, first one first: any session serves any of the user's
     /// leases (3.3.4.7).
-    sessions: Mutex<HashMap<UserOfClient, Vec<Weak<Session>>>>,
+    sessions: Mutex<Sessions>,
 }
+
+#[derive(Default)]
+struct Sessions {
+    of: HashMap<UserOfClient, Vec<Weak<Session>>>,
+    /// How many users of clients were left when those without a session were last removed.
+    swept: usize,
+}
+
+/// As long as there are fewer users of clients, nobody looks for those without a session.
+const MIN_SWEPT: usize = 64;
 
 /// ClientGuid and user.
 type UserOfClient = (Guid, Arc<str>);
@@ -305,8 +317,13 @@ impl Leases {
 
     /// Breaks of the leases of the session's user may be sent over this session from now on.
     pub(super) fn connect(&self, session: &Arc<Session>) {
-        let mut clients = lock(&self.sessions);
-        let sessions = clients.entry((session.client_guid, session.user.clone())).or_default();
+        let clients = &mut *lock(&self.sessions);
+        // Clients that take a new identifier each time never come back to their entry.
+        if clients.of.len() >= clients.swept.saturating_mul(2).max(MIN_SWEPT) {
+            clients.of.retain(|_, sessions| sessions.iter().any(|known| known.strong_count() > 0));
+            clients.swept = clients.of.len();
+        }
+        let sessions = clients.of.entry((session.client_guid, session.user.clone())).or_default();
         let weak = Arc::downgrade(session);
         if sessions.iter().any(|known| known.ptr_eq(&weak)) {
             return;
@@ -321,7 +338,7 @@ impl Leases {
     fn sessions(&self, lease: &Lease) -> Vec<Arc<Session>> {
         let users = lease.members.users().into_iter();
         let clients = lock(&self.sessions);
-        let known = users.filter_map(|user| clients.get(&(lease.client, user)));
+        let known = users.filter_map(|user| clients.of.get(&(lease.client, user)));
         known.flatten().filter_map(Weak::upgrade).collect()
     }
 
@@ -329,8 +346,8 @@ impl Leases {
         let mut clients = lock(&self.sessions);
         for user in lease.members.users() {
             let name = (lease.client, user);
-            if clients.get(&name).is_some_and(|known| known.iter().all(|one| one.strong_count() == 0)) {
-                clients.remove(&name);
+            if clients.of.get(&name).is_some_and(|known| known.iter().all(|one| one.strong_count() == 0)) {
+                clients.of.remove(&name);
             }
         }
     }
@@ -396,4 +413,18 @@ impl Leases {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Every update of these tables is one call that cannot panic half-way, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_whose_addresses_are_unknown_are_at_no_same_place() {
+        let (alice, mallory): (Arc<str>, Arc<str>) = ("alice".into(), "mallory".into());
+        let claimant = |user| Claimant { client: Guid::default(), user, source: None };
+        let members = Members::new(claimant(&alice));
+        assert!(members.admits(claimant(&alice)), "her own");
+        assert!(!members.admits(claimant(&mallory)));
+    }
 }

@@ -280,6 +280,31 @@ fn a_file_is_copied_as_a_whole() {
 }
 
 #[test]
+fn a_copy_changes_no_more_than_its_handle_may() {
+    with_mac(Ram::new(DISK).into(), MACOS, async |b| {
+        b.put("from", b"data").await;
+        b.put("to", b"").await;
+        let node = b.vfs.lookup(NodeId::ROOT, b"from", false).await.unwrap().node;
+        b.vfs.set_xattr(node, b"color", b"blue", weft_store::vfs::SetXattr::Either).await.unwrap();
+        let old = weft_store::vfs::Timestamp { secs: 500_000_000, nanos: 0 };
+        let time = weft_store::vfs::SetTime::To(old);
+        let set = weft_store::vfs::SetAttr { mode: Some(0o755), mtime: Some(time), ..Default::default() };
+        b.vfs.setattr(node, set).await.unwrap();
+        let before = b.vfs.lookup(NodeId::ROOT, b"to", false).await.unwrap();
+        let from = b.open(&Wish::file("from")).await.unwrap();
+        let to = Wish { access: AccessMask::FILE_WRITE_DATA, ..Wish::file("to") };
+        let to = b.open(&to).await.unwrap();
+        assert_eq!(copy_whole(&b, from, to).await.unwrap().total_bytes, 4);
+        b.close(to).await.unwrap();
+        assert_eq!(content(&b, "to").await, b"data");
+        let after = b.vfs.getattr(before.node).await.unwrap();
+        assert_eq!(after.mode, before.mode);
+        assert_ne!(after.mtime, old);
+        assert!(b.vfs.get_xattr(before.node, b"color").await.is_err());
+    });
+}
+
+#[test]
 fn only_a_mac_copies_without_chunks() {
     run(async |b| {
         b.put("from", b"data").await;
