@@ -130,7 +130,9 @@ impl Block for Patient {
             let mut waits = None;
             loop {
                 match self.block.submit(op.clone()).await {
-                    Err(Error::NoSpace | Error::OverQuota) if self.space.0.patient.load(Ordering::Acquire) => {
+                    Err(Error::NoSpace | Error::OverQuota)
+                        if self.space.0.patient.load(Ordering::Acquire) =>
+                    {
                         if waits.is_none() {
                             tracing::warn!("{} is full: writes to it wait; free some space", self.what);
                             let others = self.space.0.waiting.fetch_add(1, Ordering::AcqRel);
