@@ -1,7 +1,7 @@
 //! The flight recorder: where the time of slow operations goes.
 //!
 //! An operation costs a few stores as long as nothing about it is slow. It is followed (see `flight`) once it has to
-//! wait, or has spent a noticeable time in one place. Then each wait says what it is for ([`hop`]), and the times of
+//! wait, or has spent a noticeable time in one place. Then each wait says what it is for (`hop`), and the times of
 //! all hops add up to the whole. What ends and was slow stays in its core's book (see `book`), the last ones of which
 //! are shown beside those that have not ended.
 //!
