@@ -204,7 +204,7 @@ class Mdns(Announced):
     def test_a_model_is_told(self):
         found = self.browsing("_device-info._tcp.local.")
         with self.serving():
-            self.assertEqual(found.until(lambda line: True)["text"], ["model=RackMac"])
+            self.assertEqual(found.until(lambda line: True)["text"], ["model=Xserve"])
 
     def test_a_name_that_another_host_has_is_left_to_it(self):
         other = Lines([*self.there, "/usr/bin/python3", HERE / "browse.py", THEIRS, "--claim", "nas", "4450"])

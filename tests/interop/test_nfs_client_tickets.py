@@ -214,6 +214,8 @@ GSS-Methods = static
 """
 
 
+# rpcbind has one lock file for the whole host.
+@weft.alone
 @unittest.skipUnless(GANESHA, "no NFS-Ganesha: tests/interop/deps.sh installs it")
 @unittest.skipUnless(os.geteuid() == 0, "NFS-Ganesha needs root")
 class OfGanesha(WithRealm):
