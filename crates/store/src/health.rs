@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
 
-use crate::vfs::{Attr, Backend, Caller, Created, DirName, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Attr, Backend, Caller, Created, Effect, Error, NodeId, Op, Outcome, Watches};
 
 /// A problem is over after a success, if nothing has failed for this long.
 pub const CALM: Duration = Duration::from_secs(10);
@@ -408,16 +408,11 @@ impl Heard {
 /// The name that an operation changes, if its outcome says something about the disk. An extended attribute does not:
 /// ext4 has little space for them even on an empty disk.
 fn changes(op: &Op) -> Option<Option<Vec<u8>>> {
-    match op {
-        Op::Create { name, .. }
-        | Op::Remove { name, .. }
-        | Op::Rmdir { name, .. }
-        | Op::Link { name, .. }
-        | Op::Rename { to: DirName { name, .. }, .. } => Some(Some(name.clone())),
-        Op::Setattr { .. } | Op::SyncDir { .. } | Op::SyncAll { .. } | Op::Open { write: true, .. } => {
-            Some(None)
-        }
-        _ => None,
+    match op.effect() {
+        Effect::AddsName { name, .. } | Effect::RemovesName { name, .. } => Some(Some(name.to_vec())),
+        Effect::Moves { to, .. } => Some(Some(to.name.clone())),
+        Effect::SetsAttributes(_) | Effect::Flushes | Effect::OpensToWrite => Some(None),
+        Effect::SetsXattrs(_) | Effect::Inspects | Effect::Reads | Effect::AsksToRemove => None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::{LocalBoxFuture, ready};
 
-use crate::vfs::{Attr, Backend, Caller, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Attr, Backend, Caller, Effect, Error, NodeId, Op, Outcome, Watches};
 
 /// See the module.
 pub struct ReadOnly {
@@ -26,34 +26,17 @@ impl ReadOnly {
     }
 }
 
+/// Also an operation that only prepares a change.
 fn changes(op: &Op) -> bool {
-    match op {
-        Op::Setattr { .. }
-        | Op::Open { write: true, .. }
-        | Op::Create { .. }
-        | Op::Remove { .. }
-        | Op::Rmdir { .. }
-        | Op::Rename { .. }
-        | Op::Link { .. }
-        | Op::MayUnlink { .. }
-        | Op::SetXattr { .. }
-        | Op::RemoveXattr { .. } => true,
-        Op::Lookup { .. }
-        | Op::Getattr { .. }
-        | Op::Open { write: false, .. }
-        | Op::Readlink { .. }
-        | Op::Readdir { .. }
-        | Op::Place { .. }
-        | Op::Statfs
-        | Op::SyncDir { .. }
-        | Op::SyncAll { .. }
-        | Op::Hold { .. }
-        | Op::GetXattr { .. }
-        | Op::ListXattrs { .. }
-        | Op::XattrSummary { .. }
-        | Op::Stable { .. }
-        | Op::Access { .. }
-        | Op::Find { .. } => false,
+    match op.effect() {
+        Effect::Inspects | Effect::Reads | Effect::Flushes => false,
+        Effect::OpensToWrite
+        | Effect::AsksToRemove
+        | Effect::SetsAttributes(_)
+        | Effect::SetsXattrs(_)
+        | Effect::AddsName { .. }
+        | Effect::RemovesName { .. }
+        | Effect::Moves { .. } => true,
     }
 }
 

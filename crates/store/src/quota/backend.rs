@@ -24,8 +24,8 @@ use weft_machine::{File, Payload, Pool};
 use super::ledger::{Account, BLOCK, Begun, Inode, Ledger, Limit};
 use crate::vfs::object::Plain;
 use crate::vfs::{
-    Attr, Backend, Caller, Created, Error, Hold, Kind, NodeId, Object, ObjectOp, Op, OpenFile, Outcome,
-    Space, Submission, Watches,
+    Attr, Backend, Caller, Created, Effect, Error, Hold, Kind, NodeId, Object, ObjectOp, Op, OpenFile,
+    Outcome, Space, Submission, Watches,
 };
 
 /// A shorter extended attribute mostly fits into the inode, and takes no block of its own.
@@ -257,38 +257,28 @@ impl Backend for Counting {
 
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match &op {
-            Op::Open { .. } => Box::pin(self.open(op, by)),
-            Op::Hold { .. } => Box::pin(self.hold(op, by)),
-            Op::Create { .. } => Box::pin(self.create(op, by)),
-            Op::Remove { .. } | Op::Rmdir { .. } => Box::pin(self.remove(op, by)),
-            Op::Rename { .. } => Box::pin(self.rename(op, by)),
-            Op::Statfs => Box::pin(self.space(op, by)),
-            Op::Link { dir, .. } => {
-                let dir = *dir;
-                Box::pin(self.changed(op, by, dir, BLOCK as usize))
+            Op::Open { .. } => return Box::pin(self.open(op, by)),
+            Op::Hold { .. } => return Box::pin(self.hold(op, by)),
+            Op::Statfs => return Box::pin(self.space(op, by)),
+            Op::SetXattr { node, value, .. } if value.len() > SHORT_XATTR => {
+                let (node, bytes) = (*node, value.len());
+                return Box::pin(self.changed(op, by, node, bytes));
             }
-            Op::SetXattr { node, value, .. } => {
-                let (node, bytes) = (*node, if value.len() > SHORT_XATTR { value.len() } else { 0 });
-                Box::pin(self.changed(op, by, node, bytes))
-            }
-            Op::Setattr { node, .. } | Op::RemoveXattr { node, .. } => {
-                let node = *node;
+            _ => {}
+        }
+        match op.effect() {
+            Effect::AddsName { of: None, .. } => Box::pin(self.create(op, by)),
+            Effect::AddsName { dir, of: Some(_), .. } => Box::pin(self.changed(op, by, dir, BLOCK as usize)),
+            Effect::RemovesName { .. } => Box::pin(self.remove(op, by)),
+            Effect::Moves { .. } => Box::pin(self.rename(op, by)),
+            Effect::SetsAttributes(node) | Effect::SetsXattrs(node) => {
                 Box::pin(self.changed(op, by, node, 0))
             }
-            Op::Lookup { .. }
-            | Op::Getattr { .. }
-            | Op::Readlink { .. }
-            | Op::Readdir { .. }
-            | Op::Place { .. }
-            | Op::SyncDir { .. }
-            | Op::SyncAll { .. }
-            | Op::GetXattr { .. }
-            | Op::ListXattrs { .. }
-            | Op::XattrSummary { .. }
-            | Op::MayUnlink { .. }
-            | Op::Stable { .. }
-            | Op::Access { .. }
-            | Op::Find { .. } => self.inner.submit(op, by),
+            Effect::Inspects
+            | Effect::Reads
+            | Effect::Flushes
+            | Effect::OpensToWrite
+            | Effect::AsksToRemove => self.inner.submit(op, by),
         }
     }
 

@@ -105,6 +105,63 @@ pub enum Op {
     Find { stable: Stable },
 }
 
+/// What an operation does to the file system. Everything that treats operations by kind asks for this, so that a new
+/// operation is classified once, here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect<'a> {
+    /// It tells what needs no permission: its caller has found the node, or it is part of another operation.
+    Inspects,
+    /// It reads, which its caller may be forbidden.
+    Reads,
+    /// It makes earlier changes durable.
+    Flushes,
+    /// None yet: it opens a file whose bytes its caller may then change.
+    OpensToWrite,
+    /// None: it asks whether a name may be removed.
+    AsksToRemove,
+    /// It changes a node's attributes, possibly the size.
+    SetsAttributes(NodeId),
+    /// It changes a node's extended attributes.
+    SetsXattrs(NodeId),
+    /// It adds a name to a directory, of a new node or of an existing one.
+    AddsName { dir: NodeId, name: &'a [u8], of: Option<NodeId> },
+    /// It removes a name from a directory.
+    RemovesName { dir: NodeId, name: &'a [u8] },
+    /// It moves a name.
+    Moves { from: &'a DirName, to: &'a DirName },
+}
+
+impl Op {
+    /// See [`Effect`].
+    pub(crate) fn effect(&self) -> Effect<'_> {
+        match self {
+            Op::Getattr { .. }
+            | Op::Readlink { .. }
+            | Op::Place { .. }
+            | Op::Statfs
+            | Op::Hold { .. }
+            | Op::ListXattrs { .. }
+            | Op::XattrSummary { .. }
+            | Op::Stable { .. }
+            | Op::Find { .. } => Effect::Inspects,
+            Op::Lookup { .. }
+            | Op::Open { write: false, .. }
+            | Op::Readdir { .. }
+            | Op::GetXattr { .. }
+            | Op::Access { .. } => Effect::Reads,
+            Op::SyncDir { .. } | Op::SyncAll { .. } => Effect::Flushes,
+            Op::Open { write: true, .. } => Effect::OpensToWrite,
+            Op::MayUnlink { .. } => Effect::AsksToRemove,
+            Op::Setattr { node, .. } => Effect::SetsAttributes(*node),
+            Op::SetXattr { node, .. } | Op::RemoveXattr { node, .. } => Effect::SetsXattrs(*node),
+            Op::Create { dir, name, .. } => Effect::AddsName { dir: *dir, name, of: None },
+            Op::Link { node, dir, name } => Effect::AddsName { dir: *dir, name, of: Some(*node) },
+            Op::Remove { dir, name } | Op::Rmdir { dir, name } => Effect::RemovesName { dir: *dir, name },
+            Op::Rename { from, to, .. } => Effect::Moves { from, to },
+        }
+    }
+}
+
 /// The result of an operation.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant says what its fields are")]

@@ -53,7 +53,7 @@ use super::names;
 use crate::set_id;
 use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
-    Attr, Backend, Caller, Created, DirName, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op,
+    Attr, Backend, Caller, Created, DirName, Effect, Error, Exists, Hold, Kind, Make, NameChange, NodeId, Op,
     OpenFile, Outcome, Permissions, SetAttr, SetTime, Space, Vfs, Watches, XattrSummary,
 };
 
@@ -502,27 +502,26 @@ impl Folder {
             return self.act(op, by);
         };
         let now = clock::instant();
-        let names = match &op {
-            Op::Create { dir, name, .. } | Op::Link { dir, name, .. } => {
-                vec![(*dir, name.clone(), NameChange::Added)]
+        let (mut names, mut content) = (Vec::new(), None);
+        match op.effect() {
+            Effect::AddsName { dir, name, of } => {
+                names.push((dir, name.to_vec(), NameChange::Added));
+                content = of;
             }
-            Op::Remove { dir, name } | Op::Rmdir { dir, name } => {
-                vec![(*dir, name.clone(), NameChange::Removed)]
+            Effect::RemovesName { dir, name } => names.push((dir, name.to_vec(), NameChange::Removed)),
+            Effect::Moves { from, to } => {
+                names.push((from.dir, from.name.clone(), NameChange::Removed));
+                names.push((to.dir, to.name.clone(), NameChange::Added));
             }
-            Op::Rename { from, to, .. } => {
-                vec![
-                    (from.dir, from.name.clone(), NameChange::Removed),
-                    (to.dir, to.name.clone(), NameChange::Added),
-                ]
-            }
-            _ => Vec::new(),
-        };
-        if let Op::Setattr { node, .. }
-        | Op::Link { node, .. }
-        | Op::SetXattr { node, .. }
-        | Op::RemoveXattr { node, .. } = &op
-        {
-            own.content(*node, now);
+            Effect::SetsAttributes(node) | Effect::SetsXattrs(node) => content = Some(node),
+            Effect::Inspects
+            | Effect::Reads
+            | Effect::Flushes
+            | Effect::OpensToWrite
+            | Effect::AsksToRemove => {}
+        }
+        if let Some(node) = content {
+            own.content(node, now);
         }
         names.iter().for_each(|(dir, name, change)| own.name(*dir, name, *change, now));
         let done = self.act(op, by);
