@@ -38,7 +38,7 @@ pub use self::dos::{Dos, OWN_XATTRS, XattrSummary};
 pub use self::error::Error;
 pub use self::file::{OpenFile, Read};
 pub use self::object::{Done, Object, ObjectOp, Quota, Submission};
-pub(crate) use self::op::Effect;
+pub(crate) use self::op::{Effect, Mentions};
 pub use self::op::{Exists, Hold, Make, Op, Outcome, SetXattr};
 pub use self::own::{NameChange, Own};
 pub use self::share::Share;

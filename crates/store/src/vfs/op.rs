@@ -131,7 +131,54 @@ pub(crate) enum Effect<'a> {
     Moves { from: &'a DirName, to: &'a DirName },
 }
 
+/// The nodes that an operation names, and the names that it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mentions<'a> {
+    pub(crate) nodes: [Option<NodeId>; 2],
+    /// Each with its directory; `None` if the whole directory is read.
+    pub(crate) names: [Option<(NodeId, Option<&'a [u8]>)>; 2],
+}
+
 impl Op {
+    /// See [`Mentions`].
+    pub(crate) fn mentions(&self) -> Mentions<'_> {
+        match self {
+            Op::Getattr { node }
+            | Op::Setattr { node, .. }
+            | Op::Open { node, .. }
+            | Op::Readlink { node }
+            | Op::Place { node }
+            | Op::SyncDir { dir: node }
+            | Op::SyncAll { node }
+            | Op::Hold { node }
+            | Op::GetXattr { node, .. }
+            | Op::SetXattr { node, .. }
+            | Op::ListXattrs { node }
+            | Op::RemoveXattr { node, .. }
+            | Op::XattrSummary { node }
+            | Op::Stable { node }
+            | Op::Access { node, .. } => Mentions { nodes: [Some(*node), None], names: [None, None] },
+            Op::Lookup { dir, name, .. }
+            | Op::Create { dir, name, .. }
+            | Op::Remove { dir, name }
+            | Op::Rmdir { dir, name }
+            | Op::MayUnlink { dir, name } => {
+                Mentions { nodes: [Some(*dir), None], names: [Some((*dir, Some(name))), None] }
+            }
+            Op::Readdir { dir, .. } => {
+                Mentions { nodes: [Some(*dir), None], names: [Some((*dir, None)), None] }
+            }
+            Op::Link { node, dir, name } => {
+                Mentions { nodes: [Some(*node), Some(*dir)], names: [Some((*dir, Some(name))), None] }
+            }
+            Op::Rename { from, to, .. } => Mentions {
+                nodes: [Some(from.dir), Some(to.dir)],
+                names: [Some((from.dir, Some(&from.name))), Some((to.dir, Some(&to.name)))],
+            },
+            Op::Statfs | Op::Find { .. } => Mentions { nodes: [None, None], names: [None, None] },
+        }
+    }
+
     /// See [`Effect`].
     pub(crate) fn effect(&self) -> Effect<'_> {
         match self {
