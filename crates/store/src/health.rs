@@ -10,7 +10,6 @@
 //! none has failed for [`CALM`], and a full disk only if the request took space. The log has one warning per kind of
 //! problem in [`REMIND`], whatever clients do, and at most one end for each.
 
-use std::any::Any;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,7 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -27,7 +26,7 @@ use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
 
-use crate::vfs::{Attr, Backend, Caller, Created, Effect, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Backend, Caller, Created, Effect, Error, Layer, Op, Outcome};
 
 /// A problem is over after a success, if nothing has failed for this long.
 pub const CALM: Duration = Duration::from_secs(10);
@@ -416,33 +415,9 @@ fn changes(op: &Op) -> Option<Option<Vec<u8>>> {
     }
 }
 
-impl Backend for Heard {
-    fn kind(&self) -> &'static str {
-        self.backend.kind()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.backend.is_read_only()
-    }
-
-    fn changes_on_the_host(&self) -> bool {
-        self.backend.changes_on_the_host()
-    }
-
-    fn judges_callers(&self) -> bool {
-        self.backend.judges_callers()
-    }
-
-    fn sweep(&self, max: usize) {
-        self.backend.sweep(max);
-    }
-
-    fn tidy(&self, now: Instant) {
-        self.backend.tidy(now);
-    }
-
-    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
-        self.backend.attr_now(node)
+impl Layer for Heard {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.backend
     }
 
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
@@ -479,15 +454,6 @@ impl Backend for Heard {
                 done
             }),
         }
-    }
-
-    fn observe(
-        self: Arc<Self>,
-        dir: NodeId,
-        recursive: bool,
-        watches: &Arc<Watches>,
-    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
-        self.backend.clone().observe(dir, recursive, watches)
     }
 }
 
