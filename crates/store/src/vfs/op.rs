@@ -131,12 +131,14 @@ pub(crate) enum Effect<'a> {
     Moves { from: &'a DirName, to: &'a DirName },
 }
 
+/// A directory and a name in it; `None` if the whole directory is read.
+type Named<'a> = (NodeId, Option<&'a [u8]>);
+
 /// The nodes that an operation names, and the names that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mentions<'a> {
     pub(crate) nodes: [Option<NodeId>; 2],
-    /// Each with its directory; `None` if the whole directory is read.
-    pub(crate) names: [Option<(NodeId, Option<&'a [u8]>)>; 2],
+    pub(crate) names: [Option<Named<'a>>; 2],
 }
 
 impl Op {
