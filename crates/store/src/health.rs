@@ -10,6 +10,8 @@
 //! none has failed for [`CALM`], and a full disk only if the request took space. The log has one warning per kind of
 //! problem in [`REMIND`], whatever clients do, and at most one end for each.
 
+mod heard;
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,13 +22,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
 
-use crate::vfs::{Backend, Caller, Created, Effect, Error, Layer, Op, Outcome};
+pub(crate) use self::heard::Heard;
+use crate::vfs::Error;
 
 /// A problem is over after a success, if nothing has failed for this long.
 pub const CALM: Duration = Duration::from_secs(10);
@@ -390,71 +392,6 @@ pub fn mount_point(folder: &Path) -> Option<PathBuf> {
         found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     };
     folder.ancestors().find(is_root).map(Path::to_owned)
-}
-
-/// A backend whose failures are recorded.
-pub(crate) struct Heard {
-    backend: Arc<dyn Backend>,
-    health: Arc<Health>,
-}
-
-impl Heard {
-    pub(crate) fn new(backend: Arc<dyn Backend>, health: Arc<Health>) -> Heard {
-        Heard { backend, health }
-    }
-}
-
-/// The name that an operation changes, if its outcome says something about the disk. An extended attribute does not:
-/// ext4 has little space for them even on an empty disk.
-fn changes(op: &Op) -> Option<Option<Vec<u8>>> {
-    match op.effect() {
-        Effect::AddsName { name, .. } | Effect::RemovesName { name, .. } => Some(Some(name.to_vec())),
-        Effect::Moves { to, .. } => Some(Some(to.name.clone())),
-        Effect::SetsAttributes(_) | Effect::Flushes | Effect::OpensToWrite => Some(None),
-        Effect::SetsXattrs(_) | Effect::Inspects | Effect::Reads | Effect::AsksToRemove => None,
-    }
-}
-
-impl Layer for Heard {
-    fn inner(&self) -> &Arc<dyn Backend> {
-        &self.backend
-    }
-
-    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
-        if let Op::MayUnlink { .. } = op {
-            let asked = self.backend.submit(op, by);
-            return Box::pin(async move {
-                let asked = asked.await;
-                if asked.is_err() {
-                    // Checking whether a name may be removed says nothing about the disk.
-                    self.health.heard(&asked, Takes::Nothing, || None);
-                }
-                asked
-            });
-        }
-        let changes = changes(&op);
-        let makes = matches!(op, Op::Create { .. });
-        // Clients may ask for any size, even one that no disk has.
-        let sizes = matches!(op, Op::Setattr { .. });
-        let submitted = self.backend.submit(op, by);
-        match changes {
-            None => submitted,
-            Some(name) => Box::pin(async move {
-                let done = submitted.await;
-                use std::os::unix::ffi::OsStringExt;
-                let path = || name.map(|name| PathBuf::from(std::ffi::OsString::from_vec(name)));
-                let takes = match &done {
-                    Ok(Outcome::Created(Created { is_new: true, .. })) => Takes::Name,
-                    Err(_) if makes => Takes::Name,
-                    _ => Takes::Nothing,
-                };
-                if !(sizes && matches!(done, Err(Error::NoSpace | Error::OverQuota))) {
-                    self.health.heard(&done, takes, path);
-                }
-                done
-            }),
-        }
-    }
 }
 
 #[cfg(test)]
