@@ -154,7 +154,7 @@ pub(crate) struct Differs {
 }
 
 /// The current state of a group.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
 pub(crate) struct Group {
     /// Its name.
     pub name: String,
