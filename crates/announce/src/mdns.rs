@@ -165,6 +165,13 @@ impl Responder {
         claims.chain(self.pending.iter().map(|pending| pending.due)).min()
     }
 
+    /// The names that it announces because others have those that were wanted.
+    #[must_use]
+    pub fn substitutes(&self) -> Vec<String> {
+        let substitutes = self.claims.iter().filter(|claim| claim.is_renamed() && claim.state.is_held());
+        substitutes.map(|claim| claim.name().to_string()).collect()
+    }
+
     /// Announces these services from now on: others go, and new ones are probed for first.
     pub fn set_services(&mut self, now: Time, services: Vec<Service>) {
         let (mut kept, mut gone) = (Vec::new(), Vec::new());
@@ -272,8 +279,8 @@ impl Responder {
         }
     }
 
-    /// A record of one of our names with other data (RFC 6762 9): whoever probes takes another name, and whoever has one
-    /// probes for it again.
+    /// Looks for records of our names with other data (RFC 6762 9). A name that we still probe for is given up for another
+    /// one; a name that we hold is probed for again.
     fn look_for_conflicts(&mut self, now: Time, message: &Message) {
         let Some(host) = self.claims.first().map(Claim::name) else { return };
         let records = || message.answers.iter().chain(&message.authority).chain(&message.additional);

@@ -40,7 +40,13 @@ const AVAHI: &str = "/run/avahi-daemon/socket";
 
 /// Announces a server, on a thread of its own, while there is something to announce.
 #[derive(Default)]
-pub struct Announcer(Mutex<Option<Running>>);
+pub struct Announcer {
+    running: Mutex<Option<Running>>,
+    warnings: Warnings,
+}
+
+/// What the administrator should know now.
+type Warnings = Arc<Mutex<Vec<String>>>;
 
 struct Running {
     announced: watch::Sender<Option<Arc<Announcement>>>,
@@ -53,11 +59,11 @@ impl Announcer {
     /// # Errors
     /// The thread cannot be started.
     pub fn set(&self, announcement: Option<Announcement>) -> io::Result<()> {
-        let mut running = lock(&self.0);
+        let mut running = lock(&self.running);
         let announcement = announcement.filter(|one| one.mdns || one.ws_discovery).map(Arc::new);
         match (&*running, announcement) {
             (Some(thread), Some(announcement)) => drop(thread.announced.send_replace(Some(announcement))),
-            (None, Some(announcement)) => *running = Some(start(announcement)?),
+            (None, Some(announcement)) => *running = Some(start(announcement, self.warnings.clone())?),
             (Some(thread), None) => {
                 thread.announced.send_replace(None);
                 *running = None;
@@ -67,9 +73,14 @@ impl Announcer {
         Ok(())
     }
 
+    /// What the administrator should know now, such as names that other servers have: one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        lock(&self.warnings).clone()
+    }
+
     /// Says goodbye, and waits until that is sent.
     pub fn end(&self) {
-        let Some(thread) = lock(&self.0).take() else { return };
+        let Some(thread) = lock(&self.running).take() else { return };
         thread.announced.send_replace(None);
         // The thread drops its end; it may also have ended by an error, which it has logged.
         if thread.ended.recv_timeout(END_WITHIN) == Err(std_mpsc::RecvTimeoutError::Timeout) {
@@ -82,13 +93,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start(announcement: Arc<Announcement>) -> io::Result<Running> {
+fn start(announcement: Arc<Announcement>, warnings: Warnings) -> io::Result<Running> {
     let seed = u64::from_ne_bytes(random::bytes()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let (announced, changes) = watch::channel(Some(announcement.clone()));
     let (end, ended) = std_mpsc::channel();
     let announce = move || {
-        runtime.block_on(run(announcement, changes, Chance::new(seed)));
+        runtime.block_on(run(announcement, changes, Chance::new(seed), &warnings));
+        lock(&warnings).clear();
         drop(end);
     };
     std::thread::Builder::new().name("weft-announce".to_owned()).spawn(announce)?;
@@ -111,6 +123,7 @@ async fn run(
     first: Arc<Announcement>,
     mut changes: watch::Receiver<Option<Arc<Announcement>>>,
     mut chance: Chance,
+    warnings: &Mutex<Vec<String>>,
 ) {
     let (events, mut happened) = mpsc::channel(MAX_EVENTS);
     let (mut watched, told) = (changes.clone(), events.clone());
@@ -147,6 +160,7 @@ async fn run(
             // Something is due.
             Err(_) => {}
         }
+        station.warn(warnings);
     }
     station.end();
 }
@@ -261,6 +275,29 @@ impl Station {
             tracing::info!(
                 "Avahi runs on this host: it and this server share port 5353, and each announces its own services"
             );
+        }
+    }
+
+    /// Logs the warnings that are new, and keeps those of now.
+    fn warn(&self, warnings: &Mutex<Vec<String>>) {
+        let of_link = |open: &OpenLink| {
+            let names = open.responder.as_ref()?.substitutes();
+            (!names.is_empty()).then(|| {
+                format!(
+                    "another server on {} has the name {}, so this one is announced there as {}: choose another name with announce.name",
+                    open.link.name,
+                    self.announcement.name,
+                    names.join(" and ")
+                )
+            })
+        };
+        let now: Vec<String> = self.links.iter().filter_map(of_link).collect();
+        let mut before = lock(warnings);
+        for warning in now.iter().filter(|warning| !before.contains(warning)) {
+            tracing::warn!("{warning}");
+        }
+        if *before != now {
+            *before = now;
         }
     }
 

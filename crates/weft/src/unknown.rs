@@ -34,6 +34,14 @@ fn instead_below(parent: &str, name: &str) -> Option<&'static str> {
         ("replica", "failover" | "promote" | "takeover") => {
             "to replace a lost source with its copy: `weft replica switch GROUP --failover`, on the host with the copy"
         }
+        ("share", "change" | "modify" | "edit" | "update") => {
+            "to change a share: `weft share set NAME`, for example weft share set team --quota 10G"
+        }
+        ("share", "ls" | "show") => "to list shares: `weft share list`",
+        ("share", "rm" | "delete" | "del") => "to remove a share: `weft share remove NAME`; its files stay",
+        ("user", "rm" | "delete" | "del") => "to remove a user: `weft user remove NAME`",
+        ("user", "ls" | "show") => "to list users: `weft user list`",
+        ("user", "password" | "set") => "to change a password: `weft user passwd NAME`",
         ("replica", "pause") => "to pause replication: `weft replica suspend GROUP`",
         ("volume", "ls" | "show" | "status") => "to list volumes: `weft volume list`",
         ("volume", "rm" | "delete") => "to remove a volume: `weft volume remove NAME`; its file stays",

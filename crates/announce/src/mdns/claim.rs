@@ -98,6 +98,11 @@ impl Claim {
         self.was_renamed = matches!(self.subject, Subject::Host(_));
     }
 
+    /// Whether others have the name that it was to have.
+    pub(super) fn is_renamed(&self) -> bool {
+        self.renamed > 0
+    }
+
     /// The name that it claims.
     pub(super) fn name(&self) -> Name {
         let number = self.renamed.saturating_add(1);

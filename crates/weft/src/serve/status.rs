@@ -15,6 +15,7 @@ use weft_store::quota::{Means, Quota, Usage};
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
 
+use super::announced::Announced;
 use super::state_dir::StateDir;
 use super::volumes::Growths;
 use crate::config::AbsentShare;
@@ -76,6 +77,8 @@ pub(super) struct Subject {
     warnings: Vec<String>,
     /// Of the users, since they were read.
     of_users: Mutex<Vec<String>>,
+    /// What is announced on the networks, which has warnings of now.
+    announced: Option<Arc<Announced>>,
     growths: Growths,
     /// Shares whose space is being asked for.
     asking: Mutex<HashMap<String, Arc<AtomicBool>>>,
@@ -138,6 +141,7 @@ impl Subject {
             absent,
             warnings,
             of_users,
+            announced: None,
             growths,
             asking,
             logged,
@@ -151,6 +155,11 @@ impl Subject {
     /// The same with these warnings in each status.
     pub(super) fn with_warnings(self, warnings: Vec<String>) -> Subject {
         Subject { warnings, ..self }
+    }
+
+    /// The same with the warnings of what is announced.
+    pub(super) fn with_announced(self, announced: Arc<Announced>) -> Subject {
+        Subject { announced: Some(announced), ..self }
     }
 
     /// The warnings about the users, from now on.
@@ -221,6 +230,7 @@ impl Subject {
             status.state_warning = state.trouble().await;
         }
         status.warnings = self.warnings.iter().chain(&*lock(&self.of_users)).cloned().collect();
+        status.warnings.extend(self.announced.iter().flat_map(|announced| announced.warnings()));
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weft_store::backend::Dir;
 use weft_store::vfs::{Backend, Caller, Error, NodeId, Op, Outcome};
-use weft_wire::security::{Ace, AceFlags, Dacl, Sid};
+use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::aapl::{self, Parts, ServerCaps, VolumeCaps};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
 use weft_wire::smb2::flush;
