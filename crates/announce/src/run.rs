@@ -28,14 +28,14 @@ use crate::socket::{self, Multicast};
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Packets that wait for the state machines; then they wait in the sockets, and the kernel drops more.
 const MAX_EVENTS: usize = 64;
-/// When Hello is sent (SOAP over UDP, appendix I: four times, with longer and longer gaps).
+/// When Hello is sent: four times, with growing gaps (SOAP over UDP, appendix I).
 const HELLOS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(150), Duration::from_millis(450), Duration::from_millis(950)];
 /// Most messages of WS-Discovery that wait for their time.
 const MAX_DELAYED: usize = 64;
-/// How long the end may take.
+/// How long sending goodbyes may take.
 const END_WITHIN: Duration = Duration::from_secs(2);
-/// Avahi is there.
+/// Exists while Avahi runs.
 const AVAHI: &str = "/run/avahi-daemon/socket";
 
 /// Announces a server, on a thread of its own, while there is something to announce.
@@ -107,7 +107,7 @@ fn start(announcement: Arc<Announcement>, warnings: Warnings) -> io::Result<Runn
     Ok(Running { announced, ended })
 }
 
-/// Something that has happened.
+/// An event for the station.
 enum Event {
     Packet {
         link: u32,
@@ -233,7 +233,7 @@ impl OpenLink {
         found.map(|one| &*one.socket)
     }
 
-    /// Where the metadata are, for those who ask by this version of IP.
+    /// The URL of the metadata for clients that ask by this version of IP.
     fn place(&self, family: Family) -> Option<String> {
         let served = self.metadata.iter().find(|served| Family::of(served.address) == family)?;
         Some(match served.address {
@@ -246,12 +246,12 @@ impl OpenLink {
         let Some(socket) = self.socket(what, family) else { return };
         let to = to.unwrap_or_else(|| what.group(family, self.link.index));
         if let Err(e) = socket.try_send_to(bytes, to) {
-            // As a lost packet: others ask again.
+            // Like a lost packet: clients ask again.
             tracing::debug!("{what:?} on {}: cannot send to {to}: {e}", self.link.name);
         }
     }
 
-    /// Sends what the responder has.
+    /// Sends the packets of the responder.
     fn flush(&mut self) {
         let Some(mut responder) = self.responder.take() else { return };
         while let Some(packet) = responder.pop() {
@@ -301,7 +301,7 @@ impl Station {
         }
     }
 
-    /// Logs a fault that lasts once.
+    /// Logs a fault once, however long it lasts.
     fn tell(&mut self, fault: String) {
         if self.told.len() < 256 && !self.told.contains(&fault) {
             tracing::warn!("{fault}");
@@ -334,7 +334,7 @@ impl Station {
         }
     }
 
-    /// Closes links that are gone, and what is not announced any more.
+    /// Closes links that are gone, and the sockets of protocols that are switched off.
     fn close(&mut self, wanted: &[Link]) {
         let Announcement { mdns, ws_discovery, .. } = *self.announcement;
         self.links.retain(|open| {
@@ -362,7 +362,7 @@ impl Station {
         }
     }
 
-    /// Opens what a link lacks, and uses its addresses.
+    /// Opens the missing sockets of a link, and takes over its addresses.
     fn open(&mut self, now: Time, link: Link, own: &[IpAddr]) {
         let announcement = self.announcement.clone();
         let at = self.links.iter().position(|open| open.link.index == link.index);
@@ -484,7 +484,7 @@ impl Station {
         is_new
     }
 
-    /// Sends Hello, some times.
+    /// Sends Hello several times.
     fn greet(&mut self, now: Time, open: &OpenLink) {
         for family in [Family::V4, Family::V6] {
             let Some(place) =
@@ -507,7 +507,7 @@ impl Station {
         }
     }
 
-    /// Announces something else.
+    /// Replaces what is announced.
     fn change(&mut self, announcement: Arc<Announcement>) {
         let before = std::mem::replace(&mut self.announcement, announcement.clone());
         let now = rt::now();
@@ -602,7 +602,7 @@ impl Station {
     }
 }
 
-/// Sends Bye, twice: a packet may be lost, and nobody waits.
+/// Sends Bye twice, because a packet may be lost. There is no later repetition: the process ends.
 fn say_bye(open: &OpenLink, target: &Mutex<Target>) {
     let bytes = lock(target).bye();
     for family in [Family::V4, Family::V6, Family::V4, Family::V6] {
