@@ -123,8 +123,7 @@ pub(crate) fn unknown_users<'a>(
     if config.identity.system_users == Some(false) {
         return names;
     }
-    let uid_of =
-        |name: &str| Ok(nss::user_of(name)?.map_or(Kind::Unknown, |entry| Kind::System(entry.id)));
+    let uid_of = |name: &str| Ok(nss::user_of(name)?.map_or(Kind::Unknown, |entry| Kind::System(entry.id)));
     let found = of_system(names.into_iter().collect(), uid_of);
     found.into_iter().filter(|(_, kind)| *kind == Kind::Unknown).map(|(name, _)| name).collect()
 }

@@ -144,7 +144,8 @@ fn limit(folder: &Path, before: Option<u64>, quota: Option<u64>) -> Result<Optio
 /// Changes keys of a share.
 fn set(path: &Path, args: ShareSet) -> Result<ShareChanged, Failure> {
     let change = |key: &str, to| Change { key: key.to_owned(), to: Some(to) };
-    let principals = |key, list: Vec<Principal>| (!list.is_empty()).then(|| change(key, NewValue::Principals(list)));
+    let principals =
+        |key, list: Vec<Principal>| (!list.is_empty()).then(|| change(key, NewValue::Principals(list)));
     let typed = args.key.into_iter().map(|(key, value)| Change { key, to: Some(NewValue::Typed(value)) });
     let changes: Vec<Change> = [
         principals("read", args.read),
@@ -197,9 +198,10 @@ impl ShareChanged {
                     (!absent.needs_restart).then_some((pid, absent.why))
                 });
                 match refused {
-                    Some((pid, why)) => {
-                        Err(format!("{shown} is changed, but server {pid} does not serve share {name}: {why}").into())
-                    }
+                    Some((pid, why)) => Err(format!(
+                        "{shown} is changed, but server {pid} does not serve share {name}: {why}"
+                    )
+                    .into()),
                     None => Ok(()),
                 }
             }

@@ -61,9 +61,7 @@ fn instead(name: &str) -> Option<&'static str> {
             "no command changes names or makes folders; use another program: smbclient //HOST/SHARE -U USER -c 'del FILE' (or rename, mkdir); to make folders equal: weft sync --delete"
         }
         "dir" | "list" | "shares" => "to list files: `weft ls smb://USER@HOST/SHARE`",
-        "mount" => {
-            "mounting is up to the kernel: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt"
-        }
+        "mount" => "mounting is up to the kernel: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt",
         "start" | "server" | "share" | "export" => "to serve folders: `weft serve DIR --user NAME`",
         "rsync" | "mirror" => "to make folders equal: `weft sync FROM TO`",
         "ping" | "perf" => "use `weft rdma ping` or `weft rdma perf`",

@@ -178,14 +178,16 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, Misread> {
         other => return Err(Misread::Unit(other.to_owned())),
     };
     let not_a_size = || Misread::NotASize(text.to_owned());
-    let (whole, fraction) = digits.split_once('.').map_or((digits, None), |(whole, part)| (whole, Some(part)));
+    let (whole, fraction) =
+        digits.split_once('.').map_or((digits, None), |(whole, part)| (whole, Some(part)));
     let whole: u64 = whole.parse().map_err(|_| not_a_size())?;
     // Of a fraction, whole units of the next smaller kind count: 1.1T is 1126G.
     let part = match fraction {
         None => 0,
         Some(digits) => {
             let below = shift.checked_sub(10).ok_or_else(not_a_size)?;
-            let is_number = (1..=MOST_DECIMALS).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+            let is_number =
+                (1..=MOST_DECIMALS).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
             let number: u64 = digits.parse().ok().filter(|_| is_number).ok_or_else(not_a_size)?;
             ((number << 10) / 10_u64.pow(digits.len() as u32)) << below
         }

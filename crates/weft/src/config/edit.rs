@@ -132,7 +132,8 @@ impl Edit {
         let name = self.share(name)?.name.clone();
         let path = self.path.clone();
         let shares = self.document.get_mut("shares").and_then(Item::as_table_like_mut);
-        let Some(share) = shares.and_then(|shares| shares.get_mut(&name)).and_then(Item::as_table_like_mut) else {
+        let Some(share) = shares.and_then(|shares| shares.get_mut(&name)).and_then(Item::as_table_like_mut)
+        else {
             return Ok(());
         };
         for Change { key, to } in changes {
@@ -142,7 +143,8 @@ impl Edit {
                 return Err(EditError::Source { name, key: key.clone() });
             }
             match to {
-                Some(value) => put(share, &parts, value.toml()),
+                Some(value) if put(share, &parts, value.toml()) => {}
+                Some(_) => return Err(EditError::NoKey(key.clone())),
                 None if take(share, &parts) => {}
                 None => {
                     let there = share.iter().map(|(key, _)| key.to_owned()).collect::<Vec<_>>().join(", ");
@@ -250,23 +252,25 @@ impl NewValue {
     }
 }
 
-/// Sets a key; what stands around its old value stays. A table on its way is created.
-fn put(table: &mut dyn TableLike, key: &[&str], mut value: Value) {
+/// Sets a key; what stands around its old value stays. A missing table above it is created. Returns whether a value can stand
+/// there.
+fn put(table: &mut dyn TableLike, key: &[&str], mut value: Value) -> bool {
     match key {
-        [] => {}
-        [last] => match table.get_mut(last).and_then(Item::as_value_mut) {
-            Some(old) => {
-                *value.decor_mut() = old.decor().clone();
-                *old = value;
+        [] => false,
+        [last] => {
+            match table.get_mut(last).and_then(Item::as_value_mut) {
+                Some(old) => {
+                    *value.decor_mut() = old.decor().clone();
+                    *old = value;
+                }
+                None => drop(table.insert(last, Item::Value(value))),
             }
-            None => drop(table.insert(last, Item::Value(value))),
-        },
+            true
+        }
         [first, rest @ ..] => {
-            let below = table.entry(first).or_insert_with(|| Item::Value(Value::InlineTable(Default::default())));
-            // Otherwise the parser tells what is wrong with it.
-            if let Some(below) = below.as_table_like_mut() {
-                put(below, rest, value);
-            }
+            let below =
+                table.entry(first).or_insert_with(|| Item::Value(Value::InlineTable(Default::default())));
+            below.as_table_like_mut().is_some_and(|below| put(below, rest, value))
         }
     }
 }
@@ -455,7 +459,8 @@ mod tests {
         let inline = "[shares]\nteam = { ram = \"1M\" } # here\n";
         let changed = edited(inline, &[typed("encrypt", "true")]).unwrap();
         assert_eq!(changed, "[shares]\nteam = { ram = \"1M\" , encrypt = true } # here\n");
-        let dotted = "listeners.nfs_port = 2049\nshares.team.ram = \"1M\"\nshares.team.nfs.secure = true # why\n";
+        let dotted =
+            "listeners.nfs_port = 2049\nshares.team.ram = \"1M\"\nshares.team.nfs.secure = true # why\n";
         let changed = edited(dotted, &[typed("nfs.secure", "false")]).unwrap();
         assert_eq!(changed, dotted.replace("= true", "= false"));
         // What would be wrong changes nothing.
@@ -465,10 +470,19 @@ mod tests {
             said
         };
         for (change, says) in [
-            (typed("quotaa", "1G"), "weft.toml: shares.team.quotaa: unknown key; did you mean shares.team.quota?"),
-            (typed("hide_unreadable", "maybe"), "shares.team.hide_unreadable: write true or false, not a string"),
-            (typed("ram.x", "1"), "shares.team.ram"),
-            (typed("ram", "2M"), "ram is chosen when a share is added; to choose another: weft share remove team"),
+            (
+                typed("quotaa", "1G"),
+                "weft.toml: shares.team.quotaa: unknown key; did you mean shares.team.quota?",
+            ),
+            (
+                typed("hide_unreadable", "maybe"),
+                "shares.team.hide_unreadable: write true or false, not a string",
+            ),
+            (typed("ram.x", "1"), "\"ram.x\" is not a key"),
+            (
+                typed("ram", "2M"),
+                "ram is chosen when a share is added; to choose another: weft share remove team",
+            ),
             (typed("a b", "1"), "\"a b\" is not a key"),
             (unset("quota"), "share team does not set quota; it sets ram, read_only"),
             (unset("nfs.squash"), "share team does not set nfs.squash"),

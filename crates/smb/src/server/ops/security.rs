@@ -373,9 +373,8 @@ pub(super) async fn set(
     }
     // With another list, a Mac sends the mode that it was shown. It means a mode if that is another one, or if nothing of
     // the list was shown to it: then both are those of the file that it copies.
-    let by_mac = by_mac.filter(|mode| {
-        (mode ^ attr.mode) & 0o777 != 0 || !has_common_subject(&descriptor.dacl, &new.dacl)
-    });
+    let by_mac = by_mac
+        .filter(|mode| (mode ^ attr.mode) & 0o777 != 0 || !has_common_subject(&descriptor.dacl, &new.dacl));
     if what.contains(SecurityInformation::DACL) {
         // An absent DACL becomes a null DACL.
         descriptor.dacl = if new.dacl == Dacl::Absent { Dacl::Null } else { new.dacl };

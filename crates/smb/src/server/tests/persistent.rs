@@ -201,7 +201,8 @@ fn users_of_one_host_share_their_lease_after_a_restart() {
             for ((user, create_guid), file) in users.iter().zip(&files) {
                 let mut client = client_at(&world, "192.0.2.1:701", 1, user).await;
                 let wish = wish(vec![lease(RWH), back(*file, *create_guid)]);
-                let returned = create(&mut client, &wish).await.unwrap_or_else(|status| panic!("{user}: {status:?}"));
+                let returned =
+                    create(&mut client, &wish).await.unwrap_or_else(|status| panic!("{user}: {status:?}"));
                 assert_eq!(state(&returned), RWH, "{user}");
             }
         });

@@ -6,7 +6,7 @@ const STATUS_EVERY_MS = 3000;
 const LATENCY_EVERY_MS = 15000;
 const ANSWER_WITHIN_MS = 10000;
 const LONGEST_NAME = 200;
-const SLOW_ROWS = 50;
+const SLOW_ROWS = 20;
 const SVG = "http://www.w3.org/2000/svg";
 
 const at = (id) => document.getElementById(id);

@@ -503,7 +503,8 @@ fn a_mac_changes_the_list_and_the_mode_in_one_request() {
                 set_security(&b, file, SecurityInformation::DACL, &sent.to_bytes()).await.unwrap();
             };
             let network = |mask| Ace::allow(Sid::network(), mask, AceFlags::NONE);
-            let (read, both) = (AccessMask::FILE_READ_DATA, AccessMask::FILE_READ_DATA | AccessMask::FILE_WRITE_DATA);
+            let (read, both) =
+                (AccessMask::FILE_READ_DATA, AccessMask::FILE_READ_DATA | AccessMask::FILE_WRITE_DATA);
             // An entry more, with the mode that was shown.
             let before = mode().await;
             let mut aces = list().await;
