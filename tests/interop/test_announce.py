@@ -214,6 +214,11 @@ class Mdns(Announced):
             self.assertEqual((second["server"], second["port"]), ("nas-2.local.", 445))
             self.assertEqual(other.process.poll(), None)
             self.assertIn("another host has the name nas.local; trying nas-2.local", server.log_text())
+            told = "has the name nas, so this one is announced there as nas-2.local"
+            self.assertIn(told, server.log_text())
+            status = weft.run(weft.WEFT, "status", "--state-dir", self.work / "state").stdout
+            self.assertIn(told, status)
+            self.assertIn("choose another name with announce.name", status)
 
     def test_a_server_that_is_to_be_silent_is(self):
         with self.serving() as server:

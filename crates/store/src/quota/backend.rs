@@ -1,5 +1,5 @@
-//! A folder whose space is counted: every operation that may change what its files occupy reserves space first and
-//! measures what it has changed.
+//! A folder whose space is counted. Every operation that may change the space of its files reserves space first, and
+//! afterwards measures the files that it has changed.
 //!
 //! | operation | reserves | measures |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | SETXATTR with a long value | the value | the file or directory |
 //! | a write, allocation, copy or clone | its range (see `ledger`) | the file |
 //!
-//! So renames, short attributes, truncations and deletions also work while the quota is exceeded.
+//! So renames, short attributes, truncations and deletions work even while the quota is exceeded.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl Counting {
     }
 
     fn measured(&self, attr: &Attr, begun: Begun) {
-        // A file without a name was forgotten, or is so when it is closed.
+        // A file without a name has been forgotten already, or will be when it is closed.
         if attr.nlink > 0 {
             self.ledger.measured(Inode::of(attr), attr.allocated, begun);
         }
@@ -255,7 +255,7 @@ impl Layer for Counting {
     }
 }
 
-/// A file that is open for reading, whose space counts for as long: reading costs what it costs without a quota.
+/// A file that is open for reading. Its space counts as long as it is open; reading is not slower than without a quota.
 #[derive(Debug)]
 struct Kept {
     /// Dropped first: while the file is open, no other file has its number.
