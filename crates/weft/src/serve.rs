@@ -97,7 +97,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     if let ([], [first, ..], true) = (&shares[..], &plan.absent[..], plan.config().volumes.is_empty()) {
         return Err(format!("nothing is left to serve: {first}").into());
     }
-    let marks = Some(neighbours::mark(&shares));
+    let marks = Some(neighbours::mark(&shares, &plan.looks));
     let log_ons = match plan.serves_files() {
         true => Some(Arc::new(LogOns::of(&plan)?)),
         false => None,

@@ -11,7 +11,7 @@ use weft_store::rights::{Principal, Rights};
 use crate::Failure;
 use crate::args::{Share, ShareAdd, ShareCommand};
 use crate::config::edit::Edit;
-use crate::config::{self, ServeConfig, ShareConfig, ShareSource, find};
+use crate::config::{self, Looks, ServeConfig, ShareConfig, ShareSource, find};
 use crate::groups::{self, Kind};
 use crate::misuse::Misuse;
 use crate::out::path_name;
@@ -54,8 +54,11 @@ fn remove(path: &Path, name: &str) -> Result<PathBuf, Failure> {
     let folder = edit.limited_folder(name);
     edit.remove_share(name)?;
     let saved = edit.save()?;
-    // The folder may be gone, and its limit with it.
-    if let Some(Err(e)) = folder.as_deref().map(quota::release) {
+    let Some(folder) = folder else { return Ok(saved) };
+    if Looks::at([&folder]).is_silent(&folder) {
+        note!("the quota of its folder may still apply: its file system does not answer");
+    } else if let Err(e) = quota::release(&folder) {
+        // The folder may be gone, and its limit with it.
         note!("the quota of its folder may still apply: {e}");
     }
     Ok(saved)
@@ -76,7 +79,8 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     let mut edit = Edit::open(path)?;
     edit.add_share(&share)?;
     let kept = match (share.quota, &share.source) {
-        (Some(bytes), ShareSource::Folder(folder)) if folder.is_dir() => {
+        // Whether there is a folder, and answers, is reported by `save`.
+        (Some(bytes), ShareSource::Folder(folder)) if Looks::at([folder]).is_dir(folder) => {
             quota::let_the_kernel(folder, bytes).map_err(|e| format!("cannot set the quota: {e}"))?
         }
         _ => None,

@@ -125,7 +125,7 @@ pub fn let_the_kernel(folder: &Path, limit_bytes: u64) -> std::io::Result<Option
         Mode::empty(),
     )?)?;
     check(folder, &root, limit_bytes).map_err(std::io::Error::other)?;
-    match project::limit(&root, limit_bytes) {
+    match project::limit(&root, limit_bytes, &|| ()) {
         Ok(id) => Ok(Some(id)),
         Err(NoProject::Io(e)) => Err(e),
         Err(NoProject::Unsupported | NoProject::Forbidden | NoProject::Others) => Ok(None),
@@ -149,8 +149,13 @@ impl Quota {
     /// Limits the folder with this open root, which is served as share `name`. Blocks while the kernel's project is made; a
     /// count begins in the background.
     pub fn new(name: &str, root: impl AsFd, limit_bytes: u64) -> std::io::Result<Quota> {
+        Quota::made(name, root, limit_bytes, &|| ())
+    }
+
+    /// The same. Calls `goes_on` now and then: all files of a large folder get the kernel's project one by one.
+    pub fn made(name: &str, root: impl AsFd, limit_bytes: u64, goes_on: &dyn Fn()) -> std::io::Result<Quota> {
         let root = Arc::new(readable(root)?);
-        let by = match project::limit(&root, limit_bytes) {
+        let by = match project::limit(&root, limit_bytes, goes_on) {
             Ok(id) => {
                 tracing::info!("share {name}: the kernel enforces its quota, as that of project {id}");
                 By::Project(id)
@@ -176,6 +181,13 @@ impl Quota {
                 counter.again();
                 Ok(self.clone())
             }
+        }
+    }
+
+    /// Lets a quota that is counted be counted again.
+    pub fn count_again(&self) {
+        if let By::Count(counter) = &self.0.by {
+            counter.again();
         }
     }
 

@@ -195,9 +195,10 @@ pub(super) fn has_at_most(root: &OwnedFd, files: usize, ends: impl Fn() -> bool)
 }
 
 /// Gives everything below `root` this project, the root itself last: then a root with it says that all of them have it.
-pub(super) fn assign(root: &OwnedFd, id: u32) -> Result<(), Unreached> {
+pub(super) fn assign(root: &OwnedFd, id: u32, goes_on: &dyn Fn()) -> Result<(), Unreached> {
     let of_dir = Project { id, is_inherited: true };
     let each = |found: &Found<'_>| {
+        goes_on();
         // Links and devices take no space beyond their inode.
         if FileType::from_raw_mode(found.stat.stx_mode.into()) != FileType::RegularFile {
             return Ok(());

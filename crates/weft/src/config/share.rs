@@ -4,14 +4,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
-use rustix::io::Errno;
-use weft_machine::confine::{self, Use};
 use weft_smb::server::dfs::Link;
 use weft_store::rights::Rights;
 use weft_store::rules::{ActsAs, Export, Rules};
 
 use super::key::{self, Key, Origin};
+use super::looks::{LOOK_LIMIT, Looks};
 use crate::out::{ShellCommand, path_name};
 
 /// The longest name of a share; Windows allows no longer one.
@@ -136,6 +134,8 @@ pub(crate) enum FolderFault {
     NoFolder { above: PathBuf },
     /// It has no name that could be a share's.
     Nameless,
+    /// Its file system has not answered within [`LOOK_LIMIT`].
+    Silent,
     /// Landlock keeps this process out of it.
     Outside,
 }
@@ -160,6 +160,13 @@ impl FolderFault {
             FolderFault::Nameless => {
                 write!(f, "{shown} has no name that a share could use: give a folder below it")
             }
+            FolderFault::Silent => {
+                let (limit, look) = (LOOK_LIMIT.as_secs(), ShellCommand::new("ls -d").operand(path));
+                write!(
+                    f,
+                    "cannot serve {shown}: its file system has not answered within {limit} s; perhaps its disk or server is gone: {look}"
+                )
+            }
             FolderFault::Outside => write!(
                 f,
                 "cannot serve {shown} until the server is restarted: Landlock confines the one that runs to the folders that it had at its \
@@ -171,16 +178,9 @@ impl FolderFault {
 
 /// A share named after its folder, even if the path is `.` or ends in `..`.
 pub(crate) fn share_of_folder(path: &Path) -> Result<ShareConfig, FolderFault> {
-    let real = real_folder(path)?;
+    let real = Looks::at([path]).folder(path)?;
     let name = real.file_name().and_then(|name| name.to_str()).ok_or(FolderFault::Nameless)?;
     Ok(ShareConfig::new(name, ShareSource::Folder(path.to_owned())))
-}
-
-/// Whether this process may not create files in a folder for lack of permissions, as a server that runs as a user of its
-/// own.
-pub(super) fn is_closed(folder: &Path) -> bool {
-    let may_write = accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
-    matches!(may_write, Err(Errno::ACCESS | Errno::PERM))
 }
 
 /// The user of this process: its name if it is a user of this host (passwd(5)), because a directory service may not
@@ -194,21 +194,4 @@ pub(super) fn own_user() -> String {
         (fields.nth(1) == Some(&uid)).then(|| name.to_owned())
     });
     name.unwrap_or(uid)
-}
-
-/// The folder that a path leads to, without links. It can be listed and searched, and this process can serve it.
-pub(super) fn real_folder(path: &Path) -> Result<PathBuf, FolderFault> {
-    let real = path.canonicalize().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => FolderFault::Missing,
-        _ => FolderFault::Unreachable(e),
-    })?;
-    if !real.is_dir() {
-        return Err(FolderFault::NoFolder { above: real.parent().unwrap_or(Path::new("/")).to_owned() });
-    }
-    match accessat(CWD, &real, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS) {
-        // Landlock does not count among permissions.
-        Ok(()) if confine::is_outside(&real, Use::Change) => Err(FolderFault::Outside),
-        Ok(()) => Ok(real),
-        Err(e) => Err(FolderFault::Unreachable(e.into())),
-    }
 }
