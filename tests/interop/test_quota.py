@@ -11,6 +11,7 @@ import time
 import unittest
 import unittest.mock
 
+import fuse
 import weft
 from test_nfs import libnfs
 
@@ -39,7 +40,7 @@ def du(folder):
     return int(subprocess.run(["du", "-s", "-B1", folder], capture_output=True, text=True, check=True).stdout.split()[0])
 
 
-class Quota(unittest.TestCase):
+class Limited(unittest.TestCase):
     def setUp(self):
         self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-quota-")))
         self.folder, self.state, self.file = self.work / "data", self.work / "state", self.work / "weft.toml"
@@ -87,6 +88,8 @@ class Quota(unittest.TestCase):
     def assert_agrees(self):
         self.assertEqual(self.counted()["used_bytes"], du(self.folder))
 
+
+class Quota(Limited):
     def test_clients_see_it_as_the_size_of_the_disk_and_cannot_exceed_it(self):
         server = self.serve()
         total, free = self.smb_space(server)
@@ -166,6 +169,50 @@ class Quota(unittest.TestCase):
         self.assertEqual(refused.returncode, 2)
         self.weft("share", "remove", "team", *config)
         self.assertEqual(json.loads(self.weft("share", "list", "--json", *config).stdout), [])
+
+
+@unittest.skipIf(fuse.why_not(), fuse.why_not())
+class Restart(Limited):
+    """A folder whose first count after the start takes longer than its clients wait."""
+
+    def setUp(self):
+        super().setUp()
+        self.slow = self.enterContext(fuse.Mount(self.folder, {"first": b"", "second": b""}))
+
+    def serve(self):
+        command = [weft.WEFT, "serve", "--config", self.file, "--state-dir", self.state, "--user", weft.USER, "--json"]
+        server = weft.Process(command, self.work / "weft.log")
+        self.addCleanup(server.stop)
+        self.addCleanup(self.slow.release)
+        server.smb_port = server.ready["smb_port"]
+        return server
+
+    def recorded(self):
+        return "".join(path.read_text() for path in (self.state / "quotas").glob("*"))
+
+    def test_what_was_used_counts_before_the_folder_is_counted_again(self):
+        self.limit("1536KiB")
+        for ends in ["stop", "crash"]:
+            with self.subTest(ends=ends):
+                server = self.serve()
+                self.counted()
+                weft.smbclient(server, f"put {self.small} first")
+                until = time.monotonic() + 60
+                while f"used_bytes {du(self.folder)}\n" not in self.recorded():
+                    self.assertLess(time.monotonic(), until, self.recorded())
+                    time.sleep(0.1)
+                self.slow.hold(fuse.READDIR)
+                getattr(server, ends)()
+                server = self.serve()
+                self.assertTrue(self.share()["quota"]["is_counting"])
+                self.assertEqual(self.share()["quota"]["used_bytes"], du(self.folder))
+                self.assertIn("NT_STATUS_DISK_FULL", weft.smbclient(server, f"put {self.small} second", check=False))
+                # Who replaces a file takes nothing more.
+                weft.smbclient(server, f"put {self.small} first")
+                self.slow.release()
+                self.assertFalse(self.counted()["is_counting"])
+                self.assert_agrees()
+                server.stop()
 
 
 if __name__ == "__main__":

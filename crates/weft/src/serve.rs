@@ -90,7 +90,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
         // Shares get series of their own when they are opened.
         weft_machine::meter::enable();
     }
-    let shares = shares::open_all(&plan.shares, &mut plan.absent)?;
+    let shares = shares::open_all(&plan.shares, plan.state_dir().as_deref(), &mut plan.absent)?;
     for absent in &plan.absent {
         tracing::warn!("{absent}");
     }

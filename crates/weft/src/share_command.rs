@@ -96,7 +96,8 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
 }
 
 /// Lets the running servers take a new share over. If one cannot serve it, because it runs as another user than this
-/// command, the share is removed from the file again: the line would stay without effect, or in the way of later changes.
+/// command, the share is removed from the file again: the line would stay without effect, or in the way of later changes. One
+/// that only waits for a restart stays, and is a failure nevertheless: nobody can use it yet.
 fn take_over(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failure> {
     let undo = || -> Result<(), Failure> {
         remove(file, name)?;
@@ -110,8 +111,11 @@ fn take_over(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failur
             });
             let Some((pid, absent)) = refused else { return Ok(()) };
             if absent.needs_restart {
-                // The report of the reload has said so.
-                return Ok(());
+                return Err(format!(
+                    "share {name} is in {shown}, but server {pid} does not serve it before a restart: {}",
+                    absent.why
+                )
+                .into());
             }
             undo()?;
             reload::servers_of(file, state)?;

@@ -31,6 +31,8 @@ pub(crate) struct Described {
     place: Option<Place>,
     /// The open folder.
     root: Option<Arc<OwnedFd>>,
+    /// Where the count for its quota is recorded.
+    record: Option<PathBuf>,
 }
 
 impl Described {
@@ -98,7 +100,7 @@ impl Described {
             }
         }
         (described.path, described.place) = (self.path.clone(), self.place);
-        described.root = self.root.clone();
+        (described.root, described.record) = (self.root.clone(), self.record.clone());
         described.share.snapshots = planned.snapshots.clone();
         described
     }
@@ -117,7 +119,7 @@ impl Described {
                 asked(folder, move || quota.limited_to(limit_bytes)).map(Some)
             }
             (None, Some(limit_bytes), Some(root)) => {
-                limited(&config.name, folder, root, limit_bytes).map(Some)
+                limited(&config.name, folder, root, limit_bytes, self.record.clone()).map(Some)
             }
             (Some(_), None, _) => {
                 self.end_quota();
@@ -158,9 +160,17 @@ fn check_quota(folder: &Path, root: &Arc<OwnedFd>, limit_bytes: u64) -> Result<(
 }
 
 /// The quota of an open folder.
-fn limited(name: &str, folder: &Path, root: Arc<OwnedFd>, limit_bytes: u64) -> io::Result<Quota> {
+fn limited(
+    name: &str,
+    folder: &Path,
+    root: Arc<OwnedFd>,
+    limit_bytes: u64,
+    record: Option<PathBuf>,
+) -> io::Result<Quota> {
     let name = name.to_owned();
-    let work = move |progress: &Progress| Quota::made(&name, root, limit_bytes, &|| progress.tell());
+    let work = move |progress: &Progress| {
+        Quota::made(&name, root, limit_bytes, record.as_deref(), &|| progress.tell())
+    };
     deadline::within_of_progress(folder, LOOK_LIMIT, work).map_err(|e| io::Error::other(e.to_string()))?
 }
 
@@ -197,9 +207,9 @@ impl Opened {
 }
 
 /// Opens the files of a share; `None` for those of volumes, which are opened with the volumes.
-fn open(planned: &PlannedShare) -> Result<Option<Described>, CannotOpen> {
+fn open(planned: &PlannedShare, state: Option<&Path>) -> Result<Option<Described>, CannotOpen> {
     let name = planned.config.name.as_str();
-    let (mut opened_root, mut opened_place, mut quota) = (None, None, None);
+    let (mut opened_root, mut opened_place, mut record, mut quota) = (None, None, None, None);
     let (vfs, source) = match &planned.config.source {
         ShareSource::Folder(path) => {
             let at = path.clone();
@@ -207,9 +217,10 @@ fn open(planned: &PlannedShare) -> Result<Option<Described>, CannotOpen> {
                 asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e.to_string()))?;
             let Opened { backend, root, folder, place } = opened;
             let system = backend.file_system();
+            record = state.map(|state| quota::record_file(state, name, &folder));
             if let Some(limit_bytes) = planned.config.quota {
                 check_quota(&folder, &root, limit_bytes)?;
-                let limited = limited(name, &folder, root.clone(), limit_bytes);
+                let limited = limited(name, &folder, root.clone(), limit_bytes, record.clone());
                 quota = Some(limited.map_err(|e| cannot_open(path, &e.to_string()))?);
             }
             (opened_root, opened_place) = (Some(root.clone()), place);
@@ -224,7 +235,7 @@ fn open(planned: &PlannedShare) -> Result<Option<Described>, CannotOpen> {
         ShareSource::Volumes => return Ok(None),
     };
     let mut described = ruled(&planned.config, vfs, source, quota);
-    described.root = opened_root;
+    (described.root, described.record) = (opened_root, record);
     if let ShareSource::Folder(path) = &planned.config.source {
         (described.path, described.place) = (Some(path.clone()), opened_place);
     }
@@ -232,18 +243,19 @@ fn open(planned: &PlannedShare) -> Result<Option<Described>, CannotOpen> {
     Ok(Some(described))
 }
 
-/// Opens the files of these shares, except those of volumes. A share of the configuration file that cannot be opened is
+/// Opens the files of these shares, except those of volumes; `state` is the state directory, where counts are kept. A share of the configuration file that cannot be opened is
 /// added to `absent`.
 ///
 /// # Errors
 /// A share of the command line cannot be opened.
 pub(crate) fn open_all(
     shares: &[PlannedShare],
+    state: Option<&Path>,
     absent: &mut Vec<AbsentShare>,
 ) -> Result<Vec<Described>, CannotOpen> {
     let mut opened = Vec::new();
     for planned in shares {
-        match (open(planned), &planned.config.source) {
+        match (open(planned, state), &planned.config.source) {
             (Ok(described), _) => opened.extend(described),
             (Err(e), ShareSource::Folder(path)) if planned.config.origin == Origin::File => {
                 absent.push(AbsentShare::new(&planned.config.name, path, e));
@@ -265,7 +277,7 @@ pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String, quota: Optio
     let mut share = Share::new(config.name.as_str(), vfs);
     share.rules = config.rules();
     share.meter = Subject::named(&config.name);
-    Described { share, source, files, path: None, place: None, root: None }
+    Described { share, source, files, path: None, place: None, root: None, record: None }
 }
 
 /// Some errors already name the path.

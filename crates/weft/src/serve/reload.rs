@@ -223,7 +223,7 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
     // The state directory and the keys of the start stay in use, wherever the file has them now.
     let (sources, shares) = (config.sources.clone(), config.shares.clone());
     ServeConfig { sources, shares, ..started.clone() }.check_exposure(&plan.looks)?;
-    let volumes = plan.shared_volumes().cloned();
+    let (volumes, state) = (plan.shared_volumes().cloned(), started.state_dir());
     let mut shares = Vec::new();
     let mut absent = Vec::new();
     let mut waiting = Vec::new();
@@ -259,7 +259,7 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
                 shares.push(PreparedShare::known(described, planned));
             }
             None => {
-                let opened = shares::open_all(std::slice::from_ref(&planned), &mut absent)?;
+                let opened = shares::open_all(std::slice::from_ref(&planned), state.as_deref(), &mut absent)?;
                 shares.extend(opened.into_iter().map(|described| PreparedShare::New(Box::new(described))));
             }
         }
@@ -490,6 +490,38 @@ mod tests {
         assert_eq!(third, Reloaded { removed, changed, ..Reloaded::default() });
         assert_eq!(current.shares[0].share.vfs.kind(), "ram");
         assert_eq!(host.reload(&mut current, &text), Reloaded::default());
+    }
+
+    /// The limit of the kernel's project stayed when a share was taken out of the file. The kernel that runs tests has no
+    /// projects, so the count of the folder shows that a quota has ended.
+    #[test]
+    fn a_quota_ends_with_its_share_unless_another_share_needs_it() {
+        let host = Host::new();
+        let file = |shares: &[(&str, &str, &str)]| {
+            let table = |(name, path, quota): &(&str, &str, &str)| {
+                let quota = if quota.is_empty() { String::new() } else { format!("quota = '{quota}'\n") };
+                format!("[shares.{name}]\npath = '{path}'\n{quota}")
+            };
+            format!("state_dir = 'state'\n{}", shares.iter().map(table).collect::<String>())
+        };
+        let limited = &[("a", "a", "1G"), ("b", "b", "1G")];
+        for (after, ended) in [
+            (&[("b", "b", "1G")][..], vec!["a"]),
+            (&[("b", "b", "2G"), ("c", "a", "1G")], vec![]),
+            (&[("b", "b", "1G"), ("c", "a", "")], vec!["a"]),
+            (&[("a", "b", "1G"), ("b", "a", "1G")], vec![]),
+            (&[("a", "none", "1G"), ("b", "b", "1G")], vec![]),
+            (&[("b", "b", ""), ("a", "a", "1G")], vec![]),
+        ] {
+            let mut current = host.start(&file(limited));
+            let before = current.shares.clone();
+            let Ok(prepared) = host.prepare(&current, &file(after)) else { continue };
+            let shares: Vec<_> = prepared.shares.into_iter().map(PreparedShare::apply).collect();
+            let unlimited = unlimited(&before, &shares, &prepared.config);
+            let names: Vec<_> = unlimited.iter().map(|one| &*one.share.name).collect();
+            assert_eq!(names, ended, "{after:?}");
+            (current.config, current.shares) = (prepared.config, shares);
+        }
     }
 
     #[test]
