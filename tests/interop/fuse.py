@@ -91,6 +91,13 @@ class Mount:
         for request in held.values():
             self.answer(*request)
 
+    def let_one_pass(self):
+        """Answers one waiting request, for a file system that is slow and does not hang."""
+        with self.changed:
+            request = self.held.pop(next(iter(self.held)), None) if self.held else None
+        if request:
+            self.answer(*request)
+
     def wait_until_held(self):
         with self.changed:
             assert self.changed.wait_for(lambda: self.held, 60), "nobody asks"

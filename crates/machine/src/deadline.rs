@@ -40,6 +40,15 @@ pub enum Unanswered {
     Unasked(#[from] io::Error),
 }
 
+impl From<Unanswered> for io::Error {
+    fn from(why: Unanswered) -> io::Error {
+        match why {
+            Unanswered::Late(_) => io::Error::new(io::ErrorKind::TimedOut, why.to_string()),
+            Unanswered::Unasked(e) => e,
+        }
+    }
+}
+
 /// What is asked about a path.
 type Question = dyn Fn(&Path) -> Vec<u8> + Send + Sync;
 

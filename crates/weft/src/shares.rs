@@ -144,19 +144,14 @@ fn asked<T: Send + 'static>(
     folder: &Path,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    deadline::within(folder, LOOK_LIMIT, work).map_err(|e| io::Error::other(e.to_string()))?
+    deadline::within(folder, LOOK_LIMIT, work)?
 }
 
-/// Whether a folder can have a quota. One whose file system does not answer may be counted later.
+/// Whether a folder can have a quota.
 fn check_quota(folder: &Path, root: &Arc<OwnedFd>, limit_bytes: u64) -> Result<(), CannotOpen> {
     let (at, root) = (folder.to_owned(), root.clone());
-    match deadline::within(folder, LOOK_LIMIT, move || quota::check(&at, root, limit_bytes)) {
-        Ok(checked) => checked.map_err(|e| cannot_open(folder, &e.to_string())),
-        Err(e) => {
-            tracing::warn!("{}: how many files it has is unknown, because {e}", path_name(folder));
-            Ok(())
-        }
-    }
+    let check = move || quota::check(&at, root, limit_bytes).map_err(io::Error::other);
+    asked(folder, check).map_err(|e| cannot_open(folder, &e))
 }
 
 /// The quota of an open folder.
@@ -171,7 +166,7 @@ fn limited(
     let work = move |progress: &Progress| {
         Quota::made(&name, root, limit_bytes, record.as_deref(), &|| progress.tell())
     };
-    deadline::within_of_progress(folder, LOOK_LIMIT, work).map_err(|e| io::Error::other(e.to_string()))?
+    deadline::within_of_progress(folder, LOOK_LIMIT, work)?
 }
 
 /// A folder that existed when the plan was made can no longer be opened.
@@ -180,6 +175,8 @@ fn limited(
 pub(crate) struct CannotOpen {
     path: String,
     why: String,
+    /// Whether its file system has not answered.
+    is_silent: bool,
 }
 
 /// What is said of a ramdisk.
@@ -213,15 +210,14 @@ fn open(planned: &PlannedShare, state: Option<&Path>) -> Result<Option<Described
     let (vfs, source) = match &planned.config.source {
         ShareSource::Folder(path) => {
             let at = path.clone();
-            let opened =
-                asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e.to_string()))?;
+            let opened = asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e))?;
             let Opened { backend, root, folder, place } = opened;
             let system = backend.file_system();
             record = state.map(|state| quota::record_file(state, name, &folder));
             if let Some(limit_bytes) = planned.config.quota {
                 check_quota(&folder, &root, limit_bytes)?;
                 let limited = limited(name, &folder, root.clone(), limit_bytes, record.clone());
-                quota = Some(limited.map_err(|e| cannot_open(path, &e.to_string()))?);
+                quota = Some(limited.map_err(|e| cannot_open(path, &e))?);
             }
             (opened_root, opened_place) = (Some(root.clone()), place);
             let health = Health::new(name, Some(&folder)).of_root(root).on(system);
@@ -258,7 +254,8 @@ pub(crate) fn open_all(
         match (open(planned, state), &planned.config.source) {
             (Ok(described), _) => opened.extend(described),
             (Err(e), ShareSource::Folder(path)) if planned.config.origin == Origin::File => {
-                absent.push(AbsentShare::new(&planned.config.name, path, e));
+                let is_silent = e.is_silent;
+                absent.push(AbsentShare { is_silent, ..AbsentShare::new(&planned.config.name, path, e) });
             }
             (Err(e), _) => return Err(e),
         }
@@ -281,7 +278,8 @@ pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String, quota: Optio
 }
 
 /// Some errors already name the path.
-fn cannot_open(path: &Path, why: &str) -> CannotOpen {
-    let why = why.strip_prefix(&format!("{}: ", path.display())).unwrap_or(why);
-    CannotOpen { path: path_name(path), why: why.to_owned() }
+fn cannot_open(path: &Path, e: &io::Error) -> CannotOpen {
+    let why = e.to_string();
+    let why = why.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&why).to_owned();
+    CannotOpen { path: path_name(path), why, is_silent: e.kind() == io::ErrorKind::TimedOut }
 }

@@ -17,7 +17,7 @@ use super::ledger::{Counted, Inode, Ledger, MAX_FILES};
 
 /// Directories deeper than this count as closed: a descriptor is open for each on the way.
 const MAX_DEPTH: usize = 512;
-/// The walk asks so often whether it should end.
+/// The walk asks so often whether it should end, and before each directory.
 const ENTRIES_BETWEEN: usize = 256;
 
 /// Why a walk did not reach every file.
@@ -84,6 +84,9 @@ fn walk(
     let mut seen = HashSet::new();
     let mut read = |dir: OwnedFd, seen: &mut HashSet<(u32, u32, u64)>| -> Result<Level, Unreached> {
         let mut names = Vec::new();
+        if ends() {
+            return Err(Unreached::Ended);
+        }
         for entry in Dir::read_from(&dir)? {
             let entry = match entry {
                 Ok(entry) => entry,

@@ -10,7 +10,6 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
@@ -18,11 +17,7 @@ use serde::{Deserialize, Serialize};
 use weft_machine::confine::{self, Use};
 use weft_machine::deadline::{self, Unanswered};
 
-use super::share::FolderFault;
-
-/// How long a file system may take to say what is at a path, and to open a folder. One that takes longer is treated like one
-/// that is not there.
-pub(crate) const LOOK_LIMIT: Duration = Duration::from_secs(5);
+use super::share::{FolderFault, LOOK_LIMIT, ShareConfig, ShareSource};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -167,6 +162,13 @@ impl Looks {
     pub(super) fn is_unwritable(&self, folder: &Path) -> bool {
         self.looked(folder).is_some_and(|looked| looked.is_unwritable)
     }
+}
+
+/// A share named after its folder, even if the path is `.` or ends in `..`.
+pub(crate) fn share_of_folder(path: &Path) -> Result<ShareConfig, FolderFault> {
+    let real = Looks::at([path]).folder(path)?;
+    let name = real.file_name().and_then(|name| name.to_str()).ok_or(FolderFault::Nameless)?;
+    Ok(ShareConfig::new(name, ShareSource::Folder(path.to_owned())))
 }
 
 #[cfg(test)]

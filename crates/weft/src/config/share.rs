@@ -3,17 +3,21 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use weft_smb::server::dfs::Link;
 use weft_store::rights::Rights;
 use weft_store::rules::{ActsAs, Export, Rules};
 
 use super::key::{self, Key, Origin};
-use super::looks::{LOOK_LIMIT, Looks};
 use crate::out::{ShellCommand, path_name};
 
 /// The longest name of a share; Windows allows no longer one.
 pub(super) const MAX_NAME_CHARS: usize = 80;
+
+/// How long a file system may take to say what is at a path, and to open a folder. One that takes longer is treated like one
+/// that is not there.
+pub(crate) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// One share with its rules. A rule without a protocol in its name applies to every protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,13 +178,6 @@ impl FolderFault {
             ),
         }
     }
-}
-
-/// A share named after its folder, even if the path is `.` or ends in `..`.
-pub(crate) fn share_of_folder(path: &Path) -> Result<ShareConfig, FolderFault> {
-    let real = Looks::at([path]).folder(path)?;
-    let name = real.file_name().and_then(|name| name.to_str()).ok_or(FolderFault::Nameless)?;
-    Ok(ShareConfig::new(name, ShareSource::Folder(path.to_owned())))
 }
 
 /// The user of this process: its name if it is a user of this host (passwd(5)), because a directory service may not
