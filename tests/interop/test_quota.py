@@ -179,8 +179,8 @@ class Restart(Limited):
 
     def setUp(self):
         super().setUp()
-        # Enough folders for a count of half a minute at the pace of `trickle`.
-        tree = {"first": b"", "second": b""} | {f"folder{n}": {} for n in range(60)}
+        # Enough folders for a count of half a minute at the pace of `trickle`. What is listed first is counted last.
+        tree = {"last": {"first": b""}, "second": b""} | {f"folder{n}": {} for n in range(60)}
         self.slow = self.enterContext(fuse.Mount(self.folder, tree))
 
     def serve(self):
@@ -219,8 +219,8 @@ class Restart(Limited):
             with self.subTest(ends=ends):
                 server = self.serve()
                 self.counted()
-                if not (self.folder / "first").stat().st_size:
-                    weft.smbclient(server, f"put {self.small} first")
+                if not (self.folder / "last" / "first").stat().st_size:
+                    weft.smbclient(server, f"cd last; put {self.small} first")
                 # A file system of this kind tells what a file occupies when it is asked again.
                 self.weft("reload")
                 until = time.monotonic() + 60
