@@ -405,6 +405,8 @@ fn is_at_source(described: &Described, source: &ShareSource) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_store::rules::ActsAs;
+
     use crate::args::{Args, Command};
 
     /// A configuration file in a folder of its own, with folders to serve.
@@ -521,6 +523,23 @@ mod tests {
             assert_eq!(names, ended, "{after:?}");
             (current.config, current.shares) = (prepared.config, shares);
         }
+    }
+
+    /// It acted as the server from then on, which may be root.
+    #[test]
+    fn a_share_whose_folder_is_gone_acts_as_its_user_still() {
+        if !weft_store::is_root() {
+            // Only root can act as another user.
+            return;
+        }
+        let host = Host::new();
+        let text =
+            "state_dir = 'state'\n[shares.a]\npath = 'a'\nforce_user = 'nobody'\n[shares.b]\npath = 'b'\n";
+        let mut current = host.start(text);
+        std::fs::remove_dir(host.0.path().join("a")).unwrap();
+        assert_eq!(host.reload(&mut current, text), Reloaded::default());
+        let a = current.shares.iter().find(|described| &*described.share.name == "a").unwrap();
+        assert!(matches!(a.share.rules.acts, ActsAs::User(_)), "{:?}", a.share.rules.acts);
     }
 
     #[test]
