@@ -129,7 +129,8 @@ class Confined(unittest.TestCase):
             self.assertIn("in-stay", self.listed(server, "stay"))
             # `weft share add` keeps a share that only waits.
             done = self.weft("share", "--config", self.file, "add", "far", self.elsewhere / "far", check=False)
-            self.assertIn("until the server is restarted", done.stdout + done.stderr)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, r"share far is in \S+, but server \d+ does not serve it before a restart: .*until the server is restarted")
             self.assertIn("[shares.far]", self.file.read_text())
             server.restart()
             self.assertIn("in-far", self.listed(server, "far"))

@@ -1,14 +1,17 @@
 """The quota of a share: smbclient, libnfs and Weft's own commands see it as the size of the disk, and what exceeds it is
 refused in the words of each protocol. du(1) says what is used."""
 
+import contextlib
 import json
 import pathlib
 import re
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
+import fuse
 import weft
 from test_nfs import libnfs
 
@@ -28,7 +31,7 @@ def du(folder):
     return int(subprocess.run(["du", "-s", "-B1", folder], capture_output=True, text=True, check=True).stdout.split()[0])
 
 
-class Quota(unittest.TestCase):
+class Limited(unittest.TestCase):
     def setUp(self):
         self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-quota-")))
         self.folder, self.state, self.file = self.work / "data", self.work / "state", self.work / "weft.toml"
@@ -71,6 +74,8 @@ class Quota(unittest.TestCase):
     def assert_agrees(self):
         self.assertEqual(self.counted()["used_bytes"], du(self.folder))
 
+
+class Quota(Limited):
     def test_clients_see_it_as_the_size_of_the_disk_and_cannot_exceed_it(self):
         server = self.serve()
         total, free = self.smb_space(server)
@@ -150,6 +155,72 @@ class Quota(unittest.TestCase):
         self.assertEqual(refused.returncode, 2)
         self.weft("share", "remove", "team", *config)
         self.assertEqual(json.loads(self.weft("share", "list", "--json", *config).stdout), [])
+
+
+@unittest.skipIf(fuse.why_not(), fuse.why_not())
+class Restart(Limited):
+    """A folder whose first count after the start takes longer than its clients wait."""
+
+    def setUp(self):
+        super().setUp()
+        # Enough folders for a count of half a minute at the pace of `trickle`. What is listed first is counted last.
+        tree = {"last": {"first": b""}, "second": b""} | {f"folder{n}": {} for n in range(60)}
+        self.slow = self.enterContext(fuse.Mount(self.folder, tree))
+
+    def serve(self):
+        command = [weft.WEFT, "serve", "--config", self.file, "--state-dir", self.state, "--user", weft.USER, "--json"]
+        server = weft.Process(command, self.work / "weft.log")
+        self.addCleanup(server.stop)
+        self.addCleanup(self.slow.release)
+        server.smb_port = server.ready["smb_port"]
+        return server
+
+    @contextlib.contextmanager
+    def trickle(self):
+        """Whoever lists a folder waits for a while."""
+        ends = threading.Event()
+
+        def let_pass():
+            while not ends.wait(0.2):
+                self.slow.let_one_pass()
+
+        self.slow.hold(fuse.READDIR)
+        thread = threading.Thread(target=let_pass)
+        thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            thread.join()
+            self.slow.release()
+
+    def recorded(self):
+        return "".join(path.read_text() for path in (self.state / "quotas").glob("*"))
+
+    def test_what_was_used_counts_before_the_folder_is_counted_again(self):
+        self.limit("1536KiB")
+        for ends in ["stop", "crash"]:
+            with self.subTest(ends=ends):
+                server = self.serve()
+                self.counted()
+                if not (self.folder / "last" / "first").stat().st_size:
+                    weft.smbclient(server, f"cd last; put {self.small} first")
+                # A file system of this kind tells what a file occupies when it is asked again.
+                self.weft("reload")
+                until = time.monotonic() + 60
+                while f"used_bytes {MIB}\n" not in self.recorded():
+                    self.assertLess(time.monotonic(), until, self.recorded())
+                    time.sleep(0.1)
+                getattr(server, ends)()
+                with self.trickle():
+                    server = self.serve()
+                    self.assertTrue(self.share()["quota"]["is_counting"])
+                    self.assertEqual(self.share()["quota"]["used_bytes"], MIB)
+                    self.assertIn("NT_STATUS_DISK_FULL", weft.smbclient(server, f"put {self.small} second", check=False))
+                    self.assertTrue(self.share()["quota"]["is_counting"])
+                self.assertFalse(self.counted()["is_counting"])
+                self.assert_agrees()
+                server.stop()
 
 
 if __name__ == "__main__":

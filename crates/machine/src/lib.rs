@@ -12,6 +12,7 @@ pub mod confine;
 pub mod counters;
 pub mod cpu;
 pub mod credentials;
+pub mod deadline;
 pub mod file;
 pub mod heap;
 pub mod log;

@@ -96,11 +96,10 @@ impl Snapshots {
         Ok(Snapshots { pattern, held: Mutex::default() })
     }
 
-    /// The folder with the snapshots, if the pattern says where it is and it exists: without links, because it need not be below
-    /// the share's.
-    pub fn elsewhere(&self) -> Option<PathBuf> {
+    /// The folder with the snapshots, if the pattern says where it is: it need not be below the share's.
+    pub fn elsewhere(&self) -> Option<&Path> {
         let is_absolute = self.pattern.inside.is_none();
-        is_absolute.then(|| self.pattern.base.canonicalize().ok()).flatten()
+        is_absolute.then_some(&*self.pattern.base)
     }
 
     /// When snapshots were taken, in Unix seconds, latest first. Empty if their folder does not exist.

@@ -30,6 +30,8 @@ const MAX_REQUEST: usize = 64 << 10;
 const MAX_ANSWER: u64 = 64 << 20;
 /// How long a server may take to answer from what it already knows.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a server may take to read its configuration again: file systems that do not answer cost it some looks.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(60);
 /// After this time the user is told what the command is waiting for.
 const SAYS_AFTER: Duration = Duration::from_secs(5);
 const SUFFIX: &str = ".sock";
@@ -286,9 +288,13 @@ pub(crate) fn ask_each(
     mut answered: impl FnMut(u32, Value) -> Result<(), Failure>,
     failed: impl Fn(u32, Failure) -> String,
 ) -> Result<(), Failure> {
+    let patience = match request {
+        Request::Reload { .. } => RELOAD_PATIENCE,
+        _ => PATIENCE,
+    };
     let mut failures = Vec::new();
     for server in servers {
-        match server.ask(request) {
+        match server.ask_within(request, patience) {
             Ok(answer) => answered(server.pid, answer)?,
             Err(e) => failures.push(failed(server.pid, e)),
         }

@@ -54,9 +54,10 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::from(status_of(&bad)));
         }
     };
-    let warnings = config.warnings();
+    let looks = config.look();
+    let warnings = config.warnings(&looks);
     note_some(&warnings);
-    config.absent_shares().iter().for_each(|absent| note!("{absent}"));
+    config.absent_shares(&looks).iter().for_each(|absent| note!("{absent}"));
     for (name, kind) in groups::of_rights(&config, None) {
         match kind {
             Kind::Own | Kind::System(_) | Kind::SystemOfRoot(_) => say!("@{name}: {kind}")?,
@@ -64,7 +65,7 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
         }
     }
     groups::note_unknown_users(&groups::unknown_users(&config, config.shares.iter(), None));
-    let errors: Vec<_> = config.errors().collect();
+    let errors: Vec<_> = config.errors(&looks).collect();
     note_some(&errors);
     match errors.first() {
         Some(error) => Ok(ExitCode::from(status_of(error))),

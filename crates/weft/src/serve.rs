@@ -90,14 +90,14 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
         // Shares get series of their own when they are opened.
         weft_machine::meter::enable();
     }
-    let shares = shares::open_all(&plan.shares, &mut plan.absent)?;
+    let shares = shares::open_all(&plan.shares, plan.state_dir().as_deref(), &mut plan.absent)?;
     for absent in &plan.absent {
         tracing::warn!("{absent}");
     }
     if let ([], [first, ..], true) = (&shares[..], &plan.absent[..], plan.config().volumes.is_empty()) {
         return Err(format!("nothing is left to serve: {first}").into());
     }
-    let marks = Some(neighbours::mark(&shares));
+    let marks = Some(neighbours::mark(&shares, &plan.looks));
     let log_ons = match plan.serves_files() {
         true => Some(Arc::new(LogOns::of(&plan)?)),
         false => None,

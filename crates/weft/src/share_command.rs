@@ -11,7 +11,7 @@ use weft_store::rights::{Principal, Rights};
 use crate::Failure;
 use crate::args::{Share, ShareAdd, ShareCommand, ShareSet};
 use crate::config::edit::{self, Change, Edit, NewValue};
-use crate::config::{self, ServeConfig, ShareConfig, ShareSource, find};
+use crate::config::{self, Looks, ServeConfig, ShareConfig, ShareSource, find};
 use crate::groups::{self, Kind};
 use crate::misuse::Misuse;
 use crate::out::path_name;
@@ -70,8 +70,11 @@ fn remove(path: &Path, name: &str) -> Result<PathBuf, Failure> {
     let folder = edit.limited_folder(name);
     edit.remove_share(name)?;
     let saved = edit.save()?;
-    // The folder may be gone, and its limit with it.
-    if let Some(Err(e)) = folder.as_deref().map(quota::release) {
+    let Some(folder) = folder else { return Ok(saved) };
+    if Looks::at([&folder]).is_silent(&folder) {
+        note!("the quota of its folder may still apply: its file system does not answer");
+    } else if let Err(e) = quota::release(&folder) {
+        // The folder may be gone, and its limit with it.
         note!("the quota of its folder may still apply: {e}");
     }
     Ok(saved)
@@ -92,7 +95,8 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     let mut edit = Edit::open(path)?;
     edit.add_share(&share)?;
     let kept = match (share.quota, &share.source) {
-        (Some(bytes), ShareSource::Folder(folder)) if folder.is_dir() => {
+        // Whether there is a folder, and answers, is reported by `save`.
+        (Some(bytes), ShareSource::Folder(folder)) if Looks::at([folder]).is_dir(folder) => {
             quota::let_the_kernel(folder, bytes).map_err(|e| format!("cannot set the quota: {e}"))?
         }
         _ => None,
@@ -218,7 +222,8 @@ impl ShareChanged {
 }
 
 /// Lets the running servers take a new share over. If one cannot serve it, because it runs as another user than this
-/// command, the share is removed from the file again: the line would stay without effect, or in the way of later changes.
+/// command, the share is removed from the file again: the line would stay without effect, or in the way of later changes. One
+/// that only waits for a restart stays, and is a failure nevertheless: nobody can use it yet.
 fn take_over(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failure> {
     let undo = || -> Result<(), Failure> {
         remove(file, name)?;
@@ -232,8 +237,11 @@ fn take_over(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failur
             });
             let Some((pid, absent)) = refused else { return Ok(()) };
             if absent.needs_restart {
-                // The report of the reload has said so.
-                return Ok(());
+                return Err(format!(
+                    "share {name} is in {shown}, but server {pid} does not serve it before a restart: {}",
+                    absent.why
+                )
+                .into());
             }
             undo()?;
             reload::servers_of(file, state)?;

@@ -1,10 +1,11 @@
 //! Opens the files of the shares in a plan.
 
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use weft_machine::deadline::{self, Progress};
 use weft_machine::meter::Subject;
 use weft_store::backend::{Dir, Ram};
 use weft_store::health::Health;
@@ -12,7 +13,7 @@ use weft_store::quota::{self, Quota};
 use weft_store::snapshots::Snapshots;
 use weft_store::{Share, Vfs};
 
-use crate::config::{AbsentShare, Origin, PlannedShare, ShareConfig, ShareSource};
+use crate::config::{AbsentShare, LOOK_LIMIT, Looks, Origin, Place, PlannedShare, ShareConfig, ShareSource};
 use crate::out::path_name;
 
 /// A share and what `ready` says about it.
@@ -24,21 +25,38 @@ pub(crate) struct Described {
     pub source: String,
     /// Its files, which the share may only let read.
     files: Vfs,
-    /// The folder's file system and node.
-    folder: Option<(u64, u64)>,
+    /// The folder's path as it was configured.
+    path: Option<PathBuf>,
+    /// The folder's identity.
+    place: Option<Place>,
     /// The open folder.
     root: Option<Arc<OwnedFd>>,
+    /// Where the count for its quota is recorded.
+    record: Option<PathBuf>,
 }
 
 impl Described {
-    /// Whether this is still the folder at its path.
-    pub(crate) fn is_at(&self, path: &Path) -> bool {
-        self.folder == identity(path)
+    /// Whether this is the folder at a path, under the name that it had when the share was opened.
+    pub(crate) fn is_at(&self, path: &Path, looks: &Looks) -> bool {
+        self.place.is_some()
+            && looks.place(path) == self.place
+            && looks.real(path).is_some_and(|real| real.display().to_string() == self.source)
     }
 
     /// Whether these are the files of a folder that was at this path when the share was opened.
-    pub(crate) fn was_at(&self, path: &Path) -> bool {
-        self.folder.is_some() && source_of_folder(path) == self.source
+    pub(crate) fn was_at(&self, path: &Path, looks: &Looks) -> bool {
+        let leads_there = || looks.real(path).is_some_and(|real| real.display().to_string() == self.source);
+        self.place.is_some() && (self.path.as_deref() == Some(path) || leads_there())
+    }
+
+    /// The folder's path as it was configured.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The folder's identity when the share was opened, if it has a quota.
+    pub(crate) fn limited(&self) -> Option<Place> {
+        self.place.filter(|_| self.share.vfs.quota().is_some())
     }
 
     /// The snapshots of its folder.
@@ -52,11 +70,10 @@ impl Described {
         if self.share.vfs.quota().is_some_and(|quota| quota.limit_bytes() == limit_bytes) {
             return Ok(());
         }
-        let folder = Path::new(&self.source);
-        quota::check(folder, root, limit_bytes).map_err(|e| cannot_open(folder, &e.to_string()))
+        check_quota(Path::new(&self.source), root, limit_bytes)
     }
 
-    /// The same files under another configuration. Blocks while a quota is set.
+    /// The same files under another configuration. Blocks while a quota is set, as long as the file system answers.
     pub(crate) fn under(&self, planned: &PlannedShare) -> Described {
         let before = self.share.vfs.quota();
         let quota = self.requota(&planned.config);
@@ -75,9 +92,15 @@ impl Described {
         let now = described.share.vfs.quota();
         if !(before.is_none() && now.is_none() || before.zip(now).is_some_and(|(before, now)| before.is(now)))
         {
-            described.share.vfs.close_cached();
+            // Closing a file may ask its file system; that may also take place later.
+            let vfs = described.share.vfs.clone();
+            let closed = deadline::within(Path::new(&self.source), LOOK_LIMIT, move || vfs.close_cached());
+            if let Err(e) = closed {
+                tracing::warn!("share {}: files that clients have closed stay open: {e}", self.share.name);
+            }
         }
-        (described.folder, described.root) = (self.folder, self.root.clone());
+        (described.path, described.place) = (self.path.clone(), self.place);
+        (described.root, described.record) = (self.root.clone(), self.record.clone());
         described.share.snapshots = planned.snapshots.clone();
         described
     }
@@ -85,17 +108,65 @@ impl Described {
 
 impl Described {
     /// Its quota under another configuration.
-    fn requota(&self, config: &ShareConfig) -> std::io::Result<Option<Quota>> {
-        match (self.share.vfs.quota(), config.quota, &self.root) {
-            (Some(quota), Some(limit_bytes), _) => quota.limited_to(limit_bytes).map(Some),
-            (None, Some(limit_bytes), Some(root)) => Quota::new(&config.name, root, limit_bytes).map(Some),
-            (Some(quota), None, _) => {
-                quota.end();
+    fn requota(&self, config: &ShareConfig) -> io::Result<Option<Quota>> {
+        let folder = Path::new(&self.source);
+        match (self.share.vfs.quota().cloned(), config.quota, self.root.clone()) {
+            (Some(quota), Some(limit_bytes), _) if quota.limit_bytes() == limit_bytes => {
+                quota.count_again();
+                Ok(Some(quota))
+            }
+            (Some(quota), Some(limit_bytes), _) => {
+                asked(folder, move || quota.limited_to(limit_bytes)).map(Some)
+            }
+            (None, Some(limit_bytes), Some(root)) => {
+                limited(&config.name, folder, root, limit_bytes, self.record.clone()).map(Some)
+            }
+            (Some(_), None, _) => {
+                self.end_quota();
                 Ok(None)
             }
             (None, ..) => Ok(None),
         }
     }
+
+    /// The folder has no quota any more. Blocks as long as its file system answers.
+    pub(crate) fn end_quota(&self) {
+        let Some(quota) = self.share.vfs.quota().cloned() else { return };
+        let ended = deadline::within(Path::new(&self.source), LOOK_LIMIT, move || quota.end());
+        if let Err(e) = ended {
+            tracing::warn!("share {}: its quota may still apply: {e}", self.share.name);
+        }
+    }
+}
+
+/// Does some work on a folder, unless its file system does not answer.
+fn asked<T: Send + 'static>(
+    folder: &Path,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    deadline::within(folder, LOOK_LIMIT, work)?
+}
+
+/// Whether a folder can have a quota.
+fn check_quota(folder: &Path, root: &Arc<OwnedFd>, limit_bytes: u64) -> Result<(), CannotOpen> {
+    let (at, root) = (folder.to_owned(), root.clone());
+    let check = move || quota::check(&at, root, limit_bytes).map_err(io::Error::other);
+    asked(folder, check).map_err(|e| cannot_open(folder, &e))
+}
+
+/// The quota of an open folder.
+fn limited(
+    name: &str,
+    folder: &Path,
+    root: Arc<OwnedFd>,
+    limit_bytes: u64,
+    record: Option<PathBuf>,
+) -> io::Result<Quota> {
+    let name = name.to_owned();
+    let work = move |progress: &Progress| {
+        Quota::made(&name, root, limit_bytes, record.as_deref(), &|| progress.tell())
+    };
+    deadline::within_of_progress(folder, LOOK_LIMIT, work)?
 }
 
 /// A folder that existed when the plan was made can no longer be opened.
@@ -104,15 +175,8 @@ impl Described {
 pub(crate) struct CannotOpen {
     path: String,
     why: String,
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    path.metadata().ok().map(|found| (found.dev(), found.ino()))
-}
-
-/// What is said of a folder.
-pub(crate) fn source_of_folder(path: &Path) -> String {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned()).display().to_string()
+    /// Whether its file system has not answered.
+    is_silent: bool,
 }
 
 /// What is said of a ramdisk.
@@ -120,25 +184,45 @@ pub(crate) fn source_of_ram(size_bytes: u64) -> String {
     format!("ram, {size_bytes} bytes")
 }
 
+/// An open folder.
+struct Opened {
+    backend: Dir,
+    root: Arc<OwnedFd>,
+    /// Without links.
+    folder: PathBuf,
+    place: Option<Place>,
+}
+
+impl Opened {
+    /// Blocks.
+    fn at(path: &Path) -> io::Result<Opened> {
+        let backend = Dir::open(path)?;
+        let root = backend.root().map_err(|e| io::Error::other(e.to_string()))?;
+        let folder = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        Ok(Opened { backend, root, folder, place: Place::of(path) })
+    }
+}
+
 /// Opens the files of a share; `None` for those of volumes, which are opened with the volumes.
-fn open(planned: &PlannedShare) -> Result<Option<Described>, CannotOpen> {
+fn open(planned: &PlannedShare, state: Option<&Path>) -> Result<Option<Described>, CannotOpen> {
     let name = planned.config.name.as_str();
-    let (mut opened_root, mut quota) = (None, None);
+    let (mut opened_root, mut opened_place, mut record, mut quota) = (None, None, None, None);
     let (vfs, source) = match &planned.config.source {
         ShareSource::Folder(path) => {
-            let backend = Dir::open(path).map_err(|e| cannot_open(path, &e.to_string()))?;
-            let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
+            let at = path.clone();
+            let opened = asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e))?;
+            let Opened { backend, root, folder, place } = opened;
             let system = backend.file_system();
-            let root = backend.root().map_err(|e| cannot_open(path, &e.to_string()))?;
+            record = state.map(|state| quota::record_file(state, name, &folder));
             if let Some(limit_bytes) = planned.config.quota {
-                quota::check(&folder, &root, limit_bytes).map_err(|e| cannot_open(path, &e.to_string()))?;
-                let limited = Quota::new(name, &root, limit_bytes);
-                quota = Some(limited.map_err(|e| cannot_open(path, &e.to_string()))?);
+                check_quota(&folder, &root, limit_bytes)?;
+                let limited = limited(name, &folder, root.clone(), limit_bytes, record.clone());
+                quota = Some(limited.map_err(|e| cannot_open(path, &e))?);
             }
-            opened_root = Some(root.clone());
+            (opened_root, opened_place) = (Some(root.clone()), place);
             let health = Health::new(name, Some(&folder)).of_root(root).on(system);
             let vfs = Vfs::new(backend).heard_by(health);
-            (vfs, source_of_folder(&folder))
+            (vfs, folder.display().to_string())
         }
         ShareSource::Ram { size_bytes } => {
             let vfs = Vfs::new(Ram::new(*size_bytes)).heard_by(Health::new(name, None));
@@ -147,29 +231,31 @@ fn open(planned: &PlannedShare) -> Result<Option<Described>, CannotOpen> {
         ShareSource::Volumes => return Ok(None),
     };
     let mut described = ruled(&planned.config, vfs, source, quota);
-    described.root = opened_root;
+    (described.root, described.record) = (opened_root, record);
     if let ShareSource::Folder(path) = &planned.config.source {
-        described.folder = identity(path);
+        (described.path, described.place) = (Some(path.clone()), opened_place);
     }
     described.share.snapshots = planned.snapshots.clone();
     Ok(Some(described))
 }
 
-/// Opens the files of these shares, except those of volumes. A share of the configuration file that cannot be opened is
+/// Opens the files of these shares, except those of volumes; `state` is the state directory, where counts are kept. A share of the configuration file that cannot be opened is
 /// added to `absent`.
 ///
 /// # Errors
 /// A share of the command line cannot be opened.
 pub(crate) fn open_all(
     shares: &[PlannedShare],
+    state: Option<&Path>,
     absent: &mut Vec<AbsentShare>,
 ) -> Result<Vec<Described>, CannotOpen> {
     let mut opened = Vec::new();
     for planned in shares {
-        match (open(planned), &planned.config.source) {
+        match (open(planned, state), &planned.config.source) {
             (Ok(described), _) => opened.extend(described),
             (Err(e), ShareSource::Folder(path)) if planned.config.origin == Origin::File => {
-                absent.push(AbsentShare::new(&planned.config.name, path, e));
+                let is_silent = e.is_silent;
+                absent.push(AbsentShare { is_silent, ..AbsentShare::new(&planned.config.name, path, e) });
             }
             (Err(e), _) => return Err(e),
         }
@@ -188,11 +274,12 @@ pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String, quota: Optio
     let mut share = Share::new(config.name.as_str(), vfs);
     share.rules = config.rules();
     share.meter = Subject::named(&config.name);
-    Described { share, source, files, folder: None, root: None }
+    Described { share, source, files, path: None, place: None, root: None, record: None }
 }
 
 /// Some errors already name the path.
-fn cannot_open(path: &Path, why: &str) -> CannotOpen {
-    let why = why.strip_prefix(&format!("{}: ", path.display())).unwrap_or(why);
-    CannotOpen { path: path_name(path), why: why.to_owned() }
+fn cannot_open(path: &Path, e: &io::Error) -> CannotOpen {
+    let why = e.to_string();
+    let why = why.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&why).to_owned();
+    CannotOpen { path: path_name(path), why, is_silent: e.kind() == io::ErrorKind::TimedOut }
 }

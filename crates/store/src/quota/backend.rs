@@ -73,6 +73,16 @@ impl Counting {
         }
     }
 
+    /// The same for one that an operation has just created.
+    async fn measure_new(&self, node: NodeId) {
+        let begun = self.ledger.begin();
+        match self.attr(node).await {
+            Ok(attr) if attr.nlink > 0 => self.ledger.created(Inode::of(&attr), attr.allocated, begun),
+            Ok(_) | Err(Error::Stale | Error::NotFound) => {}
+            Err(e) => tracing::warn!("the space of a new file is unknown until the next count: {e}"),
+        }
+    }
+
     fn measured(&self, attr: &Attr, begun: Begun) {
         // A file without a name has been forgotten already, or will be when it is closed.
         if attr.nlink > 0 {
@@ -115,7 +125,9 @@ impl Counting {
             if *is_new {
                 self.measure(dir).await;
             }
-            if *is_new || truncates {
+            if *is_new {
+                self.measure_new(attr.node).await;
+            } else if truncates {
                 self.measure(attr.node).await;
             }
         }

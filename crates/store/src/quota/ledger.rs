@@ -103,6 +103,9 @@ struct Books {
     count: u32,
     /// Directories that were moved; a count may have missed what is in them.
     moved: u64,
+    /// What was used when the server ended, as far as nothing that was found since explains it. Until the first count is
+    /// complete.
+    remembered_bytes: u64,
     /// The space of files that a count has not found again. They may be in directories that it could not read.
     hidden_bytes: u64,
 }
@@ -154,6 +157,14 @@ impl Ledger {
         })
     }
 
+    /// The same for a folder that occupied so much when it was last counted.
+    pub(super) fn remembering(limit_bytes: u64, used_bytes: u64) -> Arc<Ledger> {
+        let ledger = Ledger::new(limit_bytes);
+        ledger.used_bytes.store(used_bytes, Ordering::Relaxed);
+        ledger.books().remembered_bytes = used_bytes;
+        ledger
+    }
+
     // A change that panics under the lock leaves the ledger usable.
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
@@ -199,6 +210,11 @@ impl Ledger {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// The same without a look at any file: what is being written may count as more than it is.
+    pub(super) fn used_at_most(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
     fn take(&self, bytes: u64) -> bool {
         let limit = self.bound();
         let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
@@ -240,7 +256,24 @@ impl Ledger {
 
     /// Records the space that a file occupies.
     pub(super) fn measured(&self, inode: Inode, bytes: u64, begun: Begun) {
+        let books = &mut *self.books();
+        let is_first = !books.files.contains_key(&inode);
+        self.set(books, inode, bytes, begun);
+        if is_first {
+            self.explain(books, bytes);
+        }
+    }
+
+    /// A new file occupies so much.
+    pub(super) fn created(&self, inode: Inode, bytes: u64, begun: Begun) {
         self.set(&mut self.books(), inode, bytes, begun);
+    }
+
+    /// A file that was there before is known from now on, and no longer part of what is remembered.
+    fn explain(&self, books: &mut Books, bytes: u64) {
+        let explained = bytes.min(books.remembered_bytes);
+        books.remembered_bytes -= explained;
+        self.give(explained);
     }
 
     fn set(&self, books: &mut Books, inode: Inode, bytes: u64, begun: Begun) {
@@ -299,7 +332,11 @@ impl Ledger {
     /// The account of an open file.
     pub(super) fn account(self: &Arc<Ledger>, inode: Inode, bytes: u64, begun: Begun) -> Arc<Account> {
         let mut books = self.books();
+        let is_first = !books.files.contains_key(&inode);
         self.set(&mut books, inode, bytes, begun);
+        if is_first {
+            self.explain(&mut books, bytes);
+        }
         let new = || {
             Arc::new(Account {
                 ledger: self.clone(),
@@ -344,6 +381,17 @@ impl Ledger {
             self.give(lost_bytes.saturating_add(std::mem::take(&mut books.hidden_bytes)));
         }
         Counted { gone: before - books.files.len(), is_uncertain: false }
+    }
+
+    /// A count is complete, as far as counts can be: what is remembered and was not found is gone. It may be in a folder that is
+    /// closed to the count; then it counts until everything can be reached again.
+    pub(super) fn forget_remembered(&self, is_partial: bool) {
+        let books = &mut *self.books();
+        let left = std::mem::take(&mut books.remembered_bytes);
+        match is_partial {
+            true => books.hidden_bytes = books.hidden_bytes.saturating_add(left),
+            false => self.give(left),
+        }
     }
 
     /// The count was given up. What it had not found by then counts until the next one, and takes no memory meanwhile.

@@ -6,8 +6,9 @@
 //! | by counting (`ledger`, `walk`, `backend`) | any folder of at most [`MAX_FILES`] files | memory for each file, and an atomic operation for each write |
 //!
 //! The server counts in the background: at each start, every [`RECOUNT`] and after each reload, because other programs may
-//! write to the folder. During a count it also counts its clients' writes. A quota is refused if the folder has too many
-//! files to count. If the folder gets too many files later, nothing in it may grow until a count finds fewer.
+//! write to the folder. During a count it also counts its clients' writes. Until the first count is complete, what was used
+//! before the restart counts (`record`). A quota is refused if the folder has too many files to count. If the folder gets
+//! too many files later, nothing in it may grow until a count finds fewer.
 //!
 //! A quota can be exceeded, because it was lowered or because other programs write to the folder. Clients may then still
 //! read, overwrite, rename and delete.
@@ -15,13 +16,14 @@
 mod backend;
 mod ledger;
 mod project;
+mod record;
 mod walk;
 
 #[cfg(test)]
 mod tests;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,6 +35,7 @@ use self::backend::Counting;
 use self::ledger::Ledger;
 pub use self::ledger::{CREDIT_BYTES, MAX_FILES, SLACK_BYTES};
 use self::project::NoProject;
+use self::record::{RECORD, Record};
 use self::walk::Unreached;
 use crate::vfs::Backend;
 
@@ -93,6 +96,8 @@ struct Enforced {
     name: String,
     root: Arc<OwnedFd>,
     limit_bytes: AtomicU64,
+    /// Where a count is recorded.
+    record: Option<PathBuf>,
     by: By,
 }
 
@@ -100,6 +105,11 @@ struct Enforced {
 enum By {
     Project(u32),
     Count(Arc<Counter>),
+}
+
+/// The file in a state directory where the count of a folder is kept that a share limits.
+pub fn record_file(state: &Path, share: &str, folder: &Path) -> PathBuf {
+    record::file(state, share, folder)
 }
 
 /// Checks a quota before anything changes: [`Uncountable`] if it can neither be left to the kernel nor be counted. Blocks.
@@ -125,7 +135,7 @@ pub fn let_the_kernel(folder: &Path, limit_bytes: u64) -> std::io::Result<Option
         Mode::empty(),
     )?)?;
     check(folder, &root, limit_bytes).map_err(std::io::Error::other)?;
-    match project::limit(&root, limit_bytes) {
+    match project::limit(&root, limit_bytes, &|| ()) {
         Ok(id) => Ok(Some(id)),
         Err(NoProject::Io(e)) => Err(e),
         Err(NoProject::Unsupported | NoProject::Forbidden | NoProject::Others) => Ok(None),
@@ -149,27 +159,39 @@ impl Quota {
     /// Limits the folder with this open root, which is served as share `name`. Blocks while the kernel's project is made; a
     /// count begins in the background.
     pub fn new(name: &str, root: impl AsFd, limit_bytes: u64) -> std::io::Result<Quota> {
+        Quota::made(name, root, limit_bytes, None, &|| ())
+    }
+
+    /// The same. A count is recorded in the file `record`, and begins with what is recorded there. Calls `goes_on` now and then:
+    /// all files of a large folder get the kernel's project one by one.
+    pub fn made(
+        name: &str,
+        root: impl AsFd,
+        limit_bytes: u64,
+        record: Option<&Path>,
+        goes_on: &dyn Fn(),
+    ) -> std::io::Result<Quota> {
         let root = Arc::new(readable(root)?);
-        let by = match project::limit(&root, limit_bytes) {
+        let by = match project::limit(&root, limit_bytes, goes_on) {
             Ok(id) => {
                 tracing::info!("share {name}: the kernel enforces its quota, as that of project {id}");
                 By::Project(id)
             }
             Err(why) => {
                 tracing::info!("share {name}: its quota is enforced by counting, because {why}");
-                By::Count(Counter::start(name, root.clone(), limit_bytes)?)
+                By::Count(Counter::start(name, root.clone(), limit_bytes, record)?)
             }
         };
-        let limit_bytes = AtomicU64::new(limit_bytes);
-        Ok(Quota(Arc::new(Enforced { name: name.to_owned(), root, limit_bytes, by })))
+        let (limit_bytes, record) = (AtomicU64::new(limit_bytes), record.map(Path::to_owned));
+        Ok(Quota(Arc::new(Enforced { name: name.to_owned(), root, limit_bytes, record, by })))
     }
 
     /// The same quota with another limit; it is counted again. Another quota if the kernel does not take the limit.
     pub fn limited_to(&self, limit_bytes: u64) -> std::io::Result<Quota> {
-        let Enforced { name, root, limit_bytes: limit, by } = &*self.0;
+        let Enforced { name, root, limit_bytes: limit, record, by } = &*self.0;
         match by {
             By::Project(_) if limit.load(Ordering::Relaxed) == limit_bytes => Ok(self.clone()),
-            By::Project(_) => Quota::new(name, root, limit_bytes),
+            By::Project(_) => Quota::made(name, root, limit_bytes, record.as_deref(), &|| ()),
             By::Count(counter) => {
                 counter.ledger.set_limit(limit_bytes);
                 limit.store(limit_bytes, Ordering::Relaxed);
@@ -179,10 +201,18 @@ impl Quota {
         }
     }
 
+    /// Lets a quota that is counted be counted again.
+    pub fn count_again(&self) {
+        if let By::Count(counter) = &self.0.by {
+            counter.again();
+        }
+    }
+
     /// The share has no quota any more.
     pub fn end(&self) {
-        if let By::Project(_) = self.0.by {
-            project::unlimit(&self.0.root);
+        match &self.0.by {
+            By::Project(_) => project::unlimit(&self.0.root),
+            By::Count(counter) => counter.forget(),
         }
     }
 
@@ -225,6 +255,14 @@ impl Quota {
         }
     }
 
+    /// Records a count now, for tests.
+    #[cfg(test)]
+    pub(crate) fn keep(&self) {
+        if let By::Count(counter) = &self.0.by {
+            counter.keep();
+        }
+    }
+
     /// Counts now, for tests: waits until a count is complete that has begun after this call.
     #[cfg(test)]
     pub(crate) fn recount(&self) {
@@ -253,6 +291,7 @@ struct Counter {
     bell: Condvar,
     /// One count at a time.
     turn: Mutex<()>,
+    record: Mutex<Option<Record>>,
 }
 
 #[derive(Debug, Default)]
@@ -263,11 +302,20 @@ struct Ring {
 }
 
 impl Counter {
-    fn start(name: &str, root: Arc<OwnedFd>, limit_bytes: u64) -> std::io::Result<Arc<Counter>> {
+    fn start(
+        name: &str,
+        root: Arc<OwnedFd>,
+        limit_bytes: u64,
+        record: Option<&Path>,
+    ) -> std::io::Result<Arc<Counter>> {
+        let node = rustix::fs::fstat(&root)?.st_ino;
+        let mut record = record.map(|path| Record::new(path, node));
+        let used_bytes = record.as_mut().and_then(Record::read).unwrap_or(0);
         let counter = Arc::new(Counter {
             name: name.to_owned(),
             root,
-            ledger: Ledger::new(limit_bytes),
+            ledger: Ledger::remembering(limit_bytes, used_bytes),
+            record: Mutex::new(record),
             ring: Mutex::default(),
             bell: Condvar::new(),
             turn: Mutex::default(),
@@ -290,14 +338,38 @@ impl Counter {
     fn run(&self) {
         loop {
             self.count();
-            let ring = self.ring();
-            let waits = |ring: &mut Ring| !ring.is_wanted && !ring.is_over;
-            let (mut ring, _) =
-                self.bell.wait_timeout_while(ring, RECOUNT, waits).unwrap_or_else(PoisonError::into_inner);
-            if ring.is_over {
-                return;
+            let counted = clock::instant();
+            while counted.elapsed() < RECOUNT {
+                self.keep();
+                let ring = self.ring();
+                let waits = |ring: &mut Ring| !ring.is_wanted && !ring.is_over;
+                let rung = self.bell.wait_timeout_while(ring, RECORD, waits);
+                let (mut ring, _) = rung.unwrap_or_else(PoisonError::into_inner);
+                if ring.is_over {
+                    return;
+                }
+                if std::mem::take(&mut ring.is_wanted) {
+                    break;
+                }
             }
-            ring.is_wanted = false;
+        }
+    }
+
+    fn record(&self) -> MutexGuard<'_, Option<Record>> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records what is used.
+    fn keep(&self) {
+        if let Some(record) = &mut *self.record() {
+            record.write(self.ledger.used_at_most());
+        }
+    }
+
+    /// Records nothing any more.
+    fn forget(&self) {
+        if let Some(record) = self.record().take() {
+            record.remove();
         }
     }
 
@@ -315,8 +387,12 @@ impl Counter {
     /// Returns whether it is to be repeated.
     fn count_once(&self, is_last: bool) -> bool {
         let begun = clock::instant();
-        let told = std::cell::Cell::new(begun);
+        let (told, kept) = (std::cell::Cell::new(begun), std::cell::Cell::new(begun));
         let ends = || {
+            if kept.get().elapsed() >= RECORD {
+                kept.set(clock::instant());
+                self.keep();
+            }
             if told.get().elapsed() >= TELL {
                 told.set(clock::instant());
                 tracing::info!(
@@ -332,6 +408,10 @@ impl Counter {
             Ok((counted, closed)) => {
                 let (files, used) = (self.ledger.files(), self.ledger.used_bytes());
                 self.ledger.set_unknown(false);
+                let is_repeated = counted.is_uncertain && !is_last;
+                if !is_repeated {
+                    self.ledger.forget_remembered(closed > 0);
+                }
                 if closed > 0 {
                     tracing::warn!(
                         "share {name}: {closed} folders or files cannot be reached, so they count for the quota only as far as they \
@@ -343,7 +423,7 @@ impl Counter {
                     "share {name}: {used} of {} bytes are used, in {files} files; counted in {took:.1?}",
                     self.ledger.limit_bytes()
                 );
-                counted.is_uncertain && !is_last
+                is_repeated
             }
             Err(Unreached::Ended) => false,
             Err(why) => {

@@ -35,7 +35,7 @@ pub(super) enum NoProject {
 }
 
 /// Lets the kernel limit the folder to so many bytes, unless it does already. Returns the project's number.
-pub(super) fn limit(root: &OwnedFd, limit_bytes: u64) -> Result<u32, NoProject> {
+pub(super) fn limit(root: &OwnedFd, limit_bytes: u64, goes_on: &dyn Fn()) -> Result<u32, NoProject> {
     let own = own_project(root)?;
     if let Some(id) = own.filter(|_| limited_to(root, limit_bytes).unwrap_or(false)) {
         return Ok(id);
@@ -43,7 +43,7 @@ pub(super) fn limit(root: &OwnedFd, limit_bytes: u64) -> Result<u32, NoProject> 
     may_limit(root, own)?;
     let id = own.map_or_else(|| free_id(root), Ok)?;
     if own.is_none() {
-        walk::assign(root, id).map_err(|e| match e {
+        walk::assign(root, id, goes_on).map_err(|e| match e {
             walk::Unreached::Io(e) => no_project(e),
             e => io::Error::other(e.to_string()).into(),
         })?;

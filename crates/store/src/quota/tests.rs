@@ -559,3 +559,74 @@ fn a_folder_without_the_right_to_enter_stops_nobody() {
     let Means::Count { is_unknown, .. } = host.quota.usage().means else { panic!("it is counted") };
     assert!(!is_unknown);
 }
+
+/// Until the first count after a restart was complete, a quota admitted its limit once more.
+#[test]
+fn what_was_used_before_a_restart_counts_until_the_folder_is_counted() {
+    let ledger = Ledger::remembering(10 * MIB, 8 * MIB);
+    assert_eq!(ledger.used_bytes(), 8 * MIB);
+    assert!(ledger.reserve(3 * MIB).is_err());
+    drop(ledger.reserve(2 * MIB).unwrap());
+    let inode = |number| {
+        let mut stat = statx_of_root();
+        stat.stx_ino = number;
+        ledger::Inode::of_stat(&stat, (0, 0))
+    };
+    let moved = ledger.begin_count();
+    // Found, and therefore part of what is remembered; also if a client was faster than the count.
+    ledger.measured(inode(1), 3 * MIB, ledger.begin());
+    let account = ledger.account(inode(2), MIB, ledger.begin());
+    ledger.measured(inode(2), MIB, ledger.begin());
+    assert_eq!(ledger.used_bytes(), 8 * MIB);
+    // A new one is not.
+    ledger.created(inode(3), MIB, ledger.begin());
+    ledger.measured(inode(3), MIB, ledger.begin());
+    assert_eq!(ledger.used_bytes(), 9 * MIB);
+    // The rest was removed by others meanwhile.
+    ledger.end_count(moved, false);
+    ledger.forget_remembered(false);
+    assert_eq!(ledger.used_bytes(), 5 * MIB);
+    drop(account);
+
+    // Unless it may be in a folder that is closed to the count.
+    let ledger = Ledger::remembering(10 * MIB, 8 * MIB);
+    let moved = ledger.begin_count();
+    ledger.measured(inode(1), 3 * MIB, ledger.begin());
+    ledger.end_count(moved, true);
+    ledger.forget_remembered(true);
+    assert_eq!(ledger.used_bytes(), 8 * MIB);
+    let moved = ledger.begin_count();
+    ledger.measured(inode(1), 3 * MIB, ledger.begin());
+    ledger.end_count(moved, false);
+    ledger.forget_remembered(false);
+    assert_eq!(ledger.used_bytes(), 3 * MIB);
+}
+
+fn statx_of_root() -> rustix::fs::Statx {
+    let basic = rustix::fs::StatxFlags::BASIC_STATS;
+    rustix::fs::statx(rustix::fs::CWD, "/", rustix::fs::AtFlags::empty(), basic).unwrap()
+}
+
+#[test]
+fn a_count_is_recorded_and_a_quota_that_ends_forgets_it() {
+    let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(folder.path().join("file"), vec![1; 1 << 20]).unwrap();
+    let file = record_file(state.path(), "t", folder.path());
+    let begin = || {
+        let root = Dir::open(folder.path()).unwrap().root().unwrap();
+        Quota::made("t", root, 8 * MIB, Some(&file), &|| ()).unwrap()
+    };
+    let quota = begin();
+    quota.recount();
+    quota.keep();
+    drop(quota);
+    let recorded = std::fs::read_to_string(&file).unwrap();
+    assert!(recorded.ends_with(&format!("used_bytes {}\n", du(folder.path()))), "{recorded}");
+    let quota = begin();
+    quota.recount();
+    assert_eq!(quota.usage().used_bytes, du(folder.path()), "not twice");
+    quota.end();
+    assert!(!file.exists());
+    quota.keep();
+    assert!(!file.exists());
+}

@@ -17,7 +17,7 @@ use super::ledger::{Counted, Inode, Ledger, MAX_FILES};
 
 /// Directories deeper than this count as closed: a descriptor is open for each on the way.
 const MAX_DEPTH: usize = 512;
-/// The walk asks so often whether it should end.
+/// The walk asks so often whether it should end, and before each directory.
 const ENTRIES_BETWEEN: usize = 256;
 
 /// Why a walk did not reach every file.
@@ -84,6 +84,9 @@ fn walk(
     let mut seen = HashSet::new();
     let mut read = |dir: OwnedFd, seen: &mut HashSet<(u32, u32, u64)>| -> Result<Level, Unreached> {
         let mut names = Vec::new();
+        if ends() {
+            return Err(Unreached::Ended);
+        }
         for entry in Dir::read_from(&dir)? {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -195,9 +198,10 @@ pub(super) fn has_at_most(root: &OwnedFd, files: usize, ends: impl Fn() -> bool)
 }
 
 /// Gives everything below `root` this project, the root itself last: then a root with it says that all of them have it.
-pub(super) fn assign(root: &OwnedFd, id: u32) -> Result<(), Unreached> {
+pub(super) fn assign(root: &OwnedFd, id: u32, goes_on: &dyn Fn()) -> Result<(), Unreached> {
     let of_dir = Project { id, is_inherited: true };
     let each = |found: &Found<'_>| {
+        goes_on();
         // Links and devices take no space beyond their inode.
         if FileType::from_raw_mode(found.stat.stx_mode.into()) != FileType::RegularFile {
             return Ok(());

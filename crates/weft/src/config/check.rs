@@ -2,7 +2,7 @@
 //!
 //! This file owns the rules between keys. Certificates and the keytab are read here, once, so that errors in them are
 //! reported before anything is bound. Folders and volumes are not opened, because a second server may have them, and
-//! no configured port is bound.
+//! no configured port is bound. What is at the shares' paths is known from [`Looks`], because file systems may hang.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -24,8 +24,9 @@ use zeroize::Zeroizing;
 use super::admin::{AdminAddress, read_token};
 use super::error::Give;
 use super::key::{self, Key, OfShare, Origin, quoted};
+use super::looks::Looks;
 use super::secret::{self, Secret};
-use super::share::{FolderFault, MAX_NAME_CHARS, is_closed, own_user, real_folder};
+use super::share::{FolderFault, MAX_NAME_CHARS, own_user};
 use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
@@ -59,6 +60,8 @@ pub(crate) struct Plan {
     pub admin_token: Option<Zeroizing<String>>,
     /// The DFS links of all shares.
     pub dfs: Namespace,
+    /// What is at the shares' paths.
+    pub looks: Looks,
 }
 
 /// A share that can be opened.
@@ -82,13 +85,22 @@ pub(crate) struct AbsentShare {
     /// Whether only a restart of the server can end it.
     #[serde(default)]
     pub needs_restart: bool,
+    /// Whether its file system does not answer.
+    #[serde(default)]
+    pub is_silent: bool,
 }
 
 impl AbsentShare {
     /// A share with this folder, for this reason.
     pub(crate) fn new(name: &str, folder: &Path, why: impl fmt::Display) -> AbsentShare {
         let source = folder.display().to_string();
-        AbsentShare { name: name.to_owned(), source, why: why.to_string(), needs_restart: false }
+        AbsentShare {
+            name: name.to_owned(),
+            source,
+            why: why.to_string(),
+            needs_restart: false,
+            is_silent: false,
+        }
     }
 
     /// The reason, and what to type.
@@ -97,6 +109,9 @@ impl AbsentShare {
             return self.why.clone();
         }
         let reload = ShellCommand::new("weft reload").here();
+        if self.is_silent {
+            return format!("{}. Once it answers, `{reload}` serves the share", self.why);
+        }
         format!("{}. Afterwards, or once its file system is mounted, `{reload}` serves the share", self.why)
     }
 }
@@ -123,10 +138,10 @@ impl Plan {
         self.config.state_dir()
     }
 
-    /// The served folders.
+    /// The configured folders whose file systems have answered.
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
         self.config.shares.iter().filter_map(|share| match &share.source {
-            ShareSource::Folder(path) => Some(path.as_path()),
+            ShareSource::Folder(path) => Some(path.as_path()).filter(|path| self.looks.has_answered(path)),
             ShareSource::Ram { .. } | ShareSource::Volumes => None,
         })
     }
@@ -151,7 +166,7 @@ const FIRST: [Rule; 7] = [
     ServeConfig::check_audit,
 ];
 /// The rules that are checked after those of each share.
-const LAST: [Rule; 11] = [
+const LAST: [Rule; 10] = [
     ServeConfig::check_kerberos,
     macs::check,
     ServeConfig::check_volumes,
@@ -159,7 +174,6 @@ const LAST: [Rule; 11] = [
     |config| ports::check(config, config.serves_files()),
     ServeConfig::check_capture,
     ServeConfig::check_state,
-    exposed::check,
     announce::check,
     ServeConfig::check_addresses,
     ServeConfig::check_stored_volumes,
@@ -173,20 +187,22 @@ impl ServeConfig {
     pub(crate) fn check(self) -> Result<Plan, ConfigError> {
         FIRST.iter().try_for_each(|rule| rule(&self))?;
         (0..self.shares.len()).try_for_each(|i| self.check_name(i))?;
-        let absent = self.absent_shares();
+        let looks = self.look();
+        let absent = self.absent_shares(&looks);
         let mut shares = Vec::new();
         for share in &self.shares {
-            match self.check_share(share) {
+            match self.check_share(share, &looks) {
                 Err(e) if !self.is_tolerated(share, &e, &absent) => return Err(e),
                 Ok(planned) if share.source != ShareSource::Volumes => shares.push(planned),
                 _ => {}
             }
         }
         LAST.iter().try_for_each(|rule| rule(&self))?;
+        exposed::check(&self, &looks)?;
         // Every file is read once, because it may be a pipe.
         let (dfs, keytab, nfs_tls, nbd_tls) = (self.dfs()?, self.keytab()?, self.nfs_tls()?, self.nbd_tls()?);
         let (admin_tls, admin_token) = (self.admin_tls()?, self.admin_token()?);
-        for warning in self.warnings() {
+        for warning in self.warnings(&looks) {
             tracing::warn!("{warning}");
         }
         let listen = self.addresses().without_absent();
@@ -200,32 +216,52 @@ impl ServeConfig {
             admin_tls,
             admin_token,
             dfs,
+            looks,
             config: self,
         })
     }
 
-    /// The shares without which a server starts: those of the file whose folders are missing or unreadable, unless
-    /// nothing else could be served.
-    pub(crate) fn absent_shares(&self) -> Vec<AbsentShare> {
+    /// Looks at the folders of its shares.
+    pub(crate) fn look(&self) -> Looks {
+        let folders = self.shares.iter().flat_map(|share| match &share.source {
+            ShareSource::Folder(path) => {
+                let snapshots = share.snapshots.as_ref();
+                let snapshots = snapshots.and_then(|pattern| Snapshots::new(path, pattern).ok());
+                let elsewhere = snapshots.and_then(|snapshots| snapshots.elsewhere().map(Path::to_owned));
+                [Some(path.clone()), elsewhere]
+            }
+            ShareSource::Ram { .. } | ShareSource::Volumes => [None, None],
+        });
+        Looks::at(folders.flatten())
+    }
+
+    /// The shares without which a server starts: those of the file whose folders are missing, unreadable or do not answer,
+    /// unless nothing else could be served.
+    pub(crate) fn absent_shares(&self, looks: &Looks) -> Vec<AbsentShare> {
         let mut absent = Vec::new();
         for share in self.shares.iter().filter(|share| share.origin == Origin::File) {
-            if let (ShareSource::Folder(path), Err(e)) = (&share.source, self.check_share(share))
+            if let (ShareSource::Folder(path), Err(e)) = (&share.source, self.check_share(share, looks))
                 && e.is_of_folder()
             {
-                let needs_restart = e.is_of_confinement();
-                absent.push(AbsentShare { needs_restart, ..AbsentShare::new(&share.name, path, e) });
+                let (needs_restart, is_silent) = (e.is_of_confinement(), e.is_of_silence());
+                absent.push(AbsentShare {
+                    needs_restart,
+                    is_silent,
+                    ..AbsentShare::new(&share.name, path, e)
+                });
             }
         }
-        // A server that must be restarted for its first share waits as one without shares does.
-        let wait = absent.iter().all(|absent| absent.needs_restart);
+        // A server that must be restarted for its first share waits as one without shares does. One whose file systems hang may
+        // take over what else has changed.
+        let wait = absent.iter().all(|absent| absent.needs_restart || absent.is_silent);
         let is_all = absent.len() == self.shares.len() && self.volumes.is_empty() && !wait;
         if is_all { Vec::new() } else { absent }
     }
 
     /// Why the folder of a share cannot be served; `None` if it can.
-    pub(crate) fn folder_error(&self, name: &str) -> Option<ConfigError> {
+    pub(crate) fn folder_error(&self, name: &str, looks: &Looks) -> Option<ConfigError> {
         let share = self.shares.iter().find(|share| share.is_named(name))?;
-        self.check_share(share).err().filter(ConfigError::is_of_folder)
+        self.check_share(share, looks).err().filter(ConfigError::is_of_folder)
     }
 
     /// Whether a server starts without a share that has this error.
@@ -234,7 +270,7 @@ impl ServeConfig {
     }
 
     /// Every rule that it breaks, in the order of the rules; [`ServeConfig::check`] reports the first.
-    pub(crate) fn errors(&self) -> impl Iterator<Item = ConfigError> {
+    pub(crate) fn errors(&self, looks: &Looks) -> impl Iterator<Item = ConfigError> {
         let files: [Rule; 6] = [
             |config| config.dfs().map(drop),
             |config| config.keytab().map(drop),
@@ -244,14 +280,15 @@ impl ServeConfig {
             |config| config.admin_token().map(drop),
         ];
         let names = (0..self.shares.len()).map(|i| self.check_name(i));
-        let absent = self.absent_shares();
-        let shares = self.shares.iter().map(move |share| match self.check_share(share) {
+        let absent = self.absent_shares(looks);
+        let shares = self.shares.iter().map(move |share| match self.check_share(share, looks) {
             Err(e) if !self.is_tolerated(share, &e, &absent) => Err(e),
             _ => Ok(()),
         });
         let first = FIRST.iter().map(|rule| rule(self));
         let last = LAST.into_iter().chain(files).map(|rule| rule(self));
-        first.chain(names).chain(shares).chain(last).filter_map(Result::err)
+        let exposed = std::iter::once_with(|| exposed::check(self, looks));
+        first.chain(names).chain(shares).chain(last).chain(exposed).filter_map(Result::err)
     }
 
     /// An error about this configuration.
@@ -265,10 +302,10 @@ impl ServeConfig {
     }
 
     /// Shares that serve the same files under different rules, each with its key; or that there is nothing to serve.
-    pub(crate) fn warnings(&self) -> Vec<ConfigError> {
-        let mut warnings = exposed::bypasses(self);
+    pub(crate) fn warnings(&self, looks: &Looks) -> Vec<ConfigError> {
+        let mut warnings = exposed::bypasses(self, looks);
         warnings.extend(self.missing_addresses());
-        warnings.extend(self.closed_folders());
+        warnings.extend(self.closed_folders(looks));
         warnings.extend(announce::warnings(self));
         if self.shares.is_empty() && self.volumes.is_empty() {
             warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
@@ -291,8 +328,8 @@ impl ServeConfig {
     }
 
     /// Checks that no share contains keys of the server, or what it trusts. [`ServeConfig::check`] does so, too.
-    pub(crate) fn check_exposure(&self) -> Result<(), ConfigError> {
-        exposed::check(self)
+    pub(crate) fn check_exposure(&self, looks: &Looks) -> Result<(), ConfigError> {
+        exposed::check(self, looks)
     }
 
     /// Whether there is something for users who log on.
@@ -437,21 +474,26 @@ impl ServeConfig {
         }
     }
 
-    fn check_share(&self, share: &ShareConfig) -> Result<PlannedShare, ConfigError> {
+    fn check_share(&self, share: &ShareConfig, looks: &Looks) -> Result<PlannedShare, ConfigError> {
         let name = &share.name;
         let unfit = |of: OfShare, why| Err(self.wrong(Key::of_share(name, of), Problem::Unfit(why)));
         let mut snapshots = None;
         match &share.source {
             ShareSource::Folder(path) => {
-                let real = real_folder(path).map_err(|fault| {
+                let real = looks.folder(path).map_err(|fault| {
                     self.wrong(share.key(), Problem::Folder { path: path.clone(), fault })
                 })?;
                 if let Some(pattern) = &share.snapshots {
                     let found = Snapshots::new(&real, pattern)
                         .map_err(|e| self.wrong(Key::of_snapshots(name, pattern), Problem::Pattern(e)))?;
-                    let outside = |path: &PathBuf| confine::is_outside(path, Use::Read);
-                    if let Some(path) = found.elsewhere().filter(outside) {
-                        let fault = FolderFault::Outside;
+                    let outside = |path: &Path| confine::is_outside(path, Use::Read);
+                    let fault = found.elsewhere().and_then(|elsewhere| match looks.real(elsewhere) {
+                        Some(real) => outside(real).then_some((real, FolderFault::Outside)),
+                        None if looks.has_answered(elsewhere) => None,
+                        None => Some((elsewhere, FolderFault::Silent)),
+                    });
+                    if let Some((path, fault)) = fault {
+                        let path = path.to_owned();
                         return Err(self.wrong(share.key(), Problem::Folder { path, fault }));
                     }
                     snapshots = Some(Arc::new(found));
@@ -482,7 +524,7 @@ impl ServeConfig {
     }
 
     /// As whom everybody uses the folder of a share, if it names somebody. Only root can.
-    fn forced_user(&self, share: &ShareConfig) -> Result<ActsAs, ConfigError> {
+    pub(crate) fn forced_user(&self, share: &ShareConfig) -> Result<ActsAs, ConfigError> {
         let Some(user) = &share.force_user else { return Ok(ActsAs::Server) };
         let wrong = |problem| self.wrong(Key::of_share(&share.name, key::FORCE_USER), problem);
         match &share.source {
@@ -642,10 +684,10 @@ impl ServeConfig {
     }
 
     /// The folders that clients may change and the server's user may not. Root may do everything.
-    fn closed_folders(&self) -> Vec<ConfigError> {
+    fn closed_folders(&self, looks: &Looks) -> Vec<ConfigError> {
         let closed = |share: &ShareConfig| {
             let ShareSource::Folder(path) = &share.source else { return None };
-            let folder = real_folder(path).ok().filter(|folder| is_closed(folder))?;
+            let folder = looks.folder(path).ok().filter(|_| looks.is_unwritable(path))?;
             let (share_name, user) = (share.name.clone(), own_user());
             Some(self.wrong(share.key(), Problem::Closed { share: share_name, folder, user }))
         };

@@ -198,12 +198,13 @@ impl Edit {
     pub(crate) fn save(self) -> Result<PathBuf, EditError> {
         let (text, config) = (self.text(), self.changed()?);
         // The folders of the other shares may be missing for the moment.
-        let of_added = self.added.as_deref().and_then(|name| config.folder_error(name));
-        let error = config.errors().find(|error| !error.is_of_folder());
+        let looks = config.look();
+        let of_added = self.added.as_deref().and_then(|name| config.folder_error(name, &looks));
+        let error = config.errors(&looks).find(|error| !error.is_of_folder());
         match of_added.or(error) {
             Some(error) => Err(error.into()),
             None => {
-                for warning in config.warnings() {
+                for warning in config.warnings(&looks) {
                     tracing::warn!("{warning}");
                 }
                 let (path, text) = (self.path, text.as_bytes());

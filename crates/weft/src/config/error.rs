@@ -168,6 +168,11 @@ impl ConfigError {
         matches!(self.0.problem, Problem::Folder { fault: FolderFault::Outside, .. })
     }
 
+    /// Whether a folder cannot be served because its file system does not answer.
+    pub(crate) fn is_of_silence(&self) -> bool {
+        matches!(self.0.problem, Problem::Folder { fault: FolderFault::Silent, .. })
+    }
+
     /// Whether the server's user lacks a permission on a share's folder.
     pub(crate) fn is_of_permission(&self) -> bool {
         matches!(self.0.problem, Problem::Closed { .. })

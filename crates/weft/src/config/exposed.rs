@@ -10,7 +10,7 @@ use weft_store::rules::Export;
 
 use super::error::{Harm, Place};
 use super::key::{self, Key};
-use super::share::real_folder;
+use super::looks::Looks;
 use super::{ConfigError, Problem, ServeConfig, ShareConfig, ShareSource};
 
 /// The shares of folders, by the folder's path without links.
@@ -22,11 +22,11 @@ struct Folders<'a> {
 
 impl<'a> Folders<'a> {
     /// Folders that cannot be served are left out.
-    fn of(config: &'a ServeConfig) -> Folders<'a> {
+    fn of(config: &'a ServeConfig, looks: &Looks) -> Folders<'a> {
         let mut served: HashMap<PathBuf, Vec<usize>> = HashMap::new();
         for (index, share) in config.shares.iter().enumerate() {
             if let ShareSource::Folder(path) = &share.source
-                && let Ok(real) = real_folder(path)
+                && let Ok(real) = looks.folder(path)
             {
                 served.entry(real).or_default().push(index);
             }
@@ -47,8 +47,8 @@ impl<'a> Folders<'a> {
 }
 
 /// Fails if clients of a share could read the server's keys, or change what it trusts.
-pub(super) fn check(config: &ServeConfig) -> Result<(), ConfigError> {
-    let folders = Folders::of(config);
+pub(super) fn check(config: &ServeConfig, looks: &Looks) -> Result<(), ConfigError> {
+    let folders = Folders::of(config, looks);
     if folders.served.is_empty() {
         return Ok(());
     }
@@ -116,8 +116,8 @@ pub(super) fn may_write(share: &ShareConfig) -> bool {
 }
 
 /// The shares whose clients bypass a rule of another share, in the order of the configuration.
-pub(super) fn bypasses(config: &ServeConfig) -> Vec<ConfigError> {
-    let folders = Folders::of(config);
+pub(super) fn bypasses(config: &ServeConfig, looks: &Looks) -> Vec<ConfigError> {
+    let folders = Folders::of(config, looks);
     let mut found: Vec<(usize, ConfigError)> = Vec::new();
     for (real, indices) in &folders.served {
         for (above, outer, other) in folders.around(real) {

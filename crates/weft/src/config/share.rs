@@ -3,10 +3,8 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
-use rustix::io::Errno;
-use weft_machine::confine::{self, Use};
 use weft_smb::server::dfs::Link;
 use weft_store::rights::Rights;
 use weft_store::rules::{ActsAs, Export, Rules};
@@ -16,6 +14,10 @@ use crate::out::{ShellCommand, path_name};
 
 /// The longest name of a share; Windows allows no longer one.
 pub(super) const MAX_NAME_CHARS: usize = 80;
+
+/// How long a file system may take to say what is at a path, and to open a folder. One that takes longer is treated like one
+/// that is not there.
+pub(crate) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// One share with its rules. A rule without a protocol in its name applies to every protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +138,8 @@ pub(crate) enum FolderFault {
     NoFolder { above: PathBuf },
     /// It has no name that could be a share's.
     Nameless,
+    /// Its file system has not answered within [`LOOK_LIMIT`].
+    Silent,
     /// Landlock keeps this process out of it.
     Outside,
 }
@@ -160,6 +164,13 @@ impl FolderFault {
             FolderFault::Nameless => {
                 write!(f, "{shown} has no name that a share could use: give a folder below it")
             }
+            FolderFault::Silent => {
+                let (limit, look) = (LOOK_LIMIT.as_secs(), ShellCommand::new("ls -d").operand(path));
+                write!(
+                    f,
+                    "cannot serve {shown}: its file system has not answered within {limit} s; perhaps its disk or server is gone: {look}"
+                )
+            }
             FolderFault::Outside => write!(
                 f,
                 "cannot serve {shown} until the server is restarted: Landlock confines the one that runs to the folders that it had at its \
@@ -167,20 +178,6 @@ impl FolderFault {
             ),
         }
     }
-}
-
-/// A share named after its folder, even if the path is `.` or ends in `..`.
-pub(crate) fn share_of_folder(path: &Path) -> Result<ShareConfig, FolderFault> {
-    let real = real_folder(path)?;
-    let name = real.file_name().and_then(|name| name.to_str()).ok_or(FolderFault::Nameless)?;
-    Ok(ShareConfig::new(name, ShareSource::Folder(path.to_owned())))
-}
-
-/// Whether this process may not create files in a folder for lack of permissions, as a server that runs as a user of its
-/// own.
-pub(super) fn is_closed(folder: &Path) -> bool {
-    let may_write = accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
-    matches!(may_write, Err(Errno::ACCESS | Errno::PERM))
 }
 
 /// The user of this process: its name if it is a user of this host (passwd(5)), because a directory service may not
@@ -194,21 +191,4 @@ pub(super) fn own_user() -> String {
         (fields.nth(1) == Some(&uid)).then(|| name.to_owned())
     });
     name.unwrap_or(uid)
-}
-
-/// The folder that a path leads to, without links. It can be listed and searched, and this process can serve it.
-pub(super) fn real_folder(path: &Path) -> Result<PathBuf, FolderFault> {
-    let real = path.canonicalize().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => FolderFault::Missing,
-        _ => FolderFault::Unreachable(e),
-    })?;
-    if !real.is_dir() {
-        return Err(FolderFault::NoFolder { above: real.parent().unwrap_or(Path::new("/")).to_owned() });
-    }
-    match accessat(CWD, &real, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS) {
-        // Landlock does not count among permissions.
-        Ok(()) if confine::is_outside(&real, Use::Change) => Err(FolderFault::Outside),
-        Ok(()) => Ok(real),
-        Err(e) => Err(FolderFault::Unreachable(e.into())),
-    }
 }

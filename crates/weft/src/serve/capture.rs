@@ -50,7 +50,7 @@ enum Fault {
 /// replaced by a new file, because another user may have created it or have it open; any other file stays, and the
 /// capture is refused. A pipe or device receives the bytes.
 ///
-/// `key` is the option that asks for it. `shared`: the served folders. A capture in one of them would show clients
+/// `key` is the option that asks for it. `shared`: the served folders, without links. A capture in one of them would show clients
 /// the data of others.
 pub(super) fn begin(key: &str, path: &Path, limit: u64, shared: &[&Path]) -> Result<Capture, CannotCapture> {
     let begin = || {
@@ -63,7 +63,7 @@ pub(super) fn begin(key: &str, path: &Path, limit: u64, shared: &[&Path]) -> Res
             Ok(there) if !there.is_file() => OpenOptions::new().write(true).open(path)?,
             there => {
                 let folder = folder_of(path)?;
-                if let Some(share) = shared.iter().find(|share| contains(share, &folder)) {
+                if let Some(share) = shared.iter().find(|share| folder.starts_with(share)) {
                     return Err(Fault::Served(share.to_path_buf()));
                 }
                 if there.is_ok() && !is_capture(path)? {
@@ -87,10 +87,6 @@ fn folder_of(path: &Path) -> Result<PathBuf, Fault> {
         io::ErrorKind::NotFound => Fault::NoFolder(folder.to_owned()),
         _ => Fault::Io(e),
     })
-}
-
-fn contains(share: &Path, folder: &Path) -> bool {
-    share.canonicalize().is_ok_and(|share| folder.starts_with(share))
 }
 
 /// Whether a file begins like a capture, or is empty.

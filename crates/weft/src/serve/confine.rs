@@ -6,6 +6,9 @@
 //!
 //! Threads that exist already would not be confined, and on most kernels neither could be, so this comes before the ports are
 //! bound, and before shares are opened.
+//!
+//! A rule needs an open folder. The folders of a file system that does not answer are left out, as missing ones are: the folders
+//! around them are kept, from where a reload reaches them.
 
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
@@ -17,7 +20,7 @@ use weft_machine::shm;
 use weft_store::volume::{RecordedVolume, Volumes};
 
 use crate::args::ProviderKind;
-use crate::config::{AdminAddress, Plan, ShareSource};
+use crate::config::{AdminAddress, Looks, Plan, ShareSource};
 use crate::out::path_name;
 
 /// What every process reads: settings, libraries and their plugins, which may be loaded late, and what the kernel and the
@@ -134,8 +137,9 @@ fn reach(plan: &Plan, later: &[PathBuf]) -> Reach {
         .chain(later.iter().map(PathBuf::as_path))
         .for_each(|folder| reach.keep(folder, Use::Change));
     for share in &plan.shares {
-        if let Some(elsewhere) = share.snapshots.as_ref().and_then(|snapshots| snapshots.elsewhere()) {
-            reach.keep(elsewhere, Use::Read);
+        let elsewhere = share.snapshots.as_ref().and_then(|snapshots| snapshots.elsewhere());
+        if let Some(real) = elsewhere.and_then(|elsewhere| plan.looks.real(elsewhere)) {
+            reach.keep(real, Use::Read);
         }
     }
     keep_configuration(plan, &mut reach);
@@ -256,16 +260,20 @@ fn later_folders(plan: &Plan) -> Vec<PathBuf> {
         Some(folders) => folders.clone(),
         None => {
             let shares = config.shares.iter().filter_map(|share| match &share.source {
-                ShareSource::Folder(path) => Some(beside(path)),
+                ShareSource::Folder(path) => Some(path.as_path()),
                 ShareSource::Ram { .. } | ShareSource::Volumes => None,
             });
-            USUAL.iter().map(PathBuf::from).chain(shares.flatten()).collect()
+            // Those that have not answered already need not be asked again.
+            let around = shares.clone().flat_map(Path::ancestors);
+            let around = Looks::at(around.filter(|folder| !plan.looks.is_silent(folder)));
+            USUAL.iter().map(PathBuf::from).chain(shares.flat_map(|share| beside(share, &around))).collect()
         }
     };
+    let looks = Looks::at(&folders);
     let mut outermost: Vec<PathBuf> = Vec::new();
     let is_given = config.confine.folders.is_some();
     let real = |folder: PathBuf| {
-        let real = folder.canonicalize().ok().filter(|real| real.is_dir());
+        let real = looks.real(&folder).filter(|_| looks.is_dir(&folder)).map(Path::to_owned);
         if real.is_none() && is_given {
             tracing::warn!(
                 "confine.folders: {} is no folder: a share in it is served after a restart only",
@@ -286,12 +294,13 @@ fn later_folders(plan: &Plan) -> Vec<PathBuf> {
 }
 
 /// The folders around a share's folder. The share's own folder may be replaced or mounted later, and then has no rule. If it
-/// is missing, the place counts where it would be created or mounted.
-fn beside(share: &Path) -> Vec<PathBuf> {
-    let nearest = share.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+/// is missing, or its file system does not answer, the place counts where it would be created or mounted. `around` has seen
+/// the folders around the share.
+fn beside(share: &Path, around: &Looks) -> Vec<PathBuf> {
+    let nearest = share.ancestors().find_map(|above| Some((above, around.real(above)?)));
     let Some((found, real)) = nearest else { return Vec::new() };
-    let missing = (found != share).then(|| real.clone());
-    let folders = missing.into_iter().chain(real.parent().map(Path::to_owned));
+    let missing = (found != share).then_some(real);
+    let folders = missing.into_iter().chain(real.parent()).map(Path::to_owned);
     folders.filter(|folder| !is_of_system(folder)).collect()
 }
 
@@ -304,6 +313,10 @@ fn is_of_system(folder: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn beside(share: &Path) -> Vec<PathBuf> {
+        super::beside(share, &Looks::at(share.ancestors()))
+    }
 
     #[test]
     fn folders_beside_a_share_are_kept_unless_they_are_the_systems() {

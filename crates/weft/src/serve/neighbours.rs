@@ -6,27 +6,29 @@
 //! written into the folder, and no other lock of it interferes. Any user can create a socket with any abstract name,
 //! so a mark counts only if the kernel reports the user in its name as its owner, and only for our own user, root and
 //! the folder's owner: others could raise a false alarm. Servers in other network namespaces, or of other users, are
-//! not detected.
+//! not detected; nor are those of folders whose file system does not answer.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use crate::config::{Looks, Place};
 use crate::shares::Described;
 
 /// The marks of this server.
 pub(super) struct Marks(#[allow(dead_code, reason = "they work by being kept")] Vec<UnixListener>);
 
-/// Marks the folders of `shares`. Warns about folders that another server has marked, and about nested folders.
-pub(super) fn mark(shares: &[Described]) -> Marks {
+/// Marks the folders of `shares`, except those that `looks` has found silent. Warns about folders that another server has
+/// marked, and about nested folders.
+pub(super) fn mark(shares: &[Described], looks: &Looks) -> Marks {
     let folders: Vec<(&str, &Path)> = shares
         .iter()
         .filter(|described| described.share.vfs.kind() == "dir")
+        .filter(|described| !described.path().is_some_and(|path| looks.is_silent(path)))
         .map(|described| (&*described.share.name, Path::new(&described.source)))
         .collect();
     let (marks, warnings) = look(&folders);
@@ -38,6 +40,8 @@ pub(super) fn mark(shares: &[Described]) -> Marks {
 
 /// Marks folders, given by their shares' names, and returns the warnings.
 fn look(folders: &[(&str, &Path)]) -> (Marks, Vec<String>) {
+    let looks = Looks::at(folders.iter().flat_map(|(_, folder)| folder.ancestors()));
+    let number = |folder: &Path| looks.place(folder);
     let (mut marks, mut warnings) = (Vec::new(), Vec::new());
     let taken = |name, folder: &Path| {
         let folder = folder.display();
@@ -46,13 +50,13 @@ fn look(folders: &[(&str, &Path)]) -> (Marks, Vec<String>) {
     // All marks of others are read before one of ours exists.
     for (name, folder) in folders {
         let shown = folder.display();
-        if let Some(above) = folder.ancestors().skip(1).find(|above| is_marked(above)) {
+        if let Some(above) = folder.ancestors().skip(1).find(|above| is_marked(above, &looks)) {
             let above = above.display();
             warnings.push(format!(
                 "share {name}: another Weft serves {above}, which contains {shown}: {OTHER_SERVER}"
             ));
         }
-        if is_marked(folder) {
+        if is_marked(folder, &looks) {
             warnings.push(taken(name, folder));
         }
     }
@@ -72,13 +76,14 @@ fn look(folders: &[(&str, &Path)]) -> (Marks, Vec<String>) {
                 ));
             }
         }
-        match make(folder) {
+        let Some(place) = number(folder) else { continue };
+        match make(place) {
             Ok(mark) => marks.push(mark),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
                 let is_ours = folders.iter().take(n).any(|(_, other)| number(other) == number(folder));
                 let warning = taken(name, folder);
                 // A server that has started since the check; anybody else who has taken the name does not matter.
-                if !is_ours && is_marked(folder) && !warnings.contains(&warning) {
+                if !is_ours && is_marked(folder, &looks) && !warnings.contains(&warning) {
                     warnings.push(warning);
                 }
             }
@@ -111,10 +116,12 @@ const OTHER_SHARE: &str =
     "their clients' locks and caches are not coordinated, and writes can be lost; serve only one of the two";
 
 /// Whether a server of a relevant user has marked the folder.
-fn is_marked(folder: &Path) -> bool {
-    let Ok(found) = std::fs::metadata(folder) else { return false };
-    let users = [own_uid(), 0, found.uid()];
-    users.into_iter().any(|uid| owner(&name(uid, &found)).is_ok_and(|owner| owner == uid))
+fn is_marked(folder: &Path, looks: &Looks) -> bool {
+    let (Some(place), Some(owner_of_folder)) = (looks.place(folder), looks.owner(folder)) else {
+        return false;
+    };
+    let users = [own_uid(), 0, owner_of_folder];
+    users.into_iter().any(|uid| owner(&name(uid, place)).is_ok_and(|owner| owner == uid))
 }
 
 /// The user of the process that listens at an abstract name, from the kernel (SO_PEERCRED).
@@ -126,28 +133,30 @@ fn owner(name: &str) -> io::Result<u32> {
     Ok(socket_peercred(&socket)?.uid.as_raw())
 }
 
-fn make(folder: &Path) -> io::Result<UnixListener> {
-    let name = name(own_uid(), &std::fs::metadata(folder)?);
-    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
+fn make(folder: Place) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(own_uid(), folder))?)
 }
 
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The identity of a folder, independent of its path.
-fn number(folder: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()))
-}
-
 /// The name of a user's mark of a folder.
-fn name(uid: u32, folder: &std::fs::Metadata) -> String {
-    format!("weft-serves-{uid}-{:x}-{:x}", folder.dev(), folder.ino())
+fn name(uid: u32, folder: Place) -> String {
+    format!("weft-serves-{uid}-{:x}-{:x}", folder.device, folder.node)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_marked(folder: &Path) -> bool {
+        super::is_marked(folder, &Looks::at([folder]))
+    }
+
+    fn make(folder: &Path) -> io::Result<UnixListener> {
+        super::make(Place::of(folder).unwrap())
+    }
 
     #[test]
     fn a_mark_is_of_the_folder_whatever_leads_to_it_and_goes_with_its_owner() {

@@ -39,7 +39,7 @@ impl FilePorts {
         let nfs = rpc(Role::Nfs, key::NFS_PORT, listeners.nfs_port).await?;
         let mountd = rpc(Role::Mount, key::MOUNTD_PORT, listeners.mountd_port).await?;
         let rpcbind = rpc(Role::Rpcbind, key::RPCBIND_PORT, listeners.rpcbind_port).await?;
-        let folders: Vec<_> = plan.folders().collect();
+        let folders: Vec<_> = plan.folders().filter_map(|folder| plan.looks.real(folder)).collect();
         let begin = |asked: &CaptureConfig| {
             capture::begin(&config.sources.named(&key::CAPTURE), &asked.file, asked.limit_bytes, &folders)
         };

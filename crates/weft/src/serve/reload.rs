@@ -3,6 +3,8 @@
 //! A new configuration is checked, and the folders of new shares are opened, before anything changes; then users and
 //! shares are replaced together. Open files of shares that keep their name and their files live on. Keys that a running
 //! server cannot change keep their values; the report names them.
+//!
+//! A file system that does not answer delays a reload by the limit of a look (`crate::config::LOOK_LIMIT`), and not the next one.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -25,7 +27,7 @@ use crate::admin::Reloaded;
 use crate::args::Serve;
 use crate::config::reference::{self, Effective};
 use crate::config::{
-    AbsentShare, AnnounceConfig, ConfigError, PlannedShare, ServeConfig, ShareConfig, ShareSource,
+    AbsentShare, AnnounceConfig, ConfigError, Looks, PlannedShare, ServeConfig, ShareConfig, ShareSource,
     TakesEffect,
 };
 use crate::config_command;
@@ -78,8 +80,9 @@ struct Prepared {
     shares: Vec<PreparedShare>,
     /// The shares whose folders cannot be served.
     absent: Vec<AbsentShare>,
-    /// Which folders the server's user may not write, and which wait for a restart.
+    /// Which folders the server's user may not write, and which wait for a restart or do not answer.
     warnings: Vec<String>,
+    looks: Looks,
 }
 
 /// A share whose files are open.
@@ -168,10 +171,14 @@ impl Reload {
             rt::blocking(move || prepare(args, &known, &started).map_err(|e| e.to_string())).await?;
         let current = &mut *self.current.lock().await;
         let users = self.read_users().await?;
-        let Prepared { config, shares, absent, warnings } = prepared;
+        let Prepared { config, shares, absent, warnings, looks } = prepared;
         // Nothing fails from here on.
         let apply = || shares.into_iter().map(PreparedShare::apply).collect();
         let shares: Vec<Described> = rt::blocking(apply).await;
+        let unlimited = unlimited(&current.shares, &shares, &config);
+        if !unlimited.is_empty() {
+            rt::blocking(move || unlimited.iter().for_each(Described::end_quota)).await;
+        }
         let other_files = files_of(&shares) != files_of(&current.shares);
         let report = Reloaded { warnings, ..report(current, &config, &shares, absent) };
         let served: Vec<Share> = shares.iter().map(|described| described.share.clone()).collect();
@@ -188,7 +195,7 @@ impl Reload {
             // Otherwise our own marks would look like those of another server.
             current.marks = None;
             let shares = shares.clone();
-            current.marks = Some(rt::blocking(move || neighbours::mark(&shares)).await);
+            current.marks = Some(rt::blocking(move || neighbours::mark(&shares, &looks)).await);
         }
         audit::apply(&self.audit, &config.audit);
         logging::use_format(config.log.format);
@@ -215,8 +222,8 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
     let config = plan.config().clone();
     // The state directory and the keys of the start stay in use, wherever the file has them now.
     let (sources, shares) = (config.sources.clone(), config.shares.clone());
-    ServeConfig { sources, shares, ..started.clone() }.check_exposure()?;
-    let volumes = plan.shared_volumes().cloned();
+    ServeConfig { sources, shares, ..started.clone() }.check_exposure(&plan.looks)?;
+    let (volumes, state) = (plan.shared_volumes().cloned(), started.state_dir());
     let mut shares = Vec::new();
     let mut absent = Vec::new();
     let mut waiting = Vec::new();
@@ -224,10 +231,18 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
         // The server still has the folder of a share that it serves, and clients may have files open in it. The status
         // says what is wrong.
         let planned = config.shares.iter().find(|share| share.name == missing.name);
-        match planned.and_then(|share| held(known, share)) {
+        let kept = planned.map(|share| held(known, &config, share, &plan.looks)).transpose()?.flatten();
+        match kept {
             Some(kept) => {
-                // Another folder has taken its place, which only a restart can open.
-                waiting.extend(missing.needs_restart.then_some(missing.why));
+                // Another folder has taken its place, which only a restart can open; or nobody knows what is there.
+                if missing.needs_restart {
+                    waiting.push(missing.why);
+                } else if missing.is_silent {
+                    waiting.push(format!(
+                        "share {} keeps the folder that it has: {}",
+                        missing.name, missing.why
+                    ));
+                }
                 shares.push(kept);
             }
             // Its new path is probably a mistake, and its clients should not pay for it.
@@ -238,13 +253,13 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
         }
     }
     for planned in plan.shares {
-        match known.iter().find(|described| is_same(described, &planned)) {
+        match known.iter().find(|described| is_same(described, &planned, &plan.looks)) {
             Some(described) => {
                 described.check_quota(&planned.config)?;
                 shares.push(PreparedShare::known(described, planned));
             }
             None => {
-                let opened = shares::open_all(std::slice::from_ref(&planned), &mut absent)?;
+                let opened = shares::open_all(std::slice::from_ref(&planned), state.as_deref(), &mut absent)?;
                 shares.extend(opened.into_iter().map(|described| PreparedShare::New(Box::new(described))));
             }
         }
@@ -255,29 +270,51 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
         let planned = PlannedShare { config, snapshots: None };
         shares.push(PreparedShare::known(described, planned));
     }
-    let warnings = config.warnings().into_iter().filter(ConfigError::is_of_permission);
+    let warnings = config.warnings(&plan.looks).into_iter().filter(ConfigError::is_of_permission);
     let warnings = waiting.into_iter().chain(warnings.map(|warning| warning.to_string())).collect();
-    Ok(Prepared { config, shares, absent, warnings })
+    Ok(Prepared { config, shares, absent, warnings, looks: plan.looks })
 }
 
 /// A served share whose folder is no longer at its path, under its new rules.
-fn held(known: &[Described], config: &ShareConfig) -> Option<PreparedShare> {
-    let ShareSource::Folder(path) = &config.source else { return None };
-    let is_held = |described: &&Described| config.is_named(&described.share.name) && described.was_at(path);
-    let described = known.iter().find(is_held)?;
-    let planned = PlannedShare { config: config.clone(), snapshots: described.snapshots() };
-    Some(PreparedShare::known(described, planned))
+fn held(
+    known: &[Described],
+    config: &ServeConfig,
+    share: &ShareConfig,
+    looks: &Looks,
+) -> Result<Option<PreparedShare>, ConfigError> {
+    let ShareSource::Folder(path) = &share.source else { return Ok(None) };
+    let is_held =
+        |described: &&Described| share.is_named(&described.share.name) && described.was_at(path, looks);
+    let Some(described) = known.iter().find(is_held) else { return Ok(None) };
+    let share = ShareConfig { acts: config.forced_user(share)?, ..share.clone() };
+    let planned = PlannedShare { config: share, snapshots: described.snapshots() };
+    Ok(Some(PreparedShare::known(described, planned)))
+}
+
+/// The shares whose folders have no quota any more, because they were taken out of the file or got another folder. Shares that
+/// stay end their quotas themselves.
+fn unlimited(before: &[Described], after: &[Described], config: &ServeConfig) -> Vec<Described> {
+    let has_ended = |described: &&Described| {
+        let Some(place) = described.limited() else { return false };
+        let stays = after.iter().any(|other| other.limited() == Some(place));
+        let is_same = |other: &Described| other.share.vfs.id() == described.share.vfs.id();
+        // One that cannot be served now comes back with its quota.
+        let waits = |share: &ShareConfig| match &share.source {
+            ShareSource::Folder(path) => share.quota.is_some() && described.path() == Some(path),
+            ShareSource::Ram { .. } | ShareSource::Volumes => false,
+        };
+        !stays && !after.iter().any(is_same) && !config.shares.iter().any(waits)
+    };
+    before.iter().filter(has_ended).cloned().collect()
 }
 
 /// Whether a planned share is one that is served, with the same files.
-fn is_same(described: &Described, planned: &PlannedShare) -> bool {
+fn is_same(described: &Described, planned: &PlannedShare, looks: &Looks) -> bool {
     let is_named = planned.config.is_named(&described.share.name);
     is_named
         && match &planned.config.source {
             // Also if another folder took its place: then the server holds the old one.
-            ShareSource::Folder(path) => {
-                shares::source_of_folder(path) == described.source && described.is_at(path)
-            }
+            ShareSource::Folder(path) => described.is_at(path, looks),
             // The size needs a restart; another ramdisk would be empty.
             ShareSource::Ram { .. } => described.share.vfs.kind() == "ram",
             ShareSource::Volumes => false,
@@ -368,6 +405,8 @@ fn is_at_source(described: &Described, source: &ShareSource) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_store::rules::ActsAs;
+
     use crate::args::{Args, Command};
 
     /// A configuration file in a folder of its own, with folders to serve.
@@ -453,6 +492,54 @@ mod tests {
         assert_eq!(third, Reloaded { removed, changed, ..Reloaded::default() });
         assert_eq!(current.shares[0].share.vfs.kind(), "ram");
         assert_eq!(host.reload(&mut current, &text), Reloaded::default());
+    }
+
+    /// The limit of the kernel's project stayed when a share was taken out of the file. The kernel that runs tests has no
+    /// projects, so the count of the folder shows that a quota has ended.
+    #[test]
+    fn a_quota_ends_with_its_share_unless_another_share_needs_it() {
+        let host = Host::new();
+        let file = |shares: &[(&str, &str, &str)]| {
+            let table = |(name, path, quota): &(&str, &str, &str)| {
+                let quota = if quota.is_empty() { String::new() } else { format!("quota = '{quota}'\n") };
+                format!("[shares.{name}]\npath = '{path}'\n{quota}")
+            };
+            format!("state_dir = 'state'\n{}", shares.iter().map(table).collect::<String>())
+        };
+        let limited = &[("a", "a", "1G"), ("b", "b", "1G")];
+        for (after, ended) in [
+            (&[("b", "b", "1G")][..], vec!["a"]),
+            (&[("b", "b", "2G"), ("c", "a", "1G")], vec![]),
+            (&[("b", "b", "1G"), ("c", "a", "")], vec!["a"]),
+            (&[("a", "b", "1G"), ("b", "a", "1G")], vec![]),
+            (&[("b", "b", ""), ("a", "a", "1G")], vec![]),
+        ] {
+            let mut current = host.start(&file(limited));
+            let before = current.shares.clone();
+            let prepared = host.prepare(&current, &file(after)).unwrap();
+            let shares: Vec<_> = prepared.shares.into_iter().map(PreparedShare::apply).collect();
+            let unlimited = unlimited(&before, &shares, &prepared.config);
+            let names: Vec<_> = unlimited.iter().map(|one| &*one.share.name).collect();
+            assert_eq!(names, ended, "{after:?}");
+            (current.config, current.shares) = (prepared.config, shares);
+        }
+    }
+
+    /// It acted as the server from then on, which may be root.
+    #[test]
+    fn a_share_whose_folder_is_gone_acts_as_its_user_still() {
+        if !weft_store::is_root() {
+            // Only root can act as another user.
+            return;
+        }
+        let host = Host::new();
+        let text =
+            "state_dir = 'state'\n[shares.a]\npath = 'a'\nforce_user = 'nobody'\n[shares.b]\npath = 'b'\n";
+        let mut current = host.start(text);
+        std::fs::remove_dir(host.0.path().join("a")).unwrap();
+        assert_eq!(host.reload(&mut current, text), Reloaded::default());
+        let a = current.shares.iter().find(|described| &*described.share.name == "a").unwrap();
+        assert!(matches!(a.share.rules.acts, ActsAs::User(_)), "{:?}", a.share.rules.acts);
     }
 
     #[test]

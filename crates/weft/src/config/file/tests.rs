@@ -319,7 +319,7 @@ fn what_is_no_toml_and_no_text_is_refused_with_its_place() {
 #[test]
 fn a_file_without_shares_can_be_served_and_warns() {
     let config = parsed("[listeners]\nsmb_port = 445\n");
-    let warnings: Vec<_> = config.warnings().iter().map(ToString::to_string).collect();
+    let warnings: Vec<_> = config.warnings(&config.look()).iter().map(ToString::to_string).collect();
     assert_eq!(
         warnings,
         [
@@ -328,7 +328,8 @@ fn a_file_without_shares_can_be_served_and_warns() {
     );
     // The ports of the first share.
     assert!(config.check().is_ok_and(|plan| plan.serves_files()));
-    assert!(parsed("[shares.a]\nram = \"1M\"\n").warnings().is_empty());
+    let served = parsed("[shares.a]\nram = \"1M\"\n");
+    assert!(served.warnings(&served.look()).is_empty());
     assert!(unserved("[listeners]\nnbd_port = 0\n").contains("needs a volume"));
 }
 
@@ -423,7 +424,7 @@ fn a_rule_between_keys_is_reported_with_the_place_of_the_key() {
     }
     let all =
         parsed(&format!("[limits]\ncores = 0\nspin = \"2s\"\n{ram}encrypt = true\nsnapshots = \"%F\"\n"));
-    let lines: Vec<String> = all.errors().map(|error| error.to_string()).collect();
+    let lines: Vec<String> = all.errors(&all.look()).map(|error| error.to_string()).collect();
     let [cores, spin, snapshots] = &lines[..] else { panic!("{lines:?}") };
     assert!(cores.contains(":2:1:") && spin.contains(":3:1:") && snapshots.contains(":7:1:"), "{lines:?}");
 }
@@ -443,7 +444,7 @@ fn a_text_that_is_no_path_is_not_shown() {
 fn many_errors_share_the_positions_of_the_file() {
     let shares = (0..500).map(|n| format!("[shares.s{n}]\npath = \"/none/{n}\"\n"));
     let config = parsed(&shares.collect::<String>());
-    let errors: Vec<_> = config.errors().collect();
+    let errors: Vec<_> = config.errors(&config.look()).collect();
     assert_eq!((errors.len(), Arc::strong_count(&config.sources)), (500, 501));
     assert!(errors[499].to_string().contains("weft.toml:1000:1: shares.s499.path: "), "{}", errors[499]);
 }
@@ -523,7 +524,7 @@ fn a_share_that_bypasses_the_rules_of_another_is_named() {
     let path = folder.path().join("weft.toml");
     let warnings = |text: &str| -> Vec<String> {
         let config = super::parse(&path, text).unwrap_or_else(|e| panic!("{e}"));
-        config.warnings().iter().map(ToString::to_string).collect()
+        config.warnings(&config.look()).iter().map(ToString::to_string).collect()
     };
     let shares = |open: &str, secret: &str| {
         format!("[shares.open]\npath = \"open\"\n{open}\n[shares.secret]\npath = \"open/secret\"\n{secret}\n")
