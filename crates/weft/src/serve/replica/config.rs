@@ -98,7 +98,8 @@ impl ListNumber {
 }
 
 /// How a source behaves when a destination is away or slow.
-#[derive(Serialize, Deserialize, schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Policy {
     /// When a destination is away.
     #[serde(default)]
