@@ -395,7 +395,7 @@ mod tests {
     fn the_schemas_are_those_of_the_types() {
         let schemas = [
             ("status", schemars::schema_for!(Status), SCHEMA_TEXT),
-            ("latency", schemars::schema_for!(Latency), LATENCY_SCHEMA_TEXT),
+            ("latency", schemars::schema_for!(latency::Latency), LATENCY_SCHEMA_TEXT),
             ("slow", schemars::schema_for!(SlowOperations), SLOW_SCHEMA_TEXT),
         ];
         for (name, schema, text) in schemas {
