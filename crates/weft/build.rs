@@ -30,7 +30,7 @@ fn link() {
     }
     // Packs the addresses that the loader adjusts when the program starts: 1 MB less. glibc reads that since 2.36.
     println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
-    // Keeps one of several functions of equal code: ICF_SAVES less. Rust does not promise that functions have addresses of their own. A
+    // Keeps one of several functions of equal code: 0.5 MB less. Rust does not promise that functions have addresses of their own. A
     // profile or a backtrace may then name another function of the same code, so debug builds are not linked that way.
     if std::env::var("PROFILE").as_deref() == Ok("release") && links_with(FOLD) {
         println!("cargo::rustc-link-arg-bins={FOLD}");
@@ -46,7 +46,10 @@ fn links_with(option: &str) -> bool {
     let out = PathBuf::from(var("OUT_DIR"));
     let source = out.join("nothing.rs");
     if let Err(e) = std::fs::write(&source, "fn main() {}") {
-        println!("cargo::warning={} cannot be written, so the program is larger than need be: {e}", source.display());
+        println!(
+            "cargo::warning={} cannot be written, so the program is larger than need be: {e}",
+            source.display()
+        );
         return false;
     }
     let mut rustc = Command::new(var("RUSTC"));

@@ -292,7 +292,8 @@ mod tests {
 
     #[test]
     fn a_filter_lets_through_what_it_names() {
-        let filtered = |text: &str, module: &str, level: Level| filter(text).unwrap().would_enable(module, &level);
+        let filtered =
+            |text: &str, module: &str, level: Level| filter(text).unwrap().would_enable(module, &level);
         assert!(filtered("debug", "weft_smb::server", Level::DEBUG));
         assert!(!filtered("debug", "weft_smb::server", Level::TRACE));
         assert!(filtered("info,weft_smb=trace", "weft_smb::server", Level::TRACE));

@@ -308,7 +308,7 @@ impl ServeConfig {
 
     fn check_buffers(&self) -> Result<(), ConfigError> {
         let (buffers, memory) = (self.limits.buffers_bytes, crate::args::memory());
-        match (MIN_BUFFERS_BYTES..=memory).contains(&buffers) {
+        match buffers == BUFFERS_BYTES || (MIN_BUFFERS_BYTES..=memory).contains(&buffers) {
             true => Ok(()),
             false => {
                 let problem = Problem::Size { least: MIN_BUFFERS_BYTES, most: memory };

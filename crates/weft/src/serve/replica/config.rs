@@ -264,10 +264,9 @@ impl Folder {
         [self.file(group), self.members(group)].iter().any(|path| path.exists())
     }
 
-    /// Creates the folder if it is missing.
+    /// Creates the folder if it is missing. `weft replica check` does so too, and may be root's.
     pub fn make(&self) -> io::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
+        private::folder_in_state(&self.0)
     }
 
     /// All groups, by name. A group whose file is lost or unreadable is reported as damaged, and does not block the
