@@ -297,6 +297,7 @@ mod tests {
     use clap::Parser;
 
     use crate::args::{Args, Command, ProviderKind};
+    use crate::config::{BUFFERS_BYTES, MIN_BUFFERS_BYTES, buffers_within};
 
     /// SMB Direct listens at iWARP's port 5445 ([MS-SMBD] 1.9), not at InfiniBand's 445; Linux's cifs tries no other.
     #[test]

@@ -28,8 +28,8 @@ use super::secret::{self, Secret};
 use super::share::{FolderFault, MAX_NAME_CHARS, is_closed, own_user, real_folder};
 use super::types::{DurationText, Size, Type};
 use super::{
-    CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
-    ServeConfig, ShareConfig, ShareSource, Sources, announce, exposed, macs, ports,
+    BUFFERS_BYTES, CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES,
+    MIN_SLOW, Problem, ServeConfig, ShareConfig, ShareSource, Sources, announce, exposed, macs, ports,
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
