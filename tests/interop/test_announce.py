@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 import unittest
-import unittest.mock
 
 import weft
 
@@ -113,8 +112,7 @@ class Announced(unittest.TestCase):
     @contextlib.contextmanager
     def serving(self):
         command = [weft.WEFT, "serve", "--config", self.file, "--state-dir", self.work / "state", "--user", "u", "--json"]
-        with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing):
-            server = weft.Process([str(part) for part in command], self.work / "weft.log")
+        server = weft.Process(command, self.work / "weft.log")
         try:
             yield server
         except BaseException:
@@ -125,7 +123,7 @@ class Announced(unittest.TestCase):
                 server.stop()
 
     def browsing(self, *types):
-        found = Lines([*self.there, "/usr/bin/python3", HERE / "browse.py", THEIRS, *types])
+        found = Lines([*self.there, "/usr/bin/python3", HERE / "mdns.py", THEIRS, *types])
         self.addCleanup(found.end)
         return found
 
@@ -207,7 +205,7 @@ class Mdns(Announced):
             self.assertEqual(found.until(lambda line: True)["text"], ["model=Xserve"])
 
     def test_a_name_that_another_host_has_is_left_to_it(self):
-        other = Lines([*self.there, "/usr/bin/python3", HERE / "browse.py", THEIRS, "--claim", "nas", "4450"])
+        other = Lines([*self.there, "/usr/bin/python3", HERE / "mdns.py", THEIRS, "--claim", "nas", "4450"])
         self.addCleanup(other.end)
         other.until(lambda line: line["event"] == "claimed")
         found = self.browsing("_smb._tcp.local.")
@@ -216,6 +214,11 @@ class Mdns(Announced):
             self.assertEqual((second["server"], second["port"]), ("nas-2.local.", 445))
             self.assertEqual(other.process.poll(), None)
             self.assertIn("another host has the name nas.local; trying nas-2.local", server.log_text())
+            told = "has the name nas, so this one is announced there as nas-2.local"
+            self.assertIn(told, server.log_text())
+            status = weft.run(weft.WEFT, "status", "--state-dir", self.work / "state").stdout
+            self.assertIn(told, status)
+            self.assertIn("choose another name with announce.name", status)
 
     def test_a_server_that_is_to_be_silent_is(self):
         with self.serving() as server:

@@ -1,7 +1,6 @@
 """The audit log: what smbclient and libnfs do as several users is told line by line, its loss is told, and a disk that
 is full or hangs below it stops no client. `--log-format json`, and the priorities of the journal."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -19,18 +18,9 @@ from test_across import Nfs3
 from test_endings import until
 from test_nfs import libnfs
 
-FILE = """
-[listeners]
-smb_port = 0
-smb_direct_port = 0
-nfs_port = 0
-mountd_port = 0
-
+FILE = weft.FREE_PORTS + weft.NO_ACCOUNTS + """
 [nfs]
 root_squash = false
-
-[smb]
-act_as_callers = false
 
 [audit]
 file = "{audit}"
@@ -65,22 +55,13 @@ class Audited(unittest.TestCase):
     def configure(self, more="", audit=None):
         (self.work / "weft.toml").write_text(FILE.format(audit=audit or self.audit, more=more))
 
-    @contextlib.contextmanager
     def serving(self, *options, more="", audit=None):
         self.configure(more, audit)
-        command = [weft.WEFT, "serve", "--config", self.work / "weft.toml", "--state-dir", self.state, "--json"]
-        server = weft.Process([*command, *options], self.work / "weft.log")
-        try:
-            yield server
-        finally:
-            if server.process.poll() is None:
-                self.assertEqual(server.stop(), 0, server.log_text())
+        return weft.configured(self.work / "weft.toml", self.state, *options)
 
     def smbclient(self, server, user, commands, share="team", password=None):
         password = f"of-{user}" if password is None else password
-        line = ["smbclient", "-p", str(server.ready["smb_port"]), f"//127.0.0.1/{share}", "-U", f"{user}%{password}"]
-        done = subprocess.run([*line, "-c", commands], capture_output=True, text=True, timeout=60, cwd=self.work)
-        return done.stdout + done.stderr
+        return weft.smbclient(server, commands, share=share, user=user, password=password, check=False, cwd=self.work)
 
     def lines(self, path=None):
         """The lines, each checked: JSON with the version and a time."""

@@ -1,7 +1,6 @@
 """A configuration file: its shares are served under their own names, options override it, and errors say where they
 are. smbclient, libnfs and Weft's own client look at the result."""
 
-import contextlib
 import errno
 import json
 import os
@@ -59,18 +58,9 @@ class Configured(unittest.TestCase):
     def write(self, text):
         self.path.write_text(text.format(user=weft.USER))
 
-    @contextlib.contextmanager
     def serving(self, *options):
         """A server with this file; checks its exit status at the end."""
-        state = self.work / "state"
-        command = [weft.WEFT, "serve", "--config", self.path, "--state-dir", state, "--json", *options]
-        server = weft.Process(command, self.work / "log")
-        server.state, server.smb_port = state, server.ready["smb_port"]
-        try:
-            yield server
-        finally:
-            status = server.stop()
-        self.assertEqual(status, 0, server.log_text())
+        return weft.configured(self.path, self.work / "state", *options)
 
     def refused(self, *options):
         done = weft.run(weft.WEFT, "serve", "--config", self.path, *options, check=False)
@@ -96,9 +86,9 @@ class Configured(unittest.TestCase):
             self.assertEqual(weft.run(weft.WEFT, "cat", own).stdout, "of two")
             # The log and the status name the file.
             self.assertRegex(server.log_text(), rf"configuration: {re.escape(str(self.path))}")
-            status = weft.run(weft.WEFT, "status", "--state-dir", server.state, "--json").stdout
+            status = weft.run(weft.WEFT, "status", "--state-dir", self.work / "state", "--json").stdout
             self.assertEqual(json.loads(status)["servers"][0]["config"], str(self.path))
-            self.assertIn(f"config    {self.path}", weft.run(weft.WEFT, "status", "--state-dir", server.state).stdout)
+            self.assertIn(f"config    {self.path}", weft.run(weft.WEFT, "status", "--state-dir", self.work / "state").stdout)
 
     def test_options_override_the_file_and_add_shares(self):
         options = ["--min-dialect", "3.1.1", "--read-only", "projects", "--ram", "scratch=64M"]
@@ -247,8 +237,7 @@ class Configured(unittest.TestCase):
         self.addCleanup(manager.close)
         manager.bind(str(self.work / "notify"))
         service = {"NOTIFY_SOCKET": str(self.work / "notify"), "WEFT_PASSWORD": ""}
-        with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing), \
-                unittest.mock.patch.dict(os.environ, service):
+        with unittest.mock.patch.dict(os.environ, service):
             server = weft.Process(
                 ["env", "WEFT_PASSWORD=", weft.WEFT, "serve", "--config", self.path, "--state-dir", state, "--json"],
                 self.work / "log",

@@ -1,14 +1,12 @@
 """A server confines itself: its files by Landlock, its system calls by seccomp. What the kernel enforces is read from /proc, and tried
 where the server opens a file by name while it runs: at a reload."""
 
-import contextlib
 import ctypes
 import json
 import os
 import pathlib
 import pwd
 import re
-import subprocess
 import tempfile
 import unittest
 import unittest.mock
@@ -66,17 +64,9 @@ class Confined(unittest.TestCase):
     def weft(self, *arguments, check=True):
         return weft.run(weft.WEFT, *arguments, "--state-dir", self.state, check=check)
 
-    @contextlib.contextmanager
     def serving(self, *options, confine="", launcher=(), file=None):
         self.file.write_text(FILE.format(confine=f"[confine]\n{confine}\n"))
-        command = [*launcher, weft.WEFT, "serve", "--config", file or self.file, "--state-dir", self.state,
-                   "--user", weft.USER, "--json", *options]
-        with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing):
-            server = weft.Process(command, self.work / "weft.log")
-        try:
-            yield server
-        finally:
-            server.stop()
+        return weft.configured(file or self.file, self.state, "--user", weft.USER, *options, launcher=launcher)
 
     def add(self, *shares):
         self.file.write_text(self.file.read_text() + "".join(f'[shares.{path.name}]\npath = "{path}"\n' for path in shares))

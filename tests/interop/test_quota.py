@@ -2,29 +2,18 @@
 refused in the words of each protocol. du(1) says what is used."""
 
 import json
-import os
 import pathlib
 import re
 import subprocess
 import tempfile
 import time
 import unittest
-import unittest.mock
 
 import weft
 from test_nfs import libnfs
 
 MIB = 1 << 20
-FILE = """
-[listeners]
-smb_port = 0
-smb_direct_port = 0
-nfs_port = 0
-mountd_port = 0
-
-[smb]
-act_as_callers = false
-
+FILE = weft.FREE_PORTS + weft.NO_ACCOUNTS + """
 [nfs]
 root_squash = false
 act_as_callers = false
@@ -53,12 +42,7 @@ class Quota(unittest.TestCase):
 
     def serve(self, quota="8MiB"):
         self.limit(quota)
-        command = [weft.WEFT, "serve", "--config", self.file, "--state-dir", self.state, "--user", weft.USER, "--json"]
-        # Without a terminal, SIGHUP means a reload.
-        with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing):
-            server = weft.Process(command, self.work / "weft.log")
-        self.addCleanup(server.stop)
-        server.smb_port = server.ready["smb_port"]
+        server = self.enterContext(weft.configured(self.file, self.state, "--user", weft.USER))
         self.counted()
         return server
 

@@ -1,7 +1,6 @@
 """A server reads its configuration again while clients work: `weft reload`, SIGHUP, `weft share`. smbclient and Weft's
 own clients keep their sessions; RELOADS sets how often the load test reloads."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -16,17 +15,7 @@ import unittest
 import weft
 
 RELOADS = int(os.environ.get("RELOADS", "20"))
-FILE = """
-[listeners]
-smb_port = 0
-smb_direct_port = 0
-nfs_port = 0
-mountd_port = 0
-
-# As root, too: the users of these tests have no accounts of the system.
-[smb]
-act_as_callers = false
-
+FILE = weft.FREE_PORTS + weft.NO_ACCOUNTS + """
 [nfs]
 root_squash = false
 
@@ -57,16 +46,8 @@ class Reload(unittest.TestCase):
     def weft(self, *arguments, check=True, password=""):
         return weft.run(weft.WEFT, *arguments, "--state-dir", self.state, check=check, password=password)
 
-    @contextlib.contextmanager
     def serving(self, launcher=()):
-        command = [*launcher, weft.WEFT, "serve", "--config", self.file, "--state-dir", self.state, "--json"]
-        # Without a terminal, SIGHUP means a reload.
-        with open(os.devnull) as nothing, unittest.mock.patch("sys.stdin", nothing):
-            server = weft.Process(command, self.work / "weft.log")
-        try:
-            yield server
-        finally:
-            server.stop()
+        return weft.configured(self.file, self.state, launcher=launcher)
 
     def line(self, server, user, share):
         return ["smbclient", "-p", str(server.ready["smb_port"]), f"//127.0.0.1/{share}", "-U", f"{user}%of-{user}"]

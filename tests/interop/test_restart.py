@@ -293,7 +293,6 @@ class Full(unittest.TestCase):
                    "--smb-port", ports["smb"], "--smbd-port", 0, "--nfs-port", ports["nfs"], "--no-root-squash", "--state-dir", state,
                    "--continuous-availability", "data"]
         server = weft.Process(command, work / "log")
-        server.smb_port = ports["smb"]
         self.addCleanup(lambda: server.process.poll() is None and server.crash())
         client = test_persistent.Persistent("test_a_server_that_ends_under_a_writer")
         client.setUp()

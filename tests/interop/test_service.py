@@ -108,10 +108,9 @@ class Service(unittest.TestCase):
                 self.assertIn("STATUS=shares: 1, volumes: 0", await_message("READY=1"))
                 for _ in range(3):
                     await_message("WATCHDOG=1")
-                if not os.isatty(0):
-                    os.kill(server.process.pid, signal.SIGHUP)
-                    await_message("RELOADING=1")
-                    await_message("READY=1")
+                os.kill(server.process.pid, signal.SIGHUP)
+                await_message("RELOADING=1")
+                await_message("READY=1")
             finally:
                 os.kill(server.process.pid, signal.SIGTERM)
                 await_message("STOPPING=1")

@@ -7,13 +7,16 @@ import http.server
 import json
 import os
 import pathlib
+import subprocess
 import tempfile
 import threading
 import time
 import unittest
 
 import browser
+import fuse
 import weft
+from test_endings import until
 from test_metrics import TOKEN, get
 from test_status import put_inside, smbclient_inside
 
@@ -151,6 +154,17 @@ def made_latency():
     return {"bounds": [4e-6 * 2 ** i for i in range(23)], "minutes": minutes}
 
 
+def made_slow():
+    """One that hangs, and more that ended than are shown."""
+    hops = dict.fromkeys(["queue", "decode", "store", "pool", "disk", "wire", "replica", "peer"], 0.0)
+    ended = {"began": "2026-11-28T10:00:00Z", "protocol": "smb", "transport": "tcp", "operation": "read", "share": "team",
+             "client": "192.0.2.7:40000", "user": OVERRIDE, "file": HOSTILE, "bytes": 8192, "total_ms": 1234.5, "at": None,
+             "hops": {**hops, "queue": 0.25, "disk": 1234.25}}
+    hangs = {**ended, "at": "peer", "total_ms": 61_000.0, "operation": "lock", "hops": {**hops, "peer": 61_000.0}}
+    unread = {**ended, "at": "wire", "protocol": "", "operation": "", "share": None, "user": None, "file": None}
+    return {"pid": 4711, "threshold_ms": 100.0, "operations": [hangs, unread] + [ended] * 70, "more": 3}
+
+
 @unittest.skipIf(browser.missing(), browser.missing())
 class Page(unittest.TestCase):
     def setUp(self):
@@ -265,6 +279,7 @@ class Page(unittest.TestCase):
             self.assertIn("--admin-token-file", self.text("#reduced"))
             self.assertEqual(["data", "ram"], [row["share"] for row in self.rows("shares")])
             self.assertEqual(["client 1"], [row["client"] for row in self.rows("connections")])
+            self.assertTrue(self.seen.ask("return document.getElementById('slow-section').hidden"))
             for secret in [weft.USER, str(server.folder)]:
                 self.assertNotIn(secret, self.text())
                 self.assertNotIn(secret, get(server, "/api/v1/overview")[2])
@@ -281,6 +296,59 @@ class Page(unittest.TestCase):
                             self.picture(f"{scheme}-{width}")
                             self.check(width)
                             self.only_from(page)
+
+    def test_slow_operations_are_told_with_their_hops_in_every_width_and_colour(self):
+        made = {"/api/v1/status": made_status(), "/api/v1/latency": made_latency(), "/api/v1/slow": made_slow()}
+        with with_token() as server, impostor(server, made) as page:
+            for scheme in ("light", "dark"):
+                for width in (1280, 390):
+                    with self.subTest(scheme=scheme, width=width):
+                        self.seen.open(page, scheme, width)
+                        self.type_token(TOKEN)
+                        self.until("return document.querySelectorAll('#slow tbody tr').length", lambda n: n == 20)
+                        self.picture(f"slow-{scheme}-{width}")
+                        hangs, unread, ended = self.rows("slow")[:3]
+                        self.assertEqual((hangs["operation"], hangs["took"], hangs["state"], hangs["time by hop"]),
+                                         ("SMB lock", "61 s", "still running, waiting for another client", "peer 61 s"))
+                        self.assertEqual((unread["operation"], unread["file"]), ("not understood yet", "–"))
+                        self.assertEqual((ended["took"], ended["state"], ended["time by hop"]),
+                                         ("1.23 s", "ended", "disk 1.23 s, queue 250 µs"))
+                        self.assertEqual((ended["user"], ended["client"], ended["share"], ended["file"]),
+                                         ("a\ufffdgnp.exe\ufffd", "192.0.2.7:40000", "team", HOSTILE))
+                        self.assertIn("20 shown, 55 more are left out; weft status --slow shows all", self.text("#slow"))
+                        self.assertIn("Operations of 100 ms (log.slow) and more", self.text("#slow-text"))
+                        self.assertEqual("Weft status", self.seen.ask("return document.title"))
+                        self.assertLessEqual(self.seen.ask("return document.documentElement.scrollWidth"), width, "no sideways scrolling")
+                        self.assertEqual([], self.seen.poor_text())
+                        self.only_from(page)
+
+    @unittest.skipIf(fuse.why_not(), fuse.why_not())
+    def test_an_operation_is_shown_while_the_disk_hangs_and_after_it_ended(self):
+        work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-page-")))
+        folder, token = work / "data", work / "token"
+        folder.mkdir()
+        token.write_text(TOKEN + "\n")
+        token.chmod(0o600)
+        mounted = self.enterContext(fuse.Mount(folder, {"f": b"x" * 4096}))
+        server = weft.Server(folder, "--state-dir", work / "state", "--admin", "127.0.0.1:0", "--admin-token-file", token)
+        self.addCleanup(server.stop)
+        mounted.hold(fuse.READ)
+        command = [str(word) for word in (weft.WEFT, "cat", "--transport", "tcp", server.url("f"))]
+        client = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD))
+        self.addCleanup(client.communicate)
+        self.addCleanup(client.kill)
+        mounted.wait_until_held()
+        self.seen.open(address(server), "light", 1280)
+        self.type_token(TOKEN)
+        until(lambda: any(row["state"] == "still running, waiting for the disk" for row in self.rows("slow")))
+        [row] = [row for row in self.rows("slow") if "still running" in row["state"]]
+        self.assertEqual((row["operation"], row["share"], row["user"]), ("SMB read", "data", weft.USER))
+        self.assertRegex(row["file"], r"\bf$")
+        mounted.release()
+        self.assertEqual(client.communicate(timeout=60)[0], b"x" * 4096)
+        until(lambda: any(row["operation"] == "SMB read" and row["state"] == "ended" for row in self.rows("slow")))
+        self.assertFalse(any("still running" in row["state"] for row in self.rows("slow")))
+        self.only_from(address(server))
 
     def check(self, width):
         ask = self.seen.ask

@@ -4,7 +4,6 @@ principals without an entry of their own, and a directory service that fails or 
 The server runs in a mount namespace with /etc/passwd, /etc/group and /etc/nsswitch.conf of its own, and with an NSS module
 of the test, which plays a domain as SSSD does."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -162,20 +161,12 @@ class Inside(unittest.TestCase):
         for name in names:
             self.weft("user", "add", name, "--state-dir", self.state, password=f"of-{name}")
 
-    @contextlib.contextmanager
     def serving(self):
-        command = self.inside(weft.WEFT, "serve", "--config", self.work / "weft.toml", "--state-dir", self.state, "--json")
-        server = weft.Process(command, self.work / "weft.log")
-        try:
-            yield server
-        finally:
-            server.stop()
+        return weft.configured(self.work / "weft.toml", self.state, launcher=self.inside())
 
     def smbclient(self, server, user, commands, share="team", password=None):
         password = f"of-{user.lower()}" if password is None else password
-        line = ["smbclient", "-p", str(server.ready["smb_port"]), f"//127.0.0.1/{share}", "-U", f"{user}%{password}"]
-        done = subprocess.run([*line, "-c", commands], capture_output=True, text=True, timeout=60, cwd=self.work)
-        return done.stdout + done.stderr
+        return weft.smbclient(server, commands, share=share, user=user, password=password, check=False, cwd=self.work)
 
     def rpcclient(self, server, commands):
         line = ["rpcclient", "-p", str(server.ready["smb_port"]), "-U", "eve%of-eve", "127.0.0.1", "-c", commands]

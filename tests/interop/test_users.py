@@ -1,9 +1,7 @@
 """Users and groups of `weft user` and `weft group`: they log on with their own passwords, and rights on shares bind
 them. smbclient and rpcclient are the clients."""
 
-import contextlib
 import json
-import os
 import pathlib
 import subprocess
 import tempfile
@@ -12,17 +10,7 @@ import unittest
 
 import weft
 
-FILE = """
-[listeners]
-smb_port = 0
-smb_direct_port = 0
-nfs_port = 0
-mountd_port = 0
-
-# As root, too: the users of these tests have no accounts of the system.
-[smb]
-act_as_callers = false
-
+FILE = weft.FREE_PORTS + weft.NO_ACCOUNTS + """
 [shares.team]
 path = "team"
 read = ["@staff"]
@@ -50,21 +38,13 @@ class Users(unittest.TestCase):
         """One command about this state directory."""
         return weft.run(weft.WEFT, *arguments, "--state-dir", self.state, password=password, check=check)
 
-    @contextlib.contextmanager
     def serving(self):
-        command = [weft.WEFT, "serve", "--config", self.work / "weft.toml", "--state-dir", self.state, "--json"]
-        server = weft.Process(command, self.work / "weft.log")
-        try:
-            yield server
-        finally:
-            server.stop()
+        return weft.configured(self.work / "weft.toml", self.state)
 
     def smbclient(self, server, user, commands, share="team", password=None):
         """What smbclient prints as this user."""
         password = f"of-{user}" if password is None else password
-        line = ["smbclient", "-p", str(server.ready["smb_port"]), f"//127.0.0.1/{share}", "-U", f"{user}%{password}"]
-        done = subprocess.run([*line, "-c", commands], capture_output=True, text=True, timeout=60, cwd=self.work)
-        return done.stdout + done.stderr
+        return weft.smbclient(server, commands, share=share, user=user, password=password, check=False, cwd=self.work)
 
     def shares(self, server, user):
         line = ["smbclient", "-g", "-p", str(server.ready["smb_port"]), "-L", "127.0.0.1", "-U", f"{user}%of-{user}"]

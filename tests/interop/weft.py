@@ -20,6 +20,19 @@ import unittest.mock
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WEFT = pathlib.Path(os.environ.get("WEFT_BINARY") or ROOT / "target" / "release" / "weft")
 USER, PASSWORD = "tester", "secret-of-the-test"
+# The beginning of a configuration: free ports.
+FREE_PORTS = """
+[listeners]
+smb_port = 0
+smb_direct_port = 0
+nfs_port = 0
+mountd_port = 0
+"""
+# As root, too: the users of most tests have no accounts of the system.
+NO_ACCOUNTS = """
+[smb]
+act_as_callers = false
+"""
 
 # Child processes would inherit a signal that is ignored here (by nohup, or in the background of a script).
 for number in (signal.SIGINT, signal.SIGHUP):
@@ -53,8 +66,10 @@ class Process:
         environment = dict(os.environ, WEFT_PASSWORD=PASSWORD)
         command = [str(c) for c in self.command]
         with open(self.log, "a") as log, passing(self.sockets) as (prefix, descriptors):
+            # Without a terminal, SIGHUP means a reload.
             self.process = subprocess.Popen(
-                [*prefix, *command], stdout=subprocess.PIPE, stderr=log, env=environment, text=True, pass_fds=descriptors
+                [*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment, text=True,
+                pass_fds=descriptors,
             )
         line = self.process.stdout.readline()
         if not line:
@@ -62,6 +77,10 @@ class Process:
             self.process.stdout.close()
             raise RuntimeError("weft did not get ready: " + self.log_text())
         self.ready = json.loads(line)
+
+    @property
+    def smb_port(self):
+        return self.ready["smb_port"]
 
     def crash(self):
         """Kills the server without notice."""
@@ -100,6 +119,19 @@ class Process:
 
 
 @contextlib.contextmanager
+def configured(file, state, *options, launcher=()):
+    """A server with this configuration file and state directory; its log is beside the file. Unless the test has waited for its
+    end, it is stopped, and its exit status must be 0."""
+    command = [*launcher, WEFT, "serve", "--config", file, "--state-dir", state, "--json", *options]
+    server = Process(command, pathlib.Path(file).with_name("weft.log"))
+    try:
+        yield server
+    finally:
+        if server.process.returncode is None and (status := server.stop()) != 0:
+            raise AssertionError(f"weft ended with status {status}: " + server.log_text())
+
+
+@contextlib.contextmanager
 def passing(sockets):
     """A command that starts another with these sockets, pairs of a name and a socket, as descriptors 3 and up. Gives the command, and
     the descriptors that it inherits."""
@@ -133,10 +165,6 @@ class Server(Process):
         log, path = tempfile.mkstemp(prefix="weft-log-", suffix=".txt")
         os.close(log)
         super().__init__(command, path, sockets)
-
-    @property
-    def smb_port(self):
-        return self.ready["smb_port"]
 
     def stop(self):
         status = super().stop()
@@ -239,11 +267,11 @@ def run_with_own_mounts(script, *arguments):
     return run("unshare", "--mount", "--propagation", "unchanged", "sh", "-c", script, "sh", *arguments)
 
 
-def smbclient(server, commands, *options, share="data", user=USER, password=PASSWORD, check=True):
+def smbclient(server, commands, *options, share="data", user=USER, password=PASSWORD, check=True, **more):
     """Runs smbclient's commands on a share; returns all output."""
     done = run(
         "smbclient", f"//127.0.0.1/{share}", "-p", server.smb_port, "-U", f"{user}%{password}", *options,
-        "-c", commands, check=False,
+        "-c", commands, check=False, **more,
     )
     said = done.stdout + done.stderr
     if check and (done.returncode != 0 or "NT_STATUS_" in said):

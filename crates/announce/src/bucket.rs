@@ -15,7 +15,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// At most this many at once, and so many a second.
+    /// Allows a burst of this many, and this many per second.
     pub fn new(now: Time, most: u32, per_second: u32) -> Bucket {
         let interval = Duration::from_secs(1).checked_div(per_second).unwrap_or(Duration::MAX);
         Bucket { tokens: most, most, interval, since: now }

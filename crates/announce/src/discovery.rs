@@ -1,8 +1,9 @@
 //! A target service of WS-Discovery (April 2005): a computer in Windows' network view.
 //!
-//! It is a state machine, given messages and the time. WS-Discovery by unicast is known for attacks with forged senders, so it
-//! answers only what came by multicast from a network of the receiving interface (`crate::run` sees to it), each message once, at
-//! a limited rate, and with hardly more than was asked.
+//! It is a state machine: the caller passes it messages and the time. Attackers use WS-Discovery by unicast with forged
+//! senders to multiply their traffic. So this service answers only messages that came by multicast from a network of the
+//! receiving interface (`crate::run` checks that). It answers each message once, at a limited rate, and an answer is hardly
+//! longer than its question.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,11 +15,11 @@ use weft_wire::wsd::{self, Computer, MAX_MESSAGE, Malformed, Request, Sequence, 
 use crate::bucket::Bucket;
 use crate::chance::Chance;
 
-/// Most answers at once, and a second, for all askers.
+/// Most answers in a burst, and most per second, for all clients together.
 const ANSWERS: (u32, u32) = (20, 10);
 /// Longest delay of an answer, so that not all computers answer at once: APP_MAX_DELAY (WS-Discovery 3.1.4) is 500 ms.
 const MAX_DELAY_MS: u64 = 250;
-/// Ids of answered messages: whoever asks repeats each (SOAP over UDP, appendix I).
+/// How many ids of answered messages are remembered: clients send each message several times (SOAP over UDP, appendix I).
 const REMEMBERED: usize = 64;
 
 /// An answer to somebody.
@@ -88,13 +89,13 @@ impl Target {
         wsd::hello(&self.computer, place, self.chance.uuid(), sequence)
     }
 
-    /// Tells everybody that it goes.
+    /// Tells everybody that the computer leaves.
     pub fn bye(&mut self) -> Vec<u8> {
         let sequence = self.next();
         wsd::bye(&self.computer, self.chance.uuid(), sequence)
     }
 
-    /// Answers a message that came by multicast, if there is something to say.
+    /// Answers a message that came by multicast, if it asks for this computer.
     pub fn handle(&mut self, now: Time, from: SocketAddr, place: &str, bytes: &[u8]) -> Option<Answer> {
         let request = match Request::parse(bytes) {
             Ok(request) => request,

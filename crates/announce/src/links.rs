@@ -46,7 +46,7 @@ pub fn links(found: &[Interface], announcement: &Announcement) -> Vec<Link> {
         let served = |ip: IpAddr| announcement.listen.iter().any(|listen| is_reached(ip, *listen));
         let mut addresses: Vec<IpAddr> =
             networks.iter().map(|one| one.addr).filter(|ip| served(*ip)).collect();
-        // A link-local address is for those who have no other.
+        // A link-local address is used only if the interface has no other IPv6 address.
         if addresses.iter().any(|ip| ip.is_ipv6() && !is_link_local(*ip)) {
             addresses.retain(|ip| ip.is_ipv4() || !is_link_local(*ip));
         }

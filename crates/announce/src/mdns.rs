@@ -1,7 +1,7 @@
 //! A Multicast DNS responder (RFC 6762) for one link: it claims names, announces services and answers questions.
 //!
-//! It is a state machine: it is given packets and the time, and has packets to send and the time when it wants to be called.
-//! It asks nothing but whether its names are free, so it caches nothing. Another responder on this host (Avahi) may share the
+//! It is a state machine without sockets or clock. The caller passes it packets and the time, sends the packets that it
+//! returns, and calls it again when it asks for that. It only asks whether its names are free, so it needs no cache. Another responder on this host (Avahi) may share the
 //! port: questions ask for answers by multicast only (RFC 6762 15.1), and an address of this host is no conflict.
 
 mod claim;
@@ -73,9 +73,9 @@ impl Family {
 pub enum To {
     /// To everybody on the link, by IPv4 and IPv6.
     Everybody,
-    /// To everybody by one of them.
+    /// To everybody on the link, by one version of IP.
     Group(Family),
-    /// To this one.
+    /// To one host.
     One(SocketAddr),
 }
 
@@ -114,7 +114,7 @@ pub struct Responder {
     sent: Vec<(Family, Record, Time)>,
     /// The last conflicts.
     conflicts: VecDeque<Time>,
-    /// Whether there were too many, and none that is long past since.
+    /// Whether there were too many conflicts, with no long pause since.
     is_storm: bool,
     unicasts: Bucket,
     packets: Bucket,
@@ -122,7 +122,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// A responder for the link of this name, which probes for its names first. `addresses` are the server's on this
+    /// A responder for the link with this name. It probes for its names first. `addresses` are the server's on this
     /// link, `own` all of this host.
     #[must_use]
     pub fn new(
@@ -165,7 +165,14 @@ impl Responder {
         claims.chain(self.pending.iter().map(|pending| pending.due)).min()
     }
 
-    /// Announces these services from now on: others go, and new ones are probed for first.
+    /// The names that it announces because others have those that were wanted.
+    #[must_use]
+    pub fn substitutes(&self) -> Vec<String> {
+        let substitutes = self.claims.iter().filter(|claim| claim.is_renamed() && claim.state.is_held());
+        substitutes.map(|claim| claim.name().to_string()).collect()
+    }
+
+    /// Announces exactly these services from now on. New ones are probed for first, and a goodbye is sent for the others.
     pub fn set_services(&mut self, now: Time, services: Vec<Service>) {
         let (mut kept, mut gone) = (Vec::new(), Vec::new());
         let mut new = services;
@@ -237,7 +244,7 @@ impl Responder {
 
     /// Handles a packet from this link.
     pub fn handle(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) {
-        // A flood takes no more of a processor than this.
+        // So a flood of packets takes a limited part of a processor.
         if !self.packets.take(now) {
             return;
         }
@@ -258,7 +265,7 @@ impl Responder {
         self.on_time(now);
     }
 
-    /// Two hosts that probe for a name at the same time compare what they mean to announce (RFC 6762 8.2).
+    /// Two hosts that probe for a name at the same time compare the records that they would announce (RFC 6762 8.2).
     fn compare_probes(&mut self, now: Time, message: &Message) {
         let Some(host) = self.claims.first().map(Claim::name) else { return };
         for claim in &mut self.claims {
@@ -272,8 +279,8 @@ impl Responder {
         }
     }
 
-    /// A record of one of our names with other data (RFC 6762 9): whoever probes takes another name, and whoever has one
-    /// probes for it again.
+    /// Looks for records of our names with other data (RFC 6762 9). A name that we still probe for is given up for another
+    /// one; a name that we hold is probed for again.
     fn look_for_conflicts(&mut self, now: Time, message: &Message) {
         let Some(host) = self.claims.first().map(Claim::name) else { return };
         let records = || message.answers.iter().chain(&message.authority).chain(&message.additional);
@@ -421,7 +428,7 @@ impl Responder {
             found.extend(named().filter(fits).cloned());
             let is_unique = named().any(|record| record.flush);
             if is_unique && !named().any(|record| fits(&record)) {
-                // RFC 6762 6.1: nobody needs to wait for what does not exist.
+                // RFC 6762 6.1: tell the client that the record does not exist, so that it need not wait for a timeout.
                 found.extend(claim.types(&host, &self.addresses));
             }
         }
@@ -434,7 +441,7 @@ impl Responder {
         each
     }
 
-    /// What whoever gets these records asks for next (RFC 6763 12).
+    /// The records that a client needs next: it would ask for them after it got these (RFC 6763 12).
     fn additional(&self, answers: &[Record]) -> Vec<Record> {
         let Some(host) = self.claims.first().map(Claim::name) else { return Vec::new() };
         let mut more: Vec<Record> = Vec::new();
@@ -469,7 +476,7 @@ impl Responder {
         more
     }
 
-    /// Does what is due.
+    /// Sends everything that is due.
     pub fn on_time(&mut self, now: Time) {
         let is_due = |claim: &Claim| claim.state.next().is_some_and(|next| next <= now);
         let Some(before) = self.claims.first().map(|claim| (claim.name(), claim.state)) else { return };
@@ -505,7 +512,7 @@ impl Responder {
         }
         let host_is_new = self.claims.first().is_some_and(|claim| claim.was_renamed && claim.state.is_held());
         if host_is_new {
-            // The services are elsewhere now.
+            // The services' records name the host, which has another name now.
             for claim in &mut self.claims {
                 claim.was_renamed = false;
                 claim.announce_again(now + ANNOUNCE_EVERY);
@@ -567,7 +574,7 @@ impl Responder {
         self.last_sent(family, record).is_some_and(|at| now.since(at) < within)
     }
 
-    /// Remembers when these records were multicast: one entry for each record of ours.
+    /// Remembers when these records were multicast. Each of our records has one entry.
     fn remember(&mut self, now: Time, family: Family, records: &[Record]) {
         for record in records {
             self.sent.retain(|(of, sent, _)| *of != family || !sent.is_same(record));
@@ -607,7 +614,7 @@ fn answer() -> Message {
     Message { response: true, authoritative: true, ..Message::default() }
 }
 
-/// Two messages of a long one: each with half of the answers, or half of the probes with their records.
+/// Splits a long message in two: each has half of the answers, or half of the probes with their records.
 fn halves(message: &Message) -> Option<(Message, Message)> {
     let split = |records: &[Record]| {
         let (first, second) = records.split_at_checked(records.len().div_ceil(2))?;

@@ -37,7 +37,7 @@ pub async fn serve(listener: TcpListener, target: Arc<Mutex<Target>>, link: Arc<
                 continue;
             }
         };
-        // Without a place it is closed.
+        // A connection from another network, or one beyond the limit, is closed.
         let Some(place) = places.clone().try_acquire_owned().ok().filter(|_| link.is_near(from.ip())) else {
             continue;
         };
@@ -84,7 +84,7 @@ async fn converse(mut stream: TcpStream, from: SocketAddr, target: &Mutex<Target
     tracing::debug!("WS-Discovery's metadata for {from}: {} bytes", response.len());
     write(&stream, &response).await?;
     std::future::poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await?;
-    // What the peer still sends would otherwise take the answer away (RFC 9112 9.6).
+    // Closing a socket with unread bytes resets the connection, and the peer could lose the answer (RFC 9112 9.6).
     let mut rest = [0; 2048];
     loop {
         stream.readable().await?;
@@ -119,14 +119,14 @@ struct Asked<'a> {
 #[derive(Debug, PartialEq, Eq)]
 enum Body<'a> {
     Whole(&'a [u8]),
-    /// Not all has come.
+    /// A part of it is missing.
     Partial,
     /// The peer waits until it is told to send it (RFC 9110 10.1.1).
     Expected,
 }
 
 impl<'a> Asked<'a> {
-    /// Parses what has come; `None` if that is not a head yet.
+    /// Parses the bytes received so far; `None` if the head is not complete yet.
     fn parse(received: &'a [u8]) -> Result<Option<Asked<'a>>, Vec<u8>> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);

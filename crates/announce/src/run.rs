@@ -28,19 +28,25 @@ use crate::socket::{self, Multicast};
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Packets that wait for the state machines; then they wait in the sockets, and the kernel drops more.
 const MAX_EVENTS: usize = 64;
-/// When Hello is sent (SOAP over UDP, appendix I: four times, with longer and longer gaps).
+/// When Hello is sent: four times, with growing gaps (SOAP over UDP, appendix I).
 const HELLOS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(150), Duration::from_millis(450), Duration::from_millis(950)];
 /// Most messages of WS-Discovery that wait for their time.
 const MAX_DELAYED: usize = 64;
-/// How long the end may take.
+/// How long sending goodbyes may take.
 const END_WITHIN: Duration = Duration::from_secs(2);
-/// Avahi is there.
+/// Exists while Avahi runs.
 const AVAHI: &str = "/run/avahi-daemon/socket";
 
 /// Announces a server, on a thread of its own, while there is something to announce.
 #[derive(Default)]
-pub struct Announcer(Mutex<Option<Running>>);
+pub struct Announcer {
+    running: Mutex<Option<Running>>,
+    warnings: Warnings,
+}
+
+/// What the administrator should know now.
+type Warnings = Arc<Mutex<Vec<String>>>;
 
 struct Running {
     announced: watch::Sender<Option<Arc<Announcement>>>,
@@ -53,11 +59,11 @@ impl Announcer {
     /// # Errors
     /// The thread cannot be started.
     pub fn set(&self, announcement: Option<Announcement>) -> io::Result<()> {
-        let mut running = lock(&self.0);
+        let mut running = lock(&self.running);
         let announcement = announcement.filter(|one| one.mdns || one.ws_discovery).map(Arc::new);
         match (&*running, announcement) {
             (Some(thread), Some(announcement)) => drop(thread.announced.send_replace(Some(announcement))),
-            (None, Some(announcement)) => *running = Some(start(announcement)?),
+            (None, Some(announcement)) => *running = Some(start(announcement, self.warnings.clone())?),
             (Some(thread), None) => {
                 thread.announced.send_replace(None);
                 *running = None;
@@ -67,9 +73,14 @@ impl Announcer {
         Ok(())
     }
 
+    /// What the administrator should know now, such as names that other servers have: one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        lock(&self.warnings).clone()
+    }
+
     /// Says goodbye, and waits until that is sent.
     pub fn end(&self) {
-        let Some(thread) = lock(&self.0).take() else { return };
+        let Some(thread) = lock(&self.running).take() else { return };
         thread.announced.send_replace(None);
         // The thread drops its end; it may also have ended by an error, which it has logged.
         if thread.ended.recv_timeout(END_WITHIN) == Err(std_mpsc::RecvTimeoutError::Timeout) {
@@ -82,20 +93,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start(announcement: Arc<Announcement>) -> io::Result<Running> {
+fn start(announcement: Arc<Announcement>, warnings: Warnings) -> io::Result<Running> {
     let seed = u64::from_ne_bytes(random::bytes()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let (announced, changes) = watch::channel(Some(announcement.clone()));
     let (end, ended) = std_mpsc::channel();
     let announce = move || {
-        runtime.block_on(run(announcement, changes, Chance::new(seed)));
+        runtime.block_on(run(announcement, changes, Chance::new(seed), &warnings));
+        lock(&warnings).clear();
         drop(end);
     };
     std::thread::Builder::new().name("weft-announce".to_owned()).spawn(announce)?;
     Ok(Running { announced, ended })
 }
 
-/// Something that has happened.
+/// An event for the station.
 enum Event {
     Packet {
         link: u32,
@@ -111,6 +123,7 @@ async fn run(
     first: Arc<Announcement>,
     mut changes: watch::Receiver<Option<Arc<Announcement>>>,
     mut chance: Chance,
+    warnings: &Mutex<Vec<String>>,
 ) {
     let (events, mut happened) = mpsc::channel(MAX_EVENTS);
     let (mut watched, told) = (changes.clone(), events.clone());
@@ -147,6 +160,7 @@ async fn run(
             // Something is due.
             Err(_) => {}
         }
+        station.warn(warnings);
     }
     station.end();
 }
@@ -219,7 +233,7 @@ impl OpenLink {
         found.map(|one| &*one.socket)
     }
 
-    /// Where the metadata are, for those who ask by this version of IP.
+    /// The URL of the metadata for clients that ask by this version of IP.
     fn place(&self, family: Family) -> Option<String> {
         let served = self.metadata.iter().find(|served| Family::of(served.address) == family)?;
         Some(match served.address {
@@ -232,12 +246,12 @@ impl OpenLink {
         let Some(socket) = self.socket(what, family) else { return };
         let to = to.unwrap_or_else(|| what.group(family, self.link.index));
         if let Err(e) = socket.try_send_to(bytes, to) {
-            // As a lost packet: others ask again.
+            // Like a lost packet: clients ask again.
             tracing::debug!("{what:?} on {}: cannot send to {to}: {e}", self.link.name);
         }
     }
 
-    /// Sends what the responder has.
+    /// Sends the packets of the responder.
     fn flush(&mut self) {
         let Some(mut responder) = self.responder.take() else { return };
         while let Some(packet) = responder.pop() {
@@ -264,7 +278,30 @@ impl Station {
         }
     }
 
-    /// Logs a fault that lasts once.
+    /// Logs the warnings that are new, and keeps those of now.
+    fn warn(&self, warnings: &Mutex<Vec<String>>) {
+        let of_link = |open: &OpenLink| {
+            let names = open.responder.as_ref()?.substitutes();
+            (!names.is_empty()).then(|| {
+                format!(
+                    "another server on {} has the name {}, so this one is announced there as {}: choose another name with announce.name",
+                    open.link.name,
+                    self.announcement.name,
+                    names.join(" and ")
+                )
+            })
+        };
+        let now: Vec<String> = self.links.iter().filter_map(of_link).collect();
+        let mut before = lock(warnings);
+        for warning in now.iter().filter(|warning| !before.contains(warning)) {
+            tracing::warn!("{warning}");
+        }
+        if *before != now {
+            *before = now;
+        }
+    }
+
+    /// Logs a fault once, however long it lasts.
     fn tell(&mut self, fault: String) {
         if self.told.len() < 256 && !self.told.contains(&fault) {
             tracing::warn!("{fault}");
@@ -297,7 +334,7 @@ impl Station {
         }
     }
 
-    /// Closes links that are gone, and what is not announced any more.
+    /// Closes links that are gone, and the sockets of protocols that are switched off.
     fn close(&mut self, wanted: &[Link]) {
         let Announcement { mdns, ws_discovery, .. } = *self.announcement;
         self.links.retain(|open| {
@@ -325,7 +362,7 @@ impl Station {
         }
     }
 
-    /// Opens what a link lacks, and uses its addresses.
+    /// Opens the missing sockets of a link, and takes over its addresses.
     fn open(&mut self, now: Time, link: Link, own: &[IpAddr]) {
         let announcement = self.announcement.clone();
         let at = self.links.iter().position(|open| open.link.index == link.index);
@@ -447,7 +484,7 @@ impl Station {
         is_new
     }
 
-    /// Sends Hello, some times.
+    /// Sends Hello several times.
     fn greet(&mut self, now: Time, open: &OpenLink) {
         for family in [Family::V4, Family::V6] {
             let Some(place) =
@@ -470,7 +507,7 @@ impl Station {
         }
     }
 
-    /// Announces something else.
+    /// Replaces what is announced.
     fn change(&mut self, announcement: Arc<Announcement>) {
         let before = std::mem::replace(&mut self.announcement, announcement.clone());
         let now = rt::now();
@@ -565,7 +602,7 @@ impl Station {
     }
 }
 
-/// Sends Bye, twice: a packet may be lost, and nobody waits.
+/// Sends Bye twice, because a packet may be lost. There is no later repetition: the process ends.
 fn say_bye(open: &OpenLink, target: &Mutex<Target>) {
     let bytes = lock(target).bye();
     for family in [Family::V4, Family::V6, Family::V4, Family::V6] {

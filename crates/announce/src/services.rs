@@ -16,7 +16,7 @@ pub const MAX_TEXT: usize = 1000;
 /// Longest label of a name.
 const MAX_LABEL: usize = 63;
 
-/// The port of `_adisk`, which is nobody's: discard (RFC 863), as all servers announce it.
+/// The port of `_adisk`. Nothing listens there: all servers announce the port of discard (RFC 863).
 const DISCARD: u16 = 9;
 
 /// A service.

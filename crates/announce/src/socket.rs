@@ -1,7 +1,7 @@
 //! Multicast sockets of one interface. Other programs may share their ports.
 //!
-//! A socket is bound to the group's address, so it receives nothing by unicast: packets with that address are not routed, and
-//! nobody beyond the link reaches it.
+//! A socket is bound to the group's address, so it receives no unicast. Routers do not forward packets to that address, so
+//! only hosts on the link reach it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -12,7 +12,7 @@ use weft_wire::wsd;
 
 use crate::mdns::{self, Family};
 
-/// A protocol of multicast.
+/// A protocol that uses multicast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Multicast {
     /// Multicast DNS.
@@ -63,7 +63,7 @@ pub fn open(what: Multicast, index: u32, own: IpAddr) -> io::Result<UdpSocket> {
     socket.set_reuse_address(true)?;
     match (group.ip(), own) {
         (IpAddr::V4(ip), IpAddr::V4(own)) => {
-            // Otherwise packets of other interfaces came, too: those that any program of this host wants.
+            // Otherwise packets of other interfaces would arrive, too, if any program of this host has joined the group there.
             socket.set_multicast_all_v4(false)?;
             socket.bind(&group.into())?;
             socket.join_multicast_v4_n(&ip, &InterfaceIndexOrAddress::Index(index))?;

@@ -244,7 +244,7 @@ impl Class {
     }
 
     fn count(&'static self, subject: Subject, operation: usize, started: Started, moved: Moved, scale: u64) {
-        let ticks = turn::look().saturating_sub(started.0);
+        let ticks = turn::look_at_end().saturating_sub(started.0);
         let at = subject.0 * MAX_CLASSES + self.number();
         // While the thread ends, its table may be gone.
         let _ = TABLE.try_with(|table| {

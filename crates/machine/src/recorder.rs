@@ -38,6 +38,8 @@ use crate::rt::turn;
 
 /// An operation that spends this part of the threshold in one place is followed from then on.
 const NOTICEABLE_PART: u64 = 16;
+/// Deciphering or verifying so many bytes takes ten microseconds and more.
+const NOTICEABLE_BYTES: usize = 64 << 10;
 
 /// Records operations that take this long or longer, in the whole process. The first call takes some milliseconds.
 pub fn enable(threshold: Duration) {
@@ -127,10 +129,12 @@ impl std::fmt::Debug for Operation {
     }
 }
 
+/// What a thread works on. Everything that an operation needs is here, because each look-up of the thread's own costs.
 struct Current {
     operation: RefCell<Operation>,
     /// Changes of the operation that need no more than a store.
     what: Cell<What>,
+    book: OnceCell<Arc<Book>>,
 }
 
 thread_local! {
@@ -138,14 +142,49 @@ thread_local! {
         Current {
             operation: RefCell::new(Operation { owner: Owner::None, received: 0, mark: 0, what: What::NONE, bytes: 0 }),
             what: Cell::new(What::NONE),
+            book: OnceCell::new(),
         }
     };
-    static BOOK: OnceCell<Arc<Book>> = const { OnceCell::new() };
 }
 
-fn with_book(act: impl FnOnce(&Arc<Book>)) {
-    // While a thread ends, its book may be gone.
-    let _ = BOOK.try_with(|book| act(book.get_or_init(Book::enter)));
+/// `None` while the thread ends: nothing is recorded then.
+#[inline]
+fn here<T>(act: impl FnOnce(&Current) -> T) -> Option<T> {
+    CURRENT.try_with(act).ok()
+}
+
+impl Current {
+    #[inline]
+    fn book(&self) -> &Arc<Book> {
+        self.book.get_or_init(Book::enter)
+    }
+
+    /// Exchanges the current operation with another one.
+    #[inline]
+    fn exchange(&self, operation: &mut Operation) {
+        let mut inner = self.operation.borrow_mut();
+        inner.what = self.what.replace(operation.what);
+        std::mem::swap(&mut *inner, operation);
+    }
+
+    /// Who waits; an operation is followed from now on.
+    fn track(&self) -> Option<Track> {
+        let mut operation = self.operation.borrow_mut();
+        if let Owner::Stage(stage) = &operation.owner {
+            return Some(Track::Stage(stage.clone()));
+        }
+        operation.what = self.what.get();
+        operation.flight(self.book(), turn::looked()).cloned().map(Track::Flight)
+    }
+
+    /// The flight of the current operation, if it is followed.
+    #[inline]
+    fn followed(&self) -> Option<Arc<Flight>> {
+        match &self.operation.borrow().owner {
+            Owner::Followed(holder) => Some(holder.0.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// When a message arrived, for messages that are taken later than they are received.
@@ -180,10 +219,8 @@ impl Operation {
 
     /// The current one, for what continues after its future has ended.
     pub fn current() -> Operation {
-        CURRENT.with(|current| {
-            let operation = current.operation.borrow();
-            Operation { what: current.what.get(), ..operation.clone() }
-        })
+        here(|current| Operation { what: current.what.get(), ..current.operation.borrow().clone() })
+            .unwrap_or_default()
     }
 
     /// Whether it has taken long, though nothing has followed it.
@@ -194,11 +231,11 @@ impl Operation {
     }
 
     /// Its flight, which begins now at the latest.
-    fn flight(&mut self, now: u64) -> Option<&Arc<Flight>> {
+    fn flight(&mut self, book: &Arc<Book>, now: u64) -> Option<&Arc<Flight>> {
         if let Owner::Unfollowed = self.owner {
             let flight = Arc::new(Flight::new(self.received, self.mark, self.what, now));
             flight.moves(self.bytes);
-            with_book(|book| book.follow(&flight));
+            book.follow(&flight);
             self.owner = Owner::Followed(Holder(flight));
         }
         match &self.owner {
@@ -214,7 +251,7 @@ impl Operation {
         details: impl FnOnce() -> Details,
     ) {
         let now = turn::ticks();
-        if let Some(flight) = self.flight(now) {
+        if let Some(Some(flight)) = here(|current| self.flight(current.book(), now).cloned()) {
             flight.paused(now);
             flight.sending(stages);
             if flight.lacks_details() {
@@ -230,10 +267,12 @@ struct Entered<'a>(&'a mut Operation, bool);
 impl<'a> Entered<'a> {
     #[inline]
     fn new(operation: &'a mut Operation, runs: bool) -> Entered<'a> {
-        exchange(operation);
-        if runs {
-            with_book(|book| book.works_on(CURRENT.with(|current| current.what.get()), turn::looked()));
-        }
+        here(|current| {
+            current.exchange(operation);
+            if runs {
+                current.book().works_on(current.what.get(), turn::looked());
+            }
+        });
         Entered(operation, runs)
     }
 }
@@ -241,49 +280,62 @@ impl<'a> Entered<'a> {
 impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
-        exchange(self.0);
-        if self.1 {
-            with_book(|book| book.rests());
-        }
+        here(|current| {
+            current.exchange(self.0);
+            if self.1 {
+                current.book().rests();
+            }
+        });
     }
-}
-
-#[inline]
-fn exchange(operation: &mut Operation) {
-    // While a thread ends, nothing is recorded.
-    let _ = CURRENT.try_with(|current| {
-        let mut inner = current.operation.borrow_mut();
-        inner.what = current.what.replace(operation.what);
-        std::mem::swap(&mut *inner, operation);
-    });
 }
 
 /// The current operation of this thread is carried out until this is dropped: for work that never waits.
 #[derive(Debug)]
-pub struct AtOnce(Option<Operation>);
+pub struct AtOnce {
+    is_on: bool,
+    /// What the thread did before; hardly ever anything.
+    outer: Option<Box<Operation>>,
+}
 
 impl AtOnce {
     /// An operation begins.
     #[inline]
     pub fn begin(what: What) -> AtOnce {
         if !is_on() {
-            return AtOnce(None);
+            return AtOnce { is_on: false, outer: None };
         }
-        let mut operation = Operation::begin();
-        operation.what = what;
-        exchange(&mut operation);
-        with_book(|book| book.works_on(what, turn::looked()));
-        AtOnce(Some(operation))
+        let outer = here(|current| {
+            let operation = &mut *current.operation.borrow_mut();
+            let outer = match operation.owner {
+                Owner::None => None,
+                _ => Some(Box::new(Operation { what: current.what.get(), ..std::mem::take(operation) })),
+            };
+            *operation = Operation::begin();
+            current.what.set(what);
+            current.book().works_on(what, operation.mark);
+            outer
+        });
+        AtOnce { is_on: true, outer: outer.flatten() }
     }
 }
 
 impl Drop for AtOnce {
     #[inline]
     fn drop(&mut self) {
-        let Some(operation) = &mut self.0 else { return };
-        exchange(operation);
-        with_book(|book| book.rests());
-        if let Owner::Followed(holder) = &operation.owner {
+        if !self.is_on {
+            return;
+        }
+        let owner = here(|current| {
+            current.book().rests();
+            let operation = &mut *current.operation.borrow_mut();
+            let owner = std::mem::take(&mut operation.owner);
+            if let Some(outer) = self.outer.take() {
+                current.what.set(outer.what);
+                *operation = *outer;
+            }
+            owner
+        });
+        if let Some(Owner::Followed(holder)) = owner {
             holder.0.paused(turn::looked());
         }
     }
@@ -311,13 +363,13 @@ pub fn continued<F: Future>(operation: Operation, future: F) -> Recorded<F> {
 
 /// Continues the current operation in another task.
 pub fn carried<F: Future>(future: F) -> Recorded<F> {
-    let operation = CURRENT.with(|current| {
+    let operation = here(|current| {
         let mut operation = current.operation.borrow_mut();
         operation.what = current.what.get();
-        operation.flight(turn::looked());
+        operation.flight(current.book(), turn::looked());
         operation.clone()
     });
-    Recorded { future, operation }
+    Recorded { future, operation: operation.unwrap_or_default() }
 }
 
 /// The same, returning the operation with its result: its answer is yet to be sent.
@@ -391,7 +443,9 @@ impl<F: Future> Recorded<F> {
         let polled = future.poll(cx);
         drop(entered);
         if polled.is_pending() || operation.is_slow(turn::looked()) {
-            operation.flight(turn::looked());
+            here(|current| {
+                operation.flight(current.book(), turn::looked());
+            });
         }
         if let Owner::Followed(holder) = &operation.owner {
             holder.0.paused(turn::look());
@@ -413,22 +467,7 @@ fn current_track() -> Option<Track> {
     if !is_on() {
         return None;
     }
-    CURRENT.with(|current| {
-        let mut operation = current.operation.borrow_mut();
-        if let Owner::Stage(stage) = &operation.owner {
-            return Some(Track::Stage(stage.clone()));
-        }
-        operation.what = current.what.get();
-        operation.flight(turn::looked()).cloned().map(Track::Flight)
-    })
-}
-
-fn with_flight(act: impl FnOnce(&Arc<Flight>)) {
-    CURRENT.with(|current| {
-        if let Owner::Followed(holder) = &current.operation.borrow().owner {
-            act(&holder.0);
-        }
-    });
+    here(Current::track).flatten()
 }
 
 /// The current operation is this, or its next part is.
@@ -437,19 +476,22 @@ pub fn is(what: What) {
     if !is_on() {
         return;
     }
-    CURRENT.with(|current| {
+    here(|current| {
         current.what.set(what);
+        current.book().works_on_what(what);
         if let Owner::Followed(holder) = &current.operation.borrow().owner {
             holder.0.is(what, turn::looked());
         }
     });
-    with_book(|book| book.works_on_what(what));
 }
 
 /// The current operation moves so many bytes of payload.
 #[inline]
 pub fn moves(bytes: u64) {
-    CURRENT.with(|current| {
+    if !is_on() {
+        return;
+    }
+    here(|current| {
         let operation = &mut *current.operation.borrow_mut();
         operation.bytes = bytes;
         if let Owner::Followed(holder) = &operation.owner {
@@ -466,7 +508,7 @@ pub fn spent(hop: Hop) {
     }
     let before = turn::looked();
     let now = turn::look();
-    CURRENT.with(|current| {
+    here(|current| {
         let operation = &mut *current.operation.borrow_mut();
         match &operation.owner {
             Owner::Followed(holder) => holder.0.spent(hop, now),
@@ -474,7 +516,7 @@ pub fn spent(hop: Hop) {
                 let took = now.saturating_sub(before.max(operation.mark));
                 if took > THRESHOLD.load(Ordering::Relaxed) / NOTICEABLE_PART {
                     operation.what = current.what.get();
-                    if let Some(flight) = operation.flight(now) {
+                    if let Some(flight) = operation.flight(current.book(), now) {
                         flight.was(hop, took);
                     }
                 }
@@ -484,6 +526,15 @@ pub fn spent(hop: Hop) {
     });
 }
 
+/// The same for work on so many bytes: on a few of them it takes less time than anybody would notice, and counts as the
+/// core's other work without a reading of the clock.
+#[inline]
+pub fn spent_on(hop: Hop, bytes: usize) {
+    if bytes >= NOTICEABLE_BYTES {
+        spent(hop);
+    }
+}
+
 /// The current operation is answered, and has been counted: if it was slow although it never had to wait, it is followed
 /// until it is sent.
 #[inline]
@@ -491,29 +542,31 @@ pub fn answered(details: impl FnOnce() -> Details) {
     if !is_on() {
         return;
     }
-    CURRENT.with(|current| {
+    let now = if meter::is_on() { turn::looked() } else { turn::look_at_end() };
+    let undescribed = here(|current| {
         let operation = &mut *current.operation.borrow_mut();
-        let now = if meter::is_on() { turn::looked() } else { turn::look() };
         match &operation.owner {
             Owner::Unfollowed if operation.is_slow(now) => {
                 operation.what = current.what.get();
-                if let Some(flight) = operation.flight(now) {
-                    flight.describe(details());
-                }
+                operation.flight(current.book(), now).cloned()
             }
-            Owner::Followed(holder) if holder.0.lacks_details() => holder.0.describe(details()),
-            _ => {}
+            Owner::Followed(holder) if holder.0.lacks_details() => Some(holder.0.clone()),
+            _ => None,
         }
     });
+    if let Some(Some(flight)) = undescribed {
+        flight.describe(details());
+    }
 }
 
 /// The current operation waits for events on purpose: nothing is recorded of it.
 pub fn hide() {
-    with_flight(|flight| flight.hide());
-    CURRENT.with(|current| {
+    here(|current| {
         let operation = &mut *current.operation.borrow_mut();
-        if let Owner::Unfollowed = operation.owner {
-            operation.owner = Owner::None;
+        match &operation.owner {
+            Owner::Followed(holder) => holder.0.hide(),
+            Owner::Unfollowed => operation.owner = Owner::None,
+            Owner::None | Owner::Stage(_) => {}
         }
     });
 }
@@ -556,12 +609,12 @@ impl<F: Future, D: Fn() -> Details> Future for Described<F, D> {
                 // The operation will be followed.
                 drop(current_track());
             }
-            with_flight(|flight| {
+            if let Some(flight) = here(Current::followed).flatten() {
                 if flight.lacks_details() {
                     flight.describe(details());
                 }
                 *done = true;
-            });
+            }
         }
         polled
     }

@@ -107,6 +107,13 @@ pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
     })
 }
 
+/// A future on the heap that is made there. `Box::pin` copies the whole of it, also the parts that have no value before
+/// it is polled: kilobytes for the future of a request.
+#[inline]
+pub fn boxed<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    Box::into_pin(Box::write(Box::new_uninit(), make()))
+}
+
 /// Runs `future` to its end in its own task: dropping the returned future does not cancel it.
 ///
 /// # Panics

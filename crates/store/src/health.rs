@@ -10,7 +10,8 @@
 //! none has failed for [`CALM`], and a full disk only if the request took space. The log has one warning per kind of
 //! problem in [`REMIND`], whatever clients do, and at most one end for each.
 
-use std::any::Any;
+mod heard;
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,15 +20,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
 
-use crate::vfs::{Attr, Backend, Caller, Created, DirName, Error, NodeId, Op, Outcome, Watches};
+pub(crate) use self::heard::Heard;
+use crate::vfs::Error;
 
 /// A problem is over after a success, if nothing has failed for this long.
 pub const CALM: Duration = Duration::from_secs(10);
@@ -391,109 +392,6 @@ pub fn mount_point(folder: &Path) -> Option<PathBuf> {
         found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     };
     folder.ancestors().find(is_root).map(Path::to_owned)
-}
-
-/// A backend whose failures are recorded.
-pub(crate) struct Heard {
-    backend: Arc<dyn Backend>,
-    health: Arc<Health>,
-}
-
-impl Heard {
-    pub(crate) fn new(backend: Arc<dyn Backend>, health: Arc<Health>) -> Heard {
-        Heard { backend, health }
-    }
-}
-
-/// The name that an operation changes, if its outcome says something about the disk. An extended attribute does not:
-/// ext4 has little space for them even on an empty disk.
-fn changes(op: &Op) -> Option<Option<Vec<u8>>> {
-    match op {
-        Op::Create { name, .. }
-        | Op::Remove { name, .. }
-        | Op::Rmdir { name, .. }
-        | Op::Link { name, .. }
-        | Op::Rename { to: DirName { name, .. }, .. } => Some(Some(name.clone())),
-        Op::Setattr { .. } | Op::SyncDir { .. } | Op::SyncAll { .. } | Op::Open { write: true, .. } => {
-            Some(None)
-        }
-        _ => None,
-    }
-}
-
-impl Backend for Heard {
-    fn kind(&self) -> &'static str {
-        self.backend.kind()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.backend.is_read_only()
-    }
-
-    fn changes_on_the_host(&self) -> bool {
-        self.backend.changes_on_the_host()
-    }
-
-    fn judges_callers(&self) -> bool {
-        self.backend.judges_callers()
-    }
-
-    fn sweep(&self, max: usize) {
-        self.backend.sweep(max);
-    }
-
-    fn tidy(&self, now: Instant) {
-        self.backend.tidy(now);
-    }
-
-    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
-        self.backend.attr_now(node)
-    }
-
-    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
-        if let Op::MayUnlink { .. } = op {
-            let asked = self.backend.submit(op, by);
-            return Box::pin(async move {
-                let asked = asked.await;
-                if asked.is_err() {
-                    // Checking whether a name may be removed says nothing about the disk.
-                    self.health.heard(&asked, Takes::Nothing, || None);
-                }
-                asked
-            });
-        }
-        let changes = changes(&op);
-        let makes = matches!(op, Op::Create { .. });
-        // Clients may ask for any size, even one that no disk has.
-        let sizes = matches!(op, Op::Setattr { .. });
-        let submitted = self.backend.submit(op, by);
-        match changes {
-            None => submitted,
-            Some(name) => Box::pin(async move {
-                let done = submitted.await;
-                use std::os::unix::ffi::OsStringExt;
-                let path = || name.map(|name| PathBuf::from(std::ffi::OsString::from_vec(name)));
-                let takes = match &done {
-                    Ok(Outcome::Created(Created { is_new: true, .. })) => Takes::Name,
-                    Err(_) if makes => Takes::Name,
-                    _ => Takes::Nothing,
-                };
-                if !(sizes && matches!(done, Err(Error::NoSpace | Error::OverQuota))) {
-                    self.health.heard(&done, takes, path);
-                }
-                done
-            }),
-        }
-    }
-
-    fn observe(
-        self: Arc<Self>,
-        dir: NodeId,
-        recursive: bool,
-        watches: &Arc<Watches>,
-    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
-        self.backend.clone().observe(dir, recursive, watches)
-    }
 }
 
 #[cfg(test)]

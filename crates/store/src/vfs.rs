@@ -9,7 +9,9 @@ mod dos;
 pub(crate) mod error;
 mod file;
 mod flushes;
+mod layer;
 pub mod object;
+mod op;
 mod open_stream;
 mod own;
 mod share;
@@ -36,7 +38,10 @@ pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Dos, OWN_XATTRS, XattrSummary};
 pub use self::error::Error;
 pub use self::file::{OpenFile, Read};
+pub(crate) use self::layer::Layer;
 pub use self::object::{Done, Object, ObjectOp, Quota, Submission};
+pub(crate) use self::op::{Effect, Mentions};
+pub use self::op::{Exists, Hold, Make, Op, Outcome, SetXattr};
 pub use self::own::{NameChange, Own};
 pub use self::share::Share;
 pub use self::share_id::ShareId;
@@ -263,156 +268,6 @@ pub struct Created {
     pub attr: Attr,
     /// Whether it is new: otherwise it existed before.
     pub is_new: bool,
-}
-
-/// How SETXATTR treats an existing value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetXattr {
-    /// Fail with [`Error::Exists`].
-    Create,
-    /// Fail with [`Error::NoXattr`] unless there is one.
-    Replace,
-    /// Create or replace.
-    Either,
-}
-
-/// How CREATE treats an existing name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exists {
-    /// Fail with [`Error::Exists`].
-    Fail,
-    /// Return it (`created` is false); with `size` in `set` it is truncated.
-    Reuse,
-    /// NFSv3 exclusive: return it if it was created with this verifier, fail otherwise.
-    Verifier([u8; 8]),
-}
-
-/// What to create.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Make {
-    /// A regular file.
-    File,
-    /// A directory.
-    Dir,
-    /// A symbolic link to this target.
-    Symlink(Vec<u8>),
-    /// A pipe, socket or device. The protocol, and then the kernel, decide whether the user may create a device.
-    Special(Special),
-}
-
-/// One request to a backend.
-#[derive(Debug)]
-#[allow(missing_docs, reason = "each variant says what its fields are")]
-pub enum Op {
-    /// Looks up a name in a directory: [`Outcome::Attr`]. `..` of the root is the root. With `fold_case` a name that
-    /// does not exist exactly matches one that differs only in case.
-    Lookup { dir: NodeId, name: Vec<u8>, fold_case: bool },
-    /// [`Outcome::Attr`].
-    Getattr { node: NodeId },
-    /// [`Outcome::Attr`] with the new attributes.
-    Setattr { node: NodeId, set: SetAttr },
-    /// [`Outcome::File`]. Regular files only.
-    Open { node: NodeId, write: bool },
-    /// [`Outcome::Created`].
-    Create { dir: NodeId, name: Vec<u8>, make: Make, exists: Exists, set: SetAttr },
-    /// Removes a file, link or other non-directory: [`Outcome::Unlinked`].
-    Remove { dir: NodeId, name: Vec<u8> },
-    /// Removes an empty directory: [`Outcome::Unlinked`].
-    Rmdir { dir: NodeId, name: Vec<u8> },
-    /// [`Outcome::Unlinked`]. Without `replace` an existing target fails with [`Error::Exists`]. Two names of one
-    /// file stay unchanged (rename(2)).
-    Rename { from: DirName, to: DirName, replace: bool },
-    /// Adds a name to a file: [`Outcome::Done`].
-    Link { node: NodeId, dir: NodeId, name: Vec<u8> },
-    /// [`Outcome::Target`].
-    Readlink { node: NodeId },
-    /// At most `max` entries after `cookie` (0: from the start): [`Outcome::Entries`]. With `xattrs` each includes
-    /// the summary of its file's extended attributes.
-    Readdir { dir: NodeId, cookie: u64, max: usize, xattrs: bool },
-    /// The current place of a node: its directory and name ([`Outcome::Place`]); an open handle deletes and renames
-    /// through it.
-    Place { node: NodeId },
-    /// [`Outcome::Space`].
-    Statfs,
-    /// Makes a directory's entries durable: [`Outcome::Done`].
-    SyncDir { dir: NodeId },
-    /// Makes all data on the file system of a node durable: [`Outcome::Done`]. For nodes that no smaller flush can
-    /// reach.
-    SyncAll { node: NodeId },
-    /// Keeps a node accessible although its name is removed: [`Outcome::Held`].
-    Hold { node: NodeId },
-    /// The value of an extended attribute, named without `user.`: [`Outcome::Value`].
-    GetXattr { node: NodeId, name: Vec<u8> },
-    /// [`Outcome::Done`].
-    SetXattr { node: NodeId, name: Vec<u8>, value: Vec<u8>, how: SetXattr },
-    /// The names of all extended attributes, including Weft's own: [`Outcome::Names`].
-    ListXattrs { node: NodeId },
-    /// [`Outcome::Done`].
-    RemoveXattr { node: NodeId, name: Vec<u8> },
-    /// The summary of a file's extended attributes: [`Outcome::XattrSummary`].
-    XattrSummary { node: NodeId },
-    /// [`Outcome::Stable`].
-    Stable { node: NodeId },
-    /// Whether the host allows removing the name: [`Outcome::Done`], or the error that [`Op::Remove`] or
-    /// [`Op::Rmdir`] would return, as far as that is known beforehand.
-    MayUnlink { dir: NodeId, name: Vec<u8> },
-    /// Which of these permissions the caller has: [`Outcome::Permissions`]. All of them where no kernel judges.
-    Access { node: NodeId, wanted: Permissions },
-    /// The node of a file with this identity, which may have been given out before a restart: [`Outcome::Attr`].
-    Find { stable: Stable },
-}
-
-/// The result of an operation.
-#[derive(Debug)]
-#[allow(missing_docs, reason = "each variant says what its fields are")]
-pub enum Outcome {
-    /// Attributes.
-    Attr(Attr),
-    /// An open file.
-    File(OpenFile),
-    /// A node, new or not.
-    Created(Created),
-    /// Names.
-    Entries(Listing),
-    /// Directory and name of a node.
-    Place(DirName),
-    /// A link's target.
-    Target(Vec<u8>),
-    /// Space.
-    Space(Space),
-    /// Keeps the node accessible until dropped.
-    Held(Hold),
-    /// An extended attribute.
-    Value(Vec<u8>),
-    /// Names of extended attributes.
-    Names(Vec<Vec<u8>>),
-    /// Summary of a file's extended attributes.
-    XattrSummary(XattrSummary),
-    /// Permissions.
-    Permissions(Permissions),
-    /// The file's identity.
-    Stable(Stable),
-    /// A name was removed; contains the node if it is known to have lost its last name.
-    Unlinked(Option<NodeId>),
-    /// Nothing to return.
-    Done,
-}
-
-/// Keeps a node accessible: while it lives, attributes can be read and set even after the name was removed. Every
-/// open of a stateful protocol owns one.
-pub struct Hold(#[allow(dead_code, reason = "it works by being kept")] Arc<dyn Any + Send + Sync>);
-
-impl Hold {
-    /// Wraps a value that the backend wants to keep alive.
-    pub fn new(kept: Arc<dyn Any + Send + Sync>) -> Hold {
-        Hold(kept)
-    }
-}
-
-impl std::fmt::Debug for Hold {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hold")
-    }
 }
 
 /// A backend: one function. Middleware (trace, count, delay, fail) wraps it.

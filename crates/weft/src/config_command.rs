@@ -63,6 +63,7 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
             Kind::Unknown | Kind::Unanswered(_) => note!("@{name}: {kind}"),
         }
     }
+    groups::note_unknown_users(&groups::unknown_users(&config, config.shares.iter(), None));
     let errors: Vec<_> = config.errors().collect();
     note_some(&errors);
     match errors.first() {

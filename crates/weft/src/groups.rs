@@ -1,6 +1,6 @@
-//! Which groups the rights on shares name: groups of `weft group`, those of the system, or none.
+//! Which groups the rights on shares name: groups of `weft group`, those of the system, or none; and which users do not exist.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use weft_machine::nss;
 use weft_store::rights::{Principal, folded};
 
-use crate::config::ServeConfig;
+use crate::config::{ServeConfig, ShareConfig};
+use crate::out::ShellCommand;
 use crate::users::store::Store;
 
 /// How long the system may take to answer for all groups.
@@ -83,25 +84,70 @@ pub(crate) fn of_rights(config: &ServeConfig, state: Option<&Path>) -> BTreeMap<
     names.iter_mut().filter(|(name, _)| own.contains(&folded(name))).for_each(|(_, kind)| *kind = Kind::Own);
     if config.identity.system_users != Some(false) {
         let others = names.iter().filter(|(_, kind)| **kind != Kind::Own).map(|(name, _)| name.clone());
-        let found = of_system(others.collect(), config.identity.uses_system());
-        names.extend(found);
+        let is_used = config.identity.uses_system();
+        let gid_of = move |name: &str| {
+            let of_gid = |gid| if is_used { Kind::System(gid) } else { Kind::SystemOfRoot(gid) };
+            Ok(nss::gid_of(name)?.map_or(Kind::Unknown, of_gid))
+        };
+        names.extend(of_system(others.collect(), gid_of));
     }
     names
 }
 
+/// The users whom the rights of these shares name, and whom neither `weft user` nor the system has. Users of the realm
+/// cannot be listed, so nobody is unknown where tickets are accepted.
+pub(crate) fn unknown_users<'a>(
+    config: &ServeConfig,
+    shares: impl Iterator<Item = &'a ShareConfig>,
+    state: Option<&Path>,
+) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = shares
+        .flat_map(|share| share.rights.principals())
+        .filter_map(|principal| match principal {
+            Principal::User(name) => Some(name.clone()),
+            Principal::Group(_) | Principal::Everyone => None,
+        })
+        .collect();
+    if names.is_empty() || config.smb.keytab.is_some() {
+        return BTreeSet::new();
+    }
+    let state = state.map(Path::to_owned).or_else(|| config.state_dir());
+    // The command that uses the file reports why it cannot be read.
+    let Ok(listing) = state.map(|state| Store::of(&state).read()).transpose() else { return BTreeSet::new() };
+    let own = listing.flatten().map(|listing| listing.users).unwrap_or_default();
+    let of_variable = || std::env::var("USER").unwrap_or_else(|_| "weft".to_owned());
+    let beside = config.user.clone().or_else(|| own.is_empty().then(of_variable));
+    let known: HashSet<String> =
+        own.keys().map(|name| folded(name.as_str())).chain(beside.as_deref().map(folded)).collect();
+    names.retain(|name| !known.contains(&folded(name)));
+    if config.identity.system_users == Some(false) {
+        return names;
+    }
+    let uid_of = |name: &str| Ok(nss::user_of(name)?.map_or(Kind::Unknown, |entry| Kind::System(entry.id)));
+    let found = of_system(names.into_iter().collect(), uid_of);
+    found.into_iter().filter(|(_, kind)| *kind == Kind::Unknown).map(|(name, _)| name).collect()
+}
+
+/// What to do about such a user.
+pub(crate) fn note_unknown_users(names: &BTreeSet<String>) {
+    for name in names {
+        let add = ShellCommand::new("weft user add").operand(name);
+        note!("{}: no such user; to add the user: {add}", crate::out::name(name));
+    }
+}
+
 /// Asks on a thread of its own, because a directory service may never answer.
-fn of_system(names: Vec<String>, is_used: bool) -> BTreeMap<String, Kind> {
+fn of_system(
+    names: Vec<String>,
+    ask: impl Fn(&str) -> std::io::Result<Kind> + Send + 'static,
+) -> BTreeMap<String, Kind> {
     let silent = || Kind::Unanswered("the system's user database (NSS) did not answer".to_owned());
     let mut found: BTreeMap<String, Kind> = names.iter().map(|name| (name.clone(), silent())).collect();
     let (answers, all) = mpsc::channel();
     std::thread::spawn(move || {
         for name in names {
-            let kind = match nss::gid_of(&name) {
-                Ok(Some(gid)) if is_used => Kind::System(gid),
-                Ok(Some(gid)) => Kind::SystemOfRoot(gid),
-                Ok(None) => Kind::Unknown,
-                Err(e) => Kind::Unanswered(format!("the system's user database (NSS) failed: {e}")),
-            };
+            let failed = |e| Kind::Unanswered(format!("the system's user database (NSS) failed: {e}"));
+            let kind = ask(&name).unwrap_or_else(failed);
             // Nobody waits for an answer that comes too late.
             if answers.send((name, kind)).is_err() {
                 return;
@@ -119,7 +165,7 @@ mod tests {
     use weft_store::rights::Rights;
 
     use super::*;
-    use crate::config::{ShareConfig, ShareSource};
+    use crate::config::ShareSource;
     use crate::users::Name;
 
     fn config(read: &[&str], system_users: Option<bool>) -> ServeConfig {
@@ -131,6 +177,22 @@ mod tests {
             ..ShareConfig::new("data", ShareSource::Ram { size_bytes: 1 << 20 })
         });
         config
+    }
+
+    #[test]
+    fn users_whom_nobody_has_are_unknown() {
+        let state = tempfile::tempdir().unwrap();
+        let of = |config: &ServeConfig| {
+            unknown_users(config, config.shares.iter(), Some(state.path())).into_iter().collect::<Vec<_>>()
+        };
+        let mut config = config(&["@staff", "*", "Alice", "daemon", "no such user"], Some(true));
+        assert_eq!(of(&config), ["Alice", "no such user"], "every host has a user daemon");
+        config.user = Some("alice".into());
+        assert_eq!(of(&config), ["no such user"]);
+        config.identity.system_users = Some(false);
+        assert_eq!(of(&config), ["daemon", "no such user"]);
+        config.smb.keytab = Some("/k".into());
+        assert!(of(&config).is_empty(), "it may be one of the realm");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use weft_store::quota;
 use weft_store::rights::{Principal, Rights};
 
 use crate::Failure;
-use crate::args::{Share, ShareAdd, ShareCommand};
-use crate::config::edit::Edit;
+use crate::args::{Share, ShareAdd, ShareCommand, ShareSet};
+use crate::config::edit::{self, Change, Edit, NewValue};
 use crate::config::{self, ServeConfig, ShareConfig, ShareSource, find};
 use crate::groups::{self, Kind};
 use crate::misuse::Misuse;
@@ -25,7 +25,15 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
         ShareCommand::Add(args) => {
             let name = args.name.clone();
             let saved = add(&path, args)?;
+            note_unknown_users(&saved, &name, state.as_deref())?;
             take_over(&saved, &name, state.as_deref())?;
+        }
+        ShareCommand::Set(args) => {
+            // A file that is missing is an error, and its folder is not created.
+            config::read(&path)?;
+            let changed = set(&path, args)?;
+            note_unknown_users(&changed.file, &changed.name, state.as_deref())?;
+            changed.taken_over(state.as_deref())?;
         }
         ShareCommand::Remove(args) => {
             // A file that is missing is an error, and its folder is not created.
@@ -40,6 +48,14 @@ pub(crate) fn run(args: Share) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A user may be added later, so an unknown one is no error.
+fn note_unknown_users(file: &Path, name: &str, state: Option<&Path>) -> Result<(), Failure> {
+    let config = config::read(file)?;
+    let share = config.shares.iter().filter(|share| share.is_named(name));
+    groups::note_unknown_users(&groups::unknown_users(&config, share, state));
+    Ok(())
 }
 
 /// The file that is changed.
@@ -83,12 +99,122 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     };
     let saved = edit.save()?;
     say!("added share {} to {}", share.name, path_name(&saved))?;
-    match (share.quota, kept) {
-        (Some(_), Some(id)) => say!("the kernel keeps its quota, as that of project {id}")?,
-        (Some(_), None) => say!("the server keeps its quota: it counts the files")?,
-        (None, _) => {}
+    if share.quota.is_some() {
+        say_who_keeps(kept)?;
     }
     Ok(saved)
+}
+
+/// Who keeps a quota: the kernel, as that of a project, or else the server.
+fn say_who_keeps(project: Option<u32>) -> Result<(), Failure> {
+    match project {
+        Some(id) => say!("the kernel keeps its quota, as that of project {id}")?,
+        None => say!("the server keeps its quota: it counts the files")?,
+    }
+    Ok(())
+}
+
+/// A share that was changed in its file.
+struct ShareChanged {
+    file: PathBuf,
+    name: String,
+    /// The text of the file before and after.
+    texts: (String, String),
+    folder: PathBuf,
+    /// The quota of its folder before and after.
+    quotas: (Option<u64>, Option<u64>),
+}
+
+/// Lets the kernel keep a quota if it can; returns the project.
+fn limit(folder: &Path, before: Option<u64>, quota: Option<u64>) -> Result<Option<u32>, Failure> {
+    if before == quota || !folder.is_dir() {
+        return Ok(None);
+    }
+    match quota {
+        Some(bytes) => {
+            Ok(quota::let_the_kernel(folder, bytes).map_err(|e| format!("cannot set the quota: {e}"))?)
+        }
+        None => {
+            quota::release(folder)?;
+            Ok(None)
+        }
+    }
+}
+
+/// Changes keys of a share.
+fn set(path: &Path, args: ShareSet) -> Result<ShareChanged, Failure> {
+    let change = |key: &str, to| Change { key: key.to_owned(), to: Some(to) };
+    let principals =
+        |key, list: Vec<Principal>| (!list.is_empty()).then(|| change(key, NewValue::Principals(list)));
+    let typed = args.key.into_iter().map(|(key, value)| Change { key, to: Some(NewValue::Typed(value)) });
+    let changes: Vec<Change> = [
+        principals("read", args.read),
+        principals("write", args.write),
+        args.quota.map(|bytes| change("quota", NewValue::Size(bytes))),
+        args.read_only.map(|flag| change("read_only", NewValue::Flag(flag))),
+        args.encrypt.map(|flag| change("encrypt", NewValue::Flag(flag))),
+    ]
+    .into_iter()
+    .flatten()
+    .chain(typed)
+    .chain(args.unset.into_iter().map(|key| Change { key, to: None }))
+    .collect();
+    let mut edit = Edit::open(path)?;
+    let (before, quota_before) = (edit.text(), edit.share(&args.name)?.quota);
+    edit.set_share(&args.name, &changes)?;
+    let config = edit.changed()?;
+    let name = edit.share(&args.name)?.name.clone();
+    let share = config.shares.into_iter().find(|share| share.name == name);
+    let share = share.ok_or_else(|| format!("share {name} is gone"))?;
+    let folder = match &share.source {
+        ShareSource::Folder(folder) => folder.clone(),
+        ShareSource::Ram { .. } | ShareSource::Volumes => PathBuf::new(),
+    };
+    let (quotas, after) = ((quota_before, share.quota), edit.text());
+    let kept = limit(&folder, quotas.0, quotas.1)?;
+    let file = match edit.save() {
+        Ok(file) => file,
+        Err(e) => {
+            limit(&folder, quotas.1, quotas.0)?;
+            return Err(e.into());
+        }
+    };
+    say!("changed share {name} in {}", path_name(&file))?;
+    if quotas.0 != quotas.1 && quotas.1.is_some() {
+        say_who_keeps(kept)?;
+    }
+    Ok(ShareChanged { file, name, texts: (before, after), folder, quotas })
+}
+
+impl ShareChanged {
+    /// Lets the running servers take the change over. If one refuses it, the file becomes what it was.
+    fn taken_over(self, state: Option<&Path>) -> Result<(), Failure> {
+        let ShareChanged { file, name, texts: (before, after), folder, quotas } = self;
+        let shown = path_name(&file);
+        match reload::servers_of(&file, state) {
+            Ok(reports) => {
+                let refused = reports.into_iter().find_map(|(pid, report)| {
+                    let absent = report.absent.into_iter().find(|absent| absent.name == name)?;
+                    (!absent.needs_restart).then_some((pid, absent.why))
+                });
+                match refused {
+                    Some((pid, why)) => Err(format!(
+                        "{shown} is changed, but server {pid} does not serve share {name}: {why}"
+                    )
+                    .into()),
+                    None => Ok(()),
+                }
+            }
+            Err(e) => match e.downcast_ref::<NotTaken>() {
+                Some(NotTaken { refusals, is_refused: true }) => {
+                    edit::revert(&file, &after, &before)?;
+                    limit(&folder, quotas.1, quotas.0)?;
+                    Err(format!("{shown} is as it was: {refusals}").into())
+                }
+                _ => Err(e),
+            },
+        }
+    }
 }
 
 /// Lets the running servers take a new share over. If one cannot serve it, because it runs as another user than this

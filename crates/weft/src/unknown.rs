@@ -34,6 +34,14 @@ fn instead_below(parent: &str, name: &str) -> Option<&'static str> {
         ("replica", "failover" | "promote" | "takeover") => {
             "to replace a lost source with its copy: `weft replica switch GROUP --failover`, on the host with the copy"
         }
+        ("share", "change" | "modify" | "edit" | "update") => {
+            "to change a share: `weft share set NAME`, for example weft share set team --quota 10G"
+        }
+        ("share", "ls" | "show") => "to list shares: `weft share list`",
+        ("share", "rm" | "delete" | "del") => "to remove a share: `weft share remove NAME`; its files stay",
+        ("user", "rm" | "delete" | "del") => "to remove a user: `weft user remove NAME`",
+        ("user", "ls" | "show") => "to list users: `weft user list`",
+        ("user", "password" | "set") => "to change a password: `weft user passwd NAME`",
         ("replica", "pause") => "to pause replication: `weft replica suspend GROUP`",
         ("volume", "ls" | "show" | "status") => "to list volumes: `weft volume list`",
         ("volume", "rm" | "delete") => "to remove a volume: `weft volume remove NAME`; its file stays",
@@ -50,12 +58,10 @@ fn instead(name: &str) -> Option<&'static str> {
         }
         "del" | "rm" | "delete" | "remove" | "unlink" | "rmdir" | "mkdir" | "md" | "mv" | "move"
         | "rename" => {
-            "weft only copies and lists files; to change names: smbclient //HOST/SHARE -U USER -c 'del FILE' (or rename, mkdir); to make folders equal: weft sync --delete"
+            "no command changes names or makes folders; use another program: smbclient //HOST/SHARE -U USER -c 'del FILE' (or rename, mkdir); to make folders equal: weft sync --delete"
         }
         "dir" | "list" | "shares" => "to list files: `weft ls smb://USER@HOST/SHARE`",
-        "mount" => {
-            "weft does not mount; the kernel does: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt"
-        }
+        "mount" => "mounting is up to the kernel: mount -t cifs -o port=4450,username=USER //HOST/SHARE /mnt",
         "start" | "server" | "share" | "export" => "to serve folders: `weft serve DIR --user NAME`",
         "rsync" | "mirror" => "to make folders equal: `weft sync FROM TO`",
         "ping" | "perf" => "use `weft rdma ping` or `weft rdma perf`",

@@ -11,7 +11,7 @@ use crate::services::{Service, label};
 const HOST_TTL: u32 = 120;
 const OTHER_TTL: u32 = 4500;
 
-/// How far a claim is (RFC 6762 8).
+/// The progress of a claim (RFC 6762 8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// Others are asked whether they have the name.
@@ -23,7 +23,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// When something is to be sent.
+    /// When the next packet is due.
     pub(super) fn next(self) -> Option<Time> {
         match self {
             State::Probing { next, .. } | State::Announcing { next, .. } => Some(next),
@@ -48,7 +48,7 @@ enum Subject {
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     subject: Subject,
-    /// How many names other hosts had.
+    /// How many of its names turned out to be another host's.
     renamed: u32,
     /// Whether the name has changed since the services of this host were told.
     pub was_renamed: bool,
@@ -74,7 +74,7 @@ impl Claim {
         matches!(&self.subject, Subject::Service(own) if own.kind == service.kind && own.instance == service.instance)
     }
 
-    /// Takes the port and text; returns whether they are others.
+    /// Takes the service's port and text; returns whether they have changed.
     pub(super) fn replace(&mut self, service: Service) -> bool {
         match &mut self.subject {
             Subject::Service(own) if *own != service => {
@@ -85,7 +85,7 @@ impl Claim {
         }
     }
 
-    /// Tells others its records again, if the name is ours.
+    /// Announces its records again, if the name is ours.
     pub(super) fn announce_again(&mut self, now: Time) {
         if self.state.is_held() {
             self.state = State::Announcing { sent: 0, next: now };
@@ -96,6 +96,11 @@ impl Claim {
     pub(super) fn rename(&mut self) {
         self.renamed = self.renamed.saturating_add(1);
         self.was_renamed = matches!(self.subject, Subject::Host(_));
+    }
+
+    /// Whether others have the name that it was to have.
+    pub(super) fn is_renamed(&self) -> bool {
+        self.renamed > 0
     }
 
     /// The name that it claims.

@@ -251,6 +251,8 @@ fn the_later_of_two_hosts_takes_another_name() {
     link.run(at(30_000));
     assert_eq!(names(&link.hosts[0].1), ["nas.local", "nas._smb._tcp.local"]);
     assert_eq!(names(&link.hosts[1].1), ["nas-2.local", "nas (2)._smb._tcp.local"]);
+    assert_eq!(link.hosts[1].1.substitutes(), ["nas-2.local", "nas (2)._smb._tcp.local"]);
+    assert!(link.hosts[0].1.substitutes().is_empty());
     // Its service is announced at its new name.
     let (.., last) = link.seen.iter().rfind(|(_, by, _, message)| *by == 8 && message.response).unwrap();
     let target = last.answers.iter().find_map(|record| match &record.data {

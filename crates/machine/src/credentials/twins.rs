@@ -4,7 +4,7 @@
 //! Users, groups and ACLs are ids that no host has. Only root can be another user, so elsewhere tests say that they are
 //! skipped.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Gid, Uid, XattrFlags};
@@ -75,6 +75,30 @@ pub(crate) fn being<T>((uid, gid, groups): User, act: impl FnOnce() -> T) -> T {
 /// Sets a mode.
 pub(crate) fn mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+/// Makes a directory "d" of these permissions, perhaps with an ACL of its kind, beside a file "out". In it are two files and a
+/// directory; what a test has made as "new" is gone.
+pub(crate) fn make_dir(tree: &Path, acl: Option<(&str, Acl)>, bits: u32) {
+    let dir = tree.join("d");
+    let _ = std::fs::remove_dir_all(&dir);
+    for name in ["new", "out"] {
+        let _ = std::fs::remove_file(tree.join(name));
+    }
+    std::fs::create_dir(&dir).unwrap();
+    for name in ["d/f", "d/e", "out"] {
+        let file = tree.join(name);
+        std::fs::write(&file, b"").unwrap();
+        chown(&file, Some(ANOTHER), Some(GROUP)).unwrap();
+        mode(&file, 0o644);
+    }
+    std::fs::create_dir(dir.join("sub")).unwrap();
+    chown(dir.join("sub"), Some(ANOTHER), Some(GROUP)).unwrap();
+    chown(&dir, Some(OWNER), Some(GROUP)).unwrap();
+    if let Some((kind, acl)) = acl {
+        give_acl(&dir, kind, acl).unwrap();
+    }
+    mode(&dir, bits);
 }
 
 /// What others can see of a file: owner, group, mode and ACL; and nothing if it does not exist.

@@ -35,6 +35,8 @@ struct TurnClock {
     ended: Cell<u64>,
     /// The last reading of the clock.
     looked: Cell<u64>,
+    /// It was made at the end of an operation, and the check that follows need not make another one.
+    at_end: Cell<bool>,
     /// When what the running task has received may have arrived, at the earliest; at most `looked`.
     arrived: Cell<u64>,
     /// Changes with every turn.
@@ -54,6 +56,7 @@ thread_local! {
             limit: Cell::new(TURN_TICKS),
             ended: Cell::new(0),
             looked: Cell::new(0),
+            at_end: Cell::new(false),
             arrived: Cell::new(0),
             number: Cell::new(0),
             looks_left: Cell::new(0),
@@ -90,6 +93,13 @@ pub(crate) fn look() -> u64 {
     })
 }
 
+/// Reads the clock at the end of an operation, also for the check of the turn that follows.
+#[inline]
+pub(crate) fn look_at_end() -> u64 {
+    TURN.with(|turn| turn.at_end.set(true));
+    look()
+}
+
 /// What the running task receives may have waited in the socket since then; 0: since the begin of the turn at most.
 #[inline]
 pub(crate) fn set_arrived(since: u64) {
@@ -111,6 +121,7 @@ pub(super) fn begin(limit: u64) {
         let now = ticks();
         turn.began.set(now);
         turn.looked.set(now);
+        turn.at_end.set(false);
         turn.arrived.set(now);
         turn.limit.set(limit);
         turn.number.set(turn.number.get().wrapping_add(1));
@@ -155,9 +166,10 @@ pub(crate) fn end_simulated() {
 impl TurnClock {
     /// Ticks since the turn began. Zero if another processor's counter is behind.
     fn lasts(&self) -> u64 {
-        let now = ticks();
-        self.looked.set(now);
-        now.saturating_sub(self.began.get())
+        if !self.at_end.replace(false) {
+            self.looked.set(ticks());
+        }
+        self.looked.get().saturating_sub(self.began.get())
     }
 
     fn is_over(&self) -> bool {

@@ -287,14 +287,17 @@ fn begin<'a>(
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
         } else {
-            let answer = connection.answer(message);
-            #[cfg(debug_assertions)]
-            assert!(
-                size_of_val(&answer) <= LARGEST_CALL,
-                "{} bytes: box what READ and WRITE rarely await",
-                size_of_val(&answer)
-            );
-            let mut future: Running<'a> = Box::pin(recorder::kept(answer));
+            let answer = || {
+                let answer = connection.answer(message);
+                #[cfg(debug_assertions)]
+                assert!(
+                    size_of_val(&answer) <= LARGEST_CALL,
+                    "{} bytes: box what READ and WRITE rarely await",
+                    size_of_val(&answer)
+                );
+                recorder::kept(answer)
+            };
+            let mut future: Running<'a> = rt::boxed(answer);
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(finished) => send(channel, finished, unsent)?,
                 // The set polls it again before the task sleeps, with a counting waker.

@@ -168,7 +168,7 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
     let (body, sealed) = match body.starts_with(&MAGIC_ENCRYPTED) {
         true => {
             let (body, session) = Box::pin(decrypt(connection, &body)).await?;
-            recorder::spent(Hop::Decode);
+            recorder::spent_on(Hop::Decode, body.len());
             (body, Some(session))
         }
         false => (body, None),
@@ -459,7 +459,7 @@ async fn carry_out(
     };
     step.sign = verified.signed().cloned();
     if step.sign.is_some() {
-        recorder::spent(Hop::Decode);
+        recorder::spent_on(Hop::Decode, verified.message().len());
     }
     match header.command {
         Command::Negotiate => {

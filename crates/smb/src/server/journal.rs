@@ -5,18 +5,21 @@
 //!
 //! ```text
 //! DIR/smb-INSTANCE.redb      table "handles": FileId.Persistent -> record;  table "server": "guid" -> ServerGuid
-//!                            table "format": 2; without it, version 1, whose records may have version 2
+//!                            table "format": 3; without it, version 1, whose records may have version 2
 //!
-//! record: 3 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
+//! record: 4 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
 //!         | access 4, as requested 4 | options 4 | sharing 1 | create action 4 | timeout in ms 4 | delete pending 1
-//!         | 0, or 1 rights 1, or 2 lease key 16, state 4, 0 or 1 parent 16 epoch 2
+//!         | 0, or 1 rights 1, or 2 lease key 16, state 4, 0 or 1 parent 16 epoch 2,
+//!           source: 0 unknown, 1 IPv4 4, 2 IPv6 prefix 8, 3 this host
 //!         | locks: count 2, each offset 8 length 8 exclusive 1 | lock sequences: count 1, each index 1 number 1
 //!         | path of the file below the share's root (length 2), empty if unknown
 //! ```
-//! The stable id identifies the file; the path is where it was, which saves a search. Records of version 2 have no
-//! path; they are rewritten when the journal is opened. A record is written before its handle is returned to a client,
-//! and lists a lock before the LOCK is answered. It is removed when the handle closes. It may overstate the caching
-//! rights, but never understates them: a client that reconnects is told what it actually got.
+//! The stable id identifies the file; the path is where it was, which saves a search. The source of a lease is the
+//! address whose users share it: their handles need the same lease again, because two leases would break each other.
+//! Records of version 3 have no source, and those of version 2 no path either; they are rewritten when the journal is
+//! opened. A record is written before its handle is returned to a client, and lists a lock before the LOCK is answered.
+//! It is removed when the handle closes. It may overstate the caching rights, but never understates them: a client that
+//! reconnects is told what it actually got.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::fmt::Display;
@@ -26,18 +29,20 @@ use std::sync::Arc;
 use redb::{ReadableTable, TableDefinition};
 use weft_machine::file::{journal, private};
 use weft_machine::recorder::{self, Hop};
-use weft_machine::{random, rt};
+use weft_machine::{Source, random, rt};
 use weft_store::vfs::Stable;
 use weft_wire::smb2::Guid;
 use weft_wire::smb2::create_context::{Lease, LeaseFlags, LeaseState, LeaseV2};
 
 const HANDLES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("handles");
 const SERVER: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("server");
-const VERSION: u8 = 3;
-/// The version whose records have no path.
+const VERSION: u8 = 4;
+/// The version whose leases have no source.
+const WITHOUT_SOURCE: u8 = 3;
+/// The version whose records have no path either.
 const WITHOUT_PATH: u8 = 2;
 
-const FORMAT: journal::Format = journal::Format { version: 2, migrate };
+const FORMAT: journal::Format = journal::Format { version: 3, migrate };
 
 type Handles<'a> = redb::Table<'a, u64, &'static [u8]>;
 /// The right to write the next record of a handle. The value is true once no more may be written.
@@ -175,7 +180,7 @@ fn migrate(begun: &redb::WriteTransaction, _from: u32) -> Result<(), redb::Error
     for entry in table.iter()? {
         let (id, bytes) = entry?;
         let bytes = bytes.value();
-        if bytes.first() == Some(&WITHOUT_PATH) {
+        if matches!(bytes.first(), Some(&(WITHOUT_PATH | WITHOUT_SOURCE))) {
             older.extend(Record::parse(bytes).map(|record| (id.value(), record.to_bytes())));
         }
     }
@@ -227,7 +232,8 @@ pub(super) enum Cached {
     Nothing,
     /// An oplock with these rights: read 1, write 2, handle 4.
     Oplock(u8),
-    Lease(Lease),
+    /// A lease, and the address whose users share it, if known.
+    Lease(Lease, Option<Source>),
 }
 
 /// The record of a handle.
@@ -277,7 +283,7 @@ impl Record {
         match &self.cached {
             Cached::Nothing => out.push(0),
             Cached::Oplock(rights) => out.extend([1, *rights]),
-            Cached::Lease(lease) => {
+            Cached::Lease(lease, source) => {
                 out.push(2);
                 out.extend(lease.key);
                 out.extend(lease.state.0.to_le_bytes());
@@ -285,6 +291,18 @@ impl Record {
                 if let Some(v2) = lease.v2 {
                     out.extend(v2.parent_key);
                     out.extend(v2.epoch.to_le_bytes());
+                }
+                match source {
+                    None => out.push(0),
+                    Some(Source::V4(ip)) => {
+                        out.push(1);
+                        out.extend(ip.octets());
+                    }
+                    Some(Source::V6(prefix)) => {
+                        out.push(2);
+                        out.extend(prefix.to_le_bytes());
+                    }
+                    Some(Source::Local) => out.push(3),
                 }
             }
         }
@@ -308,7 +326,7 @@ impl Record {
     fn parse(bytes: &[u8]) -> Option<Record> {
         let mut r = Fields(bytes);
         let version = r.byte()?;
-        if version != VERSION && version != WITHOUT_PATH {
+        if !(WITHOUT_PATH..=VERSION).contains(&version) {
             return None;
         }
         let record = Record {
@@ -327,7 +345,7 @@ impl Record {
             cached: match r.byte()? {
                 0 => Cached::Nothing,
                 1 => Cached::Oplock(r.byte()?),
-                2 => Cached::Lease(r.lease()?),
+                2 => Cached::Lease(r.lease()?, if version == VERSION { r.source()? } else { None }),
                 _ => return None,
             },
             locks: {
@@ -388,14 +406,31 @@ impl Fields<'_> {
         };
         Some(Lease { key, state, flags, v2 })
     }
+
+    /// `Some(None)` if it is unknown.
+    fn source(&mut self) -> Option<Option<Source>> {
+        Some(match self.byte()? {
+            0 => None,
+            1 => Some(Source::V4(self.array::<4>()?.into())),
+            2 => Some(Source::V6(u64::from_le_bytes(self.array()?))),
+            3 => Some(Source::Local),
+            _ => return None,
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LEASE: Lease = Lease {
+        key: [4; 16],
+        state: LeaseState(7),
+        flags: LeaseFlags::PARENT_LEASE_KEY_SET,
+        v2: Some(LeaseV2 { parent_key: [5; 16], epoch: 9 }),
+    };
+
     fn record() -> Record {
-        let v2 = Some(LeaseV2 { parent_key: [5; 16], epoch: 9 });
         Record {
             create_guid: [1; 16],
             client: [2; 16],
@@ -409,21 +444,36 @@ mod tests {
             action: 1,
             timeout_ms: 60_000,
             delete_pending: true,
-            cached: Cached::Lease(Lease {
-                key: [4; 16],
-                state: LeaseState(7),
-                flags: LeaseFlags::PARENT_LEASE_KEY_SET,
-                v2,
-            }),
+            cached: Cached::Lease(LEASE, Some(Source::V4([192, 0, 2, 1].into()))),
             locks: vec![(0, 10, true), (1 << 40, u64::MAX >> 1, false)],
             sequences: vec![(1, 3), (64, 15)],
             path: b"d/\xffile".to_vec(),
         }
     }
 
+    /// The bytes of version 3, which lack the byte of an unknown source between the lease and the locks.
+    fn without_source(record: &Record) -> Vec<u8> {
+        let mut bytes = record.to_bytes();
+        bytes[0] = WITHOUT_SOURCE;
+        let after = 2 + 17 * record.locks.len() + 1 + 2 * record.sequences.len() + 2 + record.path.len();
+        assert_eq!(bytes.remove(bytes.len() - after - 1), 0);
+        bytes
+    }
+
+    /// A record of version 2, which has no path either.
+    fn without_path() -> (Record, Vec<u8>) {
+        let known = Record { path: Vec::new(), cached: Cached::Lease(LEASE, None), ..record() };
+        let mut bytes = without_source(&known);
+        bytes[0] = WITHOUT_PATH;
+        bytes.truncate(bytes.len() - 2);
+        (known, bytes)
+    }
+
     #[test]
     fn a_record_is_read_back_and_no_part_of_it_is() {
-        for cached in [Cached::Nothing, Cached::Oplock(7), record().cached] {
+        let leased = [None, Some(Source::V6(0x2001_0db8_0000_0001)), Some(Source::Local)];
+        let leased = leased.map(|source| Cached::Lease(LEASE, source));
+        for cached in [Cached::Nothing, Cached::Oplock(7), record().cached].into_iter().chain(leased) {
             let record = Record { cached, ..record() };
             let bytes = record.to_bytes();
             assert_eq!(Record::parse(&bytes), Some(record));
@@ -435,12 +485,16 @@ mod tests {
     }
 
     #[test]
-    fn records_of_the_version_before_are_read() {
-        let known = Record { path: Vec::new(), ..record() };
+    fn records_of_the_versions_before_are_read() {
+        let known = Record { cached: Cached::Lease(LEASE, None), ..record() };
+        let bytes = without_source(&known);
+        assert_eq!((known.to_bytes()[0], bytes[0]), (4, 3));
+        assert_eq!(Record::parse(&bytes), Some(known));
+        let known = Record { cached: Cached::Oplock(7), ..record() };
         let mut bytes = known.to_bytes();
-        assert_eq!(bytes[0], 3);
-        bytes[0] = 2;
-        bytes.truncate(bytes.len() - 2);
+        bytes[0] = WITHOUT_SOURCE;
+        assert_eq!(Record::parse(&bytes), Some(known));
+        let (known, bytes) = without_path();
         assert_eq!(Record::parse(&bytes), Some(known));
         // A path that is too long for a record is unknown.
         let long = Record { path: vec![b'x'; 70_000], ..record() };
@@ -471,10 +525,7 @@ mod tests {
     fn a_journal_of_the_format_before_is_migrated_and_one_of_the_next_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("smb-a.redb");
-        let known = Record { path: Vec::new(), ..record() };
-        let mut older = known.to_bytes();
-        older[0] = WITHOUT_PATH;
-        older.truncate(older.len() - 2);
+        let (known, older) = without_path();
         // Without the table "format". The second record is of a version that nobody has written.
         let database = redb::Database::create(&path).unwrap();
         let begun = database.begin_write().unwrap();

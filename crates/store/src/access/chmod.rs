@@ -11,7 +11,7 @@ use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::AccessMask;
 
 use super::keep::{store, stored};
-use crate::vfs::{Attr, Error, Kind, SetAttr, Vfs};
+use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, Vfs};
 
 /// Rights that a class always has, whatever its bits: it may see the file's metadata.
 const ALWAYS: AccessMask =
@@ -28,14 +28,38 @@ pub async fn set(vfs: &Vfs, before: &Attr, set: SetAttr) -> Result<Attr, Error> 
     let permissions = set.mode.is_some();
     let after = vfs.setattr(before.node, set).await?;
     if permissions && let Some(descriptor) = stored(vfs, before).await? {
-        let follows = following(&descriptor, &after);
+        let follows = following(&descriptor, &after, Named::Masked);
         store(vfs, before.node, &follows).await?;
     }
     Ok(after)
 }
 
+/// Sets permissions and a new descriptor together. The permissions decide for the three classes. Other users and groups
+/// have what the descriptor gives them, even beyond the group's permissions, as in a list of macOS.
+///
+/// # Errors
+/// Those of [`Vfs::setattr`], and of keeping an extended attribute.
+pub async fn set_with(
+    vfs: &Vfs,
+    node: NodeId,
+    mode: u32,
+    descriptor: &SecurityDescriptor,
+) -> Result<(), Error> {
+    let after = vfs.setattr(node, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
+    store(vfs, node, &following(descriptor, &after, Named::AsListed)).await
+}
+
+/// What other users and groups than the three classes keep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    /// At most the group's share of reading, writing and executing.
+    Masked,
+    /// Everything.
+    AsListed,
+}
+
 /// The descriptor of a file after its permissions have become those of `attr`.
-fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor {
+fn following(descriptor: &SecurityDescriptor, attr: &Attr, named: Named) -> SecurityDescriptor {
     let directory = attr.kind == Kind::Dir;
     let [owner, group, others] =
         [attr.mode >> 6, attr.mode >> 3, attr.mode].map(|bits| rights(bits, directory));
@@ -79,8 +103,8 @@ fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor
             (true, true) if users.contains(&sid) => mask.without(all | ALWAYS | OWNERS),
             (true, true) => mask.without(all | ALWAYS),
             (true, false) => mask.without(all),
-            (false, true) => mask.without(all.without(group)),
-            (false, false) => mask,
+            (false, true) if named == Named::Masked => mask.without(all.without(group)),
+            (false, _) => mask,
         };
         if left == mask {
             list.push(ace);

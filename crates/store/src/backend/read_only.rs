@@ -1,12 +1,12 @@
 //! [`ReadOnly`] refuses all changes through any backend. The host, and other users of the backend, can still change
 //! it.
 
-use std::any::Any;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::{LocalBoxFuture, ready};
 
-use crate::vfs::{Attr, Backend, Caller, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Backend, Caller, Effect, Error, Layer, Op, Outcome};
 
 /// See the module.
 pub struct ReadOnly {
@@ -26,75 +26,36 @@ impl ReadOnly {
     }
 }
 
+/// Also an operation that only prepares a change.
 fn changes(op: &Op) -> bool {
-    match op {
-        Op::Setattr { .. }
-        | Op::Open { write: true, .. }
-        | Op::Create { .. }
-        | Op::Remove { .. }
-        | Op::Rmdir { .. }
-        | Op::Rename { .. }
-        | Op::Link { .. }
-        | Op::MayUnlink { .. }
-        | Op::SetXattr { .. }
-        | Op::RemoveXattr { .. } => true,
-        Op::Lookup { .. }
-        | Op::Getattr { .. }
-        | Op::Open { write: false, .. }
-        | Op::Readlink { .. }
-        | Op::Readdir { .. }
-        | Op::Place { .. }
-        | Op::Statfs
-        | Op::SyncDir { .. }
-        | Op::SyncAll { .. }
-        | Op::Hold { .. }
-        | Op::GetXattr { .. }
-        | Op::ListXattrs { .. }
-        | Op::XattrSummary { .. }
-        | Op::Stable { .. }
-        | Op::Access { .. }
-        | Op::Find { .. } => false,
+    match op.effect() {
+        Effect::Inspects | Effect::Reads | Effect::Flushes => false,
+        Effect::OpensToWrite
+        | Effect::AsksToRemove
+        | Effect::SetsAttributes(_)
+        | Effect::SetsXattrs(_)
+        | Effect::AddsName { .. }
+        | Effect::RemovesName { .. }
+        | Effect::Moves { .. } => true,
     }
 }
 
-impl Backend for ReadOnly {
-    fn kind(&self) -> &'static str {
-        self.inner.kind()
+impl Layer for ReadOnly {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.inner
     }
 
     fn is_read_only(&self) -> bool {
         true
     }
 
-    fn changes_on_the_host(&self) -> bool {
-        self.inner.changes_on_the_host()
-    }
-
-    fn judges_callers(&self) -> bool {
-        self.inner.judges_callers()
-    }
-
-    fn sweep(&self, max: usize) {
-        self.inner.sweep(max);
-    }
-
-    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
-        self.inner.attr_now(node)
-    }
+    /// Leftovers stay: removing them would be a change.
+    fn tidy(&self, _: Instant) {}
 
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match changes(&op) {
             true => Box::pin(ready(Err((self.refusal)()))),
             false => self.inner.submit(op, by),
         }
-    }
-
-    fn observe(
-        self: Arc<Self>,
-        dir: NodeId,
-        recursive: bool,
-        watches: &Arc<Watches>,
-    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
-        self.inner.clone().observe(dir, recursive, watches)
     }
 }

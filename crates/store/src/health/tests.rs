@@ -4,7 +4,7 @@ use weft_machine::sim::Sim;
 
 use super::*;
 use crate::backend::{Dir, Ram};
-use crate::vfs::{Exists, Make, OpenFile, SetAttr, Vfs};
+use crate::vfs::{Exists, Make, NodeId, OpenFile, SetAttr, Vfs};
 
 fn health() -> Health {
     // A folder whose disk is not full.

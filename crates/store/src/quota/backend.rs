@@ -1,5 +1,5 @@
-//! A folder whose space is counted: every operation that may change what its files occupy reserves space first and
-//! measures what it has changed.
+//! A folder whose space is counted. Every operation that may change the space of its files reserves space first, and
+//! afterwards measures the files that it has changed.
 //!
 //! | operation | reserves | measures |
 //! |---|---|---|
@@ -11,21 +11,17 @@
 //! | SETXATTR with a long value | the value | the file or directory |
 //! | a write, allocation, copy or clone | its range (see `ledger`) | the file |
 //!
-//! So renames, short attributes, truncations and deletions also work while the quota is exceeded.
+//! So renames, short attributes, truncations and deletions work even while the quota is exceeded.
 
-use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{File, Payload, Pool};
 
 use super::ledger::{Account, BLOCK, Begun, Inode, Ledger, Limit};
-use crate::vfs::object::Plain;
+use crate::vfs::object::{self, Object, ObjectOp, Plain, Submission};
 use crate::vfs::{
-    Attr, Backend, Caller, Created, Error, Hold, Kind, NodeId, Object, ObjectOp, Op, OpenFile, Outcome,
-    Space, Submission, Watches,
+    Attr, Backend, Caller, Created, Effect, Error, Hold, Kind, Layer, NodeId, Op, OpenFile, Outcome, Space,
 };
 
 /// A shorter extended attribute mostly fits into the inode, and takes no block of its own.
@@ -78,7 +74,7 @@ impl Counting {
     }
 
     fn measured(&self, attr: &Attr, begun: Begun) {
-        // A file without a name was forgotten, or is so when it is closed.
+        // A file without a name has been forgotten already, or will be when it is closed.
         if attr.nlink > 0 {
             self.ledger.measured(Inode::of(attr), attr.allocated, begun);
         }
@@ -226,83 +222,40 @@ impl Counting {
     }
 }
 
-impl Backend for Counting {
-    fn kind(&self) -> &'static str {
-        self.inner.kind()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn changes_on_the_host(&self) -> bool {
-        self.inner.changes_on_the_host()
-    }
-
-    fn judges_callers(&self) -> bool {
-        self.inner.judges_callers()
-    }
-
-    fn sweep(&self, max: usize) {
-        self.inner.sweep(max);
-    }
-
-    fn tidy(&self, now: Instant) {
-        self.inner.tidy(now);
-    }
-
-    fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
-        self.inner.attr_now(node)
+impl Layer for Counting {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.inner
     }
 
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match &op {
-            Op::Open { .. } => Box::pin(self.open(op, by)),
-            Op::Hold { .. } => Box::pin(self.hold(op, by)),
-            Op::Create { .. } => Box::pin(self.create(op, by)),
-            Op::Remove { .. } | Op::Rmdir { .. } => Box::pin(self.remove(op, by)),
-            Op::Rename { .. } => Box::pin(self.rename(op, by)),
-            Op::Statfs => Box::pin(self.space(op, by)),
-            Op::Link { dir, .. } => {
-                let dir = *dir;
-                Box::pin(self.changed(op, by, dir, BLOCK as usize))
+            Op::Open { .. } => return Box::pin(self.open(op, by)),
+            Op::Hold { .. } => return Box::pin(self.hold(op, by)),
+            Op::Statfs => return Box::pin(self.space(op, by)),
+            Op::SetXattr { node, value, .. } if value.len() > SHORT_XATTR => {
+                let (node, bytes) = (*node, value.len());
+                return Box::pin(self.changed(op, by, node, bytes));
             }
-            Op::SetXattr { node, value, .. } => {
-                let (node, bytes) = (*node, if value.len() > SHORT_XATTR { value.len() } else { 0 });
-                Box::pin(self.changed(op, by, node, bytes))
-            }
-            Op::Setattr { node, .. } | Op::RemoveXattr { node, .. } => {
-                let node = *node;
+            _ => {}
+        }
+        match op.effect() {
+            Effect::AddsName { of: None, .. } => Box::pin(self.create(op, by)),
+            Effect::AddsName { dir, of: Some(_), .. } => Box::pin(self.changed(op, by, dir, BLOCK as usize)),
+            Effect::RemovesName { .. } => Box::pin(self.remove(op, by)),
+            Effect::Moves { .. } => Box::pin(self.rename(op, by)),
+            Effect::SetsAttributes(node) | Effect::SetsXattrs(node) => {
                 Box::pin(self.changed(op, by, node, 0))
             }
-            Op::Lookup { .. }
-            | Op::Getattr { .. }
-            | Op::Readlink { .. }
-            | Op::Readdir { .. }
-            | Op::Place { .. }
-            | Op::SyncDir { .. }
-            | Op::SyncAll { .. }
-            | Op::GetXattr { .. }
-            | Op::ListXattrs { .. }
-            | Op::XattrSummary { .. }
-            | Op::MayUnlink { .. }
-            | Op::Stable { .. }
-            | Op::Access { .. }
-            | Op::Find { .. } => self.inner.submit(op, by),
+            Effect::Inspects
+            | Effect::Reads
+            | Effect::Flushes
+            | Effect::OpensToWrite
+            | Effect::AsksToRemove => self.inner.submit(op, by),
         }
-    }
-
-    fn observe(
-        self: Arc<Self>,
-        dir: NodeId,
-        recursive: bool,
-        watches: &Arc<Watches>,
-    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
-        self.inner.clone().observe(dir, recursive, watches)
     }
 }
 
-/// A file that is open for reading, whose space counts for as long: reading costs what it costs without a quota.
+/// A file that is open for reading. Its space counts as long as it is open; reading is not slower than without a quota.
 #[derive(Debug)]
 struct Kept {
     /// Dropped first: while the file is open, no other file has its number.
@@ -310,17 +263,13 @@ struct Kept {
     plain: Plain,
 }
 
-impl Object for Kept {
+impl object::Layer for Kept {
+    fn inner(&self) -> &dyn Object {
+        &self.plain
+    }
+
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         self.plain.submit(op)
-    }
-
-    fn plain(&self) -> Option<&File> {
-        self.plain.plain()
-    }
-
-    fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
-        self.plain.read_now(pool, offset, len)
     }
 
     fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {

@@ -7,13 +7,13 @@
 //! used = what was measured of each file + reservations of operations under way + credit of files that are written
 //! ```
 //!
-//! Every operation that may take space reserves it first, so concurrent writers cannot take more than there is; after it,
-//! its file is measured, and then the reservation ends. A measurement that began later replaces an earlier one, never
-//! the other way round, so the last one of a file saw everything that had happened to it.
+//! An operation that may take space reserves it first, so concurrent writers cannot exceed the limit. Afterwards its file is
+//! measured, and then the reservation ends. Of two measurements of a file, the one that began later counts, so the result
+//! includes every earlier change.
 //!
-//! **Credit.** So that a WRITE costs one atomic operation and no system call, a file that is written gets
-//! [`CREDIT_BYTES`] at once, from which its writes take; it is measured when they are used up, when the file is closed, and
-//! when somebody asks for the sum. Near the limit there is no credit, and each write is measured.
+//! **Credit.** A WRITE should cost one atomic operation and no system call. So a file that is written gets
+//! [`CREDIT_BYTES`] in advance, and its writes take from that. It is measured when the credit is used up, when the file is
+//! closed, and when the sum is wanted. Near the limit there is no credit, and each write is measured.
 //!
 //! Slack: a write that has taken credit and is still under way when its file is measured does not count until it ends. One
 //! write of each serving thread can be in that state, so the limit may be exceeded by [`SLACK_BYTES`] for each of them.
@@ -87,7 +87,7 @@ pub(super) struct Ledger {
     is_unknown: AtomicBool,
     used_bytes: AtomicU64,
     begun: AtomicU64,
-    /// The number of known files, for whoever only looks.
+    /// The number of known files, which can be read without the lock.
     files: AtomicUsize,
     books: Mutex<Books>,
 }
@@ -103,7 +103,7 @@ struct Books {
     count: u32,
     /// Directories that were moved; a count may have missed what is in them.
     moved: u64,
-    /// What files occupied that a count has not found again while some directories were closed to it: they may be there.
+    /// The space of files that a count has not found again. They may be in directories that it could not read.
     hidden_bytes: u64,
 }
 
@@ -154,7 +154,7 @@ impl Ledger {
         })
     }
 
-    // Each change under the lock leaves the books usable.
+    // A change that panics under the lock leaves the ledger usable.
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,7 +238,7 @@ impl Ledger {
         Begun(self.begun.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// A file occupies so much.
+    /// Records the space that a file occupies.
     pub(super) fn measured(&self, inode: Inode, bytes: u64, begun: Begun) {
         self.set(&mut self.books(), inode, bytes, begun);
     }

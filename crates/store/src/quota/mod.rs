@@ -5,12 +5,12 @@
 //! | by the kernel (`project`) | ext4 with the features project and quota, XFS mounted with prjquota | nothing |
 //! | by counting (`ledger`, `walk`, `backend`) | any folder of at most [`MAX_FILES`] files | memory for each file, and an atomic operation for each write |
 //!
-//! A count is a cache: it is made anew at each start, in the background, and then every [`RECOUNT`] and after each reload,
-//! because others may write to the folder. Writes are counted meanwhile. A folder with more files than can be counted is
-//! refused when its quota is set; if it has come to that later, nothing may grow until the next count finds fewer.
+//! The server counts in the background: at each start, every [`RECOUNT`] and after each reload, because other programs may
+//! write to the folder. During a count it also counts its clients' writes. A quota is refused if the folder has too many
+//! files to count. If the folder gets too many files later, nothing in it may grow until a count finds fewer.
 //!
-//! Who has exceeded a quota, because it was lowered or because others write to the folder, may still read, overwrite, rename
-//! and delete.
+//! A quota can be exceeded, because it was lowered or because other programs write to the folder. Clients may then still
+//! read, overwrite, rename and delete.
 
 mod backend;
 mod ledger;
@@ -38,11 +38,11 @@ use crate::vfs::Backend;
 
 /// How often a folder is counted again.
 pub const RECOUNT: Duration = Duration::from_secs(3600);
-/// How long the check of a new quota looks for too many files.
+/// How long the check of a new quota may count files.
 const LOOK: Duration = Duration::from_secs(2);
-/// How often the log tells how far a count has come.
+/// How often the log tells the progress of a count.
 const TELL: Duration = Duration::from_secs(10);
-/// How often a count is repeated at once because directories were moved meanwhile.
+/// How many times in a row a count is repeated because directories were moved during it.
 const MAX_REPEATS: usize = 3;
 
 /// A quota that cannot be enforced.
@@ -78,7 +78,7 @@ pub enum Means {
 pub struct Usage {
     /// The quota.
     pub limit_bytes: u64,
-    /// What is used; more than the limit if that was lowered, or if others write to the folder.
+    /// The space in use. It exceeds the limit if the limit was lowered, or if other programs write to the folder.
     pub used_bytes: u64,
     /// How it is enforced.
     pub means: Means,
@@ -116,8 +116,8 @@ pub fn check(folder: &Path, root: impl AsFd, limit_bytes: u64) -> Result<(), Unc
     }
 }
 
-/// Lets the kernel limit a folder, for a server that has not the privilege itself. Returns the project, or `None` if the
-/// server will have to count. Blocks.
+/// Lets the kernel limit a folder, on behalf of a server that lacks the privilege. Returns the project, or `None` if the
+/// kernel cannot do it and the server must count. Blocks.
 pub fn let_the_kernel(folder: &Path, limit_bytes: u64) -> std::io::Result<Option<u32>> {
     let root = readable(rustix::fs::open(
         folder,
@@ -132,7 +132,7 @@ pub fn let_the_kernel(folder: &Path, limit_bytes: u64) -> std::io::Result<Option
     }
 }
 
-/// Takes the limit away that [`let_the_kernel`], or a server, has given a folder.
+/// Removes the limit that [`let_the_kernel`] or a server has set on a folder.
 pub fn release(folder: &Path) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     project::unlimit(&rustix::fs::open(folder, flags, Mode::empty())?);

@@ -153,7 +153,7 @@ pub(crate) struct Differs {
 }
 
 /// The current state of a group.
-#[derive(Serialize, Deserialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Group {
     /// Its name.

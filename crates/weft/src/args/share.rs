@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use weft_store::rights::Principal;
 
 /// Why a value is refused.
@@ -12,7 +12,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  weft share add team /srv/team --read @staff --write alice\n  weft share add scans /srv/scans --quota 200GiB\n  weft share list\n  \
-weft share remove team\n\n\
+weft share set scans --quota 300GiB --write @office\n  weft share remove team\n\n\
 The commands change the configuration file; its comments stay, and servers that use it take the change over. Without --read and --write every user may read and write."
 )]
 pub(crate) struct Share {
@@ -32,6 +32,8 @@ pub(crate) struct Share {
 pub(crate) enum ShareCommand {
     /// Add a share of a folder
     Add(ShareAdd),
+    /// Change keys of a share
+    Set(ShareSet),
     /// Remove a share; its files stay
     Remove(ShareRemove),
     /// List the shares of the file
@@ -60,6 +62,47 @@ pub(crate) struct ShareAdd {
     /// Require encryption; NFS then does not offer the share
     #[arg(long)]
     pub encrypt: bool,
+}
+
+/// `weft share set`.
+#[derive(clap::Args, Debug)]
+#[command(
+    group = ArgGroup::new("change").required(true).multiple(true).args(["read", "write", "quota", "read_only", "encrypt", "key", "unset"]),
+    after_help = "`weft config reference` describes the keys of a share, shares.NAME.KEY."
+)]
+pub(crate) struct ShareSet {
+    /// The share
+    pub name: String,
+    /// Who may read from now on: a user, a group (@staff) or every user (*); may be repeated
+    #[arg(long, value_name = "WHO", value_parser = one)]
+    pub read: Vec<Principal>,
+    /// Who may read and write from now on
+    #[arg(long, value_name = "WHO", value_parser = one)]
+    pub write: Vec<Principal>,
+    /// How much the folder may occupy, such as 200GiB
+    #[arg(long, value_name = "SIZE", value_parser = super::value::parse_size)]
+    pub quota: Option<u64>,
+    /// Whether all changes are refused
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub read_only: Option<bool>,
+    /// Whether encryption is required
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub encrypt: Option<bool>,
+    /// Another key with its value, such as hide_unreadable=true or nfs.squash=all_squash; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
+    pub key: Vec<(String, String)>,
+    /// Remove a key, so that its default applies, such as quota; may be repeated
+    #[arg(long, value_name = "KEY")]
+    pub unset: Vec<String>,
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), Failure> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("write KEY=VALUE, for example hide_unreadable=true".into()),
+    }
 }
 
 /// Parses one user or group. A list would be the name of a user whom nobody can add.

@@ -39,7 +39,7 @@ pub(crate) enum Misread {
     #[error("unknown unit {0:?}: write a number with K, M, G or T")]
     Unit(String),
     /// A size without a number.
-    #[error("not a size: {0:?} (write for example 512M)")]
+    #[error("not a size: {0:?} (write for example 512M or 1.5G)")]
     NotASize(String),
     /// A size beyond 64 bits.
     #[error("{0} is more than this system can count")]
@@ -151,7 +151,7 @@ pub(super) fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, Mis
     found.ok_or_else(|| Misread::Dialect(text.to_owned()))
 }
 
-/// "64K", "512M", "1G", "4096"; binary multiples. More than 0.
+/// "64K", "512M", "1.5G", "4096"; binary multiples. More than 0.
 pub(crate) fn parse_size(text: &str) -> Result<u64, Misread> {
     match parse_bytes(text)? {
         0 => Err(Misread::NoSize(text.to_owned())),
@@ -166,7 +166,10 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, Misread> {
         return Err(Misread::Relative(text.to_owned()));
     }
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+    if digits.is_empty() {
+        return Err(Misread::NotASize(text.to_owned()));
+    }
+    let shift: u32 = match text[digits.len()..].trim_start().to_ascii_uppercase().as_str() {
         "" | "B" => 0,
         "K" | "KIB" => 10,
         "M" | "MIB" => 20,
@@ -174,9 +177,27 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, Misread> {
         "T" | "TIB" => 40,
         other => return Err(Misread::Unit(other.to_owned())),
     };
-    let number: u64 = digits.parse().map_err(|_| Misread::NotASize(text.to_owned()))?;
-    number.checked_mul(1 << shift).ok_or_else(|| Misread::Uncountable(text.to_owned()))
+    let not_a_size = || Misread::NotASize(text.to_owned());
+    let (whole, fraction) =
+        digits.split_once('.').map_or((digits, None), |(whole, part)| (whole, Some(part)));
+    let whole: u64 = whole.parse().map_err(|_| not_a_size())?;
+    // Of a fraction, whole units of the next smaller kind count: 1.1T is 1126G.
+    let part = match fraction {
+        None => 0,
+        Some(digits) => {
+            let below = shift.checked_sub(10).ok_or_else(not_a_size)?;
+            let is_number =
+                (1..=MOST_DECIMALS).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+            let number: u64 = digits.parse().ok().filter(|_| is_number).ok_or_else(not_a_size)?;
+            ((number << 10) / 10_u64.pow(digits.len() as u32)) << below
+        }
+    };
+    let size = whole.checked_mul(1 << shift).and_then(|size| size.checked_add(part));
+    size.ok_or_else(|| Misread::Uncountable(text.to_owned()))
 }
+
+/// Digits after the point of a size.
+const MOST_DECIMALS: usize = 9;
 
 #[cfg(test)]
 mod tests {
@@ -255,9 +276,20 @@ mod tests {
         assert_eq!(parse_size("4096"), Ok(4096));
         assert_eq!(parse_size("64k"), Ok(65536));
         assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_size("200 GiB"), Ok(200 << 30));
+        assert_eq!(parse_size("1.5T"), Ok(1536 << 30));
+        assert_eq!(parse_size("0.25K"), Ok(256));
+        // A tenth is no binary fraction, so the rest below the next smaller unit is dropped.
+        assert_eq!(parse_size("1.1T"), Ok(1126 << 30));
+        for wrong in ["1.5", "1.5B", ".5T", "1.2.3T", "1.0000000001T", "1,5T", "1.-5T", "0.0001K"] {
+            let refused = parse_size(wrong).unwrap_err().to_string();
+            assert!(refused.contains("for example 512M") && refused.contains(wrong), "{wrong}: {refused}");
+        }
+        assert!(parse_size("16777215.9999T").is_ok() && parse_size("16777216T").is_err());
         assert!(parse_size("0").is_err());
         assert!(parse_size("5X").is_err());
         assert!(parse_size("").is_err());
+        assert!(parse_size("lots").unwrap_err().to_string().contains("for example 512M"));
         let relative = ["+1G", "-1G", "+4096"].map(|text| parse_size(text).unwrap_err());
         assert!(relative.iter().all(|why| matches!(why, Misread::Relative(_))), "{relative:?}");
         assert!(parse_size("99999999999T").is_err());

@@ -469,7 +469,10 @@ impl ServeConfig {
                     return unfit(key::SNAPSHOTS, "a ramdisk has none");
                 }
                 if share.quota.is_some() {
-                    return unfit(key::QUOTA, "the size of a ramdisk is its limit");
+                    return unfit(
+                        key::QUOTA,
+                        "the size of a ramdisk is its limit: remove quota, and change ram",
+                    );
                 }
             }
             ShareSource::Volumes => {}

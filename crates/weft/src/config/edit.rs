@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
+use toml_edit::{Array, DocumentMut, Item, Key, Table, TableLike, Value, value};
 use weft_machine::file::whole::{self, Access, folder_of};
 use weft_store::rights::Principal;
 
@@ -24,12 +24,15 @@ const HEADER: &str = "# The configuration of weft serve. `weft config reference`
 pub(crate) enum EditError {
     #[error(transparent)]
     File(#[from] BadFile),
+    /// The text would be no configuration.
+    #[error("the file stays as it was, because the change would make it wrong: {0}")]
+    Changed(BadFile),
     /// The configuration would be wrong, at a position that the file need not have.
     #[error("the file stays as it was, because the change would make it wrong: {0}")]
     Config(#[from] ConfigError),
     #[error("{}: {source}", path_name(path))]
     Io { path: PathBuf, source: io::Error },
-    #[error("{}: there is already a share {name}; to give it other rights, edit the file, or remove it first: {}", path_name(path), ShellCommand::new("weft share remove").operand(name))]
+    #[error("{}: there is already a share {name}; choose another name, or change that share ({} --help tells how)", path_name(path), ShellCommand::new("weft share set").operand(name))]
     Exists { path: PathBuf, name: String },
     #[error("{}: a configuration file cannot name it, because it is not UTF-8: rename it", path_name(.0))]
     NotUtf8(PathBuf),
@@ -39,6 +42,14 @@ pub(crate) enum EditError {
     NoFolder { path: PathBuf, folder: PathBuf },
     #[error("{}: it has no share {name}; it has {there}", path_name(path))]
     Missing { path: PathBuf, name: String, there: String },
+    #[error("{}: share {name} does not set {key}; it sets {there}", path_name(path))]
+    NotSet { path: PathBuf, name: String, key: String, there: String },
+    #[error("{0:?} is not a key: write one such as quota or nfs.squash")]
+    NoKey(String),
+    #[error("{key} is chosen when a share is added; to choose another: {}, then weft share add", ShellCommand::new("weft share remove").operand(name))]
+    Source { name: String, key: String },
+    #[error("{}: another program has changed it meanwhile", path_name(.0))]
+    Overtaken(PathBuf),
 }
 
 /// A configuration file that is about to change.
@@ -116,6 +127,54 @@ impl Edit {
         Ok(())
     }
 
+    /// Sets and removes keys of a share.
+    pub(crate) fn set_share(&mut self, name: &str, changes: &[Change]) -> Result<(), EditError> {
+        let name = self.share(name)?.name.clone();
+        let path = self.path.clone();
+        let shares = self.document.get_mut("shares").and_then(Item::as_table_like_mut);
+        let Some(share) = shares.and_then(|shares| shares.get_mut(&name)).and_then(Item::as_table_like_mut)
+        else {
+            return Ok(());
+        };
+        for Change { key, to } in changes {
+            let parts = Key::parse(key).map_err(|_| EditError::NoKey(key.clone()))?;
+            let parts: Vec<&str> = parts.iter().map(Key::get).collect();
+            if let ["path" | "ram" | "volumes"] = parts[..] {
+                return Err(EditError::Source { name, key: key.clone() });
+            }
+            match to {
+                Some(value) if put(share, &parts, value.toml()) => {}
+                Some(_) => return Err(EditError::NoKey(key.clone())),
+                None if take(share, &parts) => {}
+                None => {
+                    let there = share.iter().map(|(key, _)| key.to_owned()).collect::<Vec<_>>().join(", ");
+                    return Err(EditError::NotSet { path, name, key: key.clone(), there });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of the file, with the changes.
+    pub(crate) fn text(&self) -> String {
+        self.document.to_string()
+    }
+
+    /// What the file will contain.
+    pub(crate) fn changed(&self) -> Result<ServeConfig, EditError> {
+        file::parse(&self.path, &self.text()).map_err(|bad| EditError::Changed(bad.without_positions()))
+    }
+
+    /// A share as the file has it before the changes.
+    pub(crate) fn share(&self, name: &str) -> Result<&ShareConfig, EditError> {
+        let known = self.config.shares.iter().find(|share| share.is_named(name));
+        known.ok_or_else(|| {
+            let names: Vec<_> = self.config.shares.iter().map(|share| share.name.as_str()).collect();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            EditError::Missing { path: self.path.clone(), name: name.to_owned(), there }
+        })
+    }
+
     /// The folder of a share that has a quota.
     pub(crate) fn limited_folder(&self, name: &str) -> Option<PathBuf> {
         let share = self.config.shares.iter().find(|share| share.is_named(name) && share.quota.is_some())?;
@@ -127,13 +186,7 @@ impl Edit {
 
     /// Removes a share.
     pub(crate) fn remove_share(&mut self, name: &str) -> Result<(), EditError> {
-        let known =
-            self.config.shares.iter().find(|share| share.is_named(name)).map(|share| share.name.clone());
-        let Some(key) = known else {
-            let names: Vec<_> = self.config.shares.iter().map(|share| share.name.as_str()).collect();
-            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(EditError::Missing { path: self.path.clone(), name: name.to_owned(), there });
-        };
+        let key = self.share(name)?.name.clone();
         if let Some(shares) = self.document.get_mut("shares").and_then(Item::as_table_like_mut) {
             shares.remove(&key);
         }
@@ -143,8 +196,7 @@ impl Edit {
     /// Replaces the file; before that, checks what it will contain, and warns about shares that bypass each other's
     /// rules.
     pub(crate) fn save(self) -> Result<PathBuf, EditError> {
-        let text = self.document.to_string();
-        let config = file::parse(&self.path, &text)?;
+        let (text, config) = (self.text(), self.changed()?);
         // The folders of the other shares may be missing for the moment.
         let of_added = self.added.as_deref().and_then(|name| config.folder_error(name));
         let error = config.errors().find(|error| !error.is_of_folder());
@@ -167,6 +219,82 @@ impl Edit {
             }
         }
     }
+}
+
+/// A change of a key of a share, which may be dotted (`nfs.squash`).
+pub(crate) struct Change {
+    /// The key.
+    pub key: String,
+    /// Its value; `None` removes it.
+    pub to: Option<NewValue>,
+}
+
+/// A value to write.
+pub(crate) enum NewValue {
+    /// Users and groups.
+    Principals(Vec<Principal>),
+    /// Bytes.
+    Size(u64),
+    /// Yes or no.
+    Flag(bool),
+    /// What somebody has typed: a value of TOML, or else a string without its quotes.
+    Typed(String),
+}
+
+impl NewValue {
+    fn toml(&self) -> Value {
+        match self {
+            NewValue::Principals(list) => list.iter().map(Principal::to_string).collect::<Array>().into(),
+            NewValue::Size(bytes) => size::exact(*bytes).into(),
+            NewValue::Flag(flag) => (*flag).into(),
+            NewValue::Typed(text) => text.parse().unwrap_or_else(|_| text.into()),
+        }
+    }
+}
+
+/// Sets a key; what stands around its old value stays. A missing table above it is created. Returns whether a value can stand
+/// there.
+fn put(table: &mut dyn TableLike, key: &[&str], mut value: Value) -> bool {
+    match key {
+        [] => false,
+        [last] => {
+            match table.get_mut(last).and_then(Item::as_value_mut) {
+                Some(old) => {
+                    *value.decor_mut() = old.decor().clone();
+                    *old = value;
+                }
+                None => drop(table.insert(last, Item::Value(value))),
+            }
+            true
+        }
+        [first, rest @ ..] => {
+            let below =
+                table.entry(first).or_insert_with(|| Item::Value(Value::InlineTable(Default::default())));
+            below.as_table_like_mut().is_some_and(|below| put(below, rest, value))
+        }
+    }
+}
+
+/// Removes a key; returns whether it was there.
+fn take(table: &mut dyn TableLike, key: &[&str]) -> bool {
+    match key {
+        [] => false,
+        [last] => table.remove(last).is_some(),
+        [first, rest @ ..] => {
+            let below = table.get_mut(first).and_then(Item::as_table_like_mut);
+            below.is_some_and(|below| take(below, rest))
+        }
+    }
+}
+
+/// Writes an earlier text of a file again, if the file has the later one.
+pub(crate) fn revert(path: &Path, later: &str, earlier: &str) -> Result<(), EditError> {
+    let failed = |source| EditError::Io { path: path.to_owned(), source };
+    let _turn = turn(path, PATIENCE).map_err(failed)?;
+    if file::text(path)? != later {
+        return Err(EditError::Overtaken(path.to_owned()));
+    }
+    whole::replace(path, earlier.as_bytes(), Access::Inherited).map_err(failed)
 }
 
 /// How long a change waits for others. Every program that can read the folder can lock it.
@@ -287,6 +415,90 @@ mod tests {
         let said = create(&missing.join("weft.toml"), "").unwrap_err().to_string();
         assert!(said.ends_with(&format!("create it: mkdir -p '{}'", missing.display())), "{said}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn keys_of_a_share_change_in_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weft.toml");
+        let typed = |key: &str, value: &str| Change {
+            key: key.to_owned(),
+            to: Some(NewValue::Typed(value.to_owned())),
+        };
+        let to = |key: &str, to| Change { key: key.to_owned(), to: Some(to) };
+        let unset = |key: &str| Change { key: key.to_owned(), to: None };
+        let edited = |text: &str, changes: &[Change]| -> Result<String, EditError> {
+            std::fs::write(&path, text).unwrap();
+            let mut edit = Edit::open(&path)?;
+            assert_eq!(edit.text(), text);
+            edit.set_share("TEAM", changes)?;
+            edit.save()?;
+            Ok(std::fs::read_to_string(&path).unwrap())
+        };
+        let text = "# Ours\nlisteners.nfs_port = 2049\n[shares.team] # first\nram = \"1M\" # small\nread_only = true # for now\n";
+        let rights = vec![Principal::Group("staff".into()), Principal::User("alice".into())];
+        let changes = [
+            to("read_only", NewValue::Flag(false)),
+            to("read", NewValue::Principals(rights)),
+            typed("hide_unreadable", "true"),
+            typed("nfs.squash", "all_squash"),
+            typed("nfs.anonuid", "65534"),
+        ];
+        let changed = edited(text, &changes).unwrap();
+        assert_eq!(
+            changed,
+            text.replace("= true #", "= false #")
+                + "read = [\"@staff\", \"alice\"]\nhide_unreadable = true\nnfs = { squash = \"all_squash\", anonuid = 65534 }\n"
+        );
+        let changes = [unset("read"), unset("nfs.squash"), typed("nfs.secure", "false")];
+        let changed = edited(&changed, &changes).unwrap();
+        assert!(!changed.contains("read = [") && !changed.contains("squash"), "{changed}");
+        let nfs = changed.lines().last().unwrap_or_default().replace(' ', "");
+        assert_eq!(nfs, "nfs={anonuid=65534,secure=false}");
+        // Every other form of a table.
+        let inline = "[shares]\nteam = { ram = \"1M\" } # here\n";
+        let changed = edited(inline, &[typed("encrypt", "true")]).unwrap();
+        assert_eq!(changed, "[shares]\nteam = { ram = \"1M\" , encrypt = true } # here\n");
+        let dotted =
+            "listeners.nfs_port = 2049\nshares.team.ram = \"1M\"\nshares.team.nfs.secure = true # why\n";
+        let changed = edited(dotted, &[typed("nfs.secure", "false")]).unwrap();
+        assert_eq!(changed, dotted.replace("= true", "= false"));
+        // What would be wrong changes nothing.
+        let refused = |change: Change| {
+            let said = edited(text, &[change]).unwrap_err().to_string();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            said
+        };
+        for (change, says) in [
+            (
+                typed("quotaa", "1G"),
+                "weft.toml: shares.team.quotaa: unknown key; did you mean shares.team.quota?",
+            ),
+            (
+                typed("hide_unreadable", "maybe"),
+                "shares.team.hide_unreadable: write true or false, not a string",
+            ),
+            (typed("ram.x", "1"), "\"ram.x\" is not a key"),
+            (
+                typed("ram", "2M"),
+                "ram is chosen when a share is added; to choose another: weft share remove team",
+            ),
+            (typed("a b", "1"), "\"a b\" is not a key"),
+            (unset("quota"), "share team does not set quota; it sets ram, read_only"),
+            (unset("nfs.squash"), "share team does not set nfs.squash"),
+        ] {
+            let said = refused(change);
+            assert!(said.contains(says), "{says}: {said}");
+        }
+        let mut edit = Edit::open(&path).unwrap();
+        let said = edit.set_share("other", &[]).unwrap_err().to_string();
+        assert!(said.ends_with("it has no share other; it has team"), "{said}");
+        // An undone change leaves what somebody else has written meanwhile.
+        drop(edit);
+        revert(&path, text, "[limits]\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "[limits]\n");
+        let said = revert(&path, text, text).unwrap_err().to_string();
+        assert!(said.ends_with("another program has changed it meanwhile"), "{said}");
     }
 
     #[test]

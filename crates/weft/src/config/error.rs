@@ -18,6 +18,7 @@ use super::find::default_file;
 use super::key::{self, Key, Origin};
 use super::share::{FolderFault, MAX_NAME_CHARS};
 use super::sources::Sources;
+use super::types::{DurationText, Type};
 use crate::args::Misread;
 use crate::out::{ShellCommand, path_name};
 
@@ -216,6 +217,12 @@ impl ConfigError {
     }
 }
 
+/// A duration as a file takes it.
+fn in_units(duration: Duration) -> String {
+    let quoted = DurationText::show(&duration).unwrap_or_default();
+    quoted.trim_matches('"').to_owned()
+}
+
 impl std::error::Error for ConfigError {}
 
 impl fmt::Display for ConfigError {
@@ -284,7 +291,7 @@ impl fmt::Display for ConfigError {
                 Origin::File => write!(f, "{key}: write a duration of at most {most:?}"),
             },
             Problem::DurationRange { least, most } => {
-                write!(f, "{key}: write a duration from {least:?} to {most:?}")
+                write!(f, "{key}: write a duration from {} to {}", in_units(*least), in_units(*most))
             }
             Problem::Size { least, most } => write!(
                 f,

@@ -258,6 +258,35 @@ fn reversed(within: &[&str], key: &str) -> Option<Fault> {
     Some(Fault::Reversed(real))
 }
 
+/// The fault of a key or table that exists, but in other tables than that at `within`.
+fn misplaced(within: &[&str], key: &str) -> Option<Fault> {
+    // A key of the same share is more likely than one of another.
+    let named = |part: &'static str, at: usize, first: &str| match (part, within) {
+        ("*", [table, name, ..]) if at == 1 && *table == first => (*name).to_owned(),
+        ("*", _) => "NAME".to_owned(),
+        (part, _) => part.to_owned(),
+    };
+    let (mut tables, mut keys) = (Vec::new(), Vec::new());
+    for row in ROWS {
+        let first = row.segments().next().unwrap_or_default();
+        let path: Vec<String> = row.segments().enumerate().map(|(at, part)| named(part, at, first)).collect();
+        for at in row.segments().enumerate().filter_map(|(at, part)| (part == key).then_some(at)) {
+            let (above, _) = path.split_at(at);
+            let dotted_of = |parts: &[String]| dotted(&parts.iter().map(String::as_str).collect::<Vec<_>>());
+            let found = dotted(&[above.iter().map(String::as_str).collect(), vec![key]].concat());
+            if keys.contains(&found) {
+                continue;
+            }
+            keys.push(found);
+            tables.push(match above {
+                [] => "the top of the file".to_owned(),
+                above => format!("[{}]", dotted_of(above)),
+            });
+        }
+    }
+    (!keys.is_empty()).then_some(Fault::Misplaced { tables, keys })
+}
+
 /// The fault of a key that does not exist in the table at `within`.
 fn unknown(within: &[&str], key: &str) -> Fault {
     let mut there: Vec<&str> = ROWS
@@ -271,6 +300,12 @@ fn unknown(within: &[&str], key: &str) -> Fault {
         return Fault::Password;
     }
     if let Some(fault) = reversed(within, &key) {
+        return fault;
+    }
+    if there.contains(&key.as_str()) {
+        return Fault::Misspelt(dotted(&[within, &[&key]].concat()));
+    }
+    if let Some(fault) = misplaced(within, &key) {
         return fault;
     }
     let likeness = |other: &str| strsim::jaro_winkler(&key, other);

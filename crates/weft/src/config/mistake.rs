@@ -41,7 +41,7 @@ pub(super) struct Mistake {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     /// The file cannot be read.
-    #[error("cannot read the configuration: {0}")]
+    #[error("cannot read the configuration: {0}{example}", example = example_of(.0))]
     Unreadable(io::Error),
     /// The file is too large for a configuration.
     #[error("the file is larger than the limit of {most} bytes")]
@@ -58,6 +58,9 @@ pub(super) enum Fault {
     /// An unknown key, and the nearest one that exists.
     #[error("unknown key; did you mean {0}?")]
     Misspelt(String),
+    /// A key that only other tables have.
+    #[error("unknown key here; {} {it}: did you mean {}?", .tables.join(" and "), .keys.join(" or "), it = if .tables.len() == 1 { "has it" } else { "have it" })]
+    Misplaced { tables: Vec<String>, keys: Vec<String> },
     /// An unknown key that resembles no other; these are the keys of its table.
     #[error("unknown key; the keys of this table are {}", .there.join(", "))]
     Unknown { there: Vec<String> },
@@ -124,7 +127,7 @@ pub(super) struct Unguarded(pub ShellCommand);
 pub(super) enum Unparsed {
     #[error(transparent)]
     Size(Misread),
-    #[error("write a number with us, ms or s")]
+    #[error("write a whole number with us, ms, s, min or h, such as 1500ms")]
     Duration,
     #[error("listen addresses have no port: write \"{}\", and listeners.smb_port = {}", .0.ip(), .0.port())]
     Port(SocketAddr),
@@ -154,6 +157,14 @@ impl From<AddressError> for Unparsed {
     }
 }
 
+/// How to begin, if the file does not exist.
+fn example_of(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; to write an example: weft config init FILE",
+        _ => "",
+    }
+}
+
 fn with_article(kind: &str) -> String {
     match kind.starts_with(['a', 'e', 'i', 'o', 'u']) {
         true => format!("an {kind}"),
@@ -171,6 +182,12 @@ impl BadFile {
     pub(crate) fn is_misuse(&self) -> bool {
         let of_host = |fault: &Fault| matches!(fault, Fault::Unreadable(_) | Fault::Unguarded(_));
         !self.mistakes.iter().any(|mistake| of_host(&mistake.fault))
+    }
+
+    /// The same for a text that is in no file, so that a line and a column would lead nowhere.
+    pub(super) fn without_positions(mut self) -> BadFile {
+        self.mistakes.iter_mut().for_each(|mistake| mistake.at = None);
+        self
     }
 
     /// Whether the file does not exist.

@@ -2,21 +2,22 @@
 //! The parser, the reference, the example and `weft config show` use these rows.
 
 mod announce;
+mod export;
+mod tls;
 
 use weft_smb::server::{Dialect, Signing};
 use weft_store::audit::Wanted;
-use weft_store::rules::{Flavor, Ports, Protection, Squash};
 
 use super::CAPTURE_BYTES;
 use super::entries::{
-    capture, certificate, events_of, export, exported, folder_of, get_links, get_principals, get_volumes,
-    ram_of, set_links, set_principals, set_volumes,
+    capture, events_of, folder_of, get_links, get_principals, get_volumes, ram_of, set_links, set_principals,
+    set_volumes,
 };
 use super::row::{Field, Row, TakesEffect, converted, field};
 use super::share::ShareSource;
 use super::types::{
-    AdminServer, Boolean, ClientNetwork, Count, DfsLinks, DurationText, FilePath, List, ListenAddress,
-    NonEmpty, OneOf, Optional, Port, PrincipalMap, Size, Someone, Text, Type, UnixId,
+    AdminServer, Boolean, Count, DfsLinks, DurationText, FilePath, List, ListenAddress, NonEmpty, OneOf,
+    Optional, Port, PrincipalMap, Size, Someone, Text, Type,
 };
 use crate::args::{Crc, ProviderKind};
 use crate::logging::LogFormat;
@@ -515,125 +516,15 @@ pub(super) const ROWS: &[Row] = &[
         bytes | capture(&mut c.rdma).limit_bytes = bytes,
         get | c | c.rdma.capture.as_ref().map_or(CAPTURE_BYTES, |capture| capture.limit_bytes)
     ),
-    converted!(
-        Server,
-        Restart,
-        "tls.nfs.certificate",
-        Optional<FilePath>,
-        ["--nfs-tls-cert"],
-        "no TLS",
-        "\"/etc/weft/nfs.pem\"",
-        "Certificate chain for NFS, in PEM: clients may use TLS (RFC 9289).",
-        set | c,
-        file | certificate(&mut c.tls.nfs).certificate = file.unwrap_or_default(),
-        get | c | c.tls.nfs.as_ref().map(|files| files.certificate.clone())
-    ),
-    converted!(
-        Server,
-        Restart,
-        "tls.nfs.key",
-        Optional<FilePath>,
-        ["--nfs-tls-key"],
-        "no TLS",
-        "\"/etc/weft/nfs.key\"",
-        "Private key of the certificate for NFS, in PEM.",
-        set | c,
-        file | certificate(&mut c.tls.nfs).key = file.unwrap_or_default(),
-        get | c | c.tls.nfs.as_ref().map(|files| files.key.clone())
-    ),
-    converted!(
-        Server,
-        Restart,
-        "tls.nfs.clients",
-        Optional<FilePath>,
-        ["--nfs-tls-clients"],
-        "no client certificates",
-        "\"/etc/weft/clients.pem\"",
-        "Authorities that sign certificates of NFS clients, in PEM. Clients without a certificate are refused only by shares with \
-         nfs.xprtsec = \"mtls\".",
-        set | c,
-        file | certificate(&mut c.tls.nfs).clients = file,
-        get | c | c.tls.nfs.as_ref().and_then(|files| files.clients.clone())
-    ),
-    converted!(
-        Server,
-        Restart,
-        "tls.nbd.certificate",
-        Optional<FilePath>,
-        ["--nbd-tls-cert"],
-        "no TLS",
-        "\"/etc/weft/nbd.pem\"",
-        "Certificate chain for NBD, in PEM; NBD then requires TLS.",
-        set | c,
-        file | certificate(&mut c.tls.nbd).certificate = file.unwrap_or_default(),
-        get | c | c.tls.nbd.as_ref().map(|files| files.certificate.clone())
-    ),
-    converted!(
-        Server,
-        Restart,
-        "tls.nbd.key",
-        Optional<FilePath>,
-        ["--nbd-tls-key"],
-        "no TLS",
-        "\"/etc/weft/nbd.key\"",
-        "Private key of the certificate for NBD, in PEM.",
-        set | c,
-        file | certificate(&mut c.tls.nbd).key = file.unwrap_or_default(),
-        get | c | c.tls.nbd.as_ref().map(|files| files.key.clone())
-    ),
-    converted!(
-        Server,
-        Restart,
-        "tls.nbd.clients",
-        Optional<FilePath>,
-        ["--nbd-tls-clients"],
-        "every client is admitted",
-        "\"/etc/weft/clients.pem\"",
-        "Authorities that sign certificates of NBD clients, in PEM; clients without one are refused.",
-        set | c,
-        file | certificate(&mut c.tls.nbd).clients = file,
-        get | c | c.tls.nbd.as_ref().and_then(|files| files.clients.clone())
-    ),
-    converted!(
-        Server,
-        Restart,
-        "tls.admin.certificate",
-        Optional<FilePath>,
-        ["--admin-tls-cert"],
-        "no TLS",
-        "\"/etc/weft/admin.pem\"",
-        "Certificate chain for the admin server, in PEM; it then serves HTTPS.",
-        set | c,
-        file | certificate(&mut c.tls.admin).certificate = file.unwrap_or_default(),
-        get | c | c.tls.admin.as_ref().map(|files| files.certificate.clone())
-    ),
-    converted!(
-        Server,
-        Restart,
-        "tls.admin.key",
-        Optional<FilePath>,
-        ["--admin-tls-key"],
-        "no TLS",
-        "\"/etc/weft/admin.key\"",
-        "Private key of the certificate for the admin server, in PEM.",
-        set | c,
-        file | certificate(&mut c.tls.admin).key = file.unwrap_or_default(),
-        get | c | c.tls.admin.as_ref().map(|files| files.key.clone())
-    ),
-    converted!(
-        Server,
-        Restart,
-        "tls.admin.clients",
-        Optional<FilePath>,
-        ["--admin-tls-clients"],
-        "no client certificates",
-        "\"/etc/weft/clients.pem\"",
-        "Authorities that sign certificates of administrators and scrapers, in PEM; clients without one are refused. It can take the \
-         place of admin_token_file; with both, both are required.",
-        set | c,
-        file | certificate(&mut c.tls.admin).clients = file,
-        get | c | c.tls.admin.as_ref().and_then(|files| files.clients.clone())
-    ),
+    tls::NFS_CERTIFICATE,
+    tls::NFS_KEY,
+    tls::NFS_CLIENTS,
+    tls::NBD_CERTIFICATE,
+    tls::NBD_KEY,
+    tls::NBD_CLIENTS,
+    tls::ADMIN_CERTIFICATE,
+    tls::ADMIN_KEY,
+    tls::ADMIN_CLIENTS,
     field!(
         Server,
         Restart,
@@ -856,123 +747,15 @@ pub(super) const ROWS: &[Row] = &[
         meaning: "DFS referrals: SMB clients that open the path in this share go to the first target that they can reach.",
         field: Field::Share { set: set_links, get: get_links },
     },
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.read_only",
-        Boolean,
-        ["--export"],
-        "false",
-        "true",
-        "Whether changes over NFS are refused (ro or rw).",
-        set | s,
-        value | export(s).read_only = value,
-        get | s | exported(s).read_only
-    ),
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.async",
-        Boolean,
-        ["--export"],
-        "false",
-        "true",
-        "Whether changes of names and attributes are acknowledged before they are durable (async or sync).",
-        set | s,
-        value | export(s).asynchronous = value,
-        get | s | exported(s).asynchronous
-    ),
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.secure",
-        Optional<Boolean>,
-        ["--export"],
-        "true if this server runs as root",
-        "true",
-        "Whether clients must use a source port below 1024 (secure or insecure).",
-        set | s,
-        value | export(s).ports = value.map(|secure| if secure { Ports::Reserved } else { Ports::Any }),
-        get | s | exported(s).ports.map(|ports| ports == Ports::Reserved)
-    ),
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.squash",
-        Optional<OneOf<Squash>>,
-        ["--export"],
-        "that of nfs.root_squash",
-        "\"all_squash\"",
-        "Users who are mapped to the anonymous user: root, none or all.",
-        set | s,
-        value | export(s).squash = value,
-        get | s | exported(s).squash
-    ),
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.anonuid",
-        Optional<UnixId>,
-        ["--export"],
-        "65534",
-        "1000",
-        "User ID of the anonymous user.",
-        set | s,
-        value | export(s).anonymous.0 = value,
-        get | s | exported(s).anonymous.0
-    ),
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.anongid",
-        Optional<UnixId>,
-        ["--export"],
-        "65534",
-        "100",
-        "Group ID of the anonymous user.",
-        set | s,
-        value | export(s).anonymous.1 = value,
-        get | s | exported(s).anonymous.1
-    ),
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.net",
-        List<ClientNetwork>,
-        ["--export"],
-        "[]",
-        "[\"192.0.2.0/24\"]",
-        "Networks whose clients may use the share over NFS; an empty array admits all.",
-        set | s,
-        value | export(s).networks = value,
-        get | s | exported(s).networks
-    ),
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.sec",
-        List<OneOf<Flavor>>,
-        ["--export"],
-        "[]",
-        "[\"krb5p\"]",
-        "Accepted authentication flavors: sys, none, krb5, krb5i, krb5p. The last three need smb.keytab. An empty array accepts sys and none.",
-        set | s,
-        value | export(s).flavors = value,
-        get | s | exported(s).flavors
-    ),
-    converted!(
-        Share,
-        Reload,
-        "shares.*.nfs.xprtsec",
-        OneOf<Protection>,
-        ["--export"],
-        "\"none\"",
-        "\"tls\"",
-        "Required protection of the connection: none, TLS, or TLS with a client certificate.",
-        set | s,
-        value | export(s).protection = value,
-        get | s | exported(s).protection
-    ),
+    export::READ_ONLY,
+    export::ASYNC,
+    export::SECURE,
+    export::SQUASH,
+    export::ANONUID,
+    export::ANONGID,
+    export::NET,
+    export::SEC,
+    export::XPRTSEC,
 ];
 
 /// The keys that an option of `weft serve` sets, if they are the server's.

@@ -229,7 +229,8 @@ impl Type for Size {
 pub(super) struct DurationText;
 
 impl DurationText {
-    const UNITS: [(&'static str, u64); 3] = [("us", 1), ("ms", 1000), ("s", 1_000_000)];
+    const UNITS: [(&'static str, u64); 5] =
+        [("us", 1), ("ms", 1000), ("s", 1_000_000), ("min", 60_000_000), ("h", 3_600_000_000)];
 }
 
 impl Type for DurationText {

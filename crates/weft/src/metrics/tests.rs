@@ -43,15 +43,9 @@ fn status() -> Status {
             name: "v1".into(),
             volumes: vec!["v1".into()],
             role: "source".into(),
-            stopped: None,
-            partner_stopped: None,
-            partner_removed: None,
-            no_source: None,
-            test_failover: Vec::new(),
-            in_memory: false,
-            policy: Default::default(),
             engine: json!({ "log_bytes": 100, "log_used": 5, "log_wait_ms": 1500, "unprotected_writes": 0, "peers": [peer] }),
             links: vec![link],
+            ..Group::default()
         }],
         connections: vec![
             Connection { advice, sessions: vec![Session::default()], ..connection("tcp") },

@@ -463,15 +463,9 @@ mod tests {
             name: "vol1".into(),
             volumes: vec!["vol1".into()],
             role: role.into(),
-            stopped: None,
-            partner_stopped: None,
-            partner_removed: None,
-            no_source: None,
-            test_failover: Vec::new(),
-            in_memory: false,
-            policy: Default::default(),
             engine,
             links,
+            ..Group::default()
         }
     }
 

@@ -55,6 +55,11 @@ impl Announced {
         .await;
     }
 
+    /// What the administrator should know now: one sentence each.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.announcer.warnings()
+    }
+
     /// Says goodbye.
     pub(super) fn end(&self) {
         self.announcer.end();

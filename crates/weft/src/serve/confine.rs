@@ -73,7 +73,7 @@ const SYSTEMS_SHARED: [&str; 10] = [
     "/var/tmp",
 ];
 
-/// Confines this process as its plan says, and tells it.
+/// Confines this process as its plan says, and logs the result.
 pub(super) fn confine(plan: &Plan) {
     let config = &plan.config().confine;
     let later = later_folders(plan);
@@ -159,7 +159,7 @@ fn reach(plan: &Plan, later: &[PathBuf]) -> Reach {
     }
     if config.rdma.providers.contains(&ProviderKind::Shm) || config.replication.enabled {
         let folder = shm::runtime_dir();
-        // Whoever needs it reports what is wrong with it.
+        // A fault of it is reported where it is used.
         let _ = shm::secure_dir(&folder);
         reach.keep(folder, Use::Change);
     }
@@ -187,7 +187,7 @@ fn keep_to_read(file: &Path, reach: &mut Reach) {
     for folder in [folder_of(file), folder_of(&real)] {
         match folder.parent() {
             Some(_) => reach.keep(folder, Use::Read),
-            // Not everything, for the sake of one file.
+            // Do not keep the root folder for the sake of one file.
             None => reach.keep(file, Use::Read),
         }
     }
@@ -197,7 +197,7 @@ fn keep_to_read(file: &Path, reach: &mut Reach) {
 fn keep_state(plan: &Plan, reach: &mut Reach) {
     let Some(state) = plan.state_dir() else { return };
     if !state.exists() {
-        // Whoever needs it reports what is wrong with it.
+        // A fault of it is reported where it is used.
         let _ = private::folder(&state);
     }
     reach.keep(&state, Use::Change);
@@ -285,8 +285,8 @@ fn later_folders(plan: &Plan) -> Vec<PathBuf> {
     outermost
 }
 
-/// The folders beside a share's folder, which may be replaced or mounted later, and then has no rule of its own. One that is
-/// missing is looked for where it would be made or mounted.
+/// The folders around a share's folder. The share's own folder may be replaced or mounted later, and then has no rule. If it
+/// is missing, the place counts where it would be created or mounted.
 fn beside(share: &Path) -> Vec<PathBuf> {
     let nearest = share.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     let Some((found, real)) = nearest else { return Vec::new() };

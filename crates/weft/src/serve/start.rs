@@ -131,14 +131,15 @@ impl Start {
         let missing = self.plan.config().missing_addresses();
         let subject = subject.with_warnings(missing.iter().map(ToString::to_string).collect());
         let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
-        let subject = Arc::new(subject);
+        let announced = Arc::new(Announced::new(&self.plan, &ready));
+        let warns = announced.clone();
+        let subject = Arc::new(subject.with_warnings_of(move || warns.warnings()));
         let open = |http: AdminHttp| {
             let sources = (self.cores.clone(), subject.clone(), replicas.clone(), pool.clone());
             let pages = Pages::new(sources, http.shows());
             http.open(pages)
         };
         let admin_http = bound.http.take().map(open).transpose()?.flatten();
-        let announced = Arc::new(Announced::new(&self.plan, &ready));
         let (config, served) = (self.plan.config().clone(), described.clone());
         let changed = Changed {
             log_ons: self.log_ons.clone(),

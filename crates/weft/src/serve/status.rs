@@ -66,6 +66,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the warnings of now.
+type Warnings = Box<dyn Fn() -> Vec<String> + Send + Sync>;
+
 /// The sources of a status.
 pub(super) struct Subject {
     cores: Arc<Cores>,
@@ -76,6 +79,8 @@ pub(super) struct Subject {
     warnings: Vec<String>,
     /// Of the users, since they were read.
     of_users: Mutex<Vec<String>>,
+    /// The warnings of now about what is announced on the networks.
+    of_announced: Option<Warnings>,
     growths: Growths,
     /// Shares whose space is being asked for.
     asking: Mutex<HashMap<String, Arc<AtomicBool>>>,
@@ -138,6 +143,7 @@ impl Subject {
             absent,
             warnings,
             of_users,
+            of_announced: None,
             growths,
             asking,
             logged,
@@ -151,6 +157,14 @@ impl Subject {
     /// The same with these warnings in each status.
     pub(super) fn with_warnings(self, warnings: Vec<String>) -> Subject {
         Subject { warnings, ..self }
+    }
+
+    /// The same with the warnings that this returns, at each question.
+    pub(super) fn with_warnings_of(
+        self,
+        announced: impl Fn() -> Vec<String> + Send + Sync + 'static,
+    ) -> Subject {
+        Subject { of_announced: Some(Box::new(announced)), ..self }
     }
 
     /// The warnings about the users, from now on.
@@ -221,6 +235,7 @@ impl Subject {
             status.state_warning = state.trouble().await;
         }
         status.warnings = self.warnings.iter().chain(&*lock(&self.of_users)).cloned().collect();
+        status.warnings.extend(self.of_announced.iter().flat_map(|warnings| warnings()));
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();

@@ -475,15 +475,8 @@ mod tests {
             name: name.into(),
             volumes: vec![name.into()],
             role: "source".into(),
-            stopped: None,
-            partner_stopped: None,
-            partner_removed: None,
-            no_source: None,
-            test_failover: Vec::new(),
-            in_memory: false,
-            policy: Default::default(),
             engine: serde_json::json!({ "peers": [{ "name": "other", "mode": "synchronous", "phase": phase }] }),
-            links: Vec::new(),
+            ..Group::default()
         };
         let mut status = server(vec![connection("10.0.0.2:1", Some("iwarp"), 1 << 20, 0)]);
         status.replicas =

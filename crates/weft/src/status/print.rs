@@ -202,18 +202,12 @@ mod tests {
             name: "vol1".into(),
             volumes: vec!["vol1".into()],
             role: "source".into(),
-            stopped: None,
-            partner_stopped: None,
-            partner_removed: None,
-            no_source: None,
-            test_failover: Vec::new(),
-            in_memory: false,
-            policy: Default::default(),
             engine: json!({ "peers": [{
                 "name": "other:vol1", "mode": "synchronous", "phase": "ContinuouslyReplicating", "lag_bytes": 0,
                 "lag_seconds": 0.0,
             }] }),
             links: vec![link],
+            ..Group::default()
         }
     }
 

@@ -20,7 +20,7 @@ use weft_wire::xdr::Data;
 
 use super::*;
 
-use self::twins::{ANOTHER, GROUP, OWNER, Twins, USERS, User, being, give_acl, mode, state};
+use self::twins::{GROUP, OWNER, Twins, USERS, User, being, give_acl, make_dir, mode, state};
 
 #[path = "../../../../machine/src/credentials/twins.rs"]
 mod twins;
@@ -357,26 +357,6 @@ fn kernel_works(tree: &Path, deed: Deed, inherits: bool) -> Status {
     })
 }
 
-fn make_dir(tree: &Path, acl: Acl, inherits: bool, bits: u32) {
-    let dir = tree.join("d");
-    let _ = std::fs::remove_dir_all(&dir);
-    let _ = std::fs::remove_file(tree.join("new"));
-    std::fs::create_dir(&dir).unwrap();
-    for name in ["d/f", "d/e", "out"] {
-        let file = tree.join(name);
-        std::fs::write(&file, b"").unwrap();
-        chown(&file, Some(ANOTHER), Some(GROUP)).unwrap();
-        mode(&file, 0o644);
-    }
-    std::fs::create_dir(dir.join("sub")).unwrap();
-    chown(dir.join("sub"), Some(ANOTHER), Some(GROUP)).unwrap();
-    chown(&dir, Some(OWNER), Some(GROUP)).unwrap();
-    if let Some(acl) = acl {
-        give_acl(&dir, if inherits { "default" } else { "access" }, acl).unwrap();
-    }
-    mode(&dir, bits);
-}
-
 /// Sets of permissions of the group and of others that let names be listed, used or changed, or not; with the sticky and the
 /// set-group-id bit, those that differ in using and changing names.
 fn modes_of_dirs() -> Vec<u32> {
@@ -427,12 +407,13 @@ fn a_new_file_has_the_size_and_the_mode_that_its_creator_asks_for() {
 async fn judge_directories(trees: Trees) {
     let mut counts = [0; 2];
     for (claimed, user) in callers() {
-        for (acl, inherits) in [(None, false), (Some((6, 5)), false), (Some((1, 2)), true)] {
+        for acl in [None, Some(("access", (6, 5))), Some(("default", (1, 2)))] {
+            let inherits = acl.is_some_and(|(kind, _)| kind == "default");
             for bits in modes_of_dirs() {
                 let mut fresh = false;
                 for deed in DEEDS {
                     if !std::mem::replace(&mut fresh, true) {
-                        trees.each(|tree| make_dir(tree, acl, inherits, bits));
+                        trees.each(|tree| make_dir(tree, acl, bits));
                     }
                     let weft = weft_works(&trees, claimed, deed, inherits).await;
                     let kernel = being(user, || kernel_works(&trees.plain, deed, inherits));

@@ -231,12 +231,12 @@ impl Connection {
             match frame::read_at_once(self, &message.body) {
                 Some(Ok(None)) => {}
                 Some(Ok(Some(answered))) => {
-                    self.start(frame::finish(self.clone(), answered), inflight).await;
+                    self.start(rt::boxed(|| frame::finish(self.clone(), answered)), inflight).await;
                 }
                 Some(Err(reason)) => self.terminate(reason),
                 None => {
-                    let handled = recorder::recorded(frame::handle(self.clone(), message.body));
-                    self.start(handled, inflight).await;
+                    let handle = || recorder::recorded(frame::handle(self.clone(), message.body));
+                    self.start(rt::boxed(handle), inflight).await;
                 }
             }
             // A break that this request caused leaves before the next answer, so that the client can attribute it.
@@ -260,8 +260,7 @@ impl Connection {
     }
 
     /// Runs a future as far as possible; the remainder continues in flight.
-    async fn start(&self, work: impl Future<Output = ()> + 'static, inflight: &mut Inflight) {
-        let mut work: LocalBoxFuture<'static, ()> = Box::pin(work);
+    async fn start(&self, mut work: LocalBoxFuture<'static, ()>, inflight: &mut Inflight) {
         if poll_once(work.as_mut()).await.is_none() {
             inflight.push(work);
         }

@@ -39,7 +39,7 @@ pub(super) struct Claimant<'a> {
     /// ClientGuid.
     pub(super) client: Guid,
     pub(super) user: &'a Arc<str>,
-    /// The address; none for what is restored after a restart.
+    /// The address; none if what is restored after a restart was recorded without one.
     pub(super) source: Option<Source>,
 }
 
@@ -65,7 +65,7 @@ impl Members {
     /// Whether somebody uses the lease, or may join it.
     fn admits(&self, who: Claimant<'_>) -> bool {
         let members = lock(&self.0);
-        // After a restart no address is known, which is not the same address.
+        // After a restart the address may be unknown, which is not the same address.
         let is_at_same_place = members.source.is_some() && members.source == who.source;
         is_at_same_place || members.users.iter().any(|known| *known == *who.user)
     }
@@ -115,6 +115,11 @@ impl Lease {
     /// LeaseKey.
     pub(super) fn key(&self) -> Guid {
         self.key
+    }
+
+    /// The address whose users share it, if known.
+    pub(super) fn source(&self) -> Option<Source> {
+        lock(&self.members.0).source
     }
 
     /// Records where a member is.

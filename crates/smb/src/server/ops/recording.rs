@@ -72,7 +72,7 @@ pub(super) async fn begin(
         Persistent { journal, share: share.name.clone(), sharing, desired, file, path_bytes, gone };
     let cached = match (&open.caching, wanted) {
         (Caching::Oplock(_), Wanted::Oplock(rights)) => Cached::Oplock(bits(*rights)),
-        (Caching::Lease(_), Wanted::Lease(lease)) => Cached::Lease(*lease),
+        (Caching::Lease(held), Wanted::Lease(lease)) => Cached::Lease(*lease, held.source()),
         _ => Cached::Nothing,
     };
     let session = cx.session();
@@ -146,7 +146,7 @@ impl Open {
             Caching::Oplock(_) => {
                 Cached::Oplock(bits(self.vfs.opens().caching(self.node, self.claim.key()).0))
             }
-            Caching::Lease(lease) => Cached::Lease(lease.describe()),
+            Caching::Lease(lease) => Cached::Lease(lease.describe(), lease.source()),
         };
         let mut record = persistent.record(self, durable.owner(), cached).await;
         if persistent.charge(self.held(), &record).is_err() {

@@ -121,10 +121,11 @@ async fn reopen(
     let caching = match &record.cached {
         Cached::Nothing => Caching::None,
         Cached::Oplock(_) => Caching::Oplock(Arc::new(Oplock::new(&handles.preserved, vfs.opens()))),
-        Cached::Lease(lease) => {
+        Cached::Lease(lease, source) => {
             let file = (vfs.opens(), attr.node);
             let user: Arc<str> = record.user.as_str().into();
-            let who = Claimant { client: record.client, user: &user, source: None };
+            // Users of one address may have shared it.
+            let who = Claimant { client: record.client, user: &user, source: *source };
             let lease = handles.leases.acquire(who, lease, file, &handles.preserved);
             Caching::Lease(lease.map_err(|status| format!("its lease: {status:?}"))?)
         }
@@ -163,7 +164,7 @@ async fn reopen(
         (Caching::Oplock(oplock), Cached::Oplock(rights)) => {
             claim.request(Form::Oplock, rights_of_bits(*rights), oplock.clone());
         }
-        (Caching::Lease(lease), Cached::Lease(known)) => {
+        (Caching::Lease(lease), Cached::Lease(known, _)) => {
             lease.request(&claim, known.state);
         }
         _ => {}

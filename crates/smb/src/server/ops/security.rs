@@ -324,13 +324,16 @@ pub(super) async fn set(
     let mut new = SecurityDescriptor::parse(buffer).map_err(|_| INVALID_SECURITY_DESCR)?;
     let token = token_of(cx);
     let attr = open.vfs.getattr(open.node).await?;
-    let by_mac = if cx.session().is_mac() { take_mode(&mut new.dacl) } else { None };
+    let is_of_mac = cx.session().is_mac() && what.intersects(SecurityInformation::DACL);
+    let by_mac = if is_of_mac { take_mode(&mut new.dacl) } else { None };
     if let Some(mode) = by_mac
         && what == SecurityInformation::DACL
         && attr.kind != Kind::Symlink
-        && same_subjects(&access::look(&open.vfs, &attr, token).await?.descriptor.dacl, &new.dacl)
+        && is_same_list(&access::look(&open.vfs, &attr, token).await?.descriptor.dacl, &new.dacl)
     {
-        return change_mode(open, &attr, mode).await;
+        let mode = settable(&attr, mode);
+        access::chmod::set(&open.vfs, &attr, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
+        return Ok(());
     }
     // A POSIX client sets a mode with an ACL that contains nothing else. Pipes and sockets have a mode too.
     if let Some(mode) = mode_of(&new.dacl)
@@ -368,17 +371,23 @@ pub(super) async fn set(
         // The list shows the mode, and kept it would take away what an ACL of the host grants to others.
         return Ok(());
     }
+    // With another list, a Mac sends the mode that it was shown. It means a mode if that is another one, or if nothing of
+    // the list was shown to it: then both are those of the file that it copies.
+    let by_mac = by_mac
+        .filter(|mode| (mode ^ attr.mode) & 0o777 != 0 || !has_common_subject(&descriptor.dacl, &new.dacl));
     if what.contains(SecurityInformation::DACL) {
         // An absent DACL becomes a null DACL.
         descriptor.dacl = if new.dacl == Dacl::Absent { Dacl::Null } else { new.dacl };
         descriptor.control = new.control;
         descriptor = inherit::canonical(descriptor);
     }
-    access::keep(&open.vfs, open.node, &descriptor).await?;
     match by_mac {
-        Some(mode) => change_mode(open, &open.vfs.getattr(open.node).await?, mode).await,
-        None => Ok(()),
+        Some(mode) => {
+            access::chmod::set_with(&open.vfs, open.node, settable(&attr, mode), &descriptor).await?
+        }
+        None => access::keep(&open.vfs, open.node, &descriptor).await?,
     }
+    Ok(())
 }
 
 /// Takes out of a list what a Mac adds to it: entries for the identities of Windows' NFS server (S-1-5-88), which deny nothing.
@@ -396,26 +405,43 @@ fn take_mode(dacl: &mut Dacl) -> Option<u32> {
     mode
 }
 
-/// Whether a list that a Mac sends is the one that it was shown: converted there and back, it names the same subjects.
-fn same_subjects(shown: &Dacl, sent: &Dacl) -> bool {
-    let subjects = |dacl: &Dacl| -> Vec<(bool, Sid)> {
-        let Dacl::List(aces) = dacl else { return Vec::new() };
-        let subject = |ace: &Ace| match ace {
-            Ace::Allow { sid, .. } => Some((true, sid.clone())),
-            Ace::Deny { sid, .. } => Some((false, sid.clone())),
-            Ace::Other { .. } => None,
-        };
-        aces.iter().filter_map(subject).collect()
+/// Whether a list that a Mac sends is the one that it was shown: converted there and back, it has the same entries. A list
+/// without entries says nothing but the mode.
+fn is_same_list(shown: &Dacl, sent: &Dacl) -> bool {
+    // It spells generic rights out, and may leave out SYNCHRONIZE, which means nothing to it.
+    let normal = |dacl: &Dacl| -> Vec<Ace> {
+        let mut aces = entries(dacl).to_vec();
+        for ace in &mut aces {
+            if let Ace::Allow { mask, .. } | Ace::Deny { mask, .. } = ace {
+                *mask = mask.expand_generic().without(AccessMask::SYNCHRONIZE);
+            }
+        }
+        aces
     };
-    let sent = subjects(sent);
-    sent.is_empty() || sent == subjects(shown)
+    let sent = normal(sent);
+    sent.is_empty() || sent == normal(shown)
 }
 
-/// Sets the permissions of an opened file, whose other bits stay.
-async fn change_mode(open: &Open, attr: &Attr, mode: u32) -> Result<(), Failure> {
+/// Whether two lists have entries for the same user or group.
+fn has_common_subject(one: &Dacl, other: &Dacl) -> bool {
+    let subject = |ace: &Ace| match ace {
+        Ace::Allow { sid, .. } | Ace::Deny { sid, .. } => Some(sid.clone()),
+        Ace::Other { .. } => None,
+    };
+    let known: Vec<Sid> = entries(one).iter().filter_map(subject).collect();
+    entries(other).iter().filter_map(subject).any(|sid| known.contains(&sid))
+}
+
+fn entries(dacl: &Dacl) -> &[Ace] {
+    match dacl {
+        Dacl::List(aces) => aces,
+        Dacl::Null | Dacl::Absent => &[],
+    }
+}
+
+/// The mode of a file whose permissions are those of `mode`; its other bits stay.
+fn settable(attr: &Attr, mode: u32) -> u32 {
     let directory = attr.kind == Kind::Dir;
     let others = if directory { attr.mode & !0o777 } else { 0 };
-    let mode = attributes::settable_mode(others | (mode & 0o777), directory);
-    access::chmod::set(&open.vfs, attr, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
-    Ok(())
+    attributes::settable_mode(others | (mode & 0o777), directory)
 }

@@ -54,7 +54,11 @@ fn life<T>(dir: &Path, story_of: impl AsyncFnOnce(World) -> T) -> T {
 }
 
 async fn client(world: &World, guid: u8, user: &str) -> Client {
-    let mut client = world.connect();
+    client_at(world, "client", guid, user).await
+}
+
+async fn client_at(world: &World, peer: &str, guid: u8, user: &str) -> Client {
+    let mut client = world.connect_from(peer);
     let offer = Offer { guid: [guid; 16], ..Offer::default() };
     let capabilities = offer.capabilities | Capabilities::PERSISTENT_HANDLES;
     client.negotiate(Offer { capabilities, ..offer }).await;
@@ -156,6 +160,53 @@ fn a_handle_outlives_the_server_with_its_lease_and_its_locks() {
         assert_eq!(gone, NtStatus::OBJECT_NAME_NOT_FOUND);
         create(&mut client(&world, 2, "bob").await, &wish(Vec::new())).await.unwrap();
     });
+}
+
+#[test]
+fn users_of_one_host_share_their_lease_after_a_restart() {
+    let made = |create_guid| RequestContext::DurableV2 {
+        timeout_ms: 30_000,
+        flags: DurableFlags::PERSISTENT,
+        create_guid,
+    };
+    let back = |file, create_guid| RequestContext::DurableReconnectV2 {
+        file,
+        create_guid,
+        flags: DurableFlags::PERSISTENT,
+    };
+    let state = |opened: &create::Response| {
+        let lease = opened.contexts.iter().find_map(|context| match context {
+            ResponseContext::Lease(lease) => Some(lease.state),
+            _ => None,
+        });
+        lease.unwrap()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    // Two users of a terminal server, whose client has one cache for both.
+    let users = [("alice", [0x22; 16]), ("bob", [0x33; 16])];
+    let files = life(dir.path(), async |world| {
+        let mut files = Vec::new();
+        for (user, create_guid) in users {
+            let mut client = client_at(&world, "192.0.2.1:700", 1, user).await;
+            let opened = create(&mut client, &wish(vec![lease(RWH), made(create_guid)])).await.unwrap();
+            assert!(is_persistent(&opened), "{user}");
+            assert_eq!(state(&opened), RWH, "{user}");
+            files.push(opened.file);
+        }
+        files
+    });
+    // Twice: a handle that comes back keeps the address, too.
+    for _ in 0..2 {
+        life(dir.path(), async |world| {
+            for ((user, create_guid), file) in users.iter().zip(&files) {
+                let mut client = client_at(&world, "192.0.2.1:701", 1, user).await;
+                let wish = wish(vec![lease(RWH), back(*file, *create_guid)]);
+                let returned =
+                    create(&mut client, &wish).await.unwrap_or_else(|status| panic!("{user}: {status:?}"));
+                assert_eq!(state(&returned), RWH, "{user}");
+            }
+        });
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::sys;
 use super::{Done, Folder};
 use crate::access;
-use crate::vfs::{Caller, Error, OWN_XATTRS, Op, Permissions};
+use crate::vfs::{Caller, Effect, Error, OWN_XATTRS, Op, Permissions};
 use weft_machine::credentials;
 
 impl Folder {
@@ -44,31 +44,5 @@ impl Folder {
 /// Whether the kernel judges an operation's caller. The others need no permission of his: he has found the node, or the
 /// operation is part of another one.
 fn is_judged(op: &Op) -> bool {
-    match op {
-        Op::Lookup { .. }
-        | Op::Setattr { .. }
-        | Op::Open { .. }
-        | Op::Create { .. }
-        | Op::Remove { .. }
-        | Op::Rmdir { .. }
-        | Op::Rename { .. }
-        | Op::Link { .. }
-        | Op::Readdir { .. }
-        | Op::GetXattr { .. }
-        | Op::SetXattr { .. }
-        | Op::RemoveXattr { .. }
-        | Op::MayUnlink { .. }
-        | Op::Access { .. } => true,
-        Op::Getattr { .. }
-        | Op::Readlink { .. }
-        | Op::Place { .. }
-        | Op::Statfs
-        | Op::SyncDir { .. }
-        | Op::SyncAll { .. }
-        | Op::Hold { .. }
-        | Op::ListXattrs { .. }
-        | Op::XattrSummary { .. }
-        | Op::Stable { .. }
-        | Op::Find { .. } => false,
-    }
+    !matches!(op.effect(), Effect::Inspects | Effect::Flushes)
 }

@@ -22,7 +22,8 @@ use rustix::pipe::PipeFlags;
 use weft_machine::clock;
 
 use super::create::ASIDE;
-use super::{Folder, MAX_DEPTH, MAX_ENTRIES, sys};
+use super::reach::MAX_DEPTH;
+use super::{Folder, MAX_ENTRIES, sys};
 use crate::vfs::depot::FOLDER;
 use crate::vfs::{Above, Action, Error, Event, Kind, NameChange, NodeId, Own, Watches, What};
 

@@ -21,7 +21,7 @@ use weft_machine::file::{mount_readings, remote_below};
 use super::observe::Guard;
 use super::sys::Identity;
 use super::{Folder, names};
-use crate::vfs::{Attr, Error, NodeId, Op};
+use crate::vfs::{Attr, Error, Mentions, NodeId, Op};
 
 /// Maximum number of file systems remembered besides the root's.
 const MAX_OTHERS: usize = 1024;
@@ -112,53 +112,6 @@ impl Systems {
     }
 }
 
-/// The nodes that an operation names.
-fn nodes(op: &Op) -> [Option<NodeId>; 2] {
-    match op {
-        Op::Lookup { dir: node, .. }
-        | Op::Getattr { node }
-        | Op::Setattr { node, .. }
-        | Op::Open { node, .. }
-        | Op::Create { dir: node, .. }
-        | Op::Remove { dir: node, .. }
-        | Op::Rmdir { dir: node, .. }
-        | Op::MayUnlink { dir: node, .. }
-        | Op::Readlink { node }
-        | Op::Readdir { dir: node, .. }
-        | Op::Place { node }
-        | Op::SyncDir { dir: node }
-        | Op::SyncAll { node }
-        | Op::Hold { node }
-        | Op::GetXattr { node, .. }
-        | Op::SetXattr { node, .. }
-        | Op::ListXattrs { node }
-        | Op::RemoveXattr { node, .. }
-        | Op::Access { node, .. }
-        | Op::XattrSummary { node } => [Some(*node), None],
-        Op::Rename { from, to, .. } => [Some(from.dir), Some(to.dir)],
-        Op::Link { node, dir, .. } => [Some(*node), Some(*dir)],
-        Op::Statfs | Op::Find { .. } | Op::Stable { .. } => [None, None],
-    }
-}
-
-/// A directory and a name in it; `None` if the whole directory is read.
-type Named<'a> = (NodeId, Option<&'a [u8]>);
-
-/// The names that an operation uses.
-fn names_of(op: &Op) -> [Option<Named<'_>>; 2] {
-    match op {
-        Op::Lookup { dir, name, .. }
-        | Op::Create { dir, name, .. }
-        | Op::Remove { dir, name }
-        | Op::Rmdir { dir, name }
-        | Op::MayUnlink { dir, name }
-        | Op::Link { dir, name, .. } => [Some((*dir, Some(name))), None],
-        Op::Rename { from, to, .. } => [Some((from.dir, Some(&from.name))), Some((to.dir, Some(&to.name)))],
-        Op::Readdir { dir, .. } => [Some((*dir, None)), None],
-        _ => [None, None],
-    }
-}
-
 impl Folder {
     /// Where the system calls of `op` run.
     pub(super) fn site(&self, op: &Op) -> Site {
@@ -166,10 +119,14 @@ impl Folder {
         if systems.reading.load(Ordering::Acquire) != mount_readings() {
             self.look_for_mounts();
         }
+        if let Op::Stable { .. } = op {
+            // The table tells, without a system call.
+            return Site::Core(None);
+        }
         if systems.are_several.load(Ordering::Acquire) {
             return self.site_among_several(op);
         }
-        self.site_at_home(op)
+        self.site_at_home()
     }
 
     /// See [`crate::vfs::Backend::attr_now`].
@@ -182,10 +139,9 @@ impl Folder {
         }
     }
 
-    fn site_at_home(&self, op: &Op) -> Site {
+    fn site_at_home(&self) -> Site {
         let home = &self.systems.home;
-        // Some operations need only the table.
-        match home.blocks() && !matches!(op, Op::Stable { .. }) {
+        match home.blocks() {
             true => Site::Workers(home.clone()),
             false => Site::Core(None),
         }
@@ -193,7 +149,7 @@ impl Folder {
 
     fn site_among_several(&self, op: &Op) -> Site {
         let mut elsewhere = None;
-        let mut nodes = nodes(op);
+        let Mentions { mut nodes, names: used } = op.mentions();
         if let Op::Find { stable } = op {
             nodes = [self.table().of(&Identity::from_stable(stable, &self.home)), None];
             if nodes == [None, None]
@@ -214,7 +170,7 @@ impl Folder {
             }
             elsewhere = Some(system);
         }
-        for (dir, name) in names_of(op).into_iter().flatten() {
+        for (dir, name) in used.into_iter().flatten() {
             let mounts = self.systems.mounts();
             let crossings = mounts.crossings.iter().filter(|crossing| crossing.system.blocks());
             let mut leading = crossings
@@ -223,7 +179,7 @@ impl Folder {
                 return Site::Workers(crossing.system.clone());
             }
         }
-        match self.site_at_home(op) {
+        match self.site_at_home() {
             Site::Core(_) => Site::Core(elsewhere),
             site => site,
         }

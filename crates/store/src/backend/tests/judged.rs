@@ -14,7 +14,7 @@ use weft_machine::credentials::Credentials;
 
 use super::*;
 
-use self::twins::{ANOTHER, GROUP, OWNER, Twins, User, being, mode, state};
+use self::twins::{GROUP, OWNER, Twins, User, being, give_acl, make_dir, mode, state};
 
 #[path = "../../../../machine/src/credentials/twins.rs"]
 mod twins;
@@ -36,11 +36,13 @@ enum Acl {
 
 const ACLS: [Acl; 5] = [Acl::None, Acl::Own(6, 5), Acl::Own(0, 3), Acl::Default(7, 5), Acl::Default(1, 2)];
 
-fn give_acl(path: &Path, acl: Acl) -> Result<(), Errno> {
-    match acl {
-        Acl::None => Ok(()),
-        Acl::Own(user, group) => twins::give_acl(path, "access", (user, group)),
-        Acl::Default(user, group) => twins::give_acl(path, "default", (user, group)),
+impl Acl {
+    fn of_kind(self) -> Option<(&'static str, twins::Acl)> {
+        match self {
+            Acl::None => None,
+            Acl::Own(user, group) => Some(("access", (user, group))),
+            Acl::Default(user, group) => Some(("default", (user, group))),
+        }
     }
 }
 
@@ -187,10 +189,11 @@ fn make_file(tree: &Path, acl: Acl, bits: u32) {
     let file = tree.join("f");
     let _ = std::fs::remove_file(tree.join("link"));
     chown(&file, Some(OWNER), Some(GROUP)).unwrap();
-    if acl == Acl::None {
-        let _ = rustix::fs::removexattr(&file, "system.posix_acl_access");
-    } else {
-        give_acl(&file, acl).unwrap();
+    match acl.of_kind() {
+        None => {
+            let _ = rustix::fs::removexattr(&file, "system.posix_acl_access");
+        }
+        Some((kind, acl)) => give_acl(&file, kind, acl).unwrap(),
     }
     // With an ACL, the group's bits are its mask.
     mode(&file, bits);
@@ -342,24 +345,6 @@ fn kernel_works(tree: &Path, deed: Deed, acl: Acl) -> Result<(), Errno> {
     }
 }
 
-fn make_dir(tree: &Path, acl: Acl, bits: u32) {
-    let dir = tree.join("d");
-    let _ = std::fs::remove_dir_all(&dir);
-    let _ = std::fs::remove_file(tree.join("new"));
-    std::fs::create_dir(&dir).unwrap();
-    for name in ["d/f", "d/e", "out"] {
-        let file = tree.join(name);
-        std::fs::write(&file, b"").unwrap();
-        chown(&file, Some(ANOTHER), Some(GROUP)).unwrap();
-        mode(&file, 0o644);
-    }
-    std::fs::create_dir(dir.join("sub")).unwrap();
-    chown(dir.join("sub"), Some(ANOTHER), Some(GROUP)).unwrap();
-    chown(&dir, Some(OWNER), Some(GROUP)).unwrap();
-    give_acl(&dir, acl).unwrap();
-    mode(&dir, bits);
-}
-
 /// Modes of directories: sets of permissions that let names be listed, used or changed, or not. With an ACL, or with the
 /// sticky or the set-group-id bit, those that differ in using and changing names.
 fn modes_of_dirs(acl: Acl) -> Vec<u32> {
@@ -398,7 +383,7 @@ async fn judge_directories() {
                 let mut fresh = false;
                 for deed in DEEDS {
                     if !std::mem::replace(&mut fresh, true) {
-                        trees.each(|tree| make_dir(tree, acl, bits));
+                        trees.each(|tree| make_dir(tree, acl.of_kind(), bits));
                     }
                     let weft = weft_works(&trees.vfs, &vfs, deed, acl).await;
                     let kernel = being((uid, gid, groups), || kernel_works(&trees.plain, deed, acl));

@@ -14,7 +14,7 @@
 //! | an object that cannot be opened for flushing (links, devices, what the server may not read) | its file system |
 
 use super::{Kind, Make, NodeId, Op, Outcome, SetAttr, Streams, Vfs};
-use crate::vfs::{Created, Error, OpenFile};
+use crate::vfs::{Created, Effect, Error, OpenFile};
 
 /// The nodes to flush before a change is answered.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -23,30 +23,16 @@ pub struct Unsettled([Option<NodeId>; 2]);
 
 impl Unsettled {
     fn of(op: &Op) -> Unsettled {
-        Unsettled(match op {
-            Op::Setattr { node, .. } | Op::SetXattr { node, .. } | Op::RemoveXattr { node, .. } => {
-                [Some(*node), None]
-            }
-            Op::Create { dir, .. } | Op::Remove { dir, .. } | Op::Rmdir { dir, .. } => [None, Some(*dir)],
-            Op::Rename { from, to, .. } => [Some(to.dir), (from.dir != to.dir).then_some(from.dir)],
-            Op::Link { node, dir, .. } => [Some(*node), Some(*dir)],
-            Op::Lookup { .. }
-            | Op::Getattr { .. }
-            | Op::Open { .. }
-            | Op::Readlink { .. }
-            | Op::Readdir { .. }
-            | Op::Place { .. }
-            | Op::Statfs
-            | Op::SyncDir { .. }
-            | Op::SyncAll { .. }
-            | Op::Hold { .. }
-            | Op::GetXattr { .. }
-            | Op::ListXattrs { .. }
-            | Op::XattrSummary { .. }
-            | Op::MayUnlink { .. }
-            | Op::Stable { .. }
-            | Op::Access { .. }
-            | Op::Find { .. } => [None, None],
+        Unsettled(match op.effect() {
+            Effect::SetsAttributes(node) | Effect::SetsXattrs(node) => [Some(node), None],
+            Effect::AddsName { dir, of, .. } => [of, Some(dir)],
+            Effect::RemovesName { dir, .. } => [None, Some(dir)],
+            Effect::Moves { from, to } => [Some(to.dir), (from.dir != to.dir).then_some(from.dir)],
+            Effect::Inspects
+            | Effect::Reads
+            | Effect::Flushes
+            | Effect::OpensToWrite
+            | Effect::AsksToRemove => [None, None],
         })
     }
 

@@ -117,7 +117,27 @@ fn an_unknown_key_is_named_with_the_nearest_one() {
         // The name of the option.
         ("[listeners]\nsmbd-port = 1\n", "did you mean listeners.smb_direct_port?"),
         // A key of another table.
-        ("spin = \"1ms\"\n", "did you mean limits.spin?"),
+        (
+            "spin = \"1ms\"\n",
+            "weft.toml:1:1: spin: unknown key here; [limits] has it: did you mean limits.spin?",
+        ),
+        ("[limits]\nstate_dir = \"/s\"\n", "the top of the file has it: did you mean state_dir?"),
+        // Although a key of this table is similar.
+        (
+            "[shares.a]\nram = \"1M\"\ncrc = \"always\"\n",
+            "shares.a.crc: unknown key here; [rdma] has it: did you mean rdma.crc?",
+        ),
+        (
+            "[shares.a]\nram = \"1M\"\nnfs = { quota = \"1G\" }\n",
+            "shares.a.nfs.quota: unknown key here; [shares.a] has it: did you mean shares.a.quota?",
+        ),
+        (
+            "read_only = true\n",
+            "[volumes.NAME] and [shares.NAME] and [shares.NAME.nfs] have it: did you mean volumes.NAME.read_only or \
+             shares.NAME.read_only or shares.NAME.nfs.read_only?",
+        ),
+        ("[capture]\nfile = \"x\"\n", "[rdma] has it: did you mean rdma.capture?"),
+        ("[shares.a]\nram = \"1M\"\nRead-Only = true\n", "did you mean shares.a.read_only?"),
         (
             "[limits]\nzzzz = 1\n",
             "weft.toml:2:1: limits.zzzz: unknown key; the keys of this table are buffers, cores, pin, spin, congestion",
@@ -153,9 +173,10 @@ fn a_value_that_a_key_does_not_take_is_refused_with_what_to_write() {
             "limits.buffers: write a size in quotes, such as \"256M\", not an integer",
         ),
         ("[limits]\nbuffers = \"1X\"\n", "weft.toml:2:11: limits.buffers: \"1X\": unknown unit"),
-        ("[limits]\nspin = \"1h\"\n", "limits.spin: \"1h\": write a number with us, ms or s"),
-        ("[limits]\nspin = \"us\"\n", "limits.spin: \"us\": write a number with us, ms or s"),
-        ("[limits]\nspin = \"99999999999999999999s\"\n", "write a number with us, ms or s"),
+        ("[limits]\nspin = \"1d\"\n", "limits.spin: \"1d\": write a whole number with us, ms, s, min or h"),
+        ("[limits]\nspin = \"us\"\n", "limits.spin: \"us\": write a whole number with us, ms, s, min or h"),
+        ("[limits]\nspin = \"1.5s\"\n", "with us, ms, s, min or h, such as 1500ms"),
+        ("[limits]\nspin = \"99999999999999999999s\"\n", "write a whole number with us, ms, s, min or h"),
         (
             "[listeners]\nsmb_port = 65536\n",
             "weft.toml:2:12: listeners.smb_port: write a number from 0 to 65535, not 65536",

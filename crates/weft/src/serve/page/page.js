@@ -1,11 +1,12 @@
 "use strict";
-// Draws what /api/v1/status and /api/v1/latency answer. Names of users, shares and clients come from outside: they become
+// Draws what /api/v1/status, /api/v1/latency and /api/v1/slow answer. Names of users, shares and clients come from outside: they become
 // text nodes and never markup. The policy of this page (Trusted Types) enforces that.
 
 const STATUS_EVERY_MS = 3000;
 const LATENCY_EVERY_MS = 15000;
 const ANSWER_WITHIN_MS = 10000;
 const LONGEST_NAME = 200;
+const SLOW_ROWS = 20;
 const SVG = "http://www.w3.org/2000/svg";
 
 const at = (id) => document.getElementById(id);
@@ -15,6 +16,7 @@ const reduced = document.body.dataset.shows === "without-names";
 let paused = false;
 let status = null;
 let latency = null;
+let slow = null;
 let before = null;
 
 // ---- Text
@@ -100,7 +102,7 @@ function keyed(parent, items, keyOf, make, fill) {
 
 // A table in a region that the keyboard can scroll. Each column: [title, value or function that fills the cell, class].
 // `more` rows are not in the answer, and `all` are in it, of which a filter may have left `rows`.
-function table(box, label, columns, rows, keyOf, more, none, all = rows.length) {
+function table(box, label, columns, rows, keyOf, more, none, all = rows.length, shower = "weft status") {
   if (!box.firstElementChild) {
     box.tabIndex = 0;
     box.setAttribute("role", "region");
@@ -123,7 +125,7 @@ function table(box, label, columns, rows, keyOf, more, none, all = rows.length) 
   }
   const made = box.firstElementChild;
   const found = rows.length === all ? `${all} shown` : `${rows.length} of ${all} match the filter`;
-  const left = more > 0 ? `${found}, ${more} more are left out; weft status shows all` : rows.length === 0 ? none : "";
+  const left = more > 0 ? `${found}, ${more} more are left out; ${shower} shows all` : rows.length === 0 ? none : "";
   put(made.caption, left);
   made.caption.hidden = left === "";
   made.tHead.hidden = rows.length === 0;
@@ -607,6 +609,44 @@ function drawLatency() {
   table(at("quantiles"), "Latency in numbers", cells, lines.filter((one) => one.hour.count > 0), (one) => `${one.name} ${one.way}`, 0, "No operation in the last hour.");
 }
 
+// ---- Slow operations
+
+const DOING = {
+  queue: "in a queue",
+  decode: "being decoded",
+  store: "in the file system",
+  pool: "waiting for a worker",
+  disk: "waiting for the disk",
+  wire: "waiting for the network or the client",
+  replica: "waiting for a replication partner",
+  peer: "waiting for another client",
+};
+
+function drawSlow() {
+  at("slow-section").hidden = slow === null;
+  if (!slow) return;
+  put(at("slow-text"), `Operations of ${time(slow.threshold_ms / 1000)} (log.slow) and more: first those still running, then the last ones that ended.`);
+  const name = (key) => [key, (one) => shown(one[key]) || "–", "name"];
+  const hops = (one) => Object.entries(one.hops).filter(([, ms]) => ms >= 0.0005).sort(([, a], [, b]) => b - a)
+    .map(([hop, ms]) => `${hop} ${time(ms / 1000)}`).join(", ");
+  const columns = [
+    ["began", (one) => new Date(one.began).toLocaleTimeString(), "short"],
+    ["operation", (one) => one.operation ? `${shown(one.protocol).toUpperCase()} ${shown(one.operation)}` : "not understood yet"],
+    ["took", (one) => time(one.total_ms / 1000), "number"],
+    ["time by hop", hops],
+    ["state", (one) => {
+      const said = one.at ? `still running, ${DOING[one.at] ?? shown(one.at)}` : "ended";
+      const box = element("span", said, one.at ? "care" : "muted");
+      box.dataset.was = said;
+      return box;
+    }],
+    ...["user", "client", "share", "file"].map(name),
+  ];
+  const rows = slow.operations.slice(0, SLOW_ROWS);
+  table(at("slow"), "Slow operations", columns, rows, (one) => [one.began, one.client, one.operation, one.file].join(" "),
+    slow.more + slow.operations.length - rows.length, "No operation has been slow.", rows.length, "weft status --slow");
+}
+
 // ---- Asking
 
 async function ask(path) {
@@ -657,6 +697,7 @@ function draw() {
   drawNumbers();
   drawConnections();
   drawShares();
+  drawSlow();
   drawSessions();
   drawVolumes();
   drawReplication();
@@ -671,6 +712,8 @@ async function keepAsking() {
     if (!paused && !document.hidden) {
       try {
         const found = await ask(reduced ? "/api/v1/overview" : "/api/v1/status");
+        // They have names.
+        const operations = reduced ? null : await ask("/api/v1/slow");
         if (performance.now() >= latencyDue) {
           const durations = await ask("/api/v1/latency");
           if (mine !== round) return;
@@ -680,6 +723,7 @@ async function keepAsking() {
         }
         if (mine !== round) return;
         status = found;
+        slow = operations;
         const asked = !at("ask").hidden;
         at("ask").hidden = true;
         const first = at("content").hidden;

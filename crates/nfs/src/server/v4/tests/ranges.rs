@@ -1,11 +1,16 @@
 //! Minor version 2: holes, copies, extended attributes.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use weft_machine::rt;
-use weft_store::opens::{Caching, Form, Holder, Opening, Range, Recall, Rights};
+use weft_store::opens::{Caching, Form, Opening, Range, Rights};
 
 use super::*;
+
+use self::recalled::Recalled;
+
+#[path = "../../../../../store/src/opens/tests/recalled.rs"]
+mod recalled;
 
 #[test]
 fn holes_are_found_and_read_as_such() {
@@ -93,17 +98,6 @@ fn a_copy_needs_no_bytes_on_the_wire() {
         smb.unlock(Range::new(3, 1).unwrap()).unwrap();
     }
     assert_eq!(copy(0, 0, 0).status, Status::OK);
-}
-
-/// Counts the recalls of a cached directory.
-#[derive(Default)]
-struct Recalled(AtomicUsize);
-
-impl Holder for Recalled {
-    fn recall(&self, _: Recall) -> bool {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        false
-    }
 }
 
 #[test]

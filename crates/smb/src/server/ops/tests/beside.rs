@@ -1,8 +1,8 @@
 //! Extended attributes, holes and copies, as clients request them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use weft_store::opens::{Caching, Form, Holder, Opening, Recall, Rights};
+use weft_store::opens::{Caching, Form, Opening, Rights};
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::fscc::FileClass;
@@ -13,6 +13,11 @@ use weft_wire::smb2::query_info::{self, InfoType};
 use weft_wire::smb2::set_info;
 
 use super::*;
+
+use self::recalled::Recalled;
+
+#[path = "../../../../../store/src/opens/tests/recalled.rs"]
+mod recalled;
 
 async fn ctl(b: &Bench, file: FileId, code: CtlCode, input: &[u8]) -> Result<(NtStatus, Bytes), NtStatus> {
     let request = ioctl::Request {
@@ -52,17 +57,6 @@ async fn content(b: &Bench, path: &str) -> Vec<u8> {
     let attr = b.vfs.lookup(weft_store::NodeId::ROOT, path.as_bytes(), false).await.unwrap();
     let file = b.vfs.open(attr.node, false).await.unwrap();
     file.read(0, 1 << 20).data().await.unwrap().into_chain(&Pool::new(1)).await.unwrap().concat()
-}
-
-/// Counts the recalls of a cached directory.
-#[derive(Default)]
-struct Recalled(AtomicUsize);
-
-impl Holder for Recalled {
-    fn recall(&self, _: Recall) -> bool {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        false
-    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use weft_wire::smb2::fscc::file::{Basic, Rename};
 use weft_wire::smb2::query_directory;
 use weft_wire::smb2::query_info::SecurityInformation;
 
-use self::twins::{ANOTHER, GROUP, OWNER, Twins, USERS, User, being, give_acl, mode, state};
+use self::twins::{GROUP, OWNER, Twins, USERS, User, being, give_acl, make_dir, mode, state};
 use super::info::{set, set_security};
 use super::*;
 use crate::server::ops::rights::CHANGING;
@@ -421,28 +421,6 @@ fn kernel_works(tree: &Path, deed: Deed) -> Result<(), Errno> {
     }
 }
 
-fn make_dir(tree: &Path, (acl, inherits): (Acl, bool), bits: u32) {
-    let dir = tree.join("d");
-    let _ = std::fs::remove_dir_all(&dir);
-    for name in ["new", "out"] {
-        let _ = std::fs::remove_file(tree.join(name));
-    }
-    std::fs::create_dir(&dir).unwrap();
-    for name in ["d/f", "d/e", "out"] {
-        let file = tree.join(name);
-        std::fs::write(&file, b"").unwrap();
-        chown(&file, Some(ANOTHER), Some(GROUP)).unwrap();
-        mode(&file, 0o644);
-    }
-    std::fs::create_dir(dir.join("sub")).unwrap();
-    chown(dir.join("sub"), Some(ANOTHER), Some(GROUP)).unwrap();
-    chown(&dir, Some(OWNER), Some(GROUP)).unwrap();
-    if let Some(acl) = acl {
-        give_acl(&dir, if inherits { "default" } else { "access" }, acl).unwrap();
-    }
-    mode(&dir, bits);
-}
-
 /// Sets of permissions of the group and of others that let names be listed, used or changed, or not; with the sticky and the
 /// set-group-id bit, those that differ in using and changing names.
 fn modes_of_dirs() -> Vec<u32> {
@@ -468,12 +446,12 @@ async fn judge_directories(trees: Trees) {
     let mut counts = [0; 2];
     for user in USERS {
         let b = trees.tree_of(user, Right::Write);
-        for (acl, inherits) in [(None, false), (Some((6, 5)), false), (Some((1, 2)), true)] {
+        for acl in [None, Some(("access", (6, 5))), Some(("default", (1, 2)))] {
             for bits in modes_of_dirs() {
                 let mut fresh = false;
                 for deed in DEEDS {
                     if !std::mem::replace(&mut fresh, true) {
-                        trees.each(|tree| make_dir(tree, (acl, inherits), bits));
+                        trees.each(|tree| make_dir(tree, acl, bits));
                     }
                     let smb = of_smb(smb_works(&b, deed).await);
                     let kernel = of_kernel(being(user, || kernel_works(&trees.plain, deed)));

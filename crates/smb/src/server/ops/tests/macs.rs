@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weft_store::backend::Dir;
 use weft_store::vfs::{Backend, Caller, Error, NodeId, Op, Outcome};
-use weft_wire::security::{Ace, AceFlags, Dacl, Sid};
+use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::aapl::{self, Parts, ServerCaps, VolumeCaps};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
 use weft_wire::smb2::flush;
@@ -482,6 +482,56 @@ fn a_mac_changes_a_mode_by_the_list_that_it_was_shown() {
             assert!(told_mode(&mut aces).is_some());
             aces.drain(..3);
             assert_eq!(told_mode(&mut aces), None);
+        });
+    }
+}
+
+#[test]
+fn a_mac_changes_the_list_and_the_mode_in_one_request() {
+    let folder = tempfile::tempdir().unwrap();
+    for vfs in [Vfs::from(Ram::new(DISK)), Vfs::from(Dir::open(folder.path()).unwrap())] {
+        with_mac(vfs, MACOS, async |b| {
+            b.put("f", b"").await;
+            let mode = async || b.vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().mode & 0o777;
+            let file = b.open(&Wish::file("f")).await.unwrap();
+            let list = async || match b.shown(file).await.unwrap().dacl {
+                Dacl::List(aces) => aces,
+                other => panic!("{other:?}"),
+            };
+            let send = async |aces: Vec<Ace>| {
+                let sent = SecurityDescriptor { dacl: Dacl::List(aces), ..SecurityDescriptor::default() };
+                set_security(&b, file, SecurityInformation::DACL, &sent.to_bytes()).await.unwrap();
+            };
+            let network = |mask| Ace::allow(Sid::network(), mask, AceFlags::NONE);
+            let (read, both) =
+                (AccessMask::FILE_READ_DATA, AccessMask::FILE_READ_DATA | AccessMask::FILE_WRITE_DATA);
+            // An entry more, with the mode that was shown.
+            let before = mode().await;
+            let mut aces = list().await;
+            aces.push(network(read));
+            send(aces).await;
+            assert_eq!(mode().await, before);
+            // The same subjects, with other rights and another mode: the entry keeps what the group does not have.
+            let mut aces = list().await;
+            *told_mode(&mut aces).unwrap() = Sid::nfs_mode(0o640);
+            aces.iter_mut().filter(|ace| **ace == network(read)).for_each(|ace| *ace = network(both));
+            send(aces).await;
+            assert_eq!(mode().await, 0o640);
+            assert!(list().await.contains(&network(both)), "{:?}", list().await);
+            // Other rights with the mode that was shown: what the list takes away is gone.
+            let mut aces = list().await;
+            aces.iter_mut().filter(|ace| **ace == network(both)).for_each(|ace| *ace = network(read));
+            send(aces).await;
+            assert_eq!(mode().await, 0o640);
+            let aces = list().await;
+            assert!(aces.contains(&network(read)) && !aces.contains(&network(both)), "{aces:?}");
+            // List and mode of another file: the mode decides for the owner, whom the list does not name.
+            let told = Ace::Deny { flags: AceFlags::NONE, mask: AccessMask::NONE, sid: Sid::nfs_mode(0o640) };
+            let bob = Ace::allow(Sid::unix_user(4711), both, AceFlags::NONE);
+            send(vec![told, bob.clone()]).await;
+            assert_eq!(mode().await, 0o640);
+            assert!(list().await.contains(&bob), "{:?}", list().await);
+            b.open(&Wish { access: both, ..Wish::file("f") }).await.unwrap();
         });
     }
 }

@@ -1,5 +1,5 @@
 """Looks for services by mDNS with python-zeroconf, and prints a line of JSON for each that comes, changes or goes:
-browse.py INTERFACE-ADDRESS TYPE... ; with --claim NAME PORT, it is an SMB server of that name itself."""
+mdns.py INTERFACE-ADDRESS TYPE... ; with --claim NAME PORT, it is an SMB server of that name itself."""
 
 import json
 import sys
