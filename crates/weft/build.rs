@@ -22,12 +22,44 @@ fn main() {
     link();
 }
 
-/// Has the linker pack the addresses that the loader adjusts when the program starts: 1 MB less. glibc reads that since 2.36.
+/// Makes the program smaller where that costs no time when it runs.
 fn link() {
     let target = |part: &str| std::env::var(format!("CARGO_CFG_TARGET_{part}"));
-    if target("OS").as_deref() == Ok("linux") && target("ENV").as_deref() == Ok("gnu") {
-        println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    if target("OS").as_deref() != Ok("linux") || target("ENV").as_deref() != Ok("gnu") {
+        return;
     }
+    // Packs the addresses that the loader adjusts when the program starts: 1 MB less. glibc reads that since 2.36.
+    println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    // Keeps one of several functions of equal code: 0.5 MB less. Rust does not promise that functions have addresses of their own. A
+    // profile or a backtrace may then name another function of the same code, so debug builds are not linked that way.
+    if std::env::var("PROFILE").as_deref() == Ok("release") && links_with(FOLD) {
+        println!("cargo::rustc-link-arg-bins={FOLD}");
+    }
+}
+
+const FOLD: &str = "-Wl,--icf=all";
+
+/// Whether the linker knows an option, found out with a program that does nothing. rustc's own linker, LLD, is not the default of each
+/// target and distribution; GNU ld refuses what it does not know.
+fn links_with(option: &str) -> bool {
+    let var = |name: &str| std::env::var(name).unwrap_or_default();
+    let out = PathBuf::from(var("OUT_DIR"));
+    let source = out.join("nothing.rs");
+    if let Err(e) = std::fs::write(&source, "fn main() {}") {
+        println!(
+            "cargo::warning={} cannot be written, so the program is larger than need be: {e}",
+            source.display()
+        );
+        return false;
+    }
+    let mut rustc = Command::new(var("RUSTC"));
+    rustc.arg(&source).arg("-o").arg(out.join("nothing")).args(["--target", &var("TARGET")]);
+    rustc.args(var("CARGO_ENCODED_RUSTFLAGS").split('\u{1f}').filter(|flag| !flag.is_empty()));
+    let linker = var("RUSTC_LINKER");
+    if !linker.is_empty() {
+        rustc.args(["-C", &format!("linker={linker}")]);
+    }
+    rustc.args(["-C", &format!("link-arg={option}")]).output().is_ok_and(|done| done.status.success())
 }
 
 /// The root of the repository.

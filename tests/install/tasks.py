@@ -231,6 +231,10 @@ class Pages(unittest.TestCase):
             for where, block in BLOCK.findall((PAGES / "replication.md").read_text()):
                 for name in hosts if where == "both" else [where]:
                     hosts[name].run(block)
+            # The roles are exchanged.
+            for name, role in [("nas1", "destination"), ("nas2", "source")]:
+                shown = run(*hosts[name].enter, "chroot", hosts[name].root, "weft", "replica", "status", env=ENVIRONMENT)
+                self.assertIn(role, shown)
         finally:
             for host in hosts.values():
                 host.remove()

@@ -20,8 +20,8 @@ use weft_machine::net::Link;
 const WARM_BYTES: usize = 1 << 20;
 /// Most bytes in one gather write when it begins.
 const BATCH_BYTES: usize = 256 << 10;
-/// Replaces the bytes of a chunk that could not be read.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Most zeros in one write that replaces the bytes of a chunk that could not be read.
+const ZEROS_BYTES: usize = 64 << 10;
 
 /// A reply, ready to send.
 #[derive(Debug)]
@@ -179,11 +179,12 @@ async fn send_read(
 }
 
 async fn pad(link: &Link, len: usize) -> io::Result<()> {
+    let zeros = Bytes::from(vec![0; len.min(ZEROS_BYTES)]);
     let mut left = len;
     while left > 0 {
-        let (zeros, _) = ZEROS.split_at(left.min(ZEROS.len()));
-        link.send_all(&[Bytes::from_static(zeros)]).await?;
-        left = left.saturating_sub(zeros.len());
+        let piece = zeros.slice(..left.min(zeros.len()));
+        left = left.saturating_sub(piece.len());
+        link.send_all(&[piece]).await?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Logs go to standard error; standard output belongs to results. `WEFT_LOG` (in the syntax of `tracing` filters)
-//! overrides `-v`; one that is not understood is refused, because nobody would notice the missing lines.
+//! Logs go to standard error; standard output belongs to results. `WEFT_LOG` overrides `-v`: a level, and modules with
+//! levels of their own. One that is not understood is refused, because nobody would notice the missing lines.
 //!
 //! A line is text for people, or a JSON object (`--log-format`). In the journal of systemd it has a priority
 //! (sd-daemon(3)), and text has no time, because the journal keeps its own.
@@ -20,8 +20,7 @@ use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::{Directive, LevelFilter};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use weft_machine::meter::Events;
@@ -47,48 +46,66 @@ const VARIABLE: &str = "WEFT_LOG";
 /// `WEFT_LOG` is not a filter.
 pub(crate) fn start(verbose: u8, server: bool) -> Result<(), Misuse> {
     let level = match verbose {
-        0 if server => "info",
-        0 => "warn",
-        1 => "debug",
-        _ => "trace",
+        0 if server => LevelFilter::INFO,
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
     let filter = match std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) {
-        None => EnvFilter::new(level),
+        None => Targets::new().with_default(level),
         Some(text) => filter(&text.to_string_lossy())?,
     };
     let form = form::Form::of_stderr();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(form.is_coloured())
         // If standard error is a closed pipe, nobody can be told of that either; the attempt would panic, and end the
         // server with its log.
         .log_internal_errors(false)
-        .event_format(form)
-        .finish()
-        .with(Floods::default())
-        .init();
+        .event_format(form);
+    tracing_subscriber::registry().with(filter).with(lines).with(Floods::default()).init();
     Ok(())
 }
 
-/// The filter that this value of `WEFT_LOG` describes.
-fn filter(text: &str) -> Result<EnvFilter, Misuse> {
+/// The filter that this value of `WEFT_LOG` describes: `LEVEL`, `MODULE=LEVEL`, or a module of Weft, of which all is
+/// logged. `EnvFilter` would take spans and fields, too, which nobody needs here, and bring an engine for regular
+/// expressions: 300 KB of the program.
+fn filter(text: &str) -> Result<Targets, Misuse> {
+    let mut filter = Targets::new();
     for directive in text.split(',').filter(|directive| !directive.is_empty()) {
         let wrong = |why: &str| {
             Misuse::new(format!(
                 "{VARIABLE}: {directive:?} {why}; write for example {VARIABLE}=debug or {VARIABLE}=info,weft_smb=trace"
             ))
         };
+        let (module, level) = match directive.split_once('=') {
+            // An empty level would be parsed as `error`.
+            Some((_, "")) => return Err(wrong("has no level")),
+            Some((module, level)) => {
+                let level = level.parse().map_err(|e| wrong(&format!("is not a directive ({e})")))?;
+                (module, level)
+            }
+            None => match directive.parse::<LevelFilter>() {
+                Ok(level) => {
+                    filter = filter.with_default(level);
+                    continue;
+                }
+                Err(_) => (directive, LevelFilter::TRACE),
+            },
+        };
         // A filter takes any word for a module, even a misspelt level.
-        let is_word = !directive.contains(['=', '[']) && directive.parse::<LevelFilter>().is_err();
-        if is_word && !directive.starts_with("weft") {
+        if module == directive && !directive.starts_with("weft") {
             return Err(wrong(
                 "is neither a level (error, warn, info, debug, trace, off) nor a module of Weft",
             ));
         }
-        directive.parse::<Directive>().map_err(|e| wrong(&format!("is not a directive ({e})")))?;
+        let is_of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
+        if module.is_empty() || !module.chars().all(is_of_path) {
+            return Err(wrong("does not name a module"));
+        }
+        filter = filter.with_target(module, level);
     }
-    EnvFilter::builder().parse(text).map_err(|e| Misuse::new(format!("{VARIABLE}: {e}")))
+    Ok(filter)
 }
 
 /// Lines that were left out here.
@@ -251,9 +268,7 @@ mod tests {
     /// Such a value was ignored, and so was a misspelt level.
     #[test]
     fn a_filter_that_is_not_understood_is_refused_with_an_example() {
-        for text in
-            ["debug", "INFO", "off", "info,weft_smb=trace", "weft_nfs", "rustls=warn,", "weft[a{b}]=trace"]
-        {
+        for text in ["debug", "INFO", "off", "info,weft_smb=trace", "weft_nfs", "rustls=warn,"] {
             assert!(filter(text).is_ok(), "{text}");
         }
         assert_eq!(filter("info,weft_smb=trace").unwrap().to_string(), "weft_smb=trace,info");
@@ -263,12 +278,30 @@ mod tests {
             ("weft_smb==debug,info", "weft_smb==debug"),
             ("info, weft_smb=debug", " weft_smb=debug"),
             ("weft_smb=debug\u{fffd}", "weft_smb=debug\u{fffd}"),
+            ("weft_smb=", "weft_smb="),
+            ("=debug", "=debug"),
+            ("weft[a{b}]=trace", "weft[a{b}]=trace"),
+            ("[{peer}]=trace", "[{peer}]=trace"),
         ] {
             let refused = filter(text).err().unwrap_or_else(|| panic!("{text} is accepted")).to_string();
             assert!(refused.starts_with(&format!("WEFT_LOG: {directive:?} ")), "{refused}");
             assert!(refused.contains("WEFT_LOG=debug"), "{refused}");
             assert_eq!(crate::exit_status::status_of(&filter(text).unwrap_err()), 2);
         }
+    }
+
+    #[test]
+    fn a_filter_lets_through_what_it_names() {
+        let filtered =
+            |text: &str, module: &str, level: Level| filter(text).unwrap().would_enable(module, &level);
+        assert!(filtered("debug", "weft_smb::server", Level::DEBUG));
+        assert!(!filtered("debug", "weft_smb::server", Level::TRACE));
+        assert!(filtered("info,weft_smb=trace", "weft_smb::server", Level::TRACE));
+        assert!(!filtered("info,weft_smb=trace", "weft_nfs", Level::DEBUG));
+        assert!(filtered("info,weft_smb=trace", "weft_nfs", Level::INFO));
+        assert!(filtered("weft_nfs", "weft_nfs::server", Level::TRACE));
+        assert!(!filtered("weft_nfs", "weft_smb", Level::ERROR));
+        assert!(!filtered("info,weft_nfs=off", "weft_nfs", Level::ERROR));
     }
 
     #[test]

@@ -18,7 +18,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::More;
@@ -34,7 +33,8 @@ use crate::out::path_name;
 use crate::state_of_command::state_of_command;
 
 /// One running server.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Status {
     /// Its version of Weft.
     pub version: String,
@@ -125,7 +125,8 @@ impl Status {
 }
 
 /// A line about the replication of a group.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ReplicaLine {
     /// The group.
     pub group: String,
@@ -159,7 +160,8 @@ impl ReplicaLine {
 }
 
 /// The ended connections of one protocol, transport and provider.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Ended {
     /// As of a connection.
     pub protocol: String,
@@ -193,7 +195,8 @@ impl Ended {
 }
 
 /// A share.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Share {
     /// Its name.
     pub name: String,
@@ -224,7 +227,8 @@ pub(crate) struct Share {
 }
 
 /// The space of a share.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Space {
     /// Bytes in all.
     pub total_bytes: u64,
@@ -233,7 +237,8 @@ pub(crate) struct Space {
 }
 
 /// The quota of a share.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Quota {
     /// Bytes that its folder may occupy.
     pub limit_bytes: u64,
@@ -254,7 +259,8 @@ pub(crate) struct Quota {
 }
 
 /// A volume.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Volume {
     /// Its name.
     pub name: String,
@@ -275,7 +281,8 @@ pub(crate) struct Volume {
 }
 
 /// A connection.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Connection {
     /// "smb", "nfs", "nbd".
     pub protocol: String,
@@ -309,7 +316,8 @@ pub(crate) struct Connection {
 }
 
 /// A session on a connection.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Session {
     /// The same on all channels of a session.
     pub id: String,
@@ -334,7 +342,8 @@ pub(crate) struct Session {
 }
 
 /// NBD's counters of a connection.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Nbd {
     /// The volume, once chosen.
     pub volume: Option<String>,
@@ -351,7 +360,8 @@ pub(crate) struct Nbd {
 }
 
 /// NFS's users of a connection.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Nfs {
     /// The user ids that the client has claimed in its calls.
     pub uids: Vec<u32>,
@@ -385,7 +395,8 @@ impl Connection {
 }
 
 /// Capabilities and requests of an SMB client that matter for RDMA.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Seen {
     /// Its dialect supports SMB Direct.
     pub knows_rdma: bool,
@@ -398,7 +409,8 @@ pub(crate) struct Seen {
 }
 
 /// A likely reason and what to do.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Advice {
     /// The reason.
     pub reason: String,

@@ -42,6 +42,26 @@ pub fn folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Creates a folder in a state directory if missing, closed to other users (0700). One that root has made belongs to the
+/// directory's owner from then on: a service that is not root could not use it.
+///
+/// # Errors
+/// It cannot be created, or given to the owner.
+pub fn folder_in_state(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let owner = whole::folder_of(path).metadata()?;
+    // The owner may have placed a link there meanwhile.
+    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
+    let made = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    if made.metadata()?.uid() == 0 && owner.uid() != 0 {
+        std::os::unix::fs::fchown(&made, Some(owner.uid()), Some(owner.gid()))?;
+    }
+    Ok(())
+}
+
 fn holds_state_alone(path: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(path)? {
         let name = entry?.file_name();
@@ -211,6 +231,18 @@ mod tests {
             std::os::unix::fs::chown(dir.path(), Some(65_534), Some(65_534)).unwrap();
             made_once(&dir.path().join("users.key"), || Ok(b"key".to_vec())).unwrap();
             assert_eq!(dir.path().join("users.key").metadata().unwrap().uid(), 65_534);
+            let owner = |path: &Path| path.metadata().map(|found| (found.uid(), found.gid())).unwrap();
+            let replica = dir.path().join("replica");
+            folder_in_state(&replica).unwrap();
+            assert_eq!((owner(&replica), mode(&replica)), ((65_534, 65_534), 0o700));
+            // Another user's stays theirs, and a link is not followed.
+            std::os::unix::fs::chown(&replica, Some(65_533), Some(65_533)).unwrap();
+            folder_in_state(&replica).unwrap();
+            assert_eq!(owner(&replica), (65_533, 65_533));
+            let (elsewhere, link) = (tempfile::tempdir().unwrap(), dir.path().join("link"));
+            std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+            assert!(folder_in_state(&link).is_err());
+            assert_eq!(owner(elsewhere.path()), (0, 0));
         }
     }
 

@@ -7,6 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use weft_machine::{Buf, Pool, rt};
 use weft_rdma::{
     Access, Completion, ConnectParams, Disconnect, Done, PostError, Provider, QueuePair, Refusal, Segment,
@@ -32,8 +35,9 @@ pub struct Net {
 impl Net {
     pub fn run<F: AsyncFnOnce(&Net)>(kind: &Kind, case: F) {
         // RUST_LOG=debug shows the messages of a device.
-        let filter = tracing_subscriber::EnvFilter::from_default_env();
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+        let filter = std::env::var("RUST_LOG").map_or_else(|_| Targets::new(), |text| text.parse().unwrap());
+        let lines = tracing_subscriber::fmt::layer().with_test_writer();
+        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
         let medium = match (kind.medium)() {
             Ok(medium) => medium,
             Err(why) => return println!("skipped: {why}"),

@@ -1,7 +1,6 @@
 //! The admin requests and answers about replication. `serve::replica` carries them out, and `crate::replica` prints
 //! them.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -154,7 +153,8 @@ pub(crate) struct Differs {
 }
 
 /// The current state of a group.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Group {
     /// Its name.
     pub name: String,
@@ -188,7 +188,8 @@ pub(crate) struct Group {
 }
 
 /// The link to a partner.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Link {
     /// The partner's name.
     pub name: String,

@@ -108,9 +108,8 @@ pub(crate) enum ReplicaMode {
 }
 
 /// How synchronous writes behave while a destination is away. Named as in DRBD.
-#[derive(
-    ValueEnum, Serialize, Deserialize, schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq,
-)]
+#[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OnLoss {
     /// Acknowledge writes without it; the status shows them as unprotected
@@ -121,9 +120,8 @@ pub(crate) enum OnLoss {
 }
 
 /// Behaviour when the log is full because a destination is slow. Named as in DRBD.
-#[derive(
-    ValueEnum, Serialize, Deserialize, schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq,
-)]
+#[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OnCongestion {
     /// Writes wait for the destination

@@ -12,7 +12,7 @@ use super::{
     within_memory,
 };
 use crate::addresses::{Addresses, LOCALHOST};
-use crate::config::{AdminAddress, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
+use crate::config::{AdminAddress, BUFFERS_BYTES, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
 use crate::default_port;
 use crate::logging::LogFormat;
 
@@ -248,7 +248,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = weft_machine::rt::SPIN_MAX.as_micros() as u64,
         value_parser = number::<u64>(..=MAX_SPIN.as_micros() as u64))]
     pub spin_us: u64,
-    /// Memory for payload buffers: from 64M to this host's memory
+    /// Memory for payload buffers: from 64M to this host's memory; by default no more than half of a memory below 1G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_buffers)]
     pub buffers: u64,
 }
@@ -286,7 +286,7 @@ fn parse_snapshots(text: &str) -> Result<(String, String), Misread> {
 /// A size that `--buffers` accepts on this host.
 fn parse_buffers(text: &str) -> Result<u64, Misread> {
     let (size, least, most) = (parse_bytes(text)?, MIN_BUFFERS_BYTES, memory());
-    match (least..=most).contains(&size) {
+    match size == BUFFERS_BYTES || (least..=most).contains(&size) {
         true => Ok(size),
         false => Err(Misread::Buffers { least, most, text: text.to_owned() }),
     }
@@ -297,6 +297,7 @@ mod tests {
     use clap::Parser;
 
     use crate::args::{Args, Command, ProviderKind};
+    use crate::config::{BUFFERS_BYTES, MIN_BUFFERS_BYTES, buffers_within};
 
     /// SMB Direct listens at iWARP's port 5445 ([MS-SMBD] 1.9), not at InfiniBand's 445; Linux's cifs tries no other.
     #[test]
@@ -311,6 +312,12 @@ mod tests {
     fn buffers_that_cannot_work_are_refused_with_the_range() {
         let serve = |size| Args::try_parse_from(["weft", "serve", "data", "--buffers", size]);
         assert!(serve("64M").is_ok());
+        // The default is accepted by a host with less memory, too.
+        assert!(serve("1G").is_ok());
+        assert_eq!(buffers_within(BUFFERS_BYTES, 967 << 20), 967 << 19);
+        assert_eq!(buffers_within(BUFFERS_BYTES, 100 << 20), MIN_BUFFERS_BYTES);
+        assert_eq!(buffers_within(BUFFERS_BYTES, BUFFERS_BYTES), BUFFERS_BYTES);
+        assert_eq!(buffers_within(MIN_BUFFERS_BYTES, 967 << 20), MIN_BUFFERS_BYTES);
         for size in ["1K", "65535K", "1000T"] {
             let refused = serve(size).unwrap_err().to_string();
             assert!(refused.contains("64M to ") && refused.contains(size), "{refused}");

@@ -29,8 +29,8 @@ use super::secret::{self, Secret};
 use super::share::{FolderFault, MAX_NAME_CHARS, own_user};
 use super::types::{DurationText, Size, Type};
 use super::{
-    CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
-    ServeConfig, ShareConfig, ShareSource, Sources, announce, exposed, macs, ports,
+    BUFFERS_BYTES, CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES,
+    MIN_SLOW, Problem, ServeConfig, ShareConfig, ShareSource, Sources, announce, exposed, macs, ports,
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
@@ -345,7 +345,7 @@ impl ServeConfig {
 
     fn check_buffers(&self) -> Result<(), ConfigError> {
         let (buffers, memory) = (self.limits.buffers_bytes, crate::args::memory());
-        match (MIN_BUFFERS_BYTES..=memory).contains(&buffers) {
+        match buffers == BUFFERS_BYTES || (MIN_BUFFERS_BYTES..=memory).contains(&buffers) {
             true => Ok(()),
             false => {
                 let problem = Problem::Size { least: MIN_BUFFERS_BYTES, most: memory };

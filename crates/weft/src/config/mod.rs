@@ -53,13 +53,22 @@ use crate::args::{Crc, ProviderKind};
 use crate::default_port;
 use crate::logging::LogFormat;
 
-/// The default of [`Limits::buffers_bytes`].
+/// The default of [`Limits::buffers_bytes`]. Valid on each host: [`buffers_within`].
 pub(crate) const BUFFERS_BYTES: u64 = 1 << 30;
 /// The default of [`CaptureConfig::limit_bytes`].
 pub(crate) const CAPTURE_BYTES: u64 = 1 << 30;
 /// The minimum of [`Limits::buffers_bytes`]: four of the largest buffers. Peers before log-on may hold one of them,
 /// and others must still have room.
 pub(crate) const MIN_BUFFERS_BYTES: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
+/// The memory for payload buffers on a host of so much memory, bytes. The default is more than a small host has: it gets half of
+/// its memory. Other limits have been checked.
+pub(crate) fn buffers_within(buffers: u64, memory: u64) -> u64 {
+    if buffers <= memory {
+        return buffers;
+    }
+    (memory / 2).max(MIN_BUFFERS_BYTES)
+}
+
 /// The maximum of [`Limits::cores`].
 pub(crate) const MAX_CORES: usize = 1024;
 /// The maximum of [`Limits::spin`].

@@ -245,7 +245,7 @@ pub(super) const ROWS: &[Row] = &[
         ["--buffers"],
         "\"1G\"",
         "\"256M\"",
-        "Memory limit of payload and long replies: from 64M to the memory of this host.",
+        "Memory limit of payload and long replies: from 64M to the memory of this host; the default is half of a memory below 1G.",
         |c| c.limits.buffers_bytes
     ),
     field!(

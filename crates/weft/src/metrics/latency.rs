@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weft_machine::meter::{BUCKETS, Sample, bound};
 
@@ -19,7 +18,8 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 const WAITING: [&str; 3] = ["change_notify", "lock", "oplock_break"];
 
 /// Durations of the last hour.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Latency {
     /// Upper bounds of the buckets in seconds; one more bucket has none.
     pub bounds: Vec<f64>,
@@ -28,7 +28,8 @@ pub(crate) struct Latency {
 }
 
 /// The operations of a minute.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Minute {
     /// When it ended, in seconds of Unix time.
     pub ended: u64,
@@ -42,7 +43,8 @@ pub(crate) struct Minute {
 }
 
 /// The operations of one kind in a minute.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Series {
     /// What they do.
     pub operation: Operation,
@@ -55,7 +57,8 @@ pub(crate) struct Series {
 }
 
 /// What an operation does.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Operation {
     /// READ, of all protocols.

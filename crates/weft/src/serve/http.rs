@@ -4,7 +4,7 @@
 //! that somebody who asks all the time does not slow down clients.
 
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use super::status::Subject;
 use crate::config::{AdminAddress, Plan, key};
 use crate::http::{Answer, Answering, Background, Clients, Needs, Site, Socket};
 use crate::listen::unix::{self, SocketFile};
-use crate::metrics::latency::{self, At, Hour, Latency};
+use crate::metrics::latency::{self, At, Hour};
 use crate::metrics::{self, Facts, text::Format};
 use crate::status::Status;
 use crate::status::slow::SlowOperations;
@@ -236,11 +236,11 @@ impl Site for Pages {
                 METRICS => sources.metrics(format).await,
                 STATUS => sources.status_page(|texts| texts.whole).await,
                 OVERVIEW => sources.status_page(|texts| texts.without_names).await,
-                SCHEMA => Answer::ok(SCHEMA_TYPE, SCHEMA_TEXT.clone()),
+                SCHEMA => Answer::ok(SCHEMA_TYPE, SCHEMA_TEXT),
                 LATENCY => sources.latency_page(),
-                LATENCY_SCHEMA => Answer::ok(SCHEMA_TYPE, LATENCY_SCHEMA_TEXT.clone()),
+                LATENCY_SCHEMA => Answer::ok(SCHEMA_TYPE, LATENCY_SCHEMA_TEXT),
                 SLOW => sources.slow_page(),
-                SLOW_SCHEMA => Answer::ok(SCHEMA_TYPE, SLOW_SCHEMA_TEXT.clone()),
+                SLOW_SCHEMA => Answer::ok(SCHEMA_TYPE, SLOW_SCHEMA_TEXT),
                 _ => sources.health_page().await,
             }
         })
@@ -264,18 +264,13 @@ impl Site for Pages {
 }
 
 const SCHEMA_TYPE: &str = "application/schema+json";
+// A test makes these of the types. The program does without what makes them: 300 KB.
 /// The JSON schema of the status.
-static SCHEMA_TEXT: LazyLock<Bytes> = LazyLock::new(|| schema_text(&schemars::schema_for!(Status)));
+const SCHEMA_TEXT: &str = include_str!("schema/status.json");
 /// The JSON schema of the durations.
-static LATENCY_SCHEMA_TEXT: LazyLock<Bytes> = LazyLock::new(|| schema_text(&schemars::schema_for!(Latency)));
-
+const LATENCY_SCHEMA_TEXT: &str = include_str!("schema/latency.json");
 /// The JSON schema of the slow operations.
-static SLOW_SCHEMA_TEXT: LazyLock<Bytes> =
-    LazyLock::new(|| schema_text(&schemars::schema_for!(SlowOperations)));
-
-fn schema_text(schema: &schemars::Schema) -> Bytes {
-    schema.as_value().to_string().into()
-}
+const SLOW_SCHEMA_TEXT: &str = include_str!("schema/slow.json");
 
 fn unavailable(why: &str) -> Answer {
     let answer = Answer::ok("text/plain; charset=utf-8", format!("{why}\n"));
@@ -394,6 +389,28 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    /// Makes the files anew if WEFT_WRITE_SCHEMAS is set.
+    #[test]
+    fn the_schemas_are_those_of_the_types() {
+        let schemas = [
+            ("status", schemars::schema_for!(Status), SCHEMA_TEXT),
+            ("latency", schemars::schema_for!(latency::Latency), LATENCY_SCHEMA_TEXT),
+            ("slow", schemars::schema_for!(SlowOperations), SLOW_SCHEMA_TEXT),
+        ];
+        for (name, schema, text) in schemas {
+            let made = serde_json::to_string_pretty(schema.as_value()).unwrap() + "\n";
+            let path = format!("{}/src/serve/schema/{name}.json", env!("CARGO_MANIFEST_DIR"));
+            if std::env::var_os("WEFT_WRITE_SCHEMAS").is_some() {
+                std::fs::write(&path, made).unwrap();
+                continue;
+            }
+            assert!(
+                text == made,
+                "{path} is not what the types say: WEFT_WRITE_SCHEMAS=1 cargo test -p weft the_schemas_are, twice"
+            );
+        }
+    }
 
     #[test]
     fn clients_that_leave_before_the_answer_cause_one_question_a_second() {

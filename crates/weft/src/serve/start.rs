@@ -28,8 +28,8 @@ use super::reload::{Changed, Current, Reload};
 use super::replica::{Own, Replicas};
 use super::volumes::{self, Growths, Opened};
 use super::{nbd, status};
-use crate::args::Serve;
-use crate::config::{Plan, key};
+use crate::args::{Serve, memory};
+use crate::config::{Plan, buffers_within, key};
 use crate::listen::quota::Quotas;
 use crate::listen::unix::SocketFile;
 use crate::listen::{self, Acceptor, Stop};
@@ -84,7 +84,12 @@ struct Bound {
 impl Start {
     /// Starts the server; it accepts connections when this returns.
     pub(super) async fn start(mut self) -> Result<Services, StartError> {
-        let buffers = Buffers::new(self.plan.config().limits.buffers_bytes)?;
+        let wanted = self.plan.config().limits.buffers_bytes;
+        let given = buffers_within(wanted, memory());
+        if given != wanted {
+            tracing::info!("payload buffers take up to {} MiB, half of this host's memory", given >> 20);
+        }
+        let buffers = Buffers::new(given)?;
         let pool = &buffers.pool;
         let (opened, replicas) = self.open_volumes(pool)?;
         let mut bound = self.bind(pool, &opened).await?;

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::usage::RdmaState;
@@ -29,7 +28,8 @@ pub(crate) const MAX_SESSION_SHARES: usize = 16;
 const LEFT_OUT: &str = "weft status says more";
 
 /// What the lists of an answer leave out.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct More {
     /// Connections.
     pub connections: usize,

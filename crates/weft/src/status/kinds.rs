@@ -1,12 +1,12 @@
 //! The connections of a status by kind: a protocol over a transport and an RDMA provider.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Ended, Status, Traffic};
 
 /// The connections of one protocol, transport and provider.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OfKind {
     /// As of a connection.
     pub protocol: String,

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weft_machine::recorder::{self, Hop, Slow, User};
 
@@ -21,7 +20,8 @@ use crate::when::When;
 pub(crate) const MAX_OPERATIONS: usize = 256;
 
 /// The slow operations of a server: those under way, the oldest first, then those that have ended, the latest first.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SlowOperations {
     /// The server's process number.
     pub pid: u32,
@@ -35,7 +35,8 @@ pub(crate) struct SlowOperations {
 }
 
 /// An operation that was slow, or that has not ended.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SlowOperation {
     /// When its message had arrived, in UTC (RFC 3339).
     pub began: String,
@@ -64,7 +65,8 @@ pub(crate) struct SlowOperation {
 }
 
 /// Where the time went, in milliseconds.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Hops {
     /// It waited for its turn: for its core, for credits, memory or another limit, or for another operation on the same file.
     /// Of the time before its message was received, this is what it was at most.

@@ -2,11 +2,11 @@
 
 use std::ops::Add;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Bytes and operations, as seen by the server.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Traffic {
     /// RDMA Writes to the client, for its READs.
     pub rdma_written_bytes: u64,

@@ -5,7 +5,6 @@
 
 use std::collections::HashSet;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::advice::{self, Offer};
@@ -16,7 +15,8 @@ use crate::size::human;
 const TELLING_BYTES: u64 = 1 << 20;
 
 /// Whether RDMA carries the payload of a connection.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RdmaState {
     /// Most bytes travel by RDMA Read and Write, or nothing has been transferred yet.
@@ -37,7 +37,8 @@ pub(crate) enum RdmaState {
 }
 
 /// Whether RDMA is used, why, and what to do about it.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Usage {
     /// Whether it is used.
     pub state: RdmaState,

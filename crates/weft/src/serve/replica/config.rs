@@ -98,7 +98,8 @@ impl ListNumber {
 }
 
 /// How a source behaves when a destination is away or slow.
-#[derive(Serialize, Deserialize, schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Policy {
     /// When a destination is away.
     #[serde(default)]
@@ -263,10 +264,9 @@ impl Folder {
         [self.file(group), self.members(group)].iter().any(|path| path.exists())
     }
 
-    /// Creates the folder if it is missing.
+    /// Creates the folder if it is missing. `weft replica check` does so too, and may be root's.
     pub fn make(&self) -> io::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
+        private::folder_in_state(&self.0)
     }
 
     /// All groups, by name. A group whose file is lost or unreadable is reported as damaged, and does not block the
