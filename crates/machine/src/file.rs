@@ -453,6 +453,16 @@ impl File {
         Ok(rustix::fs::statx(&self.0.fd, c"", flags, wanted)?)
     }
 
+    /// The bytes that it occupies. A file system that may block is not queried, and the kernel learns of new blocks from its
+    /// answers only: a file there that has become longer occupies its length.
+    pub fn occupied_bytes(&self) -> io::Result<u64> {
+        if self.blocking().is_some() {
+            let known = self.known(StatxFlags::SIZE | StatxFlags::BLOCKS)?;
+            return Ok(known.stx_blocks.saturating_mul(512).max(known.stx_size));
+        }
+        Ok(self.links_and_allocated()?.1)
+    }
+
     /// The number of names, and the bytes allocated; for these, too, [`File::len`]'s caveat holds.
     pub fn links_and_allocated(&self) -> io::Result<(u64, u64)> {
         if self.blocking().is_some() {

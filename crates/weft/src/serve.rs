@@ -81,6 +81,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     signals.catch()?;
     // This process has no other thread yet.
     confine::confine(&plan);
+    crate::signals::reap_orphans()?;
     if end_with_reader {
         child::end_with_reader();
     }

@@ -268,9 +268,6 @@ impl Signals {
             low_level::pipe::register(signal, self.write.try_clone()?)?;
         }
         Handlers::leave_to_server();
-        if getpid().is_init() {
-            reap_orphans()?;
-        }
         Ok(())
     }
 
@@ -288,10 +285,13 @@ impl Signals {
     }
 }
 
-/// From now on, takes the exit status of each child, on a thread of its own. The first process of a container is the
-/// parent of all orphans in it, such as those that a command of `podman exec` leaves: they stay as zombies until their
-/// parent does this. A server starts no child whose status it needs itself.
-fn reap_orphans() -> io::Result<()> {
+/// If this is the first process of a container, takes the exit status of each child from now on, on a thread of its own.
+/// That process is the parent of all orphans in the container, such as those that a command of `podman exec` leaves: they
+/// stay as zombies until their parent does this. A server starts no child whose status it needs itself.
+pub(crate) fn reap_orphans() -> io::Result<()> {
+    if !getpid().is_init() {
+        return Ok(());
+    }
     let (mut pipe, write) = UnixStream::pair()?;
     low_level::pipe::register(SIGCHLD, write)?;
     let reap = move || {

@@ -469,8 +469,8 @@ impl Account {
     fn measure(&self) {
         let Some(file) = self.file.get() else { return };
         let begun = self.ledger.begin();
-        match file.links_and_allocated() {
-            Ok((_, allocated)) => self.ledger.measured(self.inode, allocated, begun),
+        match file.occupied_bytes() {
+            Ok(occupied) => self.ledger.measured(self.inode, occupied, begun),
             // It counts what it did before, until the next operation.
             Err(e) => tracing::warn!("the space of a file is unknown: {e}"),
         }

@@ -37,6 +37,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
     raise_descriptors()?;
     let mut signals = Signals::new()?;
     signals.catch()?;
+    crate::signals::reap_orphans()?;
     let stop = Stop::default();
     let stopper = stop.clone();
     std::thread::spawn(move || {
