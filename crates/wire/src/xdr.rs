@@ -291,6 +291,11 @@ impl Encoder {
         Bytes::from(self.0)
     }
 
+    /// Everything after the first `at` bytes.
+    pub fn after(&self, at: usize) -> &[u8] {
+        self.0.get(at..).unwrap_or_default()
+    }
+
     /// A copy of everything after the first `at` bytes.
     pub fn copy_from(&self, at: usize) -> Bytes {
         Bytes::copy_from_slice(self.0.get(at..).unwrap_or_default())

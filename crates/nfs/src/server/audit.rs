@@ -3,6 +3,8 @@
 //! Version 3 opens nothing: the first READ and the first WRITE of a caller on a file are told, and again once in a
 //! while if they go on. AUTH_SYS ids are claims of the client.
 
+use std::hash::Hash;
+
 use weft_store::audit::{Audit, Event, Fact, Kind, Outcome, Recent, Who};
 use weft_store::rules::Protection;
 use weft_transport::Kind as Transport;
@@ -23,6 +25,16 @@ pub(super) struct Auditing {
     pub audit: Audit,
     /// READs, WRITEs and look-ups of shares that were told.
     pub recent: Recent,
+}
+
+impl Auditing {
+    /// Whether something that clients repeat with every request is told: it is wanted, and was not told a short time
+    /// ago with the same outcome. Enters it, so ask only once the outcome is known: otherwise what is denied would hide
+    /// what is done.
+    pub fn is_news(&self, kind: Kind, denied: bool, what: impl Hash) -> bool {
+        let is_wanted = if denied { self.audit.may_want(kind) } else { self.audit.wants(kind) };
+        is_wanted && self.recent.enter((kind as u8, denied, what))
+    }
 }
 
 /// The outcome to tell; `None` if it failed for a reason that has nothing to do with rights. Version 4 has the numbers
@@ -82,46 +94,75 @@ impl Place {
 }
 
 /// A call of version 3 that is told once it is answered.
-pub(super) struct Asked {
+pub(super) enum Asked {
+    /// A READ (an open) or WRITE of this file. Nothing is allocated for one that was told already.
+    Transfer(Kind, Handle),
+    /// Any other.
+    Change(Box<Change>),
+}
+
+/// A call that is told each time.
+pub(super) struct Change {
     events: Vec<(Kind, Vec<Fact>)>,
     at: Place,
     to: Option<Place>,
-    /// It was entered in [`Auditing::recent`].
-    is_transfer: bool,
-}
-
-/// READ and WRITE in [`Auditing::recent`]. Connections of one client count as one.
-fn transfer<'a>(cx: &'a Context<'_>, kind: Kind, handle: &'a [u8]) -> impl std::hash::Hash + 'a {
-    (kind as u8, handle, cx.caller.uid(), &*cx.host)
 }
 
 impl Asked {
-    /// The call with these arguments, if it is to be told. Allocates nothing for a READ or WRITE that was told already.
-    pub fn of(cx: &Context<'_>, auditing: &Auditing, procedure: u32, d: &Decoder) -> Option<Box<Asked>> {
-        let name = |kind: Kind, facts: Vec<Fact>, at: &DirOp, to: Option<Place>| Asked {
+    /// The call with these arguments, if it may have to be told.
+    pub fn of(auditing: &Auditing, procedure: u32, d: &Decoder) -> Option<Asked> {
+        let kind = match procedure {
+            nfs::READ => Kind::Open,
+            nfs::WRITE => Kind::Write,
+            _ => return Change::of(procedure, d).map(Asked::Change),
+        };
+        if !auditing.audit.may_want(kind) {
+            return None;
+        }
+        let (len, rest) = d.peek(4 + MAX_HANDLE).split_first_chunk::<4>()?;
+        let handle = rest.get(..u32::from_be_bytes(*len) as usize)?;
+        Some(Asked::Transfer(kind, Handle::new(handle)?))
+    }
+
+    /// Whether a call with this status is told. Asked only once: see [`Auditing::is_news`].
+    pub fn is_news(&self, cx: &Context<'_>, auditing: &Auditing, status: Status) -> bool {
+        let Some(outcome) = outcome(status.0, String::new) else { return false };
+        match self {
+            Asked::Change(_) => true,
+            Asked::Transfer(kind, handle) => {
+                let denied = outcome != Outcome::Done;
+                // Connections of one client count as one.
+                auditing.is_news(*kind, denied, (handle.as_bytes(), cx.caller.uid(), &*cx.host))
+            }
+        }
+    }
+
+    /// The call has ended with this status, which [is news](Asked::is_news).
+    pub async fn tell(self, cx: &Context<'_>, auditing: &Auditing, status: Status) {
+        let change = match self {
+            Asked::Change(change) => change,
+            Asked::Transfer(kind, handle) => {
+                let access = (kind == Kind::Open).then(|| Fact::Access(vec!["read"]));
+                let events = vec![(kind, access.into_iter().collect())];
+                Box::new(Change { events, at: Place { handle, name: None }, to: None })
+            }
+        };
+        change.tell(cx, auditing, status).await;
+    }
+}
+
+impl Change {
+    fn of(procedure: u32, d: &Decoder) -> Option<Box<Change>> {
+        let name = |kind: Kind, facts: Vec<Fact>, at: &DirOp, to: Option<Place>| Change {
             events: vec![(kind, facts)],
             at: Place::of(at),
             to,
-            is_transfer: false,
         };
         let made = |object, at: &DirOp| name(Kind::Create, vec![Fact::Object(object)], at, None);
         fn parse<T: Xdr>(d: &Decoder) -> Option<T> {
             T::parse(&mut d.clone()).ok()
         }
         Some(Box::new(match procedure {
-            nfs::READ | nfs::WRITE => {
-                let (kind, access) = match procedure {
-                    nfs::READ => (Kind::Open, vec![Fact::Access(vec!["read"])]),
-                    _ => (Kind::Write, Vec::new()),
-                };
-                let (len, rest) = d.peek(4 + MAX_HANDLE).split_first_chunk::<4>()?;
-                let handle = rest.get(..u32::from_be_bytes(*len) as usize)?;
-                if !auditing.audit.wants(kind) || !auditing.recent.enter(transfer(cx, kind, handle)) {
-                    return None;
-                }
-                let at = Place { handle: Handle::new(handle)?, name: None };
-                Asked { events: vec![(kind, access)], at, to: None, is_transfer: true }
-            }
             nfs::CREATE => made("file", &parse::<CreateArgs>(d)?.object),
             nfs::MKDIR => made("directory", &parse::<MkdirArgs>(d)?.object),
             nfs::SYMLINK => made("symlink", &parse::<SymlinkArgs>(d)?.object),
@@ -135,7 +176,7 @@ impl Asked {
                 let args = parse::<LinkArgs>(d)?;
                 let at = Place { handle: args.file, name: None };
                 let events = vec![(Kind::Link, Vec::new())];
-                Asked { events, at, to: Some(Place::of(&args.link)), is_transfer: false }
+                Change { events, at, to: Some(Place::of(&args.link)) }
             }
             nfs::SETATTR => {
                 let SetattrArgs { object, attributes: set, .. } = parse(d)?;
@@ -147,20 +188,14 @@ impl Asked {
                     set.size.is_some(),
                 );
                 let at = Place { handle: object, name: None };
-                Asked { events, at, to: None, is_transfer: false }
+                Change { events, at, to: None }
             }
             _ => return None,
         }))
     }
 
-    /// The call has ended with this status.
-    pub async fn tell(self: Box<Asked>, cx: &Context<'_>, auditing: &Auditing, status: Status) {
-        let Some(outcome) = outcome(status.0, || status.to_string()) else {
-            for (kind, _) in self.events.iter().filter(|_| self.is_transfer) {
-                auditing.recent.forget(transfer(cx, *kind, self.at.handle.as_bytes()));
-            }
-            return;
-        };
+    async fn tell(self: Box<Change>, cx: &Context<'_>, auditing: &Auditing, status: Status) {
+        let Some(outcome) = outcome(status.0, || status.to_string()) else { return };
         let Ok(node) = cx.node(&self.at.handle).await else { return };
         let at = path(&node, self.at.name.as_deref()).await;
         let to = match &self.to {
@@ -193,7 +228,7 @@ pub(super) fn status_of(results: &Results, begins: usize) -> Option<Status> {
 }
 
 fn status_at(body: &Encoder, begins: usize) -> Option<Status> {
-    body.copy_from(begins).first_chunk().map(|word| Status(u32::from_be_bytes(*word)))
+    body.after(begins).first_chunk().map(|word| Status(u32::from_be_bytes(*word)))
 }
 
 /// A MNT is answered.

@@ -195,7 +195,7 @@ impl Context<'_> {
     }
 
     async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
-        let asked = self.server.auditing.get().and_then(|auditing| Asked::of(self, auditing, procedure, &d));
+        let asked = self.server.auditing.get().and_then(|auditing| Asked::of(auditing, procedure, &d));
         let begins = body.len();
         let results = match procedure {
             nfs::GETATTR => whole(body, ops::getattr(self, args(&mut d)?).await),
@@ -204,23 +204,12 @@ impl Context<'_> {
             // Boxed: otherwise every call's future would have the size of the largest procedure.
             _ => Box::pin(self.rare(procedure, d, body)).await,
         };
-        match asked {
-            None => results,
-            Some(asked) => Box::pin(self.told(asked, begins, results)).await,
-        }
-    }
-
-    /// Tells the audit log how a call has ended.
-    async fn told(
-        &self,
-        asked: Box<Asked>,
-        begins: usize,
-        results: Result<Results, Reply>,
-    ) -> Result<Results, Reply> {
-        if let (Some(auditing), Ok(results)) = (self.server.auditing.get(), &results)
+        if let Some(asked) = asked
+            && let (Some(auditing), Ok(results)) = (self.server.auditing.get(), &results)
             && let Some(status) = audit::status_of(results, begins)
+            && asked.is_news(self, auditing, status)
         {
-            asked.tell(self, auditing, status).await;
+            Box::pin(asked.tell(self, auditing, status)).await;
         }
         results
     }
@@ -233,7 +222,8 @@ impl Context<'_> {
         answer: Result<Results, Reply>,
     ) -> Result<Results, Reply> {
         if let Some(auditing) = self.server.auditing.get()
-            && let Some(asked) = Asked::of(self, auditing, procedure, &d)
+            && let Some(asked) = Asked::of(auditing, procedure, &d)
+            && asked.is_news(self, auditing, Status::ACCES)
         {
             asked.tell(self, auditing, Status::ACCES).await;
         }

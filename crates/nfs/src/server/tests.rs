@@ -29,6 +29,7 @@ use super::*;
 use crate::memory::without_rdma;
 
 mod acting;
+pub mod audit;
 mod create;
 mod judged;
 mod rights;

@@ -259,9 +259,14 @@ impl Wanted {
         self.0 & 1 << kind as u32 != 0
     }
 
+    /// Whether an event of this kind is told if it is denied, which is also told if it is done.
+    pub fn may_take(self, kind: Kind) -> bool {
+        self.has(kind) || self.0 & DENIED != 0
+    }
+
     /// Whether an event is told.
     pub(super) fn takes(self, kind: Kind, outcome: &Outcome) -> bool {
-        self.has(kind) || matches!(outcome, Outcome::Denied(_)) && self.0 & DENIED != 0
+        self.has(kind) || matches!(outcome, Outcome::Denied(_)) && self.may_take(kind)
     }
 }
 

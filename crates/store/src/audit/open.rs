@@ -11,7 +11,7 @@ pub struct AuditedOpen {
     audit: Audit,
     who: Who,
     share: Arc<str>,
-    /// Changes when the file is renamed through this open.
+    /// The last that is known: see [`AuditedOpen::is_at`].
     path: Mutex<Vec<u8>>,
     /// Whether the open itself was told: then its end is told too.
     told: bool,
@@ -50,6 +50,27 @@ impl AuditedOpen {
     /// Counts what was read.
     pub fn read(&self, bytes: u64) {
         self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The file has this path by now. It may have been moved through another open, or with a folder above it, so the
+    /// caller looks it up before it tells something. A file without a name keeps the last one.
+    pub fn is_at(&self, path: Vec<u8>) {
+        *self.path() = path;
+    }
+
+    /// The last path that is known.
+    pub fn last_path(&self) -> Vec<u8> {
+        self.path().clone()
+    }
+
+    /// Whether the first change was told.
+    pub fn has_written(&self) -> bool {
+        self.has_written.load(Ordering::Relaxed)
+    }
+
+    /// Whether its end is going to be told.
+    pub fn tells_close(&self) -> bool {
+        self.told && !self.closed.load(Ordering::Relaxed)
     }
 
     /// Counts what was written; the first change is told.
@@ -136,9 +157,12 @@ mod tests {
         open.tell_name(Kind::Rename, Outcome::Denied("x".into()), b"no".to_vec());
         open.tell_name(Kind::Rename, Outcome::Done, b"b".to_vec());
         assert_eq!(events(&receiver), ["rename a no []", "rename a b []"]);
+        assert!(open.tells_close() && open.has_written());
+        open.is_at(b"moved/b".to_vec());
         open.close();
+        assert!(!open.tells_close());
         drop(open);
-        assert_eq!(events(&receiver), ["close b [ReadBytes(10), WrittenBytes(11)]"]);
+        assert_eq!(events(&receiver), ["close moved/b [ReadBytes(10), WrittenBytes(11)]"]);
     }
 
     #[test]

@@ -82,6 +82,11 @@ impl Audit {
         self.0.as_ref().is_some_and(|told| told.wanted().has(kind))
     }
 
+    /// Whether an event of this kind would be told if it is denied: the test before the outcome is known.
+    pub fn may_want(&self, kind: Kind) -> bool {
+        self.0.as_ref().is_some_and(|told| told.wanted().may_take(kind))
+    }
+
     /// Tells these events from now on.
     pub fn set_wanted(&self, wanted: Wanted) {
         if let Some(told) = &self.0 {
@@ -177,6 +182,10 @@ mod tests {
     fn what_is_not_wanted_is_not_queued() {
         let (audit, receiver, _) = queue(4, Wanted::of(Kind::Rename));
         assert!(audit.wants(Kind::Rename) && !audit.wants(Kind::Delete));
+        assert!(audit.may_want(Kind::Rename) && !audit.may_want(Kind::Delete));
+        audit.set_wanted(Wanted::DENIED);
+        assert!(audit.may_want(Kind::Delete) && !audit.wants(Kind::Delete));
+        audit.set_wanted(Wanted::of(Kind::Rename));
         audit.tell(event(1));
         assert_eq!(receiver.try_iter().count(), 0);
         audit.set_wanted(Wanted::ALL);

@@ -28,19 +28,10 @@ impl Recent {
         Recent { key, slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Enters what is going to be told; false if it was told a short time ago.
+    /// Enters what is told now; false if it was told a short time ago.
     pub fn enter(&self, what: impl Hash) -> bool {
         let hash = self.hash(what);
         self.slot(hash).is_some_and(|slot| slot.swap(hash, Ordering::Relaxed) != hash)
-    }
-
-    /// Forgets what was not told after all.
-    pub fn forget(&self, what: impl Hash) {
-        let hash = self.hash(what);
-        if let Some(slot) = self.slot(hash) {
-            // Another entry may have taken the slot.
-            let _ = slot.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
     }
 
     /// Never 0, which is an empty slot.
@@ -70,8 +61,6 @@ mod tests {
             let recent = Recent::new([7; 16]);
             assert!(recent.enter((b"handle", 1000)) && !recent.enter((b"handle", 1000)));
             assert!(recent.enter((b"handle", 1001)), "another user");
-            recent.forget((b"handle", 1000));
-            assert!(recent.enter((b"handle", 1000)));
             sim::set_wall(Duration::from_secs(10_800));
             assert!(recent.enter((b"handle", 1000)));
         });

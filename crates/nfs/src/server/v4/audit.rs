@@ -3,6 +3,8 @@
 //! An OPEN has an [`AuditedOpen`], which counts the payload of its READs and WRITEs. Those without an open (special
 //! state ids, delegations) are told as in version 3: the first of a caller on a file.
 
+use std::sync::Arc;
+
 use weft_store::audit::{AuditedOpen, Event, Fact, Kind, Outcome};
 use weft_wire::nfs4::{Claim, CreateType, FileType, Op, Open, Stateid, Status, Text, share};
 
@@ -36,13 +38,15 @@ pub(super) struct Asked<'a> {
     events: Vec<(Kind, Vec<Fact>)>,
     at: Place<'a>,
     to: Option<Place<'a>>,
+    /// Clients repeat it, and the first time is told.
+    is_repeated: bool,
 }
 
 /// The operation, if it is to be told. OPEN, CLOSE, READ and WRITE have functions of their own.
 pub(super) fn asked<'a>(c: &Compound<'a>, auditing: &Auditing, op: &Op) -> Option<Box<Asked<'a>>> {
     let object = c.object().ok()?;
     let named = |object, name: &Text| Place { object, name: Some(name.0.to_vec()) };
-    let one = |kind, facts, at| Asked { events: vec![(kind, facts)], at, to: None };
+    let one = |kind, facts, at| Asked { events: vec![(kind, facts)], at, to: None, is_repeated: false };
     let here = || Place { object, name: None };
     Some(Box::new(match op {
         Op::Create(args) => {
@@ -67,18 +71,14 @@ pub(super) fn asked<'a>(c: &Compound<'a>, auditing: &Auditing, op: &Op) -> Optio
             let set = wished.set;
             let (owner, group) = (set.uid.is_some(), set.gid.is_some());
             let events = setattr(set.mode.is_some(), owner, group, wished.acl.is_some(), set.size.is_some());
-            Asked { events, at: here(), to: None }
+            Asked { events, at: here(), to: None, is_repeated: false }
         }
         Op::Allocate(_) | Op::Deallocate(_) | Op::Copy(_) | Op::Clone(_) => {
-            return missing_open(c, auditing, Kind::Write);
+            one(Kind::Write, Vec::new(), here())
         }
         // The pseudo root's entries are the shares: the first look-up stands for connecting to one.
-        Op::Lookup(name) if matches!(object, FsObject::Root) => {
-            let key = (Kind::Connect as u8, &name.0[..], c.cx.caller.uid(), &*c.cx.host);
-            if !auditing.audit.wants(Kind::Connect) || !auditing.recent.enter(key) {
-                return None;
-            }
-            one(Kind::Connect, Vec::new(), named(object, name))
+        Op::Lookup(name) if matches!(object, FsObject::Root) && auditing.audit.may_want(Kind::Connect) => {
+            Asked { is_repeated: true, ..one(Kind::Connect, Vec::new(), named(object, name)) }
         }
         _ => return None,
     }))
@@ -87,7 +87,12 @@ pub(super) fn asked<'a>(c: &Compound<'a>, auditing: &Auditing, op: &Op) -> Optio
 /// The operation has ended.
 pub(super) async fn tell(c: &Compound<'_>, auditing: &Auditing, asked: Box<Asked<'_>>, status: Status) {
     let Some(outcome) = outcome(status.0, || status.to_string()) else { return };
-    let Asked { events, at, to } = *asked;
+    let Asked { events, at, to, is_repeated } = *asked;
+    let denied = outcome != Outcome::Done;
+    let is_news = |kind| auditing.is_news(kind, denied, (&at.name, c.cx.caller.uid(), &*c.cx.host));
+    if is_repeated && !events.iter().any(|(kind, _)| is_news(*kind)) {
+        return;
+    }
     let share = match at.object {
         FsObject::Node(node) | FsObject::Attributes(node) => Some(node.share.name.clone()),
         // Where a share is looked up.
@@ -122,6 +127,7 @@ pub(super) async fn opened(
     // The owner may have it open already; then the state stays the same.
     let audited = match &mut held.audited {
         Some(audited) => {
+            audited.is_at(path);
             audited.tell(kind, Outcome::Done, facts);
             audited
         }
@@ -143,7 +149,7 @@ pub(super) async fn open_refused(c: &Compound<'_>, auditing: &Auditing, args: &O
         _ => None,
     };
     let events = vec![(Kind::Open, vec![words(args.access)])];
-    tell(c, auditing, Box::new(Asked { events, at: Place { object, name }, to: None }), status).await;
+    tell(c, auditing, Box::new(Asked { events, at: Place { object, name }, to: None, is_repeated: false }), status).await;
 }
 
 fn words(access: u32) -> Fact {
@@ -158,47 +164,91 @@ pub(super) enum Moved {
     Written,
 }
 
-/// A READ or WRITE has ended: counts its bytes on its open, without an allocation. If it has none, or is denied, returns
-/// what is to be told.
+/// What remains to be told of a READ or WRITE.
+pub(super) enum Remainder<'a> {
+    /// It has no open, or was denied.
+    Asked(Box<Asked<'a>>, Status),
+    /// It is the first WRITE of this many bytes through this open.
+    FirstWrite(Arc<State>, u64),
+}
+
+impl Remainder<'_> {
+    /// Tells it.
+    pub async fn tell(self, c: &Compound<'_>, auditing: &Auditing) {
+        match self {
+            Remainder::Asked(asked, status) => tell(c, auditing, asked, status).await,
+            Remainder::FirstWrite(state, bytes) => {
+                let path = path_of(&state).await;
+                if let Some(audited) = &state.held().audited {
+                    path.into_iter().for_each(|path| audited.is_at(path));
+                    audited.wrote(bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Where a file is by now; `None` if it has no name any more.
+async fn path_of(state: &State) -> Option<Vec<u8>> {
+    state.share.vfs.as_server().path(state.file.node).await.ok()
+}
+
+/// An open ends.
+pub(super) async fn closed(state: &State, audited: Box<AuditedOpen>) {
+    if audited.tells_close()
+        && let Some(path) = path_of(state).await
+    {
+        audited.is_at(path);
+    }
+    audited.close();
+}
+
+/// A READ or WRITE has ended: counts its bytes on its open, without an allocation. Returns what remains to be told.
 pub(super) fn moved<'a>(
     c: &Compound<'a>,
     auditing: &Auditing,
     stateid: &Stateid,
     what: Moved,
     result: Result<u64, Status>,
-) -> Option<(Box<Asked<'a>>, Status)> {
+) -> Option<Remainder<'a>> {
     let kind = if what == Moved::Read { Kind::Open } else { Kind::Write };
     let bytes = match result {
         Ok(bytes) => bytes,
         Err(status) => {
             outcome(status.0, String::new)?;
-            return Some((missing_open(c, auditing, kind)?, status));
+            return Some(Remainder::Asked(missing_open(c, auditing, kind, true)?, status));
         }
     };
     let state = io::state(c, &c.node().ok()?, stateid).ok()?;
-    let counted = state.is_some_and(|state| {
+    if let Some(state) = state {
         let held = state.held();
-        let Some(audited) = &held.audited else { return false };
-        match what {
-            Moved::Read => audited.read(bytes),
-            Moved::Written => audited.wrote(bytes),
+        if let Some(audited) = &held.audited {
+            match what {
+                Moved::Read => audited.read(bytes),
+                Moved::Written if !audited.has_written() => {
+                    drop(held);
+                    return Some(Remainder::FirstWrite(state, bytes));
+                }
+                Moved::Written => audited.wrote(bytes),
+            }
+            return None;
         }
-        true
-    });
-    match counted {
-        true => None,
-        false => Some((missing_open(c, auditing, kind)?, Status::OK)),
     }
+    Some(Remainder::Asked(missing_open(c, auditing, kind, false)?, Status::OK))
 }
 
-/// What is told of a file that is used without an open: the first time.
-fn missing_open<'a>(c: &Compound<'a>, auditing: &Auditing, kind: Kind) -> Option<Box<Asked<'a>>> {
+/// What is told of a file that is used without an open, or without the right to it: the first time.
+fn missing_open<'a>(
+    c: &Compound<'a>,
+    auditing: &Auditing,
+    kind: Kind,
+    denied: bool,
+) -> Option<Box<Asked<'a>>> {
     let node = c.node().ok()?;
-    let key = (kind as u8, node.share.id, node.id, c.cx.caller.uid(), &*c.cx.host);
-    if !auditing.audit.wants(kind) || !auditing.recent.enter(key) {
+    if !auditing.is_news(kind, denied, (node.share.id, node.id, c.cx.caller.uid(), &*c.cx.host)) {
         return None;
     }
     let facts = if kind == Kind::Open { vec![words(share::READ)] } else { Vec::new() };
     let at = Place { object: FsObject::Node(node), name: None };
-    Some(Box::new(Asked { events: vec![(kind, facts)], at, to: None }))
+    Some(Box::new(Asked { events: vec![(kind, facts)], at, to: None, is_repeated: false }))
 }

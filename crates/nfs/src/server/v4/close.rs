@@ -8,6 +8,7 @@ use weft_store::Kind as NodeKind;
 use weft_store::opens::{Open, Removal};
 use weft_store::{DirName, Error, ShareKey, Vfs};
 
+use super::audit;
 use super::state::clients::Taken;
 use super::state::{Kind, State};
 use crate::server::Server;
@@ -26,8 +27,9 @@ pub(super) async fn close(state: &State) {
                 let open = held.hold.take().and(held.open.take());
                 (open, std::mem::take(&mut held.locks), held.audited.take())
             };
-            // Tells the audit log.
-            drop(audited);
+            if let Some(audited) = audited {
+                Box::pin(audit::closed(state, audited)).await;
+            }
             // They refer to this open and would keep it forever.
             drop(locks);
             if let Some(open) = open {

@@ -341,10 +341,8 @@ impl Run<'_> {
                 let result = ops::read::read(c, &args).await;
                 if let Some(auditing) = c.cx.server.auditing.get() {
                     let moved = result.as_ref().map(|(_, data)| data.len() as u64).map_err(|status| *status);
-                    if let Some((asked, status)) =
-                        audit::moved(c, auditing, &args.stateid, Moved::Read, moved)
-                    {
-                        Box::pin(audit::tell(c, auditing, asked, status)).await;
+                    if let Some(rest) = audit::moved(c, auditing, &args.stateid, Moved::Read, moved) {
+                        Box::pin(rest.tell(c, auditing)).await;
                     }
                 }
                 c.put_payload(n, result).await
@@ -354,9 +352,8 @@ impl Run<'_> {
                 let result = ops::write::write(c, args).await;
                 if let Some(auditing) = c.cx.server.auditing.get() {
                     let moved = result.as_ref().map(|ok| u64::from(ok.count)).map_err(|e| e.status);
-                    if let Some((asked, status)) = audit::moved(c, auditing, &stateid, Moved::Written, moved)
-                    {
-                        Box::pin(audit::tell(c, auditing, asked, status)).await;
+                    if let Some(rest) = audit::moved(c, auditing, &stateid, Moved::Written, moved) {
+                        Box::pin(rest.tell(c, auditing)).await;
                     }
                 }
                 c.payload_lost = result.as_ref().is_err_and(|e| e.payload_lost);

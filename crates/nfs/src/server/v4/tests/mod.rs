@@ -2,6 +2,7 @@
 
 mod acl;
 mod acting;
+mod audit;
 mod budget;
 mod delegations;
 mod disk;
