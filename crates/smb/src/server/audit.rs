@@ -31,6 +31,13 @@ pub(super) fn actor<'a>(connection: &Connection, session: &'a Session) -> Option
     Some((audit, Who { user: who.user.clone(), sid: who.sid.clone(), uid: who.uid, ..at(connection) }))
 }
 
+/// The user of a session has logged on again, on one more connection or on the same one.
+pub(super) fn logged_on_again(connection: &Connection, session: &Session) {
+    if let Some((audit, who)) = actor(connection, session) {
+        audit.tell(Event::now(Kind::Logon, Outcome::Done, who));
+    }
+}
+
 /// Somebody on this connection.
 fn at(connection: &Connection) -> Who {
     let transport = match connection.channel.kind() {

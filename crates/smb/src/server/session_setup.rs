@@ -489,6 +489,7 @@ fn reauthenticated(
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     expire(connection, session, login.lifetime);
+    audit::logged_on_again(connection, session);
     tracing::info!(user = %session.user, source = %connection.peer, "reauthenticated");
     leg.sign = Some(binding.signing.clone());
     Ok(reply(NtStatus::SUCCESS, session_flags(session), token))
@@ -515,7 +516,8 @@ fn bound(
     let signing = Arc::new(crypto::signing_key(profile, &login.session_key, &preauth.borrow()));
     let flags = session_flags(&session);
     tracing::info!(user = %session.user, source = %connection.peer, "added a channel to a session");
-    connection.bind(session, signing.clone()).map_err(refused)?;
+    connection.bind(session.clone(), signing.clone()).map_err(refused)?;
+    audit::logged_on_again(connection, &session);
     leg.sign = Some(signing);
     Ok(reply(NtStatus::SUCCESS, flags, token))
 }

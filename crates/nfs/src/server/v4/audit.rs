@@ -149,7 +149,13 @@ pub(super) async fn open_refused(c: &Compound<'_>, auditing: &Auditing, args: &O
         _ => None,
     };
     let events = vec![(Kind::Open, vec![words(args.access)])];
-    tell(c, auditing, Box::new(Asked { events, at: Place { object, name }, to: None, is_repeated: false }), status).await;
+    tell(
+        c,
+        auditing,
+        Box::new(Asked { events, at: Place { object, name }, to: None, is_repeated: false }),
+        status,
+    )
+    .await;
 }
 
 fn words(access: u32) -> Fact {

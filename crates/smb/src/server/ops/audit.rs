@@ -31,6 +31,30 @@ fn rights(access: AccessMask) -> Fact {
     Fact::Access(has.map(|(_, word)| word).collect())
 }
 
+fn object(kind: NodeKind) -> Fact {
+    Fact::Object(match kind {
+        NodeKind::File => "file",
+        NodeKind::Dir => "directory",
+        NodeKind::Symlink => "symlink",
+        NodeKind::Special(_) => "special",
+    })
+}
+
+/// A reparse point was set or deleted: another object has the name of the open one.
+pub(super) fn replaced(open: &Open, by: NodeKind) {
+    if let Some(audited) = open.audited.get() {
+        audited.tell(Kind::Delete, Outcome::Done, vec![object(open.kind)]);
+        audited.tell(Kind::Create, Outcome::Done, vec![object(by)]);
+    }
+}
+
+/// A reparse point could not be set or deleted: told if the user may not do it.
+pub(super) fn not_replaced(open: &Open, status: NtStatus) {
+    if let (Some(audited), Some(outcome)) = (open.audited.get(), outcome(status)) {
+        audited.tell(Kind::Create, outcome, vec![object(open.kind)]);
+    }
+}
+
 /// A file is open, and nobody else has it yet.
 pub(super) async fn opened(cx: &OpContext, open: &Arc<Open>) {
     let Some((audit, who)) = actor(cx.connection(), cx.session()) else { return };
@@ -40,14 +64,8 @@ pub(super) async fn opened(cx: &OpContext, open: &Arc<Open>) {
         path.push(b':');
         path.extend_from_slice(&stream);
     }
-    let object = match open.kind {
-        NodeKind::File => "file",
-        NodeKind::Dir => "directory",
-        NodeKind::Symlink => "symlink",
-        NodeKind::Special(_) => "special",
-    };
     let is_file = open.kind == NodeKind::File;
-    let facts = || vec![Fact::Object(object), rights(open.access)];
+    let facts = || vec![object(open.kind), rights(open.access)];
     let is_new = open.action == CreateAction::CREATED;
     let told = match is_new {
         true if is_file => Some((Kind::Create, facts())),
@@ -57,7 +75,7 @@ pub(super) async fn opened(cx: &OpContext, open: &Arc<Open>) {
     let audited = AuditedOpen::new(audit.clone(), who, share, path, told);
     match open.action {
         CreateAction::CREATED if !is_file => {
-            audited.tell(Kind::Create, Outcome::Done, vec![Fact::Object(object)]);
+            audited.tell(Kind::Create, Outcome::Done, vec![object(open.kind)]);
         }
         CreateAction::OVERWRITTEN | CreateAction::SUPERSEDED => audited.wrote(0),
         _ => {}

@@ -12,7 +12,7 @@ use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
 use super::control_output::Output;
 use super::opens::Open;
-use super::{durability, holes, offload, previous, reparse, server_copy, volume};
+use super::{audit, durability, holes, offload, previous, reparse, server_copy, volume};
 use crate::server::answer::{Answer, Failure, Reply};
 use crate::server::context::OpContext;
 
@@ -194,8 +194,14 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         },
         CtlCode::SET_COMPRESSION => set_compression(request, &open),
         CtlCode::GET_REPARSE_POINT => reparse::get(cx, &open).await,
-        CtlCode::DELETE_REPARSE_POINT => reparse::delete(cx, &open, &request.input).await,
-        CtlCode::SET_REPARSE_POINT => reparse::set(cx, &open, &request.input).await,
+        CtlCode::DELETE_REPARSE_POINT => {
+            let deleted = reparse::delete(cx, &open, &request.input).await;
+            deleted.inspect_err(|failure| audit::not_replaced(&open, failure.status))
+        }
+        CtlCode::SET_REPARSE_POINT => {
+            let set = reparse::set(cx, &open, &request.input).await;
+            set.inspect_err(|failure| audit::not_replaced(&open, failure.status))
+        }
         CtlCode::SRV_ENUMERATE_SNAPSHOTS => previous::enumerate(cx, request).await.map(Output::from),
         CtlCode::CREATE_OR_GET_OBJECT_ID => {
             object_id(cx, &open, request.max_output_response).map(Output::from)

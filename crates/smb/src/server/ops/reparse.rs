@@ -42,7 +42,7 @@ use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
 use super::recalls::{self, Interim};
 use super::rights::{DATA, WRITE_DATA, rights_of_access};
-use super::{ea, reparse_tag, security, status, symlink};
+use super::{audit, ea, reparse_tag, security, status, symlink};
 use crate::server::answer::Failure;
 use crate::server::context::OpContext;
 use crate::server::held::{DESCRIPTORS_OF_OPEN, OPEN_BYTES};
@@ -449,6 +449,7 @@ async fn go_over(
     if let Some(share) = open.share.get() {
         let _ = new.share.set(share.clone());
     }
+    audit::replaced(open, attr.kind);
     if let Some(audited) = open.audited.get() {
         let _ = new.audited.set(audited.clone());
     }

@@ -43,7 +43,8 @@ fn a_share_that_was_not_there_is_told_once_it_is_connected_to() {
     assert_eq!((look_up("ram"), look_up("ram"), look_up("other")), (Status::OK, Status::OK, Status::OK));
     assert_eq!(log.new_lines(), ["connect ok ram -", "connect ok other -"]);
     let key = "none";
-    let added = [Share::new("ram", Vfs::new(Ram::new(1 << 20))), Share::new(key, Vfs::new(Ram::new(1 << 20)))];
+    let added =
+        [Share::new("ram", Vfs::new(Ram::new(1 << 20))), Share::new(key, Vfs::new(Ram::new(1 << 20)))];
     server.shares.replace(added.into_iter().map(crate::server::shares::settled).collect());
     assert_eq!(look_up("none"), Status::OK);
     assert_eq!(log.new_lines(), ["connect ok none -"]);
