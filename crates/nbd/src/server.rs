@@ -2,8 +2,11 @@
 //!
 //! See doc/proto.md "Protocol phases". It owns the exports; `weft::listen` accepts connections.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
@@ -83,9 +86,7 @@ impl Server {
             let client = stream.peer().to_string().into();
             let mut link = Link::new(stream);
             let mut receiver = Receiver::default();
-            let greeted =
-                rt::timeout(self.resources.limits.handshake, self.negotiate(&mut link, &mut receiver));
-            match greeted.await {
+            match self.greeted(&mut link, &mut receiver).await {
                 Ok(Ok(Some(agreed))) => {
                     watch.agreed(&agreed.export.name, self.tls.is_some());
                     let meter = Meter::new(is_unix, &agreed.export.name);
@@ -96,6 +97,22 @@ impl Server {
                 Err(_) => Err(Error::Violation("no export was chosen in time")),
             }
         })
+    }
+
+    /// The handshake within its time. It ends when the server drains: nothing has been asked for yet.
+    async fn greeted<'a>(
+        &'a self,
+        link: &mut Link,
+        receiver: &mut Receiver,
+    ) -> Result<Result<Option<Agreed<'a>>, Error>, rt::Elapsed> {
+        let mut place = self.resources.drain.join();
+        let mut negotiated =
+            pin!(rt::timeout(self.resources.limits.handshake, self.negotiate(link, receiver)));
+        poll_fn(|cx| match negotiated.as_mut().poll(cx) {
+            Poll::Pending if place.poll(cx) => Poll::Ready(Ok(Ok(None))),
+            polled => polled,
+        })
+        .await
     }
 
     /// The handshake; `None` if the client ended it.

@@ -9,6 +9,7 @@ use weft_store::audit::{AuditedOpen, Event, Fact, Kind, Outcome};
 use weft_wire::nfs4::{Claim, CreateType, FileType, Op, Open, Stateid, Status, Text, share};
 
 use super::attributes::changes;
+use super::audited::path_of;
 use super::compound::Compound;
 use super::fs_object::FsObject;
 use super::io;
@@ -192,21 +193,6 @@ impl Remainder<'_> {
             }
         }
     }
-}
-
-/// Where a file is by now; `None` if it has no name any more.
-async fn path_of(state: &State) -> Option<Vec<u8>> {
-    state.share.vfs.as_server().path(state.file.node).await.ok()
-}
-
-/// An open ends.
-pub(super) async fn closed(state: &State, audited: Box<AuditedOpen>) {
-    if audited.tells_close()
-        && let Some(path) = path_of(state).await
-    {
-        audited.is_at(path);
-    }
-    audited.close();
 }
 
 /// A READ or WRITE has ended: counts its bytes on its open, without an allocation. Returns what remains to be told.

@@ -8,7 +8,7 @@ use weft_store::Kind as NodeKind;
 use weft_store::opens::{Open, Removal};
 use weft_store::{DirName, Error, ShareKey, Vfs};
 
-use super::audit;
+use super::audited;
 use super::state::clients::Taken;
 use super::state::{Kind, State};
 use crate::server::Server;
@@ -28,7 +28,7 @@ pub(super) async fn close(state: &State) {
                 (open, std::mem::take(&mut held.locks), held.audited.take())
             };
             if let Some(audited) = audited {
-                Box::pin(audit::closed(state, audited)).await;
+                Box::pin(audited::closed(state, audited)).await;
             }
             // They refer to this open and would keep it forever.
             drop(locks);

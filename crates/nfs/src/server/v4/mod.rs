@@ -7,6 +7,7 @@
 mod acl;
 mod attributes;
 mod audit;
+mod audited;
 mod close;
 mod compound;
 mod delegations;

@@ -207,7 +207,8 @@ impl Connection {
         }
         if draining {
             incoming.receiving = None;
-            let left = !inflight.is_empty() && !self.channel.has_ended();
+            // What waits for other clients may wait for ever, and is not waited for: its client repeats it at the next server.
+            let left = inflight.len() > self.waiting.len() && !self.channel.has_ended();
             return if left { Poll::Pending } else { Poll::Ready(Event::Drained) };
         }
         if !self.channel.has_ended() && (inflight.len() >= most || self.is_full()) {
