@@ -66,7 +66,7 @@ expect() { # VALUE COMMAND...
     case $said in *"$value"*) ;; *) echo "FAILED: $*: $said, and not: $value"; journalctl -u weft --no-pager | tail -40; exit 1 ;; esac
 }
 property() { systemctl show --property "$2" --value "$1"; }
-as() { smbclient "//127.0.0.1/$2" -U "$1%$1-secret" -c "$3"; }
+as() { smbclient -t 90 "//127.0.0.1/$2" -U "$1%$1-secret" -c "$3"; }
 holder() { ss -Htlnp "sport = :445" | grep -o 'users:.*'; }
 # Functions inherit it.
 set -E
