@@ -66,9 +66,11 @@ expect() { # VALUE COMMAND...
     case $said in *"$value"*) ;; *) echo "FAILED: $*: $said, and not: $value"; journalctl -u weft --no-pager | tail -40; exit 1 ;; esac
 }
 property() { systemctl show --property "$2" --value "$1"; }
-as() { smbclient "//127.0.0.1/$2" -U "$1%$1-secret" -c "$3"; }
+as() { smbclient -t 90 "//127.0.0.1/$2" -U "$1%$1-secret" -c "$3"; }
 holder() { ss -Htlnp "sport = :445" | grep -o 'users:.*'; }
-trap 'journalctl -u weft --no-pager | tail -40' ERR
+# Functions inherit it.
+set -E
+trap 'journalctl -u weft -u weft.socket --no-pager | tail -40; systemctl status weft weft.socket --no-pager -n 0' ERR
 
 step install
 ip link set lo up
@@ -132,7 +134,8 @@ as alice desk 'put one'
 expect 'alice staff' stat -c '%U %G' /srv/desk/one
 expect ACCESS_DENIED as bob desk 'put one two'
 as alice desk 'mkdir folder'
-expect 'alice staff drwxrwsr-x' stat -c '%U %G %A' /srv/desk/folder
+# Of the group of its folder, with the unit's umask.
+expect 'alice staff drwxr-s---' stat -c '%U %G %A' /srv/desk/folder
 sed -i 's/^smb_port = 445/&\nnfs_port = 2049/' /etc/weft/weft.toml
 printf '\n[shares.desk.nfs]\nnet = ["127.0.0.1"]\n' >>/etc/weft/weft.toml
 systemctl restart weft
