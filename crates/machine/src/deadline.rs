@@ -113,9 +113,9 @@ pub fn within_of_progress<T: Send + 'static>(
     let ((send, done), told) = (mpsc::channel(), progress.clone());
     let thread = spawn(move || {
         let answer = work(&told);
-        // Before it is heard, so that whoever asks again at once finds the path free.
+        // Before the answer is heard: a caller that asks again at once finds the path free.
         drop(turn);
-        // Whoever waited may be gone.
+        // The caller may have given up.
         let _ = send.send(answer);
     })?;
     let (mut left, mut seen) = (until.saturating_duration_since(clock::instant()), 0);
@@ -254,8 +254,8 @@ fn by_child(
     }
 }
 
-/// The child. It keeps no descriptor but its pipe: it may outlive its parent, and whoever reads its parent's output, or binds its
-/// ports, would wait for it.
+/// The child. It keeps no descriptor but its pipe. It may outlive its parent, and other descriptors would hold up the reader of its
+/// parent's output and the next server on its parent's ports.
 fn answer_and_end(paths: &[PathBuf], until: Instant, question: &Arc<Question>, pipe: &io::PipeWriter) -> ! {
     let run = || {
         // SAFETY: the number of a descriptor that is open, and no memory. Nothing uses what was behind the numbers before.

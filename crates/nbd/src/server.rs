@@ -87,30 +87,31 @@ impl Server {
             let mut link = Link::new(stream);
             let mut receiver = Receiver::default();
             match self.greeted(&mut link, &mut receiver).await {
-                Ok(Ok(Some(agreed))) => {
+                Ok(Some(agreed)) => {
                     watch.agreed(&agreed.export.name, self.tls.is_some());
                     let meter = Meter::new(is_unix, &agreed.export.name);
                     connection::serve(&self.resources, &link, receiver, agreed, (watch, meter, client)).await
                 }
-                Ok(Ok(None)) => Ok(()),
-                Ok(Err(e)) => Err(e),
-                Err(_) => Err(Error::Violation("no export was chosen in time")),
+                Ok(None) => Ok(()),
+                Err(e) => Err(e),
             }
         })
     }
 
-    /// The handshake within its time. It ends when the server drains: nothing has been asked for yet.
+    /// The handshake within its time; `None` if the client ended it, or the server drains: nothing has been asked for yet.
     async fn greeted<'a>(
         &'a self,
         link: &mut Link,
         receiver: &mut Receiver,
-    ) -> Result<Result<Option<Agreed<'a>>, Error>, rt::Elapsed> {
+    ) -> Result<Option<Agreed<'a>>, Error> {
         let mut place = self.resources.drain.join();
         let mut negotiated =
             pin!(rt::timeout(self.resources.limits.handshake, self.negotiate(link, receiver)));
         poll_fn(|cx| match negotiated.as_mut().poll(cx) {
-            Poll::Pending if place.poll(cx) => Poll::Ready(Ok(Ok(None))),
-            polled => polled,
+            Poll::Ready(Ok(agreed)) => Poll::Ready(agreed),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Error::Violation("no export was chosen in time"))),
+            Poll::Pending if place.poll(cx) => Poll::Ready(Ok(None)),
+            Poll::Pending => Poll::Pending,
         })
         .await
     }

@@ -31,8 +31,8 @@ pub(super) fn actor<'a>(connection: &Connection, session: &'a Session) -> Option
     Some((audit, Who { user: who.user.clone(), sid: who.sid.clone(), uid: who.uid, ..at(connection) }))
 }
 
-/// The user of a session has logged on again, on one more connection or on the same one.
-pub(super) fn logged_on_again(connection: &Connection, session: &Session) {
+/// The user of a session has logged on: for the first time, on one more connection, or again on the same one.
+pub(super) fn tell_log_on(connection: &Connection, session: &Session) {
     if let Some((audit, who)) = actor(connection, session) {
         audit.tell(Event::now(Kind::Logon, Outcome::Done, who));
     }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use weft_machine::recorder;
 use weft_machine::{Account, random, rt};
-use weft_store::audit::{Event, Kind, Outcome};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
@@ -459,9 +458,7 @@ async fn established(
             previous.end(&server.sessions).await;
         }
     }
-    if let Some((audit, who)) = &session.audited {
-        audit.tell(Event::now(Kind::Logon, Outcome::Done, who.clone()));
-    }
+    audit::tell_log_on(connection, &session);
     tracing::info!(
         user = %session.user,
         source = %connection.peer,
@@ -489,7 +486,7 @@ fn reauthenticated(
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     expire(connection, session, login.lifetime);
-    audit::logged_on_again(connection, session);
+    audit::tell_log_on(connection, session);
     tracing::info!(user = %session.user, source = %connection.peer, "reauthenticated");
     leg.sign = Some(binding.signing.clone());
     Ok(reply(NtStatus::SUCCESS, session_flags(session), token))
@@ -517,7 +514,7 @@ fn bound(
     let flags = session_flags(&session);
     tracing::info!(user = %session.user, source = %connection.peer, "added a channel to a session");
     connection.bind(session.clone(), signing.clone()).map_err(refused)?;
-    audit::logged_on_again(connection, &session);
+    audit::tell_log_on(connection, &session);
     leg.sign = Some(signing);
     Ok(reply(NtStatus::SUCCESS, flags, token))
 }

@@ -267,7 +267,13 @@ impl Quota {
     #[cfg(test)]
     pub(crate) fn recount(&self) {
         if let By::Count(counter) = &self.0.by {
-            counter.count();
+            counter.again();
+            while {
+                let _turn = counter.turn();
+                counter.ring().is_wanted
+            } {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }
@@ -296,6 +302,7 @@ struct Counter {
 
 #[derive(Debug, Default)]
 struct Ring {
+    /// No count has begun since somebody asked for one.
     is_wanted: bool,
     is_over: bool,
     has_counted: bool,
@@ -344,11 +351,11 @@ impl Counter {
                 let ring = self.ring();
                 let waits = |ring: &mut Ring| !ring.is_wanted && !ring.is_over;
                 let rung = self.bell.wait_timeout_while(ring, RECORD, waits);
-                let (mut ring, _) = rung.unwrap_or_else(PoisonError::into_inner);
+                let (ring, _) = rung.unwrap_or_else(PoisonError::into_inner);
                 if ring.is_over {
                     return;
                 }
-                if std::mem::take(&mut ring.is_wanted) {
+                if ring.is_wanted {
                     break;
                 }
             }
@@ -373,8 +380,13 @@ impl Counter {
         }
     }
 
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn count(&self) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn();
+        self.ring().is_wanted = false;
         for repeat in 0..=MAX_REPEATS {
             let is_last = repeat == MAX_REPEATS;
             if !self.count_once(is_last) {

@@ -31,7 +31,7 @@ struct Looked {
     is_dir: bool,
     place: Option<Place>,
     owner: Option<u32>,
-    /// The error of whoever lists and searches it.
+    /// The error of listing and searching it.
     closed: Option<i32>,
     /// Whether this process lacks the permission to create files in it.
     is_unwritable: bool,

@@ -194,13 +194,12 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         },
         CtlCode::SET_COMPRESSION => set_compression(request, &open),
         CtlCode::GET_REPARSE_POINT => reparse::get(cx, &open).await,
-        CtlCode::DELETE_REPARSE_POINT => {
-            let deleted = reparse::delete(cx, &open, &request.input).await;
-            deleted.inspect_err(|failure| audit::not_replaced(&open, failure.status))
-        }
-        CtlCode::SET_REPARSE_POINT => {
-            let set = reparse::set(cx, &open, &request.input).await;
-            set.inspect_err(|failure| audit::not_replaced(&open, failure.status))
+        CtlCode::DELETE_REPARSE_POINT | CtlCode::SET_REPARSE_POINT => {
+            let replaced = match request.code {
+                CtlCode::SET_REPARSE_POINT => reparse::set(cx, &open, &request.input).await,
+                _ => reparse::delete(cx, &open, &request.input).await,
+            };
+            replaced.inspect_err(|failure| audit::not_replaced(&open, failure.status))
         }
         CtlCode::SRV_ENUMERATE_SNAPSHOTS => previous::enumerate(cx, request).await.map(Output::from),
         CtlCode::CREATE_OR_GET_OBJECT_ID => {
