@@ -164,7 +164,7 @@ fn limited(
 ) -> io::Result<Quota> {
     let name = name.to_owned();
     let work = move |progress: &Progress| {
-        Quota::made(&name, root, limit_bytes, record.as_deref(), &|| progress.tell())
+        Quota::new(&name, root, limit_bytes, record.as_deref(), &|| progress.tell())
     };
     deadline::within_of_progress(folder, LOOK_LIMIT, work)?
 }

@@ -298,7 +298,7 @@ impl Encoder {
 
     /// A copy of everything after the first `at` bytes.
     pub fn copy_from(&self, at: usize) -> Bytes {
-        Bytes::copy_from_slice(self.0.get(at..).unwrap_or_default())
+        Bytes::copy_from_slice(self.after(at))
     }
 
     /// Appends bytes without length and fill: a piece of an opaque.

@@ -58,11 +58,6 @@ impl AuditedOpen {
         *self.path() = path;
     }
 
-    /// The last path that is known.
-    pub fn last_path(&self) -> Vec<u8> {
-        self.path().clone()
-    }
-
     /// Whether the first change was told.
     pub fn has_written(&self) -> bool {
         self.has_written.load(Ordering::Relaxed)
@@ -76,7 +71,7 @@ impl AuditedOpen {
     /// Counts what was written; the first change is told.
     pub fn wrote(&self, bytes: u64) {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if !self.has_written.load(Ordering::Relaxed) && !self.has_written.swap(true, Ordering::Relaxed) {
+        if !self.has_written() && !self.has_written.swap(true, Ordering::Relaxed) {
             self.audit.tell(self.event(Kind::Write, Outcome::Done));
         }
     }

@@ -124,8 +124,6 @@ impl Counting {
         if let Outcome::Created(Created { attr, is_new }) = &outcome {
             if *is_new {
                 self.measure(dir).await;
-            }
-            if *is_new {
                 self.measure_new(attr.node).await;
             } else if truncates {
                 self.measure(attr.node).await;

@@ -256,12 +256,7 @@ impl Ledger {
 
     /// Records the space that a file occupies.
     pub(super) fn measured(&self, inode: Inode, bytes: u64, begun: Begun) {
-        let books = &mut *self.books();
-        let is_first = !books.files.contains_key(&inode);
-        self.set(books, inode, bytes, begun);
-        if is_first {
-            self.explain(books, bytes);
-        }
+        self.found(&mut self.books(), inode, bytes, begun);
     }
 
     /// A new file occupies so much.
@@ -270,10 +265,14 @@ impl Ledger {
     }
 
     /// A file that was there before is known from now on, and no longer part of what is remembered.
-    fn explain(&self, books: &mut Books, bytes: u64) {
-        let explained = bytes.min(books.remembered_bytes);
-        books.remembered_bytes -= explained;
-        self.give(explained);
+    fn found(&self, books: &mut Books, inode: Inode, bytes: u64, begun: Begun) {
+        let is_explained = books.remembered_bytes > 0 && !books.files.contains_key(&inode);
+        self.set(books, inode, bytes, begun);
+        if is_explained {
+            let explained = bytes.min(books.remembered_bytes);
+            books.remembered_bytes -= explained;
+            self.give(explained);
+        }
     }
 
     fn set(&self, books: &mut Books, inode: Inode, bytes: u64, begun: Begun) {
@@ -332,11 +331,7 @@ impl Ledger {
     /// The account of an open file.
     pub(super) fn account(self: &Arc<Ledger>, inode: Inode, bytes: u64, begun: Begun) -> Arc<Account> {
         let mut books = self.books();
-        let is_first = !books.files.contains_key(&inode);
-        self.set(&mut books, inode, bytes, begun);
-        if is_first {
-            self.explain(&mut books, bytes);
-        }
+        self.found(&mut books, inode, bytes, begun);
         let new = || {
             Arc::new(Account {
                 ledger: self.clone(),

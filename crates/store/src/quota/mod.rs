@@ -158,13 +158,10 @@ fn readable(root: impl AsFd) -> std::io::Result<OwnedFd> {
 impl Quota {
     /// Limits the folder with this open root, which is served as share `name`. Blocks while the kernel's project is made; a
     /// count begins in the background.
-    pub fn new(name: &str, root: impl AsFd, limit_bytes: u64) -> std::io::Result<Quota> {
-        Quota::made(name, root, limit_bytes, None, &|| ())
-    }
-
-    /// The same. A count is recorded in the file `record`, and begins with what is recorded there. Calls `goes_on` now and then:
-    /// all files of a large folder get the kernel's project one by one.
-    pub fn made(
+    ///
+    /// A count is recorded in the file `record`, and begins with what is recorded there. Calls `goes_on` now and then: all files
+    /// of a large folder get the kernel's project one by one.
+    pub fn new(
         name: &str,
         root: impl AsFd,
         limit_bytes: u64,
@@ -191,7 +188,7 @@ impl Quota {
         let Enforced { name, root, limit_bytes: limit, record, by } = &*self.0;
         match by {
             By::Project(_) if limit.load(Ordering::Relaxed) == limit_bytes => Ok(self.clone()),
-            By::Project(_) => Quota::made(name, root, limit_bytes, record.as_deref(), &|| ()),
+            By::Project(_) => Quota::new(name, root, limit_bytes, record.as_deref(), &|| ()),
             By::Count(counter) => {
                 counter.ledger.set_limit(limit_bytes);
                 limit.store(limit_bytes, Ordering::Relaxed);

@@ -29,7 +29,7 @@ impl Host {
 
     fn of(folder: tempfile::TempDir, limit_bytes: u64) -> Host {
         let dir = Dir::open(folder.path()).unwrap();
-        let quota = Quota::new("t", dir.root().unwrap(), limit_bytes).unwrap();
+        let quota = Quota::new("t", dir.root().unwrap(), limit_bytes, None, &|| ()).unwrap();
         quota.recount();
         let vfs = Vfs::new(dir).limited(quota.clone());
         Host { folder, quota, vfs }
@@ -614,7 +614,7 @@ fn a_count_is_recorded_and_a_quota_that_ends_forgets_it() {
     let file = record_file(state.path(), "t", folder.path());
     let begin = || {
         let root = Dir::open(folder.path()).unwrap().root().unwrap();
-        Quota::made("t", root, 8 * MIB, Some(&file), &|| ()).unwrap()
+        Quota::new("t", root, 8 * MIB, Some(&file), &|| ()).unwrap()
     };
     let quota = begin();
     quota.recount();

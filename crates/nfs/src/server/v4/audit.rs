@@ -39,15 +39,13 @@ pub(super) struct Asked<'a> {
     events: Vec<(Kind, Vec<Fact>)>,
     at: Place<'a>,
     to: Option<Place<'a>>,
-    /// Clients repeat it, and the first time is told.
-    is_repeated: bool,
 }
 
 /// The operation, if it is to be told. OPEN, CLOSE, READ and WRITE have functions of their own.
 pub(super) fn asked<'a>(c: &Compound<'a>, auditing: &Auditing, op: &Op) -> Option<Box<Asked<'a>>> {
     let object = c.object().ok()?;
     let named = |object, name: &Text| Place { object, name: Some(name.0.to_vec()) };
-    let one = |kind, facts, at| Asked { events: vec![(kind, facts)], at, to: None, is_repeated: false };
+    let one = |kind, facts, at| Asked { events: vec![(kind, facts)], at, to: None };
     let here = || Place { object, name: None };
     Some(Box::new(match op {
         Op::Create(args) => {
@@ -72,14 +70,14 @@ pub(super) fn asked<'a>(c: &Compound<'a>, auditing: &Auditing, op: &Op) -> Optio
             let set = wished.set;
             let (owner, group) = (set.uid.is_some(), set.gid.is_some());
             let events = setattr(set.mode.is_some(), owner, group, wished.acl.is_some(), set.size.is_some());
-            Asked { events, at: here(), to: None, is_repeated: false }
+            Asked { events, at: here(), to: None }
         }
         Op::Allocate(_) | Op::Deallocate(_) | Op::Copy(_) | Op::Clone(_) => {
             one(Kind::Write, Vec::new(), here())
         }
         // The pseudo root's entries are the shares: the first look-up stands for connecting to one.
         Op::Lookup(name) if matches!(object, FsObject::Root) && auditing.audit.may_want(Kind::Connect) => {
-            Asked { is_repeated: true, ..one(Kind::Connect, Vec::new(), named(object, name)) }
+            one(Kind::Connect, Vec::new(), named(object, name))
         }
         _ => return None,
     }))
@@ -88,10 +86,12 @@ pub(super) fn asked<'a>(c: &Compound<'a>, auditing: &Auditing, op: &Op) -> Optio
 /// The operation has ended.
 pub(super) async fn tell(c: &Compound<'_>, auditing: &Auditing, asked: Box<Asked<'_>>, status: Status) {
     let Some(outcome) = outcome(status.0, || status.to_string()) else { return };
-    let Asked { events, at, to, is_repeated } = *asked;
+    let Asked { events, at, to } = *asked;
     let denied = outcome != Outcome::Done;
-    let is_news = |kind| auditing.is_news(kind, denied, (&at.name, c.cx.caller.uid(), &*c.cx.host));
-    if is_repeated && !events.iter().any(|(kind, _)| is_news(*kind)) {
+    // Clients repeat the look-up of a share, and the first time is told.
+    if let [(kind @ Kind::Connect, _)] = events.as_slice()
+        && !auditing.is_news(*kind, denied, (&at.name, c.cx.caller.uid(), &*c.cx.host))
+    {
         return;
     }
     let share = match at.object {
@@ -150,13 +150,7 @@ pub(super) async fn open_refused(c: &Compound<'_>, auditing: &Auditing, args: &O
         _ => None,
     };
     let events = vec![(Kind::Open, vec![words(args.access)])];
-    tell(
-        c,
-        auditing,
-        Box::new(Asked { events, at: Place { object, name }, to: None, is_repeated: false }),
-        status,
-    )
-    .await;
+    tell(c, auditing, Box::new(Asked { events, at: Place { object, name }, to: None }), status).await;
 }
 
 fn words(access: u32) -> Fact {
@@ -242,5 +236,5 @@ fn missing_open<'a>(
     }
     let facts = if kind == Kind::Open { vec![words(share::READ)] } else { Vec::new() };
     let at = Place { object: FsObject::Node(node), name: None };
-    Some(Box::new(Asked { events: vec![(kind, facts)], at, to: None, is_repeated: false }))
+    Some(Box::new(Asked { events: vec![(kind, facts)], at, to: None }))
 }

@@ -296,13 +296,10 @@ fn of_nfs(attr: &Attr) -> [Ace; 3] {
 
 /// The mode that an ACL encodes.
 fn mode_of(dacl: &Dacl) -> Option<u32> {
-    match dacl {
-        Dacl::List(aces) => aces.iter().find_map(|ace| match ace {
-            Ace::Allow { sid, .. } => sid.unix_mode(),
-            _ => None,
-        }),
-        Dacl::Null | Dacl::Absent => None,
-    }
+    entries(dacl).iter().find_map(|ace| match ace {
+        Ace::Allow { sid, .. } => sid.unix_mode(),
+        _ => None,
+    })
 }
 
 /// 3.3.5.21.3: checks the access first; parts that are not named stay unchanged.
@@ -424,12 +421,13 @@ fn is_same_list(shown: &Dacl, sent: &Dacl) -> bool {
 
 /// Whether two lists have entries for the same user or group.
 fn has_common_subject(one: &Dacl, other: &Dacl) -> bool {
-    let subject = |ace: &Ace| match ace {
-        Ace::Allow { sid, .. } | Ace::Deny { sid, .. } => Some(sid.clone()),
-        Ace::Other { .. } => None,
-    };
-    let known: Vec<Sid> = entries(one).iter().filter_map(subject).collect();
-    entries(other).iter().filter_map(subject).any(|sid| known.contains(&sid))
+    fn subjects(dacl: &Dacl) -> impl Iterator<Item = &Sid> {
+        entries(dacl).iter().filter_map(|ace| match ace {
+            Ace::Allow { sid, .. } | Ace::Deny { sid, .. } => Some(sid),
+            Ace::Other { .. } => None,
+        })
+    }
+    subjects(one).any(|sid| subjects(other).any(|known| known == sid))
 }
 
 fn entries(dacl: &Dacl) -> &[Ace] {
