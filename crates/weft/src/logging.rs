@@ -90,15 +90,15 @@ fn filter(text: &str) -> Result<Targets, Misuse> {
                     filter = filter.with_default(level);
                     continue;
                 }
+                // A filter takes any word for a module, even a misspelt level.
+                Err(_) if !directive.starts_with("weft") => {
+                    return Err(wrong(
+                        "is neither a level (error, warn, info, debug, trace, off) nor a module of Weft",
+                    ));
+                }
                 Err(_) => (directive, LevelFilter::TRACE),
             },
         };
-        // A filter takes any word for a module, even a misspelt level.
-        if module == directive && !directive.starts_with("weft") {
-            return Err(wrong(
-                "is neither a level (error, warn, info, debug, trace, off) nor a module of Weft",
-            ));
-        }
         let is_of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
         if module.is_empty() || !module.chars().all(is_of_path) {
             return Err(wrong("does not name a module"));

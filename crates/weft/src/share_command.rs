@@ -1,4 +1,4 @@
-//! `weft share`: adds, removes and lists the shares of a configuration file.
+//! `weft share`: adds, changes, removes and lists the shares of a configuration file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -94,12 +94,9 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     };
     let mut edit = Edit::open(path)?;
     edit.add_share(&share)?;
-    let kept = match (share.quota, &share.source) {
-        // Whether there is a folder, and answers, is reported by `save`.
-        (Some(bytes), ShareSource::Folder(folder)) if Looks::at([folder]).is_dir(folder) => {
-            quota::let_the_kernel(folder, bytes).map_err(|e| format!("cannot set the quota: {e}"))?
-        }
-        _ => None,
+    let kept = match share.source.folder() {
+        Some(folder) => limit(folder, None, share.quota)?,
+        None => None,
     };
     let saved = edit.save()?;
     say!("added share {} to {}", share.name, path_name(&saved))?;
@@ -131,7 +128,8 @@ struct ShareChanged {
 
 /// Lets the kernel keep a quota if it can; returns the project.
 fn limit(folder: &Path, before: Option<u64>, quota: Option<u64>) -> Result<Option<u32>, Failure> {
-    if before == quota || !folder.is_dir() {
+    // Whether there is a folder, and answers, is reported by `Edit::save`.
+    if before == quota || !Looks::at([folder]).is_dir(folder) {
         return Ok(None);
     }
     match quota {
@@ -170,10 +168,7 @@ fn set(path: &Path, args: ShareSet) -> Result<ShareChanged, Failure> {
     let name = edit.share(&args.name)?.name.clone();
     let share = config.shares.into_iter().find(|share| share.name == name);
     let share = share.ok_or_else(|| format!("share {name} is gone"))?;
-    let folder = match &share.source {
-        ShareSource::Folder(folder) => folder.clone(),
-        ShareSource::Ram { .. } | ShareSource::Volumes => PathBuf::new(),
-    };
+    let folder = share.source.folder().map(Path::to_owned).unwrap_or_default();
     let (quotas, after) = ((quota_before, share.quota), edit.text());
     let kept = limit(&folder, quotas.0, quotas.1)?;
     let file = match edit.save() {

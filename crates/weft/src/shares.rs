@@ -38,15 +38,17 @@ pub(crate) struct Described {
 impl Described {
     /// Whether this is the folder at a path, under the name that it had when the share was opened.
     pub(crate) fn is_at(&self, path: &Path, looks: &Looks) -> bool {
-        self.place.is_some()
-            && looks.place(path) == self.place
-            && looks.real(path).is_some_and(|real| real.display().to_string() == self.source)
+        self.place.is_some() && looks.place(path) == self.place && self.is_named_by(path, looks)
+    }
+
+    /// Whether a path leads to the folder's name of that time.
+    fn is_named_by(&self, path: &Path, looks: &Looks) -> bool {
+        looks.real(path).is_some_and(|real| real.display().to_string() == self.source)
     }
 
     /// Whether these are the files of a folder that was at this path when the share was opened.
     pub(crate) fn was_at(&self, path: &Path, looks: &Looks) -> bool {
-        let leads_there = || looks.real(path).is_some_and(|real| real.display().to_string() == self.source);
-        self.place.is_some() && (self.path.as_deref() == Some(path) || leads_there())
+        self.place.is_some() && (self.path.as_deref() == Some(path) || self.is_named_by(path, looks))
     }
 
     /// The folder's path as it was configured.

@@ -140,10 +140,8 @@ impl Plan {
 
     /// The configured folders whose file systems have answered.
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
-        self.config.shares.iter().filter_map(|share| match &share.source {
-            ShareSource::Folder(path) => Some(path.as_path()).filter(|path| self.looks.has_answered(path)),
-            ShareSource::Ram { .. } | ShareSource::Volumes => None,
-        })
+        let folders = self.config.shares.iter().filter_map(|share| share.source.folder());
+        folders.filter(|path| self.looks.has_answered(path))
     }
 
     /// The share that contains the volumes, if it is configured.
@@ -286,9 +284,10 @@ impl ServeConfig {
             _ => Ok(()),
         });
         let first = FIRST.iter().map(|rule| rule(self));
-        let last = LAST.into_iter().chain(files).map(|rule| rule(self));
+        let last = LAST.into_iter().map(|rule| rule(self));
         let exposed = std::iter::once_with(|| exposed::check(self, looks));
-        first.chain(names).chain(shares).chain(last).chain(exposed).filter_map(Result::err)
+        let files = files.into_iter().map(|rule| rule(self));
+        first.chain(names).chain(shares).chain(last).chain(exposed).chain(files).filter_map(Result::err)
     }
 
     /// An error about this configuration.
@@ -686,7 +685,7 @@ impl ServeConfig {
     /// The folders that clients may change and the server's user may not. Root may do everything.
     fn closed_folders(&self, looks: &Looks) -> Vec<ConfigError> {
         let closed = |share: &ShareConfig| {
-            let ShareSource::Folder(path) = &share.source else { return None };
+            let path = share.source.folder()?;
             let folder = looks.folder(path).ok().filter(|_| looks.is_unwritable(path))?;
             let (share_name, user) = (share.name.clone(), own_user());
             Some(self.wrong(share.key(), Problem::Closed { share: share_name, folder, user }))

@@ -178,10 +178,7 @@ impl Edit {
     /// The folder of a share that has a quota.
     pub(crate) fn limited_folder(&self, name: &str) -> Option<PathBuf> {
         let share = self.config.shares.iter().find(|share| share.is_named(name) && share.quota.is_some())?;
-        match &share.source {
-            ShareSource::Folder(path) => Some(path.clone()),
-            ShareSource::Ram { .. } | ShareSource::Volumes => None,
-        }
+        share.source.folder().map(Path::to_owned)
     }
 
     /// Removes a share.

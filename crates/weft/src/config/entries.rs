@@ -1,7 +1,7 @@
 //! Reads and shows the keys that are not one field of one type: tables of names that the user chooses, parts of values that
 //! may be absent, the sources of a share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use weft_smb::auth::Principals;
 use weft_smb::server::dfs::Link;
@@ -84,10 +84,7 @@ pub(super) fn exported(share: &ShareConfig) -> Export {
 }
 
 pub(super) fn folder_of(share: &ShareConfig) -> Option<PathBuf> {
-    match &share.source {
-        ShareSource::Folder(path) => Some(path.clone()),
-        ShareSource::Ram { .. } | ShareSource::Volumes => None,
-    }
+    share.source.folder().map(Path::to_owned)
 }
 
 pub(super) fn ram_of(share: &ShareConfig) -> Option<u64> {

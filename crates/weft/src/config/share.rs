@@ -70,6 +70,16 @@ pub(crate) enum ShareSource {
     Volumes,
 }
 
+impl ShareSource {
+    /// The folder, if the files are in one.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        match self {
+            ShareSource::Folder(path) => Some(path),
+            ShareSource::Ram { .. } | ShareSource::Volumes => None,
+        }
+    }
+}
+
 impl ShareConfig {
     /// A share of the command line, with default rules.
     pub(crate) fn new(name: impl Into<String>, source: ShareSource) -> ShareConfig {

@@ -20,7 +20,7 @@ use weft_machine::shm;
 use weft_store::volume::{RecordedVolume, Volumes};
 
 use crate::args::ProviderKind;
-use crate::config::{AdminAddress, Looks, Plan, ShareSource};
+use crate::config::{AdminAddress, Looks, Plan};
 use crate::out::path_name;
 
 /// What every process reads: settings, libraries and their plugins, which may be loaded late, and what the kernel and the
@@ -79,9 +79,11 @@ const SYSTEMS_SHARED: [&str; 10] = [
 /// Confines this process as its plan says, and logs the result.
 pub(super) fn confine(plan: &Plan) {
     let config = &plan.config().confine;
-    let later = later_folders(plan);
     let (files, files_failed) = match config.landlock {
-        true => told_of_files(confine::to_paths(&reach(plan, &later)), &later),
+        true => {
+            let later = later_folders(plan);
+            told_of_files(confine::to_paths(&reach(plan, &later)), &later)
+        }
         false => ("confine.landlock is false: it reaches all files of its user".to_owned(), false),
     };
     let (calls, calls_failed) = match config.seccomp {
@@ -259,10 +261,7 @@ fn later_folders(plan: &Plan) -> Vec<PathBuf> {
     let folders: Vec<PathBuf> = match &config.confine.folders {
         Some(folders) => folders.clone(),
         None => {
-            let shares = config.shares.iter().filter_map(|share| match &share.source {
-                ShareSource::Folder(path) => Some(path.as_path()),
-                ShareSource::Ram { .. } | ShareSource::Volumes => None,
-            });
+            let shares = config.shares.iter().filter_map(|share| share.source.folder());
             // Those that have not answered already need not be asked again.
             let around = shares.clone().flat_map(Path::ancestors);
             let around = Looks::at(around.filter(|folder| !plan.looks.is_silent(folder)));

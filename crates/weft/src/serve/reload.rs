@@ -299,9 +299,9 @@ fn unlimited(before: &[Described], after: &[Described], config: &ServeConfig) ->
         let stays = after.iter().any(|other| other.limited() == Some(place));
         let is_same = |other: &Described| other.share.vfs.id() == described.share.vfs.id();
         // One that cannot be served now comes back with its quota.
-        let waits = |share: &ShareConfig| match &share.source {
-            ShareSource::Folder(path) => share.quota.is_some() && described.path() == Some(path),
-            ShareSource::Ram { .. } | ShareSource::Volumes => false,
+        let waits = |share: &ShareConfig| {
+            let folder = share.source.folder();
+            share.quota.is_some() && folder.is_some() && described.path() == folder
         };
         !stays && !after.iter().any(is_same) && !config.shares.iter().any(waits)
     };
