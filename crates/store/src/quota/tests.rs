@@ -426,8 +426,19 @@ fn concurrent_writers_stay_within_the_limit() {
     assert!(du > LIMIT - 2 * MIB, "all of it can be used: {du}");
 }
 
+/// In a process of its own: while another test claims any file, a write goes to a worker and is measured.
 #[test]
 fn a_write_costs_one_atomic_operation_and_no_measurement() {
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    alone.args(["--exact", "quota::tests::a_thousand_writes_are_measured_once", "--ignored"]);
+    let ran = alone.output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+#[ignore = "is run alone by a_write_costs_one_atomic_operation_and_no_measurement"]
+fn a_thousand_writes_are_measured_once() {
     story(async || {
         let host = Host::new(1 << 40);
         let By::Count(counter) = &host.quota.0.by else { panic!("it is counted") };
