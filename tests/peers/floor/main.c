@@ -146,13 +146,13 @@ static uint64_t number(const char *what, const char *value, uint64_t most)
 
 /*
  * Headers on the wire. SMB: the prefix, the SMB2 header of 64 bytes, and READ 49 and 16, WRITE 48 and 16 ([MS-SMB2] 2.2.19 to
- * 2.2.22); encrypted, the transform header of 52. NFSv3 with libnfs: record mark, call header, AUTH_UNIX of 36 bytes, a file
- * handle of 48 (Weft's); attributes in the answers, before and after in those to WRITE (RFC 1813 3.3.6, 3.3.7).
+ * 2.2.22); encrypted, the transform header of 52. NFSv3 with libnfs: record mark, call header, AUTH_UNIX of 28 bytes, a file
+ * handle of 40 (Weft's); attributes in the answers, before and after in those to WRITE (RFC 1813 3.3.6, 3.3.7).
  */
 static void set_headers(struct work *work, bool is_nfs)
 {
 	if (is_nfs) {
-		work->request_bytes = work->is_write ? 144 : 136;
+		work->request_bytes = work->is_write ? 136 : 128;
 		work->reply_bytes = work->is_write ? 164 : 132;
 	} else {
 		uint32_t transform = work->protection == GCM ? 52 : 0;
