@@ -152,10 +152,13 @@ def measure(line, server, command):
         # The password comes by the environment: command lines are visible to everybody.
         env=dict(os.environ, LOADER_USER=USER, LOADER_PASSWORD=PASSWORD),
     )
-    if process.stdout.readline().strip() != "begin":
-        raise SystemExit(f"the loader did not begin against {server.name}")
-    before = server.cpu_seconds()
-    done = json.loads(process.stdout.readline())
+    before = None
+    # A loader whose attempt was in vain begins again.
+    while (said := process.stdout.readline()).strip() == "begin":
+        before = server.cpu_seconds()
+    if before is None or not said:
+        raise SystemExit(f"the loader {'failed' if before else 'did not begin'} against {server.name}")
+    done = json.loads(said)
     cpu = server.cpu_seconds() - before
     process.stdin.close()
     if process.wait() != 0:

@@ -1,13 +1,19 @@
 """fio with its nfs engine as a loader: fio.py URL read|write SIZE DEPTH SPAN SECONDS FIO..., FIO being the command that runs it.
 
-Prints "begin" before fio starts, and afterwards what it did, as the other loaders do. So the time that fio takes to mount is
-part of the server's time; it is a few requests. Nothing is warmed up for the same reason: what fio did before it began to
-count would count for the server.
+Prints "begin" before fio starts (again if it has to start again), and afterwards what it did, as the other loaders do. So the
+requests by which fio mounts are part of the server's time. Nothing is warmed up: the server's time for what fio did before
+it began to count would be part of it, too.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
+
+# Seconds that fio may take longer than asked to, and how often it may fail to end.
+WAIT = 10
+TRIES = 5
 
 
 def has_nfs(fio):
@@ -18,18 +24,43 @@ def has_nfs(fio):
         return False
 
 
+def run(command, seconds):
+    """What fio prints, or None if it does not end: it still has requests outstanding when its time is over, and now and then
+    waits for their answers after it has closed the connection, whoever serves it."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        # It complains of each of these requests, so what it says matters only if it fails.
+        out, err = process.communicate(timeout=seconds + WAIT)
+    except subprocess.TimeoutExpired:
+        # Jobs are processes of their own.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    if process.returncode != 0:
+        sys.exit(f"fio failed: {out}{err}")
+    return out[out.index("{"):]
+
+
 def main():
     url, operation, size, depth, span, seconds, *fio = sys.argv[1:]
-    print("begin", flush=True)
-    done = subprocess.run(
-        [*fio, "--name=load", "--ioengine=nfs", f"--nfs_url={url}", "--filename=/file.bin", f"--bs={size}",
-         f"--iodepth={depth}", f"--rw=rand{operation}", "--norandommap", f"--size={span}", "--time_based",
-         f"--runtime={float(seconds) * 1000:.0f}ms", "--output-format=json"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-    )
-    if done.returncode != 0:
-        sys.exit(f"fio failed: {done.stdout}")
-    job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0][operation]
+    command = [
+        *fio, "--name=load", "--ioengine=nfs", f"--nfs_url={url}", "--filename=/file.bin", f"--bs={size}",
+        f"--iodepth={depth}", f"--rw=rand{operation}", "--norandommap", f"--size={span}", "--time_based",
+        f"--runtime={float(seconds) * 1000:.0f}ms", "--output-format=json",
+    ]
+    for _ in range(TRIES):
+        print("begin", flush=True)
+        found = run(command, float(seconds))
+        if found:
+            break
+    else:
+        sys.exit(f"fio did not end, {TRIES} times in turn")
+    job = json.loads(found)["jobs"][0]
+    if job["error"]:
+        sys.exit(f"fio failed: error {job['error']}")
+    job = job[operation]
     print(json.dumps({"operations": job["total_ios"], "bytes": job["io_bytes"], "seconds": job["runtime"] / 1000}), flush=True)
     # Until standard input ends, as the other loaders do.
     sys.stdin.read()

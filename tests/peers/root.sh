@@ -21,6 +21,8 @@ if [ ! -e "$root/.ready" ]; then
     for program in smbd smbpasswd ganesha.nfsd rpcbind fio; do
         inside sh -c "command -v $program" >/dev/null || { tail -5 "$root.log" >&2; exit 1; }
     done
+    # Ganesha looks there for the file system of its folder.
+    ln -sf /proc/self/mounts "$root/etc/mtab"
     touch "$root/.ready"
 fi
 echo "$root"

@@ -40,7 +40,7 @@ SMB_CONF = """
 GANESHA_CONF = """
 NFS_CORE_PARAM {{
   NFS_Protocols = 3; NFS_Port = {port}; MNT_Port = {mount_port};
-  Enable_NLM = false; Enable_RQUOTA = false;
+  Enable_NLM = false; Enable_RQUOTA = false; {more}
 }}
 NFSv4 {{ Graceless = true; }}
 LOG {{ Default_Log_Level = WARN; }}
@@ -202,17 +202,24 @@ class Ganesha(Server):
     """Debian's NFS-Ganesha on files, this system's or that of `root`, with an rpcbind of its own: it wants one."""
 
     def __init__(self, work, data, root=None):
-        self.name = f"ganesha {version(*in_root(root, work, 'ganesha.nfsd', '-v'))}"
+        number = version(*in_root(root, work, "ganesha.nfsd", "-v"))
+        self.name = f"ganesha {number}"
         self.data, self.port, self.mount_port = data, free_port(), free_port()
         conf = work / "ganesha.conf"
-        conf.write_text(GANESHA_CONF.format(port=self.port, mount_port=self.mount_port, data=data))
+        # Newer ones end where the kernel does not let them be a server of disks (PR_SET_IO_FLUSHER), as in some containers.
+        more = "allow_set_io_flusher_fail = true;" if int(number.split(".")[0]) >= 6 else ""
+        conf.write_text(GANESHA_CONF.format(port=self.port, mount_port=self.mount_port, data=data, more=more))
         # The network is the bench's own, so the well-known port is free.
         self.rpcbind = subprocess.Popen(in_root(root, work, "rpcbind", "-f"), stderr=subprocess.DEVNULL)
-        wait_for_port(111)
-        ganesha = ["ganesha.nfsd", "-F", "-f", conf, "-L", work / "ganesha.log", "-p", work / "pid"]
-        self.process = subprocess.Popen(["taskset", "-c", "0", *in_root(root, work, *ganesha)])
-        wait_for_port(self.port)
-        wait_for_port(self.mount_port)
+        try:
+            wait_for_port(111)
+            ganesha = ["ganesha.nfsd", "-F", "-f", conf, "-L", work / "ganesha.log", "-p", work / "pid"]
+            self.process = subprocess.Popen(["taskset", "-c", "0", *in_root(root, work, *ganesha)])
+            wait_for_port(self.port)
+            wait_for_port(self.mount_port)
+        except BaseException:
+            self.rpcbind.terminate()
+            raise
 
     def export(self, share):
         return self.data
