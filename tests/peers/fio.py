@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 # Seconds that fio may take longer than asked to, and how often it may fail to end.
-WAIT = 10
+GRACE = 6
 TRIES = 5
 
 
@@ -25,20 +25,25 @@ def has_nfs(fio):
 
 
 def run(command, seconds):
-    """What fio prints, or None if it does not end: it still has requests outstanding when its time is over, and now and then
-    waits for their answers after it has closed the connection, whoever serves it."""
+    """What fio prints, or None if it does not end.
+
+    When its time is over it closes the connection without waiting for the requests that are outstanding, and often
+    waits for their answers afterwards, whoever serves it. Being asked to end, it then prints what it did; being idle
+    until then costs the server nothing."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    try:
-        # It complains of each of these requests, so what it says matters only if it fails.
-        out, err = process.communicate(timeout=seconds + WAIT)
-    except subprocess.TimeoutExpired:
-        # Jobs are processes of their own.
-        os.killpg(process.pid, signal.SIGKILL)
+    # First a request, then an end: jobs are processes of their own.
+    for number, wait in [(signal.SIGTERM, seconds + GRACE), (signal.SIGKILL, GRACE)]:
+        try:
+            out, err = process.communicate(timeout=wait)
+            break
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, number)
+    else:
         process.communicate()
         return None
-    if process.returncode != 0:
+    if "{" not in out:
         sys.exit(f"fio failed: {out}{err}")
     return out[out.index("{"):]
 
@@ -53,13 +58,13 @@ def main():
     for _ in range(TRIES):
         print("begin", flush=True)
         found = run(command, float(seconds))
-        if found:
+        job = json.loads(found)["jobs"][0] if found else {}
+        if job.get("error"):
+            sys.exit(f"fio failed: error {job['error']}")
+        if job and job[operation]["io_bytes"]:
             break
     else:
-        sys.exit(f"fio did not end, {TRIES} times in turn")
-    job = json.loads(found)["jobs"][0]
-    if job["error"]:
-        sys.exit(f"fio failed: error {job['error']}")
+        sys.exit(f"fio did not end or did nothing, {TRIES} times in turn")
     job = job[operation]
     print(json.dumps({"operations": job["total_ios"], "bytes": job["io_bytes"], "seconds": job["runtime"] / 1000}), flush=True)
     # Until standard input ends, as the other loaders do.
