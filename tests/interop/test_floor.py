@@ -314,7 +314,7 @@ class Judged(unittest.TestCase):
 
     def test_one_of_two_clients_that_falls_short_is_enough(self):
         figures = {name: values * 2 for name, values in self.FIGURES.items()}
-        figures["weft"] = [1.3] * 3 + [1.5] * 3
+        figures["weft"] = [1.5] * 3 + [1.3] * 3
         code, _, found = self.judge(figures, self.line(1.4, 0.6), self.line(1.4, 0.6))
         self.assertEqual((code, len(found["short"])), (1, 1))
 
