@@ -13,8 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
-from bare import (CONFIG, ENVIRONMENT, PASSWORDS, REPOSITORY, ROOT, STATE, Service, bound_sockets, check_rights, inside, main, run, service,
-                  smb, typed)
+from bare import CONFIG, PASSWORDS, REPOSITORY, ROOT, STATE, bound_sockets, check_rights, inside, main, run, service, smb, typed
 
 BOOT = REPOSITORY / "tests/kernel/guest/boot.sh"
 # Where `tests/kernel/guest/build.sh` has put the guest.

@@ -110,16 +110,22 @@ class Realm:
         self.log.close()
 
 
-@unittest.skipUnless(KDC, "no KDC: tests/interop/deps.sh installs it")
-class Kerberos(unittest.TestCase):
-    def setUp(self):
-        work = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-"))
-        self.realm = Realm(work)
-        self.addCleanup(self.realm.stop)
-        self.work = pathlib.Path(work)
-        # For the server and for smbclient.
-        self.enterContext(unittest.mock.patch.dict(os.environ, self.realm.environment))
+def realm_for(test, **how):
+    """A realm until the end of a test; servers and clients that it starts belong to it."""
+    realm = Realm(test.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-")), **how)
+    test.addCleanup(realm.stop)
+    test.enterContext(unittest.mock.patch.dict(os.environ, realm.environment))
+    return realm
 
+
+@unittest.skipUnless(KDC, "no KDC: tests/interop/deps.sh installs it")
+class WithRealm(unittest.TestCase):
+    def setUp(self):
+        self.realm = realm_for(self)
+        self.work = self.realm.work
+
+
+class Kerberos(WithRealm):
     def say(self, server, commands, *options, check=True):
         """smbclient by ticket, never by password; the commands are those that a user types."""
         ticket = ("--use-kerberos=required", f"--use-krb5-ccache={self.work}/ccache")

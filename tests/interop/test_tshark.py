@@ -6,7 +6,6 @@ import subprocess
 import tempfile
 import time
 import unittest
-import unittest.mock
 
 import gss
 import test_kerberos as realms
@@ -109,10 +108,8 @@ class Tshark(unittest.TestCase):
 
     @unittest.skipUnless(realms.KDC, "no KDC: tests/interop/deps.sh installs it")
     def test_nfs_with_tickets(self):
-        work = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-"))
-        realm = realms.Realm(work)
-        self.addCleanup(realm.stop)
-        self.enterContext(unittest.mock.patch.dict(os.environ, realm.environment))
+        realm = realms.realm_for(self)
+        work = realm.work
         realm.log_on(weft.USER)
         with weft.serving("--keytab", f"{work}/keytab", "--export", "data:sec=krb5:krb5i:krb5p") as server:
             server.folder.chmod(0o777)
@@ -136,12 +133,10 @@ class Tshark(unittest.TestCase):
 
     @unittest.skipUnless(realms.KDC, "no KDC: tests/interop/deps.sh installs it")
     def test_our_own_nfs_client_with_tickets(self):
-        work = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-"))
-        realm = realms.Realm(work)
-        self.addCleanup(realm.stop)
-        self.enterContext(unittest.mock.patch.dict(os.environ, realm.environment))
+        realm = realms.realm_for(self)
+        work = realm.work
         realm.log_on(weft.USER)
-        source, back = weft.random_file(pathlib.Path(work) / "source", 100_000), pathlib.Path(work) / "back"
+        source, back = weft.random_file(work / "source", 100_000), work / "back"
         with weft.serving("--keytab", f"{work}/keytab", "--export", "data:sec=krb5:krb5i:krb5p") as server:
             server.folder.chmod(0o777)
             port = server.ready["nfs_port"]

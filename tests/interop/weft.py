@@ -217,10 +217,10 @@ def as_root_of(socket_of, *address):
     raise OSError("no reserved port is free")
 
 
-def nfs_connection(port, timeout=60):
+def nfs_connection(port, source="127.0.0.1", timeout=60):
     """A TCP connection as NFS clients make it."""
     there = ("127.0.0.1", port)
-    return as_root_of(lambda own: socket.create_connection(there, timeout, source_address=own), "127.0.0.1")
+    return as_root_of(lambda own: socket.create_connection(there, timeout, source_address=own), source)
 
 
 @contextlib.contextmanager

@@ -343,16 +343,25 @@ mod tests {
             }
             path.as_os_str().as_encoded_bytes().to_vec()
         };
-        let mut got = Vec::new();
         let question: Arc<Question> = Arc::new(question);
-        by_threads(&paths, Instant::now() + SOON * 4, &question, |at, answer| {
-            got.push((at, answer.unwrap()))
+        let (mut got, mut release) = (Vec::new(), Some(release));
+        by_threads(&paths, Instant::now() + LONG, &question, |at, answer| {
+            got.push((at, answer.unwrap()));
+            // It answers only when the others have.
+            if got.len() == 2 {
+                release = None;
+            }
         });
-        got.sort();
-        assert_eq!(got, [(0, b"/none/a".to_vec()), (2, b"/none/b".to_vec())]);
+        got[..2].sort();
+        let answers = [(0, b"/none/a".to_vec()), (2, b"/none/b".to_vec()), (1, b"/none/hung".to_vec())];
+        assert_eq!(got, answers);
+        let (release, hold) = mpsc::channel::<()>();
+        let hangs = within(&paths[1], SOON, move || hold.recv());
+        assert!(matches!(hangs, Err(Unanswered::Late(SOON))), "{hangs:?}");
         // Its thread is there still.
         let again = within(&paths[1], SOON, || 1);
         assert!(matches!(again, Err(Unanswered::Late(SOON))), "{again:?}");
+        by_threads(&paths[1..2], Instant::now() + SOON, &question, |_, answer| panic!("{answer:?}"));
         assert_eq!(within(&paths[0], LONG, || 1).unwrap(), 1);
         drop(release);
         assert_eq!(within(&paths[1], LONG, || 2).unwrap(), 2);
@@ -374,7 +383,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut got = Vec::new();
-            by_child(&paths, Instant::now() + SOON * 10, &question, |at, answer| {
+            by_child(&paths, Instant::now() + SOON * 40, &question, |at, answer| {
                 got.push(u8::try_from(at).unwrap());
                 assert!(answer.is_ok());
             });
@@ -393,14 +402,16 @@ mod tests {
     #[test]
     fn work_that_goes_on_may_take_longer() {
         let path = &paths(&["goes-on"])[0];
-        let work = |progress: &Progress| {
-            for _ in 0..10 {
-                std::thread::sleep(SOON);
+        let limit = SOON * 10;
+        let work = move |progress: &Progress| {
+            let begun = Instant::now();
+            while begun.elapsed() < limit * 2 {
+                std::thread::sleep(Duration::from_millis(1));
                 progress.tell();
             }
             4
         };
-        assert_eq!(within_of_progress(path, SOON * 4, work).unwrap(), 4);
+        assert_eq!(within_of_progress(path, limit, work).unwrap(), 4);
     }
 
     #[test]

@@ -207,38 +207,35 @@ impl Opened {
 
 /// Opens the files of a share; `None` for those of volumes, which are opened with the volumes.
 fn open(planned: &PlannedShare, state: Option<&Path>) -> Result<Option<Described>, CannotOpen> {
-    let name = planned.config.name.as_str();
-    let (mut opened_root, mut opened_place, mut record, mut quota) = (None, None, None, None);
-    let (vfs, source) = match &planned.config.source {
-        ShareSource::Folder(path) => {
-            let at = path.clone();
-            let opened = asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e))?;
-            let Opened { backend, root, folder, place } = opened;
-            let system = backend.file_system();
-            record = state.map(|state| quota::record_file(state, name, &folder));
-            if let Some(limit_bytes) = planned.config.quota {
-                check_quota(&folder, &root, limit_bytes)?;
-                let limited = limited(name, &folder, root.clone(), limit_bytes, record.clone());
-                quota = Some(limited.map_err(|e| cannot_open(path, &e))?);
-            }
-            (opened_root, opened_place) = (Some(root.clone()), place);
-            let health = Health::new(name, Some(&folder)).of_root(root).on(system);
-            let vfs = Vfs::new(backend).heard_by(health);
-            (vfs, folder.display().to_string())
-        }
+    let config = &planned.config;
+    let mut described = match &config.source {
+        ShareSource::Folder(path) => open_folder(config, path, state)?,
         ShareSource::Ram { size_bytes } => {
-            let vfs = Vfs::new(Ram::new(*size_bytes)).heard_by(Health::new(name, None));
-            (vfs, source_of_ram(*size_bytes))
+            let vfs = Vfs::new(Ram::new(*size_bytes)).heard_by(Health::new(&config.name, None));
+            ruled(config, vfs, source_of_ram(*size_bytes), None)
         }
         ShareSource::Volumes => return Ok(None),
     };
-    let mut described = ruled(&planned.config, vfs, source, quota);
-    (described.root, described.record) = (opened_root, record);
-    if let ShareSource::Folder(path) = &planned.config.source {
-        (described.path, described.place) = (Some(path.clone()), opened_place);
-    }
     described.share.snapshots = planned.snapshots.clone();
     Ok(Some(described))
+}
+
+/// Opens a folder, with the quota of its share.
+fn open_folder(config: &ShareConfig, path: &Path, state: Option<&Path>) -> Result<Described, CannotOpen> {
+    let (name, at) = (config.name.as_str(), path.to_owned());
+    let opened = asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e))?;
+    let Opened { backend, root, folder, place } = opened;
+    let record = state.map(|state| quota::record_file(state, name, &folder));
+    let mut quota = None;
+    if let Some(limit_bytes) = config.quota {
+        check_quota(&folder, &root, limit_bytes)?;
+        let limited = limited(name, &folder, root.clone(), limit_bytes, record.clone());
+        quota = Some(limited.map_err(|e| cannot_open(path, &e))?);
+    }
+    let health = Health::new(name, Some(&folder)).of_root(root.clone()).on(backend.file_system());
+    let vfs = Vfs::new(backend).heard_by(health);
+    let described = ruled(config, vfs, folder.display().to_string(), quota);
+    Ok(Described { path: Some(path.to_owned()), place, root: Some(root), record, ..described })
 }
 
 /// Opens the files of these shares, except those of volumes; `state` is the state directory, where counts are kept. A share of the configuration file that cannot be opened is

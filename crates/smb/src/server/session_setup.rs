@@ -71,54 +71,7 @@ async fn advance(
     let limit = Duration::from_millis(server.config.limits.authenticate_ms);
     connection.in_progress.borrow_mut().retain(|_, progress| progress.is_fresh(limit));
     let found = connection.in_progress.borrow_mut().remove(&id);
-    let purpose = match () {
-        () if id == 0 => Purpose::New,
-        () if request.flags.contains(RequestFlags::BINDING) => {
-            leg.sign = connection.proven(id, message);
-            if let Some(binding) = connection.binding(id)
-                && !binding.signing.verify(Sender::Client, message)
-            {
-                // Already bound: on this connection its own key signs, not the session's.
-                return Err(NtStatus::ACCESS_DENIED.into());
-            }
-            let session = bindable(connection, id)?;
-            if !header.flags.contains(Flags::SIGNED) {
-                return Err(NtStatus::INVALID_PARAMETER.into());
-            }
-            if leg.sign.is_none() {
-                connection.forged();
-                return Err(NtStatus::ACCESS_DENIED.into());
-            }
-            Purpose::Bind(session)
-        }
-        () => match connection.binding(id) {
-            Some(binding) => {
-                leg.sign = connection.proven(id, message);
-                let protected = sealed || header.flags.contains(Flags::SIGNED);
-                if !protected && binding.must_sign {
-                    return Err(NtStatus::ACCESS_DENIED.into());
-                }
-                if !sealed && protected && !binding.signing.verify(Sender::Client, message) {
-                    connection.forged();
-                    return Err(NtStatus::ACCESS_DENIED.into());
-                }
-                if protected && !sealed {
-                    // 3.3.4.1.1: the session's key signs every response but the last, on every channel.
-                    leg.sign = Some(binding.session.keys.signing.clone());
-                }
-                Purpose::Again(binding)
-            }
-            // An authentication in progress has no key yet (3.3.5.2.4).
-            None if found.is_some() && header.flags.contains(Flags::SIGNED) => {
-                return Err(NtStatus::NOT_SUPPORTED.into());
-            }
-            None if found.is_some() => Purpose::New,
-            None => {
-                leg.sign = connection.proven(id, message);
-                return Err(NtStatus::USER_SESSION_DELETED.into());
-            }
-        },
-    };
+    let purpose = purpose_of(connection, sealed, header, &request, message, found.is_some(), leg)?;
     let mut progress = match found {
         Some(progress) if progress.purpose.is_alike(&purpose) => progress,
         // The binding flag differs from that of the previous round trip.
@@ -212,6 +165,66 @@ async fn advance(
             }
             Err(status::of(&e).into())
         }
+    }
+}
+
+/// 3.3.5.5: what a request is for, if it is protected as that demands. `is_begun`: an authentication with its id is in progress.
+/// Sets the key that signs the response, which may be a refusal.
+fn purpose_of(
+    connection: &Connection,
+    sealed: bool,
+    header: &Header,
+    request: &Request,
+    message: &Bytes,
+    is_begun: bool,
+    leg: &mut Leg,
+) -> Result<Purpose, Failure> {
+    let id = header.session_id;
+    match () {
+        () if id == 0 => Ok(Purpose::New),
+        () if request.flags.contains(RequestFlags::BINDING) => {
+            leg.sign = connection.proven(id, message);
+            if let Some(binding) = connection.binding(id)
+                && !binding.signing.verify(Sender::Client, message)
+            {
+                // Already bound: on this connection its own key signs, not the session's.
+                return Err(NtStatus::ACCESS_DENIED.into());
+            }
+            let session = bindable(connection, id)?;
+            if !header.flags.contains(Flags::SIGNED) {
+                return Err(NtStatus::INVALID_PARAMETER.into());
+            }
+            if leg.sign.is_none() {
+                connection.forged();
+                return Err(NtStatus::ACCESS_DENIED.into());
+            }
+            Ok(Purpose::Bind(session))
+        }
+        () => match connection.binding(id) {
+            Some(binding) => {
+                leg.sign = connection.proven(id, message);
+                let protected = sealed || header.flags.contains(Flags::SIGNED);
+                if !protected && binding.must_sign {
+                    return Err(NtStatus::ACCESS_DENIED.into());
+                }
+                if !sealed && protected && !binding.signing.verify(Sender::Client, message) {
+                    connection.forged();
+                    return Err(NtStatus::ACCESS_DENIED.into());
+                }
+                if protected && !sealed {
+                    // 3.3.4.1.1: the session's key signs every response but the last, on every channel.
+                    leg.sign = Some(binding.session.keys.signing.clone());
+                }
+                Ok(Purpose::Again(binding))
+            }
+            // An authentication in progress has no key yet (3.3.5.2.4).
+            None if is_begun && header.flags.contains(Flags::SIGNED) => Err(NtStatus::NOT_SUPPORTED.into()),
+            None if is_begun => Ok(Purpose::New),
+            None => {
+                leg.sign = connection.proven(id, message);
+                Err(NtStatus::USER_SESSION_DELETED.into())
+            }
+        },
     }
 }
 

@@ -29,8 +29,8 @@ use super::secret::{self, Secret};
 use super::share::{FolderFault, MAX_NAME_CHARS, own_user};
 use super::types::{DurationText, Size, Type};
 use super::{
-    BUFFERS_BYTES, CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES,
-    MIN_SLOW, Problem, ServeConfig, ShareConfig, ShareSource, Sources, announce, exposed, macs, ports,
+    CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
+    ServeConfig, ShareConfig, ShareSource, Sources, announce, are_buffers, exposed, macs, ports,
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
@@ -344,7 +344,7 @@ impl ServeConfig {
 
     fn check_buffers(&self) -> Result<(), ConfigError> {
         let (buffers, memory) = (self.limits.buffers_bytes, crate::args::memory());
-        match buffers == BUFFERS_BYTES || (MIN_BUFFERS_BYTES..=memory).contains(&buffers) {
+        match are_buffers(buffers, memory) {
             true => Ok(()),
             false => {
                 let problem = Problem::Size { least: MIN_BUFFERS_BYTES, most: memory };

@@ -262,25 +262,24 @@ fn reversed(within: &[&str], key: &str) -> Option<Fault> {
 fn misplaced(within: &[&str], key: &str) -> Option<Fault> {
     // A key of the same share is more likely than one of another.
     let named = |part: &'static str, at: usize, first: &str| match (part, within) {
-        ("*", [table, name, ..]) if at == 1 && *table == first => (*name).to_owned(),
-        ("*", _) => "NAME".to_owned(),
-        (part, _) => part.to_owned(),
+        ("*", [table, name, ..]) if at == 1 && *table == first => *name,
+        ("*", _) => "NAME",
+        (part, _) => part,
     };
     let (mut tables, mut keys) = (Vec::new(), Vec::new());
     for row in ROWS {
         let first = row.segments().next().unwrap_or_default();
-        let path: Vec<String> = row.segments().enumerate().map(|(at, part)| named(part, at, first)).collect();
+        let path: Vec<&str> = row.segments().enumerate().map(|(at, part)| named(part, at, first)).collect();
         for at in row.segments().enumerate().filter_map(|(at, part)| (part == key).then_some(at)) {
             let (above, _) = path.split_at(at);
-            let dotted_of = |parts: &[String]| dotted(&parts.iter().map(String::as_str).collect::<Vec<_>>());
-            let found = dotted(&[above.iter().map(String::as_str).collect(), vec![key]].concat());
+            let found = dotted(&[above, &[key]].concat());
             if keys.contains(&found) {
                 continue;
             }
             keys.push(found);
             tables.push(match above {
                 [] => "the top of the file".to_owned(),
-                above => format!("[{}]", dotted_of(above)),
+                above => format!("[{}]", dotted(above)),
             });
         }
     }

@@ -18,7 +18,8 @@ use weft_transport::Channel;
 use super::error::StartError;
 use super::interfaces::{endpoints, interfaces};
 use super::log_ons::Listed;
-use super::{durable, names, status};
+use super::names::{self, host_name};
+use super::{durable, status};
 use crate::config::{NfsConfig, Plan, ServeConfig, ShareConfig};
 use crate::listen;
 use crate::ready::Ready;
@@ -306,10 +307,4 @@ where
         };
         Box::pin(connection) as Pin<Box<dyn Future<Output = ()>>>
     })
-}
-
-/// The name of this host.
-pub(super) fn host_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if name.is_empty() { "WEFT".into() } else { name }
 }
