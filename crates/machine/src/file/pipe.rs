@@ -87,10 +87,13 @@ impl Read for Input {
                 Err(e) => return Err(e),
             };
             if begun.elapsed() >= limit {
-                return Err(late(limit, match self.is_written {
-                    true => "it is a pipe, and who has it open has written nothing",
-                    false => "it is a pipe, and nobody has opened it to write",
-                }));
+                return Err(late(
+                    limit,
+                    match self.is_written {
+                        true => "it is a pipe, and who has it open has written nothing",
+                        false => "it is a pipe, and nobody has opened it to write",
+                    },
+                ));
             }
             is_over = self.is_hung_up(LOOK_EVERY)?;
         }
@@ -192,17 +195,15 @@ mod tests {
     #[test]
     fn a_pipe_is_read_to_the_end_of_its_writer() {
         let (_dir, path) = fifo();
-        for parts in [&[&b"one "[..], b"two"][..], &[]] {
+        const WRITTEN: [&[&str]; 2] = [&["one ", "two"], &[]];
+        for parts in WRITTEN {
             let input = input(&path, LONG, LONG);
             let to = path.clone();
             let writer = std::thread::spawn(move || {
                 let mut file = OpenOptions::new().write(true).open(to).unwrap();
-                parts.iter().for_each(|part| {
-                    std::thread::sleep(LOOK_EVERY);
-                    file.write_all(part).unwrap();
-                });
+                parts.iter().for_each(|part| file.write_all(part.as_bytes()).unwrap());
             });
-            assert_eq!(text(input).unwrap().as_bytes(), parts.concat());
+            assert_eq!(text(input).unwrap(), parts.concat());
             writer.join().unwrap();
         }
         // As a shell passes one, whose writer may have ended.

@@ -143,7 +143,8 @@ fn kind(fd: &OwnedFd) -> Result<Kind, Errno> {
     let local = rustix::net::getsockname(fd)?;
     let listens = sockopt::socket_acceptconn(fd)?;
     let is_ip = [AddressFamily::INET, AddressFamily::INET6].contains(&local.address_family());
-    let has_protocol = |usual| Ok::<_, Errno>(sockopt::socket_protocol(fd)?.is_none_or(|found| found == usual));
+    let has_protocol =
+        |usual| Ok::<_, Errno>(sockopt::socket_protocol(fd)?.is_none_or(|found| found == usual));
     Ok(match socket {
         SocketType::STREAM if !listens => Kind::Unfit("a connection (Accept=yes)"),
         // Above all MPTCP's: it has no TCP_USER_TIMEOUT, so a peer that vanishes would hold its connection for ever.

@@ -148,11 +148,7 @@ impl System {
     }
 
     /// Asks for the ids of the groups that these shares name, except those of `ours`, folded names.
-    pub(super) async fn resolve<'a>(
-        &self,
-        shares: impl Iterator<Item = &'a Share>,
-        ours: &HashSet<String>,
-    ) {
+    pub(super) async fn resolve<'a>(&self, shares: impl Iterator<Item = &'a Share>, ours: &HashSet<String>) {
         let Some(lookups) = &self.lookups else { return };
         let named = shares.flat_map(|share| share.rules.rights.groups());
         let names: HashSet<&str> = named.filter(|name| !ours.contains(&folded(name))).collect();

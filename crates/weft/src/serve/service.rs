@@ -130,7 +130,11 @@ mod tests {
         assert_eq!(of(Some("1"), Some("7")), Ok(Some(Duration::from_micros(1))));
         assert_eq!(of(Some("400000"), Some("8")), Ok(None));
         for (usec, pid, says) in [
-            ("0", "7", "WATCHDOG_USEC=0 is not a number of microseconds above 0: the service manager gets no"),
+            (
+                "0",
+                "7",
+                "WATCHDOG_USEC=0 is not a number of microseconds above 0: the service manager gets no",
+            ),
             ("-1", "7", "WATCHDOG_USEC=-1 is not a number of microseconds"),
             ("2min", "7", "WATCHDOG_USEC=2min is not a number of microseconds"),
             ("", "7", "WATCHDOG_USEC= is not"),

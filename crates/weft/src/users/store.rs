@@ -19,8 +19,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table, TomlError, value};
-use weft_machine::file::{private, regular};
 use weft_machine::file::whole::{self, Access};
+use weft_machine::file::{private, regular};
 use weft_machine::random;
 use weft_smb::auth::Secret;
 use weft_smb::server::CREATED_RIDS;

@@ -144,7 +144,8 @@ fn a_disk_that_does_not_answer_at_the_start_takes_no_handle_along() {
         let dir = tempfile::tempdir().unwrap();
         let file = before(dir.path(), None);
         let is_over = Arc::<AtomicBool>::default();
-        let hung = Hung { folder: Dir::open(&dir.path().join("data")).unwrap(), fails, is_over: is_over.clone() };
+        let hung =
+            Hung { folder: Dir::open(&dir.path().join("data")).unwrap(), fails, is_over: is_over.clone() };
         let shares = vec![Share::new("Data", Vfs::new(hung))];
         run(dir.path(), (shares.clone(), &["data"]), None, async |world, journal| {
             assert!(is_recorded(&journal));
