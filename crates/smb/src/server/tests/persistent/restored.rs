@@ -166,7 +166,7 @@ fn a_later_user_of_the_name_gets_no_handle() {
     // The same user again: nothing is lost.
     run(dir.path(), (vec![data(dir.path())], &["data"]), first, async |world, journal| {
         assert_eq!(journal.records(|_| true).unwrap()[0].1.user_id, Some(UserId::Rid(0x4000_1000)));
-        assert!(world.server.handles.unrestored().is_empty());
+        is_back(&world, file).await;
     });
     // Also if her share is away when she is removed.
     run(dir.path(), (vec![], &["data"]), second, async |_, journal| assert!(is_recorded(&journal)));
