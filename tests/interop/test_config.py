@@ -161,6 +161,38 @@ class Configured(unittest.TestCase):
         server = weft.Process(["bash", "-c", f"{serve} {tls}"], self.work / "log")
         self.assertEqual(server.stop(), 0, server.log_text())
 
+    def test_a_fifo_without_another_end_is_told(self):
+        """Opening it, or reading it, waited for ever; with `--pcap` even SIGTERM did not end that."""
+        weft.run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+                 "key.pem", "-out", "chain.pem", "-subj", "/CN=server", "-days", "2", cwd=self.work)
+        fifo, state = self.work / "fifo", self.work / "state"
+        os.mkfifo(fifo, 0o600)
+        weft.run(weft.WEFT, "user", "add", "alice", "--state-dir", state)
+        (state / "users.key").unlink()
+        os.mkfifo(state / "users.key", 0o600)
+        serve = [weft.WEFT, "serve", "--config", self.path, "--state-dir", self.work / "other"]
+        silent = f"{fifo}: it is a pipe, and nobody has opened it to write for 10 s"
+        commands = [
+            ([weft.WEFT, "config", "check", fifo], "it is a pipe, and nobody has opened it to write for 10 s"),
+            ([weft.WEFT, "serve", "--config", fifo], "it is a pipe, and nobody has opened it to write for 10 s"),
+            ([*serve, "--nfs-tls-cert", self.work / "chain.pem", "--nfs-tls-key", fifo], silent),
+            ([*serve, "--nfs-tls-cert", fifo, "--nfs-tls-key", self.work / "key.pem"], silent),
+            ([*serve, "--admin", "127.0.0.1:0", "--admin-token-file", fifo], "nobody has opened it to write for 10 s"),
+            ([*serve, "--keytab", fifo], f"{fifo}: it is a FIFO, not a regular file: move it away"),
+            ([*serve, "--pcap", fifo], f"{fifo}: it is a pipe, and nobody has opened it to read for 10 s"),
+            ([weft.WEFT, "user", "add", "bob", "--state-dir", state], "users.key: it is a FIFO, not a regular file: move it away"),
+        ]
+        environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
+        waiting = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+                   for command, _ in commands]
+        for process in waiting:
+            self.addCleanup(process.kill)
+        for process, (command, says) in zip(waiting, commands):
+            with self.subTest(command=command):
+                said, _ = process.communicate(timeout=60)
+                self.assertNotEqual(process.returncode, 0)
+                self.assertIn(says, said)
+
     def test_a_signal_ends_a_server_that_waits_for_its_file(self):
         fifo = self.work / "fifo"
         os.mkfifo(fifo)

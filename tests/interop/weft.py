@@ -138,14 +138,14 @@ def passing(sockets):
     if not sockets:
         yield [], []
         return
-    # Out of the way of the numbers that they get.
-    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 100) for _, one in sockets]
+    # Out of the way of the numbers that they get. In place of None, nothing is passed.
+    high = [one and fcntl.fcntl(one, fcntl.F_DUPFD, 100) for _, one in sockets]
     try:
-        moves = "".join(f"exec {3 + n}<&{fd} {fd}<&-; " for n, fd in enumerate(high))
+        moves = "".join(f"exec {3 + n}<&{fd} {fd}<&-; " if fd else f"exec {3 + n}<&-; " for n, fd in enumerate(high))
         variables = f"export LISTEN_PID=$$ LISTEN_FDS={len(high)} LISTEN_FDNAMES={shlex.quote(':'.join(name for name, _ in sockets))}; "
-        yield ["bash", "-c", moves + variables + 'exec "$@"', "bash"], high
+        yield ["bash", "-c", moves + variables + 'exec "$@"', "bash"], [fd for fd in high if fd]
     finally:
-        for fd in high:
+        for fd in filter(None, high):
             os.close(fd)
 
 

@@ -21,6 +21,7 @@ use super::answer::{Answer, Failure, Reply};
 use super::audit;
 use super::authentication::{InProgress, Purpose};
 use super::connection::Connection;
+use super::directory::Who;
 use super::held::SESSION_BYTES;
 use super::logons::escaped;
 use super::negotiate::filetime;
@@ -444,11 +445,14 @@ async fn established(
     let audited = audit::logged_on(connection, &login, account.as_deref());
     // Never refused: a returning client needs the session to reach its handles.
     let held = server.held.charge_if_room(holder, SESSION_BYTES);
+    let who = Who { user: &login.user, is_ours: login.is_ours, account: account.as_deref() };
+    let user_id = server.directory().id_of(who);
     let session = Arc::new(Session::new(New {
         id,
         user: login.user,
         is_ours: login.is_ours,
         account,
+        user_id,
         profile: negotiated.profile,
         client_guid: negotiated.client_guid,
         keys,

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use weft_machine::file::regular;
 use weft_machine::{File, Pool};
 
 pub use self::growth::{Before, Growth, Store, free_bytes};
@@ -482,7 +483,7 @@ impl Volumes {
 
 impl Metadata {
     fn open(name: &str, path: PathBuf) -> Result<Metadata, Error> {
-        match OpenOptions::new().read(true).write(true).open(&path) {
+        match regular::open(&path, OpenOptions::new().read(true).write(true)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::NotFound(name.to_owned())),
             other => Ok(Metadata {
                 file: other.map_err(io_error("cannot open", &path))?,
@@ -545,8 +546,8 @@ impl Metadata {
             .file
             .filter(|file| matches!(e, Error::Shrunk { .. }) && *file != FileIdentity::CUT_OFF);
         let Some(own) = own else { return };
-        let now =
-            fs::File::open(&superblock.path).ok().and_then(|file| FileIdentity::of(&file).ok().flatten());
+        let now = regular::read_only(&superblock.path).ok();
+        let now = now.and_then(|file| FileIdentity::of(&file).ok().flatten());
         // A different file is detected anyway, and so the original one may return.
         if now.is_none_or(|now| !own.is(&now)) {
             return;
@@ -619,7 +620,9 @@ struct Draft {
 
 fn tempfile_in(dir: &Path) -> Result<Draft, Error> {
     let path = dir.join(format!(".new-{}", std::process::id()));
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = regular::open(&path, &options);
     Ok(Draft { file: file.map_err(io_error("cannot write", &path))?, path })
 }
 

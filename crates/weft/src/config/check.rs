@@ -12,6 +12,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use weft_machine::confine::{self, Use};
 use weft_machine::credentials::Credentials;
+use weft_machine::file::pipe;
+use weft_machine::file::regular::{self, Irregular};
 use weft_machine::net::{Tls, TlsError};
 use weft_machine::nss;
 use weft_smb::auth::Keytab;
@@ -34,6 +36,9 @@ use super::{
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
+
+/// The longest file with certificates or a key: those of all public authorities have a quarter of it.
+const MOST_PEM_BYTES: usize = 1 << 20;
 
 /// Makes a protocol's TLS from a chain, a key, and the authorities for client certificates.
 type MakeTls = fn(&[u8], &[u8], Option<&[u8]>) -> Result<Tls, TlsError>;
@@ -770,6 +775,12 @@ impl ServeConfig {
         let Some(path) = &self.smb.keytab else { return Ok(None) };
         self.warn_of_key(path);
         let key = || key::KEYTAB.with(path.display());
+        // The library reads it at each ticket, so it cannot be a pipe, for which that would wait.
+        if let Err(e) = regular::read_only(path)
+            && Irregular::is_cause_of(&e)
+        {
+            return Err(self.wrong(key(), Problem::Keytab(e.to_string())));
+        }
         Keytab::open(path).map(Some).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))
     }
 
@@ -805,7 +816,7 @@ impl ServeConfig {
             self.needs([given.clone()], "a certificate", Give::All(vec![certificate.clone()]))?;
         }
         let read = |path: &PathBuf, key: Key| {
-            let read = std::fs::read(path);
+            let read = pipe::read(path, MOST_PEM_BYTES);
             read.map_err(|source| self.wrong(key, Problem::Unreadable { path: path.clone(), source }))
         };
         let clients = files.clients.as_ref().map(|path| read(path, authorities.clone())).transpose()?;

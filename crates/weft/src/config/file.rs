@@ -1,7 +1,7 @@
 //! Reads a configuration from a TOML file, with the position of each key. All mistakes in the file are reported, not only
 //! the first.
 
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rustix::process::{Uid, geteuid};
 use toml::de::DeTable;
+use weft_machine::file::pipe;
 
 use super::key::{Origin, part};
 use super::mistake::{BadFile, Fault, Mistake, Unguarded};
@@ -40,9 +41,8 @@ pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
 /// It cannot be read, it is too long, or it is not UTF-8.
 pub(super) fn text(path: &Path) -> Result<String, BadFile> {
     let whole = |fault| BadFile::new(path, vec![Mistake { at: None, key: None, fault }]);
-    let file = File::open(path).map_err(|e| whole(Fault::Unreadable(e)))?;
-    let found = file.metadata().map_err(|e| whole(Fault::Unreadable(e)))?;
-    if let Err(unguarded) = guarded(path, &found, geteuid()) {
+    let file = pipe::Input::open(path).map_err(|e| whole(Fault::Unreadable(e)))?;
+    if let Err(unguarded) = guarded(path, file.metadata(), geteuid()) {
         match geteuid().is_root() {
             true => return Err(whole(unguarded.into())),
             false => tracing::warn!("{}: {unguarded}", path_name(path)),

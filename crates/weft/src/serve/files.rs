@@ -92,11 +92,16 @@ impl FileServers {
 
     /// Serves these shares, and replication's door over SMB, to these users from now on.
     pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, listed: &Listed) {
+        let by_smb = shares.iter().cloned().map(|share| acting(share, &self.smb_acts));
+        let by_smb: Vec<Share> = by_smb.chain(door).collect();
+        // Before clients find a share that has come back, and open the files whose handles wait for their owners.
+        if let Err(e) = self.smb.restore_on(&by_smb).await {
+            tracing::error!("persistent handles are not restored: {e}");
+        }
         // Together, because each may wait for files that are closed on a disk that hangs.
-        let nfs = self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs, &self.nfs_acts));
+        let nfs = self.nfs.replace_shares(by_nfs(shares, self.serves_nfs, &self.nfs_acts));
         let smb = async {
-            let shares = shares.into_iter().map(|share| acting(share, &self.smb_acts));
-            self.smb.replace_shares(shares.chain(door).collect());
+            self.smb.replace_shares(by_smb);
             self.smb.replace_users(&listed.users, &listed.groups).await;
         };
         self.nfs.replace_users(users_of_nfs(listed));

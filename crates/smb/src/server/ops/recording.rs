@@ -76,7 +76,8 @@ pub(super) async fn begin(
         _ => Cached::Nothing,
     };
     let session = cx.session();
-    let owner = Owner { user: &session.user, client: session.client_guid, create_guid, timeout };
+    let (user, user_id, client) = (&*session.user, session.user_id, session.client_guid);
+    let owner = Owner { user, user_id, client, create_guid, timeout };
     let record = persistent.record(open, owner, cached).await;
     if let Err(full) = persistent.charge(open.held(), &record) {
         let _ = held::refused(full);
@@ -110,6 +111,7 @@ impl Persistent {
             create_guid: owner.create_guid,
             client: owner.client,
             user: owner.user.to_owned(),
+            user_id: owner.user_id,
             share: self.share.to_string(),
             file: self.file,
             access: open.access.0,
