@@ -222,7 +222,10 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
     let config = plan.config().clone();
     // The state directory and the keys of the start stay in use, wherever the file has them now.
     let (sources, shares) = (config.sources.clone(), config.shares.clone());
-    ServeConfig { sources, shares, ..started.clone() }.check_exposure(&plan.looks)?;
+    let in_use = ServeConfig { sources, shares, ..started.clone() };
+    plan.looks.also_at(in_use.own_paths());
+    in_use.silent_files(&plan.looks).next().map_or(Ok(()), Err)?;
+    in_use.check_exposure(&plan.looks)?;
     let (volumes, state) = (plan.shared_volumes().cloned(), started.state_dir());
     let mut shares = Vec::new();
     let mut absent = Vec::new();
