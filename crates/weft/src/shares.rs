@@ -56,9 +56,9 @@ impl Described {
         self.path.as_deref()
     }
 
-    /// The folder's identity when the share was opened, if it has a quota.
-    pub(crate) fn limited(&self) -> Option<Place> {
-        self.place.filter(|_| self.share.vfs.quota().is_some())
+    /// Whether its folder has a quota.
+    pub(crate) fn has_quota(&self) -> bool {
+        self.share.vfs.quota().is_some()
     }
 
     /// The snapshots of its folder.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 
-use super::ledger::{Account, BLOCK, Begun, Inode, Ledger, Limit};
+use super::ledger::{Account, Allowance, BLOCK, Begun, Inode, Ledger, Limit, MAX_FILES, NO_LIMIT};
 use crate::vfs::object::{self, Object, ObjectOp, Plain, Submission};
 use crate::vfs::{
     Attr, Backend, Caller, Created, Effect, Error, Hold, Kind, Layer, NodeId, Op, OpenFile, Outcome, Space,
@@ -30,7 +30,9 @@ const SHORT_XATTR: usize = 128;
 /// See the module.
 pub(super) struct Counting {
     inner: Arc<dyn Backend>,
+    /// That of all shares of the folder.
     ledger: Arc<Ledger>,
+    allowance: Arc<Allowance>,
 }
 
 /// The object of a name that an operation may remove or move.
@@ -44,8 +46,8 @@ struct Named {
 }
 
 impl Counting {
-    pub(super) fn new(inner: Arc<dyn Backend>, ledger: Arc<Ledger>) -> Counting {
-        Counting { inner, ledger }
+    pub(super) fn new(inner: Arc<dyn Backend>, allowance: Arc<Allowance>) -> Counting {
+        Counting { inner, ledger: allowance.ledger().clone(), allowance }
     }
 
     async fn ask(&self, op: Op) -> Result<Outcome, Error> {
@@ -113,7 +115,7 @@ impl Counting {
     async fn create(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
         let Op::Create { dir, name, set, .. } = &op else { return self.inner.submit(op, by).await };
         let (dir, truncates) = (*dir, set.size.is_some());
-        let room = self.ledger.has_room_for_a_file().then(|| self.ledger.reserve(2 * BLOCK));
+        let room = self.ledger.has_room_for_a_file().then(|| self.allowance.reserve(2 * BLOCK));
         let _reserved = match room {
             Some(Ok(reserved)) => Some(reserved),
             // An existing file takes nothing, and an existing name is refused for what it is.
@@ -171,7 +173,7 @@ impl Counting {
     async fn changed(&self, op: Op, by: Caller, node: NodeId, bytes: usize) -> Result<Outcome, Error> {
         let _reserved = match bytes {
             0 => None,
-            bytes => Some(self.ledger.reserve(bytes as u64)?),
+            bytes => Some(self.allowance.reserve(bytes as u64)?),
         };
         let outcome = self.inner.submit(op, by).await?;
         self.measure(node).await;
@@ -193,7 +195,7 @@ impl Counting {
         Ok(Outcome::File(match file.object().plain().cloned() {
             Some(plain) if write => {
                 account.opened(&plain);
-                file.limited(Arc::new(Limit(account)))
+                file.limited(Arc::new(Limit::new(account, self.allowance.clone())))
             }
             Some(plain) => {
                 let kept = Kept { _account: account, plain: Plain(plain) };
@@ -215,13 +217,16 @@ impl Counting {
     /// The space of a share that is smaller than its disk.
     async fn space(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
         let Outcome::Space(disk) = self.inner.submit(op, by).await? else { return Err(Error::Invalid) };
-        let total = self.ledger.limit_bytes();
+        let total = self.allowance.limit_bytes();
+        if total == NO_LIMIT {
+            return Ok(Outcome::Space(disk));
+        }
         let free = match self.ledger.is_unknown() {
             true => 0,
             false => total.saturating_sub(self.ledger.used_bytes()),
         };
         let files = self.ledger.files() as u64;
-        let files_free = (super::MAX_FILES as u64).saturating_sub(files);
+        let files_free = (MAX_FILES as u64).saturating_sub(files);
         Ok(Outcome::Space(Space {
             total,
             free: free.min(disk.free),

@@ -336,6 +336,11 @@ impl Volumes {
         Ok(names)
     }
 
+    /// What is recorded of a volume. Its own file, whose file system may not answer, is not asked.
+    pub fn superblock(&self, name: &str) -> Result<Superblock, Error> {
+        Metadata::open(name, self.path(name)?)?.read()
+    }
+
     /// One volume, which may be in use.
     pub fn info(&self, name: &str) -> Result<RecordedVolume, Error> {
         let path = self.path(name)?;

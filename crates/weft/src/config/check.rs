@@ -2,7 +2,8 @@
 //!
 //! This file owns the rules between keys. Certificates and the keytab are read here, once, so that errors in them are
 //! reported before anything is bound. Folders and volumes are not opened, because a second server may have them, and
-//! no configured port is bound. What is at the shares' paths is known from [`Looks`], because file systems may hang.
+//! no configured port is bound. What is at the shares' paths is known from [`Looks`], because file systems may hang, and the
+//! server's own files are touched only if those of their file systems have answered.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -27,6 +28,7 @@ use super::admin::{AdminAddress, read_token};
 use super::error::Give;
 use super::key::{self, Key, OfShare, Origin, quoted};
 use super::looks::Looks;
+use super::own::{OwnFile, own_files};
 use super::secret::{self, Secret};
 use super::share::{FolderFault, MAX_NAME_CHARS, own_user};
 use super::types::{DurationText, Size, Type};
@@ -191,6 +193,7 @@ impl ServeConfig {
         FIRST.iter().try_for_each(|rule| rule(&self))?;
         (0..self.shares.len()).try_for_each(|i| self.check_name(i))?;
         let looks = self.look();
+        self.silent_files(&looks).next().map_or(Ok(()), Err)?;
         let absent = self.absent_shares(&looks);
         let mut shares = Vec::new();
         for share in &self.shares {
@@ -224,7 +227,7 @@ impl ServeConfig {
         })
     }
 
-    /// Looks at the folders of its shares.
+    /// Looks at the folders of its shares, its volumes, and the server's own files.
     pub(crate) fn look(&self) -> Looks {
         let folders = self.shares.iter().flat_map(|share| match &share.source {
             ShareSource::Folder(path) => {
@@ -235,7 +238,29 @@ impl ServeConfig {
             }
             ShareSource::Ram { .. } | ShareSource::Volumes => [None, None],
         });
-        Looks::at(folders.flatten())
+        let mut looks = Looks::at(folders.flatten().chain(self.own_paths()));
+        if let Some(state) = self.state_dir().filter(|state| looks.has_answered(state)) {
+            let stored = Volumes::at(state.join("volumes"));
+            let known = self.volumes.iter().filter_map(|volume| stored.superblock(&volume.name).ok());
+            let files = known.map(|superblock| superblock.path);
+            looks.also_at(files.filter(|path| !path.as_os_str().is_empty()));
+        }
+        looks
+    }
+
+    /// The paths of the server's own files.
+    pub(crate) fn own_paths(&self) -> impl Iterator<Item = PathBuf> {
+        own_files(self).into_iter().map(|own| own.path)
+    }
+
+    /// An error for each of the server's own files whose file system does not answer. No rule may touch one.
+    pub(crate) fn silent_files(&self, looks: &Looks) -> impl Iterator<Item = ConfigError> {
+        let silent = |own: OwnFile| {
+            let why = looks.silence(&own.path)?;
+            // The configuration itself was read.
+            Some(self.wrong(own.key?, Problem::Silent { path: own.path, why }))
+        };
+        own_files(self).into_iter().filter_map(silent)
     }
 
     /// The shares without which a server starts: those of the file whose folders are missing, unreadable or do not answer,
@@ -288,11 +313,15 @@ impl ServeConfig {
             Err(e) if !self.is_tolerated(share, &e, &absent) => Err(e),
             _ => Ok(()),
         });
+        let silent: Vec<ConfigError> = self.silent_files(looks).collect();
+        let all_answer = silent.is_empty();
         let first = FIRST.iter().map(|rule| rule(self));
-        let last = LAST.into_iter().map(|rule| rule(self));
-        let exposed = std::iter::once_with(|| exposed::check(self, looks));
-        let files = files.into_iter().map(|rule| rule(self));
-        first.chain(names).chain(shares).chain(last).chain(exposed).chain(files).filter_map(Result::err)
+        let last = LAST.into_iter().filter(move |_| all_answer).map(|rule| rule(self));
+        let exposed = all_answer.then_some(()).into_iter().map(|()| exposed::check(self, looks));
+        let files = files.into_iter().filter(move |_| all_answer).map(|rule| rule(self));
+        let silent = silent.into_iter().map(Err);
+        let all = first.chain(names).chain(silent).chain(shares).chain(last).chain(exposed).chain(files);
+        all.filter_map(Result::err)
     }
 
     /// An error about this configuration.
@@ -724,7 +753,9 @@ impl ServeConfig {
         let Some(state) = self.state_dir().filter(|_| !self.replication.enabled) else { return Ok(()) };
         let stored = Volumes::at(state.join("volumes"));
         for volume in &self.volumes {
-            if let Err(e @ (VolumeError::NotFound(_) | VolumeError::Name(_))) = stored.info(&volume.name) {
+            if let Err(e @ (VolumeError::NotFound(_) | VolumeError::Name(_))) =
+                stored.superblock(&volume.name)
+            {
                 return Err(self.wrong(Key::of_volume(&volume.name), Problem::NoVolume(e)));
             }
         }

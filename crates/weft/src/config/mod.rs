@@ -18,6 +18,7 @@ pub(crate) mod key;
 mod looks;
 mod macs;
 mod mistake;
+mod own;
 mod ports;
 pub(crate) mod reference;
 mod row;

@@ -47,6 +47,7 @@ const HEADER: &str = "# Users and groups of weft serve. `weft user` and `weft gr
                       # The hashes are sealed with users.key: whoever has both files can log on as any user.\n";
 
 /// The users and groups of a state directory.
+#[derive(Clone)]
 pub(crate) struct Store {
     path: PathBuf,
     key_path: PathBuf,
