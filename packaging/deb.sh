@@ -34,6 +34,9 @@ build() {
     export CARGO_ENCODED_RUSTFLAGS
     CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
     export CFLAGS="-ffile-prefix-map=$PWD=/usr/src/weft -ffile-prefix-map=$home=/usr/src/cargo"
+    # mimalloc contains the time when it was compiled. SOURCE_DATE_EPOCH would do, but it differs from commit to commit, and what is compiled
+    # already is not compiled again for it.
+    CFLAGS+=' -Wno-builtin-macro-redefined -D__DATE__="-" -D__TIME__="-"'
     # A folder of its own: other flags would build everything again, here and then in target/release.
     $cargo build --release --locked -p weft --target-dir target/package
 }
