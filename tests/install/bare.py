@@ -21,7 +21,7 @@ import time
 import unittest
 
 ROOT, REPOSITORY = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-UNITS = "lib/systemd/system"
+UNITS = "usr/lib/systemd/system"
 STATE, CONFIG = ROOT / "var/lib/weft", ROOT / "etc/weft/weft.toml"
 PASSWORDS = {"alice": "alices-secret", "bob": "bobs-secret"}
 ENVIRONMENT = {

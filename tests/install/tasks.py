@@ -219,11 +219,17 @@ class Pages(unittest.TestCase):
     def test_troubleshooting(self):
         self.carry_out("troubleshooting.md")
 
-    def roles(self, hosts):
-        """The role of the group on each host."""
-        shown = {name: run(*host.enter, "chroot", host.root, "weft", "replica", "status", "--json", env=ENVIRONMENT)
-                 for name, host in hosts.items()}
-        return {name: json.loads(text)["groups"][0]["role"] for name, text in shown.items()}
+    def await_roles(self, hosts, **expected):
+        """Waits until the group has these roles."""
+        deadline = time.monotonic() + 60
+        while True:
+            shown = {name: run(*host.enter, "chroot", host.root, "weft", "replica", "status", "--json", env=ENVIRONMENT)
+                     for name, host in hosts.items()}
+            roles = {name: json.loads(text)["groups"][0]["role"] for name, text in shown.items()}
+            if roles == expected:
+                return
+            self.assertLess(time.monotonic(), deadline, f"{roles} instead of {expected}")
+            time.sleep(0.2)
 
     def test_replication(self):
         names = "127.0.0.1 localhost\n10.99.0.1 nas1\n10.99.0.2 nas2\n"
@@ -248,17 +254,14 @@ class Pages(unittest.TestCase):
             for where, block in blocks:
                 for name in hosts if where == "both" else {where} - {"lost"}:
                     hosts[name].run(block)
-            self.assertEqual(self.roles(hosts), {"nas1": "destination", "nas2": "source"})
+            self.await_roles(hosts, nas1="destination", nas2="source")
             hosts["nas2"].run("weft replica switch vol1")
-            self.assertEqual(self.roles(hosts), {"nas1": "source", "nas2": "destination"})
+            self.await_roles(hosts, nas1="source", nas2="destination")
             hosts["nas1"].kill()
             for block in lost:
                 hosts["nas2"].run(block)
             hosts["nas1"].start()
-            deadline = time.monotonic() + 30
-            while self.roles(hosts) != {"nas1": "destination", "nas2": "source"}:
-                self.assertLess(time.monotonic(), deadline, "nas1 does not become the copy")
-                time.sleep(0.2)
+            self.await_roles(hosts, nas1="destination", nas2="source")
         finally:
             for host in hosts.values():
                 host.remove()
