@@ -33,7 +33,7 @@ ENVIRONMENT = {
 def run(*command, expect=0, **kwargs):
     """Runs a command on this host; its exit status must be `expect`. Returns its output, with errors."""
     done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=120, **kwargs)
+                          stderr=subprocess.STDOUT, text=True, timeout=300, **kwargs)
     if expect is not None and done.returncode != expect:
         raise AssertionError(f"{shlex.join(map(str, command))}: status {done.returncode}\n{done.stdout}")
     return done.stdout

@@ -64,6 +64,8 @@ remove() { rm -rf "$root" "$root".*; }
 remove
 cp -a --reflink=auto "$base" "$root"
 rm -f "$root"/.whole "$root"/.downloaded-*
+# It is thrown away: no need to wait for the disk.
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
 cp "${packages[0]}" "$root/root/"
 trap remove EXIT
 # Namespaces of its own for mounts, processes and the network: everything goes away with them, however it ends.
