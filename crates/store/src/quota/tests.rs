@@ -433,7 +433,11 @@ fn a_write_costs_one_atomic_operation_and_no_measurement() {
     alone.args(["--exact", "quota::tests::a_thousand_writes_are_measured_once", "--ignored"]);
     let ran = alone.output().unwrap();
     let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(
+        ran.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
 }
 
 #[test]
