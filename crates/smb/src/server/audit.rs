@@ -1,4 +1,6 @@
 //! Log-ons, shares and users for the audit log. What is done with files is in [`super::ops`].
+//!
+//! Clients are told little of why a log-on is refused. The line has the status that says it, see [`super::status::in_full`].
 
 use std::fmt::Display;
 
@@ -46,6 +48,7 @@ fn at(connection: &Connection) -> Who {
     };
     Who {
         client: Some(connection.peer.as_str().into()),
+        source: Some(connection.source),
         protocol: Some("smb"),
         transport: Some(transport),
         ..Who::default()
@@ -75,12 +78,17 @@ pub(super) fn logged_on(
     Some((audit.clone(), who))
 }
 
-/// A log-on is refused. `user` is the name that the client claims.
-pub(super) fn log_on_refused(connection: &Connection, user: Option<&str>, reason: &dyn Display) {
+/// A log-on is refused. `user` is the name that the client claims; `status` is the actual one.
+pub(super) fn log_on_refused(
+    connection: &Connection,
+    user: Option<&str>,
+    status: NtStatus,
+    reason: &dyn Display,
+) {
     let audit = &connection.server.config.offers.audit;
     if audit.is_on() {
         let who = Who { user: user.map(Into::into), ..at(connection) };
-        let denied = Outcome::Denied(NtStatus::LOGON_FAILURE.to_string());
+        let denied = Outcome::Denied(status.to_string());
         audit.tell(Event::now(Kind::Logon, denied, who).with(Fact::Reason(reason.to_string())));
     }
 }

@@ -65,8 +65,10 @@ async fn advance(
     let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     let server = &connection.server;
     if server.config.require_encryption && connection.negotiated().profile.cipher.is_none() {
-        refuse(connection, None, "encryption is required, but the client supports none of our ciphers");
-        return Err(NtStatus::ACCESS_DENIED.into());
+        let status = NtStatus::ACCESS_DENIED;
+        let reason = "encryption is required, but the client supports none of our ciphers";
+        refuse(connection, None, status, reason);
+        return Err(status.into());
     }
     let id = header.session_id;
     let limit = Duration::from_millis(server.config.limits.authenticate_ms);
@@ -150,11 +152,12 @@ async fn advance(
                     progress.acceptor.unproven(),
                 ));
             }
-            let Refused { principal, detail } = progress.acceptor.refused();
-            let who = user.as_deref().or(principal.as_deref());
-            match detail {
-                Some(detail) => refuse(connection, who, format_args!("{e}: {}", escaped(detail))),
-                None => refuse(connection, who, e),
+            let refused = progress.acceptor.refused();
+            let who = user.as_deref().or(refused.principal.as_deref());
+            let status = status::in_full(&e, refused);
+            match &refused.detail {
+                Some(detail) => refuse(connection, who, status, format_args!("{e}: {}", escaped(detail))),
+                None => refuse(connection, who, status, e),
             }
             if let (Some(user), AuthError::LogonFailure) = (&user, e) {
                 server.delays.failed(user, connection.source, rt::now());
@@ -240,12 +243,10 @@ async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStat
             rt::sleep(wait).await;
         }
         Err(Crowded) => {
-            refuse(
-                connection,
-                Some(user),
-                "too many log-ons from this source are already waiting after failed ones",
-            );
-            return Err(NtStatus::ACCOUNT_LOCKED_OUT);
+            let status = NtStatus::ACCOUNT_LOCKED_OUT;
+            let reason = "too many log-ons from this source are already waiting after failed ones";
+            refuse(connection, Some(user), status, reason);
+            return Err(status);
         }
     }
     Ok(())
@@ -276,20 +277,24 @@ async fn account_of(
             if session.is_none_or(|session| uid(&session.account) == uid(&account)) {
                 return Ok(account);
             }
-            refuse(
-                connection,
-                Some(&login.user),
-                "the user has another account of the system than the session",
-            );
-            NtStatus::ACCESS_DENIED
+            let status = NtStatus::ACCESS_DENIED;
+            let reason = "the user has another account of the system than the session";
+            refuse(connection, Some(&login.user), status, reason);
+            status
         }
         Err(why) => {
-            refuse(connection, Some(&login.user), &why);
-            match why {
-                NotAdmitted::Refused(error) => status::of(&error),
-                NotAdmitted::Full => NtStatus::INSUFFICIENT_RESOURCES,
-                NotAdmitted::Unanswered(_) => return Err(status::NO_LOGON_SERVERS),
+            let (actual, status) = match &why {
+                NotAdmitted::Refused(error) => {
+                    (status::in_full(error, &Refused::default()), status::of(error))
+                }
+                NotAdmitted::Full => (NtStatus::INSUFFICIENT_RESOURCES, NtStatus::INSUFFICIENT_RESOURCES),
+                NotAdmitted::Unanswered(_) => (NtStatus::NO_LOGON_SERVERS, NtStatus::NO_LOGON_SERVERS),
+            };
+            refuse(connection, Some(&login.user), actual, &why);
+            if matches!(why, NotAdmitted::Unanswered(_)) {
+                return Err(status);
             }
+            status
         }
     };
     if let Purpose::Again(binding) = purpose {
@@ -303,7 +308,12 @@ fn check_users(connection: &Connection, users: &Users, user: &str) -> Result<(),
     if connection.server.directory().users.agree(users, user) {
         return Ok(());
     }
-    refuse(connection, Some(user), "the user was removed or got another password during the log-on");
+    let actual = match connection.server.directory().users.has(user) {
+        true => NtStatus::WRONG_PASSWORD,
+        false => NtStatus::NO_SUCH_USER,
+    };
+    let reason = "the user was removed or got another password during the log-on";
+    refuse(connection, Some(user), actual, reason);
     Err(NtStatus::LOGON_FAILURE)
 }
 
@@ -336,8 +346,9 @@ fn check_target(
         "the client meant {}, which is not this server: if it is an alias, add it with --server-name; otherwise this is an NTLM relay",
         escaped(name)
     );
-    refuse(connection, Some(&login.user), reason);
-    Err(NtStatus::ACCESS_DENIED)
+    let status = NtStatus::ACCESS_DENIED;
+    refuse(connection, Some(&login.user), status, reason);
+    Err(status)
 }
 
 /// 3.3.5.5.3: whether this session must sign: either side may require it.
@@ -349,9 +360,9 @@ fn must_sign(connection: &Connection, request: &Request) -> bool {
     signs || negotiated.signing_required()
 }
 
-/// Logs a refused log-on. `user` is the name that the client claims.
-fn refuse(connection: &Connection, user: Option<&str>, reason: impl Display) {
-    audit::log_on_refused(connection, user, &reason);
+/// Logs a refused log-on. `user` is the name that the client claims; `status` is the actual one, for the audit log.
+fn refuse(connection: &Connection, user: Option<&str>, status: NtStatus, reason: impl Display) {
+    audit::log_on_refused(connection, user, status, &reason);
     connection.server.refusals.log(user, &connection.peer, reason, rt::now());
 }
 
@@ -387,8 +398,9 @@ fn bindable(connection: &Connection, id: u64) -> Result<Arc<Session>, NtStatus> 
 
 fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failure> {
     let Some(place) = connection.half_open() else {
-        refuse(connection, None, "limit reached: authentications in progress on a connection");
-        return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
+        let status = NtStatus::INSUFFICIENT_RESOURCES;
+        refuse(connection, None, status, "limit reached: authentications in progress on a connection");
+        return Err(status.into());
     };
     let server_challenge = random::bytes()?;
     let server = &connection.server;
@@ -434,8 +446,7 @@ async fn established(
     let server = &connection.server;
     let negotiated = connection.negotiated();
     if !connection.enter_client(&login.user) {
-        refuse(connection, Some(&login.user), "the client uses another dialect on another connection");
-        return Err(NtStatus::USER_SESSION_DELETED.into());
+        return Err(other_dialect(connection, &login).into());
     }
     let (key, full_key) = (&login.session_key, &login.full_key);
     let keys = SessionKeys::derive_from(Role::Server, &negotiated.profile, key, full_key, &preauth.borrow());
@@ -499,8 +510,14 @@ fn reauthenticated(
 ) -> Answer {
     let session = &binding.session;
     if session.user != login.user {
-        refuse(connection, Some(&login.user), format_args!("the session belongs to {}", session.user));
-        return Err(NtStatus::ACCESS_DENIED.into());
+        let status = NtStatus::ACCESS_DENIED;
+        refuse(
+            connection,
+            Some(&login.user),
+            status,
+            format_args!("the session belongs to {}", session.user),
+        );
+        return Err(status.into());
     }
     expire(connection, session, login.lifetime);
     audit::tell_log_on(connection, session);
@@ -519,12 +536,17 @@ fn bound(
     leg: &mut Leg,
 ) -> Answer {
     if session.user != login.user {
-        refuse(connection, Some(&login.user), format_args!("the session belongs to {}", session.user));
-        return Err(NtStatus::NOT_SUPPORTED.into());
+        let status = NtStatus::NOT_SUPPORTED;
+        refuse(
+            connection,
+            Some(&login.user),
+            status,
+            format_args!("the session belongs to {}", session.user),
+        );
+        return Err(status.into());
     }
     if !connection.enter_client(&login.user) {
-        refuse(connection, Some(&login.user), "the client uses another dialect on another connection");
-        return Err(NtStatus::USER_SESSION_DELETED.into());
+        return Err(other_dialect(connection, login).into());
     }
     let profile = &connection.negotiated().profile;
     let signing = Arc::new(crypto::signing_key(profile, &login.session_key, &preauth.borrow()));
@@ -534,6 +556,12 @@ fn bound(
     audit::tell_log_on(connection, &session);
     leg.sign = Some(signing);
     Ok(reply(NtStatus::SUCCESS, flags, token))
+}
+
+fn other_dialect(connection: &Connection, login: &Login) -> NtStatus {
+    let status = NtStatus::USER_SESSION_DELETED;
+    refuse(connection, Some(&login.user), status, "the client uses another dialect on another connection");
+    status
 }
 
 fn refused(why: session::Refused) -> NtStatus {

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use time::OffsetDateTime;
+use weft_machine::Source;
 
 use super::event::{Event, Fact, Outcome, Who};
 
@@ -34,6 +35,7 @@ pub const FIELDS: &[&str] = &[
     "object",
     "access",
     "changes",
+    "replaced",
     "read_bytes",
     "written_bytes",
     "reason",
@@ -56,7 +58,7 @@ pub(super) fn emit(event: &Event, out: &mut String) {
     if let Some(status) = status {
         text("status", status, out);
     }
-    let Who { user, sid, uid, client, protocol, transport } = &event.who;
+    let Who { user, sid, uid, client, source: _, protocol, transport } = &event.who;
     let mut optional = |name, value: Option<&str>| {
         if let Some(value) = value {
             text(name, value, out);
@@ -87,6 +89,7 @@ pub(super) fn emit(event: &Event, out: &mut String) {
             Fact::Object(kind) => text("object", kind, out),
             Fact::Access(access) => list("access", access, out),
             Fact::Changes(changes) => list("changes", changes, out),
+            Fact::Replaced => flag("replaced", out),
             Fact::ReadBytes(n) => number("read_bytes", *n, out),
             Fact::WrittenBytes(n) => number("written_bytes", *n, out),
             Fact::Reason(reason) => text("reason", reason, out),
@@ -99,9 +102,12 @@ pub(super) fn emit(event: &Event, out: &mut String) {
     out.push_str("}\n");
 }
 
-/// Appends the line that says how many events were lost before it.
-pub(super) fn emit_lost(at: Duration, lost: u64, out: &mut String) {
+/// Appends the line that says how many events are missing before it, perhaps those of one client.
+pub(super) fn emit_lost(at: Duration, (lost, of): (u64, Option<Source>), out: &mut String) {
     begin(at, "lost", out);
+    if let Some(source) = of {
+        text("client", &source.to_string(), out);
+    }
     number("lost", lost, out);
     out.push_str("}\n");
 }
@@ -126,6 +132,12 @@ fn rfc3339(at: Duration, out: &mut String) {
 
 fn name(name: &str, out: &mut String) {
     let _ = write!(out, ",\"{name}\":");
+}
+
+/// Something that is left out if it is not so.
+fn flag(field: &str, out: &mut String) {
+    name(field, out);
+    out.push_str("true");
 }
 
 fn number(field: &str, value: u64, out: &mut String) {
@@ -210,6 +222,7 @@ mod tests {
             sid: Some("S-1-5-21-1-2-3-1000".into()),
             uid: Some(1000),
             client: Some("192.0.2.1:50000".into()),
+            source: Some(Source::V4([192, 0, 2, 1].into())),
             protocol: Some("smb"),
             transport: Some("tcp"),
         };
@@ -224,10 +237,12 @@ mod tests {
              \"written_bytes\":42}\n"
         );
         let mut lost = String::new();
-        emit_lost(Duration::ZERO, 7, &mut lost);
+        emit_lost(Duration::ZERO, (7, None), &mut lost);
+        emit_lost(Duration::ZERO, (8, Some(Source::V6(0x2001_0db8_0000_0001))), &mut lost);
+        let begin = "{\"v\":1,\"time\":\"1970-01-01T00:00:00.000000Z\",\"event\":\"lost\"";
         assert_eq!(
             lost,
-            "{\"v\":1,\"time\":\"1970-01-01T00:00:00.000000Z\",\"event\":\"lost\",\"lost\":7}\n"
+            format!("{begin},\"lost\":7}}\n{begin},\"client\":\"2001:db8:0:1::/64\",\"lost\":8}}\n")
         );
     }
 
@@ -253,6 +268,7 @@ mod tests {
             Fact::Object("file"),
             Fact::Access(vec!["read"]),
             Fact::Changes(vec!["mode", "owner"]),
+            Fact::Replaced,
             Fact::ReadBytes(1),
             Fact::WrittenBytes(1),
             Fact::Reason("r".into()),

@@ -58,20 +58,30 @@ impl AuditedOpen {
         *self.path() = path;
     }
 
-    /// Whether the first change was told.
-    pub fn has_written(&self) -> bool {
-        self.has_written.load(Ordering::Relaxed)
+    /// The path of the next line.
+    pub fn at(&self) -> Vec<u8> {
+        self.path().clone()
     }
 
-    /// Whether its end is going to be told.
+    /// Whether it is an open of this user id.
+    pub fn is_of(&self, uid: u32) -> bool {
+        self.who.uid == Some(uid)
+    }
+
+    /// Whether the next change is going to be told, with the path.
+    pub fn tells_write(&self) -> bool {
+        !self.has_written.load(Ordering::Relaxed) && self.audit.wants(Kind::Write)
+    }
+
+    /// Whether its end is going to be told, with the path.
     pub fn tells_close(&self) -> bool {
-        self.told && !self.closed.load(Ordering::Relaxed)
+        self.told && !self.closed.load(Ordering::Relaxed) && self.audit.wants(Kind::Close)
     }
 
     /// Counts what was written; the first change is told.
     pub fn wrote(&self, bytes: u64) {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if !self.has_written() && !self.has_written.swap(true, Ordering::Relaxed) {
+        if !self.has_written.load(Ordering::Relaxed) && !self.has_written.swap(true, Ordering::Relaxed) {
             self.audit.tell(self.event(Kind::Write, Outcome::Done));
         }
     }
@@ -82,13 +92,18 @@ impl AuditedOpen {
     }
 
     /// Tells that the file was moved or linked to this path. If it was moved, the path is its own from now on.
-    pub fn tell_name(&self, kind: Kind, outcome: Outcome, to: Vec<u8>) {
+    pub fn tell_name(&self, kind: Kind, outcome: Outcome, to: Vec<u8>, facts: Vec<Fact>) {
         let moved = kind == Kind::Rename && outcome == Outcome::Done;
         let event = self.event(kind, outcome).to(to.clone());
-        self.audit.tell(event);
+        self.audit.tell(Event { facts, ..event });
         if moved {
             *self.path() = to;
         }
+    }
+
+    /// Its end is not told.
+    pub fn forget(self) {
+        self.closed.store(true, Ordering::Relaxed);
     }
 
     /// Tells the end and the bytes, once.
@@ -145,19 +160,35 @@ mod tests {
         let open = AuditedOpen::new(audit, Who::default(), "s".into(), b"a".to_vec(), opened);
         assert_eq!(events(&receiver), ["open a [Access([\"read\", \"write\"])]"]);
         open.read(10);
+        assert!(open.tells_write());
         open.wrote(0);
         open.wrote(5);
         open.wrote(6);
         assert_eq!(events(&receiver), ["write a []"]);
-        open.tell_name(Kind::Rename, Outcome::Denied("x".into()), b"no".to_vec());
-        open.tell_name(Kind::Rename, Outcome::Done, b"b".to_vec());
-        assert_eq!(events(&receiver), ["rename a no []", "rename a b []"]);
-        assert!(open.tells_close() && open.has_written());
+        open.tell_name(Kind::Rename, Outcome::Denied("x".into()), b"no".to_vec(), Vec::new());
+        open.tell_name(Kind::Rename, Outcome::Done, b"b".to_vec(), vec![Fact::Replaced]);
+        assert_eq!(events(&receiver), ["rename a no []", "rename a b [Replaced]"]);
+        assert!(open.tells_close() && !open.tells_write());
         open.is_at(b"moved/b".to_vec());
         open.close();
         assert!(!open.tells_close());
         drop(open);
         assert_eq!(events(&receiver), ["close moved/b [ReadBytes(10), WrittenBytes(11)]"]);
+    }
+
+    #[test]
+    fn a_path_is_not_asked_for_if_nothing_is_told_with_it() {
+        let (audit, _receiver, _) = queue(64, Wanted::DENIED);
+        let open = AuditedOpen::new(
+            audit.clone(),
+            Who::default(),
+            "s".into(),
+            b"a".to_vec(),
+            Some((Kind::Open, vec![])),
+        );
+        assert!(!open.tells_write() && !open.tells_close());
+        audit.set_wanted(Wanted::ALL);
+        assert!(open.tells_write() && open.tells_close());
     }
 
     #[test]

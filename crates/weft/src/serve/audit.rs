@@ -54,9 +54,7 @@ pub(super) fn end(audit: &Audit) {
 /// A new configuration is in use. The file is opened anew, for logrotate.
 pub(super) fn apply(audit: &Audit, config: &AuditConfig) {
     audit.set_wanted(config.wanted());
-    if !audit.reopen() {
-        tracing::error!("audit log: the file is not opened anew, because the queue is full: reload again");
-    }
+    audit.reopen();
 }
 
 /// Tells of a reload.

@@ -40,17 +40,17 @@ fn object(kind: NodeKind) -> Fact {
     })
 }
 
-/// A reparse point was set or deleted: another object has the name of the open one.
-pub(super) fn replaced(open: &Open, by: NodeKind) {
-    if let Some(audited) = open.audited.get() {
-        audited.tell(Kind::Delete, Outcome::Done, vec![object(open.kind)]);
-        audited.tell(Kind::Create, Outcome::Done, vec![object(by)]);
-    }
+/// A reparse point was set or deleted: an object of another kind has the name of the open one.
+pub(super) fn replaced(audited: &AuditedOpen, old: NodeKind, new: NodeKind) {
+    audited.tell(Kind::Delete, Outcome::Done, vec![object(old)]);
+    audited.tell(Kind::Create, Outcome::Done, vec![object(new)]);
 }
 
 /// A reparse point could not be set or deleted: told if the user may not do it.
-pub(super) fn not_replaced(open: &Open, status: NtStatus) {
-    if let (Some(audited), Some(outcome)) = (open.audited.get(), outcome(status)) {
+pub(super) async fn not_replaced(open: &Open, status: NtStatus) {
+    if let Some(outcome) = outcome(status)
+        && let Some(audited) = open.located().await
+    {
         audited.tell(Kind::Create, outcome, vec![object(open.kind)]);
     }
 }
@@ -59,11 +59,7 @@ pub(super) fn not_replaced(open: &Open, status: NtStatus) {
 pub(super) async fn opened(cx: &OpContext, open: &Arc<Open>) {
     let Some((audit, who)) = actor(cx.connection(), cx.session()) else { return };
     let share = open.share.get().cloned().unwrap_or_else(|| "".into());
-    let mut path = open.vfs.path(open.node).await.unwrap_or_else(|_| open.name());
-    if let Some((_, stream)) = open.vfs.stream_of(open.node) {
-        path.push(b':');
-        path.extend_from_slice(&stream);
-    }
+    let path = open.path().await.unwrap_or_else(|_| open.name());
     let is_file = open.kind == NodeKind::File;
     let facts = || vec![object(open.kind), rights(open.access)];
     let is_new = open.action == CreateAction::CREATED;

@@ -21,7 +21,7 @@ use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::afp_streams::{self, AfpStream};
 use super::attributes::{self, Metadata};
-use super::opens::{ChangeTime, Open};
+use super::opens::{self, ChangeTime, Open};
 use super::path::{self, Path};
 use super::recalls::{self, Interim};
 use super::resolve::Resolved;
@@ -47,9 +47,11 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     if request.buffer.is_empty() || request.buffer.len() > cx.max_payload() as usize {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
+    // Where the file is when it is asked for. A rename looks again.
+    let audited = if is_told(&request) { open.located().await } else { None };
     let done = carry_out(cx, &open, &request).await;
-    if let Some(audited) = open.audited.get() {
-        tell(cx, audited, &request, done.as_ref().err());
+    if let Some(audited) = audited {
+        tell(cx, (audited, &open), &request, done.as_ref());
     }
     done?;
     let mut reply = Reply::new();
@@ -57,7 +59,16 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     Ok(reply)
 }
 
-async fn carry_out(cx: &OpContext, open: &Open, request: &Request) -> Result<(), Failure> {
+/// What the audit log is told of a rename or a link.
+#[derive(Default)]
+struct NewName {
+    /// The path as the server spells it; `None` without an audit log, and for other requests.
+    path: Option<Vec<u8>>,
+    /// Whether another object has lost this name.
+    has_replaced: bool,
+}
+
+async fn carry_out(cx: &OpContext, open: &Open, request: &Request) -> Result<NewName, Failure> {
     match request.info_type {
         InfoType::FILE => {
             recalls::before_set_info(cx, open, FileClass(request.class), &request.buffer).await?;
@@ -70,31 +81,55 @@ async fn carry_out(cx: &OpContext, open: &Open, request: &Request) -> Result<(),
         InfoType::QUOTA => Err(NtStatus::NOT_SUPPORTED.into()),
         InfoType::SECURITY => {
             let what = SecurityInformation(request.additional_information);
-            security::set(cx, open, what, &request.buffer).await
+            security::set(cx, open, what, &request.buffer).await?;
+            Ok(NewName::default())
         }
         _ => Err(NtStatus::INVALID_PARAMETER.into()),
     }
 }
 
+/// Whether the audit log may be told of a request.
+fn is_told(request: &Request) -> bool {
+    match request.info_type {
+        InfoType::FILE => matches!(
+            FileClass(request.class),
+            FileClass::RENAME
+                | FileClass::RENAME_EX
+                | FileClass::LINK
+                | FileClass::DISPOSITION
+                | FileClass::DISPOSITION_EX
+                | FileClass::END_OF_FILE
+                | FileClass::ALLOCATION
+        ),
+        InfoType::SECURITY => true,
+        _ => false,
+    }
+}
+
 /// Tells the audit log. A deletion is told when the name goes, and a change of the size is a write.
-fn tell(cx: &OpContext, audited: &AuditedOpen, request: &Request, failure: Option<&Failure>) {
-    let status = failure.map_or(NtStatus::SUCCESS, |failure| failure.status);
+fn tell(
+    cx: &OpContext,
+    (audited, open): (&AuditedOpen, &Open),
+    request: &Request,
+    done: Result<&NewName, &Failure>,
+) {
+    let status = done.err().map_or(NtStatus::SUCCESS, |failure| failure.status);
     let Some(outcome) = audit::outcome(status) else { return };
-    let to = || {
-        let rename = parse_rename(cx, &request.buffer).ok()?;
-        Some(rename.name.replace('\\', "/").trim_matches('/').as_bytes().to_vec())
+    let name = |kind| {
+        let to = match done {
+            Ok(NewName { path: Some(path), .. }) => path.clone(),
+            _ => asked_name(cx, open, &request.buffer).unwrap_or_default(),
+        };
+        let replaced = done.is_ok_and(|name| name.has_replaced).then_some(Fact::Replaced);
+        audited.tell_name(kind, outcome.clone(), to, replaced.into_iter().collect());
     };
     match (request.info_type, FileClass(request.class)) {
-        (InfoType::FILE, FileClass::RENAME | FileClass::RENAME_EX) => {
-            audited.tell_name(Audited::Rename, outcome, to().unwrap_or_default());
-        }
-        (InfoType::FILE, FileClass::LINK) => {
-            audited.tell_name(Audited::Link, outcome, to().unwrap_or_default());
-        }
-        (InfoType::FILE, FileClass::DISPOSITION | FileClass::DISPOSITION_EX) if failure.is_some() => {
+        (InfoType::FILE, FileClass::RENAME | FileClass::RENAME_EX) => name(Audited::Rename),
+        (InfoType::FILE, FileClass::LINK) => name(Audited::Link),
+        (InfoType::FILE, FileClass::DISPOSITION | FileClass::DISPOSITION_EX) if done.is_err() => {
             audited.tell(Audited::Delete, outcome, Vec::new());
         }
-        (InfoType::FILE, FileClass::END_OF_FILE | FileClass::ALLOCATION) if failure.is_some() => {
+        (InfoType::FILE, FileClass::END_OF_FILE | FileClass::ALLOCATION) if done.is_err() => {
             audited.tell(Audited::Write, outcome, Vec::new());
         }
         (InfoType::SECURITY, _) => {
@@ -109,6 +144,29 @@ fn tell(cx: &OpContext, audited: &AuditedOpen, request: &Request, failure: Optio
         }
         _ => {}
     }
+}
+
+/// The path that a refused rename or link asks for. The new name of a stream is in the file that has it.
+fn asked_name(cx: &OpContext, open: &Open, buffer: &[u8]) -> Option<Vec<u8>> {
+    let name = parse_rename(cx, buffer).ok()?.name;
+    let stream = path::new_stream(&name).and_then(Result::ok);
+    match (stream, open.audited.get()) {
+        (Some(stream), Some(audited)) => Some(stream_path(open, audited, &stream)),
+        _ => Some(name.replace('\\', "/").trim_matches('/').as_bytes().to_vec()),
+    }
+}
+
+/// The path of another stream of the file that is open, whose own path is known.
+fn stream_path(open: &Open, audited: &AuditedOpen, stream: &[u8]) -> Vec<u8> {
+    let mut path = audited.at();
+    if let Some((_, own)) = open.vfs.stream_of(open.node)
+        && path.ends_with(&own)
+    {
+        path.truncate(path.len().saturating_sub(own.len()).saturating_sub(1));
+    }
+    path.push(b':');
+    path.extend_from_slice(stream);
+    path
 }
 
 /// 3.3.5.21.2: no file system class can be set; the status depends on the class.
@@ -130,11 +188,13 @@ fn fixed<T>(parsed: Result<T, weft_wire::smb2::Malformed>) -> Result<T, Failure>
 }
 
 /// 3.3.5.21.1.
-async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8]) -> Result<(), Failure> {
+async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8]) -> Result<NewName, Failure> {
     match class {
+        FileClass::RENAME | FileClass::RENAME_EX => {
+            return rename(cx, open, parse_rename(cx, buffer)?).await;
+        }
+        FileClass::LINK => return link(cx, open, parse_rename(cx, buffer)?).await,
         FileClass::BASIC => set_basic(open, fixed(Basic::parse(buffer))?).await,
-        FileClass::RENAME | FileClass::RENAME_EX => rename(cx, open, parse_rename(cx, buffer)?).await,
-        FileClass::LINK => link(cx, open, parse_rename(cx, buffer)?).await,
         FileClass::DISPOSITION => {
             let delete = fixed(Disposition::parse(buffer))?.delete_pending;
             let flags = if delete { DispositionFlags::DELETE } else { DispositionFlags::NONE };
@@ -159,7 +219,8 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
             Err(NtStatus::NOT_SUPPORTED.into())
         }
         _ => Err(NtStatus::INVALID_INFO_CLASS.into()),
-    }
+    }?;
+    Ok(NewName::default())
 }
 
 /// [MS-FSA] 2.1.5.15.2.
@@ -306,7 +367,7 @@ async fn set_size(cx: &OpContext, open: &Open, size: u64) -> Result<(), Failure>
         Error::TooLarge => NtStatus::DISK_FULL.into(),
         e => Failure::from(e),
     })?;
-    open.resized();
+    open.resized(0).await;
     Ok(())
 }
 
@@ -387,18 +448,22 @@ async fn gives_way(open: &Open, target: &Attr, replace: bool) -> Result<bool, Fa
 }
 
 /// [MS-FSA] 2.1.5.15.12.1: renames a stream.
-async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Failure> {
+async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<NewName, Failure> {
     let base = open.vfs.base(open.node);
     if open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
+    let mut has_replaced = false;
     if let Ok(Created { attr: target, .. }) = open.vfs.stream(base, name, false).await
         && target.node != open.node
     {
         let dos = open.vfs.xattr_summary(base).await?.dos;
         check_target(open, Metadata { attr: &target, dos }, replace, false)?;
+        has_replaced = true;
     }
-    Ok(open.vfs.rename_stream(open.node, name, replace).await?)
+    let path = open.located().await.map(|audited| stream_path(open, audited, name));
+    open.vfs.rename_stream(open.node, name, replace).await?;
+    Ok(NewName { path, has_replaced })
 }
 
 /// Clears what blocks a rename, besides what [`recalls::before_set_info`] has broken: first the sharing mode of the
@@ -464,7 +529,7 @@ async fn vacate(cx: &OpContext, open: &Open) -> Result<bool, Failure> {
 }
 
 /// [MS-FSA] 2.1.5.15.12.
-async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
+async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<NewName, Failure> {
     open.require(AccessMask::DELETE)?;
     let to_stream = path::new_stream(&wish.name).transpose()?;
     match (open.vfs.stream_of(open.node), to_stream) {
@@ -486,7 +551,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         let from = open.place().await?;
         let to = resolve::walk(vfs, &path, open.is_posix()).await?;
         if to.at(&to.name) == from.borrow() {
-            return Ok(());
+            return Ok(NewName::default());
         }
         if to.dir != from.dir {
             security::may_move_to(cx, vfs, to.dir, open.kind == Kind::Dir).await?;
@@ -501,6 +566,13 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     };
     let (attr, dos) = (vfs.getattr(open.node).await?, vfs.xattr_summary(open.node).await?.dos);
     let source = from.borrow();
+    let is_other = |found: &(Attr, Vec<u8>)| found.0.node != open.node;
+    let has_replaced = to.found.as_ref().is_some_and(is_other);
+    // Other clients may have moved the file while this one waited.
+    let path = match open.located().await {
+        Some(_) => opens::path_in(&vfs.as_server(), to.at(&to.name)).await.ok(),
+        None => None,
+    };
     match &to.found {
         None => match vfs.rename(source, to.at(&to.name), false).await {
             // Samba's status: the target is in a directory that is in use, by this very open. For POSIX it is invalid.
@@ -534,11 +606,11 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         open.set_change_time(ChangeTime::Deferred(attributes::changed(&attr, dos)));
     }
     recording::moved(open).await;
-    Ok(())
+    Ok(NewName { path, has_replaced })
 }
 
 /// [MS-FSA] 2.1.5.15.7.
-async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
+async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<NewName, Failure> {
     // smbclient's `hardlink` starts the name with a backslash, and Samba accepts that.
     let path = new_path(cx, wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
     let vfs = &open.vfs;
@@ -553,9 +625,13 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
     }
     let to = resolve::walk(vfs, &path, open.is_posix()).await?;
     security::may_move_to(cx, vfs, to.dir, false).await?;
+    let path = match open.audited.get() {
+        Some(_) => opens::path_in(&vfs.as_server(), to.at(&to.name)).await.ok(),
+        None => None,
+    };
     if let Some((target, spelled)) = &to.found {
         if target.node == open.node && wish.replace_if_exists {
-            return Ok(());
+            return Ok(NewName { path, has_replaced: false });
         }
         let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
         check_target(open, target, wish.replace_if_exists, false)?;
@@ -565,5 +641,6 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
             other => other?,
         }
     }
-    Ok(vfs.link(open.node, to.dir, &to.name).await?)
+    vfs.link(open.node, to.dir, &to.name).await?;
+    Ok(NewName { path, has_replaced: to.found.is_some() })
 }

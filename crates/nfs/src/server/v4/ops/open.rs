@@ -530,7 +530,7 @@ async fn enter(
         deny,
         asked,
         locks: Vec::new(),
-        audited: None,
+        audited: Vec::new(),
     })
 }
 
