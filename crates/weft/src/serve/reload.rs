@@ -529,7 +529,7 @@ mod tests {
                 let Some(limited) = served.and_then(|served| served.share.vfs.quota()) else { continue };
                 assert_eq!(
                     limited.usage().limit_bytes >> 30,
-                    quota[..1].parse().unwrap(),
+                    quota[..1].parse::<u64>().unwrap(),
                     "{name}, {after:?}"
                 );
             }

@@ -7,7 +7,7 @@ use crate::server::user_id::UserId;
 
 /// The share on this folder.
 fn data(dir: &Path) -> Share {
-    Share::new("Data", Vfs::new(Dir::open(&dir.join("data")).unwrap()))
+    Share::new("Data", Vfs::new(Dir::open(dir.join("data")).unwrap()))
 }
 
 fn user(name: &str, rid: Option<u32>) -> User {
@@ -145,7 +145,7 @@ fn a_disk_that_does_not_answer_at_the_start_takes_no_handle_along() {
         let file = before(dir.path(), None);
         let is_over = Arc::<AtomicBool>::default();
         let hung =
-            Hung { folder: Dir::open(&dir.path().join("data")).unwrap(), fails, is_over: is_over.clone() };
+            Hung { folder: Dir::open(dir.path().join("data")).unwrap(), fails, is_over: is_over.clone() };
         let shares = vec![Share::new("Data", Vfs::new(hung))];
         run(dir.path(), (shares.clone(), &["data"]), None, async |world, journal| {
             assert!(is_recorded(&journal));
