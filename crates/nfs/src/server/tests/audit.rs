@@ -102,7 +102,10 @@ fn a_rename_that_replaces_a_file_says_so() {
     let rename = |from, to| {
         let args = RenameArgs { from: at(from), to: at(to) };
         assert_eq!(status_of(&server, procedure::RENAME, &args), Status::OK);
-        log.fields(&["event", "path", "to", "replaced"])
+        let mut lines = log.fields(&["event", "path", "to", "replaced"]);
+        // Each call of these tests comes by a connection of its own.
+        lines.retain(|line| !line.starts_with("connect "));
+        lines
     };
     assert_eq!(rename(b"f", b"new"), ["rename f new -"]);
     assert_eq!(rename(b"new", b"g"), ["rename new g true"]);
