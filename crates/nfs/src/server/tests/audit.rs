@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weft_store::SetAttr;
-use weft_store::audit::{Audit, Rules, Wanted, start};
+use weft_store::audit::{Audit, Kind, Rules, Wanted, start};
 
 use super::*;
 
@@ -98,7 +98,8 @@ fn a_rename_that_replaces_a_file_says_so() {
     make(&server, b"g");
     let link = LinkArgs { file, link: at(b"other") };
     assert_eq!(status_of(&server, procedure::LINK, &link), Status::OK);
-    let log = Log::of(&server, Wanted::ALL);
+    // Looking for the root connects.
+    let log = Log::of(&server, Wanted::of(Kind::Rename));
     let rename = |from, to| {
         let args = RenameArgs { from: at(from), to: at(to) };
         assert_eq!(status_of(&server, procedure::RENAME, &args), Status::OK);
