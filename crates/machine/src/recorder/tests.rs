@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, mpsc};
+use std::task::Waker;
 use std::time::Instant;
 
 use super::*;
@@ -85,6 +86,7 @@ fn assert_whole(slow: &Slow) {
 
 #[test]
 fn each_wait_is_told_by_what_it_is_for_and_all_add_up() {
+    let begun = Instant::now();
     run(async {
         recorded(async {
             is(what("hops"));
@@ -102,11 +104,12 @@ fn each_wait_is_told_by_what_it_is_for_and_all_add_up() {
         })
         .await;
     });
+    let besides = begun.elapsed() - ms(60 + 40 + 50);
     let slow = only("hops");
     assert_at(&slow, Hop::Disk, 60);
     assert_at(&slow, Hop::Queue, 40);
     assert_at(&slow, Hop::Wire, 50);
-    assert!(slow.hops.of(Hop::Store) < ms(20), "{slow:?}");
+    assert!(slow.hops.of(Hop::Store) <= besides + CLOCKS_DIFFER, "{slow:?}, {besides:?}");
     assert_whole(&slow);
     assert_eq!((slow.at, slow.bytes, slow.details.file.len()), (None, 8192, flight::MAX_TEXT_BYTES));
     let age = clock::wall().saturating_sub(slow.began);
@@ -181,15 +184,19 @@ fn a_wait_for_a_worker_is_told_apart_from_its_work() {
         drop(release);
     });
     run(async {
+        let begun = Arc::new(AtomicU8::new(0));
         let others: Vec<_> = (0..4)
             .map(|_| {
-                let held = held.clone();
+                let (held, begun) = (held.clone(), begun.clone());
                 rt::spawn(rt::lengthy(move || {
+                    begun.fetch_add(1, Ordering::Relaxed);
                     let _ = held.lock().unwrap().recv();
                 }))
             })
             .collect();
-        rt::yield_now().await;
+        while begun.load(Ordering::Relaxed) < 4 {
+            rt::sleep(ms(1)).await;
+        }
         recorded(async {
             is(what("workers"));
             rt::lengthy(|| std::thread::sleep(ms(60))).await;
@@ -290,19 +297,24 @@ fn another_thread_may_say_what_an_operation_waits_for() {
         recorded(async {
             is(what("partner"));
             let mut waiting = wait(Hop::Disk);
-            let (told, mut ended) = (Arc::new(std::sync::atomic::AtomicBool::new(false)), ms(0));
-            let tell = told.clone();
+            let (wakers, theirs) = mpsc::channel::<Waker>();
+            let is_over = Arc::new(AtomicU8::new(0));
+            let over = is_over.clone();
             let other = std::thread::spawn(move || {
+                // Once the operation waits: while a busy host keeps it from that, it is in the store.
+                let first = theirs.recv().unwrap();
                 std::thread::sleep(ms(50));
                 waiting.becomes(Hop::Replica);
                 std::thread::sleep(ms(70));
                 drop(waiting);
-                tell.store(true, Ordering::Release);
+                over.store(1, Ordering::Release);
+                theirs.try_iter().last().unwrap_or(first).wake();
             });
-            while !told.load(Ordering::Acquire) {
-                rt::sleep(ms(2)).await;
-                ended += ms(2);
-            }
+            std::future::poll_fn(|cx| {
+                let _ = wakers.send(cx.waker().clone());
+                if is_over.load(Ordering::Acquire) == 1 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
             other.join().unwrap();
         })
         .await;
