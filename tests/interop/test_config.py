@@ -167,6 +167,9 @@ class Configured(unittest.TestCase):
                  "key.pem", "-out", "chain.pem", "-subj", "/CN=server", "-days", "2", cwd=self.work)
         fifo, state = self.work / "fifo", self.work / "state"
         os.mkfifo(fifo, 0o600)
+        # One of its own, because the other is open to read.
+        capture = self.work / "capture"
+        os.mkfifo(capture, 0o600)
         weft.run(weft.WEFT, "user", "add", "alice", "--state-dir", state)
         (state / "users.key").unlink()
         os.mkfifo(state / "users.key", 0o600)
@@ -179,7 +182,7 @@ class Configured(unittest.TestCase):
             ([*serve, "--nfs-tls-cert", fifo, "--nfs-tls-key", self.work / "key.pem"], silent),
             ([*serve, "--admin", "127.0.0.1:0", "--admin-token-file", fifo], "nobody has opened it to write for 10 s"),
             ([*serve, "--keytab", fifo], f"{fifo}: it is a FIFO, not a regular file: move it away"),
-            ([*serve, "--pcap", fifo], f"{fifo}: it is a pipe, and nobody has opened it to read for 10 s"),
+            ([*serve, "--pcap", capture], f"{capture}: it is a pipe, and nobody has opened it to read for 10 s"),
             ([weft.WEFT, "user", "add", "bob", "--state-dir", state], "users.key: it is a FIFO, not a regular file: move it away"),
         ]
         environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)

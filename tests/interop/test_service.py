@@ -134,7 +134,7 @@ class Service(unittest.TestCase):
         for _ in range(3):
             os.kill(server.process.pid, signal.SIGHUP)
         until = time.monotonic() + 30
-        while "read again" not in server.log_text() and "nothing has changed" not in server.log_text():
+        while "read the configuration again" not in server.log_text():
             self.assertLess(time.monotonic(), until, server.log_text())
             time.sleep(0.05)
         began = time.monotonic()
