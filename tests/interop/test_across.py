@@ -319,10 +319,10 @@ class Nfs3:
 
     def begin(self, name):
         self.name = self.at_root(name)
-        self.file = self.peer.lookup(self.root, name.encode())
+        self.file = self.peer.lookup(self.root, os.fsencode(name))
 
     def at_root(self, name):
-        return nfs4.opaque(self.root) + nfs4.opaque(name.encode() if isinstance(name, str) else name)
+        return nfs4.opaque(self.root) + nfs4.opaque(os.fsencode(name))
 
     def call(self, procedure, args):
         """Repeats a call while the server answers JUKEBOX (after five seconds)."""

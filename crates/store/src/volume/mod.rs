@@ -377,22 +377,31 @@ impl Volumes {
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
-    /// The other volumes of this folder that use this file. Nothing is locked for that: other processes may open
-    /// theirs.
-    fn others_on(&self, name: &str, path: &Path, look: Look) -> Result<Vec<(String, Superblock)>, Error> {
+    /// Those other volumes of this folder that `matters` chooses and that use this file. Nothing is locked for that: other
+    /// processes may open theirs. The files of the rest are not asked, because their file systems may not answer.
+    fn others_on(
+        &self,
+        name: &str,
+        path: &Path,
+        look: Look,
+        matters: impl Fn(&Superblock) -> bool,
+    ) -> Result<Vec<(String, Superblock)>, Error> {
         let which = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let Some(file) = which(path) else { return Ok(Vec::new()) };
         let mut others = Vec::new();
         for other in self.names()?.into_iter().filter(|other| other != name) {
             let metadata = self.path(&other).and_then(|path| Metadata::open(&other, path));
             let Ok(superblock) = metadata.and_then(|metadata| metadata.read()) else { continue };
+            if superblock.medium == Medium::Ram || !matters(&superblock) {
+                continue;
+            }
             let may_be = match look {
                 Look::AtEach => true,
                 Look::AtLikely => {
                     superblock.path == path || superblock.file.is_none_or(|known| known.inode == file.1)
                 }
             };
-            if superblock.medium != Medium::Ram && may_be && which(&superblock.path) == Some(file) {
+            if may_be && which(&superblock.path) == Some(file) {
                 others.push((other, superblock));
             }
         }
@@ -401,7 +410,7 @@ impl Volumes {
 
     /// A file belongs to one volume: data truncated or deleted under one name is lost under the other.
     fn has_no_other(&self, name: &str, path: &Path) -> Result<(), Error> {
-        match &self.others_on(name, path, Look::AtEach)?[..] {
+        match &self.others_on(name, path, Look::AtEach, |_| true)?[..] {
             [] => Ok(()),
             [(other, _), ..] => Err(Error::Taken { path: path.to_owned(), name: other.clone() }),
         }
@@ -413,7 +422,8 @@ impl Volumes {
         if superblock.membership.is_some() {
             return Ok(());
         }
-        self.others_on(name, &superblock.path, look)?
+        let in_a_group = |other: &Superblock| other.membership.is_some();
+        self.others_on(name, &superblock.path, look, in_a_group)?
             .iter()
             .try_for_each(|(other, of)| in_no_group(other, of))
     }
