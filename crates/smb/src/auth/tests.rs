@@ -527,7 +527,8 @@ fn a_ticket_proves_a_name_and_the_name_must_be_a_user_of_ours() {
         let said = (refused(acceptor.step(&token, NOW)), acceptor.refused().clone());
         let expected = match who {
             "no ticket" => {
-                (AuthError::Ticket, Refused { detail: Some("no ticket".into()), ..Refused::default() })
+                let (detail, cause) = (Some("no ticket".into()), Some(weft_kerberos::Cause::Other));
+                (AuthError::Ticket, Refused { detail, cause, ..Refused::default() })
             }
             // Principals that differ in case are different users, although users of ours ignore case.
             "ALICE@R" | "Alice@R" => {
