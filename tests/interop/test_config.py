@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 import unittest.mock
@@ -195,6 +196,52 @@ class Configured(unittest.TestCase):
                 said, _ = process.communicate(timeout=60)
                 self.assertNotEqual(process.returncode, 0)
                 self.assertIn(says, said)
+
+    def test_what_is_no_file_is_not_replaced_by_one(self):
+        """`weft share add --config /dev/null` made a file of the device."""
+        fifo, link = self.work / "fifo", self.work / "link"
+        os.mkfifo(fifo, 0o600)
+        link.symlink_to(fifo)
+        for path in [fifo, link]:
+            done = weft.run(weft.WEFT, "share", "add", "x", self.work / "one", "--config", path, check=False, timeout=60)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(f"{fifo}: it is a FIFO, not a regular file: move it away", done.stderr)
+        self.assertTrue(fifo.is_fifo())
+
+    def test_a_reload_of_a_pipe_that_is_empty_now_changes_nothing(self):
+        fifo, text = self.work / "fifo.toml", self.path.read_text()
+        os.mkfifo(fifo, 0o600)
+        writes = threading.Thread(target=lambda: fifo.write_text(text))
+        writes.start()
+        with weft.configured(fifo, self.work / "state") as server:
+            writes.join(60)
+            self.assertEqual(self.names(server), ["Old things", "projects"])
+            ends = threading.Thread(target=lambda: fifo.open("w").close())
+            ends.start()
+            done = weft.run(weft.WEFT, "reload", "--state-dir", self.work / "state", check=False)
+            ends.join(60)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertIn(f"{fifo}: it is a pipe, and nothing comes from it", done.stderr)
+            listed = weft.smbclient(server, "ls", share="projects")
+            self.assertIn("in-one", listed)
+
+    def test_a_check_looks_where_the_server_makes_its_files(self):
+        (self.work / "file").touch()
+        os.mkfifo(self.work / "fifo")
+        for key, name, says in [
+            ("[audit]\nfile", "fifo", "it is not a regular file"), ("[audit]\nfile", "one", "it is not a regular file"),
+            ("[audit]\nfile", "none/log", "there is no folder {work}/none: mkdir -p {work}/none"),
+            ("nbd_socket", "file", "it is not a socket"), ("nbd_socket", "n" * 120, "the path of a socket has at most 107 bytes"),
+            ("nbd_socket", "none/s", "there is no folder {work}/none"),
+        ]:
+            with self.subTest(key=key, name=name):
+                path = self.work / name
+                listeners = f"[listeners]\nnbd_socket = '{path}'\n" if key == "nbd_socket" else "[listeners]\n"
+                other = "" if key == "nbd_socket" else f"{key} = '{path}'\n"
+                self.write(FILE.replace("[listeners]\n", listeners) + other)
+                done = weft.run(weft.WEFT, "config", "check", self.path, check=False)
+                self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+                self.assertIn(f"cannot use {path}: {says.format(work=self.work)}", done.stderr)
 
     def test_a_signal_ends_a_server_that_waits_for_its_file(self):
         fifo = self.work / "fifo"

@@ -108,6 +108,22 @@ class Hung(Slow):
         self.assertNotIn("stay", done.stderr)
         self.assertIn("no errors", done.stdout)
 
+    def test_a_reload_does_not_move_a_share_to_the_folder_below_its_mount(self):
+        """Clients wrote to the disk below from then on, and nothing said so."""
+        with self.serving() as server:
+            self.assertIn("in-slow", self.listed(server, "slow"))
+            self.slow.detach()
+            self.assertEqual(list((self.work / "slow").iterdir()), [])
+            [warning] = self.report()["warnings"]
+            self.assertIn(f"share slow keeps the folder that it has: its file system is not mounted at {self.work}/slow any more", warning)
+            self.assertIn("in-slow", self.listed(server, "slow"))
+            self.assertIn("slow is now another folder", self.weft("status", "--state-dir", self.state).stdout)
+            # A folder that nothing was mounted at may be replaced.
+            (self.work / "stay").rename(self.work / "old")
+            (self.work / "stay").mkdir()
+            self.report()
+            self.assertNotIn("in-stay", self.listed(server, "stay"))
+
     def test_what_is_inside_is_not_waited_for_share_by_share(self):
         self.write("stay", *(f"s{n}" for n in range(6)), **{f"s{n}": f"slow/sub/{n}" for n in range(6)})
         self.slow.hold(*ALL)
@@ -214,6 +230,16 @@ class OwnFiles(Slow):
             self.assertIn("in-stay", self.listed(server, "stay"))
             self.file.write_text(text)
             self.report()
+
+    def test_a_list_of_volumes_does_not_wait_for_one(self):
+        create = ["volume", "create", "--state-dir", self.state]
+        self.weft(*create, "good", "--size", "1M", "--file", self.work / "good.img")
+        self.weft(*create, "bad", "--file", self.work / "slow/disk")
+        self.slow.hold(*ALL)
+        begun = time.monotonic()
+        listed = json.loads(self.weft("volume", "list", "--json", "--state-dir", self.state).stdout)
+        self.assertLess(time.monotonic() - begun, SOON)
+        self.assertEqual([(one["name"], "allocated" in one and one["allocated"] is not None) for one in listed], [("bad", False), ("good", True)])
 
     def test_a_volume_is_absent_and_the_others_are_served(self):
         create = ["volume", "create", "--state-dir", self.state]

@@ -13,7 +13,9 @@ use weft_store::quota::{self, Quota};
 use weft_store::snapshots::Snapshots;
 use weft_store::{Share, Vfs};
 
-use crate::config::{AbsentShare, LOOK_LIMIT, Looks, Origin, Place, PlannedShare, ShareConfig, ShareSource};
+use crate::config::{
+    AbsentShare, LOOK_LIMIT, Looks, Origin, Place, PlannedShare, ShareConfig, ShareSource, is_mount,
+};
 use crate::out::path_name;
 
 /// A share and what `ready` says about it.
@@ -29,6 +31,8 @@ pub(crate) struct Described {
     path: Option<PathBuf>,
     /// The folder's identity.
     place: Option<Place>,
+    /// Whether a file system was mounted at it when it was opened.
+    is_mount: bool,
     /// The open folder.
     root: Option<Arc<OwnedFd>>,
     /// Where the count for its quota is recorded.
@@ -49,6 +53,12 @@ impl Described {
     /// Whether these are the files of a folder that was at this path when the share was opened.
     pub(crate) fn was_at(&self, path: &Path, looks: &Looks) -> bool {
         self.place.is_some() && (self.path.as_deref() == Some(path) || self.is_named_by(path, looks))
+    }
+
+    /// Whether its file system was mounted at this path and is not any more, so that the folder below has come to light.
+    pub(crate) fn is_unmounted(&self, path: &Path, looks: &Looks) -> bool {
+        let another = looks.place(path).is_some_and(|place| Some(place) != self.place);
+        self.is_mount && another && !looks.is_mount(path) && self.was_at(path, looks)
     }
 
     /// The folder's path as it was configured.
@@ -101,7 +111,8 @@ impl Described {
                 tracing::warn!("share {}: files that clients have closed stay open: {e}", self.share.name);
             }
         }
-        (described.path, described.place) = (self.path.clone(), self.place);
+        (described.path, described.place, described.is_mount) =
+            (self.path.clone(), self.place, self.is_mount);
         (described.root, described.record) = (self.root.clone(), self.record.clone());
         described.share.snapshots = planned.snapshots.clone();
         described
@@ -193,6 +204,7 @@ struct Opened {
     /// Without links.
     folder: PathBuf,
     place: Option<Place>,
+    is_mount: bool,
 }
 
 impl Opened {
@@ -201,7 +213,7 @@ impl Opened {
         let backend = Dir::open(path)?;
         let root = backend.root().map_err(|e| io::Error::other(e.to_string()))?;
         let folder = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        Ok(Opened { backend, root, folder, place: Place::of(path) })
+        Ok(Opened { backend, root, folder, place: Place::of(path), is_mount: is_mount(path) })
     }
 }
 
@@ -224,7 +236,7 @@ fn open(planned: &PlannedShare, state: Option<&Path>) -> Result<Option<Described
 fn open_folder(config: &ShareConfig, path: &Path, state: Option<&Path>) -> Result<Described, CannotOpen> {
     let (name, at) = (config.name.as_str(), path.to_owned());
     let opened = asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e))?;
-    let Opened { backend, root, folder, place } = opened;
+    let Opened { backend, root, folder, place, is_mount } = opened;
     let record = state.map(|state| quota::record_file(state, name, &folder));
     let mut quota = None;
     if let Some(limit_bytes) = config.quota {
@@ -235,7 +247,7 @@ fn open_folder(config: &ShareConfig, path: &Path, state: Option<&Path>) -> Resul
     let health = Health::new(name, Some(&folder)).of_root(root.clone()).on(backend.file_system());
     let vfs = Vfs::new(backend).heard_by(health);
     let described = ruled(config, vfs, folder.display().to_string(), quota);
-    Ok(Described { path: Some(path.to_owned()), place, root: Some(root), record, ..described })
+    Ok(Described { path: Some(path.to_owned()), place, is_mount, root: Some(root), record, ..described })
 }
 
 /// Opens the files of these shares, except those of volumes; `state` is the state directory, where counts are kept. A share of the configuration file that cannot be opened is
@@ -273,7 +285,7 @@ pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String, quota: Optio
     let mut share = Share::new(config.name.as_str(), vfs);
     share.rules = config.rules();
     share.meter = Subject::named(&config.name);
-    Described { share, source, files, path: None, place: None, root: None, record: None }
+    Described { share, source, files, path: None, place: None, is_mount: false, root: None, record: None }
 }
 
 /// Some errors already name the path.

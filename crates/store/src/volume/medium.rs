@@ -8,9 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
-use weft_machine::{File, Pool};
+use weft_machine::{File, Pool, deadline};
 
 use super::identity::FileIdentity;
 use super::plain::{Direct, Plain};
@@ -20,6 +21,8 @@ use crate::block::Medium;
 
 /// Units of stat(2).
 const STAT_BLOCK: u64 = 512;
+/// How long the file system of a listed volume may take to answer.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The storage of a new volume.
 pub(super) struct Prepared {
@@ -240,10 +243,14 @@ pub(super) fn lock_file(superblock: &Superblock) -> Result<(), Error> {
     }
 }
 
-/// Bytes allocated for a volume's file.
+/// Bytes allocated for a volume's file, if its file system answers.
 pub(super) fn allocated(superblock: &Superblock) -> Option<u64> {
     match superblock.medium {
-        Medium::File => Some(fs::metadata(&superblock.path).ok()?.blocks() * STAT_BLOCK),
+        Medium::File => {
+            let path = superblock.path.clone();
+            let found = deadline::within(&superblock.path, ANSWERED_WITHIN, move || fs::metadata(path));
+            Some(found.ok()?.ok()?.blocks() * STAT_BLOCK)
+        }
         _ => None,
     }
 }

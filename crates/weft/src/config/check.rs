@@ -28,7 +28,7 @@ use super::admin::{AdminAddress, read_token};
 use super::error::Give;
 use super::key::{self, Key, OfShare, Origin, quoted};
 use super::looks::Looks;
-use super::own::{OwnFile, own_files};
+use super::own::{self, OwnFile, own_files};
 use super::secret::{self, Secret};
 use super::share::{FolderFault, MAX_NAME_CHARS, own_user};
 use super::types::{DurationText, Size, Type};
@@ -299,13 +299,15 @@ impl ServeConfig {
 
     /// Every rule that it breaks, in the order of the rules; [`ServeConfig::check`] reports the first.
     pub(crate) fn errors(&self, looks: &Looks) -> impl Iterator<Item = ConfigError> {
-        let files: [Rule; 6] = [
+        let files: [Rule; 7] = [
             |config| config.dfs().map(drop),
             |config| config.keytab().map(drop),
             |config| config.nfs_tls().map(drop),
             |config| config.nbd_tls().map(drop),
             |config| config.admin_tls().map(drop),
             |config| config.admin_token().map(drop),
+            // A start makes or opens them.
+            own::check,
         ];
         let names = (0..self.shares.len()).map(|i| self.check_name(i));
         let absent = self.absent_shares(looks);

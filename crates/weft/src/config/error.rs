@@ -101,6 +101,8 @@ pub(crate) enum Problem {
     AnyPort { fixed: Key },
     /// A file cannot be read.
     Unreadable { path: PathBuf, source: io::Error },
+    /// The server cannot make or open a file or socket of its own.
+    NoPlace { path: PathBuf, why: NoPlace },
     /// The file system of a file or folder of the server does not answer.
     Silent { path: PathBuf, why: String },
     /// A certificate and a key that do not make TLS.
@@ -113,6 +115,23 @@ pub(crate) enum Problem {
     Token { path: PathBuf, fault: TokenFault },
     /// DFS links that contradict each other.
     Links(BadNamespace),
+}
+
+/// Why the server cannot make or open a file or socket of its own.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoPlace {
+    /// Its folder is missing.
+    #[error("there is no folder {}: {}", path_name(.0), ShellCommand::new("mkdir -p").operand(.0))]
+    Folder(PathBuf),
+    /// Something is there that is no file.
+    #[error("it is not a regular file: move it away, or choose another path")]
+    NoFile,
+    /// A file that is no socket.
+    #[error("it is not a socket: move it away, or choose another path")]
+    NoSocket,
+    /// The path is too long for a socket.
+    #[error("the path of a socket has at most {0} bytes")]
+    Long(usize),
 }
 
 /// What clients could do with a file in a served folder.
@@ -190,6 +209,7 @@ impl ConfigError {
             | Problem::ShareName { .. }
             | Problem::PipesName { .. }
             | Problem::Unreadable { .. }
+            | Problem::NoPlace { .. }
             | Problem::Silent { .. }
             | Problem::Tls { .. }
             | Problem::Authorities { .. }
@@ -396,6 +416,7 @@ impl fmt::Display for ConfigError {
             Problem::Unreadable { path, source } => {
                 write!(f, "{key}: cannot read {}: {source}", path_name(path))
             }
+            Problem::NoPlace { path, why } => write!(f, "{key}: cannot use {}: {why}", path_name(path)),
             Problem::Silent { path, why } => write!(
                 f,
                 "{key}: cannot use {}: {why}; perhaps its disk or server is gone: {}",

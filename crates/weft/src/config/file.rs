@@ -2,8 +2,8 @@
 //! the first.
 
 use std::fs::Metadata;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,9 +48,16 @@ pub(super) fn text(path: &Path) -> Result<String, BadFile> {
             false => tracing::warn!("{}: {unguarded}", path_name(path)),
         }
     }
+    let is_pipe = file.metadata().file_type().is_fifo();
     let mut bytes = Vec::new();
     let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|e| whole(Fault::Unreadable(e)))?;
+    // A server that reads its configuration again finds nothing where the first reader has taken it: that is not a
+    // configuration without shares.
+    if is_pipe && bytes.is_empty() {
+        let why = "it is a pipe, and nothing comes from it: a configuration that is to be read again must be a file";
+        return Err(whole(Fault::Unreadable(io::Error::new(io::ErrorKind::UnexpectedEof, why))));
+    }
     if bytes.len() as u64 > MAX_BYTES {
         return Err(whole(Fault::TooLarge { most: MAX_BYTES }));
     }

@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use weft_machine::confine::{self, Use};
@@ -30,6 +30,7 @@ struct Looked {
     /// The path without links, or an error number.
     real: Result<Vec<u8>, i32>,
     is_dir: bool,
+    is_mount: bool,
     place: Option<Place>,
     owner: Option<u32>,
     /// The error of listing and searching it.
@@ -60,6 +61,12 @@ impl Place {
     }
 }
 
+/// Whether a file system is mounted at this folder. Blocks for as long as that takes.
+pub(crate) fn is_mount(folder: &Path) -> bool {
+    let found = statx(CWD, folder, AtFlags::empty(), StatxFlags::BASIC_STATS);
+    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
 /// Whether the caller lacks a right to a folder.
 fn lacks(folder: &Path, rights: Access) -> Option<Errno> {
     accessat(CWD, folder, rights | Access::EXEC_OK, AtFlags::EACCESS).err()
@@ -77,6 +84,7 @@ impl Looked {
         }
         Looked {
             is_dir,
+            is_mount: is_dir && is_mount(at),
             place: found.as_ref().map(Place::found),
             owner: found.as_ref().map(Metadata::uid),
             closed: closed.map(Errno::raw_os_error),
@@ -157,6 +165,11 @@ impl Looks {
     /// Whether a path leads to a folder.
     pub(crate) fn is_dir(&self, path: &Path) -> bool {
         self.looked(path).is_some_and(|looked| looked.is_dir)
+    }
+
+    /// Whether a file system is mounted at a path.
+    pub(crate) fn is_mount(&self, path: &Path) -> bool {
+        self.looked(path).is_some_and(|looked| looked.is_mount)
     }
 
     /// Whether the file system of a path was asked, and has not answered.

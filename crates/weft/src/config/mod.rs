@@ -43,7 +43,7 @@ pub(crate) use self::entries::{capture, certificate};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
 pub(crate) use self::key::{Key, Origin};
-pub(crate) use self::looks::{Looks, Place, share_of_folder};
+pub(crate) use self::looks::{Looks, Place, is_mount, share_of_folder};
 pub(crate) use self::mistake::{BadFile, MAX_SHOWN};
 pub(crate) use self::row::TakesEffect;
 pub(crate) use self::share::{LOOK_LIMIT, ShareConfig, ShareSource};

@@ -1,10 +1,16 @@
 //! The files and folders that are the server's own: its state, keys and certificates, and what it writes.
 
-use std::path::PathBuf;
+use std::fs::FileType;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
-use super::error::Harm;
+use super::error::{Harm, NoPlace, Problem};
 use super::key::{self, Key};
-use super::{AdminAddress, ServeConfig};
+use super::{AdminAddress, ConfigError, ServeConfig};
+
+/// unix(7): the bytes of `sun_path`, of which the last is 0.
+const MAX_SOCKET_PATH: usize = 107;
 
 /// A file or folder of the server.
 pub(super) struct OwnFile {
@@ -44,4 +50,57 @@ pub(super) fn own_files(config: &ServeConfig) -> Vec<OwnFile> {
     }
     add(None, config.sources.file().map(ToOwned::to_owned), Some(Harm::Configuration));
     files
+}
+
+/// Checks that the audit log, the capture and the sockets can be made or opened where they are to be. Their file systems have
+/// answered.
+pub(super) fn check(config: &ServeConfig) -> Result<(), ConfigError> {
+    let audit = config.audit.file.as_deref().map(|path| (key::AUDIT_FILE, path, audit as Fits));
+    let capture = config.rdma.capture.as_ref().map(|own| (key::CAPTURE, own.file.as_path(), capture as Fits));
+    let nbd = config.listeners.nbd_socket.as_deref().map(|path| (key::NBD_SOCKET, path, socket as Fits));
+    let admin = match &config.admin {
+        Some(AdminAddress::Unix(path)) => Some((key::ADMIN, path.as_path(), socket as Fits)),
+        _ => None,
+    };
+    [audit, capture, nbd, admin].into_iter().flatten().try_for_each(|(key, path, fits)| {
+        placed(path, fits).map_err(|why| config.wrong(key, Problem::NoPlace { path: path.to_owned(), why }))
+    })
+}
+
+/// Whether a file of this kind may be at a path, if there is one.
+type Fits = fn(&Path, Option<FileType>) -> Result<(), NoPlace>;
+
+fn placed(path: &Path, fits: Fits) -> Result<(), NoPlace> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return Err(NoPlace::Folder(folder.to_owned()));
+    }
+    fits(path, path.symlink_metadata().ok().map(|found| found.file_type()))
+}
+
+/// Links are not followed.
+fn audit(_: &Path, found: Option<FileType>) -> Result<(), NoPlace> {
+    match found {
+        Some(kind) if !kind.is_file() => Err(NoPlace::NoFile),
+        _ => Ok(()),
+    }
+}
+
+/// A capture may go to a pipe.
+fn capture(_: &Path, found: Option<FileType>) -> Result<(), NoPlace> {
+    match found {
+        Some(kind) if kind.is_dir() || kind.is_socket() => Err(NoPlace::NoFile),
+        _ => Ok(()),
+    }
+}
+
+/// A socket that is left from an earlier server is replaced.
+fn socket(path: &Path, found: Option<FileType>) -> Result<(), NoPlace> {
+    if path.as_os_str().as_bytes().len() > MAX_SOCKET_PATH {
+        return Err(NoPlace::Long(MAX_SOCKET_PATH));
+    }
+    match found {
+        Some(kind) if !kind.is_socket() => Err(NoPlace::NoSocket),
+        _ => Ok(()),
+    }
 }

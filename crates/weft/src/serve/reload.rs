@@ -261,6 +261,15 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
                 described.check_quota(&planned.config)?;
                 shares.push(PreparedShare::known(described, planned));
             }
+            None if let Some(described) = unmounted(known, &planned, &plan.looks) => {
+                described.check_quota(&planned.config)?;
+                waiting.push(format!(
+                    "share {0} keeps the folder that it has: its file system is not mounted at {1} any more. Mount it again; to \
+                     serve the folder that is there now, restart the server",
+                    planned.config.name, described.source
+                ));
+                shares.push(PreparedShare::known(described, planned));
+            }
             None => {
                 let opened = shares::open_all(std::slice::from_ref(&planned), state.as_deref(), &mut absent)?;
                 shares.extend(opened.into_iter().map(|described| PreparedShare::New(Box::new(described))));
@@ -292,6 +301,16 @@ fn held(
     let share = ShareConfig { acts: config.forced_user(share)?, ..share.clone() };
     let planned = PlannedShare { config: share, snapshots: described.snapshots() };
     Ok(Some(PreparedShare::known(described, planned)))
+}
+
+/// The served share whose file system was mounted at the path of a planned one, and is not any more. Clients would write to the disk
+/// below.
+fn unmounted<'a>(known: &'a [Described], planned: &PlannedShare, looks: &Looks) -> Option<&'a Described> {
+    let path = planned.config.source.folder()?;
+    let is_unmounted = |described: &&Described| {
+        planned.config.is_named(&described.share.name) && described.is_unmounted(path, looks)
+    };
+    known.iter().find(is_unmounted)
 }
 
 /// The shares that have no quota any more, because they were taken out of the file or got another folder. Shares that stay end
