@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -247,9 +248,17 @@ pub(super) fn lock_file(superblock: &Superblock) -> Result<(), Error> {
 pub(super) fn allocated(superblock: &Superblock) -> Option<u64> {
     match superblock.medium {
         Medium::File => {
-            let path = superblock.path.clone();
-            let found = deadline::within(&superblock.path, ANSWERED_WITHIN, move || fs::metadata(path));
-            Some(found.ok()?.ok()?.blocks() * STAT_BLOCK)
+            let blocks = |path: &Path| {
+                let found = fs::metadata(path).ok();
+                found.map_or(Vec::new(), |found| found.blocks().to_le_bytes().to_vec())
+            };
+            let [answer] = <[_; 1]>::try_from(deadline::answers(
+                slice::from_ref(&superblock.path),
+                ANSWERED_WITHIN,
+                blocks,
+            ))
+            .ok()?;
+            Some(u64::from_le_bytes(answer.ok()?.try_into().ok()?) * STAT_BLOCK)
         }
         _ => None,
     }
