@@ -82,7 +82,10 @@ class Handles(Audited):
                 hanging = tree.session.link.socket
                 hanging.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 hanging.close()
-        renamed = sorted(name for name in names if (self.work / "data" / f"{name}.stolen").exists())
+            # From then on no further one begins.
+            until(lambda: len(self.told("logoff")) == len(names))
+            renamed = sorted(name for name in names if (self.work / "data" / f"{name}.stolen").exists())
+            until(lambda: len(self.told("rename")) >= len(renamed))
         self.assertEqual(sorted(line["path"] for line in self.told("rename")), renamed)
         self.assertGreaterEqual(len(renamed), 10, "most are carried out")
 
