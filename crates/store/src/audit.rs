@@ -13,6 +13,7 @@
 //! A READ or WRITE makes no event: an [`AuditedOpen`] counts its bytes, and an NFS client without an open is told
 //! once in a while ([`Recent`]).
 
+mod cut;
 mod denials;
 mod event;
 mod file;

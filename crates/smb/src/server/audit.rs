@@ -10,8 +10,10 @@ use weft_transport::Kind as Transport;
 use weft_wire::security::Sid;
 use weft_wire::smb2::NtStatus;
 
+use super::Server;
 use super::admission::InSession;
 use super::connection::Connection;
+use super::directory;
 use super::session::Session;
 use crate::auth::Login;
 
@@ -61,19 +63,27 @@ pub(super) fn logged_on(
     login: &Login,
     account: Option<&Account>,
 ) -> Option<(Audit, Who)> {
-    let audit = &connection.server.config.offers.audit;
+    let who = directory::Who { user: &login.user, is_ours: login.is_ours, account };
+    let (audit, who) = user(&connection.server, who)?;
+    Some((audit, Who { user: who.user, sid: who.sid, uid: who.uid, ..at(connection) }))
+}
+
+/// A user without a connection, with the audit log; `None` without one.
+pub(super) fn user(server: &Server, who: directory::Who<'_>) -> Option<(Audit, Who)> {
+    let audit = &server.config.offers.audit;
     if !audit.is_on() {
         return None;
     }
-    let sid = match account {
-        Some(account) if !login.is_ours => Sid::unix_user(account.uid),
-        _ => connection.server.directory().accounts.sid_of_user(&login.user),
+    let sid = match who.account {
+        Some(account) if !who.is_ours => Sid::unix_user(account.uid),
+        _ => server.directory().accounts.sid_of_user(who.user),
     };
     let who = Who {
-        user: Some(login.user.clone()),
+        user: Some(who.user.into()),
         sid: Some(sid.to_string().into()),
-        uid: account.map(|account| account.uid),
-        ..at(connection)
+        uid: who.account.map(|account| account.uid),
+        protocol: Some("smb"),
+        ..Who::default()
     };
     Some((audit.clone(), who))
 }

@@ -1,8 +1,9 @@
 //! Limits the lines about requests and log-ons that were refused.
 //!
 //! Being refused takes no right, so any client could fill the disk with such lines. Each address has a token bucket:
-//! [`BURST`] lines at once, and [`LINES_PER_SECOND`] after that. What is left out is counted per address, and the thread
-//! that writes tells the count.
+//! [`BURST`] lines at once, and [`LINES_PER_SECOND`] after that. All together have one too, of [`ALL`] times that: whoever
+//! has many addresses gains little by them. A long line counts as several ([`super::cut`]). What is left out is counted
+//! per address, and the thread that writes tells the count.
 //!
 //! The table has [`MOST_ADDRESSES`] buckets. A bucket that is full again and has nothing left to tell is as good as none,
 //! so it makes room. While there is no room, further addresses share one bucket, and a line tells their count without
@@ -22,8 +23,13 @@ pub const BURST: u32 = 500;
 /// Addresses that have a bucket of their own.
 pub const MOST_ADDRESSES: usize = 1024;
 
+/// How many times the lines of one address all of them may have.
+pub const ALL: u32 = 10;
+
 /// The time in which a bucket gains one line.
 const PAUSE: Duration = Duration::from_micros(1_000_000 / LINES_PER_SECOND as u64);
+/// The same of the bucket of all addresses.
+const PAUSE_OF_ALL: Duration = Duration::from_micros(1_000_000 / (ALL * LINES_PER_SECOND) as u64);
 /// The time in which an empty bucket fills up.
 const FILLS_IN: Duration = Duration::from_micros(1_000_000 * BURST as u64 / LINES_PER_SECOND as u64);
 /// The interval after which the count of an address is told again.
@@ -42,6 +48,8 @@ struct Table {
     addresses: HashMap<Source, Bucket>,
     /// The bucket of the addresses that have none.
     others: Bucket,
+    /// When the bucket of all addresses is full, if no further line is taken from it.
+    all_full_at: Time,
     /// When the table was last searched for buckets that make room.
     swept: Option<Time>,
 }
@@ -76,18 +84,13 @@ pub(super) struct LeftOut {
     pub lines: u64,
 }
 
-impl Bucket {
-    fn take(&mut self, now: Time) -> bool {
-        let full_at = self.full_at.max(now) + PAUSE;
-        let is_taken = full_at.since(now) <= FILLS_IN;
-        if is_taken {
-            self.full_at = full_at;
-        } else {
-            self.left_out = self.left_out.saturating_add(1);
-        }
-        is_taken
-    }
+/// When a bucket that gains a line in each `pause` is full again, if these lines are taken from it; `None` if it has not so
+/// many.
+fn take(full_at: Time, lines: u32, pause: Duration, now: Time) -> Option<Time> {
+    Some(full_at.max(now) + pause.saturating_mul(lines)).filter(|full_at| full_at.since(now) <= FILLS_IN)
+}
 
+impl Bucket {
     fn is_due(&self, now: Time) -> bool {
         self.left_out > 0 && self.told_at.is_none_or(|told| now.since(told) >= TOLD_EVERY)
     }
@@ -121,24 +124,34 @@ impl Table {
 }
 
 impl Denials {
-    /// A line about this address: whether it may be written now. Otherwise it is counted.
-    pub fn take(&self, source: Source, now: Time) -> Take {
+    /// An event about this address that counts as so many lines: whether it may be written now. Otherwise it is counted.
+    pub fn take(&self, source: Source, lines: u32, now: Time) -> Take {
         static FLOODED: LogLimit = LogLimit::new();
-        {
+        let of_all = {
             let mut table = self.table();
+            let of_all = take(table.all_full_at, lines, PAUSE_OF_ALL, now);
             let bucket = table.bucket(source, now);
-            if bucket.take(now) {
+            let own = take(bucket.full_at, lines, PAUSE, now);
+            if let (Some(own), Some(of_all)) = (own, of_all) {
+                bucket.full_at = own;
+                table.all_full_at = of_all;
                 return Take::Line;
             }
+            bucket.left_out = bucket.left_out.saturating_add(1);
             self.left_out.fetch_add(1, Ordering::Relaxed);
             if bucket.left_out > 1 {
                 return Take::Counted;
             }
-        }
+            of_all
+        };
         if let Some(more) = FLOODED.pass(now) {
+            let (most, of) = match of_all {
+                Some(_) => (LINES_PER_SECOND, format!("from {source} ")),
+                None => (LINES_PER_SECOND.saturating_mul(ALL), String::new()),
+            };
             tracing::warn!(
-                "audit log: more than {LINES_PER_SECOND} requests a second from {source} are refused, so some of \
-                 them are only counted{more}"
+                "audit log: more than {most} requests a second {of}are refused, so some of them are only counted; a \
+                 long name counts as several{more}"
             );
         }
         Take::FirstCounted
@@ -199,7 +212,7 @@ mod tests {
     }
 
     fn taken(denials: &Denials, source: Source, asked: u32, now: Time) -> u32 {
-        (0..asked).filter(|_| denials.take(source, now) == Take::Line).count() as u32
+        (0..asked).filter(|_| denials.take(source, 1, now) == Take::Line).count() as u32
     }
 
     #[test]
@@ -216,10 +229,38 @@ mod tests {
     }
 
     #[test]
+    fn a_long_line_counts_as_several() {
+        let denials = Denials::default();
+        let long = |asked: u32, now| {
+            (0..asked).filter(|_| denials.take(source(1), 10, now) == Take::Line).count() as u32
+        };
+        assert_eq!(long(100, at(0)), BURST / 10);
+        assert_eq!((1..=1000).map(|ms| long(1, at(ms))).sum::<u32>(), LINES_PER_SECOND / 10);
+        // It is an event that is missing, not its lines.
+        assert_eq!(denials.due(at(0), false), [LeftOut { source: Some(source(1)), lines: 50 + 995 }]);
+        assert_eq!(taken(&denials, source(1), 1, at(1020)), 1, "a short one fits in");
+    }
+
+    #[test]
+    fn many_addresses_have_a_limit_together_and_their_lines_are_counted_by_address() {
+        let denials = Denials::default();
+        let flood = |asked: u32, now| {
+            (0..MOST_ADDRESSES as u32).map(|number| taken(&denials, source(number), asked, now)).sum::<u32>()
+        };
+        assert_eq!(flood(100, at(0)), ALL * BURST);
+        assert_eq!((1..=1000).map(|ms| flood(1, at(ms))).sum::<u32>(), ALL * LINES_PER_SECOND);
+        let left_out = denials.due(at(1000), false);
+        assert!(left_out.contains(&LeftOut { source: Some(source(1023)), lines: 1100 }), "{left_out:?}");
+        // What the bucket of all refuses is not taken from that of the address.
+        assert_eq!(taken(&denials, source(1023), 600, at(3_600_000)), BURST);
+        assert_eq!(taken(&denials, source(5000), 600, at(3_600_000)), BURST, "a further address");
+    }
+
+    #[test]
     fn what_was_left_out_is_told_once_and_not_all_the_time() {
         let denials = Denials::default();
         taken(&denials, source(1), BURST, at(0));
-        let seven: Vec<Take> = (0..7).map(|_| denials.take(source(1), at(0))).collect();
+        let seven: Vec<Take> = (0..7).map(|_| denials.take(source(1), 1, at(0))).collect();
         assert_eq!((seven[0], &seven[1..]), (Take::FirstCounted, &[Take::Counted; 6][..]));
         let first = denials.due(at(0), false);
         assert_eq!(first, [LeftOut { source: Some(source(1)), lines: 7 }]);
@@ -240,7 +281,7 @@ mod tests {
     fn the_table_is_bounded_and_its_buckets_make_room_once_they_are_full_and_told() {
         let denials = Denials::default();
         let most = MOST_ADDRESSES as u32;
-        (0..most).for_each(|number| assert_eq!(denials.take(source(number), at(0)), Take::Line));
+        (0..most).for_each(|number| assert_eq!(denials.take(source(number), 1, at(0)), Take::Line));
         assert_eq!(taken(&denials, source(0), BURST, at(0)), BURST - 1);
         // The others share one bucket, so ever new addresses are no way round the limit.
         let others: u32 = (most..most + 10_000).map(|number| taken(&denials, source(number), 1, at(1))).sum();
@@ -249,7 +290,7 @@ mod tests {
         assert!(left_out.contains(&LeftOut { source: Some(source(0)), lines: 1 }), "{left_out:?}");
         assert!(left_out.contains(&LeftOut { source: None, lines: 9500 }), "{left_out:?}");
         // All but the one with something to tell are full again.
-        assert_eq!(denials.take(source(most), at(40)), Take::Line);
+        assert_eq!(denials.take(source(most), 1, at(40)), Take::Line);
         assert_eq!(denials.table().addresses.len(), 2);
         denials.told(&left_out, at(40));
         assert!(!denials.has_left_out());

@@ -125,6 +125,8 @@ pub enum Fact {
     Removed(Vec<String>),
     /// What was changed by it.
     Changed(Vec<String>),
+    /// The client's text is longer than a refusal tells.
+    Cut,
 }
 
 /// One event.

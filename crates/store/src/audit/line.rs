@@ -43,6 +43,7 @@ pub const FIELDS: &[&str] = &[
     "added",
     "removed",
     "changed",
+    "cut",
     "lost",
 ];
 
@@ -97,6 +98,7 @@ pub(super) fn emit(event: &Event, out: &mut String) {
             Fact::Added(names) => list("added", names, out),
             Fact::Removed(names) => list("removed", names, out),
             Fact::Changed(names) => list("changed", names, out),
+            Fact::Cut => flag("cut", out),
         }
     }
     out.push_str("}\n");
@@ -194,6 +196,36 @@ fn quoted(value: &str, out: &mut String) {
     out.push('"');
 }
 
+/// How much of a text takes at most this many bytes in a line: the length of its longest beginning of whole characters,
+/// and what that takes.
+pub(super) fn fit(text: &[u8], most: usize) -> (usize, usize) {
+    // All of its bytes are written again, in hex.
+    let in_hex = if std::str::from_utf8(text).is_ok() { 0 } else { 2usize };
+    let (mut len, mut written) = (0usize, 0usize);
+    for chunk in text.utf8_chunks() {
+        let characters = chunk.valid().chars().map(|c| (c.len_utf8(), width(c)));
+        let rest = chunk.invalid().len();
+        let replaced = (rest > 0).then(|| (rest, width(char::REPLACEMENT_CHARACTER)));
+        for (bytes, width) in characters.chain(replaced) {
+            let more = written.saturating_add(width).saturating_add(in_hex.saturating_mul(bytes));
+            if more > most {
+                return (len, written);
+            }
+            (len, written) = (len.saturating_add(bytes), more);
+        }
+    }
+    (len, written)
+}
+
+/// The bytes that [`quoted`] writes for a character.
+fn width(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\t' => 2,
+        c if c.is_control() || disguises(c) => c.len_utf16().saturating_mul(6),
+        c => c.len_utf8(),
+    }
+}
+
 /// Characters that break lines, reorder text or are invisible.
 fn disguises(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -263,6 +295,21 @@ mod tests {
     }
 
     #[test]
+    fn what_fits_is_counted_as_it_is_written() {
+        for text in
+            [&b"a/b"[..], "\"\\\n\t\u{1}\u{9b}\u{202e}\u{e0041}\u{e4}\u{1f600}".as_bytes(), b"f\xff\xe2\x80x"]
+        {
+            let shown = line(&Event::now(Kind::Delete, Outcome::Done, Who::default()).on(text.to_vec()));
+            let path = shown.split_once(",\"path\":\"").unwrap().1.strip_suffix("\"}\n").unwrap();
+            let written = path.replace("\",\"path_hex\":\"", "").len();
+            assert_eq!(fit(text, usize::MAX), (text.len(), written), "{shown}");
+            assert_eq!(fit(text, written), (text.len(), written), "{shown}");
+            assert!(fit(text, written - 1).0 < text.len(), "{shown}");
+        }
+        assert_eq!(fit("\u{e4}\u{e4}".as_bytes(), 3), (2, 2));
+    }
+
+    #[test]
     fn every_field_is_listed() {
         let facts = [
             Fact::Object("file"),
@@ -276,6 +323,7 @@ mod tests {
             Fact::Added(vec!["a".into()]),
             Fact::Removed(vec![]),
             Fact::Changed(vec!["b".into(), "c".into()]),
+            Fact::Cut,
         ];
         let event = Event {
             facts: facts.to_vec(),

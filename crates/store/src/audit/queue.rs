@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use weft_machine::{LogLimit, rt};
 
+use super::cut::cut;
 use super::denials::{Denials, Take};
 use super::event::{Event, Kind, Outcome, Wanted};
 
@@ -102,18 +103,19 @@ impl Audit {
     }
 
     /// Tells an event, unless it is not wanted. Never waits: if the queue is full, the event is lost and counted.
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, mut event: Event) {
         let Some(told) = self.0.as_ref().filter(|told| told.wanted().takes(event.kind, &event.outcome))
         else {
             return;
         };
-        if matches!(event.outcome, Outcome::Denied(_))
-            && let Some(source) = event.who.source
-        {
-            match told.counts.denials.take(source, rt::now()) {
-                Take::Line => {}
-                Take::Counted => return,
-                Take::FirstCounted => {
+        if matches!(event.outcome, Outcome::Denied(_)) {
+            let lines;
+            (event, lines) = cut(event);
+            let take = event.who.source.map(|source| told.counts.denials.take(source, lines, rt::now()));
+            match take {
+                None | Some(Take::Line) => {}
+                Some(Take::Counted) => return,
+                Some(Take::FirstCounted) => {
                     // A thread that does not wait for a message looks by itself.
                     let _ = told.sender.try_send(Message::Wake);
                     return;
@@ -228,6 +230,21 @@ mod tests {
         tell(&denied, who(2));
         tell(&denied, Who::default());
         assert_eq!(receiver.try_iter().count(), 102, "what is done, others, and the server's own");
+    }
+
+    #[test]
+    fn text_of_a_client_that_is_refused_takes_no_room_from_what_others_do() {
+        let (audit, receiver, counts) = queue(MOST_EVENTS, Wanted::ALL);
+        let who = Who { source: Some(Source::V4([192, 0, 2, 1].into())), ..Who::default() };
+        let denied = Event::now(Kind::Rename, Outcome::Denied("STATUS_ACCESS_DENIED".into()), who);
+        let denied = denied.on("\u{200b}".repeat(1 << 16).into()).to("\u{200b}".repeat(1 << 16).into());
+        (0..300).for_each(|_| audit.tell(denied.clone()));
+        audit.tell(event(1));
+        assert_eq!(counts.lost.load(Ordering::Relaxed), 0);
+        let queued = receiver.try_iter().filter(|message| matches!(message, Message::Event(_))).count();
+        // Each counts as nine lines, and some come in the time that this takes.
+        assert!((50..100).contains(&queued), "{queued} events");
+        assert!(counts.bytes.load(Ordering::Relaxed) < 1 << 20);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use weft_store::vfs::{Error, Share};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateAction, CreateOptions};
 
+use super::audit;
 use super::caching::{Caching, Oplock};
 use super::channel_sequence::ChannelSequence;
 use super::durable::Durable;
@@ -341,5 +342,6 @@ async fn reopen(
     };
     let first = open.durable.set(durable).is_ok();
     debug_assert!(first, "it was just made");
+    audit::restored(server, who, &open, &record.path).await;
     Ok(Arc::new(open))
 }

@@ -4,9 +4,11 @@
 //! change time, which Linux does not allow to be set, are kept beside the file.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weft_store::audit::{AuditedOpen, Fact, Kind as Audited};
+use weft_machine::rt;
+use weft_store::audit::{AuditedOpen, Fact, Kind as Audited, Outcome};
 use weft_store::opens::{Access, Refused, Rights};
 use weft_store::vfs::{Attr, Created, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
@@ -40,6 +42,9 @@ const BYTES_PER_SECTOR: u64 = 512;
 const MAX_ROUNDS: usize = 8;
 /// Size of a RENAME or LINK without its name.
 const RENAME_FIXED_LEN: usize = 20;
+/// The longest new name in bytes: 32,767 UTF-16 units, as many as the length of a UNICODE_STRING can count
+/// ([MS-DTYP] 2.3.10).
+const MAX_NEW_NAME_BYTES: usize = 0xFFFE;
 
 pub(super) async fn set_info(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
@@ -66,9 +71,11 @@ struct NewName {
     path: Option<Vec<u8>>,
     /// Whether another object has lost this name.
     has_replaced: bool,
+    /// The audit log was told already.
+    is_told: bool,
 }
 
-async fn carry_out(cx: &OpContext, open: &Open, request: &Request) -> Result<NewName, Failure> {
+async fn carry_out(cx: &OpContext, open: &Arc<Open>, request: &Request) -> Result<NewName, Failure> {
     match request.info_type {
         InfoType::FILE => {
             recalls::before_set_info(cx, open, FileClass(request.class), &request.buffer).await?;
@@ -114,7 +121,9 @@ fn tell(
     done: Result<&NewName, &Failure>,
 ) {
     let status = done.err().map_or(NtStatus::SUCCESS, |failure| failure.status);
-    let Some(outcome) = audit::outcome(status) else { return };
+    let Some(outcome) = audit::outcome(status).filter(|_| !done.is_ok_and(|name| name.is_told)) else {
+        return;
+    };
     let name = |kind| {
         let to = match done {
             Ok(NewName { path: Some(path), .. }) => path.clone(),
@@ -188,7 +197,12 @@ fn fixed<T>(parsed: Result<T, weft_wire::smb2::Malformed>) -> Result<T, Failure>
 }
 
 /// 3.3.5.21.1.
-async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8]) -> Result<NewName, Failure> {
+async fn file_info(
+    cx: &OpContext,
+    open: &Arc<Open>,
+    class: FileClass,
+    buffer: &[u8],
+) -> Result<NewName, Failure> {
     match class {
         FileClass::RENAME | FileClass::RENAME_EX => {
             return rename(cx, open, parse_rename(cx, buffer)?).await;
@@ -394,6 +408,10 @@ fn parse_rename(cx: &OpContext, buffer: &[u8]) -> Result<Rename, Failure> {
     if buffer.len() < RENAME_FIXED_LEN {
         return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
     }
+    // Before it is decoded, and whether the file may be renamed or not: such a name is not told to the audit log either.
+    if Rename::name_bytes(buffer)? > MAX_NEW_NAME_BYTES {
+        return Err(NtStatus::OBJECT_NAME_INVALID.into());
+    }
     let mut rename = Rename::parse(buffer)?;
     rename.name = path::separated(cx, rename.name);
     // Over the network names are relative to the share.
@@ -463,7 +481,7 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<NewNam
     }
     let path = open.located().await.map(|audited| stream_path(open, audited, name));
     open.vfs.rename_stream(open.node, name, replace).await?;
-    Ok(NewName { path, has_replaced })
+    Ok(NewName { path, has_replaced, is_told: false })
 }
 
 /// Clears what blocks a rename, besides what [`recalls::before_set_info`] has broken: first the sharing mode of the
@@ -529,7 +547,7 @@ async fn vacate(cx: &OpContext, open: &Open) -> Result<bool, Failure> {
 }
 
 /// [MS-FSA] 2.1.5.15.12.
-async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<NewName, Failure> {
+async fn rename(cx: &OpContext, open: &Arc<Open>, wish: Rename) -> Result<NewName, Failure> {
     open.require(AccessMask::DELETE)?;
     let to_stream = path::new_stream(&wish.name).transpose()?;
     match (open.vfs.stream_of(open.node), to_stream) {
@@ -565,48 +583,77 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<NewName, Fa
         }
     };
     let (attr, dos) = (vfs.getattr(open.node).await?, vfs.xattr_summary(open.node).await?.dos);
-    let source = from.borrow();
-    let is_other = |found: &(Attr, Vec<u8>)| found.0.node != open.node;
-    let has_replaced = to.found.as_ref().is_some_and(is_other);
+    let steps = match &to.found {
+        None => Steps::Move,
+        // Only the case changes.
+        Some((target, spelled)) if target.node == open.node && to.at(spelled) == from.borrow() => Steps::Move,
+        Some((target, _)) if target.node == open.node => Steps::Remove,
+        Some((target, spelled)) => {
+            let gives_way = gives_way(open, target, wish.replace_if_exists).await?;
+            let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
+            check_target(open, target, wish.replace_if_exists, gives_way)?;
+            security::may_delete(cx, vfs, target, to.at(spelled)).await?;
+            Steps::Replace { spelled: spelled.clone() }
+        }
+    };
+    // A rename that has begun is completed, told and recorded although its connection is lost.
+    rt::to_the_end(carry_over(open.clone(), from, DirName { dir: to.dir, name: to.name }, steps)).await?;
+    if open.change_time() == ChangeTime::Moves {
+        open.set_change_time(ChangeTime::Deferred(attributes::changed(&attr, dos)));
+    }
+    Ok(NewName { is_told: true, ..NewName::default() })
+}
+
+/// How a file comes to its new name.
+enum Steps {
+    /// Nothing else has the name.
+    Move,
+    /// The name is a link to the same file: only the old name has to be removed.
+    Remove,
+    /// Another file loses the name, which is spelled like this.
+    Replace { spelled: Vec<u8> },
+}
+
+async fn carry_over(open: Arc<Open>, from: DirName, to: DirName, steps: Steps) -> Result<(), Failure> {
+    let vfs = &open.vfs;
     // Other clients may have moved the file while this one waited.
-    let path = match open.located().await {
-        Some(_) => opens::path_in(&vfs.as_server(), to.at(&to.name)).await.ok(),
+    let audited = open.located().await;
+    let folder = match audited {
+        Some(_) => opens::path_in(&vfs.as_server(), DirName { dir: to.dir, name: b"" }).await.ok(),
         None => None,
     };
-    match &to.found {
-        None => match vfs.rename(source, to.at(&to.name), false).await {
+    let has_replaced = matches!(steps, Steps::Replace { .. });
+    let mut place = to.clone();
+    let mut done = Ok(());
+    match steps {
+        Steps::Move => match vfs.rename(from.borrow(), to.borrow(), false).await {
             // Samba's status: the target is in a directory that is in use, by this very open. For POSIX it is invalid.
             Err(Error::Invalid) if open.kind == Kind::Dir && !open.is_posix() => {
                 return Err(NtStatus::SHARING_VIOLATION.into());
             }
             other => other?,
         },
-        Some((target, spelled)) if target.node == open.node => {
-            if to.at(spelled) == source {
-                // Only the case changes.
-                vfs.rename(source, to.at(&to.name), false).await?;
-            } else {
-                // The other name is a link to the same file: only this name has to be removed.
-                vfs.remove(from.dir, &from.name).await?;
+        Steps::Remove => vfs.remove(from.dir, &from.name).await?,
+        Steps::Replace { spelled } => {
+            let at = DirName { dir: to.dir, name: spelled };
+            vfs.rename(from.borrow(), at.borrow(), true).await?;
+            if at.name != to.name {
+                done = vfs.rename(at.borrow(), to.borrow(), false).await;
             }
-        }
-        Some((target, spelled)) => {
-            let gives_way = gives_way(open, target, wish.replace_if_exists).await?;
-            let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
-            check_target(open, target, wish.replace_if_exists, gives_way)?;
-            security::may_delete(cx, vfs, target, to.at(spelled)).await?;
-            vfs.rename(source, to.at(spelled), true).await?;
-            if *spelled != to.name {
-                vfs.rename(to.at(spelled), to.at(&to.name), false).await?;
+            if done.is_err() {
+                // The file has the name all the same, as the other one spelled it.
+                place = at;
             }
         }
     }
-    open.set_place(DirName { dir: to.dir, name: to.name });
-    if open.change_time() == ChangeTime::Moves {
-        open.set_change_time(ChangeTime::Deferred(attributes::changed(&attr, dos)));
+    if let Some(audited) = audited {
+        let path = folder.map_or_else(|| place.name.clone(), |folder| [&folder[..], &place.name].concat());
+        let facts = if has_replaced { vec![Fact::Replaced] } else { Vec::new() };
+        audited.tell_name(Audited::Rename, Outcome::Done, path, facts);
     }
-    recording::moved(open).await;
-    Ok(NewName { path, has_replaced })
+    open.set_place(place);
+    recording::moved(&open).await;
+    Ok(done?)
 }
 
 /// [MS-FSA] 2.1.5.15.7.
@@ -631,7 +678,7 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<NewName, Fail
     };
     if let Some((target, spelled)) = &to.found {
         if target.node == open.node && wish.replace_if_exists {
-            return Ok(NewName { path, has_replaced: false });
+            return Ok(NewName { path, ..NewName::default() });
         }
         let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
         check_target(open, target, wish.replace_if_exists, false)?;
@@ -642,5 +689,5 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<NewName, Fail
         }
     }
     vfs.link(open.node, to.dir, &to.name).await?;
-    Ok(NewName { path, has_replaced: to.found.is_some() })
+    Ok(NewName { path, has_replaced: to.found.is_some(), is_told: false })
 }

@@ -2,11 +2,13 @@
 //! and again, and the status of those that are refused.
 
 use std::cell::Cell;
+use std::io;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use weft_store::audit::{Audit, Rules, Wanted, start};
 use weft_store::backend::ram::Ram;
-use weft_store::vfs::{DirName, Error, NodeId, Share, Vfs};
+use weft_store::vfs::{Backend, Caller, DirName, Error, NodeId, Op, Outcome, Share, Vfs};
 use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{self, CreateOptions};
@@ -34,9 +36,13 @@ impl Audited {
     }
 
     fn with(wanted: Wanted) -> Audited {
+        Audited::on(Ram::new(64 << 20), wanted)
+    }
+
+    fn on(files: impl Backend + 'static, wanted: Wanted) -> Audited {
         let dir = tempfile::tempdir().unwrap();
         let audit = start(Rules { file: dir.path().join("audit.jsonl"), wanted }).unwrap();
-        let vfs = Vfs::new(Ram::new(64 << 20));
+        let vfs = Vfs::new(files);
         let world = World::with(|config| {
             config.shares = vec![Share::new("Data", vfs.clone())];
             config.offers.audit = audit.clone();
@@ -93,7 +99,10 @@ async fn set(client: &mut Client, file: FileId, class: FileClass, buffer: Vec<u8
         file,
         buffer: buffer.into(),
     };
-    client.status(Command::SetInfo, |out| request.emit(out)).await
+    let charge = request.buffer.len().div_ceil(65_536).max(1) as u16;
+    let request = client.request_charged(Command::SetInfo, charge, |out| request.emit(out));
+    client.send(request);
+    client.recv().await.unwrap().0.status
 }
 
 async fn name(client: &mut Client, file: FileId, class: FileClass, to: &str, replaces: bool) -> NtStatus {
@@ -271,6 +280,75 @@ fn a_name_that_replaces_another_says_so() {
         // Both names are of one file, so nothing is lost with one of them.
         assert_eq!(rename(&mut alice, file, "h", true).await, NtStatus::SUCCESS);
         assert_eq!(audited.lines(), ["rename ok g h"]);
+    });
+}
+
+/// Files that cannot be renamed to `bad`.
+struct Fails(Ram);
+
+impl Backend for Fails {
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    fn changes_on_the_host(&self) -> bool {
+        self.0.changes_on_the_host()
+    }
+
+    fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        match &op {
+            Op::Rename { to, .. } if to.name == b"bad" => {
+                Box::pin(async { Err(Error::Io(io::Error::other("a bad sector"))) })
+            }
+            _ => self.0.submit(op, by),
+        }
+    }
+}
+
+/// The file that it replaces is spelled otherwise, so the new name takes two steps.
+#[test]
+fn a_rename_that_replaces_a_file_and_then_fails_is_told_as_far_as_it_came() {
+    story(async {
+        let audited = Audited::on(Fails(Ram::new(64 << 20)), Wanted::ALL);
+        let mut alice = audited.client(1, "alice").await;
+        let other = alice.open("BAD", CreateOptions::NONE).await;
+        assert_eq!(alice.close(other).await, NtStatus::SUCCESS);
+        let file = alice.open("f", CreateOptions::NONE).await;
+        audited.lines();
+        let failed = rename(&mut alice, file, "bad", true).await;
+        assert!(!failed.is_success() && failed != NtStatus::ACCESS_DENIED, "{failed}");
+        assert_eq!(audited.lines(), ["rename ok f BAD replaced=true"]);
+        assert_eq!(alice.write(file, b"x").await, NtStatus::SUCCESS);
+        assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
+        assert_eq!(audited.lines(), ["write ok BAD", "close ok BAD"]);
+    });
+}
+
+/// A line of three to seventeen megabytes was written of each.
+#[test]
+fn a_new_name_of_any_length_is_refused_before_it_is_told() {
+    story(async {
+        let audited = Audited::new();
+        let mut alice = audited.client(1, "alice").await;
+        let file = alice.open("f", CreateOptions::NONE).await;
+        let seen = open_with(&mut alice, "f", AccessMask::FILE_READ_DATA).await;
+        audited.lines();
+        for (units, status) in [(32_767, NtStatus::ACCESS_DENIED), (32_768, NtStatus::OBJECT_NAME_INVALID)] {
+            let to = "x".repeat(units);
+            for class in [FileClass::RENAME, FileClass::RENAME_EX, FileClass::LINK] {
+                let of_seen = name(&mut alice, seen, class, &to, false).await;
+                match class {
+                    // A link needs no right on the file.
+                    FileClass::LINK => assert_eq!(of_seen, NtStatus::OBJECT_NAME_INVALID),
+                    _ => assert_eq!(of_seen, status),
+                }
+                assert_eq!(name(&mut alice, file, class, &to, false).await, NtStatus::OBJECT_NAME_INVALID);
+            }
+        }
+        let fields = ["event", "result", "path", "cut"];
+        assert_eq!(audited.new_lines(&fields), ["rename denied f cut=true"; 2]);
+        let text = std::fs::read_to_string(audited.dir.path().join("audit.jsonl")).unwrap();
+        assert!(text.lines().all(|line| line.len() < 5000), "a line is long");
     });
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A server crash is simulated by dropping its tasks and connections without notice: the journal and the folder remain.
 
+mod audited;
 mod restored;
 
 use std::io;

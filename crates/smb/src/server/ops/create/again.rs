@@ -14,6 +14,7 @@ use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::{FileId, Guid, NtStatus};
 
 use super::super::attributes::{self, Metadata};
+use super::super::audit;
 use super::super::caching::{self, Caching};
 use super::super::caching_rights::level_of;
 use super::super::durable::Claim;
@@ -120,7 +121,9 @@ async fn take(
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
     }
-    Ok(preserved.take(&claim)?)
+    let taken = preserved.take(&claim)?;
+    audit::returned(cx, &taken);
+    Ok(taken)
 }
 
 /// Answers a CREATE that was carried out before.
