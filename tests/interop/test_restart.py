@@ -346,6 +346,27 @@ class Away(Restarting):
             server.start()
             self.is_back(server, file_id)
 
+    def test_a_mount_point_without_its_disk(self):
+        """The folder at the share's path is served, and its files are others than those of the disk."""
+        disk, point = self.state / "disk", self.state / "point"
+        with weft.configured(self.file, self.state / "state") as server:
+            file_id = self.begun(server)
+            self.data.rename(disk)
+            self.data.mkdir()
+            (self.data / "file").write_text("another file")
+            server.start()
+            server.restart()
+            with self.assertRaises(test_persistent.exceptions.SMBResponseException) as refused:
+                self.client.open(self.client.connect(server), self.client.again(file_id))
+            self.assertEqual(refused.exception.status, 0xC0000034)
+            # The disk is mounted, and a reload finds it.
+            self.data.rename(point)
+            disk.rename(self.data)
+            weft.run(weft.WEFT, "reload", "--state-dir", self.state / "state")
+            self.is_back(server, file_id)
+            self.assertIn("1 persistent handles on data are not restored yet: another folder is at its path", server.log_text())
+            self.assertNotIn("lost a persistent handle", server.log_text())
+
     def test_another_user_of_the_name(self):
         with weft.configured(self.file, self.state / "state") as server:
             file_id = self.begun(server)

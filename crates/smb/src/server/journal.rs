@@ -5,20 +5,22 @@
 //!
 //! ```text
 //! DIR/smb-INSTANCE.redb      table "handles": FileId.Persistent -> record;  table "server": "guid" -> ServerGuid
-//!                            table "format": 4; without it, version 1, whose records may have version 2
+//!                            table "format": 5; without it, version 1, whose records may have version 2
 //!
-//! record: 5 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
+//! record: 6 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
 //!         | access 4, as requested 4 | options 4 | sharing 1 | create action 4 | timeout in ms 4 | delete pending 1
 //!         | 0, or 1 rights 1, or 2 lease key 16, state 4, 0 or 1 parent 16 epoch 2,
 //!           source: 0 unknown, 1 IPv4 4, 2 IPv6 prefix 8, 3 this host
 //!         | locks: count 2, each offset 8 length 8 exclusive 1 | lock sequences: count 1, each index 1 number 1
 //!         | path of the file below the share's root (length 2), empty if unknown
 //!         | who the user is: 0 unknown, 1 relative id 4, 2 uid 4
+//!         | the share's root: 0 unknown, 1 its stable id 24
 //! ```
 //! The stable id identifies the file; the path is where it was, which saves a search. The source of a lease is the
 //! address whose users share it: their handles need the same lease again, because two leases would break each other.
-//! The user's number distinguishes the user from a later one of the same name.
-//! Records of version 4 have no such number, those of version 3 no source, and those of version 2 no path either; they are
+//! The user's number distinguishes the user from a later one of the same name, and the root's stable id the folder with the file from
+//! another one at the share's path, such as the mount point of a disk that is not mounted.
+//! Records of version 5 have no root, those of version 4 no number of the user, those of version 3 no source, and those of version 2 no path either; they are
 //! rewritten when the journal is opened. A record is written before its handle is returned to a client, and lists a lock before the LOCK is answered.
 //! It is removed when the handle closes. It may overstate the caching rights, but never understates them: a client that
 //! reconnects is told what it actually got.
@@ -41,7 +43,9 @@ use super::user_id::UserId;
 
 const HANDLES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("handles");
 const SERVER: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("server");
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
+/// The version that does not know the share's root.
+const WITHOUT_ROOT: u8 = 5;
 /// The version that names its user alone.
 const WITHOUT_USER_ID: u8 = 4;
 /// The version whose leases have no source.
@@ -49,7 +53,7 @@ const WITHOUT_SOURCE: u8 = 3;
 /// The version whose records have no path either.
 const WITHOUT_PATH: u8 = 2;
 
-const FORMAT: journal::Format = journal::Format { version: 4, migrate };
+const FORMAT: journal::Format = journal::Format { version: 5, migrate };
 
 type Handles<'a> = redb::Table<'a, u64, &'static [u8]>;
 /// The right to write the next record of a handle. The value is true once no more may be written.
@@ -195,7 +199,7 @@ fn migrate(begun: &redb::WriteTransaction, _from: u32) -> Result<(), redb::Error
     for entry in table.iter()? {
         let (id, bytes) = entry?;
         let bytes = bytes.value();
-        if matches!(bytes.first(), Some(&(WITHOUT_PATH | WITHOUT_SOURCE | WITHOUT_USER_ID))) {
+        if matches!(bytes.first(), Some(&(WITHOUT_PATH..=WITHOUT_ROOT))) {
             older.extend(Record::parse(bytes).map(|record| (id.value(), record.to_bytes())));
         }
     }
@@ -260,6 +264,8 @@ pub(super) struct Record {
     /// Who that is, if known.
     pub user_id: Option<UserId>,
     pub share: String,
+    /// The share's root, if known.
+    pub root: Option<Stable>,
     pub file: Stable,
     pub access: u32,
     /// DesiredAccess, by which a repeated CREATE is recognized.
@@ -348,6 +354,13 @@ impl Record {
                 out.extend(uid.to_le_bytes());
             }
         }
+        match self.root {
+            None => out.push(0),
+            Some(root) => {
+                out.push(1);
+                out.extend(root.0);
+            }
+        }
         out
     }
 
@@ -363,6 +376,7 @@ impl Record {
             user: r.text()?,
             user_id: None,
             share: r.text()?,
+            root: None,
             file: Stable(r.array()?),
             access: u32::from_le_bytes(r.array()?),
             desired: u32::from_le_bytes(r.array()?),
@@ -393,6 +407,9 @@ impl Record {
         };
         if version > WITHOUT_USER_ID {
             record.user_id = r.user_id()?;
+        }
+        if version > WITHOUT_ROOT {
+            record.root = r.root()?;
         }
         r.0.is_empty().then_some(record)
     }
@@ -450,6 +467,15 @@ impl Fields<'_> {
     }
 
     /// `Some(None)` if it is unknown.
+    fn root(&mut self) -> Option<Option<Stable>> {
+        Some(match self.byte()? {
+            0 => None,
+            1 => Some(Stable(self.array()?)),
+            _ => return None,
+        })
+    }
+
+    /// `Some(None)` if it is unknown.
     fn source(&mut self) -> Option<Option<Source>> {
         Some(match self.byte()? {
             0 => None,
@@ -479,6 +505,7 @@ mod tests {
             user: "älice".into(),
             user_id: Some(UserId::Rid(0x4000_03e8)),
             share: "Data".into(),
+            root: Some(Stable([7; 24])),
             file: Stable([3; 24]),
             access: 0x1f01ff,
             desired: 0x0200_0000,
@@ -494,9 +521,22 @@ mod tests {
         }
     }
 
-    /// The bytes of version 4, which lack the byte of an unknown user at the end.
-    fn without_user_id(record: &Record) -> Vec<u8> {
+    /// A record without what version 4 lacks.
+    fn anonymous() -> Record {
+        Record { user_id: None, root: None, ..record() }
+    }
+
+    /// The bytes of version 5, which lack the byte of an unknown root at the end.
+    fn without_root(record: &Record) -> Vec<u8> {
         let mut bytes = record.to_bytes();
+        bytes[0] = WITHOUT_ROOT;
+        assert_eq!(bytes.pop(), Some(0));
+        bytes
+    }
+
+    /// The bytes of version 4, which also lack the byte of an unknown user.
+    fn without_user_id(record: &Record) -> Vec<u8> {
+        let mut bytes = without_root(record);
         bytes[0] = WITHOUT_USER_ID;
         assert_eq!(bytes.pop(), Some(0));
         bytes
@@ -513,8 +553,7 @@ mod tests {
 
     /// A record of version 2, which has no path either.
     fn without_path() -> (Record, Vec<u8>) {
-        let known =
-            Record { path: Vec::new(), cached: Cached::Lease(LEASE, None), user_id: None, ..record() };
+        let known = Record { path: Vec::new(), cached: Cached::Lease(LEASE, None), ..anonymous() };
         let mut bytes = without_source(&known);
         bytes[0] = WITHOUT_PATH;
         bytes.truncate(bytes.len() - 2);
@@ -529,7 +568,8 @@ mod tests {
             [Cached::Nothing, Cached::Oplock(7), record().cached].into_iter().chain(leased).enumerate()
         {
             let user_id = [None, Some(UserId::Rid(1000)), Some(UserId::Uid(u32::MAX))][n % 3];
-            let record = Record { cached, user_id, ..record() };
+            let root = [Some(Stable([9; 24])), None][n % 2];
+            let record = Record { cached, user_id, root, ..record() };
             let bytes = record.to_bytes();
             assert_eq!(Record::parse(&bytes), Some(record));
             for len in 0..bytes.len() {
@@ -541,14 +581,18 @@ mod tests {
 
     #[test]
     fn records_of_the_versions_before_are_read() {
-        let known = Record { user_id: None, ..record() };
-        let bytes = without_user_id(&known);
-        assert_eq!((known.to_bytes()[0], bytes[0]), (5, 4));
+        let known = Record { root: None, ..record() };
+        let bytes = without_root(&known);
+        assert_eq!((known.to_bytes()[0], bytes[0]), (6, 5));
         assert_eq!(Record::parse(&bytes), Some(known));
-        let known = Record { cached: Cached::Lease(LEASE, None), user_id: None, ..record() };
+        let known = anonymous();
+        let bytes = without_user_id(&known);
+        assert_eq!(bytes[0], 4);
+        assert_eq!(Record::parse(&bytes), Some(known));
+        let known = Record { cached: Cached::Lease(LEASE, None), ..anonymous() };
         let bytes = without_source(&known);
         assert_eq!(Record::parse(&bytes), Some(known));
-        let known = Record { cached: Cached::Oplock(7), user_id: None, ..record() };
+        let known = Record { cached: Cached::Oplock(7), ..anonymous() };
         let mut bytes = without_user_id(&known);
         bytes[0] = WITHOUT_SOURCE;
         assert_eq!(Record::parse(&bytes), Some(known));

@@ -8,10 +8,13 @@
 //! | RENAME | nothing | both directories, and what is replaced |
 //! | REMOVE, RMDIR | nothing | the directory; the space of a last name is given back |
 //! | SETATTR, also a truncation | nothing, because a longer file ends in a hole | the file |
-//! | SETXATTR with a long value | the value | the file or directory |
+//! | SETXATTR | the value, unless it is a short one of Weft's own, or no longer than the one that it replaces while nothing is left | the file or directory |
 //! | a write, allocation, copy or clone | its range (see `ledger`) | the file |
 //!
-//! So renames, short attributes, truncations and deletions work even while the quota is exceeded.
+//! So renames, DOS attributes, truncations and deletions work even while the quota is exceeded.
+//!
+//! An extended attribute of a client, and a named stream, counts however short it is. ext4 has room for some 100 bytes in the inode,
+//! and gives the file a block for more: many short ones on many files would take as many blocks without a reservation.
 
 use std::sync::Arc;
 
@@ -21,10 +24,11 @@ use futures_util::future::LocalBoxFuture;
 use super::ledger::{Account, Allowance, BLOCK, Begun, Inode, Ledger, Limit, MAX_FILES, NO_LIMIT};
 use crate::vfs::object::{self, Object, ObjectOp, Plain, Submission};
 use crate::vfs::{
-    Attr, Backend, Caller, Created, Effect, Error, Hold, Kind, Layer, NodeId, Op, OpenFile, Outcome, Space,
+    Attr, Backend, Caller, Created, Effect, Error, Hold, Kind, Layer, NodeId, OWN_XATTRS, Op, OpenFile,
+    Outcome, STREAM_XATTRS, Space,
 };
 
-/// A shorter extended attribute mostly fits into the inode, and takes no block of its own.
+/// A shorter extended attribute mostly fits into the inode, and takes no block of its own, if it is the only one.
 const SHORT_XATTR: usize = 128;
 
 /// See the module.
@@ -170,6 +174,31 @@ impl Counting {
         Ok(outcome)
     }
 
+    async fn set_xattr(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
+        let Op::SetXattr { node, name, value, .. } = &op else { return self.inner.submit(op, by).await };
+        let (node, len) = (*node, value.len());
+        // A client decides how many streams there are, and how many attributes that are not ours.
+        let is_ours = name.starts_with(OWN_XATTRS) && !name.starts_with(STREAM_XATTRS);
+        if is_ours && len <= SHORT_XATTR {
+            return self.changed(op, by, node, 0).await;
+        }
+        // Even an empty value has a name.
+        let _reserved = match self.allowance.reserve(len.max(1) as u64) {
+            Ok(reserved) => Some(reserved),
+            // Who has used everything up may still overwrite what is there.
+            Err(_) if self.xattr_len(node, name).await.is_some_and(|before| len <= before) => None,
+            Err(full) => return Err(full),
+        };
+        self.changed(op, by, node, 0).await
+    }
+
+    async fn xattr_len(&self, node: NodeId, name: &[u8]) -> Option<usize> {
+        match self.ask(Op::GetXattr { node, name: name.to_vec() }).await {
+            Ok(Outcome::Value(value)) => Some(value.len()),
+            _ => None,
+        }
+    }
+
     async fn changed(&self, op: Op, by: Caller, node: NodeId, bytes: usize) -> Result<Outcome, Error> {
         let _reserved = match bytes {
             0 => None,
@@ -247,10 +276,7 @@ impl Layer for Counting {
             Op::Open { .. } => return Box::pin(self.open(op, by)),
             Op::Hold { .. } => return Box::pin(self.hold(op, by)),
             Op::Statfs => return Box::pin(self.space(op, by)),
-            Op::SetXattr { node, value, .. } if value.len() > SHORT_XATTR => {
-                let (node, bytes) = (*node, value.len());
-                return Box::pin(self.changed(op, by, node, bytes));
-            }
+            Op::SetXattr { .. } => return Box::pin(self.set_xattr(op, by)),
             _ => {}
         }
         match op.effect() {

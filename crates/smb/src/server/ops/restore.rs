@@ -4,7 +4,8 @@
 //!
 //! A record is forgotten if its handle is lost for good: its share is no longer configured to be continuously available, its
 //! file is gone, its user may no longer open it or is another one of the same name now. If the share is absent or does not
-//! answer, the record stays, and so does the right of its client to have the handle back.
+//! answer, or if another folder is at its path because its disk is not mounted, the record stays, and so does the right of its client to
+//! have the handle back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use weft_machine::{Account, rt};
 use weft_store::opens::{Form, Opening, Range};
 use weft_store::rights::Right;
-use weft_store::vfs::{Error, Share};
+use weft_store::vfs::{Error, NodeId, Share};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateAction, CreateOptions};
 
@@ -131,8 +132,11 @@ async fn reopen_all(
         let why = match opened {
             Ok(open) => {
                 server.handles.unrestored().remove(&id);
-                if let (None, Some(durable)) = (record.user_id, open.durable.get()) {
-                    identified.push((id, Record { user_id: durable.user_id, ..record.clone() }));
+                if let Some(durable) = open.durable.get()
+                    && (record.user_id.is_none() || record.root.is_none())
+                {
+                    let root = durable.persistent().map(|persistent| persistent.root);
+                    identified.push((id, Record { user_id: durable.user_id, root, ..record.clone() }));
                 }
                 reopened.push((OwnedOpen::new(open), Duration::from_millis(record.timeout_ms.into())));
                 continue;
@@ -152,11 +156,14 @@ async fn reopen_all(
         server.handles.unrestored().remove(&id);
         lost.push(id);
     }
-    // From now on a record of an older version is of the user who has the name, as it was until now.
+    // From now on a record of an older version is of the user who has the name, as it was until now, and of the folder in which its
+    // file was found.
     if !identified.is_empty()
         && let Err(e) = journal.save_all(identified).await
     {
-        tracing::warn!("records of persistent handles do not say who their users are: {e}");
+        tracing::warn!(
+            "records of persistent handles do not say who their users are, or where their files: {e}"
+        );
     }
     let mut kept = 0u32;
     for (open, timeout) in reopened {
@@ -249,6 +256,13 @@ async fn reopen(
     let caller = caller.map_err(|_| refused("its user has no account of the system any more"))?;
     // The kernel judges its user again: the rights that the handle had are not the server's.
     let vfs = share.vfs.acting_as(caller);
+    // In another folder the file is not found, and may not be searched for.
+    let root = vfs.as_server().stable(NodeId::ROOT).await?;
+    if record.root.is_some_and(|known| known != root) {
+        return Err(Unopened::Waits(
+            "another folder is at its path, perhaps because its disk is not mounted".into(),
+        ));
+    }
     let attr = vfs.find_at(&record.path, record.file).await?;
     let options = CreateOptions(record.options);
     let handles = &server.handles;
@@ -327,6 +341,7 @@ async fn reopen(
         share: share.name.clone(),
         sharing,
         desired: AccessMask(record.desired),
+        root,
         file: record.file,
         path_bytes: AtomicUsize::new(path_bytes),
         gone: Arc::default(),

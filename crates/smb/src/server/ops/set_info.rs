@@ -1,16 +1,17 @@
 //! SET_INFO: times, attributes, sizes, names, deletion.
 //!
 //! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4. Access is decided in [`super::security`]. Creation and
-//! change time, which Linux does not allow to be set, are kept beside the file.
+//! change time, which Linux does not allow to be set, are kept beside the file. A link that replaces another file has a name
+//! of its own first; a crash can leave it as `.weft-link-*`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weft_machine::rt;
+use weft_machine::{random, rt};
 use weft_store::audit::{AuditedOpen, Fact, Kind as Audited, Outcome};
 use weft_store::opens::{Access, Refused, Rights};
-use weft_store::vfs::{Attr, Created, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
+use weft_store::vfs::{Attr, Created, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::fscc::file::{
@@ -657,7 +658,7 @@ async fn carry_over(open: Arc<Open>, from: DirName, to: DirName, steps: Steps) -
 }
 
 /// [MS-FSA] 2.1.5.15.7.
-async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<NewName, Failure> {
+async fn link(cx: &OpContext, open: &Arc<Open>, wish: Rename) -> Result<NewName, Failure> {
     // smbclient's `hardlink` starts the name with a backslash, and Samba accepts that.
     let path = new_path(cx, wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
     let vfs = &open.vfs;
@@ -672,22 +673,65 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<NewName, Fail
     }
     let to = resolve::walk(vfs, &path, open.is_posix()).await?;
     security::may_move_to(cx, vfs, to.dir, false).await?;
+    let is_own = |found: &&(Attr, Vec<u8>)| found.0.node == open.node && wish.replace_if_exists;
+    if let Some((target, spelled)) = to.found.as_ref().filter(|found| !is_own(found)) {
+        let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
+        check_target(open, target, wish.replace_if_exists, false)?;
+        let old = to.at(spelled);
+        security::may_delete(cx, vfs, target, old).await?;
+        // A lost connection drops the request, but must not leave the file under its temporary name.
+        rt::to_the_end(link_over(open.clone(), old.to_owned(), to.name)).await?;
+        return Ok(NewName { is_told: true, ..NewName::default() });
+    }
     let path = match open.audited.get() {
         Some(_) => opens::path_in(&vfs.as_server(), to.at(&to.name)).await.ok(),
         None => None,
     };
-    if let Some((target, spelled)) = &to.found {
-        if target.node == open.node && wish.replace_if_exists {
-            return Ok(NewName { path, ..NewName::default() });
-        }
-        let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
-        check_target(open, target, wish.replace_if_exists, false)?;
-        security::may_delete(cx, vfs, target, to.at(spelled)).await?;
-        match vfs.remove(to.dir, spelled).await {
-            Err(Error::NotFound) => {}
-            other => other?,
+    if to.found.is_none() {
+        vfs.link(open.node, to.dir, &to.name).await?;
+    }
+    Ok(NewName { path, ..NewName::default() })
+}
+
+/// Links an open file to the name of another one, which loses it, and spells it `name`. The file gets a temporary name first: if
+/// it cannot have one more (it has lost its last one, it has too many, the disk is full), the other one keeps its own.
+async fn link_over(open: Arc<Open>, old: DirName, name: Vec<u8>) -> Result<(), Failure> {
+    let (vfs, server) = (&open.vfs, open.vfs.as_server());
+    let folder = match open.audited.get() {
+        Some(_) => opens::path_in(&server, DirName { dir: old.dir, name: b"" }).await.ok(),
+        None => None,
+    };
+    let number = u64::from_ne_bytes(random::bytes()?);
+    let first = DirName { dir: old.dir, name: format!(".weft-link-{number:016x}").into_bytes() };
+    vfs.link(open.node, first.dir, &first.name).await?;
+    let replaced = vfs.rename(first.borrow(), old.borrow(), true).await;
+    // After a failure, and if the name was given to this file meanwhile: rename(2) does nothing then.
+    if let Err(e) = unlink_own(&server, open.node, &first).await {
+        tracing::warn!("{} stays, which a link was to replace a file by: {e}", first.name.escape_ascii());
+    }
+    replaced?;
+    let (mut has, mut done) = (old.borrow(), Ok(()));
+    if old.name != name {
+        let to = DirName { dir: old.dir, name: &name[..] };
+        done = vfs.rename(has, to, false).await;
+        if done.is_ok() {
+            has = to;
         }
     }
-    vfs.link(open.node, to.dir, &to.name).await?;
-    Ok(NewName { path, has_replaced: to.found.is_some(), is_told: false })
+    // Here, because the other file has lost its name even if the client is gone by now, or the name keeps its spelling.
+    if let Some(audited) = open.audited.get() {
+        let path = [&folder.unwrap_or_default()[..], has.name].concat();
+        audited.tell_name(Audited::Link, Outcome::Done, path, vec![Fact::Replaced]);
+    }
+    Ok(done?)
+}
+
+/// Removes a name if it is this file's. With the server's rights: in a directory with the sticky bit, who may link a file to a name
+/// need not be able to remove it.
+async fn unlink_own(server: &Vfs, node: NodeId, at: &DirName) -> Result<(), Error> {
+    match server.lookup(at.dir, &at.name, false).await {
+        Ok(found) if found.node == node => server.remove(at.dir, &at.name).await,
+        Ok(_) | Err(Error::NotFound) => Ok(()),
+        Err(e) => Err(e),
+    }
 }

@@ -840,6 +840,7 @@ fn restarted_with(handles: u64) -> Restart {
                 client: [1; 16],
                 user: "alice".into(),
                 user_id: None,
+                root: None,
                 share: "Data".into(),
                 file: attr.stable,
                 access: access_of(n).0,

@@ -5,6 +5,11 @@ use crate::auth::Secret;
 use crate::server::User;
 use crate::server::user_id::UserId;
 
+/// Moves a folder to another name.
+fn move_folder(dir: &Path, from: &str, to: &str) {
+    std::fs::rename(dir.join(from), dir.join(to)).unwrap();
+}
+
 /// The share on this folder.
 fn data(dir: &Path) -> Share {
     Share::new("Data", Vfs::new(Dir::open(dir.join("data")).unwrap()))
@@ -99,6 +104,65 @@ fn a_share_that_comes_back_at_a_reload_brings_its_handles() {
         // Once: its client has closed it meanwhile.
         reload(shares).await;
         assert!(server.handles.unrestored().is_empty());
+    });
+}
+
+/// The disk with the folder is not mounted, but its mount point is a folder as well, with a file of this name. The handles were
+/// forgotten.
+#[test]
+fn another_folder_at_the_path_of_a_share_takes_no_handle_along() {
+    for returns_at_a_reload in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = before(dir.path(), None);
+        move_folder(dir.path(), "data", "disk");
+        std::fs::create_dir(dir.path().join("data")).unwrap();
+        std::fs::write(dir.path().join("data/f"), "another file").unwrap();
+        let mount = || {
+            move_folder(dir.path(), "data", "mount point");
+            move_folder(dir.path(), "disk", "data");
+        };
+        for start in 0..2 {
+            run(dir.path(), (vec![data(dir.path())], &["data"]), None, async |world, journal| {
+                assert!(is_recorded(&journal));
+                assert_eq!(world.server.handles.unrestored().len(), 1);
+                let mut alice = client(&world, 1, "alice").await;
+                let refused = create(&mut alice, &wish(vec![again(file)])).await.unwrap_err();
+                assert_eq!(refused, NtStatus::OBJECT_NAME_NOT_FOUND);
+                if returns_at_a_reload && start == 1 {
+                    mount();
+                    let shares = vec![data(dir.path())];
+                    world.server.restore_on(&shares).await.unwrap();
+                    world.server.replace_shares(shares);
+                    is_back(&world, file).await;
+                }
+            });
+        }
+        if !returns_at_a_reload {
+            mount();
+            run(dir.path(), (vec![data(dir.path())], &["data"]), None, async |world, _| {
+                assert!(world.server.handles.unrestored().is_empty());
+                is_back(&world, file).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_record_of_an_older_version_learns_in_which_folder_its_file_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = before(dir.path(), None);
+    let root = |journal: &Journal| journal.records(|_| true).unwrap()[0].1.root;
+    let known = story(async {
+        let journal = Journal::open(&dir.path().join("state"), "test").unwrap();
+        let (id, record) = journal.records(|_| true).unwrap().pop().unwrap();
+        journal.save_all(vec![(id, Record { root: None, ..record.clone() })]).await.unwrap();
+        assert_eq!(root(&journal), None);
+        record.root
+    });
+    assert!(known.is_some());
+    run(dir.path(), (vec![data(dir.path())], &["data"]), None, async |world, journal| {
+        assert_eq!(root(&journal), known);
+        is_back(&world, file).await;
     });
 }
 
