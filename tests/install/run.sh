@@ -54,10 +54,11 @@ case $test in
 esac
 if [ -n "$more" ] && [ ! -e "$base/.downloaded-$test" ]; then
     cp /etc/resolv.conf "$base/etc/resolv.conf"
+    # With what they recommend: the pages install them as an administrator does.
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive chroot "$base" sh -ec '
         apt-get update -qq
-        apt-get install -y -qq --no-install-recommends --download-only "$@"' - $more >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
+        apt-get install -y -qq --install-recommends --download-only "$@"' - $more >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
     touch "$base/.downloaded-$test"
 fi
 remove() { rm -rf "$root" "$root".*; }

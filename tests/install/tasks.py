@@ -205,7 +205,12 @@ class Pages(unittest.TestCase):
         self.carry_out("rdma-card.md")
 
     def test_restart_upgrade(self):
-        self.carry_out("restart-upgrade.md")
+        def disk(host):
+            """A disk that is not mounted yet."""
+            (host.root / "srv/team").mkdir(parents=True, exist_ok=True)
+            with open(host.root / "etc/fstab", "a") as fstab:
+                fstab.write("tmpfs /srv/team tmpfs size=1M 0 0\n")
+        self.carry_out("restart-upgrade.md", prepare=disk)
 
     def test_monitoring(self):
         self.carry_out("monitoring.md")

@@ -231,8 +231,8 @@ class Configured(unittest.TestCase):
         for key, name, says in [
             ("[audit]\nfile", "fifo", "it is not a regular file"), ("[audit]\nfile", "one", "it is not a regular file"),
             ("[audit]\nfile", "none/log", "there is no folder {work}/none: mkdir -p {work}/none"),
-            ("nbd_socket", "file", "it is not a socket"), ("nbd_socket", "n" * 120, "the path of a socket has at most 107 bytes"),
-            ("nbd_socket", "none/s", "there is no folder {work}/none"),
+            ("nbd_socket", "file", "it is not a socket"), ("nbd_socket", "n" * 120, "the name of a socket in a deep folder has at most 82 bytes"),
+            ("nbd_socket", "none/s", "there is no folder {work}/none"), ("nbd_socket", "n" * 82, None),
         ]:
             with self.subTest(key=key, name=name):
                 path = self.work / name
@@ -240,9 +240,13 @@ class Configured(unittest.TestCase):
                 other = "" if key == "nbd_socket" else f"{key} = '{path}'\n"
                 self.write(FILE.replace("[listeners]\n", listeners) + other)
                 done = weft.run(weft.WEFT, "config", "check", self.path, check=False)
-                # The socket of a server without volumes is misuse besides.
-                self.assertEqual(done.returncode, 2 if key == "nbd_socket" else 1, done.stdout + done.stderr)
-                self.assertIn(f"cannot use {path}: {says.format(work=self.work)}", done.stderr)
+                # The socket of a server without volumes is misuse besides. A service manager may make a missing folder at the start.
+                status = 2 if key == "nbd_socket" else 0 if name.startswith("none/") else 1
+                self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+                if says is None:
+                    self.assertNotIn("cannot use", done.stderr)
+                else:
+                    self.assertIn(f"cannot use {path}: {says.format(work=self.work)}", done.stderr)
 
     def test_a_signal_ends_a_server_that_waits_for_its_file(self):
         fifo = self.work / "fifo"

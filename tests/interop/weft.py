@@ -280,10 +280,12 @@ def smbclient(server, commands, *options, share="data", user=USER, password=PASS
 
 
 def free_port():
-    """A TCP port of 127.0.0.1 that nobody uses."""
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
+    """A TCP port of 127.0.0.1 that nobody uses, and that no connection gets by itself: it is below the kernel's range for those (32768 to
+    60999)."""
+    while True:
+        with socket.socket() as any_port, contextlib.suppress(OSError):
+            any_port.bind(("127.0.0.1", random.randrange(10000, 32000)))
+            return any_port.getsockname()[1]
 
 
 def random_file(path, size):

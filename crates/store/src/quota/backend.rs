@@ -11,7 +11,7 @@
 //! | SETXATTR | the value, unless it is a short one of Weft's own, or no longer than the one that it replaces while nothing is left | the file or directory |
 //! | a write, allocation, copy or clone | its range (see `ledger`) | the file |
 //!
-//! So renames, DOS attributes, truncations and deletions work even while the quota is exceeded.
+//! So renames of files and folders, DOS attributes, truncations and deletions work even while the quota is exceeded.
 //!
 //! An extended attribute of a client, and a named stream, counts however short it is. ext4 has room for some 100 bytes in the inode,
 //! and gives the file a block for more: many short ones on many files would take as many blocks without a reservation.
@@ -30,6 +30,8 @@ use crate::vfs::{
 
 /// A shorter extended attribute mostly fits into the inode, and takes no block of its own, if it is the only one.
 const SHORT_XATTR: usize = 128;
+/// What the attribute of an empty stream takes.
+const EMPTY_STREAM: usize = 16;
 
 /// See the module.
 pub(super) struct Counting {
@@ -182,11 +184,12 @@ impl Counting {
         if is_ours && len <= SHORT_XATTR {
             return self.changed(op, by, node, 0).await;
         }
+        let least = if name.starts_with(STREAM_XATTRS) { EMPTY_STREAM } else { 0 };
         // Even an empty value has a name.
         let _reserved = match self.allowance.reserve(len.max(1) as u64) {
             Ok(reserved) => Some(reserved),
-            // Who has used everything up may still overwrite what is there.
-            Err(_) if self.xattr_len(node, name).await.is_some_and(|before| len <= before) => None,
+            // Who has used everything up may still overwrite what is there, and empty it.
+            Err(_) if self.xattr_len(node, name).await.is_some_and(|before| len <= before.max(least)) => None,
             Err(full) => return Err(full),
         };
         self.changed(op, by, node, 0).await

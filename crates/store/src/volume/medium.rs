@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::slice;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -244,22 +243,17 @@ pub(super) fn lock_file(superblock: &Superblock) -> Result<(), Error> {
     }
 }
 
-/// Bytes allocated for a volume's file, if its file system answers.
-pub(super) fn allocated(superblock: &Superblock) -> Option<u64> {
-    match superblock.medium {
-        Medium::File => {
-            let blocks = |path: &Path| {
-                let found = fs::metadata(path).ok();
-                found.map_or(Vec::new(), |found| found.blocks().to_le_bytes().to_vec())
-            };
-            let [answer] = <[_; 1]>::try_from(deadline::answers(
-                slice::from_ref(&superblock.path),
-                ANSWERED_WITHIN,
-                blocks,
-            ))
-            .ok()?;
-            Some(u64::from_le_bytes(answer.ok()?.try_into().ok()?) * STAT_BLOCK)
-        }
-        _ => None,
-    }
+/// The bytes allocated for each of these volumes' files, as far as their file systems answer. All are asked at the same time.
+pub(super) fn allocated(superblocks: &[&Superblock]) -> Vec<Option<u64>> {
+    let is_file = |superblock: &&&Superblock| superblock.medium == Medium::File;
+    let paths: Vec<PathBuf> =
+        superblocks.iter().filter(is_file).map(|superblock| superblock.path.clone()).collect();
+    let blocks =
+        |path: &Path| fs::metadata(path).map_or(Vec::new(), |found| found.blocks().to_le_bytes().to_vec());
+    let mut answers = deadline::answers(&paths, ANSWERED_WITHIN, blocks).into_iter();
+    let bytes = |superblock: &&Superblock| {
+        let answer = is_file(&superblock).then(|| answers.next()).flatten()?.ok()?;
+        Some(u64::from_le_bytes(answer.try_into().ok()?) * STAT_BLOCK)
+    };
+    superblocks.iter().map(bytes).collect()
 }

@@ -315,7 +315,14 @@ impl Volumes {
 
     /// Every volume, by name; one with unusable metadata is listed with its error.
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
-        Ok(self.names()?.into_iter().map(|name| Listed { volume: self.info(&name), name }).collect())
+        let names = self.names()?;
+        let mut volumes: Vec<_> = names.iter().map(|name| self.recorded(name)).collect();
+        let known: Vec<&Superblock> = volumes.iter().flatten().map(|volume| &volume.superblock).collect();
+        let allocated = medium::allocated(&known);
+        for (volume, allocated) in volumes.iter_mut().flatten().zip(allocated) {
+            volume.allocated = allocated;
+        }
+        Ok(names.into_iter().zip(volumes).map(|(name, volume)| Listed { name, volume }).collect())
     }
 
     fn names(&self) -> Result<Vec<String>, Error> {
@@ -343,6 +350,13 @@ impl Volumes {
 
     /// One volume, which may be in use.
     pub fn info(&self, name: &str) -> Result<RecordedVolume, Error> {
+        let mut volume = self.recorded(name)?;
+        volume.allocated = medium::allocated(&[&volume.superblock]).pop().flatten();
+        Ok(volume)
+    }
+
+    /// What is known of a volume without asking its file.
+    fn recorded(&self, name: &str) -> Result<RecordedVolume, Error> {
         let path = self.path(name)?;
         let metadata = Metadata::open(name, path)?;
         let superblock = metadata.read()?;
@@ -353,8 +367,7 @@ impl Volumes {
             Err(Error::InUse(_)) => true,
             Err(e) => return Err(e),
         };
-        let allocated = medium::allocated(&superblock);
-        Ok(RecordedVolume { name: name.to_owned(), superblock, in_use, allocated })
+        Ok(RecordedVolume { name: name.to_owned(), superblock, in_use, allocated: None })
     }
 
     /// Opens a volume. `pool` provides the buffers of direct reads.

@@ -129,8 +129,8 @@ pub(crate) enum NoPlace {
     /// A file that is no socket.
     #[error("it is not a socket: move it away, or choose another path")]
     NoSocket,
-    /// The path is too long for a socket.
-    #[error("the path of a socket has at most {0} bytes")]
+    /// The name is too long for a socket.
+    #[error("the name of a socket in a deep folder has at most {0} bytes")]
     Long(usize),
 }
 

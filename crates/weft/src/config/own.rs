@@ -1,16 +1,20 @@
 //! The files and folders that are the server's own: its state, keys and certificates, and what it writes.
 
 use std::fs::FileType;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::error::{Harm, NoPlace, Problem};
 use super::key::{self, Key};
+use super::looks::Looks;
 use super::{AdminAddress, ConfigError, ServeConfig};
 
 /// unix(7): the bytes of `sun_path`, of which the last is 0.
 const MAX_SOCKET_PATH: usize = 107;
+/// A longer path is reached by its folder's descriptor: /proc/self/fd/2147483647/NAME.
+const MAX_SOCKET_NAME: usize = MAX_SOCKET_PATH - "/proc/self/fd/2147483647/".len();
 
 /// A file or folder of the server.
 pub(super) struct OwnFile {
@@ -52,9 +56,32 @@ pub(super) fn own_files(config: &ServeConfig) -> Vec<OwnFile> {
     files
 }
 
-/// Checks that the audit log, the capture and the sockets can be made or opened where they are to be. Their file systems have
-/// answered.
+/// Checks that nothing else lies where the audit log, the capture and the sockets are to be, and that the names of sockets
+/// fit. Their file systems have answered.
 pub(super) fn check(config: &ServeConfig) -> Result<(), ConfigError> {
+    places(config)
+        .find_map(|(key, path, fits)| Some(fits(path).err()?.of(config, key, path)))
+        .map_or(Ok(()), Err)
+}
+
+/// The folders that are missing for them. The service manager may make them when the service starts.
+pub(super) fn missing_folders(config: &ServeConfig, looks: &Looks) -> Vec<ConfigError> {
+    let missing = |(key, path, _): (Key, &Path, Fits)| {
+        if !looks.has_answered(path) {
+            return None;
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+        let is_missing = folder.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        is_missing.then(|| NoPlace::Folder(folder.to_owned()).of(config, key, path))
+    };
+    places(config).filter_map(missing).collect()
+}
+
+/// Whether what is at a path lets the server make or open its own there.
+type Fits = fn(&Path) -> Result<(), NoPlace>;
+
+/// What the server makes or opens, each with its key and path.
+fn places(config: &ServeConfig) -> impl Iterator<Item = (Key, &Path, Fits)> {
     let audit = config.audit.file.as_deref().map(|path| (key::AUDIT_FILE, path, audit as Fits));
     let capture = config.rdma.capture.as_ref().map(|own| (key::CAPTURE, own.file.as_path(), capture as Fits));
     let nbd = config.listeners.nbd_socket.as_deref().map(|path| (key::NBD_SOCKET, path, socket as Fits));
@@ -62,44 +89,42 @@ pub(super) fn check(config: &ServeConfig) -> Result<(), ConfigError> {
         Some(AdminAddress::Unix(path)) => Some((key::ADMIN, path.as_path(), socket as Fits)),
         _ => None,
     };
-    [audit, capture, nbd, admin].into_iter().flatten().try_for_each(|(key, path, fits)| {
-        placed(path, fits).map_err(|why| config.wrong(key, Problem::NoPlace { path: path.to_owned(), why }))
-    })
+    [audit, capture, nbd, admin].into_iter().flatten()
 }
 
-/// Whether a file of this kind may be at a path, if there is one.
-type Fits = fn(&Path, Option<FileType>) -> Result<(), NoPlace>;
-
-fn placed(path: &Path, fits: Fits) -> Result<(), NoPlace> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !folder.is_dir() {
-        return Err(NoPlace::Folder(folder.to_owned()));
+impl NoPlace {
+    fn of(self, config: &ServeConfig, key: Key, path: &Path) -> ConfigError {
+        config.wrong(key, Problem::NoPlace { path: path.to_owned(), why: self })
     }
-    fits(path, path.symlink_metadata().ok().map(|found| found.file_type()))
+}
+
+fn kind(path: &Path) -> Option<FileType> {
+    path.symlink_metadata().ok().map(|found| found.file_type())
 }
 
 /// Links are not followed.
-fn audit(_: &Path, found: Option<FileType>) -> Result<(), NoPlace> {
-    match found {
+fn audit(path: &Path) -> Result<(), NoPlace> {
+    match kind(path) {
         Some(kind) if !kind.is_file() => Err(NoPlace::NoFile),
         _ => Ok(()),
     }
 }
 
 /// A capture may go to a pipe.
-fn capture(_: &Path, found: Option<FileType>) -> Result<(), NoPlace> {
-    match found {
+fn capture(path: &Path) -> Result<(), NoPlace> {
+    match kind(path) {
         Some(kind) if kind.is_dir() || kind.is_socket() => Err(NoPlace::NoFile),
         _ => Ok(()),
     }
 }
 
 /// A socket that is left from an earlier server is replaced.
-fn socket(path: &Path, found: Option<FileType>) -> Result<(), NoPlace> {
-    if path.as_os_str().as_bytes().len() > MAX_SOCKET_PATH {
-        return Err(NoPlace::Long(MAX_SOCKET_PATH));
+fn socket(path: &Path) -> Result<(), NoPlace> {
+    let name = path.file_name().map_or(0, |name| name.as_bytes().len());
+    if path.as_os_str().as_bytes().len() > MAX_SOCKET_PATH && name > MAX_SOCKET_NAME {
+        return Err(NoPlace::Long(MAX_SOCKET_NAME));
     }
-    match found {
+    match kind(path) {
         Some(kind) if !kind.is_socket() => Err(NoPlace::NoSocket),
         _ => Ok(()),
     }
