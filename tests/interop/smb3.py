@@ -148,6 +148,16 @@ def watching(folder, whole_tree=False, what=0x1F):
     return struct.pack("<HHI16sII", 32, int(whole_tree), 65536, folder, what, 0)
 
 
+def informing(file, kind, data):
+    """SET_INFO of a file."""
+    return struct.pack("<HBBIHHI16s", 33, 1, kind, len(data), 96, 0, 0, file) + data
+
+
+def renaming(file, name):
+    """The same with FileRenameInformation; `name` in UTF-16."""
+    return informing(file, 10, struct.pack("<B7xQI", 0, 0, len(name)) + name)
+
+
 ECHOING = struct.pack("<HH", 4, 0)
 
 
@@ -514,16 +524,12 @@ class File:
         body = struct.pack("<HHI16sQQII", 48, 1, 0, self.id, offset, length, flags, 0)
         self.tree.ask(LOCK, body)
 
-    def set_info(self, kind, data):
-        self.tree.ask(SET_INFO, struct.pack("<HBBIHHI16s", 33, 1, kind, len(data), 96, 0, 0, self.id) + data)
-
     def rename(self, to):
-        to = to.encode("utf-16-le")
-        self.set_info(10, struct.pack("<B7xQI", 0, 0, len(to)) + to)
+        self.tree.ask(SET_INFO, renaming(self.id, to.encode("utf-16-le")))
 
     def delete(self):
         """Marks it for deletion and closes it."""
-        self.set_info(13, b"\x01")
+        self.tree.ask(SET_INFO, informing(self.id, 13, b"\x01"))
         self.close()
 
     def notify(self, whole_tree=False, what=0x1F):

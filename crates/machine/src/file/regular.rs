@@ -27,6 +27,11 @@ impl Irregular {
         is.into_iter().find_map(|(is, what)| is.then_some(Irregular(what)))
     }
 
+    /// What is at a path, if it is another kind of file.
+    fn at(path: &Path) -> Option<Irregular> {
+        Irregular::of(path.metadata().ok()?.file_type())
+    }
+
     /// Whether an error of this file is about the kind of a file.
     pub fn is_cause_of(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Irregular>())
@@ -49,13 +54,20 @@ pub fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
     options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let file = options.open(path).map_err(|e| {
         // Without a reader, or of a socket: ENXIO. To write to a folder: EISDIR.
-        let kind = path.metadata().ok().map(|found| found.file_type());
-        kind.and_then(Irregular::of).map_or(e, io::Error::from)
+        Irregular::at(path).map_or(e, io::Error::from)
     })?;
     match Irregular::of(file.metadata()?.file_type()) {
         Some(irregular) => Err(irregular.into()),
         None => Ok(file),
     }
+}
+
+/// Checks that nothing but a regular file is at a path, or nothing.
+///
+/// # Errors
+/// It is another kind of file, [`Irregular`].
+pub fn check(path: &Path) -> Result<(), Irregular> {
+    Irregular::at(path).map_or(Ok(()), Err)
 }
 
 /// Opens a regular file to read it.
@@ -98,9 +110,11 @@ mod tests {
                 let error = open(&path, &way).unwrap_err();
                 assert!(Irregular::is_cause_of(&error), "{way:?} {path:?}: {error}");
                 assert_eq!(error.to_string(), format!("it is {what}, not a regular file: move it away"));
+                assert_eq!(check(&path), Err(Irregular(what)));
             }
             open(&at("file"), &way).unwrap();
         }
+        assert_eq!([check(&at("file")), check(&at("none"))], [Ok(()); 2]);
         assert_eq!(read_only(&at("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(std::fs::read(at("file")).unwrap(), b"kept");
     }

@@ -77,7 +77,7 @@ impl Directory {
         }
     }
 
-    /// Whether the user who had this name and this id may still use the server. Without an id, whoever has the name.
+    /// Whether the user with this name and this id may still use the server. If the id is unknown, the name decides.
     pub(crate) fn knows_user(&self, user: &str, id: Option<UserId>) -> bool {
         match id {
             None => self.is_ours(user) || self.system.admits(user),

@@ -1,8 +1,8 @@
 //! Limits the lines about requests and log-ons that were refused.
 //!
 //! Being refused takes no right, so any client could fill the disk with such lines. Each address has a token bucket:
-//! [`BURST`] lines at once, and [`LINES_PER_SECOND`] after that. All together have one too, of [`ALL`] times that: whoever
-//! has many addresses gains little by them. A long line counts as several ([`super::cut`]). What is left out is counted
+//! [`BURST`] lines at once, and [`LINES_PER_SECOND`] after that. One more bucket, of [`ALL`] times that, holds for all
+//! addresses together, so that many addresses gain little. A long line counts as several ([`super::cut`]). What is left out is counted
 //! per address, and the thread that writes tells the count.
 //!
 //! The table has [`MOST_ADDRESSES`] buckets. A bucket that is full again and has nothing left to tell is as good as none,

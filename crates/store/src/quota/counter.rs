@@ -214,7 +214,7 @@ impl Counter {
         loop {
             self.count();
             let counted = clock::instant();
-            while clock::instant().saturating_duration_since(counted) < RECOUNT {
+            while clock::since(counted) < RECOUNT {
                 self.keep();
                 let ring = lock(&self.ring);
                 let waits = |ring: &mut Ring| !ring.is_wanted && !ring.is_over;
@@ -259,11 +259,11 @@ impl Counter {
         let begun = clock::instant();
         let (told, kept) = (Cell::new(begun), Cell::new(begun));
         let ends = || {
-            if clock::instant().saturating_duration_since(kept.get()) >= RECORD {
+            if clock::since(kept.get()) >= RECORD {
                 kept.set(clock::instant());
                 self.keep();
             }
-            if clock::instant().saturating_duration_since(told.get()) >= TELL {
+            if clock::since(told.get()) >= TELL {
                 told.set(clock::instant());
                 let (names, files) = (self.names(), self.ledger.files());
                 tracing::info!("{names}: counting for its quota, {files} files so far");
@@ -284,8 +284,7 @@ impl Counter {
                          known before"
                     );
                 }
-                let (took, limit) =
-                    (clock::instant().saturating_duration_since(begun), self.ledger.least_bytes());
+                let (took, limit) = (clock::since(begun), self.ledger.least_bytes());
                 tracing::info!(
                     "{names}: {used} of {limit} bytes are used, in {files} files; counted in {took:.1?}"
                 );

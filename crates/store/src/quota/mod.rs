@@ -117,7 +117,7 @@ pub fn check(folder: &Path, root: impl AsFd, limit_bytes: u64) -> Result<(), Unc
         Err(why) => why,
     };
     let begun = clock::instant();
-    match walk::has_at_most(&root, MAX_FILES, || clock::instant().saturating_duration_since(begun) >= LOOK) {
+    match walk::has_at_most(&root, MAX_FILES, || clock::since(begun) >= LOOK) {
         true => Ok(()),
         false => Err(Uncountable { folder: folder.display().to_string(), why }),
     }

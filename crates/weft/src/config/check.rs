@@ -13,8 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use weft_machine::confine::{self, Use};
 use weft_machine::credentials::Credentials;
-use weft_machine::file::pipe;
-use weft_machine::file::regular::{self, Irregular};
+use weft_machine::file::{pipe, regular};
 use weft_machine::net::{Tls, TlsError};
 use weft_machine::nss;
 use weft_smb::auth::Keytab;
@@ -810,11 +809,7 @@ impl ServeConfig {
         self.warn_of_key(path);
         let key = || key::KEYTAB.with(path.display());
         // The library reads it at each ticket, so it cannot be a pipe, for which that would wait.
-        if let Err(e) = regular::read_only(path)
-            && Irregular::is_cause_of(&e)
-        {
-            return Err(self.wrong(key(), Problem::Keytab(e.to_string())));
-        }
+        regular::check(path).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))?;
         Keytab::open(path).map(Some).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use toml_edit::{Array, DocumentMut, Item, Key, Table, TableLike, Value, value};
-use weft_machine::file::regular::{self, Irregular};
+use weft_machine::file::regular;
 use weft_machine::file::whole::{self, Access, folder_of};
 use weft_store::rights::Principal;
 
@@ -72,11 +72,7 @@ impl Edit {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let failed = |source| EditError::Io { path: path.clone(), source };
         // The new text replaces what is at the path, and a device or a pipe would be gone.
-        if let Err(e) = regular::read_only(&path)
-            && Irregular::is_cause_of(&e)
-        {
-            return Err(failed(e));
-        }
+        regular::check(&path).map_err(|irregular| failed(irregular.into()))?;
         let turn = turn(&path, PATIENCE).map_err(failed)?;
         let (text, is_new) = match file::text(&path) {
             Ok(text) => (text, false),

@@ -2,7 +2,6 @@
 
 use std::fs::FileType;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -10,11 +9,7 @@ use super::error::{Harm, NoPlace, Problem};
 use super::key::{self, Key};
 use super::looks::Looks;
 use super::{AdminAddress, ConfigError, ServeConfig};
-
-/// unix(7): the bytes of `sun_path`, of which the last is 0.
-const MAX_SOCKET_PATH: usize = 107;
-/// A longer path is reached by its folder's descriptor: /proc/self/fd/2147483647/NAME.
-const MAX_SOCKET_NAME: usize = MAX_SOCKET_PATH - "/proc/self/fd/2147483647/".len();
+use crate::listen::unix;
 
 /// A file or folder of the server.
 pub(super) struct OwnFile {
@@ -120,9 +115,8 @@ fn capture(path: &Path) -> Result<(), NoPlace> {
 
 /// A socket that is left from an earlier server is replaced.
 fn socket(path: &Path) -> Result<(), NoPlace> {
-    let name = path.file_name().map_or(0, |name| name.as_bytes().len());
-    if path.as_os_str().as_bytes().len() > MAX_SOCKET_PATH && name > MAX_SOCKET_NAME {
-        return Err(NoPlace::Long(MAX_SOCKET_NAME));
+    if let Some(most) = unix::name_limit(path) {
+        return Err(NoPlace::Long(most));
     }
     match kind(path) {
         Some(kind) if !kind.is_socket() => Err(NoPlace::NoSocket),

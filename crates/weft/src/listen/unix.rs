@@ -173,8 +173,22 @@ pub(crate) fn is_abandoned(path: &Path) -> bool {
     is_socket && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// A path that fits into a socket address, which has room for 107 bytes: a longer path is reached through its open
-/// folder.
+/// The size of `sun_path` (unix(7)), whose last byte is 0.
+const SUN_PATH_BYTES: usize = 108;
+/// The longest name of a socket whose path does not fit into its address, so that [`Near`] leads to it.
+const MAX_NAME_BYTES: usize = SUN_PATH_BYTES - 1 - "/proc/self/fd/2147483647/".len();
+
+fn fits(path: &Path) -> bool {
+    path.as_os_str().as_bytes().len() < SUN_PATH_BYTES
+}
+
+/// The most bytes that the name of the socket at `path` may have, if it has more.
+pub(crate) fn name_limit(path: &Path) -> Option<usize> {
+    let name = path.file_name().map_or(0, |name| name.as_bytes().len());
+    (!fits(path) && name > MAX_NAME_BYTES).then_some(MAX_NAME_BYTES)
+}
+
+/// A path that fits into a socket address: a longer path is reached through its open folder.
 struct Near {
     path: PathBuf,
     /// Keeps the descriptor that `path` uses open.
@@ -183,8 +197,7 @@ struct Near {
 
 impl Near {
     fn of(path: &Path) -> io::Result<Near> {
-        const SUN_PATH_BYTES: usize = 108;
-        if path.as_os_str().as_bytes().len() < SUN_PATH_BYTES {
+        if fits(path) {
             return Ok(Near { path: path.to_owned(), _folder: None });
         }
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {

@@ -619,42 +619,51 @@ async fn carry_over(open: Arc<Open>, from: DirName, to: DirName, steps: Steps) -
     let vfs = &open.vfs;
     // Other clients may have moved the file while this one waited.
     let audited = open.located().await;
-    let folder = match audited {
-        Some(_) => opens::path_in(&vfs.as_server(), DirName { dir: to.dir, name: b"" }).await.ok(),
-        None => None,
-    };
-    let has_replaced = matches!(steps, Steps::Replace { .. });
-    let mut place = to.clone();
-    let mut done = Ok(());
-    match steps {
+    let folder = told_folder(&vfs.as_server(), to.dir, audited).await;
+    let facts = if matches!(steps, Steps::Replace { .. }) { vec![Fact::Replaced] } else { Vec::new() };
+    let (place, done) = match steps {
         Steps::Move => match vfs.rename(from.borrow(), to.borrow(), false).await {
             // Samba's status: the target is in a directory that is in use, by this very open. For POSIX it is invalid.
             Err(Error::Invalid) if open.kind == Kind::Dir && !open.is_posix() => {
                 return Err(NtStatus::SHARING_VIOLATION.into());
             }
-            other => other?,
+            other => (to, Ok(other?)),
         },
-        Steps::Remove => vfs.remove(from.dir, &from.name).await?,
+        Steps::Remove => (to, Ok(vfs.remove(from.dir, &from.name).await?)),
         Steps::Replace { spelled } => {
             let at = DirName { dir: to.dir, name: spelled };
             vfs.rename(from.borrow(), at.borrow(), true).await?;
-            if at.name != to.name {
-                done = vfs.rename(at.borrow(), to.borrow(), false).await;
-            }
-            if done.is_err() {
-                // The file has the name all the same, as the other one spelled it.
-                place = at;
-            }
+            respell(vfs, at, to.name).await
         }
-    }
+    };
     if let Some(audited) = audited {
-        let path = folder.map_or_else(|| place.name.clone(), |folder| [&folder[..], &place.name].concat());
-        let facts = if has_replaced { vec![Fact::Replaced] } else { Vec::new() };
+        let path = [&folder[..], &place.name].concat();
         audited.tell_name(Audited::Rename, Outcome::Done, path, facts);
     }
     open.set_place(place);
     recording::moved(&open).await;
     Ok(done?)
+}
+
+/// Gives a file that has replaced another one its own spelling of the name. Returns where it is: if that fails, it has the name all
+/// the same, as the other one spelled it.
+async fn respell(vfs: &Vfs, at: DirName, name: Vec<u8>) -> (DirName, Result<(), Error>) {
+    if at.name == name {
+        return (at, Ok(()));
+    }
+    let to = DirName { dir: at.dir, name };
+    match vfs.rename(at.borrow(), to.borrow(), false).await {
+        Ok(()) => (to, Ok(())),
+        Err(e) => (at, Err(e)),
+    }
+}
+
+/// The path of a directory with what separates it from a name, if the audit log is going to be told.
+async fn told_folder(server: &Vfs, dir: NodeId, audited: Option<&AuditedOpen>) -> Vec<u8> {
+    match audited {
+        Some(_) => opens::path_in(server, DirName { dir, name: b"" }).await.unwrap_or_default(),
+        None => Vec::new(),
+    }
 }
 
 /// [MS-FSA] 2.1.5.15.7.
@@ -697,10 +706,8 @@ async fn link(cx: &OpContext, open: &Arc<Open>, wish: Rename) -> Result<NewName,
 /// it cannot have one more (it has lost its last one, it has too many, the disk is full), the other one keeps its own.
 async fn link_over(open: Arc<Open>, old: DirName, name: Vec<u8>) -> Result<(), Failure> {
     let (vfs, server) = (&open.vfs, open.vfs.as_server());
-    let folder = match open.audited.get() {
-        Some(_) => opens::path_in(&server, DirName { dir: old.dir, name: b"" }).await.ok(),
-        None => None,
-    };
+    let audited = open.audited.get().map(|audited| &**audited);
+    let folder = told_folder(&server, old.dir, audited).await;
     let number = u64::from_ne_bytes(random::bytes()?);
     let first = DirName { dir: old.dir, name: format!(".weft-link-{number:016x}").into_bytes() };
     vfs.link(open.node, first.dir, &first.name).await?;
@@ -710,17 +717,10 @@ async fn link_over(open: Arc<Open>, old: DirName, name: Vec<u8>) -> Result<(), F
         tracing::warn!("{} stays, which a link was to replace a file by: {e}", first.name.escape_ascii());
     }
     replaced?;
-    let (mut has, mut done) = (old.borrow(), Ok(()));
-    if old.name != name {
-        let to = DirName { dir: old.dir, name: &name[..] };
-        done = vfs.rename(has, to, false).await;
-        if done.is_ok() {
-            has = to;
-        }
-    }
+    let (place, done) = respell(vfs, old, name).await;
     // Here, because the other file has lost its name even if the client is gone by now, or the name keeps its spelling.
-    if let Some(audited) = open.audited.get() {
-        let path = [&folder.unwrap_or_default()[..], has.name].concat();
+    if let Some(audited) = audited {
+        let path = [&folder[..], &place.name].concat();
         audited.tell_name(Audited::Link, Outcome::Done, path, vec![Fact::Replaced]);
     }
     Ok(done?)
