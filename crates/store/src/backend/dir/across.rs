@@ -81,6 +81,7 @@ impl Folder {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
     use weft_machine::file::system::{FileSystem, MAX_PLACES};
@@ -112,13 +113,20 @@ mod tests {
             // As long as it answers, its entry is like every other.
             assert!(list().await.iter().all(|entry| entry.attr.is_ok()));
             // Every place of it hangs.
+            let begun = Arc::new(AtomicUsize::new(0));
             let mut gates = Vec::new();
             for _ in 0..MAX_PLACES {
                 let (release, gate) = mpsc::channel::<()>();
-                let system = system.clone();
-                gates.push((release, rt::spawn(async move { system.names(move || _ = gate.recv()).await })));
+                let (system, begun) = (system.clone(), begun.clone());
+                let hang = move || {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    _ = gate.recv();
+                };
+                gates.push((release, rt::spawn(async move { system.names(hang).await })));
             }
-            rt::yield_now().await;
+            while begun.load(Ordering::SeqCst) < MAX_PLACES {
+                rt::yield_now().await;
+            }
             for turn in 0..3 {
                 let begun = rt::now();
                 let entries = list().await;
@@ -132,7 +140,7 @@ mod tests {
                             );
                             assert_eq!((unread.fileid, unread.kind), (inode, Some(Kind::Dir)));
                         }
-                        (name, attr) => assert!(attr.is_ok(), "{name:?}: {attr:?}"),
+                        (name, attr) => assert!(name != b"hung" && attr.is_ok(), "{name:?}: {attr:?}"),
                     }
                 }
                 assert_eq!(took >= LISTED_WITHIN, turn == 0, "{took:?}");
