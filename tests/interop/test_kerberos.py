@@ -56,9 +56,7 @@ class Realm:
 
     def __init__(self, work, skew=1):
         self.work = pathlib.Path(work)
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            port = any_port.getsockname()[1]
+        port = weft.free_port()
         # Its plugins and libraries lie next to the programs, also if they are unpacked rather than installed.
         self.root = pathlib.Path(KDC).parent.parent
         libraries = self.root / "lib" / sysconfig.get_config_var("MULTIARCH")

@@ -158,9 +158,7 @@ class Passed(Restarting):
 
     @unittest.skipUnless(shutil.which("systemd-socket-activate"), "needs systemd-socket-activate")
     def test_systemd_starts_the_server_at_its_first_connection(self):
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            port = port_of(any_port)
+        port = weft.free_port()
         (self.state / "data").mkdir()
         (self.state / "data" / "file").write_text("content")
         command = ["systemd-socket-activate", f"--listen=127.0.0.1:{port}", "--fdname=smb", "-E", "WEFT_PASSWORD", weft.WEFT, "serve",
