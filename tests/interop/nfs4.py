@@ -119,10 +119,18 @@ class Client:
         results = words(CB_SEQUENCE, 0) + session + words(sequence, slot, highest, highest) + words(CB_RECALL, 0)
         self.send(xid + words(1, 0, 0, 0, 0) + words(0, 0, 2) + results)
 
-    def compound(self, *ops):
+    def message(self, *ops):
+        """A COMPOUND of these operations."""
         credential = words(0) + opaque(b"test") + words(self.uid, self.uid, 0)
         header = words(next(self.xids), 0, 2, PROGRAM, 4, 1) + words(1) + opaque(credential) + words(0, 0)
-        self.send(header + words(0, 1, len(ops)) + b"".join(ops))
+        return header + words(0, 1, len(ops)) + b"".join(ops)
+
+    def compound(self, *ops):
+        self.send(self.message(*ops))
+        return self.results()
+
+    def results(self):
+        """Those of the next reply."""
         reply = self.replies.get(timeout=60)
         # xid, REPLY, accepted, no verifier, success; the status, no tag, and the number of results.
         reply.take(24), reply.word(), reply.opaque(), reply.word()

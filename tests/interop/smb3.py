@@ -129,13 +129,15 @@ class Link:
         self.guid, self.dialect, self.next, self.preauth = guid or os.urandom(16), dialect, 0, bytes(64)
         self.answers, self.interims, self.notices, self.buffer = {}, {}, [], b""
 
-    def negotiation(self, ciphers=()):
+    def negotiation(self, ciphers=(), signings=()):
         extra = b""
         offset = count = 0
         if self.dialect == 0x0311:
             lists = [(1, struct.pack("<HHH", 1, 32, 1) + os.urandom(32))]
             if ciphers:
                 lists.append((2, struct.pack(f"<H{len(ciphers)}H", len(ciphers), *ciphers)))
+            if signings:
+                lists.append((8, struct.pack(f"<H{len(signings)}H", len(signings), *signings)))
             offset, count = 104, len(lists)
             for at, (kind, data) in enumerate(lists):
                 one = struct.pack("<HHI", kind, len(data), 0) + data

@@ -1,0 +1,188 @@
+"""Clients that send batches of READs and WRITEs and wait for all answers. They are the small clients of the interop tests, written
+from the specifications alone; another library would decide for itself what it sends together."""
+
+import itertools
+import os
+import random
+import socket
+import struct
+import sys
+
+from server import ROOT, weft
+
+sys.path.append(str(ROOT / "tests" / "interop"))
+
+import nfs4  # noqa: E402
+import smb3  # noqa: E402
+from nfs4 import opaque, words  # noqa: E402
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: E402
+
+SIZE = 8 << 10
+FILE_BYTES = 4 << 20
+NAME = "file.bin"
+
+
+def offsets():
+    """Places in the file, each time the same, and none twice in a row."""
+    places = list(range(0, FILE_BYTES, SIZE))
+    random.Random(20261129).shuffle(places)
+    return itertools.cycle(places)
+
+
+def write_file(folder):
+    """The file that is read and written, by 64 KiB (tests/peers/compare.py says why)."""
+    path = folder / NAME
+    with open(path, "wb", buffering=0) as out:
+        for _ in range(FILE_BYTES // (64 << 10)):
+            out.write(os.urandom(64 << 10))
+    path.chmod(0o666)
+
+
+class GmacLink(smb3.Link):
+    """A connection whose messages are signed with AES-GMAC ([MS-SMB2] 3.1.4.1), as Windows 11 does it."""
+
+    AES_GMAC = 2
+
+    def negotiation(self, ciphers=()):
+        return super().negotiation(ciphers, signings=(self.AES_GMAC,))
+
+    def mac(self, key, message):
+        # MessageId, and the role: 0 is the client.
+        nonce = message[24:32] + bytes(4)
+        return AESGCM(key).encrypt(nonce, b"", message[:48] + bytes(16) + message[64:])
+
+
+class Smb:
+    """One open file over SMB 3.1.1. `signed`: its READs and WRITEs are."""
+
+    def __init__(self, server, signed=False):
+        self.link = GmacLink(server.ready["smb_port"])
+        session = self.link.log_on(weft.USER, weft.PASSWORD)
+        tree = session.tree("data")
+        self.file = tree.open(NAME)
+        self.to = {"session": session.number, "tree": tree.number, "key": session.key if signed else None}
+        self.offsets, self.payload = offsets(), os.urandom(SIZE)
+
+    def read(self, count):
+        def body():
+            return struct.pack("<HBBIQ16sIIIHHx", 49, 80, 0, SIZE, next(self.offsets), self.file.id, 0, 0, 0, 0, 0)
+
+        for answer in self.exchange(smb3.READ, body, count):
+            if struct.unpack_from("<I", answer.body, 4)[0] != SIZE:
+                raise SystemExit("a READ was answered with another length")
+
+    def write(self, count):
+        def body():
+            head = struct.pack("<HHIQ16sIIHHI", 49, 112, SIZE, next(self.offsets), self.file.id, 0, 0, 0, 0, 0)
+            return head + self.payload
+
+        for answer in self.exchange(smb3.WRITE, body, count):
+            if struct.unpack_from("<I", answer.body, 4)[0] != SIZE:
+                raise SystemExit("a WRITE was answered with another length")
+
+    def exchange(self, command, body, count):
+        """Sends so many requests with one call; their answers."""
+        frames = [self.link.frame(command, body(), **self.to) for _ in range(count)]
+        self.link.socket.sendall(b"".join(frame for _, frame in frames))
+        answers = [self.link.answer(number) for number, _ in frames]
+        for answer in answers:
+            if answer.status != 0:
+                raise smb3.Refused(answer.status)
+        return answers
+
+
+class Nfs3:
+    """A file over NFSv3 (RFC 1813), found by the MOUNT protocol."""
+
+    NFS, MOUNT = (100003, 3), (100005, 3)
+    MNT, LOOKUP, READ, WRITE = 1, 3, 6, 7
+    UNSTABLE = 0
+
+    def __init__(self, server):
+        self.xids = itertools.count(1)
+        with weft.nfs_connection(server.ready["mountd_port"]) as mount:
+            reply = self.exchange(mount, [self.call(self.MOUNT, self.MNT, opaque(b"/data"))])[0]
+            self.check(reply)
+            root = reply.opaque()
+        self.socket = weft.nfs_connection(server.ready["nfs_port"])
+        reply = self.exchange(self.socket, [self.call(self.NFS, self.LOOKUP, opaque(root) + opaque(NAME.encode()))])[0]
+        self.check(reply)
+        self.handle = reply.opaque()
+        self.offsets, self.payload = offsets(), os.urandom(SIZE)
+
+    @staticmethod
+    def check(reply):
+        status = reply.word()
+        if status != 0:
+            raise SystemExit(f"NFS answered {nfs4.STATUS.get(status, status)}")
+
+    def call(self, program, procedure, args):
+        credential = words(0) + opaque(b"test") + words(0, 0, 0)
+        header = words(next(self.xids), 0, 2, *program, procedure, 1) + opaque(credential) + words(0, 0)
+        return words(1 << 31 | len(header + args)) + header + args
+
+    def exchange(self, connection, calls):
+        """The results of calls that are sent at once, in the order of the answers."""
+        connection.sendall(b"".join(calls))
+        replies = []
+        for _ in calls:
+            length = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big") & 0x7FFF_FFFF
+            reply = nfs4.Reply(connection.recv(length, socket.MSG_WAITALL))
+            # xid, REPLY, accepted, no verifier, success.
+            if reply.take(24)[4:] != words(1, 0, 0, 0, 0):
+                raise SystemExit("the server refused a call")
+            replies.append(reply)
+        return replies
+
+    def read(self, count):
+        args = (opaque(self.handle) + struct.pack(">QI", next(self.offsets), SIZE) for _ in range(count))
+        for reply in self.exchange(self.socket, [self.call(self.NFS, self.READ, one) for one in args]):
+            self.check(reply)
+            # The attributes that follow the status.
+            if reply.word():
+                reply.take(84)
+            if reply.word() != SIZE:
+                raise SystemExit("a READ was answered with another length")
+
+    def write(self, count):
+        args = (
+            opaque(self.handle) + struct.pack(">QII", next(self.offsets), SIZE, self.UNSTABLE) + opaque(self.payload) for _ in range(count)
+        )
+        for reply in self.exchange(self.socket, [self.call(self.NFS, self.WRITE, one) for one in args]):
+            self.check(reply)
+
+
+class Nfs41:
+    """An open file over NFSv4.1 (RFC 8881): each READ is a COMPOUND of SEQUENCE, PUTFH and READ in a slot of its own."""
+
+    SLOTS = 8
+    READ_ACCESS = 1
+
+    def __init__(self, server):
+        self.client = nfs4.Client(server.ready["nfs_port"], "instructions")
+        status, self.handle, self.state, _ = self.client.open("data", NAME, self.READ_ACCESS, 0)
+        if status != "ok":
+            raise SystemExit(f"OPEN: {status}")
+        # `run` of the client has used the first slot.
+        self.sequences = [self.client.sequence] + [0] * (self.SLOTS - 1)
+        self.offsets = offsets()
+
+    def call(self, slot):
+        self.sequences[slot] += 1
+        sequence = words(nfs4.SEQUENCE) + self.client.session + words(self.sequences[slot], slot, self.SLOTS - 1, 0)
+        read = words(nfs4.READ) + self.state + struct.pack(">QI", next(self.offsets), SIZE)
+        return self.client.message(sequence, words(nfs4.PUTFH) + opaque(self.handle), read)
+
+    def read(self, count):
+        if count > self.SLOTS:
+            raise SystemExit("more READs at once than the session has slots")
+        self.client.socket.sendall(b"".join(words(1 << 31 | len(call)) + call for call in map(self.call, range(count))))
+        for _ in range(count):
+            reply = self.client.results()
+            nfs4.Client.check(reply, nfs4.SEQUENCE)
+            reply.take(16 + 5 * 4)
+            nfs4.Client.check(reply, nfs4.PUTFH)
+            nfs4.Client.check(reply, nfs4.READ)
+            reply.word()
+            if reply.word() != SIZE:
+                raise SystemExit("a READ was answered with another length")
