@@ -29,13 +29,11 @@ def offsets():
     return itertools.cycle(places)
 
 
-def write_file(folder):
-    """The file that is read and written, by 64 KiB (tests/peers/compare.py says why)."""
-    path = folder / NAME
-    with open(path, "wb", buffering=0) as out:
-        for _ in range(FILE_BYTES // (64 << 10)):
-            out.write(os.urandom(64 << 10))
-    path.chmod(0o666)
+def write_file(server):
+    """Makes the file that is read and written."""
+    file = Smb(server).file
+    for offset in range(0, FILE_BYTES, 64 << 10):
+        file.write(os.urandom(64 << 10), offset)
 
 
 class GmacLink(smb3.Link):
@@ -58,7 +56,7 @@ class Smb:
     def __init__(self, server, signed=False):
         self.link = GmacLink(server.ready["smb_port"])
         session = self.link.log_on(weft.USER, weft.PASSWORD)
-        tree = session.tree("data")
+        tree = session.tree("ram")
         self.file = tree.open(NAME)
         self.to = {"session": session.number, "tree": tree.number, "key": session.key if signed else None}
         self.offsets, self.payload = offsets(), os.urandom(SIZE)
@@ -101,7 +99,7 @@ class Nfs3:
     def __init__(self, server):
         self.xids = itertools.count(1)
         with weft.nfs_connection(server.ready["mountd_port"]) as mount:
-            reply = self.exchange(mount, [self.call(self.MOUNT, self.MNT, opaque(b"/data"))])[0]
+            reply = self.exchange(mount, [self.call(self.MOUNT, self.MNT, opaque(b"/ram"))])[0]
             self.check(reply)
             root = reply.opaque()
         self.socket = weft.nfs_connection(server.ready["nfs_port"])
@@ -160,7 +158,7 @@ class Nfs41:
 
     def __init__(self, server):
         self.client = nfs4.Client(server.ready["nfs_port"], "instructions")
-        status, self.handle, self.state, _ = self.client.open("data", NAME, self.READ_ACCESS, 0)
+        status, self.handle, self.state, _ = self.client.open("ram", NAME, self.READ_ACCESS, 0)
         if status != "ok":
             raise SystemExit(f"OPEN: {status}")
         # `run` of the client has used the first slot.
