@@ -29,7 +29,7 @@ help:
 	@echo "make bench-demo   run the demo and check its bounds: exits non-zero and names the line that falls short"
 	@echo "make bench-rdma   compare iWARP with plain TCP, shared memory with memcpy, and run 1,000 connections; checks bounds likewise"
 	@echo "make bench-peers  compare SMB READ with Debian's smbd, by the same independent client (installs samba)"
-	@echo "make bench-smb    the same for READ and WRITE, plain, signed, encrypted, from a folder and from memory"
+	@echo "make bench-smb    SMB READ and WRITE, plain, signed, encrypted, of folders and of memory, beside the floor and the best peer; OPTIONS='--match signed --size 8192'"
 	@echo "make bench-before compare SMB and NFS with an older version of weft, BESIDE=FILE, by the same independent clients"
 	@echo "make bench-scale  1,000 connections, 10,000 opens, a million notify events, a folder of 100,000: memory, latency, limits"
 	@echo "make bench-team   200 users, 50 shares, 2,000 connections: memory, latency of log-ons, reload; beside Debian's smbd (installs samba)"
@@ -38,7 +38,7 @@ help:
 	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes"
 	@echo "make bench-admin  the cost of the admin server, scraped every second: at rest and under load, below 1 % (on a quiet machine)"
 	@echo "make bench-instructions  instructions, allocations, locks and system calls of the server per READ and WRITE (installs valgrind)"
-	@echo "make bench-nfs    compare NFSv3 READ and WRITE with Debian's NFS-Ganesha, by the same independent client (installs nfs-ganesha); then NFS/RDMA with NFS/TCP"
+	@echo "make bench-nfs    NFSv3 READ and WRITE beside the floor and the best peer, OPTIONS as in bench-smb; then NFS/RDMA beside NFS/TCP"
 
 build:
 	$(CARGO) build --release --locked -p weft
@@ -185,11 +185,13 @@ bench-rdma: build
 bench-peers: build
 	bash tests/peers/run.sh smb --first
 
-# A quarter of an hour. The second half compares our own server with itself: SMB Direct over shared memory with SMB/TCP,
-# and encrypted transfers with the cipher alone. Both halves run, even if the first one fails.
+# Three quarters of an hour on a quiet machine. On Debian 12 the peers are those of Debian 13, in a root directory of their own
+# (tests/peers/root.sh: some minutes, once); PEERS=host takes the host's. OPTIONS="--client go-smb2 --size 8192 --repetitions 1 --json FILE"
+# is a short run that keeps all figures. The second half compares our own server with itself: SMB Direct over shared memory with
+# SMB/TCP, and encrypted transfers with the cipher alone. Both halves run, even if the first one fails; with OPTIONS only the first.
 bench-smb: build
-	$(CARGO) build --release --locked -p weft-smb --example aead
-	bash tests/peers/run.sh smb; first=$$?; /usr/bin/python3 tests/peers/direct.py && exit $$first
+	$(if $(OPTIONS),,$(CARGO) build --release --locked -p weft-smb --example aead)
+	bash tests/peers/run.sh smb $(OPTIONS); first=$$?; $(if $(OPTIONS),,/usr/bin/python3 tests/peers/direct.py &&) exit $$first
 
 # BESIDE=FILE names a binary of an older version. Both halves run, even if the first one fails.
 bench-before: build
@@ -207,10 +209,10 @@ bench-team: build
 	bash tests/interop/deps.sh
 	/usr/bin/python3 tests/peers/team.py $(if $(OUT),--out $(OUT))
 
-# The second half compares our own server with itself: NFS/RDMA over shared memory with NFS/TCP, by `weft bench`. Both
-# halves run, even if the first one fails.
+# Half an hour; PEERS and OPTIONS as in bench-smb. The second half compares our own server with itself: NFS/RDMA over shared
+# memory with NFS/TCP, by `weft bench`. Both halves run, even if the first one fails; with OPTIONS only the first.
 bench-nfs: build
-	bash tests/peers/run.sh nfs; first=$$?; /usr/bin/python3 tests/peers/rdma.py && exit $$first
+	bash tests/peers/run.sh nfs $(OPTIONS); first=$$?; $(if $(OPTIONS),,/usr/bin/python3 tests/peers/rdma.py &&) exit $$first
 
 # Two minutes on a quiet machine; another bound than 1 % would not be worth a run.
 bench-admin: build

@@ -26,14 +26,19 @@ cargo=${CARGO:-cargo}
 build() {
     # What this shell has set for other builds must not change the package.
     unset "${!CARGO_PROFILE_@}" CARGO_INCREMENTAL CFLAGS CXXFLAGS
-    local home=${CARGO_HOME:-$HOME/.cargo} sysroot flags=()
+    local home=${CARGO_HOME:-$HOME/.cargo} sysroot place flags=()
     sysroot=$(${RUSTC:-rustc} --print sysroot)
     # Messages of a panic, assertions in C and debugging information name files. The last prefix that fits counts.
-    flags+=("--remap-path-prefix=$PWD=/usr/src/weft" "--remap-path-prefix=$home=/usr/src/cargo")
-    flags+=("--remap-path-prefix=$sysroot=/usr/src/rust")
+    local names=("$PWD=/usr/src/weft" "$(pwd -P)=/usr/src/weft" "$home=/usr/src/cargo")
+    # A compiler asks the kernel for its folder, which is without links. A cargo home may be a link, and have links to what others share.
+    for place in registry git; do names+=("$(realpath -m "$home/$place")=/usr/src/cargo/$place"); done
+    flags=("${names[@]/#/--remap-path-prefix=}" "--remap-path-prefix=$sysroot=/usr/src/rust")
     export CARGO_ENCODED_RUSTFLAGS
     CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
-    export CFLAGS="-ffile-prefix-map=$PWD=/usr/src/weft -ffile-prefix-map=$home=/usr/src/cargo"
+    export CFLAGS="${names[*]/#/-ffile-prefix-map=}"
+    # mimalloc contains the time when it was compiled. SOURCE_DATE_EPOCH would do, but it differs from commit to commit, and what is compiled
+    # already is not compiled again for it.
+    CFLAGS+=' -Wno-builtin-macro-redefined -D__DATE__="-" -D__TIME__="-"'
     # A folder of its own: other flags would build everything again, here and then in target/release.
     $cargo build --release --locked -p weft --target-dir target/package
 }

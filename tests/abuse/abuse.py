@@ -40,11 +40,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "interop"))
 sys.path.append(str(ROOT / "target" / "python"))
+import smb3  # noqa: E402
 import weft  # noqa: E402
 
-try:
-    import spnego  # noqa: F401
-except ImportError:
+if not smb3.spnego:
     sys.exit("test-abuse logs on by pyspnego: bash tests/interop/deps.sh installs it")
 
 from kinds import FEW_DESCRIPTORS, KINDS, LONG_FOLDER, STEP_SECONDS, Abuse, Descriptors, Recorded, TlsOfNbd, Together  # noqa: E402
@@ -248,8 +247,8 @@ def warm(server, out):
     """Makes the server open what it opens once and keeps: served files and folders, and its pool's memory."""
     measure(server, out)
     user = Abuse(server)
-    user.user(0).open("abuse-read", 0x80000000, 7)
-    user.user(1).open("abuse-list", 0x80000000, 7, disposition=1, options=1)
+    user.user(0).open("abuse-read", access=smb3.GENERIC_READ)
+    user.user(1).open("abuse-list", access=smb3.GENERIC_READ, how=smb3.OPEN, options=smb3.DIRECTORY)
     user.end()
     weft.run(weft.WEFT, "cp", "-q", server.source, f"smb://{weft.USER}@127.0.0.1:{server.ready['smb_port']}/full/warm")
     (server.full / "warm").unlink()
@@ -369,7 +368,7 @@ def main():
                 abuse = kind(server)
                 try:
                     line, broken = row(server, abuse, work, options.repetitions)
-                except (AssertionError, OSError, LookupError, subprocess.SubprocessError) as e:
+                except (AssertionError, OSError, LookupError, subprocess.SubprocessError, smb3.Refused) as e:
                     # The other kinds still run.
                     abuse.end()
                     traceback.print_exc()

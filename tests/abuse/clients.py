@@ -1,29 +1,24 @@
 """Clients for the abusers: SMB 3.0.2 over TCP and SMB Direct, NFS/RDMA, NBD, RPC, shared memory. They share no code
-with the server, and implement only what an abuser needs.
+with the server, and implement only what an abuser needs beyond smb3 and oncrpc.
 
-References: [MS-SMB2] 2.2, [MS-SMBD] 2.2, RFC 5044 (MPA), RFC 5041 (DDP), RFC 5040 (RDMAP), RFC 8166 (RPC-over-RDMA), RFC 9289
+References: [MS-SMBD] 2.2, RFC 5044 (MPA), RFC 5041 (DDP), RFC 5040 (RDMAP), RFC 8166 (RPC-over-RDMA), RFC 9289
 (RPC-with-TLS), NBD's doc/proto.md.
 """
 
 import array
 import fcntl
-import hashlib
-import hmac
 import os
 import pathlib
 import socket
 import ssl
 import struct
 
-import spnego
-import weft
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.cmac import CMAC
+import disk
+import oncrpc
+import smb3
 
-SUCCESS, MORE, SHARING_VIOLATION = 0, 0xC0000016, 0xC0000043
-(NEGOTIATE, SESSION_SETUP, TREE_CONNECT, CREATE, READ, WRITE, LOCK, ECHO, QUERY_DIRECTORY) = (0, 1, 3, 5, 8, 9, 10, 13, 14)
+# The newest one without a hash of the log-on: its TREE_CONNECT need not be signed.
 DIALECT = 0x0302
-SIGNED = 8
 RDMA_V1 = 1
 MPA = b"MPA ID Req Frame\x40\x01\x00\x00"
 # crates/rdma/src/shm: protocol version, and length of its control segment.
@@ -116,108 +111,34 @@ class SmbDirect(Iwarp):
                 return message[offset : offset + length]
 
 
-class Tcp:
-    """SMB's framing over TCP."""
+class Smb(smb3.Link):
+    """Over a connected socket."""
 
     def __init__(self, peer):
-        self.peer = peer
-
-    def send(self, message):
-        self.peer.sendall(struct.pack(">I", len(message)) + message)
-
-    def receive(self):
-        return exactly(self.peer, struct.unpack(">I", exactly(self.peer, 4))[0])
+        self.begin(peer, dialect=DIALECT)
 
 
-class Refused(OSError):
-    """The server answered with an unexpected status."""
+class SmbOverRdma(smb3.Link):
+    def __init__(self, peer, grant):
+        self.channel = SmbDirect(peer, grant)
+        self.begin(peer, dialect=DIALECT)
+
+    def transmit(self, message):
+        self.channel.send(message)
+
+    def take(self, until):
+        return self.channel.receive()
 
 
-class Smb:
-    """A client of SMB 3.0.2. It signs if `signs` is set; it never checks a signature."""
+def reading(file, length):
+    """The body of a READ whose data the server is to place in client memory."""
+    head = struct.pack("<HBBIQ16sIIIHH", 49, 80, 0, length, 0, file.id, 0, RDMA_V1, 0, 112, 16)
+    return head + descriptor(length)
 
-    def __init__(self, channel, signs=False):
-        self.channel, self.signs, self.key = channel, signs, None
-        self.message, self.session, self.tree, self.credits = 0, 0, 0, 1
 
-    def packed(self, command, body, charge=1, credits=1):
-        """A request, with the next number."""
-        flags = SIGNED if self.key else 0
-        header = struct.pack(
-            "<4sHHIHHIIQIIQ16s", b"\xfeSMB", 64, charge, 0, command, credits, flags, 0, self.message, 0, self.tree,
-            self.session, bytes(16),
-        )
-        self.message += charge
-        self.credits -= charge
-        if not self.key:
-            return header + body
-        mac = CMAC(AES(self.key))
-        mac.update(header + body)
-        return header[:48] + mac.finalize() + body
-
-    def send(self, command, body, **how):
-        self.channel.send(self.packed(command, body, **how))
-
-    def ask(self, command, body, *expected, credits=1):
-        """The answer, whose status must be among `expected` (SUCCESS by default); waits while it is pending."""
-        self.send(command, body, credits=credits)
-        while True:
-            answer = self.channel.receive()
-            status, _, granted = struct.unpack_from("<IHH", answer, 8)
-            self.credits += granted
-            if status != 0x103:
-                break
-        self.session, self.status = struct.unpack_from("<Q", answer, 40)[0], status
-        if status not in (expected or (SUCCESS,)):
-            raise Refused(f"command {command} was answered by 0x{status:08X}")
-        return answer
-
-    def negotiate(self):
-        self.ask(NEGOTIATE, struct.pack("<HHHHI16sQHH", 36, 2, 1, 0, 0, os.urandom(16), 0, 0x0300, DIALECT))
-
-    def log_on(self, password=weft.PASSWORD):
-        proof = spnego.client(weft.USER, password, hostname="127.0.0.1", service="cifs", protocol="ntlm")
-        token = proof.step()
-        while True:
-            body = struct.pack("<HBBIIHHQ", 25, 0, 1, 0, 0, 88, len(token), 0) + token
-            answer = self.ask(SESSION_SETUP, body, SUCCESS, MORE)
-            at, length = struct.unpack_from("<HH", answer, 68)
-            if self.status == SUCCESS:
-                break
-            token = proof.step(answer[at : at + length])
-        if self.signs:
-            # [MS-SMB2] 3.1.4.2: SP800-108 in counter mode.
-            fixed = b"SMB2AESCMAC\0\0SmbSign\0" + struct.pack(">I", 128)
-            secret = proof.session_key[:16].ljust(16, b"\0")
-            self.key = hmac.new(secret, struct.pack(">I", 1) + fixed, hashlib.sha256).digest()[:16]
-
-    def connect(self, share):
-        path = f"\\\\127.0.0.1\\{share}".encode("utf-16-le")
-        answer = self.ask(TREE_CONNECT, struct.pack("<HHHH", 9, 0, 72, len(path)) + path, credits=64)
-        self.tree = struct.unpack_from("<I", answer, 36)[0]
-
-    def open(self, name, access, share, disposition=3, options=0x40):
-        """Opens with FILE_OPEN_IF by default. Returns False if another open's share mode denies it."""
-        path = name.encode("utf-16-le")
-        head = struct.pack("<HBBIQQIIIIIHHII", 57, 0, 0, 2, 0, 0, access, 0, share, disposition, options, 120, len(path), 0, 0)
-        answer = self.ask(CREATE, head + path, SUCCESS, SHARING_VIOLATION, credits=512)
-        self.file = answer[128:144]
-        return self.status == SUCCESS
-
-    def lock(self, offset, length):
-        """Requests an exclusive lock, without waiting."""
-        self.ask(LOCK, struct.pack("<HHI16sQQII", 48, 1, 0, self.file, offset, length, 0x12, 0))
-
-    def read(self, offset, length, descriptor=b""):
-        """A READ request; by RDMA if there is a descriptor."""
-        channel = (RDMA_V1, 0, 112, len(descriptor)) if descriptor else (0, 0, 0, 0)
-        body = struct.pack("<HBBIQ16sIIIHH", 49, 0x50, 0, length, offset, self.file, 0, *channel) + (descriptor or b"\0")
-        return self.packed(READ, body, charge=-(-length // 65536), credits=-(-length // 65536))
-
-    def write(self, offset, length, descriptor):
-        """The request of a WRITE whose data the server is to fetch."""
-        body = struct.pack("<HHIQ16sIIHHI", 49, 0, 0, offset, self.file, RDMA_V1, length, 112, len(descriptor), 0)
-        return self.packed(WRITE, body + descriptor, charge=-(-length // 65536), credits=-(-length // 65536))
+def writing(file, length):
+    """The body of a WRITE whose data the server is to fetch."""
+    return struct.pack("<HHIQ16sIIHHI", 49, 0, 0, 0, file.id, RDMA_V1, length, 112, 16, 0) + descriptor(length)
 
 
 def descriptor(length):
@@ -227,13 +148,13 @@ def descriptor(length):
 
 def rpc_call(program, version, procedure, flavor=0):
     """A call without credentials or arguments, as one record."""
-    return struct.pack(">IIIIIIIIIII", 0x80000028, 7, 0, 2, program, version, procedure, flavor, 0, 0, 0)
+    return oncrpc.record(oncrpc.message(7, program, version, procedure, credential=oncrpc.words(flavor, 0)))
 
 
 def rdma_call(number, reads=0, reply=0):
     """A NULL call of NFS by RPC-over-RDMA (RFC 8166 4): inline, or in `reads` bytes for the server to fetch; offers
     `reply` bytes of memory that does not exist for a long answer."""
-    call = rpc_call(100003, 3, 0)[4:]
+    call = oncrpc.message(7, oncrpc.NFS, 3, 0)
     procedure = 1 if reads else 0
     head = struct.pack(">IIII", number, 1, 4, procedure)
     # One segment each: position, handle, length, offset.
@@ -243,26 +164,16 @@ def rdma_call(number, reads=0, reply=0):
     return head if reads else head + call
 
 
-def nbd_start(export):
-    """The client's messages until it has the export; no other message of the server needs an answer than its
-    greeting."""
-    return struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 1, len(export)) + export
-
-
-def nbd_request(kind, number, offset, length):
-    return struct.pack(">IHHQQI", 0x25609513, 0, kind, number, offset, length)
-
-
 def start_tls_of_nfs(peer):
     """RFC 9289 4.1."""
-    peer.sendall(rpc_call(100003, 3, 0, flavor=7))
+    peer.sendall(rpc_call(oncrpc.NFS, 3, 0, flavor=oncrpc.AUTH_TLS))
     if b"STARTTLS" not in exactly(peer, 4 + 32):
         raise AssertionError("the server does not offer TLS")
 
 
 def start_tls_of_nbd(peer):
     exactly(peer, 18)
-    peer.sendall(struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 5, 0))
+    peer.sendall(disk.FLAGS + disk.option(disk.OPT_STARTTLS))
     if struct.unpack_from(">I", exactly(peer, 20), 12)[0] != 1:
         raise AssertionError("the server does not offer TLS")
 

@@ -6,18 +6,19 @@ Every loop here is bounded in count, and every wait in time. Peers that log on c
 import asyncio
 import concurrent.futures
 import contextlib
-import os
 import socket
 import ssl
 import struct
 import sys
 import time
-import unittest.mock
 
 import clients
+import disk
 import nfs4
-import spnego
+import oncrpc
+import smb3
 import weft
+from oncrpc import MOUNT, NFS, RPCBIND
 
 # Interval between an abuser's actions.
 STEP_SECONDS = 0.25
@@ -34,7 +35,11 @@ SMB_FREE_SECONDS, NFS_FREE_SECONDS = 45, 75
 DEADLINE_SECONDS = 45
 PORTS = ["smb", "smbd", "nfs", "nfs_rdma", "mountd", "rpcbind", "nbd"]
 RDMA_PORTS = ["smbd", "nfs_rdma"]
-UDP_PORTS = ["nfs", "mountd", "rpcbind"]
+# A call of each: NULL, EXPORT, DUMP.
+CALLS = {"nfs": (NFS, 3, 0), "mountd": (MOUNT, 3, 5), "rpcbind": (RPCBIND, 2, 4)}
+
+# The head of an option of NBD with 2 GiB.
+GIANT_OPTION = disk.option(disk.OPT_GO)[:-4] + b"\x7f\xff\xff\xff"
 
 
 def host(number):
@@ -96,7 +101,7 @@ class Abuse:
         def one(number):
             try:
                 return prepare(number)
-            except OSError as e:
+            except (OSError, smb3.Refused) as e:
                 self.said = e
                 return None
 
@@ -109,17 +114,35 @@ class Abuse:
         return made
 
     def user(self, number, share="data", address=None, grant=None):
-        """A user who has logged on, by TCP, or by SMB Direct if there is a `grant` of credits."""
+        """The share, for a user who has logged on, by TCP, or by SMB Direct if there is a `grant` of credits. Who comes from an
+        `address` signs his requests."""
         peer = self.connect(self.port("smb" if grant is None else "smbd"), number, False, address or user_host(number))
         if peer is None:
             raise ConnectionRefusedError("no connection")
         peer.settimeout(20)
-        channel = clients.Tcp(peer) if grant is None else clients.SmbDirect(peer)
-        client = clients.Smb(channel, signs=address is not None)
-        client.negotiate()
-        client.log_on()
-        client.connect(share)
-        return client
+        link = clients.Smb(peer) if grant is None else clients.SmbOverRdma(peer, grant)
+        session = link.log_on(weft.USER, weft.PASSWORD)
+        if address is None:
+            session.key = None
+        return session.tree(share)
+
+    def flood(self, link, count, command, body, **how):
+        """Sends a request many times at once, and reads no answer."""
+        frames = b"".join(link.frame(command, body, **how)[1] for _ in range(count))
+        link.socket.setblocking(False)
+        self.send(link.socket, frames)
+
+    def flood_of_large(self, tree, count, command, body):
+        """The same with requests that ask for 1 MiB, as many as the credits allow."""
+        link, session = tree.session.link, tree.session.number
+        self.flood(link, min(count, link.credits // 16), command, body, session=session, tree=tree.number, charge=16, credits=16)
+
+    def rich_user(self, number, **how):
+        """A user with credits for many large requests."""
+        tree = self.user(number, **how)
+        for _ in range(4):
+            tree.ask(smb3.ECHO, smb3.ECHOING, credits=512)
+        return tree
 
     def prune(self):
         """Closes connections that the server has ended: together, the kinds use more than a process may have
@@ -274,8 +297,7 @@ class Giants(Abuse):
             self.send(self.connect(self.port("smb"), number), b"\0\x7f\xff\xff\xfeSMB")
             for port in ("nfs", "mountd", "rpcbind"):
                 self.send(self.connect(self.port(port), number), b"\x80\x7f\xff\xff" + bytes(8))
-            option = struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 7, 0x7FFF_FFFF)
-            self.send(self.connect(self.port("nbd"), number), option + bytes(8))
+            self.send(self.connect(self.port("nbd"), number), disk.FLAGS + GIANT_OPTION + bytes(8))
             for port in RDMA_PORTS:
                 self.send(self.connect(self.port(port), number), b"MPA ID Req Frame\x40\x01\xff\xff" + bytes(8))
 
@@ -333,12 +355,10 @@ class Datagrams(Abuse):
         self.step()
 
     def step(self):
-        programs = {"nfs": (100003, 3, 0), "mountd": (100005, 3, 5), "rpcbind": (100000, 2, 4)}
-        for _ in range(int(1200 * STEP_SECONDS / len(UDP_PORTS))):
+        for _ in range(int(1200 * STEP_SECONDS / len(CALLS))):
             peer = self.peers[self.sent % len(self.peers)]
-            for port in UDP_PORTS:
-                # Without a record mark.
-                call = clients.rpc_call(*programs[port])[4:]
+            for port in CALLS:
+                call = oncrpc.message(7, *CALLS[port])
                 with contextlib.suppress(OSError):
                     peer.sendto((call, call[:17], call + bytes(60_000))[self.sent % 3], ("127.0.0.1", self.port(port)))
             self.sent += 1
@@ -377,7 +397,7 @@ class Tls(Abuse):
             for number, peer in enumerate(giants):
                 # A record above the maximum length, and a ClientHello of 16 MiB.
                 self.send(peer, b"\x16\x03\x01\xff\xff" if number % 2 else b"\x16\x03\x01\x40\x00\x01\xff\xff\xff")
-            giant = {"nfs": b"\x80\x7f\xff\xff" + bytes(8), "nbd": b"IHAVEOPT" + struct.pack(">II", 7, 0x7FFF_FFFF)}[port]
+            giant = {"nfs": b"\x80\x7f\xff\xff" + bytes(8), "nbd": GIANT_OPTION}[port]
             for peer in self.prepared(f"handshakes of {port}", inside, range(60)):
                 self.send(peer, giant)
 
@@ -389,11 +409,10 @@ class Tls(Abuse):
 
 class NeverReading(Abuse):
     name = "clients that never read their answers, 50 each to NFS, mountd and rpcbind"
-    CALLS = {"nfs": (100003, 3, 0), "mountd": (100005, 3, 5), "rpcbind": (100000, 2, 4)}
 
     def begin(self):
         self.all = []
-        for port, (program, version, procedure) in self.CALLS.items():
+        for port, (program, version, procedure) in CALLS.items():
             calls = clients.rpc_call(program, version, procedure) * 1000
             for number in range(50):
                 self.all.append([self.connect(self.port(port), number), calls, 0])
@@ -421,34 +440,16 @@ class NeverReadingSmb(Abuse):
     name = "SMB clients that never read: 50 that have not logged on, ECHOs; 40 users, each with 64 READs of 1 MiB under way"
 
     def begin(self):
-        for client in self.prepared("SMB without a log-on", self.stranger, range(50)):
-            frames = b""
-            for _ in range(1000):
-                message = client.packed(clients.ECHO, struct.pack("<HH", 4, 0))
-                frames += struct.pack(">I", len(message)) + message
-            self.send(client.channel.peer, frames)
-        for client in self.prepared("log-ons to SMB", self.reader, range(40)):
-            frames = b""
-            for _ in range(min(64, client.credits // 16)):
-                message = client.read(0, 1 << 20)
-                frames += struct.pack(">I", len(message)) + message
-            client.channel.peer.setblocking(False)
-            self.send(client.channel.peer, frames)
+        for link in self.prepared("SMB without a log-on", self.stranger, range(50)):
+            self.flood(link, 1000, smb3.ECHO, smb3.ECHOING, credits=1)
+        for file in self.prepared("log-ons to SMB", self.reader, range(40)):
+            self.flood_of_large(file.tree, 64, smb3.READ, smb3.reading(file.id, 1 << 20))
 
     def stranger(self, number):
-        peer = self.connect(self.port("smb"), number, nonblocking=False)
-        client = clients.Smb(clients.Tcp(peer))
-        client.negotiate()
-        peer.setblocking(False)
-        return client
+        return clients.Smb(self.connect(self.port("smb"), number, nonblocking=False))
 
     def reader(self, number):
-        client = self.user(number)
-        client.open("abuse-read", 0x80000000, 7)
-        # Enough credits for all requests.
-        for _ in range(4):
-            client.ask(clients.ECHO, struct.pack("<HH", 4, 0), credits=512)
-        return client
+        return self.rich_user(number).open("abuse-read", access=smb3.GENERIC_READ)
 
 
 class NeverReadingListings(Abuse):
@@ -460,31 +461,14 @@ class NeverReadingListings(Abuse):
     def begin(self):
         readdir = nfs4.words(nfs4.READDIR) + bytes(16) + nfs4.words(60_000, 60_000, 1, 0x18)
         operations = [*nfs4.Client.walk("data", "abuse-list"), *[readdir] * 15]
-        credential = nfs4.words(1) + nfs4.opaque(nfs4.words(0) + nfs4.opaque(b"abuse") + nfs4.words(0, 0, 0)) + nfs4.words(0, 0)
-        self.calls = []
-        for number in range(50):
-            calls = b""
-            for xid in range(300):
-                call = nfs4.words(xid, 0, 2, nfs4.PROGRAM, 4, 1) + credential + nfs4.words(0, 0, len(operations)) + b"".join(operations)
-                calls += nfs4.words(1 << 31 | len(call)) + call
-            self.calls.append([self.connect(self.port("nfs"), number), calls])
-        for client in self.prepared("log-ons to SMB", self.lister, range(20)):
-            pattern = "*".encode("utf-16-le")
-            frames = b""
-            for _ in range(min(60, client.credits // 16)):
-                # FileBothDirectoryInformation, each time from the start.
-                body = struct.pack("<HBBI16sHHI", 33, 3, 1, 0, client.file, 96, len(pattern), 1 << 20) + pattern
-                message = client.packed(clients.QUERY_DIRECTORY, body, charge=16, credits=16)
-                frames += struct.pack(">I", len(message)) + message
-            client.channel.peer.setblocking(False)
-            self.send(client.channel.peer, frames)
+        calls = b"".join(oncrpc.record(nfs4.compound_call(xid, 0, *operations)) for xid in range(300))
+        self.calls = [[self.connect(self.port("nfs"), number), calls] for number in range(50)]
+        for folder in self.prepared("log-ons to SMB", self.lister, range(20)):
+            # FileBothDirectoryInformation, each time from the start.
+            self.flood_of_large(folder.tree, 60, smb3.QUERY_DIRECTORY, smb3.listing(folder.id, 3, 1 << 20, flags=1))
 
     def lister(self, number):
-        client = self.user(number)
-        client.open("abuse-list", 0x80000000, 7, disposition=1, options=1)
-        for _ in range(4):
-            client.ask(clients.ECHO, struct.pack("<HH", 4, 0), credits=512)
-        return client
+        return self.rich_user(number).open("abuse-list", access=smb3.GENERIC_READ, how=smb3.OPEN, options=smb3.DIRECTORY)
 
     def step(self):
         for entry in self.calls:
@@ -496,9 +480,9 @@ class NeverReadingNbd(Abuse):
     name = "NBD clients that never read: 50, each with 64 READs of 1 MiB under way"
 
     def begin(self):
-        reads = b"".join(clients.nbd_request(0, number, 0, 1 << 20) for number in range(64))
+        reads = b"".join(disk.request(disk.READ, number, 0, 1 << 20) for number in range(64))
         for number in range(50):
-            self.send(self.connect(self.port("nbd"), number), clients.nbd_start(b"vol") + reads)
+            self.send(self.connect(self.port("nbd"), number), disk.start(b"vol") + reads)
 
 
 class NeverCompleting(Abuse):
@@ -523,26 +507,21 @@ class NeverCompleting(Abuse):
 
     def stranger(self, number):
         peer = self.connect(self.port("smbd"), number, nonblocking=False)
-        channel = clients.SmbDirect(peer, grant=1)
-        client = clients.Smb(channel)
-        client.negotiate()
+        link = clients.SmbOverRdma(peer, grant=1)
         # No more credits are granted from here on, so no later request can be answered.
-        channel.grant = 0
+        link.channel.grant = 0
         for _ in range(4):
-            client.send(clients.ECHO, struct.pack("<HH", 4, 0))
+            link.send(smb3.ECHO, smb3.ECHOING, credits=1)
         return peer
 
     def reader(self, number):
-        client = self.user(100 + number, grant=10)
-        client.open("abuse-read", 0xC0000000, 7)
-        for _ in range(3):
-            client.ask(clients.ECHO, struct.pack("<HH", 4, 0), credits=512)
+        tree = self.rich_user(100 + number, grant=10)
+        file = tree.open("abuse-read")
         # WRITEs, whose data the server has to fetch, come first: it stops fetching from a client that does not read.
-        for _ in range(3):
-            client.channel.send(client.write(0, 1 << 20, clients.descriptor(1 << 20)))
-        for _ in range(3):
-            client.channel.send(client.read(0, 1 << 20, clients.descriptor(1 << 20)))
-        return client.channel.peer
+        for command, body in [(smb3.WRITE, clients.writing), (smb3.READ, clients.reading)]:
+            for _ in range(3):
+                tree.send(command, body(file, 1 << 20), charge=16, credits=16)
+        return tree.session.link.socket
 
 
 class Calls(Abuse):
@@ -552,7 +531,7 @@ class Calls(Abuse):
         self.all = [self.connect(self.port("nfs"), number) for number in range(50)]
 
     def step(self):
-        calls = clients.rpc_call(100003, 3, 0) * int(20_000 * STEP_SECONDS / 50)
+        calls = clients.rpc_call(NFS, 3, 0) * int(20_000 * STEP_SECONDS / 50)
         for peer in self.all:
             self.send(peer, calls)
             with contextlib.suppress(OSError):
@@ -563,9 +542,8 @@ class NbdWrites(Abuse):
     name = "begun WRITEs of 8 MiB, 300 to NBD"
 
     def begin(self):
-        write = clients.nbd_request(1, 1, 0, 8 << 20)
         for number in range(300):
-            self.send(self.connect(self.port("nbd"), number), clients.nbd_start(b"vol") + write + bytes(1000))
+            self.send(self.connect(self.port("nbd"), number), disk.begun_write(b"vol"))
 
 
 @contextlib.contextmanager
@@ -585,7 +563,7 @@ class Vanished(Abuse):
 
     def begin(self):
         with vanishing(self.ADDRESS):
-            for port, first in (("smb", b""), ("nfs", clients.rpc_call(100003, 3, 0))):
+            for port, first in (("smb", b""), ("nfs", clients.rpc_call(NFS, 3, 0))):
                 for number in range(200):
                     self.send(self.connect(self.port(port), number, address=self.ADDRESS), first)
 
@@ -608,17 +586,8 @@ class VanishedHolders(Abuse):
             self.held[way].append(name)
         address = self.ADDRESS.format(self.round)
         with vanishing(address):
-            holder = self.user(0, address=address)
-            holder.open(self.names["smb"], 0xC0000000, 0)
-            holder.lock(0, 10)
-            there = ("127.0.0.1", self.port("nfs"))
-
-            def connect(*_):
-                made = lambda own: socket.create_connection(there, 10, source_address=own)
-                return weft.as_root_of(made, address)
-
-            with unittest.mock.patch.object(weft, "nfs_connection", connect):
-                self.nfs.append(nfs4.Client(self.port("nfs"), f"holder-{self.round}-{time.monotonic_ns()}"))
+            self.user(0, address=address).open(self.names["smb"], sharing=0).lock(0, 10)
+            self.nfs.append(nfs4.Client(self.port("nfs"), f"holder-{self.round}-{time.monotonic_ns()}", source=address))
             if self.take_by_nfs(self.nfs[-1], self.names["nfs"]) != "ok":
                 raise AssertionError("the holder by NFSv4.1 could not open its file")
         self.since = time.monotonic()
@@ -646,15 +615,17 @@ class VanishedHolders(Abuse):
                 return self.take_by_nfs(client, name, give_back=True) == "ok"
             finally:
                 client.hang_up()
-        client = self.user(200)
+        tree = self.user(200)
         try:
-            taken = client.open(name, 0xC0000000, 0)
-            if taken:
-                client.lock(0, 10)
-            return taken
+            tree.open(name, sharing=0).lock(0, 10)
+            return True
+        except smb3.Refused as refused:
+            if refused.status != "SHARING_VIOLATION":
+                raise
+            return False
         finally:
-            self.peers.remove(client.channel.peer)
-            client.channel.peer.close()
+            self.peers.remove(tree.session.link.socket)
+            tree.session.link.close()
 
     def end(self):
         super().end()
@@ -688,43 +659,19 @@ class WrongPasswords(Abuse):
 
     async def some(self, numbers):
         async def one(number):
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, struct.error):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, smb3.Refused):
                 await asyncio.wait_for(self.guess(number), 2)
 
         await asyncio.gather(*map(one, numbers))
 
     async def guess(self, number):
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.port("smb"), local_addr=(host(number), 0)
-        )
-        message, session = 0, 0
-
-        async def ask(command, body):
-            nonlocal message
-            header = struct.pack(
-                "<4sHHIHHIIQIIQ16s", b"\xfeSMB", 64, 0, 0, command, 1, 0, 0, message, 0, 0, session, bytes(16)
-            )
-            message += 1
-            writer.write(struct.pack(">I", len(header) + len(body)) + header + body)
-            length = struct.unpack(">I", await reader.readexactly(4))[0]
-            return await reader.readexactly(length)
-
+        link = smb3.AsyncLink(host(number))
+        await link.dial(self.port("smb"))
         try:
-            await ask(0, struct.pack("<HHHHI16sQHH", 36, 2, 1, 0, 0, os.urandom(16), 0, 0x0300, 0x0302))
-            proof = spnego.client(
-                weft.USER, f"wrong-{number}", hostname="127.0.0.1", service="cifs", protocol="ntlm"
-            )
-            token = proof.step()
-            for _ in range(2):
-                body = struct.pack("<HBBIIHHQ", 25, 0, 1, 0, 0, 88, len(token), 0) + token
-                answer = await ask(1, body)
-                session = struct.unpack_from("<Q", answer, 40)[0]
-                at, length = struct.unpack_from("<HH", answer, 68)
-                if struct.unpack_from("<I", answer, 8)[0] != 0xC0000016:
-                    break
-                token = proof.step(answer[at : at + length])
+            await link.negotiate()
+            await link.log_on(smb3.proof_of(weft.USER, f"wrong-{number}"))
         finally:
-            writer.close()
+            link.writer.close()
 
 
 class FullDisk(Abuse):

@@ -21,7 +21,7 @@ import time
 import unittest
 
 ROOT, REPOSITORY = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-UNITS = "lib/systemd/system"
+UNITS = "usr/lib/systemd/system"
 STATE, CONFIG = ROOT / "var/lib/weft", ROOT / "etc/weft/weft.toml"
 PASSWORDS = {"alice": "alices-secret", "bob": "bobs-secret"}
 ENVIRONMENT = {
@@ -33,7 +33,7 @@ ENVIRONMENT = {
 def run(*command, expect=0, **kwargs):
     """Runs a command on this host; its exit status must be `expect`. Returns its output, with errors."""
     done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=120, **kwargs)
+                          stderr=subprocess.STDOUT, text=True, timeout=300, **kwargs)
     if expect is not None and done.returncode != expect:
         raise AssertionError(f"{shlex.join(map(str, command))}: status {done.returncode}\n{done.stdout}")
     return done.stdout

@@ -24,6 +24,8 @@ STARTER, FIRST_ID, IDS = 65_533, 1_000_000, 65_535
 # The shared folders of the host.
 SHARED = ROOT.parent / f"{ROOT.name}.srv"
 VOLUMES = ROOT.parent / f"{ROOT.name}.volumes"
+# A folder of the host that is mounted, too, and that nobody shares.
+OUTSIDE = ROOT.parent / f"{ROOT.name}.outside"
 # Where everybody may look for the root, wherever it is.
 MOUNTED = pathlib.Path("/mnt")
 # What an engine does between the namespaces and the program: each command is exec'ed, and so has the rights of the container's root. Arguments:
@@ -120,7 +122,8 @@ class Container:
 
     def __init__(self, image, *arguments):
         self.image = image
-        volumes = [word for volume in image.volumes for word in (VOLUMES / volume.strip("/"), volume)] + [SHARED, "/srv"]
+        volumes = [word for volume in image.volumes for word in (VOLUMES / volume.strip("/"), volume)]
+        volumes += [SHARED, "/srv", OUTSIDE, "/var/lib/outside"]
         # From here on, one user without any right.
         closed = ["setpriv", "--reuid", image.uid, "--regid", image.gid, "--clear-groups", "--inh-caps", "-all", "--ambient-caps", "-all",
                   "--bounding-set", "-all", "--no-new-privs", "--"]
@@ -205,6 +208,9 @@ class Contained(unittest.TestCase):
             give(VOLUMES / volume.strip("/"), outside(cls.image.uid), outside(cls.image.gid))
         for name in ("team", "plans"):
             (SHARED / name).mkdir(parents=True)
+        OUTSIDE.mkdir()
+        # Where it is mounted: the root is read-only then.
+        (ROOT / "var/lib/outside").mkdir()
         give(SHARED, outside(cls.image.uid), outside(cls.image.gid))
 
     def test_1_it_serves_as_process_1_without_any_right(self):
@@ -234,7 +240,34 @@ class Contained(unittest.TestCase):
             check_rights(self, 4450)
             self.assertIn("alice", container.exec("weft", "user", "list"))
 
-    def test_3_the_health_check_follows_the_server(self):
+    def test_3_the_server_confines_itself(self):
+        """Its user may read a file outside the shares. The server may not: it fails to reload a configuration that is a link to it."""
+        config, linked = VOLUMES / "etc/weft/weft.toml", pathlib.Path("/var/lib/outside/weft.toml")
+        text = config.read_text()
+        (OUTSIDE / linked.name).write_text(text)
+        give(OUTSIDE, outside(self.image.uid), outside(self.image.gid))
+        try:
+            for arguments, confined in [([], True), (["--unconfined"], False)]:
+                with Container(self.image, *self.image.arguments, *arguments) as container:
+                    said, status = container.service.text(), container.status()
+                    self.assertEqual("the server is confined: Landlock" in said, confined, said)
+                    self.assertEqual("seccomp refuses" in said, confined, said)
+                    # An engine has a filter of its own; here there is none.
+                    self.assertEqual(status["Seccomp"], "2" if confined else "0")
+                    container.exec("ln", "-sf", linked, "/etc/weft/weft.toml")
+                    self.assertEqual(container.exec("cat", linked), text)
+                    said = container.exec("weft", "reload", expect=int(confined))
+                    self.assertEqual("Permission denied" in said, confined, said)
+                    # The server continues with what it had, or has read the same again.
+                    check_rights(self, 4450)
+                    container.exec("rm", "/etc/weft/weft.toml")
+                    container.exec("cp", linked, "/etc/weft/weft.toml")
+        finally:
+            config.unlink(missing_ok=True)
+            config.write_text(text)
+            give(VOLUMES / "etc/weft", outside(self.image.uid), outside(self.image.gid))
+
+    def test_4_the_health_check_follows_the_server(self):
         with Container(self.image) as container:
             self.assertIn("share", container.exec(*self.image.health))
             os.kill(container.pid, signal.SIGSTOP)
@@ -245,7 +278,7 @@ class Contained(unittest.TestCase):
                 os.kill(container.pid, signal.SIGCONT)
             container.exec(*self.image.health)
 
-    def test_4_process_1_reaps_orphans(self):
+    def test_5_process_1_reaps_orphans(self):
         with Container(self.image) as container:
             before = len(container.children(container.pid))
             # The shell ends at once, so its child gets process 1 as its parent, and ends then.
@@ -254,7 +287,7 @@ class Contained(unittest.TestCase):
             eventually(self, "the orphans are children of process 1", lambda: len(container.children(container.pid)) >= before + 3)
             eventually(self, "no zombie is left", lambda: len(container.children(container.pid)) == before)
 
-    def test_5_sigterm_drains(self):
+    def test_6_sigterm_drains(self):
         with Container(self.image) as container, tempfile.TemporaryDirectory() as folder:
             big = pathlib.Path(folder, "big")
             big.write_bytes(os.urandom(64 << 20))
@@ -271,7 +304,7 @@ class Contained(unittest.TestCase):
         with Container(self.image):
             check_rights(self, 4450)
 
-    def test_6_an_engine_may_map_a_single_id(self):
+    def test_7_an_engine_may_map_a_single_id(self):
         """As `podman run --userns=keep-id` and bubblewrap alone do it: the container's only user is the one who starts it."""
         try:
             for folder in (VOLUMES, SHARED):
@@ -282,8 +315,9 @@ class Contained(unittest.TestCase):
                        *binds, "--bind", SHARED, "/srv", "--die-with-parent", "--new-session"]
             with Service(["setpriv", "--reuid", STARTER, "--regid", STARTER, "--clear-groups", "--bounding-set", "-all", "--no-new-privs",
                           *sandbox, *self.image.command, *self.image.arguments],
-                         env={"PATH": ENVIRONMENT["PATH"], **self.image.environment}):
+                         env={"PATH": ENVIRONMENT["PATH"], **self.image.environment}) as running:
                 check_rights(self, 4450)
+                self.assertIn("the server is confined: Landlock", running.text())
         finally:
             for folder in (VOLUMES, SHARED):
                 give(folder, outside(self.image.uid), outside(self.image.gid))

@@ -13,8 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
-from bare import (CONFIG, ENVIRONMENT, PASSWORDS, REPOSITORY, ROOT, STATE, Service, bound_sockets, check_rights, inside, main, run, service,
-                  smb, typed)
+from bare import CONFIG, PASSWORDS, REPOSITORY, ROOT, STATE, bound_sockets, check_rights, inside, main, run, service, smb, typed
 
 BOOT = REPOSITORY / "tests/kernel/guest/boot.sh"
 # Where `tests/kernel/guest/build.sh` has put the guest.
@@ -64,9 +63,35 @@ class Install(unittest.TestCase):
                      "vendor-completions/_weft", "vendor_completions.d/weft.fish", "weft/examples/weft.toml",
                      "weft/examples/as-users.conf"]:
             self.assertIn(file, listed)
-        inside("bash", "-n", "/usr/share/bash-completion/completions/weft")
         enabled = [path.name for path in (ROOT / "etc/systemd/system").glob("*.wants/weft.*")]
         self.assertEqual(enabled, ["weft.service"], "the sockets are bound by the server until somebody enables weft.socket")
+
+    def test_2_shells_complete_its_commands_and_man_shows_them(self):
+        inside("apt-get", "install", "-y", "--no-install-recommends", "bash-completion", "fish", "man-db", "zsh")
+        completion = "/usr/share/bash-completion/completions/weft"
+        # The shells load the files by themselves, for a command of this name.
+        said = inside("bash", "-c", """. /usr/share/bash-completion/bash_completion; _completion_loader weft; complete -p weft
+                                       COMP_WORDS=(weft user a) COMP_CWORD=2; _weft weft a user; echo "${COMPREPLY[@]}" """)
+        self.assertEqual(said.splitlines()[1:], ["add"], said)
+        self.assertRegex(said, r"^complete .*-F _weft .*weft\n")
+        self.assertIn("-F _weft", inside("bash", "-c", f". {completion}; complete -p weft"))
+        self.assertEqual(inside("zsh", "-fc", "autoload -Uz compinit; compinit -u; echo $_comps[weft]; autoload +X _weft && echo loaded"),
+                         "_weft\nloaded\n")
+        inside("fish", "--no-execute", "/usr/share/fish/vendor_completions.d/weft.fish")
+        self.assertRegex(inside("fish", "-c", "complete -C 'weft user a'"), r"(?m)^add\t")
+        pages = sorted(path.name for path in (ROOT / "usr/share/man/man1").glob("weft*"))
+        self.assertGreater(len(pages), 30)
+        for page in pages:
+            # As lintian tries them.
+            said = inside("sh", "-c", f"man --warnings -E UTF-8 -l -Tutf8 -Z /usr/share/man/man1/{page} >/dev/null", env={"MANWIDTH": "80"})
+            # Except that a line ends short of the margin before a long word.
+            self.assertEqual([line for line in said.splitlines() if not line.endswith("cannot adjust line")], [], page)
+        shown = inside("man", "weft-share-add", env={"MANPAGER": "cat"})
+        for text in ("NAME", "--write", "--read"):
+            self.assertIn(text, shown)
+        example = "/usr/share/doc/weft/examples/weft.toml"
+        self.assertIn("no errors", inside("weft", "config", "check", example))
+        self.assertEqual((ROOT / example.lstrip("/")).read_text(), inside("weft", "config", "init"))
 
     def test_2_the_version_names_the_commit(self):
         head = subprocess.run(["git", "-C", REPOSITORY, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True)

@@ -46,19 +46,27 @@ if [ ! -e "$base/.whole" ]; then
     debootstrap --variant=minbase bookworm "$base" "$mirror" >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
     touch "$base/.whole"
 fi
-# What pages install or take for granted: the namespaces below have no network.
-if [ "$test" = tasks ] && [ ! -e "$base/.downloaded" ]; then
+# What pages install or take for granted, and what reads the package's completions and manual pages: the namespaces below have no network.
+case $test in
+    tasks) more="curl openssl ca-certificates libgssapi-krb5-2 rdma-core ibverbs-providers librdmacm1" ;;
+    install) more="bash-completion fish man-db zsh" ;;
+    *) more= ;;
+esac
+if [ -n "$more" ] && [ ! -e "$base/.downloaded-$test" ]; then
     cp /etc/resolv.conf "$base/etc/resolv.conf"
+    # With what they recommend: the pages install them as an administrator does.
+    # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive chroot "$base" sh -ec '
         apt-get update -qq
-        apt-get install -y -qq --download-only curl openssl ca-certificates libgssapi-krb5-2 rdma-core ibverbs-providers librdmacm1' \
-        >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
-    touch "$base/.downloaded"
+        apt-get install -y -qq --install-recommends --download-only "$@"' - $more >"$base.log" 2>&1 || { tail -5 "$base.log" >&2; exit 1; }
+    touch "$base/.downloaded-$test"
 fi
 remove() { rm -rf "$root" "$root".*; }
 remove
 cp -a --reflink=auto "$base" "$root"
-rm -f "$root/.whole" "$root/.downloaded"
+rm -f "$root"/.whole "$root"/.downloaded-*
+# It is thrown away: no need to wait for the disk.
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
 cp "${packages[0]}" "$root/root/"
 trap remove EXIT
 # Namespaces of its own for mounts, processes and the network: everything goes away with them, however it ends.

@@ -1,12 +1,13 @@
 """Carries out the commands of docs/tasks, page by page, in bare roots with the package.
 
 A block `sh` is for root on the server, `sh client` for a client of it, `sh both`, `sh nas1` and `sh nas2` for two hosts with a network of
-their own. Blocks without a language need what is not here (another operating system, a card, an engine), and are not run. systemctl and
+their own, `sh lost` for nas2 after nas1 has been killed. Blocks without a language need what is not here (another operating system, a card, an engine), and are not run. systemctl and
 journalctl are played by this program, for the service that it starts as the unit says; passwords are typed where a command asks for one.
 Each page begins with the package as it is after its installation, but for the one that installs it.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import pty
@@ -73,6 +74,14 @@ class Host:
         if self.service is not None:
             self.service.stop()
             self.service = None
+
+    def kill(self):
+        """As a host that loses its power. What it has on its disk stays."""
+        self.service.process.kill()
+        self.service.process.wait()
+        self.service.process.stdout.close()
+        self.service.log.close()
+        self.service = None
 
     def systemctl(self, words):
         match words:
@@ -196,7 +205,12 @@ class Pages(unittest.TestCase):
         self.carry_out("rdma-card.md")
 
     def test_restart_upgrade(self):
-        self.carry_out("restart-upgrade.md")
+        def disk(host):
+            """A disk that is not mounted yet."""
+            (host.root / "srv/team").mkdir(parents=True, exist_ok=True)
+            with open(host.root / "etc/fstab", "a") as fstab:
+                fstab.write("tmpfs /srv/team tmpfs size=1M 0 0\n")
+        self.carry_out("restart-upgrade.md", prepare=disk)
 
     def test_monitoring(self):
         self.carry_out("monitoring.md")
@@ -209,6 +223,18 @@ class Pages(unittest.TestCase):
 
     def test_troubleshooting(self):
         self.carry_out("troubleshooting.md")
+
+    def await_roles(self, hosts, **expected):
+        """Waits until the group has these roles."""
+        deadline = time.monotonic() + 60
+        while True:
+            shown = {name: run(*host.enter, "chroot", host.root, "weft", "replica", "status", "--json", env=ENVIRONMENT)
+                     for name, host in hosts.items()}
+            roles = {name: json.loads(text)["groups"][0]["role"] for name, text in shown.items()}
+            if roles == expected:
+                return
+            self.assertLess(time.monotonic(), deadline, f"{roles} instead of {expected}")
+            time.sleep(0.2)
 
     def test_replication(self):
         names = "127.0.0.1 localhost\n10.99.0.1 nas1\n10.99.0.2 nas2\n"
@@ -228,13 +254,19 @@ class Pages(unittest.TestCase):
             for host in hosts.values():
                 (host.root / "etc/hosts").write_text(names)
                 host.start()
-            for where, block in BLOCK.findall((PAGES / "replication.md").read_text()):
-                for name in hosts if where == "both" else [where]:
+            blocks = BLOCK.findall((PAGES / "replication.md").read_text())
+            lost = [block for where, block in blocks if where == "lost"]
+            for where, block in blocks:
+                for name in hosts if where == "both" else {where} - {"lost"}:
                     hosts[name].run(block)
-            # The roles are exchanged.
-            for name, role in [("nas1", "destination"), ("nas2", "source")]:
-                shown = run(*hosts[name].enter, "chroot", hosts[name].root, "weft", "replica", "status", env=ENVIRONMENT)
-                self.assertIn(role, shown)
+            self.await_roles(hosts, nas1="destination", nas2="source")
+            hosts["nas2"].run("weft replica switch vol1")
+            self.await_roles(hosts, nas1="source", nas2="destination")
+            hosts["nas1"].kill()
+            for block in lost:
+                hosts["nas2"].run(block)
+            hosts["nas1"].start()
+            self.await_roles(hosts, nas1="destination", nas2="source")
         finally:
             for host in hosts.values():
                 host.remove()

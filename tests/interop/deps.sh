@@ -15,6 +15,7 @@ need rclone rclone
 # Only started by tests, on loopback and with a configuration of their own.
 [ -x /usr/sbin/smbd ] || missing+=(samba)
 need cc gcc
+[ -e /usr/include/openssl/evp.h ] || missing+=(libssl-dev)
 need qemu-io qemu-utils
 need nbdinfo libnbd-bin
 need nbdkit nbdkit
@@ -55,6 +56,7 @@ need valgrind valgrind
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)
 # Debian's python3, not one from elsewhere: impacket is a Debian package.
 /usr/bin/python3 -c 'import impacket' 2>/dev/null || missing+=(python3-impacket)
+/usr/bin/python3 -c 'import Cryptodome' 2>/dev/null || missing+=(python3-pycryptodome)
 python="$(dirname "$0")/../../target/python"
 if [ ! -d "$python/smbprotocol" ]; then
     /usr/bin/python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)

@@ -5,9 +5,30 @@ import socket
 import struct
 import threading
 
-OPT_GO, REP_ACK, REP_INFO = 7, 1, 3
+OPT_EXPORT_NAME, OPT_LIST, OPT_STARTTLS, OPT_GO = 1, 3, 5, 7
+REP_ACK, REP_INFO = 1, 3
 READ, WRITE, DISC, FLUSH = 0, 1, 2, 3
 FUA = 1
+# The client's: fixed newstyle, no zeroes.
+FLAGS = struct.pack(">I", 3)
+
+
+def option(kind, data=b""):
+    return b"IHAVEOPT" + struct.pack(">II", kind, len(data)) + data
+
+
+def request(command, cookie, offset, length, flags=0):
+    return struct.pack(">IHHQQI", 0x2560_9513, flags, command, cookie, offset, length)
+
+
+def start(export):
+    """All that a client sends until it has an export."""
+    return FLAGS + option(OPT_EXPORT_NAME, export)
+
+
+def begun_write(export):
+    """The same, and a WRITE of 8 MiB without most of its data."""
+    return start(export) + request(WRITE, 1, 0, 8 << 20) + bytes(1000)
 
 
 class Disk:
@@ -24,9 +45,8 @@ class Disk:
         if self.take(16) != b"NBDMAGICIHAVEOPT":
             raise AssertionError("no NBD server")
         self.take(2)
-        self.socket.sendall(struct.pack(">I", 3))
         data = struct.pack(">I", len(name)) + name.encode() + struct.pack(">H", 0)
-        self.socket.sendall(b"IHAVEOPT" + struct.pack(">II", OPT_GO, len(data)) + data)
+        self.socket.sendall(FLAGS + option(OPT_GO, data))
         while True:
             _, _, kind, length = struct.unpack(">QIII", self.take(20))
             body = self.take(length)
@@ -49,8 +69,7 @@ class Disk:
 
     def send(self, command, offset=0, length=0, data=b"", flags=0):
         self.cookie += 1
-        head = struct.pack(">IHHQQI", 0x2560_9513, flags, command, self.cookie, offset, length or len(data))
-        self.socket.sendall(head + data)
+        self.socket.sendall(request(command, self.cookie, offset, length or len(data), flags) + data)
         return self.cookie
 
     def answer(self):

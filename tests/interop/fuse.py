@@ -73,9 +73,13 @@ class Mount:
 
     def __exit__(self, *_):
         self.release()
-        libc.umount2(self.point.encode(), MNT_DETACH)
+        self.detach()
         self.thread.join(60)
         os.close(self.fd)
+
+    def detach(self):
+        """Takes it away from its mount point. Who has files open keeps them."""
+        libc.umount2(self.point.encode(), MNT_DETACH)
 
     def hold(self, *operations):
         """From now on these requests wait."""

@@ -7,7 +7,8 @@ import ctypes.util
 import itertools
 import struct
 
-import weft
+import oncrpc
+from oncrpc import Refused, Reply, opaque, words
 
 NONE, INTEGRITY, PRIVACY = 1, 2, 3
 NFS, MOUNT = (100003, 3), (100005, 3)
@@ -93,81 +94,14 @@ class Context:
         return self.take(output)
 
 
-def words(*numbers):
-    return struct.pack(f">{len(numbers)}I", *numbers)
-
-
-def opaque(content):
-    return words(len(content)) + content + bytes(-len(content) % 4)
-
-
-class Reader:
-    def __init__(self, content):
-        self.content = content
-
-    def take(self, count):
-        assert len(self.content) >= count, "the message ends too early"
-        taken, self.content = self.content[:count], self.content[count:]
-        return taken
-
-    def word(self):
-        return struct.unpack(">I", self.take(4))[0]
-
-    def opaque(self):
-        length = self.word()
-        content = self.take(length)
-        self.take(-length % 4)
-        return content
-
-
-class Refused(Exception):
-    """An RPC that was not carried out: ("auth", auth_stat) or ("accept", accept_stat)."""
-
-
-class Rpc:
+class Rpc(oncrpc.Connection):
     """Calls over one TCP connection, in one context."""
 
     def __init__(self, port, reserved=False):
-        self.socket = weft.nfs_connection(port) if reserved else weft.socket.create_connection(("127.0.0.1", port), 60)
-        self.xids = itertools.count(1)
+        super().__init__(port, reserved=reserved)
         self.sequences = itertools.count(1)
         self.handle = b""
         self.gss = None
-
-    def close(self):
-        self.socket.close()
-
-    def exchange(self, message):
-        self.socket.sendall(words(1 << 31 | len(message)) + message)
-        reply = b""
-        while True:
-            head = self.receive(4)
-            length = struct.unpack(">I", head)[0]
-            reply += self.receive(length & 0x7FFFFFFF)
-            if length >> 31:
-                return Reader(reply)
-
-    def receive(self, count):
-        received = b""
-        while len(received) < count:
-            piece = self.socket.recv(count - len(received))
-            if not piece:
-                raise EOFError("the server closed the connection")
-            received += piece
-        return received
-
-    def answer(self, reply):
-        """Reads a reply's header; returns its verifier."""
-        reply.word()
-        assert reply.word() == 1
-        if reply.word():
-            kind, stat = reply.word(), reply.word()
-            assert kind == 1
-            raise Refused("auth", stat)
-        flavor, verifier = reply.word(), reply.opaque()
-        if (stat := reply.word()):
-            raise Refused("accept", stat)
-        return flavor, verifier
 
     def head(self, program, procedure, kind, sequence, service):
         credential = words(1, kind, sequence, service) + opaque(self.handle)
@@ -176,13 +110,12 @@ class Rpc:
     def establish(self, service, program=NFS):
         self.gss = Context(service)
         token = self.gss.step()
-        reply = self.exchange(self.head(program, 0, 1, 0, 1) + words(0, 0) + opaque(token))
-        _, verifier = self.answer(reply)
+        reply = self.exchange(self.head(program, 0, 1, 0, 1) + words(0, 0) + opaque(token)).accepted()
         handle, major, minor, window, token = reply.opaque(), reply.word(), reply.word(), reply.word(), reply.opaque()
         if major:
             raise Refused("gss", major, minor)
         self.gss.step(token)
-        self.gss.verify(words(window), verifier)
+        self.gss.verify(words(window), reply.verifier[1])
         self.handle = handle
 
     def message(self, program, procedure, arguments, service, sequence=None, kind=0):
@@ -195,13 +128,18 @@ class Rpc:
             arguments = opaque(self.gss.wrap(body))
         return sequence, head + words(GSS) + opaque(self.gss.mic(head)) + arguments
 
-    def call(self, program, procedure, arguments, service):
-        """The results of a call."""
-        sequence, message = self.message(program, procedure, arguments, service)
-        reply = self.exchange(message)
-        flavor, verifier = self.answer(reply)
+    def verified(self, sequence, message):
+        """The reply to a message, whose verifier must be the server's."""
+        reply = self.exchange(message).accepted()
+        flavor, verifier = reply.verifier
         assert flavor == GSS
         self.gss.verify(words(sequence), verifier)
+        return reply
+
+    def protected(self, program, procedure, arguments, service):
+        """The results of a call."""
+        sequence, message = self.message(program, procedure, arguments, service)
+        reply = self.verified(sequence, message)
         if service == NONE:
             return reply
         if service == INTEGRITY:
@@ -209,21 +147,12 @@ class Rpc:
             self.gss.verify(body, reply.opaque())
         else:
             body = self.gss.unwrap(reply.opaque())
-        body = Reader(body)
-        assert body.word() == sequence and not reply.content
+        body = Reply(body)
+        assert body.word() == sequence and not reply.rest()
         return body
 
     def destroy(self):
-        sequence, message = self.message(NFS, 0, b"", NONE, kind=3)
-        _, verifier = self.answer(self.exchange(message))
-        self.gss.verify(words(sequence), verifier)
-
-    def plain(self, program, procedure, arguments, uid=None):
-        """A call with AUTH_SYS, or AUTH_NONE."""
-        credential = words(0, 0) if uid is None else words(1) + opaque(words(0) + opaque(b"host") + words(uid, uid, 0))
-        reply = self.exchange(words(next(self.xids), 0, 2, *program, procedure) + credential + words(0, 0) + arguments)
-        self.answer(reply)
-        return reply
+        self.verified(*self.message(NFS, 0, b"", NONE, kind=3))
 
 
 @contextlib.contextmanager
@@ -240,7 +169,7 @@ def connected(port, service=None, **options):
 def mount(port, name):
     """The handle of a share, and its flavors."""
     with connected(port, reserved=True) as rpc:
-        reply = rpc.plain(MOUNT, 1, opaque(b"/" + name.encode()))
+        reply = rpc.call(*MOUNT, 1, opaque(b"/" + name.encode()))
         if (status := reply.word()):
             raise Refused("mount", status)
         handle = reply.opaque()
@@ -248,23 +177,23 @@ def mount(port, name):
 
 
 def getattr_status(rpc, handle, service):
-    return rpc.call(NFS, 1, opaque(handle), service).word()
+    return rpc.protected(NFS, 1, opaque(handle), service).word()
 
 
 def create(rpc, directory, name, service):
     """Makes a file; returns the status, and its handle."""
-    reply = rpc.call(NFS, 8, opaque(directory) + opaque(name.encode()) + words(0, 0, 0, 0, 0, 0, 0), service)
+    reply = rpc.protected(NFS, 8, opaque(directory) + opaque(name.encode()) + words(0, 0, 0, 0, 0, 0, 0), service)
     status = reply.word()
     return (status, None) if status else (0, reply.opaque() if reply.word() else None)
 
 
 def write(rpc, file, content, service):
-    reply = rpc.call(NFS, 7, opaque(file) + struct.pack(">Q", 0) + words(len(content), 2) + opaque(content), service)
+    reply = rpc.protected(NFS, 7, opaque(file) + struct.pack(">Q", 0) + words(len(content), 2) + opaque(content), service)
     return reply.word()
 
 
 def read(rpc, file, count, service):
-    reply = rpc.call(NFS, 6, opaque(file) + struct.pack(">Q", 0) + words(count), service)
+    reply = rpc.protected(NFS, 6, opaque(file) + struct.pack(">Q", 0) + words(count), service)
     assert reply.word() == 0 and reply.word() == 1
     reply.take(84)
     reply.word()

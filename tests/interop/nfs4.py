@@ -7,9 +7,11 @@ import socket
 import struct
 import threading
 
+import oncrpc
 import weft
+from oncrpc import opaque, words
 
-PROGRAM, CALLBACK = 100003, 0x40000000
+CALLBACK = 0x40000000
 (ACCESS, CLOSE, CREATE, DELEGRETURN, GETATTR, GETFH, LOCK, LOCKU, LOOKUP, OPEN) = (3, 4, 6, 8, 9, 10, 12, 14, 15, 18)
 (PUTFH, PUTROOTFH, READ, REMOVE, WRITE, EXCHANGE_ID, CREATE_SESSION, SEQUENCE, RECLAIM_COMPLETE) = (
     22, 24, 25, 28, 38, 42, 43, 53, 58)
@@ -24,30 +26,17 @@ STATUS = {
 ANONYMOUS = bytes(16)
 
 
-def words(*numbers):
-    return struct.pack(f">{len(numbers)}I", *numbers)
+def compound(minor, *ops):
+    """The arguments of a COMPOUND without a tag."""
+    return opaque(b"") + words(minor, len(ops)) + b"".join(ops)
 
 
-def opaque(data):
-    return words(len(data)) + data + bytes(-len(data) % 4)
+def compound_call(xid, minor, *ops, uid=0):
+    return oncrpc.message(xid, oncrpc.NFS, 4, 1, compound(minor, *ops), oncrpc.unix(uid))
 
 
-class Reply:
-    """Results, consumed in order."""
-
-    def __init__(self, data):
-        self.data, self.at = data, 0
-
-    def take(self, count):
-        self.at += count
-        return self.data[self.at - count:self.at]
-
-    def word(self):
-        return struct.unpack(">I", self.take(4))[0]
-
-    def opaque(self):
-        length = self.word()
-        return self.take(length + -length % 4)[:length]
+class Reply(oncrpc.Reply):
+    """With the results of operations."""
 
     def expect(self, op):
         number, status = self.word(), self.word()
@@ -60,8 +49,9 @@ class Client:
     def __init__(self, port, name, reclaims=False, source="127.0.0.1", uid=0, verifier=None):
         """`reclaims`: the client does not send RECLAIM_COMPLETE yet. `verifier`: that of its EXCHANGE_ID, by default a part of
         its name."""
-        there = ("127.0.0.1", port)
-        self.socket = weft.as_root_of(lambda own: socket.create_connection(there, 10, source_address=own), source)
+        self.socket = weft.nfs_connection(port, source)
+        # `receive` waits for as long as the connection lives, and for whole messages.
+        self.socket.settimeout(None)
         self.xids, self.owner, self.uid = itertools.count(1), name.encode(), uid
         self.replies, self.recalls = queue.Queue(), queue.Queue()
         self.lock = threading.Lock()
@@ -87,7 +77,7 @@ class Client:
 
     def send(self, message):
         with self.lock:
-            self.socket.sendall(words(1 << 31 | len(message)) + message)
+            self.socket.sendall(oncrpc.record(message))
 
     def receive(self):
         try:
@@ -121,9 +111,7 @@ class Client:
 
     def message(self, *ops):
         """A COMPOUND of these operations."""
-        credential = words(0) + opaque(b"test") + words(self.uid, self.uid, 0)
-        header = words(next(self.xids), 0, 2, PROGRAM, 4, 1) + words(1) + opaque(credential) + words(0, 0)
-        return header + words(0, 1, len(ops)) + b"".join(ops)
+        return compound_call(next(self.xids), 1, *ops, uid=self.uid)
 
     def compound(self, *ops):
         self.send(self.message(*ops))
@@ -132,8 +120,9 @@ class Client:
     def results(self):
         """Those of the next reply."""
         reply = self.replies.get(timeout=60)
-        # xid, REPLY, accepted, no verifier, success; the status, no tag, and the number of results.
-        reply.take(24), reply.word(), reply.opaque(), reply.word()
+        reply.take(4), reply.accepted()
+        # The status, no tag, and the number of results.
+        reply.word(), reply.opaque(), reply.word()
         return reply
 
     def run(self, *ops):

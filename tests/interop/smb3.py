@@ -1,7 +1,9 @@
 """A small client of SMB 2.1 to 3.1.1 for tests that need every byte: it chooses its ClientGuid and its address, signs with
 whatever key it is given, and uses ids that are not its own. It was written from [MS-SMB2] alone and shares no code with the
-server; pyspnego makes its NTLM proofs."""
+server; pyspnego makes its NTLM proofs. `Link` waits for its answers, `AsyncLink` is for many connections in one process."""
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import os
@@ -25,7 +27,8 @@ except ImportError:
 PENDING, MORE_PROCESSING = 0x103, 0xC0000016
 STATUS = {
     0: "ok", 0x103: "PENDING", 0x10B: "NOTIFY_CLEANUP", 0x10C: "NOTIFY_ENUM_DIR", 0xC0000001: "UNSUCCESSFUL", 0xC000000D: "INVALID_PARAMETER",
-    0xC0000022: "ACCESS_DENIED", 0xC0000034: "OBJECT_NAME_NOT_FOUND", 0xC0000043: "SHARING_VIOLATION", 0xC000006D: "LOGON_FAILURE",
+    0xC0000022: "ACCESS_DENIED", 0xC0000034: "OBJECT_NAME_NOT_FOUND", 0xC0000043: "SHARING_VIOLATION", 0xC0000054: "FILE_LOCK_CONFLICT",
+    0xC0000055: "LOCK_NOT_GRANTED", 0xC000006D: "LOGON_FAILURE", 0xC000011F: "TOO_MANY_OPENED_FILES",
     0xC00000BB: "NOT_SUPPORTED", 0xC00000CC: "BAD_NETWORK_NAME", 0xC00000C9: "NETWORK_NAME_DELETED", 0xC00000D0: "REQUEST_NOT_ACCEPTED",
     0xC0000120: "CANCELLED", 0xC0000128: "FILE_CLOSED", 0xC0000184: "INVALID_DEVICE_STATE", 0xC0000203: "USER_SESSION_DELETED",
     0xC0000225: "NOT_FOUND", 0xC000022D: "RETRY", 0xC0000465: "INVALID_TOKEN", 0xC0000467: "FILE_NOT_AVAILABLE", 0xC000020C: "CONNECTION_DISCONNECTED",
@@ -35,8 +38,8 @@ SIGNED, ASYNC, REPLAY = 0x8, 0x2, 0x20000000
 BINDING = 1
 NONE, BATCH, LEASE = 0, 9, 0xFF
 R, RH, RWH = 1, 3, 7
-OPEN, OPEN_IF = 1, 3
-DIRECTORY = 1
+OPEN, OPEN_IF, OVERWRITE = 1, 3, 4
+DIRECTORY, NO_DIRECTORY = 1, 0x40
 GENERIC_READ, GENERIC_WRITE, DELETE = 0x80000000, 0x40000000, 0x10000
 ALL_SHARED = 7
 AES_128_CCM, AES_128_GCM, AES_256_GCM = 1, 2, 4
@@ -48,8 +51,17 @@ class Refused(Exception):
         super().__init__(self.status)
 
 
-class HungUp(Exception):
+class HungUp(ConnectionError):
     """The server has closed the connection."""
+
+
+def framed(message):
+    """As TCP carries it (2.1)."""
+    return len(message).to_bytes(4, "big") + message
+
+
+def proof_of(user, password):
+    return spnego.client(user, password, hostname="127.0.0.1", service="cifs", protocol="ntlm")
 
 
 def derived(key, label, context):
@@ -100,11 +112,59 @@ def as_of(seconds):
     return b"TWrp", struct.pack("<Q", (seconds + 11_644_473_600) * 10_000_000)
 
 
+# The bodies of requests.
+
+def setting_up(token, flags=0, previous=0):
+    return struct.pack("<HBBIIHHQ", 25, flags, 1, 1, 0, 88, len(token), previous) + token
+
+
+def entering(share):
+    path = rf"\\127.0.0.1\{share}".encode("utf-16-le")
+    return struct.pack("<HHHH", 9, 0, 72, len(path)) + path
+
+
+def wish(name, access=GENERIC_READ | GENERIC_WRITE, how=OPEN_IF, options=0, oplock=NONE, asks=(), sharing=ALL_SHARED):
+    name, extra = name.encode("utf-16-le"), contexts(asks)
+    padded = name.ljust(len(name) + -len(name) % 8, b"\0") or bytes(8)
+    at = 120 + len(padded) if extra else 0
+    head = struct.pack("<HBBIQQIIIIIHHII", 57, 0, oplock, 2, 0, 0, access, 0, sharing, how, options, 120, len(name), at, len(extra))
+    return head + padded + extra
+
+
+def closing(file):
+    return struct.pack("<HHI16s", 24, 0, 0, file)
+
+
+def reading(file, length, offset=0):
+    return struct.pack("<HBBIQ16sIIIHHx", 49, 80, 0, length, offset, file, 0, 0, 0, 0, 0)
+
+
+def listing(folder, kind, room, flags=0):
+    pattern = "*".encode("utf-16-le")
+    return struct.pack("<HBBI16sHHI", 33, kind, flags, 0, folder, 96, len(pattern), room) + pattern
+
+
+def watching(folder, whole_tree=False, what=0x1F):
+    return struct.pack("<HHI16sII", 32, int(whole_tree), 65536, folder, what, 0)
+
+
+def informing(file, kind, data):
+    """SET_INFO of a file."""
+    return struct.pack("<HBBIHHI16s", 33, 1, kind, len(data), 96, 0, 0, file) + data
+
+
+def renaming(file, name):
+    """The same with FileRenameInformation; `name` in UTF-16."""
+    return informing(file, 10, struct.pack("<B7xQI", 0, 0, len(name)) + name)
+
+
+ECHOING = struct.pack("<HH", 4, 0)
+
+
 class Answer:
     def __init__(self, frame):
-        self.header, self.body = frame[:64], frame[64:]
-        self.status, = struct.unpack_from("<I", frame, 8)
-        self.command, = struct.unpack_from("<H", frame, 12)
+        self.frame, self.header, self.body = frame, frame[:64], frame[64:]
+        self.status, self.command, self.credits = struct.unpack_from("<IHH", frame, 8)
         self.flags, = struct.unpack_from("<I", frame, 16)
         self.message, = struct.unpack_from("<Q", frame, 24)
         self.async_id, = struct.unpack_from("<Q", frame, 32)
@@ -115,19 +175,22 @@ class Answer:
         """A buffer whose offset counts from the header."""
         return self.body[offset - 64:offset - 64 + length]
 
+    def token(self):
+        """Of SESSION_SETUP."""
+        return self.at(*struct.unpack_from("<HH", self.body, 4))
 
-class Link:
-    """One connection."""
+    def buffer(self):
+        """Of QUERY_DIRECTORY and CHANGE_NOTIFY."""
+        return self.at(*struct.unpack_from("<HI", self.body, 2))
 
-    def __init__(self, port, guid=None, source="127.0.0.1", dialect=0x0311, ciphers=()):
-        self.begin(guid, dialect)
-        self.socket = socket.create_connection(("127.0.0.1", port), 30, source_address=(source, 0))
-        self.ask(NEGOTIATE, self.negotiation(ciphers), hashed=True)
 
-    def begin(self, guid=None, dialect=0x0311):
-        """The state of a connection on which nothing was sent."""
+class Connection:
+    """What a connection remembers, and the messages that it sends; how they travel is left to others."""
+
+    def __init__(self, guid=None, dialect=0x0311):
         self.guid, self.dialect, self.next, self.preauth = guid or os.urandom(16), dialect, 0, bytes(64)
-        self.answers, self.interims, self.notices, self.buffer = {}, {}, [], b""
+        # Granted and not used yet.
+        self.credits = 1
 
     def negotiation(self, ciphers=(), signings=()):
         extra = b""
@@ -149,10 +212,6 @@ class Link:
     def hash(self, message):
         self.preauth = hashlib.sha512(self.preauth + message).digest()
 
-    def close(self):
-        """Hangs up without a word."""
-        self.socket.close()
-
     def mac(self, key, message):
         message = message[:48] + bytes(16) + message[64:]
         if self.dialect < 0x0300:
@@ -161,37 +220,84 @@ class Link:
         mac.update(message)
         return mac.finalize()
 
-    def frame(self, command, body, session=0, tree=0, key=None, flags=0, message=None, async_id=None, hashed=False):
+    def request(self, command, body, session=0, tree=0, key=None, flags=0, message=None, async_id=None, hashed=False, charge=1, credits=64):
         """The MessageId and the bytes of a request, signed if there is a key. `message`: that of another request, for CANCEL."""
         number = self.next if message is None else message
         if message is None:
-            self.next += 1
+            self.next += charge
+            self.credits -= charge
         flags |= (SIGNED if key else 0) | (ASYNC if async_id is not None else 0)
         where = struct.pack("<Q", async_id) if async_id is not None else struct.pack("<II", 0, tree)
-        frame = struct.pack("<4sHHIHHIIQ", b"\xfeSMB", 64, 1, 0, command, 64, flags, 0, number) + where + struct.pack("<Q16x", session) + body
+        frame = struct.pack("<4sHHIHHIIQ", b"\xfeSMB", 64, charge, 0, command, credits, flags, 0, number) + where
+        frame += struct.pack("<Q16x", session) + body
         if key:
             frame = frame[:48] + self.mac(key, frame) + frame[64:]
         if hashed:
             self.hash(frame)
-        return number, len(frame).to_bytes(4, "big") + frame
+        return number, frame
+
+    def frame(self, command, body, **more):
+        """The same as TCP carries it."""
+        number, message = self.request(command, body, **more)
+        return number, framed(message)
+
+    def heard(self, message):
+        answer = Answer(message)
+        self.credits += answer.credits
+        return answer
+
+    def judged(self, answer, accept, hashed):
+        if answer.status not in accept:
+            raise Refused(answer.status)
+        if hashed and (answer.command == NEGOTIATE or answer.status == MORE_PROCESSING):
+            self.hash(answer.frame)
+        return answer
+
+    def signing(self, key, preauth):
+        if self.dialect < 0x0300:
+            return key
+        if self.dialect < 0x0311:
+            return derived(key, b"SMB2AESCMAC\0", b"SmbSign\0")
+        return derived(key, b"SMBSigningKey\0", preauth)
+
+
+class Link(Connection):
+    """One connection over TCP."""
+
+    def __init__(self, port, source="127.0.0.1", ciphers=(), **how):
+        self.begin(socket.create_connection(("127.0.0.1", port), 30, source_address=(source, 0)), ciphers, **how)
+
+    def begin(self, connected, ciphers=(), **how):
+        """Negotiates on a connected socket."""
+        super().__init__(**how)
+        self.socket = connected
+        self.answers, self.interims, self.notices, self.buffer = {}, {}, [], b""
+        self.ask(NEGOTIATE, self.negotiation(ciphers), hashed=True)
+
+    def close(self):
+        """Hangs up without a word."""
+        self.socket.close()
 
     def send(self, command, body, **more):
         """Sends a request; returns its MessageId."""
-        number, frame = self.frame(command, body, **more)
+        number, message = self.request(command, body, **more)
         try:
-            self.socket.sendall(frame)
+            self.transmit(message)
         except OSError as e:
             raise HungUp from e
         return number
 
-    def receive(self, until):
-        """Takes one message off the network, or raises TimeoutError."""
+    def transmit(self, message):
+        self.socket.sendall(framed(message))
+
+    def take(self, until):
+        """The next message, or TimeoutError."""
         while True:
             if len(self.buffer) >= 4:
                 length = int.from_bytes(self.buffer[:4], "big")
                 if len(self.buffer) >= 4 + length:
-                    frame, self.buffer = self.buffer[4:4 + length], self.buffer[4 + length:]
-                    break
+                    message, self.buffer = self.buffer[4:4 + length], self.buffer[4 + length:]
+                    return message
             self.socket.settimeout(max(until - time.monotonic(), 0.001))
             try:
                 more = self.socket.recv(1 << 20)
@@ -202,8 +308,9 @@ class Link:
             if not more:
                 raise HungUp
             self.buffer += more
-        answer = Answer(frame)
-        answer.frame = frame
+
+    def receive(self, until):
+        answer = self.heard(self.take(until))
         if answer.command == OPLOCK_BREAK and answer.message == (1 << 64) - 1:
             self.notices.append(answer)
         elif answer.status == PENDING and answer.flags & ASYNC:
@@ -256,34 +363,22 @@ class Link:
         return True
 
     def ask(self, command, body, accept=(0,), hashed=False, **more):
-        answer = self.answer(self.send(command, body, hashed=hashed, **more))
-        if answer.status not in accept:
-            raise Refused(answer.status)
-        if hashed and answer.status in (0, MORE_PROCESSING) and (command == NEGOTIATE or answer.status == MORE_PROCESSING):
-            self.hash(answer.frame)
-        return answer
+        return self.judged(self.answer(self.send(command, body, hashed=hashed, **more)), accept, hashed)
 
     def authenticate(self, user, password, session=0, key=None, flags=0, previous=0):
         """(session id, session key, hash) of a log-on, or of a binding to a session."""
-        proof = spnego.client(user, password, hostname="127.0.0.1", service="cifs", protocol="ntlm")
+        proof = proof_of(user, password)
         token, negotiated = proof.step(), self.preauth
         try:
             while True:
-                body = struct.pack("<HBBIIHHQ", 25, flags, 1, 1, 0, 88, len(token), previous) + token
+                body = setting_up(token, flags, previous)
                 answer = self.ask(SESSION_SETUP, body, (0, MORE_PROCESSING), True, session=session, key=key)
                 session = answer.session
                 if answer.status == 0:
                     return session, proof.session_key[:16], self.preauth
-                token = proof.step(answer.at(*struct.unpack_from("<HH", answer.body, 4)))
+                token = proof.step(answer.token())
         finally:
             self.preauth = negotiated
-
-    def signing(self, key, preauth):
-        if self.dialect < 0x0300:
-            return key
-        if self.dialect < 0x0311:
-            return derived(key, b"SMB2AESCMAC\0", b"SmbSign\0")
-        return derived(key, b"SMBSigningKey\0", preauth)
 
     def log_on(self, user, password, previous=0):
         number, key, preauth = self.authenticate(user, password, previous=previous)
@@ -293,6 +388,64 @@ class Link:
         """Makes this connection a channel of a session: `key` signs the request instead of the session's own."""
         number, own, preauth = self.authenticate(user, password, session.number, key or session.key, BINDING)
         return Session(self, number, self.signing(own, preauth))
+
+
+class AsyncLink(Connection):
+    """One connection over asyncio, with one session in one tree."""
+
+    def __init__(self, source="127.0.0.1", **how):
+        super().__init__(**how)
+        self.source, self.session, self.tree, self.key = source, 0, 0, None
+
+    async def dial(self, port):
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(self.source, 0))
+
+    async def negotiate(self):
+        await self.ask(NEGOTIATE, self.negotiation(), hashed=True)
+
+    async def connect(self, port):
+        await self.dial(port)
+        await self.negotiate()
+        return self
+
+    async def log_on(self, proof):
+        self.session, self.key, negotiated, token = 0, None, self.preauth, proof.step()
+        while True:
+            answer = await self.ask(SESSION_SETUP, setting_up(token), (0, MORE_PROCESSING), True)
+            self.session = answer.session
+            if answer.status == 0:
+                break
+            token = proof.step(answer.token())
+        self.key, self.preauth = self.signing(proof.session_key[:16], self.preauth), negotiated
+        return self
+
+    async def enter(self, share):
+        self.tree = (await self.ask(TREE_CONNECT, entering(share))).tree
+        return self
+
+    def post(self, command, body, **more):
+        """Sends a request; returns its MessageId."""
+        number, frame = self.frame(command, body, session=self.session, tree=self.tree, key=self.key, **more)
+        self.writer.write(frame)
+        return number
+
+    async def take(self):
+        return self.heard(await self.reader.readexactly(int.from_bytes(await self.reader.readexactly(4), "big")))
+
+    async def answer(self, number):
+        """The final answer to a request; what arrives before is of no interest."""
+        while True:
+            answer = await self.take()
+            if answer.message == number and answer.status != PENDING:
+                return answer
+
+    async def ask(self, command, body, accept=(0,), hashed=False, **more):
+        return self.judged(await self.answer(self.post(command, body, hashed=hashed, **more)), accept, hashed)
+
+    async def leave(self):
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
 
 
 class Session:
@@ -308,9 +461,7 @@ class Session:
         return self.link.ask(command, body, accept, session=self.number, tree=tree, key=self.key, **more)
 
     def tree(self, share):
-        path = rf"\\127.0.0.1\{share}".encode("utf-16-le")
-        answer = self.ask(TREE_CONNECT, struct.pack("<HHHH", 9, 0, 72, len(path)) + path)
-        return Tree(self, answer.tree)
+        return Tree(self, self.ask(TREE_CONNECT, entering(share)).tree)
 
 
 class Tree:
@@ -323,16 +474,8 @@ class Tree:
     def ask(self, command, body, **more):
         return self.session.ask(command, body, self.number, **more)
 
-    @staticmethod
-    def wish(name, access=GENERIC_READ | GENERIC_WRITE, how=OPEN_IF, options=0, oplock=NONE, asks=(), sharing=ALL_SHARED):
-        name, extra = name.encode("utf-16-le"), contexts(asks)
-        padded = name.ljust(len(name) + -len(name) % 8, b"\0") or bytes(8)
-        at = 120 + len(padded) if extra else 0
-        head = struct.pack("<HBBIQQIIIIIHHII", 57, 0, oplock, 2, 0, 0, access, 0, sharing, how, options, 120, len(name), at, len(extra))
-        return head + padded + extra
-
-    def open(self, name, replay=False, **wish):
-        return self.opened(self.ask(CREATE, self.wish(name, **wish), flags=REPLAY if replay else 0))
+    def open(self, name, replay=False, **how):
+        return self.opened(self.ask(CREATE, wish(name, **how), flags=REPLAY if replay else 0))
 
     def opened(self, answer):
         at, length = struct.unpack_from("<II", answer.body, 80)
@@ -359,7 +502,7 @@ class File:
         return File(tree, self.id)
 
     def read(self, length=64, offset=0):
-        answer = self.tree.ask(READ, struct.pack("<HBBIQ16sIIIHHx", 49, 80, 0, length, offset, self.id, 0, 0, 0, 0, 0))
+        answer = self.tree.ask(READ, reading(self.id, length, offset))
         return answer.at(answer.body[2], struct.unpack_from("<I", answer.body, 4)[0])
 
     def write(self, data, offset=0):
@@ -367,7 +510,7 @@ class File:
         self.tree.ask(WRITE, head + data)
 
     def close(self):
-        self.tree.ask(CLOSE, struct.pack("<HHI16s", 24, 0, 0, self.id))
+        self.tree.ask(CLOSE, closing(self.id))
 
     def acknowledge(self, level):
         """Of an oplock break."""
@@ -384,20 +527,23 @@ class File:
         self.tree.ask(LOCK, body)
 
     def rename(self, to):
-        to = to.encode("utf-16-le")
-        data = struct.pack("<B7xQI", 0, 0, len(to)) + to
-        self.tree.ask(SET_INFO, struct.pack("<HBBIHHI16s", 33, 1, 10, len(data), 96, 0, 0, self.id) + data)
+        self.tree.ask(SET_INFO, renaming(self.id, to.encode("utf-16-le")))
+
+    def delete(self):
+        """Marks it for deletion and closes it."""
+        self.tree.ask(SET_INFO, informing(self.id, 13, b"\x01"))
+        self.close()
 
     def notify(self, whole_tree=False, what=0x1F):
         """Requests the next changes; returns the MessageId."""
-        return self.tree.send(CHANGE_NOTIFY, struct.pack("<HHI16sII", 32, int(whole_tree), 65536, self.id, what, 0))
+        return self.tree.send(CHANGE_NOTIFY, watching(self.id, whole_tree, what))
 
 
 def changes(answer):
     """The names in the answer to a CHANGE_NOTIFY."""
     if answer.status != 0:
         raise Refused(answer.status)
-    buffer, names = answer.at(*struct.unpack_from("<HI", answer.body, 2)), []
+    buffer, names = answer.buffer(), []
     while buffer:
         step, _action, length = struct.unpack_from("<III", buffer)
         names.append(buffer[12:12 + length].decode("utf-16-le"))

@@ -13,12 +13,11 @@ import threading
 import time
 import unittest
 
-from impacket import smb3structs as smb2
-from impacket.smbconnection import SMBConnection
-
 import nfs4
+import oncrpc
+import smb3
 import weft
-from test_greed import Rpc
+from oncrpc import NFS, NLM
 
 TABLE = """
 Share modes: the access that one client denies is denied to the other
@@ -144,7 +143,6 @@ GRACE = """
 """
 
 LEASES = {"r": 1, "h": 2, "w": 4}
-SHARE_ALL = 7
 
 
 def letters(bits):
@@ -152,74 +150,49 @@ def letters(bits):
 
 
 class Smb:
-    STATUS = {
-        0: "ok", 0xC0000043: "SHARING_VIOLATION", 0xC0000054: "FILE_LOCK_CONFLICT", 0xC0000055: "LOCK_NOT_GRANTED",
-        0xC0000034: "OBJECT_NAME_NOT_FOUND",
-    }
-
     def __init__(self, port):
-        self.connection = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=port)
-        self.connection.login(weft.USER, weft.PASSWORD)
-        self.smb = self.connection.getSMBServer()
-        self.tree = self.connection.connectTree("data")
-        self.waiting = None
+        self.link = smb3.Link(port)
+        self.tree = self.link.log_on(weft.USER, weft.PASSWORD).tree("data")
 
     def begin(self, name):
         self.name, self.file, self.key = name, None, os.urandom(16)
 
-    def call(self, command, body, credits=1):
-        packet = self.smb.SMB_PACKET()
-        packet["Command"], packet["TreeID"], packet["Data"] = command, self.tree, body
-        answer = self.smb.recvSMB(self.smb.sendSMB(packet))
-        status = answer["Status"]
-        return self.STATUS.get(status, hex(status)), answer["Data"]
+    @staticmethod
+    def status(act, *arguments):
+        try:
+            act(*arguments)
+        except smb3.Refused as refused:
+            return refused.status
+        return "ok"
 
-    def open(self, how, deny="", lease=None, disposition=1):
-        """MS-SMB2 2.2.13, with a lease context (2.2.13.2.8) if one is asked for."""
-        directory = how == "directory"
-        access = 0x80 | (1 if directory else sum({"r": 1, "w": 2, "d": 0x10000}[letter] for letter in how))
-        name = ("" if directory else self.name).encode("utf-16le")
-        contexts = b""
-        if lease:
-            # Directories only have leases of version 2.
-            data = self.key + struct.pack("<IIQ", sum(LEASES[letter] for letter in lease), 0, 0)
-            data += bytes(16) + struct.pack("<HH", 1, 0)
-            contexts = struct.pack("<IHHHHI", 0, 16, 4, 0, 24, len(data)) + b"RqLs" + bytes(4) + data
-        padded = name + bytes(-len(name) % 8) if contexts else name or b"\0"
-        share = SHARE_ALL & ~sum({"r": 1, "w": 2}[letter] for letter in deny)
-        body = struct.pack(
-            "<HBBIQQIIIIIHHII", 57, 0, 0xFF if lease else 0, 2, 0, 0, access, 0, share, disposition,
-            1 if directory else 0x40, 120, len(name), 120 + len(padded) if contexts else 0, len(contexts),
-        ) + padded + contexts
-        status, data = self.call(smb2.SMB2_CREATE, body)
-        if status != "ok":
-            return status
-        self.file = data[64:80]
-        if lease:
-            at, length = struct.unpack_from("<II", data, 80)
-            context = data[at - 64:at - 64 + length]
-            granted = struct.unpack_from("<I", context, struct.unpack_from("<H", context, 10)[0] + 16)[0]
-            status += f", leased {letters(granted)}"
-        return status
+    def open(self, how, deny="", lease=None, disposition=smb3.OPEN):
+        is_directory = how == "directory"
+        access = 0x80 | (1 if is_directory else sum({"r": 1, "w": 2, "d": 0x10000}[letter] for letter in how))
+        wish = {"oplock": smb3.LEASE, "asks": [smb3.lease(self.key, sum(LEASES[letter] for letter in lease))]} if lease else {}
+        try:
+            self.file = self.tree.open(
+                "" if is_directory else self.name, access=access, how=disposition,
+                options=smb3.DIRECTORY if is_directory else smb3.NO_DIRECTORY,
+                sharing=smb3.ALL_SHARED & ~sum({"r": 1, "w": 2}[letter] for letter in deny), **wish)
+        except smb3.Refused as refused:
+            return refused.status
+        if not lease:
+            return "ok"
+        return f"ok, leased {letters(struct.unpack_from('<I', self.file.granted[b'RqLs'], 16)[0])}"
 
     def delete(self):
         """Opens the file for deletion, marks it, and closes it."""
         status = self.open("d")
-        if status != "ok":
-            return status
-        body = struct.pack("<HBBIHHI", 33, 1, 13, 1, 96, 0, 0) + self.file + b"\x01"
-        status, _ = self.call(smb2.SMB2_SET_INFO, body)
-        return status if status != "ok" else self.close()
+        return status if status != "ok" else self.status(self.file.delete)
 
     def overwrite(self):
-        return self.open("w", disposition=4)
+        return self.open("w", disposition=smb3.OVERWRITE)
 
     def close(self):
-        return self.call(smb2.SMB2_CLOSE, struct.pack("<HHI", 24, 0, 0) + self.file)[0]
+        return self.status(self.file.close)
 
     def lock(self, offset, length, flags=0x12):
-        body = struct.pack("<HHI", 48, 1, 0) + self.file + struct.pack("<QQII", offset, length, flags, 0)
-        return self.call(smb2.SMB2_LOCK, body)[0]
+        return self.status(self.file.lock, offset, length, flags)
 
     def wait_for(self, offset, length):
         return self.lock(offset, length, 2)
@@ -228,29 +201,22 @@ class Smb:
         return self.lock(offset, length, 4)
 
     def write(self, offset, length):
-        head = struct.pack("<HHIQ", 49, 112, length, offset) + self.file + bytes(16)
-        return self.call(smb2.SMB2_WRITE, head + b"s" * length)[0]
+        return self.status(self.file.write, b"s" * length, offset)
 
     def read(self, offset, length):
-        head = struct.pack("<HBBIQ", 49, 0x50, 0, length, offset) + self.file + bytes(16) + b"\0"
-        return self.call(smb2.SMB2_READ, head)[0]
+        return self.status(self.file.read, length, offset)
 
     def recalled(self):
-        notice = self.smb.recvSMB(0xFFFFFFFFFFFFFFFF)["Data"]
-        # impacket treats the answer as an error.
-        self.smb._Connection["SequenceWindow"] += 1
-        key, new = notice[8:24], struct.unpack_from("<I", notice, 28)[0]
+        key, new = self.link.notice()
         if key != self.key:
             raise AssertionError("a break of an unknown lease")
         return letters(new)
 
     def give_back(self, keep):
-        state = sum(LEASES[letter] for letter in keep)
-        body = struct.pack("<HHI", 36, 0, 0) + self.key + struct.pack("<IQ", state, 0)
-        return self.call(smb2.SMB2_OPLOCK_BREAK, body)[0]
+        return self.status(self.tree.acknowledge, self.key, sum(LEASES[letter] for letter in keep))
 
     def end(self):
-        self.connection.close()
+        self.link.close()
 
 
 class Nfs:
@@ -347,28 +313,22 @@ class Nfs3:
     NLM, JUKEBOX = {0: "ok", 1: "DENIED", 4: "GRACE"}, 10008
 
     def __init__(self, ready):
-        mount = Rpc(ready["mountd_port"])
-        self.root = self.handle(mount.call(100005, 3, 1, nfs4.opaque(b"/data")), 4)
-        mount.close()
-        self.peer = Rpc(ready["nfs_port"])
-
-    @staticmethod
-    def handle(reply, at):
-        length = struct.unpack_from(">I", reply, at)[0]
-        return reply[at + 4:at + 4 + length]
+        with oncrpc.Connection(ready["mountd_port"]) as mountd:
+            self.root = mountd.mount(b"/data")
+        self.peer = oncrpc.Connection(ready["nfs_port"])
 
     def begin(self, name):
         self.name = self.at_root(name)
-        self.file = self.handle(self.peer.call(100003, 3, 3, self.name), 4)
+        self.file = self.peer.lookup(self.root, os.fsencode(name))
 
     def at_root(self, name):
-        return nfs4.opaque(self.root) + nfs4.opaque(name.encode() if isinstance(name, str) else name)
+        return nfs4.opaque(self.root) + nfs4.opaque(os.fsencode(name))
 
     def call(self, procedure, args):
         """Repeats a call while the server answers JUKEBOX (after five seconds)."""
         status = self.JUKEBOX
         while status == self.JUKEBOX:
-            status = struct.unpack_from(">I", self.peer.call(100003, 3, procedure, args))[0]
+            status = self.peer.call(NFS, 3, procedure, args).word()
         return "ok" if status == 0 else str(status)
 
     def remove(self):
@@ -391,14 +351,16 @@ class Nfs3:
     def lock(self, offset, length):
         lock = nfs4.opaque(b"box") + nfs4.opaque(self.file) + nfs4.opaque(b"owner") + nfs4.words(1)
         lock += struct.pack(">QQ", offset, length)
-        reply = self.peer.call(100021, 4, 2, nfs4.opaque(b"once") + nfs4.words(0, 1) + lock + nfs4.words(0, 0))
-        status = struct.unpack_from(">I", reply, 8)[0]
+        reply = self.peer.call(NLM, 4, 2, nfs4.opaque(b"once") + nfs4.words(0, 1) + lock + nfs4.words(0, 0))
+        reply.opaque()
+        status = reply.word()
         return self.NLM.get(status, str(status))
 
     def end(self):
         self.peer.close()
 
 
+@unittest.skipUnless(smb3.spnego, "no pyspnego: tests/interop/deps.sh installs it")
 class Across(unittest.TestCase):
     def test_what_one_has_the_other_meets(self):
         with weft.serving() as server:

@@ -214,7 +214,11 @@ class Mdns(Announced):
             self.assertEqual((second["server"], second["port"]), ("nas-2.local.", 445))
             self.assertEqual(other.process.poll(), None)
             self.assertIn("another host has the name nas.local; trying nas-2.local", server.log_text())
+            # The name of the service may be settled before that of the host.
             told = "has the name nas, so this one is announced there as nas-2.local"
+            deadline = time.monotonic() + 30
+            while told not in server.log_text() and time.monotonic() < deadline:
+                time.sleep(0.1)
             self.assertIn(told, server.log_text())
             status = weft.run(weft.WEFT, "status", "--state-dir", self.work / "state").stdout
             self.assertIn(told, status)

@@ -123,7 +123,7 @@ class Lines(Audited):
         for kept in [lambda line: line["event"] == "logoff", lambda line: line["event"] != "logoff"]:
             self.assertEqual([line for line in told if kept(line)], [line for line in expected if kept(line)])
         self.assertEqual((refused["event"], refused["result"], refused["user"]), ("logon", "denied", "bob"))
-        self.assertEqual(refused["status"], "STATUS_LOGON_FAILURE")
+        self.assertEqual(refused["status"], "STATUS_WRONG_PASSWORD")
         for line in self.lines():
             if line["event"] != "admin":
                 self.assertRegex(line["client"], r"^127\.0\.0\.1:\d+$")

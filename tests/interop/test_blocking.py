@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 import fuse
@@ -132,6 +133,45 @@ class Blocking(unittest.TestCase):
                 said, why = client.communicate(timeout=60)
                 self.assertEqual(client.returncode, 0, why)
                 self.assertIn("inside", said)
+
+    def test_a_mount_that_hangs_is_listed_without_attributes_and_the_rest_with_them(self):
+        """Nobody could list the folder. Nothing ends a call to this file system, and its root is all that is asked for."""
+        (self.folder / "local").write_text("quick\n")
+        (self.folder / "hung").mkdir()
+        slow = self.enterContext(fuse.Mount(self.folder / "hung", TREE, heeds_interrupts=False))
+        server = self.serve()
+        # Its descriptors are kept, and everything is asked again.
+        slow.hold(fuse.LOOKUP, fuse.GETATTR, fuse.OPENDIR, fuse.READDIR, fuse.STATFS)
+        try:
+            clients = {
+                "weft, SMB": (weft.WEFT, "ls", server.url("")),
+                "smbclient": ("smbclient", "//127.0.0.1/data", "-p", server.smb_port, "-U", f"{weft.USER}%{weft.PASSWORD}", "-c", "ls"),
+                # NFS clients would look up the one name without attributes, and wait for that.
+            }
+            for turn in range(2):
+                for name, command in clients.items():
+                    with self.subTest(client=name, turn=turn):
+                        begun = time.monotonic()
+                        client = self.start(*command)
+                        said, why = client.communicate(timeout=60)
+                        took = time.monotonic() - begun
+                        self.assertEqual(client.returncode, 0, why)
+                        self.assertRegex(said, "local")
+                        self.assertRegex(said, "hung")
+                        self.assertLess(took, 20)
+            self.others_are_answered(server, slow)
+            for url in [server.url, server.nfs_url]:
+                self.assertEqual(weft.run(weft.WEFT, "cat", url("local"), timeout=60).stdout, "quick\n")
+            # A client that goes into it waits alone.
+            client = self.start(weft.WEFT, "ls", server.url("hung/"))
+            self.others_are_answered(server, slow)
+        finally:
+            slow.release()
+        said, why = client.communicate(timeout=60)
+        self.assertEqual(client.returncode, 0, why)
+        self.assertIn("file", said)
+        said = weft.run("smbclient", "//127.0.0.1/data", "-p", server.smb_port, "-U", f"{weft.USER}%{weft.PASSWORD}", "-c", "ls").stdout
+        self.assertRegex(said, r"hung +D ")
 
     def test_a_client_that_hangs_goes_and_the_server_ends(self):
         slow = self.mount(self.folder)

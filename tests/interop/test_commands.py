@@ -58,9 +58,7 @@ class Smbd:
         for folder in ["private", "lock", "state", "cache", "pid", "ncalrpc"]:
             (state / folder).mkdir(mode=0o700, parents=True)
         self.folder.mkdir()
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            self.port = any_port.getsockname()[1]
+        self.port, self.log = weft.free_port(), state / "log"
         self.conf = conf = state / "smb.conf"
         conf.write_text(SMB_CONF.format(port=self.port, state=state, data=self.folder))
         subprocess.run(
@@ -77,7 +75,7 @@ class Smbd:
                 socket.create_connection(("127.0.0.1", self.port)).close()
                 break
             if self.process.poll() is not None:
-                raise RuntimeError((state / "log").read_text())
+                raise RuntimeError(self.log.read_text())
             time.sleep(0.05)
         # It listens before it is ready: once, on a busy machine, it answered the first log-on with NO_MEMORY.
         ask = ["smbclient", "//127.0.0.1/data", "-p", str(self.port), "-U", f"{self.user}%{weft.PASSWORD}", "-c", "ls"]
@@ -238,7 +236,11 @@ class Commands(unittest.TestCase):
         for options in [(), ("--encrypt",)]:
             with self.subTest(options=options):
                 base = f"smb://{server.user}@127.0.0.1:{server.port}"
-                self.round(server.url, base, server.folder, "a folder of smbd's", "--transport", "tcp", *options)
+                try:
+                    self.round(server.url, base, server.folder, "a folder of smbd's", "--transport", "tcp", *options)
+                except BaseException:
+                    print(server.log.read_text())
+                    raise
             for path in [self.source, server.folder]:
                 shutil.rmtree(path)
                 path.mkdir()

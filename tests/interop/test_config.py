@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 import unittest.mock
@@ -160,6 +161,92 @@ class Configured(unittest.TestCase):
         tls = f"--nfs-tls-cert {self.work / 'chain.pem'} --nfs-tls-key <(cat {self.work / 'key.pem'})"
         server = weft.Process(["bash", "-c", f"{serve} {tls}"], self.work / "log")
         self.assertEqual(server.stop(), 0, server.log_text())
+
+    def test_a_fifo_without_another_end_is_told(self):
+        """Opening it, or reading it, waited for ever; with `--pcap` even SIGTERM did not end that."""
+        weft.run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+                 "key.pem", "-out", "chain.pem", "-subj", "/CN=server", "-days", "2", cwd=self.work)
+        fifo, state = self.work / "fifo", self.work / "state"
+        os.mkfifo(fifo, 0o600)
+        # One of its own, because the other is open to read.
+        capture = self.work / "capture"
+        os.mkfifo(capture, 0o600)
+        weft.run(weft.WEFT, "user", "add", "alice", "--state-dir", state)
+        (state / "users.key").unlink()
+        os.mkfifo(state / "users.key", 0o600)
+        serve = [weft.WEFT, "serve", "--config", self.path, "--state-dir", self.work / "other"]
+        silent = f"{fifo}: it is a pipe, and nobody has opened it to write for 10 s"
+        commands = [
+            ([weft.WEFT, "config", "check", fifo], "it is a pipe, and nobody has opened it to write for 10 s"),
+            ([weft.WEFT, "serve", "--config", fifo], "it is a pipe, and nobody has opened it to write for 10 s"),
+            ([*serve, "--nfs-tls-cert", self.work / "chain.pem", "--nfs-tls-key", fifo], silent),
+            ([*serve, "--nfs-tls-cert", fifo, "--nfs-tls-key", self.work / "key.pem"], silent),
+            ([*serve, "--admin", "127.0.0.1:0", "--admin-token-file", fifo], "nobody has opened it to write for 10 s"),
+            ([*serve, "--keytab", fifo], f"{fifo}: it is a FIFO, not a regular file: move it away"),
+            ([*serve, "--pcap", capture], f"{capture}: it is a pipe, and nobody has opened it to read for 10 s"),
+            ([weft.WEFT, "user", "add", "bob", "--state-dir", state], "users.key: it is a FIFO, not a regular file: move it away"),
+        ]
+        environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
+        waiting = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+                   for command, _ in commands]
+        for process in waiting:
+            self.addCleanup(process.kill)
+        for process, (command, says) in zip(waiting, commands):
+            with self.subTest(command=command):
+                said, _ = process.communicate(timeout=60)
+                self.assertNotEqual(process.returncode, 0)
+                self.assertIn(says, said)
+
+    def test_what_is_no_file_is_not_replaced_by_one(self):
+        """`weft share add --config /dev/null` made a file of the device."""
+        fifo, link = self.work / "fifo", self.work / "link"
+        os.mkfifo(fifo, 0o600)
+        link.symlink_to(fifo)
+        for path in [fifo, link]:
+            done = weft.run(weft.WEFT, "share", "add", "x", self.work / "one", "--config", path, check=False, timeout=60)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(f"{fifo}: it is a FIFO, not a regular file: move it away", done.stderr)
+        self.assertTrue(fifo.is_fifo())
+
+    def test_a_reload_of_a_pipe_that_is_empty_now_changes_nothing(self):
+        fifo, text = self.work / "fifo.toml", self.path.read_text()
+        os.mkfifo(fifo, 0o600)
+        writes = threading.Thread(target=lambda: fifo.write_text(text))
+        writes.start()
+        with weft.configured(fifo, self.work / "state") as server:
+            writes.join(60)
+            self.assertEqual(self.names(server), ["Old things", "projects"])
+            ends = threading.Thread(target=lambda: fifo.open("w").close())
+            ends.start()
+            done = weft.run(weft.WEFT, "reload", "--state-dir", self.work / "state", check=False)
+            ends.join(60)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertIn(f"{fifo}: cannot read the configuration: it is a pipe, and nothing comes from it", done.stderr)
+            listed = weft.smbclient(server, "ls", share="projects")
+            self.assertIn("in-one", listed)
+
+    def test_a_check_looks_where_the_server_makes_its_files(self):
+        (self.work / "file").touch()
+        os.mkfifo(self.work / "fifo")
+        for key, name, says in [
+            ("[audit]\nfile", "fifo", "it is not a regular file"), ("[audit]\nfile", "one", "it is not a regular file"),
+            ("[audit]\nfile", "none/log", "there is no folder {work}/none: mkdir -p {work}/none"),
+            ("nbd_socket", "file", "it is not a socket"), ("nbd_socket", "n" * 120, "the name of a socket in a deep folder has at most 82 bytes"),
+            ("nbd_socket", "none/s", "there is no folder {work}/none"), ("nbd_socket", "n" * 82, None),
+        ]:
+            with self.subTest(key=key, name=name):
+                path = self.work / name
+                listeners = f"[listeners]\nnbd_socket = '{path}'\n" if key == "nbd_socket" else "[listeners]\n"
+                other = "" if key == "nbd_socket" else f"{key} = '{path}'\n"
+                self.write(FILE.replace("[listeners]\n", listeners) + other)
+                done = weft.run(weft.WEFT, "config", "check", self.path, check=False)
+                # The socket of a server without volumes is misuse besides. A service manager may make a missing folder at the start.
+                status = 2 if key == "nbd_socket" else 0 if name.startswith("none/") else 1
+                self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+                if says is None:
+                    self.assertNotIn("cannot use", done.stderr)
+                else:
+                    self.assertIn(f"cannot use {path}: {says.format(work=self.work)}", done.stderr)
 
     def test_a_signal_ends_a_server_that_waits_for_its_file(self):
         fifo = self.work / "fifo"

@@ -6,24 +6,25 @@ import pathlib
 import selectors
 import socket
 import ssl
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
+import disk
+import oncrpc
 import weft
 from test_nbd import make_certificates
 
 # A frame that asks for a connection (RFC 5044 7.1), with CRC, and the length of its answer.
 MPA = b"MPA ID Req Frame\x40\x01\x00\x00", 20
 # NULL of NFS under AUTH_TLS, which asks for TLS (RFC 9289 4.1).
-RPC_TLS = struct.pack(">11I", 1 << 31 | 40, 1, 0, 2, 100003, 3, 0, 7, 0, 0, 0), 36
+RPC_TLS = oncrpc.record(oncrpc.message(1, oncrpc.NFS, 3, 0, credential=oncrpc.words(oncrpc.AUTH_TLS, 0))), 36
 # The same with the handshake: the beginning goes under TLS, or is the first half of a TLS record.
 UNDER_TLS, HALF_A_RECORD = "under TLS", "half a record of TLS"
 # The client's flags and NBD_OPT_STARTTLS, acknowledged after the greeting.
-NBD_TLS = struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 5, 0), 18 + 20
+NBD_TLS = disk.FLAGS + disk.option(disk.OPT_STARTTLS), 18 + 20
 
 # The port, the exchange before, the message that is begun, and the seconds after which the server hangs up:
 # docs/security.md.

@@ -1,4 +1,4 @@
-"""Links between the pages lead somewhere."""
+"""Links between the pages lead somewhere, and what they name is there."""
 
 import pathlib
 import re
@@ -8,6 +8,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PATH = re.compile(r"(?<![\w/.-])(?:crates|tests|docs|fuzz|packaging)/[\w./-]*\w")
+NAME = re.compile(r"`(?:\w+::)*(\w+)`")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 
 
@@ -41,6 +43,23 @@ class Docs(unittest.TestCase):
                     wrong.append(f"{page.relative_to(ROOT)}: {link}")
         self.assertEqual(wrong, [])
         self.assertGreater(followed, 100)
+
+    def test_files_that_pages_name_are_there(self):
+        # That page names files of other projects, too.
+        pages = [page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if page.name not in ("CHANGELOG.md", "interop.md")]
+        named = {(page.name, path) for page in pages for path in PATH.findall(page.read_text())}
+        self.assertEqual([], sorted((page, path) for page, path in named if not (ROOT / path).exists()))
+        self.assertGreater(len(named), 20)
+
+    def test_tests_and_limits_that_the_security_page_names_are_there(self):
+        sources = "".join(path.read_text() for kind in ("crates/**/*.rs", "tests/**/*.py") for path in ROOT.glob(kind))
+        tests = set(re.findall(r"\b(?:fn|def|pub) (?:test_)?(\w+)", sources))
+        limits = set(re.findall(r"\b(?:const|static) ([A-Z][A-Z0-9_]+)\b", sources))
+        named = set(NAME.findall((ROOT / "docs" / "security.md").read_text()))
+        named_tests = {name.removeprefix("test_") for name in named if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+){3,}", name)}
+        named_limits = {name for name in named if re.fullmatch(r"[A-Z][A-Z0-9]+(_[A-Z0-9]+)+", name)}
+        self.assertEqual([], sorted(named_tests - tests) + sorted(named_limits - limits))
+        self.assertGreater(min(len(named_tests), len(named_limits)), 50)
 
 
 if __name__ == "__main__":

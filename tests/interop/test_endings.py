@@ -13,6 +13,7 @@ import time
 import unittest
 import unittest.mock
 
+import smb3
 import weft
 from test_reach import Peer, is_silent
 
@@ -279,22 +280,20 @@ class Signals(unittest.TestCase):
                     self.assertEqual(process.wait(timeout=60), 0)
                     process.stdout.close()
 
+    @unittest.skipUnless(smb3.spnego, "no pyspnego: tests/interop/deps.sh installs it")
     def test_a_server_waits_neither_for_a_watch_nor_for_half_a_handshake(self):
         state = ["--state-dir", self.enterContext(tempfile.TemporaryDirectory())]
         weft.run(weft.WEFT, "volume", "create", "vol", "--ram", "--size", "1M", *state)
         with weft.serving("--volume", "vol", "--nbd-port", 0, *state) as server:
-            watch = subprocess.Popen(
-                ["smbclient", "//127.0.0.1/data", "-p", str(server.smb_port), "-U", f"{weft.USER}%{weft.PASSWORD}", "-c", "notify ."],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )
-            self.addCleanup(watch.wait)
-            self.addCleanup(watch.kill)
+            link = smb3.Link(server.smb_port)
+            self.addCleanup(link.close)
+            folder = link.log_on(weft.USER, weft.PASSWORD).tree("data").open("", access=smb3.GENERIC_READ, how=smb3.OPEN, options=smb3.DIRECTORY)
+            watch = folder.notify()
+            link.interim(watch)
             client = self.enterContext(socket.create_connection(("127.0.0.1", server.ready["nbd_port"])))
             self.assertTrue(client.recv(18, socket.MSG_WAITALL).startswith(b"NBDMAGICIHAVEOPT"))
             client.sendall(b"\0\0\0\3")
-            # The request of the watch has reached the server by then.
-            time.sleep(2)
-            self.assertIsNone(watch.poll())
+            self.assertTrue(link.waits(watch))
             begun = time.monotonic()
         # It drains for ten seconds at most.
         self.assertLess(time.monotonic() - begun, 5)

@@ -56,9 +56,7 @@ class Realm:
 
     def __init__(self, work, skew=1):
         self.work = pathlib.Path(work)
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            port = any_port.getsockname()[1]
+        port = weft.free_port()
         # Its plugins and libraries lie next to the programs, also if they are unpacked rather than installed.
         self.root = pathlib.Path(KDC).parent.parent
         libraries = self.root / "lib" / sysconfig.get_config_var("MULTIARCH")
@@ -110,16 +108,22 @@ class Realm:
         self.log.close()
 
 
-@unittest.skipUnless(KDC, "no KDC: tests/interop/deps.sh installs it")
-class Kerberos(unittest.TestCase):
-    def setUp(self):
-        work = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-"))
-        self.realm = Realm(work)
-        self.addCleanup(self.realm.stop)
-        self.work = pathlib.Path(work)
-        # For the server and for smbclient.
-        self.enterContext(unittest.mock.patch.dict(os.environ, self.realm.environment))
+def realm_for(test, **how):
+    """A realm until the end of a test; servers and clients that it starts belong to it."""
+    realm = Realm(test.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-")), **how)
+    test.addCleanup(realm.stop)
+    test.enterContext(unittest.mock.patch.dict(os.environ, realm.environment))
+    return realm
 
+
+@unittest.skipUnless(KDC, "no KDC: tests/interop/deps.sh installs it")
+class WithRealm(unittest.TestCase):
+    def setUp(self):
+        self.realm = realm_for(self)
+        self.work = self.realm.work
+
+
+class Kerberos(WithRealm):
     def say(self, server, commands, *options, check=True):
         """smbclient by ticket, never by password; the commands are those that a user types."""
         ticket = ("--use-kerberos=required", f"--use-krb5-ccache={self.work}/ccache")

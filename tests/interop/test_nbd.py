@@ -6,13 +6,13 @@ import os
 import pathlib
 import shutil
 import socket
-import struct
 import subprocess
 import tempfile
 import time
 import unittest
 
 import weft
+from disk import FLAGS, FLUSH, OPT_LIST, OPT_STARTTLS, WRITE, Disk, begun_write, option
 
 MIB = 1 << 20
 
@@ -173,8 +173,7 @@ class Handshake(unittest.TestCase):
                     # Data sent before the keys could come from an attacker.
                     ahead = socket.create_connection(("127.0.0.1", port))
                     ahead.recv(18)
-                    start = b"IHAVEOPT" + struct.pack(">II", 5, 0)
-                    ahead.sendall(struct.pack(">I", 3) + start + b"IHAVEOPT" + struct.pack(">II", 3, 0))
+                    ahead.sendall(FLAGS + option(OPT_STARTTLS) + option(OPT_LIST))
                     self.assertEqual(ahead.recv(100), b"")
                     ahead.close()
                     self.assertEqual(server.stop(), 0)
@@ -341,35 +340,6 @@ def nbdfuse(file, uri):
         process.stderr.close()
 
 
-class Client:
-    """A minimal client that knows which requests were answered when the server died."""
-
-    def __init__(self, path, export):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(str(path))
-        assert self.take(18)[:16] == b"NBDMAGICIHAVEOPT"
-        name = export.encode()
-        self.socket.sendall(struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 1, len(name)) + name)
-        self.size = struct.unpack(">QH", self.take(10))[0]
-
-    def take(self, count):
-        data = b""
-        while len(data) < count:
-            piece = self.socket.recv(count - len(data))
-            if not piece:
-                raise ConnectionResetError
-            data += piece
-        return data
-
-    def send(self, command, cookie, offset=0, length=0, data=b"", flags=0):
-        self.socket.sendall(struct.pack(">IHHQQI", 0x25609513, flags, command, cookie, offset, length) + data)
-
-    def reply(self):
-        magic, error, cookie = struct.unpack(">IIQ", self.take(16))
-        assert magic == 0x67446698
-        return error, cookie
-
-
 class Crashes(unittest.TestCase):
     def test_what_was_flushed_outlives_the_server(self):
         """Eight writes and a flush at a time; the server is killed during them, several times."""
@@ -377,7 +347,7 @@ class Crashes(unittest.TestCase):
             block = 65536
             promised = {}
             for round_ in range(5):
-                client = Client(server.socket, "file")
+                disk = Disk(server.socket, "file")
                 kill_after = 40 + 13 * round_
                 answered = 0
                 generation = 0
@@ -390,16 +360,15 @@ class Crashes(unittest.TestCase):
                             place = (generation * 8 + i * 97) % (64 * MIB // block)
                             byte = (round_ * 50 + generation * 8 + i) % 255 + 1
                             batch[place] = byte
-                            client.send(1, place, place * block, block, bytes([byte]) * block)
-                        client.send(3, 1 << 32)
+                            disk.send(WRITE, place * block, data=bytes([byte]) * block)
+                        disk.send(FLUSH)
                         # Written, perhaps, from here on; certain only when the flush is answered. A flush covers the
                         # writes answered before it was sent, so a second flush covers the batch.
                         for place, byte in batch.items():
                             written.setdefault(place, set()).add(byte)
                         for _ in range(9):
-                            self.assertEqual(client.reply()[0], 0)
-                        client.send(3, 2 << 32)
-                        self.assertEqual(client.reply(), (0, 2 << 32))
+                            self.assertEqual(disk.answer()[1], 0)
+                        disk.flush()
                         for place, byte in batch.items():
                             promised[place] = {byte}
                             written.pop(place, None)
@@ -408,24 +377,22 @@ class Crashes(unittest.TestCase):
                             # While the next batch is in progress.
                             for place in range(900, 908):
                                 written.setdefault(place, set()).add(255)
-                                client.send(1, place, place * block, block, b"\xff" * block)
+                                disk.send(WRITE, place * block, data=b"\xff" * block)
                             server.crash()
                             kill_after = 1 << 30
-                client.socket.close()
+                disk.socket.close()
                 server.start()
                 # Writes that were neither answered nor refused may be present or not.
                 for place, bytes_ in written.items():
                     promised[place] = promised.get(place, {0}) | bytes_
-                reader = Client(server.socket, "file")
+                reader = Disk(server.socket, "file")
                 for place, allowed in promised.items():
-                    reader.send(0, place, place * block, block)
-                    self.assertEqual(reader.reply(), (0, place))
-                    data = reader.take(block)
+                    data = reader.read(place * block, block)
                     self.assertIn(data[0], allowed, f"block {place} in round {round_}")
                     if len(allowed) == 1:
                         self.assertEqual(data, bytes([data[0]]) * block)
                 self.assertGreater(len(promised), 20)
-                reader.socket.close()
+                reader.close()
 
     def test_a_dead_server_leaves_no_lock_and_no_socket_in_the_way(self):
         with serving({"file": file_volume("1M")}) as server:
@@ -494,11 +461,9 @@ class Beside(unittest.TestCase):
         with tempfile.TemporaryDirectory() as work, weft.serving(
             "--volume", "vol", "--nbd-port", "0", "--buffers", "128M", "--state-dir", self.state(work)
         ) as server, contextlib.ExitStack() as stack:
-            option = b"IHAVEOPT" + struct.pack(">II", 1, 3) + b"vol"
-            write = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 << 20)
             for _ in range(300):
                 peer = stack.enter_context(socket.create_connection(("127.0.0.1", server.ready["nbd_port"])))
-                peer.sendall(struct.pack(">I", 3) + option + write + bytes(1000))
+                peer.sendall(begun_write(b"vol"))
             source = weft.random_file(pathlib.Path(work) / "file", 8 << 20)
             begun = time.monotonic()
             weft.smbclient(server, f"put {source} there")

@@ -9,7 +9,6 @@ are in test_hostile and test_greed."""
 
 import os
 import pathlib
-import socket
 import struct
 import subprocess
 import sys
@@ -22,10 +21,11 @@ from impacket.dcerpc.v5 import samr, srvs, transport
 from impacket.smbconnection import SMBConnection
 
 import nfs4
+import oncrpc
 import smb3
 import test_system_users
 import weft
-from nfs4 import opaque, words
+from oncrpc import NFS, NLM, NSM, opaque, words
 from smb3 import Refused
 
 sys.path.append(str(weft.ROOT / "target" / "python"))
@@ -229,7 +229,7 @@ class Smb(unittest.TestCase):
         file = alice.open("leased", **leased)
         self.assertEqual(struct.unpack_from("<I", file.granted[b"RqLs"], 16)[0], smb3.RWH)
         bob = self.at("bob")
-        waiting = bob.send(smb3.CREATE, bob.wish("leased"))
+        waiting = bob.send(smb3.CREATE, smb3.wish("leased"))
         self.assertEqual(alice.session.link.notice(), (key, smb3.RH))
         for attacker in [mallory, self.at("mallory"), self.at("bob", guid=client)]:
             self.refused(lambda: attacker.acknowledge(key, smb3.RH), "OBJECT_NAME_NOT_FOUND", "UNSUCCESSFUL")
@@ -240,7 +240,7 @@ class Smb(unittest.TestCase):
         # With her key he is no part of her lease: his open breaks it.
         file = alice.open("leased", **leased)
         mallory = self.at("mallory", guid=client)
-        waiting = mallory.send(smb3.CREATE, mallory.wish("leased"))
+        waiting = mallory.send(smb3.CREATE, smb3.wish("leased"))
         self.assertEqual(alice.session.link.notice(), (key, smb3.RH))
         alice.acknowledge(key, smb3.RH)
         mallory.opened(mallory.session.link.answer(waiting))
@@ -252,7 +252,7 @@ class Smb(unittest.TestCase):
         alice, bob, mallory = self.at("alice"), self.at("bob"), self.at("mallory")
         file = alice.open("oplocked", oplock=smb3.BATCH)
         self.assertEqual(file.oplock, smb3.BATCH)
-        waiting = bob.send(smb3.CREATE, bob.wish("oplocked"))
+        waiting = bob.send(smb3.CREATE, smb3.wish("oplocked"))
         self.assertEqual(alice.session.link.notice()[0], file.id)
         self.refused(lambda: file.through(mallory).acknowledge(1), "FILE_CLOSED")
         # Another session of her own is another one, too.
@@ -566,47 +566,15 @@ class Accounts(test_system_users.Inside):
             self.assertIn("NT_STATUS_ACCESS_DENIED", self.smbclient(server, "bob", f"ls {at}\\private\\*"))
 
 
-class Caller:
-    """ONC RPC calls of one user of one host; `port`: from any port, not a reserved one."""
-
-    def __init__(self, to, source, uid=0, reserved=True):
-        there = ("127.0.0.1", to)
-
-        def connect(own):
-            return socket.create_connection(there, 30, source_address=own)
-
-        self.socket = weft.as_root_of(connect, source) if reserved else connect((source, 0))
-        self.file, self.uid, self.xid = self.socket.makefile("rb"), uid, 0
-
-    def close(self):
-        self.file.close()
-        self.socket.close()
-
-    def call(self, program, version, procedure, args, xid=None):
-        self.xid += 1
-        credential = words(1) + opaque(words(0) + opaque(b"box") + words(self.uid, self.uid, 0)) + words(0, 0)
-        message = words(xid or self.xid, 0, 2, program, version, procedure) + credential + args
-        self.socket.sendall(words(1 << 31 | len(message)) + message)
-        length = struct.unpack(">I", self.file.read(4))[0] & 0x7FFF_FFFF
-        return nfs4.Reply(self.file.read(length)[24:])
+class Caller(oncrpc.Connection):
+    """ONC RPC calls of one user of one host."""
 
     def compound(self, minor, *ops):
         """The status of a COMPOUND, and the results of its last operation."""
-        reply = self.call(100003, 4, 1, opaque(b"") + words(minor, len(ops)) + b"".join(ops))
+        reply = nfs4.Reply(self.call(NFS, 4, 1, nfs4.compound(minor, *ops)).rest())
         status = reply.word()
         reply.opaque(), reply.word()
         return nfs4.STATUS.get(status, str(status)), reply
-
-    def mount(self, share):
-        reply = self.call(100005, 3, 1, opaque(share))
-        status = reply.word()
-        return None if status else reply.opaque()
-
-    def lookup(self, folder, name):
-        reply = self.call(100003, 3, 3, opaque(folder) + opaque(name))
-        if reply.word() != 0:
-            raise AssertionError(f"no {name}")
-        return reply.opaque()
 
 
 TEST, CANCEL, UNLOCK, NM_LOCK, FREE_ALL = 1, 3, 4, 22, 23
@@ -780,7 +748,7 @@ class Nfs(unittest.TestCase):
                 return opaque(b"alices") + opaque(file) + opaque(b"owner") + words(svid) + struct.pack(">QQ", 0, 10)
 
             def nlm(caller, procedure, args):
-                reply = caller.call(100021, 4, procedure, opaque(b"cookie") + args)
+                reply = caller.call(NLM, 4, procedure, opaque(b"cookie") + args)
                 reply.opaque()
                 return reply.word()
 
@@ -793,8 +761,8 @@ class Nfs(unittest.TestCase):
             attempts = {
                 "UNLOCK": lambda caller: nlm(caller, UNLOCK, lock()),
                 "CANCEL": lambda caller: nlm(caller, CANCEL, words(0, 1) + lock()),
-                "FREE_ALL": lambda caller: caller.call(100021, 4, FREE_ALL, opaque(b"alices") + words(1)),
-                "SM_NOTIFY": lambda caller: caller.call(100024, 1, 6, opaque(b"alices") + words(99)),
+                "FREE_ALL": lambda caller: caller.call(NLM, 4, FREE_ALL, opaque(b"alices") + words(1)),
+                "SM_NOTIFY": lambda caller: caller.call(NSM, 1, 6, opaque(b"alices") + words(99)),
             }
             for name, act in attempts.items():
                 with self.subTest(name):
@@ -812,16 +780,16 @@ class Nfs(unittest.TestCase):
             (server.folder / "file").touch()
             alice = self.caller(server, HERS)
             remove = opaque(alice.mount(b"/data")) + opaque(b"file")
-            self.assertEqual(alice.call(100003, 3, 12, remove, xid=77).word(), 0)
+            self.assertEqual(alice.call(NFS, 3, 12, remove, xid=77).word(), 0)
             # The same bytes with the same number: another host, another user, another kind of port.
             for name, other in [
                 ("another host", self.caller(server, MALLORYS)),
                 ("another user", self.caller(server, HERS, uid=1001)),
             ]:
                 with self.subTest(name):
-                    self.assertNotEqual(other.call(100003, 3, 12, remove, xid=77).word(), 0)
+                    self.assertNotEqual(other.call(NFS, 3, 12, remove, xid=77).word(), 0)
             # The client itself, on another connection, is told again what was done.
-            self.assertEqual(self.caller(server, HERS).call(100003, 3, 12, remove, xid=77).word(), 0)
+            self.assertEqual(self.caller(server, HERS).call(NFS, 3, 12, remove, xid=77).word(), 0)
 
     def test_a_handle_opens_nothing_that_its_host_may_not_use(self):
         with weft.serving("--export", f"data:net={HERS}/32") as server:
@@ -837,8 +805,8 @@ class Nfs(unittest.TestCase):
                 ("WRITE", 7, opaque(file) + struct.pack(">QII", 0, 1, 2) + opaque(b"x")),
             ]:
                 with self.subTest(name):
-                    self.assertNotEqual(mallory.call(100003, 3, procedure, args).word(), 0)
-                    self.assertEqual(alice.call(100003, 3, procedure, args).word(), 0)
+                    self.assertNotEqual(mallory.call(NFS, 3, procedure, args).word(), 0)
+                    self.assertEqual(alice.call(NFS, 3, procedure, args).word(), 0)
             put = words(nfs4.PUTFH) + opaque(file)
             for minor, caller in [(0, mallory), (0, alice)]:
                 status, _ = caller.compound(minor, put, words(nfs4.READ) + bytes(16) + struct.pack(">QI", 0, 7))
@@ -846,7 +814,7 @@ class Nfs(unittest.TestCase):
             (server.folder / "locked").touch()
             lock = opaque(b"box") + opaque(alice.lookup(root, b"locked")) + opaque(b"owner") + words(1) + struct.pack(">QQ", 0, 10)
             for caller in [mallory, alice]:
-                reply = caller.call(100021, 4, NM_LOCK, opaque(b"cookie") + words(0, 1) + lock + words(0, 0))
+                reply = caller.call(NLM, 4, NM_LOCK, opaque(b"cookie") + words(0, 1) + lock + words(0, 0))
                 reply.opaque()
                 self.assertEqual(reply.word() == GRANTED, caller is alice)
 

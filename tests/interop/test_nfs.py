@@ -5,12 +5,14 @@ import json
 import os
 import pathlib
 import socket
-import struct
 import subprocess
 import tempfile
 import unittest
 
+import nfs4
+import oncrpc
 import weft
+from oncrpc import MOUNT, NFS, opaque, words
 
 
 def libnfs(server, path="", share="data"):
@@ -112,48 +114,27 @@ class Ports(unittest.TestCase):
 
     NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 
-    def call(self, peer, program, version, procedure, args):
-        """The results of a call as root."""
-        opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
-        body = struct.pack(">2I4s3I", 0, 4, b"test", 0, 0, 0)
-        call = struct.pack(">7I", 7, 0, 2, program, version, procedure, 1) + opaque(body) + bytes(8) + args
-        peer.sendall(struct.pack(">I", 1 << 31 | len(call)) + call)
-        head = peer.recv(4, socket.MSG_WAITALL)
-        reply = peer.recv(struct.unpack(">I", head)[0] & 0x7FFFFFFF, socket.MSG_WAITALL)
-        self.assertEqual(struct.unpack(">6I", reply[:24]), (7, 1, 0, 0, 0, 0))
-        return reply[24:]
-
-    def statuses(self, ready, connect, share):
-        """Results of MNT, of GETATTR with the handle that root gets, and of LOOKUP by version 4.0, over such a
-        connection."""
+    def statuses(self, ready, share, reserved):
+        """Results of MNT, of GETATTR with the handle that root gets, and of LOOKUP by version 4.0, from a reserved port or
+        another."""
         path = share.encode()
-        opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
-        first = lambda reply: struct.unpack(">I", reply[:4])[0]
-        with weft.nfs_connection(ready["mountd_port"]) as peer:
-            mounted = self.call(peer, 100005, 3, 1, opaque(b"/" + path))
-            self.assertEqual(first(mounted), 0)
-            handle = mounted[8 : 8 + struct.unpack(">I", mounted[4:8])[0]]
-        found = []
-        with connect(ready["mountd_port"]) as peer:
-            found.append(first(self.call(peer, 100005, 3, 1, opaque(b"/" + path))))
-        with connect(ready["nfs_port"]) as peer:
-            found.append(first(self.call(peer, 100003, 3, 1, opaque(handle))))
-            lookup = struct.pack(">5I", 0, 0, 2, 24, 15) + opaque(path)
-            found.append(first(self.call(peer, 100003, 4, 1, lookup)))
+        with oncrpc.Connection(ready["mountd_port"]) as peer:
+            handle = peer.mount(b"/" + path)
+        with oncrpc.Connection(ready["mountd_port"], reserved=reserved) as peer:
+            found = [peer.call(MOUNT, 3, 1, opaque(b"/" + path)).word()]
+        with oncrpc.Connection(ready["nfs_port"], reserved=reserved) as peer:
+            found.append(peer.call(NFS, 3, 1, opaque(handle)).word())
+            found.append(peer.call(NFS, 4, 1, nfs4.compound(0, words(nfs4.PUTROOTFH), words(nfs4.LOOKUP) + opaque(path))).word())
         return found
-
-    @staticmethod
-    def any_port(port):
-        return socket.create_connection(("127.0.0.1", port), 60)
 
     @unittest.skipUnless(os.geteuid() == 0, "the server has to run as root")
     def test_a_server_that_is_root_wants_reserved_ports(self):
         with weft.serving("--export", "ram:insecure") as server:
-            refused = self.statuses(server.ready, self.any_port, "data")
+            refused = self.statuses(server.ready, "data", reserved=False)
             # MNT3ERR_ACCES, NFS3ERR_PERM and NFS4ERR_PERM, like Linux's server and mountd.
             self.assertEqual(refused, [13, 1, 1])
-            self.assertEqual(self.statuses(server.ready, self.any_port, "ram"), [0, 0, 0])
-            self.assertEqual(self.statuses(server.ready, weft.nfs_connection, "data"), [0, 0, 0])
+            self.assertEqual(self.statuses(server.ready, "ram", reserved=False), [0, 0, 0])
+            self.assertEqual(self.statuses(server.ready, "data", reserved=True), [0, 0, 0])
             self.assertIn("--export data:insecure", server.log_text())
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
@@ -200,8 +181,8 @@ class Ports(unittest.TestCase):
             url = f"nfs://127.0.0.1:{server.ready['nfs_port']}/data?mountport={server.ready['mountd_port']}"
             weft.run(*as_nobody, weft.WEFT, "ls", url)
             if os.geteuid() == 0:
-                self.assertEqual(self.statuses(server.ready, self.any_port, "data"), [0, 0, 0])
-                self.assertEqual(self.statuses(server.ready, self.any_port, "strict"), [13, 1, 1])
+                self.assertEqual(self.statuses(server.ready, "data", reserved=False), [0, 0, 0])
+                self.assertEqual(self.statuses(server.ready, "strict", reserved=False), [13, 1, 1])
 
 
 @unittest.skipUnless(os.geteuid() == 0, "the server restarts at its ports: the tests need root for a network of their own")

@@ -6,10 +6,8 @@ import shutil
 import socket
 import struct
 import subprocess
-import tempfile
 import time
 import unittest
-import unittest.mock
 
 import test_kerberos as realms
 import weft
@@ -19,15 +17,7 @@ GANESHA = shutil.which("ganesha.nfsd", path=realms.PATH)
 PRINCIPAL = f"{weft.USER}@{realms.REALM}"
 
 
-@unittest.skipUnless(realms.KDC, "no KDC: tests/interop/deps.sh installs it")
-class WithRealm(unittest.TestCase):
-    def setUp(self):
-        work = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-"))
-        self.realm = realms.Realm(work)
-        self.addCleanup(self.realm.stop)
-        self.work = pathlib.Path(work)
-        self.enterContext(unittest.mock.patch.dict(os.environ, self.realm.environment))
-
+class WithRealm(realms.WithRealm):
     def fails(self, *command):
         """What a command that fails says."""
         done = weft.run(weft.WEFT, *command, check=False, timeout=60)

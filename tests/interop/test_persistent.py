@@ -1,7 +1,6 @@
 """Persistent handles: the server is repeatedly killed under a writing client, and no acknowledged write is lost."""
 
 import pathlib
-import socket
 import sys
 import tempfile
 import threading
@@ -92,9 +91,7 @@ class Persistent(unittest.TestCase):
         server.crash()
 
     def test_a_server_that_ends_under_a_writer(self):
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            port = any_port.getsockname()[1]
+        port = weft.free_port()
         state = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-state-"))
         options = ("--continuous-availability", "data", "--state-dir", state)
         with weft.serving(*options, ports={"smb": port}) as server:

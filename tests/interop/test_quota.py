@@ -134,6 +134,41 @@ class Quota(Limited):
         self.assertIsNone(self.counted())
         self.assertGreater(self.smb_space(server)[0], 64 * MIB)
 
+    def test_two_shares_of_one_folder_have_one_count(self):
+        self.limit("8MiB")
+        self.file.write_text(self.file.read_text() + '\n[shares.other]\npath = "data"\nquota = "5MiB"\n')
+        server = self.enterContext(weft.configured(self.file, self.state, "--user", weft.USER))
+        self.assertIn("[shares.other]", self.file.read_text())
+
+        def usage():
+            [status] = json.loads(self.weft("status", "--json").stdout)["servers"]
+            return {share["name"]: share["quota"] for share in status["shares"]}
+
+        def other(command):
+            done = weft.run("smbclient", "//127.0.0.1/other", "-p", server.smb_port, "-U", f"{weft.USER}%{weft.PASSWORD}", "-c", command,
+                            check=False)
+            return done.stdout + done.stderr
+
+        until = time.monotonic() + 60
+        while any(quota["is_counting"] for quota in usage().values()):
+            self.assertLess(time.monotonic(), until)
+        three = weft.random_file(self.work / "three", 3 * MIB)
+        self.assertNotIn("NT_STATUS", other(f"put {three} a"))
+        used = usage()
+        self.assertEqual([used[name]["used_bytes"] for name in ["data", "other"]], [du(self.folder)] * 2)
+        self.assertEqual([used[name]["limit_bytes"] for name in ["data", "other"]], [8 * MIB, 5 * MIB])
+        self.assertIn("NT_STATUS_DISK_FULL", other(f"put {three} b"))
+        self.assertNotIn("NT_STATUS", weft.smbclient(server, f"put {three} b", check=False))
+        self.assertIn("NT_STATUS_DISK_FULL", weft.smbclient(server, f"put {three} c", check=False))
+        self.assertLessEqual(du(self.folder), 8 * MIB)
+        # The smaller share goes; the count stays.
+        self.limit("8MiB")
+        self.weft("reload")
+        self.assertEqual(usage()["data"]["used_bytes"], du(self.folder))
+        weft.smbclient(server, "del a; del b; del c", check=False)
+        weft.smbclient(server, f"put {three} d")
+        self.assert_agrees()
+
     def test_it_is_counted_anew_after_a_crash(self):
         server = self.serve()
         weft.smbclient(server, f"put {self.small} by-smb")

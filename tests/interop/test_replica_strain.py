@@ -4,11 +4,11 @@ import contextlib
 import os
 import random
 import socket
-import struct
 import threading
 import time
 import unittest
 
+from disk import begun_write
 from test_replica import Hosts
 from test_space import small_disk
 
@@ -23,15 +23,13 @@ class Strain(Hosts):
         disk = here.disk("vol1")
         # The client is active before they come: an idle one may have to make room.
         disk.write(12 * MIB, b"w" * 65536)
-        option = b"IHAVEOPT" + struct.pack(">II", 1, 4)
-        write = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 * MIB)
         with contextlib.ExitStack() as stack:
             for number in range(300):
                 # To the source, to its replica, and to a volume of the same server.
                 host = here if number % 3 else there
                 name = b"vol1" if number % 2 else b"vol2"
                 peer = stack.enter_context(socket.create_connection(("127.0.0.1", host.ports["nbd"])))
-                peer.sendall(struct.pack(">I", 3) + option + name + write + bytes(1000))
+                peer.sendall(begun_write(name))
             slowest, until = 0, time.monotonic() + 5
             while time.monotonic() < until:
                 begun = time.monotonic()

@@ -13,6 +13,7 @@ import threading
 import time
 import unittest
 import unittest.mock
+import uuid
 
 import nfs4
 import test_persistent
@@ -90,6 +91,25 @@ class Passed(Restarting):
                 self.assertIn("vol1", weft.run("nbdinfo", "--list", f"nbd+unix:///?socket={path}").stdout)
             self.assertTrue(path.exists(), "its file was removed")
 
+    def test_a_unix_socket_that_admits_every_user_is_refused(self):
+        self.state.chmod(0o755)
+        path = self.state / "weft.sock"
+        one = socket.socket(socket.AF_UNIX)
+        self.addCleanup(one.close)
+        one.bind(str(path))
+        one.listen()
+        weft.run(weft.WEFT, "volume", "create", "vol1", "--size", "4M", "--ram", "--state-dir", self.state / "state")
+        for name, options in [("nbd", ["--volume", "vol1", "--nbd-socket", path]), ("admin", ["--admin", f"unix:{path}"])]:
+            with self.subTest(name=name):
+                # systemd's default.
+                path.chmod(0o666)
+                said = self.refused([(name, one)], *options)
+                self.assertIn(f"descriptor 3 ({name}), a Unix socket at {path}, admits every user of this host, because its file has mode 0666: "
+                              "write SocketMode=0660 in its socket unit", said)
+                path.chmod(0o660)
+                with weft.serving(*options, "--state-dir", self.state / "state", sockets=[(name, one)]) as server:
+                    self.assertIn("the service manager passes", server.log_text())
+
     def refused(self, sockets, *options):
         """Why a server with these sockets does not start."""
         folder, log = self.state / "data", self.state / "log"
@@ -120,6 +140,14 @@ class Passed(Restarting):
                 said = self.refused([(name, what)], *options)
                 self.assertIn("socket activation: ", said)
                 self.assertIn(says, said)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as mptcp:
+            mptcp.bind(("127.0.0.1", 0))
+            mptcp.listen()
+            said = self.refused([("smb", mptcp)], "--smb-port", port_of(mptcp))
+            self.assertIn("descriptor 3 (smb), a stream socket of another protocol than TCP (SocketProtocol=), cannot be used: Weft takes", said)
+        # One that the service manager has announced and not passed: the number may be that of a file of the server's own.
+        said = self.refused([("smb", None)], "--smb-port", port)
+        self.assertIn("socket activation: descriptor 3 (smb), which LISTEN_FDS announces, is not open: pass it, or lower LISTEN_FDS", said)
         # The same socket twice; a port of another address.
         said = self.refused([("smb", one), ("smb", one)], "--smb-port", port)
         self.assertIn(f"descriptor 4 (smb), {here}, is passed twice: remove one", said)
@@ -130,9 +158,7 @@ class Passed(Restarting):
 
     @unittest.skipUnless(shutil.which("systemd-socket-activate"), "needs systemd-socket-activate")
     def test_systemd_starts_the_server_at_its_first_connection(self):
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            port = port_of(any_port)
+        port = weft.free_port()
         (self.state / "data").mkdir()
         (self.state / "data" / "file").write_text("content")
         command = ["systemd-socket-activate", f"--listen=127.0.0.1:{port}", "--fdname=smb", "-E", "WEFT_PASSWORD", weft.WEFT, "serve",
@@ -256,6 +282,101 @@ class Ordered(test_persistent.Persistent):
 
     def end(self, server):
         self.assertEqual(weft.Process.stop(server), 0)
+
+
+@unittest.skipUnless(test_persistent.files, "no smbprotocol: tests/interop/deps.sh installs it")
+class Away(Restarting):
+    """A persistent handle whose share, or whose user, is not there at a start."""
+
+    def setUp(self):
+        super().setUp()
+        self.data = self.state / "data"
+        self.data.mkdir()
+        self.file = self.state / "weft.toml"
+        self.file.write_text(
+            f'[listeners]\naddresses = ["127.0.0.1"]\nsmb_port = {weft.free_port()}\nsmb_direct_port = 0\n'
+            # Also as root, for users without accounts of the system.
+            '[smb]\nact_as_callers = false\n'
+            '[shares.data]\npath = "data"\ncontinuous_availability = true\n[shares.ram]\nram = "1M"\n')
+        self.add_user()
+        self.client = test_persistent.Persistent("test_a_server_that_ends_under_a_writer")
+        self.client.setUp()
+        self.addCleanup(self.client.doCleanups)
+
+    def user(self, *command):
+        weft.run(weft.WEFT, "user", *command, "--state-dir", self.state / "state", password=weft.PASSWORD)
+
+    def add_user(self):
+        self.user("add", weft.USER)
+
+    def begun(self, server):
+        """A client writes, and the server ends."""
+        file, _ = self.client.open(self.client.connect(server), self.client.ask())
+        file.write(b"before", 0)
+        self.assertEqual(server.stop(), 0)
+        return file.file_id
+
+    def is_back(self, server, file_id):
+        share = self.client.connect(server)
+        with self.assertRaises(test_persistent.exceptions.SMBResponseException) as refused:
+            self.client.open(self.client.connect(server, uuid.uuid4()), None)
+        self.assertEqual(refused.exception.status, 0xC0000467)
+        file, _ = self.client.open(share, self.client.again(file_id))
+        self.assertEqual(file.read(0, 64), b"before")
+
+    def test_a_folder_that_is_missing_for_a_start(self):
+        with weft.configured(self.file, self.state / "state") as server:
+            file_id = self.begun(server)
+            self.data.rename(self.state / "away")
+            server.start()
+            server.restart()
+            # The disk is there again, and a reload finds it.
+            (self.state / "away").rename(self.data)
+            weft.run(weft.WEFT, "reload", "--state-dir", self.state / "state")
+            self.is_back(server, file_id)
+            self.assertIn("1 persistent handles on data are not restored yet: the share is not there", server.log_text())
+            # Or the next start.
+            self.assertEqual(server.stop(), 0)
+            self.data.rename(self.state / "away")
+            server.start()
+            self.assertEqual(server.stop(), 0)
+            (self.state / "away").rename(self.data)
+            server.start()
+            self.is_back(server, file_id)
+
+    def test_a_mount_point_without_its_disk(self):
+        """The folder at the share's path is served, and its files are others than those of the disk."""
+        disk, point = self.state / "disk", self.state / "point"
+        with weft.configured(self.file, self.state / "state") as server:
+            file_id = self.begun(server)
+            self.data.rename(disk)
+            self.data.mkdir()
+            (self.data / "file").write_text("another file")
+            server.start()
+            server.restart()
+            with self.assertRaises(test_persistent.exceptions.SMBResponseException) as refused:
+                self.client.open(self.client.connect(server), self.client.again(file_id))
+            self.assertEqual(refused.exception.status, 0xC0000034)
+            # The disk is mounted, and a reload finds it.
+            self.data.rename(point)
+            disk.rename(self.data)
+            weft.run(weft.WEFT, "reload", "--state-dir", self.state / "state")
+            self.is_back(server, file_id)
+            self.assertIn("1 persistent handles on data are not restored yet: another folder is at its path", server.log_text())
+            self.assertNotIn("lost a persistent handle", server.log_text())
+
+    def test_another_user_of_the_name(self):
+        with weft.configured(self.file, self.state / "state") as server:
+            file_id = self.begun(server)
+            self.user("remove", weft.USER)
+            self.add_user()
+            server.start()
+            share = self.client.connect(server)
+            with self.assertRaises(test_persistent.exceptions.SMBResponseException) as refused:
+                self.client.open(share, self.client.again(file_id))
+            self.assertEqual(refused.exception.status, 0xC0000034)
+            self.client.open(share, None)
+            self.assertIn(f"lost a persistent handle of {weft.USER} on data: its user is gone, or another one has the name now", server.log_text())
 
 
 @unittest.skipUnless(OLDER, "WEFT_OLDER names no program of an older version")

@@ -1,18 +1,19 @@
 """Finding programs: rpcinfo and showmount query our rpcbind, libnfs needs no ports in its URLs, and we register with
 Debian's rpcbind."""
 
+import itertools
 import os
 import pathlib
 import socket
 import struct
-import subprocess
 import tempfile
 import unittest
 
+import oncrpc
 import weft
+from oncrpc import MOUNT, NFS, NLM, NSM, RPCBIND, opaque, words
 
 PORTS = {"nfs": 2049, "nfs-rdma": 20049, "mountd": 20048}
-NFS, MOUNT, RPCBIND, NLM, NSM = 100003, 100005, 100000, 100021, 100024
 
 
 def found():
@@ -95,23 +96,22 @@ class Udp(unittest.TestCase):
     """A client of our own, because no other client here still speaks NFS over UDP."""
 
     def setUp(self):
-        self.xid = 0
+        self.xids = itertools.count(1)
 
     def call(self, port, program, version, procedure, args=b""):
-        self.xid += 1
+        """The results. Keeps how long both messages were."""
+        call = oncrpc.message(next(self.xids), program, version, procedure, args, oncrpc.unix(os.getuid()))
         with self.peer() as peer:
-            head = struct.pack(">6I", self.xid, 0, 2, program, version, procedure)
-            # AUTH_SYS with the user that runs the test, and no verifier.
-            body = struct.pack(">2I4s3I", 0, 4, b"test", os.getuid(), os.getgid(), 0)
-            credential = struct.pack(">2I", 1, len(body)) + body
-            peer.sendto(head + credential + bytes(8) + args, ("127.0.0.1", port))
+            peer.sendto(call, ("127.0.0.1", port))
             reply = peer.recv(65536)
-        self.sent, self.received = len(head + credential + bytes(8) + args), len(reply)
-        xid, kind, accepted, *rest = struct.unpack(">5I", reply[:20])
-        self.assertEqual((xid, kind), (self.xid, 1))
-        if accepted != 0:
-            return "refused", reply[12:]
-        return struct.unpack(">I", reply[20:24])[0], reply[24:]
+        self.sent, self.received = len(call), len(reply)
+        self.assertEqual(reply[:4], call[:4])
+        return oncrpc.Reply(reply[4:]).accepted()
+
+    def refused(self, *call):
+        with self.assertRaises(oncrpc.Refused) as refused:
+            self.call(*call)
+        return refused.exception.args
 
     @staticmethod
     def peer():
@@ -138,61 +138,54 @@ class Udp(unittest.TestCase):
 
     def test_an_address_that_was_not_seen_gets_no_more_than_it_sends(self):
         """A spoofed address could be flooded: READ made 274 bytes of one, rpcbind's list 21."""
-        opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
         with weft.serving("--nfs-udp", "--rpcbind-port", 0) as server:
             (server.folder / "file").write_bytes(bytes(32768))
             nfs, mountd, rpcbind = (server.ready[f"{name}_port"] for name in ["nfs", "mountd", "rpcbind"])
             # AUTH_TOOWEAK, for any handle.
-            too_weak = struct.pack(">2I", 1, 5)
+            too_weak = "auth", 5, b""
             for procedure in range(1, 22):
-                status, reply = self.call(nfs, NFS, 3, procedure, opaque(bytes(32)) + struct.pack(">QI", 0, 32768))
-                self.assertEqual((procedure, status, reply), (procedure, "refused", too_weak))
-            self.assertEqual(self.call(rpcbind, RPCBIND, 2, 4), ("refused", too_weak), "the list")
+                refused = self.refused(nfs, NFS, 3, procedure, opaque(bytes(32)) + struct.pack(">QI", 0, 32768))
+                self.assertEqual(refused, too_weak, procedure)
+            self.assertEqual(self.refused(rpcbind, RPCBIND, 2, 4), too_weak, "the list")
             self.assertLessEqual(self.received, self.sent)
             # Short answers are sent: NULL, the port of a program, a mount.
             for port, program, version in [(nfs, NFS, 3), (mountd, MOUNT, 3), (rpcbind, RPCBIND, 2), (nfs, NLM, 4)]:
-                self.assertEqual(self.call(port, program, version, 0), (0, b""))
-            status, reply = self.call(rpcbind, RPCBIND, 2, 3, struct.pack(">4I", NFS, 3, 6, 0))
-            self.assertEqual((status, reply), (0, struct.pack(">I", nfs)))
+                self.assertEqual(self.call(port, program, version, 0).rest(), b"")
+            self.assertEqual(self.call(rpcbind, RPCBIND, 2, 3, words(NFS, 3, 6, 0)).rest(), words(nfs))
             self.seen(nfs)
-            self.assertEqual(self.call(rpcbind, RPCBIND, 2, 4)[0], 0)
+            self.call(rpcbind, RPCBIND, 2, 4)
             self.assertGreater(self.received, 2 * self.sent)
 
     def seen(self, port):
         """A call by TCP, after which the address counts as verified."""
-        with weft.nfs_connection(port) as peer:
-            peer.sendall(struct.pack(">11I", 0x80000028, 7, 0, 2, NFS, 3, 0, 0, 0, 0, 0))
-            self.assertEqual(len(peer.recv(100)), 28)
+        with oncrpc.Connection(port) as peer:
+            self.assertEqual(peer.call(NFS, 3, 0).rest(), b"")
 
     def test_mount_look_up_read_and_write(self):
         with weft.serving("--nfs-udp") as server:
             self.seen(server.ready["nfs_port"])
             (server.folder / "file").write_bytes(b"0123456789")
             nfs, mountd = server.ready["nfs_port"], server.ready["mountd_port"]
-            opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
-            status, reply = self.call(mountd, MOUNT, 3, 1, opaque(b"/data"))
-            self.assertEqual((status, reply[:4]), (0, bytes(4)))
-            length = struct.unpack(">I", reply[4:8])[0]
-            root = reply[8 : 8 + length]
-            status, reply = self.call(nfs, NFS, 3, 3, opaque(root) + opaque(b"file"))
-            self.assertEqual((status, reply[:4]), (0, bytes(4)))
-            length = struct.unpack(">I", reply[4:8])[0]
-            file = reply[8 : 8 + length]
-            # READ: attributes (4 + 84 bytes), count, end of file, length, data.
-            status, reply = self.call(nfs, NFS, 3, 6, opaque(file) + struct.pack(">QI", 3, 100))
-            self.assertEqual((status, reply[:4]), (0, bytes(4)))
-            self.assertEqual(reply[92:], struct.pack(">3I", 7, 1, 7) + b"3456789\0")
+            reply = self.call(mountd, MOUNT, 3, 1, opaque(b"/data"))
+            self.assertEqual(reply.word(), 0)
+            reply = self.call(nfs, NFS, 3, 3, opaque(reply.opaque()) + opaque(b"file"))
+            self.assertEqual(reply.word(), 0)
+            file = reply.opaque()
+            # READ: attributes, count, end of file, data.
+            reply = self.call(nfs, NFS, 3, 6, opaque(file) + struct.pack(">QI", 3, 100))
+            self.assertEqual(reply.word(), 0)
+            reply.take(4 + 84)
+            self.assertEqual(reply.rest(), words(7, 1) + opaque(b"3456789"))
             # WRITE with FILE_SYNC, of more than a packet.
             data = os.urandom(32768)
             args = opaque(file) + struct.pack(">QII", 0, len(data), 2) + opaque(data)
-            status, reply = self.call(nfs, NFS, 3, 7, args)
-            self.assertEqual((status, reply[:4]), (0, bytes(4)))
+            self.assertEqual(self.call(nfs, NFS, 3, 7, args).word(), 0)
             self.assertEqual((server.folder / "file").read_bytes(), data)
-            status, reply = self.call(nfs, NFS, 3, 6, opaque(file) + struct.pack(">QI", 0, 1 << 20))
-            self.assertEqual(reply[104:], data, "a READ is cut to what a datagram carries")
+            reply = self.call(nfs, NFS, 3, 6, opaque(file) + struct.pack(">QI", 0, 1 << 20))
+            reply.take(4 + 4 + 84 + 8)
+            self.assertEqual(reply.opaque(), data, "a READ is cut to what a datagram carries")
             # Version 4 is unavailable by UDP: PROG_MISMATCH, 3 to 3.
-            status, reply = self.call(nfs, NFS, 4, 0)
-            self.assertEqual((status, reply), (2, struct.pack(">2I", 3, 3)))
+            self.assertEqual(self.refused(nfs, NFS, 4, 0), ("accept", 2, words(3, 3)))
 
 
 if __name__ == "__main__":

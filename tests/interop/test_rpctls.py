@@ -5,100 +5,45 @@ import os
 import pathlib
 import ssl
 import struct
-import subprocess
 import tempfile
 import unittest
 
+import oncrpc
 import weft
+from oncrpc import AUTH_NONE, AUTH_TLS, NFS, opaque, words
 
-NFS, MOUNT = 100003, 100005
-AUTH_NONE, AUTH_SYS, AUTH_TLS = 0, 1, 7
 # auth_stat: bad credential, too weak.
 BADCRED, TOOWEAK = 1, 5
+ASK_FOR_TLS = words(AUTH_TLS, 0)
 
 
-def opaque(data):
-    return struct.pack(">I", len(data)) + data + bytes(-len(data) % 4)
-
-
-class Peer:
-    """An RPC client on one connection."""
-
-    def __init__(self, port):
-        self.stream = weft.nfs_connection(port)
-        self.xid = 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stream.close()
-
-    def read(self, count):
-        data = b""
-        while len(data) < count:
-            piece = self.stream.recv(count - len(data))
-            if not piece:
-                raise EOFError
-            data += piece
-        return data
-
-    def exchange(self, program, version, procedure, args=b"", flavor=AUTH_SYS):
-        """The reply after its xid."""
-        self.xid += 1
-        body = struct.pack(">2I4s3I", 0, 4, b"test", os.getuid(), os.getgid(), 0) if flavor == AUTH_SYS else b""
-        call = struct.pack(">6I", self.xid, 0, 2, program, version, procedure)
-        call += struct.pack(">I", flavor) + opaque(body) + bytes(8) + args
-        self.stream.sendall(struct.pack(">I", 1 << 31 | len(call)) + call)
-        reply, last = b"", False
-        while not last:
-            mark = struct.unpack(">I", self.read(4))[0]
-            last, length = mark >> 31, mark & 0x7FFFFFFF
-            reply += self.read(length)
-        xid, kind = struct.unpack(">2I", reply[:8])
-        assert (xid, kind) == (self.xid, 1)
-        return reply[8:]
-
-    def call(self, *what, **how):
-        """The results of a call that is accepted and succeeds."""
-        reply = self.exchange(*what, **how)
-        accepted, _, length = struct.unpack(">3I", reply[:12])
-        status = struct.unpack(">I", reply[12 + length : 16 + length])[0]
-        assert (accepted, status) == (0, 0), reply
-        return reply[16 + length :]
-
+class Peer(oncrpc.Connection):
     def denied(self, *what, **how):
         """Why a call is denied: its auth_stat."""
-        reply, one, stat = struct.unpack(">3I", self.exchange(*what, **how))
-        assert (reply, one) == (1, 1)
-        return stat
+        try:
+            self.call(*what, **how)
+        except oncrpc.Refused as refused:
+            kind, stat, rest = refused.args
+            assert (kind, rest) == ("auth", b"")
+            return stat
+        raise AssertionError("the call was carried out")
 
     def probe(self):
         """Whether the server accepts TLS."""
-        reply = self.exchange(NFS, 3, 0, flavor=AUTH_TLS)
-        return reply == struct.pack(">3I8sI", 0, AUTH_NONE, 8, b"STARTTLS", 0)
+        reply = self.call(NFS, 3, 0, credential=ASK_FOR_TLS)
+        return (reply.verifier, reply.rest()) == ((AUTH_NONE, b"STARTTLS"), b"")
 
     def start_tls(self, context):
         assert self.probe()
-        self.stream = context.wrap_socket(self.stream, server_hostname="127.0.0.1")
-
-    def mount(self, path):
-        reply = self.call(MOUNT, 3, 1, opaque(path))
-        length = struct.unpack(">I", reply[4:8])[0]
-        return reply[8 : 8 + length]
-
-    def lookup(self, folder, name):
-        reply = self.call(NFS, 3, 3, opaque(folder) + opaque(name))
-        assert reply[:4] == bytes(4), reply
-        length = struct.unpack(">I", reply[4:8])[0]
-        return reply[8 : 8 + length]
+        self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
 
     def data(self, file, offset, count):
-        """READ's data: after status, attributes, count and end of file."""
+        """READ's data."""
         reply = self.call(NFS, 3, 6, opaque(file) + struct.pack(">QI", offset, count))
-        assert reply[:4] == bytes(4), reply
-        length = struct.unpack(">I", reply[100:104])[0]
-        return reply[104 : 104 + length]
+        assert reply.word() == 0
+        # Attributes, count and end of file.
+        reply.take(4 + 84 + 8)
+        return reply.opaque()
 
 
 class Tls(unittest.TestCase):
@@ -130,8 +75,8 @@ class Tls(unittest.TestCase):
             whole = source.read_bytes()
             with Peer(server.ready["nfs_port"]) as peer:
                 peer.start_tls(self.context())
-                self.assertEqual(peer.stream.version(), "TLSv1.3")
-                self.assertEqual(peer.stream.selected_alpn_protocol(), "sunrpc")
+                self.assertEqual(peer.socket.version(), "TLSv1.3")
+                self.assertEqual(peer.socket.selected_alpn_protocol(), "sunrpc")
                 root = peer.mount(b"/data")
                 file = peer.lookup(root, b"source")
                 read = b""
@@ -141,10 +86,10 @@ class Tls(unittest.TestCase):
                 # WRITE, FILE_SYNC.
                 data = os.urandom(1 << 20)
                 args = opaque(file) + struct.pack(">QII", 77, len(data), 2) + opaque(data)
-                self.assertEqual(peer.call(NFS, 3, 7, args)[:4], bytes(4))
+                self.assertEqual(peer.call(NFS, 3, 7, args).word(), 0)
                 self.assertEqual(source.read_bytes(), whole[:77] + data + whole[77 + len(data) :])
                 # A second probe is an error (RFC 9289 4.1).
-                self.assertEqual(peer.denied(NFS, 3, 0, flavor=AUTH_TLS), BADCRED)
+                self.assertEqual(peer.denied(NFS, 3, 0, credential=ASK_FOR_TLS), BADCRED)
             # Clients without TLS are served as before, on the same port.
             with Peer(server.ready["nfs_port"]) as peer:
                 file = peer.lookup(peer.mount(b"/data"), b"source")
@@ -180,7 +125,7 @@ class Tls(unittest.TestCase):
 
     def test_a_server_without_a_certificate_says_no(self):
         with weft.serving() as server, Peer(server.ready["nfs_port"]) as peer:
-            self.assertEqual(peer.denied(NFS, 3, 0, flavor=AUTH_TLS), BADCRED)
+            self.assertEqual(peer.denied(NFS, 3, 0, credential=ASK_FOR_TLS), BADCRED)
             # A request in clear text is refused.
             peer.call(NFS, 3, 0)
 
@@ -188,8 +133,8 @@ class Tls(unittest.TestCase):
         with weft.serving(*self.server_options) as server:
             with Peer(server.ready["nfs_port"]) as peer:
                 self.assertTrue(peer.probe())
-                peer.stream.sendall(b"GET / HTTP/1.0\r\n\r\n" * 4)
-                while peer.stream.recv(4096):
+                peer.socket.sendall(b"GET / HTTP/1.0\r\n\r\n" * 4)
+                while peer.socket.recv(4096):
                     pass
             with Peer(server.ready["nfs_port"]) as peer:
                 peer.start_tls(self.context())

@@ -1,5 +1,6 @@
 """What a service manager is told by sd_notify, and the unit in packaging."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -84,7 +86,99 @@ class Package(unittest.TestCase):
         self.assertNotIn("/var/log/weft", said)
 
 
+class Manager:
+    """A service manager that has started a server; it reads its socket when it is asked to."""
+
+    def __init__(self, case, address=None, fills=False, **variables):
+        work = pathlib.Path(case.enterContext(tempfile.TemporaryDirectory(prefix="weft-service-")))
+        (work / "weft.toml").write_text('[listeners]\nsmb_port = 0\nsmb_direct_port = 0\n[shares.a]\nram = "1M"\n')
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        case.addCleanup(self.socket.close)
+        self.socket.bind(address or str(work / "notify"))
+        self.socket.settimeout(30)
+        name = self.socket.getsockname()
+        self.fillers = 0
+        if fills:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, contextlib.suppress(BlockingIOError):
+                other.setblocking(False)
+                while True:
+                    other.sendto(b"other", name)
+                    self.fillers += 1
+        told = {"NOTIFY_SOCKET": "@" + name[1:].decode() if isinstance(name, bytes) else name, **variables}
+        command = [weft.WEFT, "serve", "--config", work / "weft.toml", "--state-dir", work / "state", "--json"]
+        with unittest.mock.patch.dict(os.environ, told):
+            self.server = weft.Process(["setsid", *command], work / "weft.log")
+        case.addCleanup(lambda: self.server.process.poll() is None and self.server.crash())
+
+    def messages(self, seconds):
+        """What comes within that time."""
+        self.socket.settimeout(seconds)
+        until, found = time.monotonic() + seconds, []
+        with contextlib.suppress(TimeoutError):
+            while time.monotonic() < until:
+                found.append(self.socket.recv(4096).decode())
+        self.socket.settimeout(30)
+        return found
+
+    def await_line(self, text):
+        """Receives until a message contains this line."""
+        while text not in self.socket.recv(4096).decode().splitlines():
+            pass
+
+
 class Service(unittest.TestCase):
+    def test_a_manager_that_does_not_read_its_socket_delays_nothing(self):
+        manager = Manager(self, fills=True, WATCHDOG_USEC="100000")
+        server = manager.server
+        # It is ready, reads its file again, and ends: the first message of these had blocked it.
+        for _ in range(3):
+            os.kill(server.process.pid, signal.SIGHUP)
+        until = time.monotonic() + 30
+        while "read the configuration again" not in server.log_text():
+            self.assertLess(time.monotonic(), until, server.log_text())
+            time.sleep(0.05)
+        began = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - began, 10)
+        said = server.log_text()
+        self.assertEqual(said.count("the service manager ("), 1, said)
+        self.assertRegex(said, "the service manager \\(NOTIFY_SOCKET=.*notify\\) was not told STOPPING=1: it does not read its socket")
+
+    def test_a_manager_that_reads_later_hears_everything_in_order(self):
+        manager = Manager(self, fills=True)
+        os.kill(manager.server.process.pid, signal.SIGHUP)
+        for _ in range(manager.fillers):
+            self.assertEqual(manager.socket.recv(4096), b"other")
+        manager.await_line("READY=1")
+        manager.await_line("RELOADING=1")
+        manager.await_line("READY=1")
+        manager.server.process.send_signal(signal.SIGTERM)
+        manager.await_line("STOPPING=1")
+        self.assertEqual(manager.server.end(), 0)
+        self.assertNotIn("the service manager (", manager.server.log_text())
+
+    def test_a_socket_of_the_abstract_namespace(self):
+        manager = Manager(self, address=f"\0weft-test-{os.getpid()}")
+        manager.await_line("READY=1")
+        manager.server.process.send_signal(signal.SIGTERM)
+        manager.await_line("STOPPING=1")
+        self.assertEqual(manager.server.end(), 0)
+
+    def test_a_watchdog_that_wants_too_much_or_nothing(self):
+        for usec, says, most in [
+            ("1", "wants a sign of life every 1 us (WATCHDOG_USEC) and gets one every 50 ms", 30),
+            ("0", "WATCHDOG_USEC=0 is not a number of microseconds above 0: the service manager gets no sign of life", 0),
+            ("often", "WATCHDOG_USEC=often is not a number of microseconds above 0", 0),
+        ]:
+            with self.subTest(usec=usec):
+                manager = Manager(self, WATCHDOG_USEC=usec)
+                manager.await_line("READY=1")
+                signs = [message for message in manager.messages(1) if message == "WATCHDOG=1\n"]
+                self.assertEqual(len(signs) > 0, most > 0)
+                self.assertLessEqual(len(signs), most)
+                self.assertIn(says, manager.server.log_text())
+                self.assertEqual(manager.server.stop(), 0)
+
     def test_the_service_manager_is_told_of_each_step(self):
         with tempfile.TemporaryDirectory(prefix="weft-service-") as folder:
             work = pathlib.Path(folder)

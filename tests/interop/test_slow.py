@@ -7,7 +7,6 @@ import os
 import pathlib
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -16,7 +15,7 @@ import unittest
 
 import fuse
 import weft
-from disk import READ, WRITE, Disk
+from disk import READ, WRITE, Disk, request
 from test_endings import until
 from test_replica import Hosts
 
@@ -186,9 +185,8 @@ class Slow(unittest.TestCase):
         disk = Disk(server.ready["nbd_port"], "vol1")
         for _ in range(48):
             disk.send(READ, 0, MIB)
+        until(lambda: [o for o in slow(self.state) if o["at"] == "wire"])
         time.sleep(DELAY)
-        waits = [o for o in slow(self.state) if o["at"] == "wire"]
-        self.assertTrue(waits, slow(self.state))
         for _ in range(48):
             self.assertEqual(disk.answer()[1], 0)
             disk.take(MIB)
@@ -201,10 +199,9 @@ class Slow(unittest.TestCase):
             self.assertLess(read["hops"]["disk"], 200 * DELAY, read)
         # A payload that comes slowly is waited for, too.
         disk.cookie += 1
-        disk.socket.sendall(struct.pack(">IHHQQI", 0x2560_9513, 0, WRITE, disk.cookie, 0, MIB) + bytes(MIB // 2))
+        disk.socket.sendall(request(WRITE, disk.cookie, 0, MIB) + bytes(MIB // 2))
+        until(lambda: [o for o in slow(self.state) if (o["operation"], o["at"]) == ("write", "wire")])
         time.sleep(DELAY)
-        [write] = [o for o in slow(self.state) if o["operation"] == "write"]
-        self.assertEqual(write["at"], "wire")
         disk.socket.sendall(bytes(MIB // 2))
         self.assertEqual(disk.answer()[1], 0)
         [write] = [o for o in slow(self.state) if o["operation"] == "write"]
@@ -245,12 +242,13 @@ class Partner(Hosts):
         self.addCleanup(there.process.send_signal, signal.SIGCONT)
         writing = threading.Thread(target=disk.write, args=(4096, b"y" * 4096), daemon=True)
         writing.start()
-        time.sleep(DELAY)
 
         def told():
             # A busy host may have made the first write slow, too.
             return [o for o in slow(here.state) if o["protocol"] == "nbd" and o["file"] == "4096 bytes at 4096"]
 
+        until(told)
+        time.sleep(DELAY)
         [write] = told()
         self.assertEqual((write["at"], write["share"]), ("replica", "vol1"))
         self.assertGreaterEqual(write["hops"]["replica"], 800 * DELAY, write)

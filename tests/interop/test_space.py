@@ -239,7 +239,7 @@ class Ram(unittest.TestCase):
                 others = [logged_on() for _ in range(8)]
                 self.assertEqual(len(peer.listPath("ram", "f*")), 240)
                 for number in range(240):
-                    other, of_other = others[number % len(others)]
+                    other, _ = others[number % len(others)]
                     other.deleteFile("ram", f"f{number}")
                 self.assertEqual(peer.listPath("ram", "*")[2:], [])
             finally:

@@ -59,8 +59,8 @@ def record(state, folder):
     return ports
 
 
-# Journals of an earlier format: both in the first, and only that of SMB in the second.
-MIGRATED = {"1": 2, "2": 1}
+# Journals of an earlier format: both in the first, and only that of SMB in the others.
+MIGRATED = {"1": 2, "2": 1, "3": 1}
 
 
 def renamed(state, before, after):
@@ -109,11 +109,17 @@ def opened(path):
     path.chmod(0o644)
 
 
+def piped(path):
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
 def anothers(path):
     os.chown(path, 65534, 65534)
 
 
 JOURNAL = "is damaged .*; to start without its content, move it away"
+PIPE = r": it is a FIFO, not a regular file: move it away"
 EMPTY = "is empty, as a full disk or a crash leaves a file"
 LOCKED = r"do not open with \S+users.key \({}\), so they cannot log on: alice\. Restore the key, or .*weft user passwd --new-key alice"
 VOLUME = "ERROR volume vol1 is not served: the metadata of the volume, .*vol1.volume, is unusable: {}. Restore its file"
@@ -127,6 +133,7 @@ FATES = {
         emptied: (REFUSES, "users.toml: it is empty: restore the file from a backup; if there is none, move it away"),
         pathlib.Path.unlink: (STARTS, "users.toml is missing, although there is its key: restore it from a backup, or add the users again"),
         opened: (STARTS, "users.toml was open to other users; it is closed now"),
+        piped: (REFUSES, "users.toml" + PIPE),
     },
     "users.key": {
         cut: (STARTS, LOCKED.format("it does not have 32 bytes")),
@@ -134,6 +141,7 @@ FATES = {
         emptied: (STARTS, LOCKED.format("it does not have 32 bytes")),
         pathlib.Path.unlink: (STARTS, LOCKED.format("it is missing")),
         opened: (STARTS, "users.key was open to other users; it is closed now"),
+        piped: (REFUSES, "users.key" + PIPE),
     },
     "nfs-handles.key": {
         cut: (REFUSES, "does not hold 16 bytes: restore it from a backup, or move it away, which makes mounts stale"),
@@ -141,6 +149,7 @@ FATES = {
         emptied: (STARTS, EMPTY),
         pathlib.Path.unlink: (STARTS, None),
         opened: (STARTS, "nfs-handles.key was open to other users; it is closed now"),
+        piped: (REFUSES, "nfs-handles.key" + PIPE),
     },
     "nfs-*.redb": {
         cut: (REFUSES, JOURNAL),
@@ -148,6 +157,7 @@ FATES = {
         emptied: (STARTS, EMPTY),
         pathlib.Path.unlink: (STARTS, None),
         opened: (STARTS, "was open to other users; it is closed now"),
+        piped: (REFUSES, "redb" + PIPE),
     },
     "smb-*.redb": {
         cut: (REFUSES, JOURNAL),
@@ -155,6 +165,7 @@ FATES = {
         emptied: (STARTS, EMPTY),
         pathlib.Path.unlink: (STARTS, None),
         opened: (STARTS, "was open to other users; it is closed now"),
+        piped: (REFUSES, "redb" + PIPE),
     },
     "volumes/vol1.volume": {
         cut: (STARTS, VOLUME.format("it is truncated")),
@@ -162,6 +173,7 @@ FATES = {
         emptied: (STARTS, VOLUME.format("it is truncated")),
         pathlib.Path.unlink: (REFUSES, 'there is no volume "vol1"; `weft volume list` lists the volumes'),
         opened: (STARTS, None),
+        piped: (STARTS, "ERROR volume vol1 is not served: .*vol1.volume" + PIPE),
     },
 }
 
@@ -224,11 +236,11 @@ class Versions(unittest.TestCase):
                             self.assertEqual(path.stat().st_mode & 0o777, 0o600)
                         self.assertEqual(server.stop(), 0)
                     else:
-                        before = path.read_bytes() if path.exists() else None
+                        before = path.read_bytes() if path.is_file() else None
                         with self.assertRaises(RuntimeError) as refused:
                             self.start(ports)
                         said = str(refused.exception)
-                        self.assertEqual(path.read_bytes() if path.exists() else None, before, "it is not changed")
+                        self.assertEqual(path.read_bytes() if path.is_file() else None, before, "it is not changed")
                     if says is None:
                         self.assertFalse([line for line in said.splitlines() if path.name in line and ("WARN" in line or "ERROR" in line)], said)
                     else:

@@ -138,14 +138,14 @@ def passing(sockets):
     if not sockets:
         yield [], []
         return
-    # Out of the way of the numbers that they get.
-    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 100) for _, one in sockets]
+    # Out of the way of the numbers that they get. In place of None, nothing is passed.
+    high = [one and fcntl.fcntl(one, fcntl.F_DUPFD, 100) for _, one in sockets]
     try:
-        moves = "".join(f"exec {3 + n}<&{fd} {fd}<&-; " for n, fd in enumerate(high))
+        moves = "".join(f"exec {3 + n}<&{fd} {fd}<&-; " if fd else f"exec {3 + n}<&-; " for n, fd in enumerate(high))
         variables = f"export LISTEN_PID=$$ LISTEN_FDS={len(high)} LISTEN_FDNAMES={shlex.quote(':'.join(name for name, _ in sockets))}; "
-        yield ["bash", "-c", moves + variables + 'exec "$@"', "bash"], high
+        yield ["bash", "-c", moves + variables + 'exec "$@"', "bash"], [fd for fd in high if fd]
     finally:
-        for fd in high:
+        for fd in filter(None, high):
             os.close(fd)
 
 
@@ -217,10 +217,10 @@ def as_root_of(socket_of, *address):
     raise OSError("no reserved port is free")
 
 
-def nfs_connection(port, timeout=60):
+def nfs_connection(port, source="127.0.0.1", timeout=60):
     """A TCP connection as NFS clients make it."""
     there = ("127.0.0.1", port)
-    return as_root_of(lambda own: socket.create_connection(there, timeout, source_address=own), "127.0.0.1")
+    return as_root_of(lambda own: socket.create_connection(there, timeout, source_address=own), source)
 
 
 @contextlib.contextmanager
@@ -280,10 +280,12 @@ def smbclient(server, commands, *options, share="data", user=USER, password=PASS
 
 
 def free_port():
-    """A TCP port of 127.0.0.1 that nobody uses."""
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
+    """A TCP port of 127.0.0.1 that nobody uses, and that no connection gets by itself: it is below the kernel's range for those (32768 to
+    60999)."""
+    while True:
+        with socket.socket() as any_port, contextlib.suppress(OSError):
+            any_port.bind(("127.0.0.1", random.randrange(10000, 32000)))
+            return any_port.getsockname()[1]
 
 
 def random_file(path, size):

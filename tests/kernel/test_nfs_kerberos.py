@@ -3,12 +3,9 @@
 The KDC runs on the host, where the guest reaches it. The guest has the key of its machine, as a host that has joined a realm,
 and the ticket of a user."""
 
-import os
 import pwd
 import sys
-import tempfile
 import unittest
-import unittest.mock
 
 import guest
 import weft
@@ -40,14 +37,11 @@ def mount(version, service, transport="tcp"):
 @unittest.skipUnless(realms.KDC, "no KDC: tests/interop/deps.sh installs it")
 class Tickets(unittest.TestCase):
     def setUp(self):
-        work = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-realm-"))
         # The clock of an emulated guest falls behind.
-        self.realm = realms.Realm(work, skew=300)
-        self.addCleanup(self.realm.stop)
+        self.realm = realms.realm_for(self, skew=300)
         self.realm.admin(f"addprinc -randkey nfs/{MACHINE}")
-        self.realm.admin(f"ktadd -k {work}/machine nfs/{MACHINE}")
+        self.realm.admin(f"ktadd -k {self.realm.work}/machine nfs/{MACHINE}")
         self.realm.log_on(weft.USER)
-        self.enterContext(unittest.mock.patch.dict(os.environ, self.realm.environment))
         self.config = self.realm.work / "weft.toml"
         self.config.write_text(f'[kerberos.map]\n"{weft.USER}@{realms.REALM}" = "{ACCOUNT}"\n')
 

@@ -6,7 +6,6 @@ import tempfile
 import unittest
 
 import guest
-import weft
 
 RPCBIND = ("--rpcbind-port", 111)
 BEGIN = f"""

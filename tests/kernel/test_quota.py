@@ -67,6 +67,13 @@ dd if=/dev/zero of=/q/beside/big bs=1M count=64 conv=fsync status=none || exit 1
 mv /mnt/big /mnt/deep/big || exit 12
 dd if=/dev/zero of=/mnt/deep/big bs=1M count=4 conv=notrunc,fsync status=none || { echo 'FAIL overwrite'; exit 13; }
 rm /mnt/deep/big && dd if=/dev/zero of=/mnt/again bs=1M count=16 conv=fsync status=none || exit 14
+# Another share of the folder: the kernel's limit is the smaller one, and the other one again when that share goes.
+cp /var/w/weft.toml /var/w/one.toml
+printf '\n[shares.other]\npath = "/q/team"\nquota = "24M"\n' >> /var/w/weft.toml
+/lab/weft reload --state-dir /var/w/state || exit 23
+is 'the smaller of two limits' "$(df --output=size -B1M /q/team | tail -1 | tr -d ' ')" 24
+cp /var/w/one.toml /var/w/weft.toml && /lab/weft reload --state-dir /var/w/state || exit 24
+is 'size without the other share' "$(df --output=size -B1M /q/team | tail -1 | tr -d ' ')" 32
 # A reload changes it.
 sed -i 's/32M/64M/' /var/w/weft.toml && /lab/weft reload --state-dir /var/w/state || exit 15
 is 'size after a reload' "$(df --output=size -B1M /mnt | tail -1 | tr -d ' ')" 64

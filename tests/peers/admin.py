@@ -14,8 +14,8 @@ import tempfile
 import threading
 import time
 
-from compare import Line, judge, options, put, wanted, write_file
-from servers import WEFT, Weft
+from compare import Line, judge, options, put, wanted
+from servers import Weft, write_file
 
 # What the page and Prometheus ask for.
 PATHS = ["/metrics", "/api/v1/status", "/api/v1/latency"]
@@ -28,7 +28,7 @@ def lines():
     """What is promised."""
     for write in [False, True]:
         name = "WRITE" if write else "READ"
-        yield Line(f"{name} of a ramdisk", ("admin", "ram"), ("without", "ram"), SIZE, 0.99, write)
+        yield Line(f"{name} of a ramdisk", ("admin", "ram"), (("without", "ram"),), SIZE, 0.99, write)
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -98,9 +98,7 @@ class Scraped(Weft):
 
 
 def main():
-    parser = options(__doc__)
-    parser.add_argument("--weft", default=WEFT, help="the binary that is measured")
-    arguments = parser.parse_args()
+    arguments = options(__doc__).parse_args()
 
     def loader(line, server, share):
         url = f"nfs://127.0.0.1{server.export(share)}/file.bin?nfsport={server.port}&mountport={server.mount_port}&version=3"

@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 
-from compare import Line, measure, write_file
-from servers import PASSWORD, USER, WEFT, Ganesha, Smbd, wait_for_port
+from compare import Line, measure
+from fio import has_nfs
+from servers import PASSWORD, USER, WEFT, Ganesha, Smbd, wait_for_port, write_file
 
 WITHIN = 0.05
 LOADER_COST = 1 / 3
@@ -47,14 +48,6 @@ def weft(server, target, size, write, arguments, made_bytes=None):
         for mark in point.get("marks", []):
             print(f"  marked: {mark['text']}")
         return point["throughput"]["median"], point["client"]["cores_busy"]["median"], point["server"]["cores_busy"]["median"]
-
-
-def fio_has_nfs():
-    """Debian 12's fio has no nfs engine; newer ones do."""
-    try:
-        return "nfs" in subprocess.run(["fio", "--enghelp"], capture_output=True, text=True).stdout.split()
-    except FileNotFoundError:
-        return False
 
 
 def fio(server, size, write, arguments):
@@ -101,7 +94,7 @@ def smb_lines(work, data, arguments):
         wait_for_port(server.port)
         for write in [False, True]:
             for size in arguments.size or SIZES:
-                line = Line("", ("smbd", "data"), ("smbd", "data"), size, None, write, "rate", DEPTH)
+                line = Line("", ("smbd", "data"), (("smbd", "data"),), size, None, write, "rate", DEPTH)
                 command = [arguments.loader, "-address", f"127.0.0.1:{server.port}", "-share", "data", "-file", "file.bin",
                            "-size", str(size), "-depth", str(DEPTH), "-span", str(arguments.span),
                            "-seconds", str(arguments.seconds), *(["-write"] if write else [])]
@@ -121,7 +114,7 @@ def nfs_lines(work, data, arguments):
     try:
         for write in [False, True]:
             for size in arguments.size or SIZES:
-                line = Line("", ("ganesha", "data"), ("ganesha", "data"), size, None, write, "rate", DEPTH)
+                line = Line("", ("ganesha", "data"), (("ganesha", "data"),), size, None, write, "rate", DEPTH)
                 export = server.export("data")
                 url = f"nfs://127.0.0.1{export}/file.bin?nfsport={server.port}&mountport={server.mount_port}&version=3"
                 command = [arguments.nfs_loader, url, "write" if write else "read", str(size), str(DEPTH),
@@ -130,7 +123,7 @@ def nfs_lines(work, data, arguments):
                 name = "check.bin" if write else "file.bin"
                 target = f"nfs://127.0.0.1:{server.port}/{share}/{name}?mountport={server.mount_port}"
                 theirs = {"libnfs": lambda: measure(line, server, command) * 1e6}
-                if fio_has_nfs():
+                if has_nfs(["fio"]):
                     theirs["fio"] = lambda: fio(server, size, write, arguments)
                 yield from check(
                     f"ganesha, {'WRITE' if write else 'READ'}", size,

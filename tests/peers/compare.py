@@ -1,18 +1,25 @@
-"""The comparison that the benches share: the same work on our server and on theirs, in turn, and the ratio of the medians."""
+"""The comparison that the benches share: the same work on Weft, on its peers and on the floor, in turn.
+
+The floor (floor/main.c) is a bare program that moves the same bytes and does nothing else: what it costs, no server can save. A line
+has two ratios of medians, `Weft / floor` and `Weft / best peer`, and each may have a bound."""
 
 import argparse
 import dataclasses
 import json
 import mmap
 import os
+import pathlib
+import platform
 import statistics
 import subprocess
 import sys
+import time
 
-from servers import PASSWORD, USER
+from servers import PASSWORD, USER, WEFT
 
 # What is compared: its unit, how it is got from (bytes, operations, seconds, server CPU seconds), whether less is better.
 METRICS = {
+    "cost": ("server CPU s/GiB", lambda b, n, s, cpu: cpu / b * (1 << 30), True),
     "cpu": ("MB per server CPU s", lambda b, n, s, cpu: b / cpu / 1e6, False),
     "rate": ("MB/s", lambda b, n, s, cpu: b / s / 1e6, False),
     "latency": ("us, mean", lambda b, n, s, cpu: s / n * 1e6, True),
@@ -21,33 +28,61 @@ METRICS = {
 
 # The servers of another weft have the names of ours behind this word.
 BESIDE = "other"
+# The name of the floor's server.
+FLOOR = "floor"
+# A floor needs less time than a server: its figures hardly differ.
+FLOOR_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Floor:
+    """What the floor under a line exchanges. It is measured by each pattern of system calls, and the best one counts."""
+
+    protocol: str
+    patterns: tuple
+    most: float | None  # the bound on Weft / floor
+    storage: str = "file"
+    protection: str = "plain"
+
+
+def patterns(write, size):
+    """The patterns that may be the cheapest for plain payload of files."""
+    if not write:
+        return ("copy", "sendfile")
+    return ("copy", "pieces") if size > 128 << 10 else ("copy",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One comparison: the same work on ours and on theirs, and the ratio that is promised, if any."""
+    """One comparison: the same work on ours and on the peers, and the bound on Weft / best peer, if there is one."""
 
     title: str
     ours: tuple  # server, share
-    theirs: tuple
+    peers: tuple  # of the same
     size: int
     promise: float | None
     write: bool = False
     metric: str = "cpu"
     depth: int = 32
     loader: str = "plain"
+    floor: Floor | None = None
 
 
 def options(description):
     """The command line that the benches share."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--loader", required=True)
+    options.add_argument("--floor", help="the program of tests/peers/floor")
+    options.add_argument("--root", default="", help="the root directory of another Debian, whose servers are the peers")
     options.add_argument("--match", default="", help="only lines whose title contains this")
+    options.add_argument("--client", default="", help="only lines whose client's name contains this")
     options.add_argument("--size", type=int, action="append", help="bytes of a request; by default all that are judged")
     options.add_argument("--repetitions", type=int, default=5)
     options.add_argument("--seconds", type=float, default=2)
     options.add_argument("--span", type=int, default=1 << 30, help="bytes of the file")
+    options.add_argument("--weft", type=pathlib.Path, default=WEFT, help="the binary that is measured")
     options.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
+    options.add_argument("--json", type=pathlib.Path, help="a file for all figures")
     options.add_argument(
         "--beside", metavar="BINARY",
         help="another weft in the place of the peers; a line falls short if it is worse by more than its spread",
@@ -56,49 +91,47 @@ def options(description):
 
 
 def wanted(lines, arguments):
-    """The lines that the command line asks for. Beside another weft, lines that differ in their peer alone are one."""
+    """The lines that the command line asks for. Beside another weft, lines that differ in their peers alone are one."""
     if arguments.beside:
         alike = {}
         for line in lines:
-            other = dataclasses.replace(line, theirs=(f"{BESIDE} {line.ours[0]}", line.ours[1]), promise=None)
-            alike.setdefault(dataclasses.replace(other, title=""), dataclasses.replace(other, title=line.title))
+            other = (f"{BESIDE} {line.ours[0]}", line.ours[1])
+            other = dataclasses.replace(line, peers=(other,), promise=None, floor=None)
+            alike.setdefault(dataclasses.replace(other, title=""), other)
         lines = alike.values()
-    return [
+    found = [
         line for line in lines
-        if arguments.match in line.title and (not arguments.size or line.size in arguments.size)
+        if arguments.match in line.title and arguments.client in line.loader
+        and (not arguments.size or line.size in arguments.size)
     ]
+    if not found:
+        sys.exit("no line has this --match, --client and --size")
+    return found
 
 
 def start(make, lines, arguments):
     """The servers that the lines need. `make` has a function for each name of ours and of the peers, which takes what
     only Weft has: its binary, and a word before its name."""
     servers = {}
-    for name in sorted({side[0] for line in lines for side in (line.ours, line.theirs)}):
-        other = name.startswith(BESIDE)
-        servers[name] = make[name.removeprefix(f"{BESIDE} ")](
-            **({"binary": arguments.beside, "prefix": f"{BESIDE} "} if other else {})
-        )
+    names = {side[0] for line in lines for side in (line.ours, *line.peers)} | {FLOOR for line in lines if line.floor}
+    try:
+        for name in sorted(names):
+            other = name.startswith(BESIDE)
+            servers[name] = make[name.removeprefix(f"{BESIDE} ")](
+                **({"binary": arguments.beside, "prefix": f"{BESIDE} "} if other else {})
+            )
+    except BaseException:
+        for server in servers.values():
+            server.stop()
+        raise
     return servers
 
 
 def put(lines, servers, path):
     """Copies the file to the ramdisks that the lines use."""
-    for name, share in sorted({side for line in lines for side in (line.ours, line.theirs)}):
+    for name, share in sorted({side for line in lines for side in (line.ours, *line.peers)}):
         if share == "ram":
             servers[name].put(path, share)
-
-
-def write_file(path, size):
-    """A file that is in the page cache, for everybody to write to.
-
-    The kernel keeps a file in pieces as long as the writes that made it, of up to 2 MiB, and ext4 walks through every
-    block of a piece whenever a part of it is written: 8 KiB cost the kernel 20 us in a file that was written by
-    megabytes, and 3 us in one that was written by 64 KiB, as cp and dd do it, whichever server writes them."""
-    with open(path, "wb", buffering=0) as out:
-        block = os.urandom(64 << 10)
-        for _ in range(size // len(block)):
-            out.write(block)
-    os.chmod(path, 0o666)
 
 
 def claim_memory(size=512 << 20):
@@ -119,46 +152,138 @@ def measure(line, server, command):
         # The password comes by the environment: command lines are visible to everybody.
         env=dict(os.environ, LOADER_USER=USER, LOADER_PASSWORD=PASSWORD),
     )
-    if process.stdout.readline().strip() != "begin":
-        raise SystemExit(f"the loader did not begin against {server.name}")
-    before = server.cpu_seconds()
-    done = json.loads(process.stdout.readline())
+    before = None
+    # A loader whose attempt was in vain begins again.
+    while (said := process.stdout.readline()).strip() == "begin":
+        before = server.cpu_seconds()
+    if before is None or not said:
+        raise SystemExit(f"the loader {'failed' if before else 'did not begin'} against {server.name}")
+    done = json.loads(said)
     cpu = server.cpu_seconds() - before
     process.stdin.close()
     if process.wait() != 0:
         raise SystemExit(f"the loader failed against {server.name}")
+    if not done["operations" if line.metric == "latency" else "bytes"]:
+        raise SystemExit(f"the loader got nothing done against {server.name}")
     return METRICS[line.metric][1](done["bytes"], done["operations"], done["seconds"], cpu)
 
 
-def compare(line, servers, loader, repetitions):
-    """Measures both sides in turn, so that a drift of the machine meets both, and prints the line; what falls short.
+def shown(figures):
+    """Median and range, with three digits that count."""
+    low, middle, high = (
+        f"{value:.0f}" if value >= 100 else f"{value:.3g}" for value in (min(figures), statistics.median(figures), max(figures))
+    )
+    return f"{middle} ({low}-{high})"
+
+
+def best(figures, less):
+    """The name with the best median."""
+    return (min if less else max)(figures, key=lambda name: statistics.median(figures[name]))
+
+
+@dataclasses.dataclass
+class Ratio:
+    """Of ours to a neighbour's: better or equal to the bound, or it falls short."""
+
+    value: float
+    neighbour: str
+    bound: float | None
+    less: bool
+
+    def holds(self):
+        return self.bound is None or (self.value <= self.bound if self.less else self.value >= self.bound)
+
+    def bound_text(self):
+        return "" if self.bound is None else f"{'<=' if self.less else '>='} {self.bound:.3g}"
+
+    def __str__(self):
+        return f"{self.value:.2f} {self.bound_text()}".strip() + ("" if self.holds() else " SHORT")
+
+    def as_json(self):
+        return {"ratio": self.value, "neighbour": self.neighbour, "bound": self.bound, "holds": self.holds()}
+
+
+def compare(line, servers, loader, arguments):
+    """Measures all sides in turn, so that a drift of the machine meets everybody, prints the line, and returns all of it.
     `loader(line, server, share)` is the command of the load."""
     unit, _, less = METRICS[line.metric]
-    seen = {line.ours: [], line.theirs: []}
-    for _ in range(repetitions):
-        for (name, share), figures in seen.items():
+    floors = {pattern: [] for pattern in line.floor.patterns} if line.floor else {}
+    ours, peers = [], {side: [] for side in line.peers}
+    for _ in range(arguments.repetitions):
+        for pattern, figures in floors.items():
+            claim_memory()
+            figures.append(measure(line, servers[FLOOR], servers[FLOOR].load(line, pattern, arguments.span, FLOOR_SECONDS)))
+        for (name, share), figures in [(line.ours, ours), *peers.items()]:
             claim_memory()
             figures.append(measure(line, servers[name], loader(line, servers[name], share)))
-    ratio = statistics.median(seen[line.ours]) / statistics.median(seen[line.theirs])
-    shown = [f"{statistics.median(f):.0f} ({min(f):.0f}-{max(f):.0f})" for f in seen.values()]
+    peer = best(peers, less)
     promise = line.promise
-    if line.theirs[0].startswith(BESIDE):
-        spread = max((max(f) - min(f)) / statistics.median(f) for f in seen.values())
-        promise = round(1 + spread if less else max(1 - spread, 0), 2)
-    bound = "" if promise is None else f"{'<=' if less else '>='} {promise}"
-    names = f"{servers[line.ours[0]].name} / {servers[line.theirs[0]].name}"
-    print(f"{line.title:31} {line.size >> 10:5} KiB  {names:30} {unit:20} {shown[0]:>20} {shown[1]:>20} {ratio:6.2f}  {bound}",
-          flush=True)
-    if promise is None or (ratio <= promise if less else ratio >= promise):
-        return None
-    return f"{line.title}, {line.size >> 10} KiB: {ratio:.2f} of {servers[line.theirs[0]].name}'s {unit}, promised {bound}"
+    if peer[0].startswith(BESIDE):
+        spread = max((max(f) - min(f)) / statistics.median(f) for f in [ours, *peers.values()])
+        promise = 1 + spread if less else max(1 - spread, 0)
+
+    def ratio(neighbour, figures, bound):
+        return Ratio(statistics.median(ours) / statistics.median(figures), neighbour, bound, less)
+
+    ratios = [ratio(servers[peer[0]].name, peers[peer], promise)]
+    columns = [f"{servers[peer[0]].name} {shown(peers[peer])}"]
+    if floors:
+        pattern = best(floors, less)
+        ratios.insert(0, ratio(f"floor ({pattern})", floors[pattern], line.floor.most))
+        columns.insert(0, f"{pattern} {shown(floors[pattern])}")
+    else:
+        columns.insert(0, "-")
+    print(f"{line.title:24} {line.size >> 10:5} KiB  {line.loader:12} {unit:19} {columns[0]:30} {shown(ours):22} {columns[1]:36} "
+          f"{str(ratios[0]) if floors else '-':20} {ratios[-1]}", flush=True)
+    return {
+        "title": line.title, "bytes": line.size, "depth": line.depth, "write": line.write, "client": line.loader,
+        "unit": unit, "less_is_better": less,
+        "weft": {"server": servers[line.ours[0]].name, "share": line.ours[1], "figures": ours},
+        "floor": {
+            "storage": line.floor.storage, "protection": line.floor.protection, "patterns": floors,
+            **ratios[0].as_json(),
+        } if floors else None,
+        "peers": [
+            {"server": servers[name].name, "share": share, "figures": figures} for (name, share), figures in peers.items()
+        ],
+        "best_peer": ratios[-1].as_json(),
+    }, [
+        f"{line.title}, {line.size >> 10} KiB, {line.loader}: {found.value:.2f} of {found.neighbour}'s {unit}, promised "
+        f"{found.bound_text()}" for found in ratios if not found.holds()
+    ]
+
+
+def machine(servers, arguments):
+    """What the figures are of."""
+    with open("/proc/cpuinfo") as cpus:
+        model = next((line.split(":")[1].strip() for line in cpus if line.startswith("model name")), "unknown")
+    congestion = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "kernel": platform.release(), "processor": model,
+        "processors": os.cpu_count(), "load_average": os.getloadavg()[0], "congestion_control": congestion,
+        "servers": sorted(server.name for server in servers.values()),
+        "weft": subprocess.run([arguments.weft, "--version"], capture_output=True, text=True).stdout.strip(),
+        "floor_engine": servers[FLOOR].engine if FLOOR in servers else None,
+        "repetitions": arguments.repetitions, "seconds": arguments.seconds, "floor_seconds": FLOOR_SECONDS,
+        "span_bytes": arguments.span,
+    }
 
 
 def judge(lines, servers, loader, arguments):
     """Compares line by line, stops the servers, names what falls short and ends the program."""
+    about, compared, short = machine(servers, arguments), [], []
+    print(f"{arguments.repetitions} repetitions: median (range). Load of this machine before: {about['load_average']:.2f} "
+          "(a quiet one has less than 0.3)")
+    print(f"{'work':24} {'size':>9}  {'client':12} {'unit':19} {'floor, by its best pattern':30} {'Weft':22} {'best peer':36} "
+          f"{'Weft / floor':20} Weft / best peer")
     try:
-        print(f"{arguments.repetitions} repetitions: median (range), ours, theirs, ratio, bound")
-        short = [said for line in lines if (said := compare(line, servers, loader, arguments.repetitions))]
+        for line in lines:
+            found, missed = compare(line, servers, loader, arguments)
+            compared.append(found)
+            short += missed
+            # What has been measured is kept, even if the run does not come to its end.
+            if arguments.json:
+                arguments.json.write_text(json.dumps({"machine": about, "lines": compared, "short": short}, indent=1) + "\n")
     finally:
         for server in servers.values():
             server.stop()

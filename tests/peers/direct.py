@@ -10,7 +10,6 @@ what two processors do that share both works. Prints each line and exits non-zer
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# run.sh smb|nfs|admin|check [OPTION...]: installs what the comparison needs, builds the independent clients, measures.
+# run.sh smb|nfs|admin|check [OPTION...]: installs what the comparison needs, builds the independent clients and the floor, measures.
+#
+# The peers of smb and nfs are those of Debian 13: this system's if it is as new, else those of a root directory of their own
+# (root.sh). PEERS=host takes this system's in any case.
 set -euo pipefail
 cd "$(dirname "$0")"
 what=$1
@@ -12,24 +15,48 @@ missing=()
 need() { # COMMAND PACKAGE...
     command -v "$1" >/dev/null || missing+=("${@:2}")
 }
-need ip iproute2
 clients=$(realpath -m ../../target/peers)
 mkdir -p "$clients"
-if [ "$what" != nfs ] && [ "$what" != admin ]; then
+compares=$([ "$what" = smb ] || [ "$what" = nfs ] && echo yes || echo no)
+# Debian 12 and older.
+is_old=$(grep -qE '^([0-9]|1[0-2])(\.|$)' /etc/debian_version 2>/dev/null && echo yes || echo no)
+own_root=$([ $compares = yes ] && [ $is_old = yes ] && [ "${PEERS:-debian13}" != host ] && echo yes || echo no)
+need ip iproute2
+if [ $own_root = yes ]; then
+    need debootstrap debootstrap
+elif [ "$what" = smb ] || [ "$what" = check ]; then
     need smbd samba
-    need go golang-go
 fi
-if [ "$what" != smb ] && [ "$what" != admin ]; then
+if [ $own_root = no ] && { [ "$what" = nfs ] || [ "$what" = check ]; }; then
     need ganesha.nfsd nfs-ganesha nfs-ganesha-vfs
     need rpcbind rpcbind
 fi
+if [ "$what" != nfs ] && [ "$what" != admin ]; then
+    need go golang-go
+fi
+if [ "$what" = smb ] && [ $is_old = no ]; then
+    [ -e /usr/include/smb2/libsmb2.h ] || missing+=(libsmb2-dev)
+fi
 if [ "$what" != smb ]; then
     [ -e /usr/include/nfsc/libnfs.h ] || missing+=(libnfs-dev)
+fi
+if [ $compares = yes ]; then
+    need cc gcc libc6-dev
+    [ -e /usr/include/openssl/evp.h ] || missing+=(libssl-dev)
 fi
 if [ ${#missing[@]} -gt 0 ]; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+if [ $compares = yes ]; then
+    cc -O2 -Wall -Wextra -Werror -o "$clients/floor" floor/*.c -lcrypto
+    set -- --floor "$clients/floor" "$@"
+fi
+root=
+if [ $own_root = yes ]; then
+    root=$(bash root.sh)
+    set -- --root "$root" "$@"
 fi
 if [ "$what" != nfs ] && [ "$what" != admin ]; then
     (cd loader && go build -o "$clients/loader" .)
@@ -40,6 +67,15 @@ fi
 if [ "$what" = smb ]; then
     (cd signed && CARGO_TARGET_DIR="$clients/signed" cargo build -q --release --locked)
     set -- --loader "$clients/loader" --signed-loader "$clients/signed/release/signed-loader" "$@"
+    # Debian 12 has no libsmb2. In a root directory of its own the loader is built, and runs, with what is there.
+    if [ -n "$root" ] && [ -e "$root/usr/include/smb2/libsmb2.h" ]; then
+        install -m 644 smb2-loader.c "$root/usr/local/src"
+        chroot "$root" cc -O2 -Wall -Wextra -Werror -o /usr/local/bin/smb2-loader /usr/local/src/smb2-loader.c -lsmb2
+        set -- --libsmb2-loader /usr/local/bin/smb2-loader "$@"
+    elif [ -z "$root" ] && [ -e /usr/include/smb2/libsmb2.h ]; then
+        cc -O2 -Wall -Wextra -Werror -o "$clients/smb2-loader" smb2-loader.c -lsmb2
+        set -- --libsmb2-loader "$clients/smb2-loader" "$@"
+    fi
 elif [ "$what" = nfs ] || [ "$what" = admin ]; then
     set -- --loader "$clients/nfs-loader" "$@"
 else

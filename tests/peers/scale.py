@@ -1,18 +1,16 @@
 """Many of everything against one `weft serve`: connections, opens, notify events, entries of a folder.
 
 Prints a table of memory and latency, and judges it: how many of what there were, how many bytes each cost, and what the
-server says when a limit is reached. Its client is the one below, some frames of SMB 2.1 over asyncio, so that no memory but
-the server's own is counted and nothing of Weft is on both sides. The latencies have Python's own time in them.
+server says when a limit is reached. Its client speaks SMB 2.1 over asyncio, so that no memory but the server's own is counted and
+nothing of Weft is on both sides. The latencies have Python's own time in them.
 """
 
 import argparse
 import asyncio
-import os
 import pathlib
 import resource
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,17 +18,14 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "interop"))
-sys.path.append(str(ROOT / "target" / "python"))
+import smb3  # noqa: E402
 import weft  # noqa: E402
+from smb3 import Refused  # noqa: E402
 
-try:
-    import spnego
-except ImportError:
+if not smb3.spnego:
     sys.exit("bench-scale logs on by pyspnego: bash tests/interop/deps.sh installs it")
 
-NEGOTIATE, SESSION_SETUP, TREE_CONNECT, CREATE, CLOSE, QUERY_DIRECTORY, CHANGE_NOTIFY = 0, 1, 3, 5, 6, 14, 15
-SUCCESS, PENDING, NOTIFY_ENUM_DIR, NO_MORE_FILES = 0, 0x103, 0x10C, 0x80000006
-MORE_PROCESSING, TOO_MANY_OPENED_FILES = 0xC0000016, 0xC000011F
+SUCCESS, NOTIFY_ENUM_DIR, NO_MORE_FILES = 0, 0x10C, 0x80000006
 READ_DATA, LIST = 0x00120089, 0x00100081
 FILE_NAMES = 1
 
@@ -48,97 +43,64 @@ BYTES_PER_OPEN = 8 << 10
 FIRST_ENTRY_MS = 50
 
 
-class Refused(Exception):
-    def __init__(self, status):
-        super().__init__(f"status {status:#010x}")
-        self.status = status
+class Client(smb3.AsyncLink):
+    """Several requests may be outstanding, and none is signed."""
 
+    def __init__(self):
+        super().__init__(dialect=0x0210)
+        self.waiting = {}
 
-class Client:
-    """One connection with one session in one tree; several requests may be outstanding."""
-
-    async def connect(self, port):
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
-        self.next, self.waiting, self.session, self.tree = 0, {}, 0, 0
+    async def dial(self, port):
+        await super().dial(port)
         self.pump = asyncio.create_task(self.receive())
-        await self.ask(NEGOTIATE, struct.pack("<HHHHI16sQH", 36, 1, 1, 0, 0, os.urandom(16), 0, 0x0210))
-        return self
 
     async def log_on(self):
-        self.session = 0
-        proof = spnego.client(weft.USER, weft.PASSWORD, hostname="127.0.0.1", service="cifs", protocol="ntlm")
-        token = proof.step()
-        while True:
-            body = struct.pack("<HBBIIHHQ", 25, 0, 1, 0, 0, 88, len(token), 0) + token
-            status, header, answer = await self.ask(SESSION_SETUP, body, accept={MORE_PROCESSING})
-            self.session = struct.unpack_from("<Q", header, 40)[0]
-            if status == SUCCESS:
-                return self
-            at, length = struct.unpack_from("<HH", answer, 4)
-            token = proof.step(answer[at - 64 : at - 64 + length])
-
-    async def enter(self, share):
-        path = rf"\\127.0.0.1\{share}".encode("utf-16-le")
-        _, header, _ = await self.ask(TREE_CONNECT, struct.pack("<HHHH", 9, 0, 72, len(path)) + path)
-        self.tree = struct.unpack_from("<I", header, 36)[0]
+        await super().log_on(smb3.proof_of(weft.USER, weft.PASSWORD))
+        self.key = None
         return self
 
     async def receive(self):
         try:
             while True:
-                frame = await self.reader.readexactly(int.from_bytes(await self.reader.readexactly(4), "big"))
-                message, status = struct.unpack_from("<Q", frame, 24)[0], struct.unpack_from("<I", frame, 8)[0]
+                answer = await self.take()
                 # An interim answer is followed by the real one.
-                if status != PENDING and message in self.waiting:
-                    self.waiting.pop(message).set_result((status, frame[:64], frame[64:]))
+                if answer.status != smb3.PENDING and answer.message in self.waiting:
+                    self.waiting.pop(answer.message).set_result(answer)
         except (asyncio.IncompleteReadError, ConnectionError) as end:
             for answer in self.waiting.values():
                 if not answer.done():
                     answer.set_exception(ConnectionError(f"the server has closed the connection: {end}"))
 
-    def send(self, command, body):
-        message, self.next = self.next, self.next + 1
-        header = struct.pack(
-            "<4sHHIHHIIQIIQ16s", b"\xfeSMB", 64, 1, 0, command, 64, 0, 0, message, 0, self.tree, self.session, bytes(16)
-        )
-        answer = self.waiting[message] = asyncio.get_running_loop().create_future()
-        self.writer.write((64 + len(body)).to_bytes(4, "big") + header + body)
-        return answer
+    def post(self, command, body, **more):
+        number = super().post(command, body, **more)
+        self.waiting[number] = asyncio.get_running_loop().create_future()
+        return number
 
-    async def ask(self, command, body, accept=frozenset()):
-        status, header, answer = await self.send(command, body)
-        if status != SUCCESS and status not in accept:
-            raise Refused(status)
-        return status, header, answer
+    async def answer(self, number):
+        return await self.waiting[number]
 
     async def open(self, name, access=READ_DATA, options=0):
-        name = name.encode("utf-16-le")
-        body = struct.pack(
-            "<HBBIQQIIIIIHHII", 57, 0, 0, 2, 0, 0, access, 0, 7, 1, options, 120, len(name), 0, 0
-        )
-        _, _, answer = await self.ask(CREATE, body + (name or b"\0"))
-        return answer[64:80]
+        wish = smb3.wish(name, access=access, how=smb3.OPEN, options=options)
+        return (await self.ask(smb3.CREATE, wish)).body[64:80]
 
     async def close(self, file):
-        await self.ask(CLOSE, struct.pack("<HHI16s", 24, 0, 0, file))
+        await self.ask(smb3.CLOSE, smb3.closing(file))
 
     def look(self, folder):
-        """The next names of a folder; their number, None at its end."""
-        body = struct.pack("<HBBI16sHHI", 33, 12, 0, 0, folder, 96, 2, 65536) + "*".encode("utf-16-le")
-        return self.ask(QUERY_DIRECTORY, body, accept={NO_MORE_FILES})
+        """The next names of a folder."""
+        return self.ask(smb3.QUERY_DIRECTORY, smb3.listing(folder, 12, 65536), (SUCCESS, NO_MORE_FILES))
 
     def notify(self, folder):
-        return self.ask(CHANGE_NOTIFY, struct.pack("<HHI16sII", 32, 0, 65536, folder, FILE_NAMES, 0), accept={NOTIFY_ENUM_DIR})
+        return self.ask(smb3.CHANGE_NOTIFY, smb3.watching(folder, what=FILE_NAMES), (SUCCESS, NOTIFY_ENUM_DIR))
 
     async def end(self):
         self.pump.cancel()
-        self.writer.close()
+        await self.leave()
 
 
 def chained(answer):
     """How many entries an answer's buffer has: each says where the next one is."""
-    at, length = struct.unpack_from("<HI", answer, 2)
-    buffer, count = answer[at - 64 : at - 64 + length], 0
+    buffer, count = answer.buffer(), 0
     while buffer:
         count += 1
         step = struct.unpack_from("<I", buffer)[0]
@@ -228,12 +190,12 @@ async def listing(server, judge, entries):
     for _ in range(5):
         started = time.perf_counter()
         folder = await client.open("many", LIST, 1)
-        status, _, answer = await client.look(folder)
+        answer = await client.look(folder)
         first.append(time.perf_counter() - started)
         count = 0
-        while status == SUCCESS:
+        while answer.status == SUCCESS:
             count += chained(answer)
-            status, _, answer = await client.look(folder)
+            answer = await client.look(folder)
         whole.append(time.perf_counter() - started)
         await client.close(folder)
         if count != entries + 2:
@@ -255,10 +217,10 @@ async def events(server, judge, count, flood):
         # Two requests, so that one waits while the other's answer is on its way.
         asked = [asyncio.ensure_future(client.notify(folder)) for _ in range(2)]
         while True:
-            status, _, answer = await asked.pop(0)
+            answer = await asked.pop(0)
             asked.append(asyncio.ensure_future(client.notify(folder)))
-            seen += chained(answer) if status == SUCCESS else 0
-            overflows += status == NOTIFY_ENUM_DIR
+            seen += chained(answer) if answer.status == SUCCESS else 0
+            overflows += answer.status == NOTIFY_ENUM_DIR
             arrived.set()
 
     def change(first, changes):
@@ -331,10 +293,10 @@ async def limits(server, log, judge):
     try:
         for n in range(1_000):
             files.append(await client.open(str(n)))
-        status = SUCCESS
+        status = "ok"
     except Refused as refused:
         status = refused.status
-    judge.gate("no descriptors left", status == TOO_MANY_OPENED_FILES, f"open {len(files) + 1} ends with {status:#010x}")
+    judge.gate("no descriptors left", status == "TOO_MANY_OPENED_FILES", f"open {len(files) + 1} ends with {status}")
     judge.gate("no descriptors left: the log", "ulimit -n" in log(), "says ulimit -n")
     for file in files:
         await client.close(file)

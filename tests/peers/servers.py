@@ -1,8 +1,9 @@
-"""The servers that are measured: Debian's smbd and NFS-Ganesha, Weft, and a plain TCP stream. Each runs on processor 0."""
+"""The servers that are measured: Debian's smbd and NFS-Ganesha, Weft, the floor, and a plain TCP stream. Each runs on processor 0."""
 
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ SMB_CONF = """
   load printers = no
   server min protocol = SMB2_10
   server signing = {signing}
-  server smb encrypt = off
+  server smb encrypt = {encrypt}
   use sendfile = yes
   aio read size = 0
   log level = 0
@@ -39,7 +40,7 @@ SMB_CONF = """
 GANESHA_CONF = """
 NFS_CORE_PARAM {{
   NFS_Protocols = 3; NFS_Port = {port}; MNT_Port = {mount_port};
-  Enable_NLM = false; Enable_RQUOTA = false;
+  Enable_NLM = false; Enable_RQUOTA = false; {more}
 }}
 NFSv4 {{ Graceless = true; }}
 LOG {{ Default_Log_Level = WARN; }}
@@ -78,6 +79,19 @@ def wait_for_port(port):
     raise SystemExit(f"nobody listens on port {port}")
 
 
+def write_file(path, size):
+    """A file that is in the page cache, for everybody to write to.
+
+    The kernel keeps a file in pieces as long as the writes that made it, of up to 2 MiB, and ext4 walks through every
+    block of a piece whenever a part of it is written: 8 KiB cost the kernel 20 us in a file that was written by
+    megabytes, and 3 us in one that was written by 64 KiB, as cp and dd do it, whichever server writes them."""
+    with open(path, "wb", buffering=0) as out:
+        block = os.urandom(64 << 10)
+        for _ in range(size // len(block)):
+            out.write(block)
+    os.chmod(path, 0o666)
+
+
 class Server:
     """A process on processor 0 and where it listens."""
 
@@ -89,13 +103,43 @@ class Server:
         self.process.wait(20)
 
 
-class Smbd(Server):
-    """Debian's smbd at its best for this work, with its own configuration and state."""
+# Runs a program in another root directory, where a folder of this one is at its own path; processes and devices are the same.
+IN_ROOT = """
+root=$1 work=$2
+shift 2
+mount --bind "$root" "$root"
+mount -t tmpfs tmpfs "$root/tmp"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mkdir -p "$root$work" "$work/run"
+mount --bind "$work/run" "$root/run"
+mount --rbind "$work" "$root$work"
+exec chroot "$root" "$@"
+"""
 
-    def __init__(self, work, data, signing="auto"):
+
+def in_root(root, work, *command):
+    """The command line of a program of that root directory (of this one if there is none). The process id stays the same."""
+    return ["unshare", "--mount", "bash", "-ec", IN_ROOT, "-", root, work, *command] if root else [*command]
+
+
+def version(*command):
+    """The first number with a dot that a program says about itself."""
+    said = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"\d+\.\d+(\.\d+)*", said.stdout + said.stderr)
+    if not found:
+        raise SystemExit(f"{' '.join(map(str, command))} does not tell its version: {said.stderr.strip()}")
+    return found[0]
+
+
+class Smbd(Server):
+    """Debian's smbd at its best for this work, with its own configuration and state: this system's, or that of `root`."""
+
+    def __init__(self, work, data, signing="auto", encrypt="off", root=None):
         self.port = free_port()
-        self.name = "smbd, signed" if signing == "mandatory" else "smbd, sendfile"
-        state = work / f"smbd-{signing}"
+        way = ", signed" if signing == "mandatory" else ", encrypted" if encrypt == "required" else ""
+        self.name = f"smbd {version(*in_root(root, work, 'smbd', '--version'))}{way}"
+        state = work / f"smbd-{signing}-{encrypt}"
         folders = [
             f"{key} = {state}/{key.replace(' ', '-')}"
             for key in ["private dir", "lock directory", "state directory", "cache directory", "pid directory",
@@ -104,13 +148,15 @@ class Smbd(Server):
         for line in folders:
             pathlib.Path(line.split("= ")[1]).mkdir(mode=0o700, parents=True)
         conf = state / "smb.conf"
-        conf.write_text(SMB_CONF.format(port=self.port, data=data, signing=signing, folders="\n  ".join(folders)))
+        conf.write_text(SMB_CONF.format(
+            port=self.port, data=data, signing=signing, encrypt=encrypt, folders="\n  ".join(folders),
+        ))
         subprocess.run(
-            ["smbpasswd", "-c", conf, "-s", "-a", USER], input=f"{PASSWORD}\n{PASSWORD}\n", text=True, check=True,
-            capture_output=True,
+            in_root(root, work, "smbpasswd", "-c", conf, "-s", "-a", USER), input=f"{PASSWORD}\n{PASSWORD}\n", text=True,
+            check=True, capture_output=True,
         )
         self.process = subprocess.Popen(
-            ["taskset", "-c", "0", "smbd", "--foreground", "--no-process-group", "-s", conf],
+            ["taskset", "-c", "0", *in_root(root, work, "smbd", "--foreground", "--no-process-group", "-s", conf)],
             # A group of its own: when smbd ends it ends its whole process group, which would be ours.
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )
@@ -153,22 +199,27 @@ class Weft(Server):
 
 
 class Ganesha(Server):
-    """Debian's NFS-Ganesha on files, with an rpcbind of its own: it wants one."""
+    """Debian's NFS-Ganesha on files, this system's or that of `root`, with an rpcbind of its own: it wants one."""
 
-    name = "ganesha"
-
-    def __init__(self, work, data):
+    def __init__(self, work, data, root=None):
+        number = version(*in_root(root, work, "ganesha.nfsd", "-v"))
+        self.name = f"ganesha {number}"
         self.data, self.port, self.mount_port = data, free_port(), free_port()
         conf = work / "ganesha.conf"
-        conf.write_text(GANESHA_CONF.format(port=self.port, mount_port=self.mount_port, data=data))
+        # Newer ones end where the kernel does not let them be a server of disks (PR_SET_IO_FLUSHER), as in some containers.
+        more = "allow_set_io_flusher_fail = true;" if int(number.split(".")[0]) >= 6 else ""
+        conf.write_text(GANESHA_CONF.format(port=self.port, mount_port=self.mount_port, data=data, more=more))
         # The network is the bench's own, so the well-known port is free.
-        self.rpcbind = subprocess.Popen(["rpcbind", "-f"], stderr=subprocess.DEVNULL)
-        wait_for_port(111)
-        self.process = subprocess.Popen(
-            ["taskset", "-c", "0", "ganesha.nfsd", "-F", "-f", conf, "-L", work / "ganesha.log", "-p", work / "pid"],
-        )
-        wait_for_port(self.port)
-        wait_for_port(self.mount_port)
+        self.rpcbind = subprocess.Popen(in_root(root, work, "rpcbind", "-f"), stderr=subprocess.DEVNULL)
+        try:
+            wait_for_port(111)
+            ganesha = ["ganesha.nfsd", "-F", "-f", conf, "-L", work / "ganesha.log", "-p", work / "pid"]
+            self.process = subprocess.Popen(["taskset", "-c", "0", *in_root(root, work, *ganesha)])
+            wait_for_port(self.port)
+            wait_for_port(self.mount_port)
+        except BaseException:
+            self.rpcbind.terminate()
+            raise
 
     def export(self, share):
         return self.data
@@ -189,3 +240,28 @@ class Stream(Server):
             ["taskset", "-c", "0", loader, "-serve-stream", "-size", str(1 << 20)], stdout=subprocess.PIPE, text=True
         )
         self.port = int(self.process.stdout.readline())
+
+
+class Floor(Server):
+    """The bare program of tests/peers/floor, on a file like the others' that nobody watches for changes."""
+
+    name = "floor"
+
+    def __init__(self, program, path, span):
+        self.program = program
+        write_file(path, span)
+        self.engine = subprocess.run([program, "engine"], check=True, capture_output=True, text=True).stdout.strip()
+        self.process = subprocess.Popen(
+            ["taskset", "-c", "0", program, "serve", path, str(span)], stdout=subprocess.PIPE, text=True
+        )
+        self.port = int(self.process.stdout.readline() or 0)
+        if not self.port:
+            raise SystemExit("the floor did not start")
+
+    def load(self, line, pattern, span, seconds):
+        """The command line of its client."""
+        floor = line.floor
+        return [
+            self.program, "load", str(self.port), floor.protocol, "write" if line.write else "read", floor.storage, pattern,
+            floor.protection, str(line.size), str(line.depth), str(span), str(int(seconds * 1000)),
+        ]

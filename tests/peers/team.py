@@ -10,7 +10,6 @@ Windows logs on, and nothing of Weft in it. Latencies have its own time in them,
 
 import argparse
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import os
@@ -71,7 +70,10 @@ class Ntlm:
         self.user, self.nt_hash = user.encode("utf-16-le"), nt_hash
         self.first = b"NTLMSSP\0" + struct.pack("<II16x", 1, NTLM_FLAGS) + VERSION
 
-    def second(self, challenge):
+    def step(self, challenge=None):
+        """The first message, or the answer to a challenge."""
+        if challenge is None:
+            return self.first
         server = challenge[24:32]
         length, at = struct.unpack_from("<HxxI", challenge, 40)
         names, when = challenge[at:at + length], struct.pack("<Q", int((time.time() + 11_644_473_600) * 10_000_000))
@@ -100,61 +102,19 @@ class Ntlm:
         return head + mic + payload
 
 
-class Client(smb3.Link):
+class Client(smb3.AsyncLink):
     """One connection with one session in one tree. It answers one request at a time."""
 
     def __init__(self, user, nt_hash, share, source):
-        self.begin()
-        self.user, self.nt_hash, self.share, self.source = user, nt_hash, share, source
-        self.session = self.tree = 0
-        self.key = None
-
-    async def ask(self, command, body, accept=(0,), hashed=False, last=False, **more):
-        _, frame = self.frame(command, body, session=self.session, tree=self.tree, hashed=hashed, **more)
-        self.writer.write(frame)
-        while True:
-            length = int.from_bytes(await self.reader.readexactly(4), "big")
-            frame = await self.reader.readexactly(length)
-            answer = smb3.Answer(frame)
-            if answer.status != smb3.PENDING and answer.command == command:
-                break
-        if answer.status not in accept:
-            raise smb3.Refused(answer.status)
-        if hashed and not last:
-            self.hash(frame)
-        return answer
-
-    async def connect(self, port):
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(self.source, 0))
-        await self.ask(smb3.NEGOTIATE, self.negotiation(), hashed=True)
-
-    async def log_on(self):
-        """Both round trips; the seconds that they took."""
-        ntlm = Ntlm(self.user, self.nt_hash)
-        started = time.perf_counter()
-        answer = await self.setup(ntlm.first, smb3.MORE_PROCESSING)
-        self.session = answer.session
-        token = answer.at(*struct.unpack_from("<HH", answer.body, 4))
-        await self.setup(ntlm.second(token), 0)
-        took = time.perf_counter() - started
-        self.key = self.signing(ntlm.session_key, self.preauth)
-        return took
-
-    async def setup(self, token, status):
-        body = struct.pack("<HBBIIHHQ", 25, 0, 1, 0, 0, 88, len(token), 0) + token
-        return await self.ask(smb3.SESSION_SETUP, body, (status,), hashed=True, last=status == 0)
-
-    async def enter(self):
-        path = rf"\\127.0.0.1\{self.share}".encode("utf-16-le")
-        body = struct.pack("<HHHH", 9, 0, 72, len(path)) + path
-        self.tree = (await self.ask(smb3.TREE_CONNECT, body, key=self.key)).tree
+        super().__init__(source)
+        self.user, self.nt_hash, self.share = user, nt_hash, share
 
     async def work(self):
         """Opens the folder of the share and closes it again; the status."""
         try:
-            wish = smb3.Tree.wish("", access=0x80, how=smb3.OPEN, options=smb3.DIRECTORY)
-            answer = await self.ask(smb3.CREATE, wish, key=self.key)
-            await self.ask(smb3.CLOSE, struct.pack("<HHI16s", 24, 0, 0, answer.body[64:80]), key=self.key)
+            wish = smb3.wish("", access=0x80, how=smb3.OPEN, options=smb3.DIRECTORY)
+            answer = await self.ask(smb3.CREATE, wish)
+            await self.ask(smb3.CLOSE, smb3.closing(answer.body[64:80]))
             return "ok"
         except smb3.Refused as refused:
             return refused.status
@@ -165,14 +125,11 @@ class Client(smb3.Link):
         """(seconds of the log-on, seconds of everything)"""
         started = time.perf_counter()
         await self.connect(port)
-        took = await self.log_on()
-        await self.enter()
+        ntlm, logging_on = Ntlm(self.user, self.nt_hash), time.perf_counter()
+        await self.log_on(ntlm)
+        took = time.perf_counter() - logging_on
+        await self.enter(self.share)
         return took, time.perf_counter() - started
-
-    async def leave(self):
-        self.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self.writer.wait_closed()
 
 
 class Usage:

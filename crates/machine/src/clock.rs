@@ -24,6 +24,11 @@ pub fn instant() -> Instant {
     rt::now().to_instant()
 }
 
+/// The time since an [`instant`].
+pub fn since(earlier: Instant) -> Duration {
+    instant().saturating_duration_since(earlier)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,12 +6,15 @@
 //!
 //! ```text
 //! smb, nfs, weft --> Audit::tell --> queue (bounded) --> thread --> file
-//!                                     \__ full: counted __/  \__ disk full: counted, told by the next line
+//!                     |               \__ full: counted __/  \__ disk full: counted, told by the next line
+//!                     \__ one client is denied too often: counted for its address, told by a line of its own
 //! ```
 //!
 //! A READ or WRITE makes no event: an [`AuditedOpen`] counts its bytes, and an NFS client without an open is told
 //! once in a while ([`Recent`]).
 
+mod cut;
+mod denials;
 mod event;
 mod file;
 mod line;
@@ -19,6 +22,7 @@ mod open;
 mod queue;
 mod recent;
 
+pub use self::denials::{BURST, LINES_PER_SECOND, MOST_ADDRESSES};
 pub use self::event::{Event, Fact, Kind, Outcome, Wanted, Who};
 pub use self::file::{Rules, Unusable, start};
 pub use self::line::{FIELDS, VERSION};

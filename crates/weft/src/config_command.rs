@@ -58,13 +58,16 @@ fn check(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let warnings = config.warnings(&looks);
     note_some(&warnings);
     config.absent_shares(&looks).iter().for_each(|absent| note!("{absent}"));
-    for (name, kind) in groups::of_rights(&config, None) {
-        match kind {
-            Kind::Own | Kind::System(_) | Kind::SystemOfRoot(_) => say!("@{name}: {kind}")?,
-            Kind::Unknown | Kind::Unanswered(_) => note!("@{name}: {kind}"),
+    // The users and groups are in the state directory.
+    if config.silent_files(&looks).next().is_none() {
+        for (name, kind) in groups::of_rights(&config, None) {
+            match kind {
+                Kind::Own | Kind::System(_) | Kind::SystemOfRoot(_) => say!("@{name}: {kind}")?,
+                Kind::Unknown | Kind::Unanswered(_) => note!("@{name}: {kind}"),
+            }
         }
+        groups::note_unknown_users(&groups::unknown_users(&config, config.shares.iter(), None));
     }
-    groups::note_unknown_users(&groups::unknown_users(&config, config.shares.iter(), None));
     let errors: Vec<_> = config.errors(&looks).collect();
     note_some(&errors);
     match errors.first() {

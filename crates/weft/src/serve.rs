@@ -16,6 +16,7 @@ mod log_ons;
 mod names;
 mod nbd;
 mod neighbours;
+mod notify;
 mod page;
 mod ports;
 mod registration;
@@ -38,6 +39,7 @@ use std::time::{Duration, Instant};
 use weft_machine::rt::{self, Cores, CoresOptions};
 
 use self::log_ons::LogOns;
+use self::service::ServiceManager;
 use self::start::{Services, Start};
 use crate::Failure;
 use crate::addresses;
@@ -153,23 +155,24 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     let told = writeln!(stdout, "{}", ready.line(json)).and_then(|()| stdout.flush());
     told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;
 
-    service::watch(cores.clone())?;
+    let manager = ServiceManager::of_environment()?;
+    manager.watch(cores.clone())?;
     let status = format!("shares: {}, volumes: {}", ready.shares.len(), ready.volumes.len());
-    service::ready(&status);
+    manager.ready(&status);
     // Without a file, or at a terminal that is gone, SIGHUP asks for the end.
     let reloads = reload.has_file() && !std::io::stdin().is_terminal();
     while signals.wait()? == Asked::HangUp && reloads {
-        service::reloading();
-        let (reload, status) = (reload.clone(), status.clone());
+        manager.reloading();
+        let (manager, reload, status) = (manager.clone(), reload.clone(), status.clone());
         cores.run(0, move || async move {
             let reloaded = reload.run(audit::By::Signal).await;
             if let Err(e) = reloaded {
                 tracing::error!("the configuration is not read again, and nothing has changed: {e}");
             }
-            service::ready(&status);
+            manager.ready(&status);
         });
     }
-    service::stopping();
+    manager.stopping();
     tracing::info!(
         "draining for at most {} s: no new connections, requests in flight are answered",
         DRAIN.as_secs()
@@ -207,6 +210,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
         tracing::warn!("{left} connections did not end within {} s and are closed", DRAIN.as_secs());
     }
     audit::end(&audit);
+    manager.flush();
     Ok(ExitCode::SUCCESS)
 }
 

@@ -69,11 +69,12 @@ fn remove(path: &Path, name: &str) -> Result<PathBuf, Failure> {
     let mut edit = Edit::open(path)?;
     let folder = edit.limited_folder(name);
     edit.remove_share(name)?;
+    let config = edit.changed()?;
     let saved = edit.save()?;
     let Some(folder) = folder else { return Ok(saved) };
     if Looks::at([&folder]).is_silent(&folder) {
         note!("the quota of its folder may still apply: its file system does not answer");
-    } else if let Err(e) = quota::release(&folder) {
+    } else if let Err(e) = enforce(&folder, others_quota(&config, name, &folder)) {
         // The folder may be gone, and its limit with it.
         note!("the quota of its folder may still apply: {e}");
     }
@@ -95,7 +96,9 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
     let mut edit = Edit::open(path)?;
     edit.add_share(&share)?;
     let kept = match share.source.folder() {
-        Some(folder) => limit(folder, None, share.quota)?,
+        Some(folder) => {
+            limit(folder, others_quota(&edit.changed()?, &share.name, folder), (None, share.quota))?
+        }
         None => None,
     };
     let saved = edit.save()?;
@@ -124,22 +127,38 @@ struct ShareChanged {
     folder: PathBuf,
     /// The quota of its folder before and after.
     quotas: (Option<u64>, Option<u64>),
+    /// That of the folder's other shares.
+    others: Option<u64>,
 }
 
-/// Lets the kernel keep a quota if it can; returns the project.
-fn limit(folder: &Path, before: Option<u64>, quota: Option<u64>) -> Result<Option<u32>, Failure> {
+/// The smallest quota of the other shares of a folder.
+fn others_quota(config: &ServeConfig, name: &str, folder: &Path) -> Option<u64> {
+    let others = config.shares.iter().filter(|share| !share.is_named(name));
+    let limited: Vec<_> = others.filter_map(|share| Some((share.source.folder()?, share.quota?))).collect();
+    let looks = Looks::at(limited.iter().map(|(path, _)| *path).chain([folder]));
+    let place = looks.place(folder)?;
+    limited.iter().filter(|(path, _)| looks.place(path) == Some(place)).map(|(_, quota)| *quota).min()
+}
+
+/// Lets the kernel keep a quota of a share if it can; returns the project, which has only one limit for all shares of a folder.
+fn limit(
+    folder: &Path,
+    others: Option<u64>,
+    (before, quota): (Option<u64>, Option<u64>),
+) -> Result<Option<u32>, Failure> {
     // Whether there is a folder, and answers, is reported by `Edit::save`.
     if before == quota || !Looks::at([folder]).is_dir(folder) {
         return Ok(None);
     }
+    let least = quota.into_iter().chain(others).min();
+    Ok(enforce(folder, least).map_err(|e| format!("cannot set the quota: {e}"))?)
+}
+
+/// Lets the kernel keep this quota of a folder, or none.
+fn enforce(folder: &Path, quota: Option<u64>) -> std::io::Result<Option<u32>> {
     match quota {
-        Some(bytes) => {
-            Ok(quota::let_the_kernel(folder, bytes).map_err(|e| format!("cannot set the quota: {e}"))?)
-        }
-        None => {
-            quota::release(folder)?;
-            Ok(None)
-        }
+        Some(bytes) => quota::let_the_kernel(folder, bytes),
+        None => quota::release(folder).map(|()| None),
     }
 }
 
@@ -166,15 +185,16 @@ fn set(path: &Path, args: ShareSet) -> Result<ShareChanged, Failure> {
     edit.set_share(&args.name, &changes)?;
     let config = edit.changed()?;
     let name = edit.share(&args.name)?.name.clone();
-    let share = config.shares.into_iter().find(|share| share.name == name);
+    let share = config.shares.iter().find(|share| share.name == name);
     let share = share.ok_or_else(|| format!("share {name} is gone"))?;
     let folder = share.source.folder().map(Path::to_owned).unwrap_or_default();
+    let others = others_quota(&config, &name, &folder);
     let (quotas, after) = ((quota_before, share.quota), edit.text());
-    let kept = limit(&folder, quotas.0, quotas.1)?;
+    let kept = limit(&folder, others, quotas)?;
     let file = match edit.save() {
         Ok(file) => file,
         Err(e) => {
-            limit(&folder, quotas.1, quotas.0)?;
+            limit(&folder, others, (quotas.1, quotas.0))?;
             return Err(e.into());
         }
     };
@@ -182,13 +202,13 @@ fn set(path: &Path, args: ShareSet) -> Result<ShareChanged, Failure> {
     if quotas.0 != quotas.1 && quotas.1.is_some() {
         say_who_keeps(kept)?;
     }
-    Ok(ShareChanged { file, name, texts: (before, after), folder, quotas })
+    Ok(ShareChanged { file, name, texts: (before, after), folder, quotas, others })
 }
 
 impl ShareChanged {
     /// Lets the running servers take the change over. If one refuses it, the file becomes what it was.
     fn taken_over(self, state: Option<&Path>) -> Result<(), Failure> {
-        let ShareChanged { file, name, texts: (before, after), folder, quotas } = self;
+        let ShareChanged { file, name, texts: (before, after), folder, quotas, others } = self;
         let shown = path_name(&file);
         match reload::servers_of(&file, state) {
             Ok(reports) => {
@@ -207,7 +227,7 @@ impl ShareChanged {
             Err(e) => match e.downcast_ref::<NotTaken>() {
                 Some(NotTaken { refusals, is_refused: true }) => {
                     edit::revert(&file, &after, &before)?;
-                    limit(&folder, quotas.1, quotas.0)?;
+                    limit(&folder, others, (quotas.1, quotas.0))?;
                     Err(format!("{shown} is as it was: {refusals}").into())
                 }
                 _ => Err(e),

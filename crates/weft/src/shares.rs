@@ -13,7 +13,9 @@ use weft_store::quota::{self, Quota};
 use weft_store::snapshots::Snapshots;
 use weft_store::{Share, Vfs};
 
-use crate::config::{AbsentShare, LOOK_LIMIT, Looks, Origin, Place, PlannedShare, ShareConfig, ShareSource};
+use crate::config::{
+    AbsentShare, LOOK_LIMIT, Looks, Origin, Place, PlannedShare, ShareConfig, ShareSource, is_mount,
+};
 use crate::out::path_name;
 
 /// A share and what `ready` says about it.
@@ -29,6 +31,8 @@ pub(crate) struct Described {
     path: Option<PathBuf>,
     /// The folder's identity.
     place: Option<Place>,
+    /// Whether a file system was mounted at it when it was opened.
+    is_mount: bool,
     /// The open folder.
     root: Option<Arc<OwnedFd>>,
     /// Where the count for its quota is recorded.
@@ -51,14 +55,20 @@ impl Described {
         self.place.is_some() && (self.path.as_deref() == Some(path) || self.is_named_by(path, looks))
     }
 
+    /// Whether its file system was mounted at this path and is not any more, so that the folder below has come to light.
+    pub(crate) fn is_unmounted(&self, path: &Path, looks: &Looks) -> bool {
+        let another = looks.place(path).is_some_and(|place| Some(place) != self.place);
+        self.is_mount && another && !looks.is_mount(path) && self.was_at(path, looks)
+    }
+
     /// The folder's path as it was configured.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// The folder's identity when the share was opened, if it has a quota.
-    pub(crate) fn limited(&self) -> Option<Place> {
-        self.place.filter(|_| self.share.vfs.quota().is_some())
+    /// Whether its folder has a quota.
+    pub(crate) fn has_quota(&self) -> bool {
+        self.share.vfs.quota().is_some()
     }
 
     /// The snapshots of its folder.
@@ -101,7 +111,8 @@ impl Described {
                 tracing::warn!("share {}: files that clients have closed stay open: {e}", self.share.name);
             }
         }
-        (described.path, described.place) = (self.path.clone(), self.place);
+        (described.path, described.place, described.is_mount) =
+            (self.path.clone(), self.place, self.is_mount);
         (described.root, described.record) = (self.root.clone(), self.record.clone());
         described.share.snapshots = planned.snapshots.clone();
         described
@@ -193,6 +204,7 @@ struct Opened {
     /// Without links.
     folder: PathBuf,
     place: Option<Place>,
+    is_mount: bool,
 }
 
 impl Opened {
@@ -201,44 +213,41 @@ impl Opened {
         let backend = Dir::open(path)?;
         let root = backend.root().map_err(|e| io::Error::other(e.to_string()))?;
         let folder = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        Ok(Opened { backend, root, folder, place: Place::of(path) })
+        Ok(Opened { backend, root, folder, place: Place::of(path), is_mount: is_mount(path) })
     }
 }
 
 /// Opens the files of a share; `None` for those of volumes, which are opened with the volumes.
 fn open(planned: &PlannedShare, state: Option<&Path>) -> Result<Option<Described>, CannotOpen> {
-    let name = planned.config.name.as_str();
-    let (mut opened_root, mut opened_place, mut record, mut quota) = (None, None, None, None);
-    let (vfs, source) = match &planned.config.source {
-        ShareSource::Folder(path) => {
-            let at = path.clone();
-            let opened = asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e))?;
-            let Opened { backend, root, folder, place } = opened;
-            let system = backend.file_system();
-            record = state.map(|state| quota::record_file(state, name, &folder));
-            if let Some(limit_bytes) = planned.config.quota {
-                check_quota(&folder, &root, limit_bytes)?;
-                let limited = limited(name, &folder, root.clone(), limit_bytes, record.clone());
-                quota = Some(limited.map_err(|e| cannot_open(path, &e))?);
-            }
-            (opened_root, opened_place) = (Some(root.clone()), place);
-            let health = Health::new(name, Some(&folder)).of_root(root).on(system);
-            let vfs = Vfs::new(backend).heard_by(health);
-            (vfs, folder.display().to_string())
-        }
+    let config = &planned.config;
+    let mut described = match &config.source {
+        ShareSource::Folder(path) => open_folder(config, path, state)?,
         ShareSource::Ram { size_bytes } => {
-            let vfs = Vfs::new(Ram::new(*size_bytes)).heard_by(Health::new(name, None));
-            (vfs, source_of_ram(*size_bytes))
+            let vfs = Vfs::new(Ram::new(*size_bytes)).heard_by(Health::new(&config.name, None));
+            ruled(config, vfs, source_of_ram(*size_bytes), None)
         }
         ShareSource::Volumes => return Ok(None),
     };
-    let mut described = ruled(&planned.config, vfs, source, quota);
-    (described.root, described.record) = (opened_root, record);
-    if let ShareSource::Folder(path) = &planned.config.source {
-        (described.path, described.place) = (Some(path.clone()), opened_place);
-    }
     described.share.snapshots = planned.snapshots.clone();
     Ok(Some(described))
+}
+
+/// Opens a folder, with the quota of its share.
+fn open_folder(config: &ShareConfig, path: &Path, state: Option<&Path>) -> Result<Described, CannotOpen> {
+    let (name, at) = (config.name.as_str(), path.to_owned());
+    let opened = asked(path, move || Opened::at(&at)).map_err(|e| cannot_open(path, &e))?;
+    let Opened { backend, root, folder, place, is_mount } = opened;
+    let record = state.map(|state| quota::record_file(state, name, &folder));
+    let mut quota = None;
+    if let Some(limit_bytes) = config.quota {
+        check_quota(&folder, &root, limit_bytes)?;
+        let limited = limited(name, &folder, root.clone(), limit_bytes, record.clone());
+        quota = Some(limited.map_err(|e| cannot_open(path, &e))?);
+    }
+    let health = Health::new(name, Some(&folder)).of_root(root.clone()).on(backend.file_system());
+    let vfs = Vfs::new(backend).heard_by(health);
+    let described = ruled(config, vfs, folder.display().to_string(), quota);
+    Ok(Described { path: Some(path.to_owned()), place, is_mount, root: Some(root), record, ..described })
 }
 
 /// Opens the files of these shares, except those of volumes; `state` is the state directory, where counts are kept. A share of the configuration file that cannot be opened is
@@ -276,7 +285,7 @@ pub(crate) fn ruled(config: &ShareConfig, vfs: Vfs, source: String, quota: Optio
     let mut share = Share::new(config.name.as_str(), vfs);
     share.rules = config.rules();
     share.meter = Subject::named(&config.name);
-    Described { share, source, files, path: None, place: None, root: None, record: None }
+    Described { share, source, files, path: None, place: None, is_mount: false, root: None, record: None }
 }
 
 /// Some errors already name the path.

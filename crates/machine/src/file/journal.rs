@@ -8,17 +8,18 @@
 //! newer one is refused: this program could not keep what it does not know. Databases without the table have version 1.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use redb::backends::FileBackend;
 use redb::{
     Builder, Database, DatabaseError, Error, ReadTransaction, ReadableDatabase, TableDefinition, TableError,
     WriteTransaction,
 };
 
+use super::regular::{self, Irregular};
 use super::{private, whole};
 
 /// How much of its file a journal caches in memory.
@@ -105,8 +106,8 @@ impl Journal {
             if !has_content(&file)? {
                 create(&file)?;
             }
-            drop(private::file(&file)?);
-            bounded().create(&file)
+            // Opened once: another file may take its name meanwhile.
+            bounded().create_with_backend(FileBackend::new(private::file(&file)?)?)
         })
     }
 
@@ -221,7 +222,7 @@ fn bounded() -> Builder {
 
 /// Whether the file exists and contains more than zeros.
 fn has_content(path: &Path) -> io::Result<bool> {
-    let mut file = match File::open(path) {
+    let mut file = match regular::read_only(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         opened => opened?,
     };
@@ -250,7 +251,7 @@ fn create(path: &Path) -> Result<(), DatabaseError> {
     let draft = whole::draft_of(path);
     let made = private::file(&draft)
         .map_err(DatabaseError::from)
-        .and_then(|_| bounded().create(&draft))
+        .and_then(|file| bounded().create_with_backend(FileBackend::new(file)?))
         .and_then(|database| {
             drop(database);
             Ok(private::publish(&draft, path)?)
@@ -268,7 +269,11 @@ fn unusable(path: &Path, e: Error) -> Unusable {
         Error::DatabaseAlreadyOpen => Unusable::InUse(path),
         Error::UpgradeRequired(layout) => Unusable::Layout { path, layout },
         // redb reports a file that is not its own, or too short, as an I/O error without a system call.
-        Error::Io(e) if e.raw_os_error().is_some() || e.kind() == io::ErrorKind::StorageFull => {
+        Error::Io(e)
+            if e.raw_os_error().is_some()
+                || e.kind() == io::ErrorKind::StorageFull
+                || Irregular::is_cause_of(&e) =>
+        {
             Unusable::Io(path, e)
         }
         e => Unusable::Damaged(path, Box::new(e)),
@@ -277,6 +282,7 @@ fn unusable(path: &Path, e: Error) -> Unusable {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -474,6 +480,15 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         let error = Journal::open(&path, &PLAIN).unwrap_err();
         assert!(matches!(error, Unusable::Io(..)) && error.to_string().contains("nfs-x.redb"), "{error}");
+        // The start waited for a writer.
+        std::fs::remove_dir(&path).unwrap();
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+        let error = Journal::open(&path, &PLAIN).unwrap_err();
+        assert!(matches!(error, Unusable::Io(..)), "{error}");
+        let says = format!("{}: it is a FIFO, not a regular file: move it away", path.display());
+        assert_eq!(error.to_string(), says);
+        assert!(path.exists());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use super::regular;
 use super::whole::{self, Access};
 
 /// The permission bits of other users.
@@ -76,11 +77,11 @@ fn holds_state_alone(path: &Path) -> io::Result<bool> {
 /// earlier version left open is closed.
 ///
 /// # Errors
-/// It cannot be opened or created.
+/// It cannot be opened or created, or it is no regular file.
 pub fn file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(path)?;
+    let file = regular::open(path, &options)?;
     let found = file.metadata()?;
     if found.mode() & OTHERS != 0 && found.uid() == rustix::process::geteuid().as_raw() {
         file.set_permissions(Permissions::from_mode(0o600))?;
@@ -95,17 +96,11 @@ pub fn file(path: &Path) -> io::Result<File> {
 /// It cannot be read, it is longer than `most` bytes, it is no regular file, or another user, who is not root, can
 /// change it.
 pub fn read(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
-    // A FIFO does not block.
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
-    let file = match options.open(path) {
+    let file = match regular::read_only(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
     let found = file.metadata()?;
-    if !found.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
     let own = found.uid() == rustix::process::geteuid().as_raw();
     // Root reads the files of a service's user.
     let is_root = rustix::process::geteuid().is_root();
@@ -151,7 +146,8 @@ pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io:
         let _ = std::fs::remove_file(&draft);
     }
     made?;
-    std::fs::read(path)
+    // Another server may have made it meanwhile.
+    read(path, MOST_MADE)?.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Gives a complete draft its name, durably, unless another server has created the file meanwhile: then that one stays.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::{Errno, FdFlags};
-use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketType, ipproto, sockopt};
 
 /// The first descriptor that is passed (SD_LISTEN_FDS_START).
 const FIRST: RawFd = 3;
@@ -62,12 +62,20 @@ pub enum Unreceived {
     /// There are other names than descriptors.
     #[error("LISTEN_FDNAMES has {0} names for {1} descriptors (LISTEN_FDS)")]
     Names(usize, usize),
-    /// A number is not an open descriptor.
-    #[error("descriptor {0}, which LISTEN_FDS announces, is not open")]
-    NotOpen(RawFd),
+    /// A number is not a descriptor that was open when the process began.
+    #[error("{}, which LISTEN_FDS announces, is not open: pass it, or lower LISTEN_FDS", named(*.0, .1))]
+    NotOpen(RawFd, String),
     /// The system refuses to tell what a descriptor is.
     #[error("descriptor {0}: {1}")]
     Io(RawFd, io::Error),
+}
+
+/// A descriptor and its name, as messages have it.
+fn named(number: RawFd, name: &str) -> String {
+    match name {
+        "" => format!("descriptor {number}"),
+        name => format!("descriptor {number} ({name})"),
+    }
 }
 
 /// The names of the passed descriptors, by LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES; none if they are meant for
@@ -112,11 +120,14 @@ pub fn receive() -> Result<Vec<Passed>, Unreceived> {
 impl Passed {
     fn take(number: RawFd, name: String) -> Result<Passed, Unreceived> {
         // SAFETY: F_GETFD has no arguments and changes nothing.
-        if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
-            return Err(Unreceived::NotOpen(number));
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        // What was passed has come through execve(2). What this process has opened since has the flag, and may have got the
+        // number of a passed descriptor that was closed.
+        if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+            return Err(Unreceived::NotOpen(number, name));
         }
-        // SAFETY: the descriptor is open, and it is nobody else's: the environment says that it was passed to this
-        // process, and `receive` takes each one once.
+        // SAFETY: the descriptor is open, and it is nobody else's: it was open when the process began, the environment says
+        // that it was passed to this process, and `receive` takes each one once.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
         let looked = rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).and_then(|()| kind(&fd));
         let kind = looked.map_err(|e| Unreceived::Io(number, e.into()))?;
@@ -132,8 +143,17 @@ fn kind(fd: &OwnedFd) -> Result<Kind, Errno> {
     let local = rustix::net::getsockname(fd)?;
     let listens = sockopt::socket_acceptconn(fd)?;
     let is_ip = [AddressFamily::INET, AddressFamily::INET6].contains(&local.address_family());
+    let has_protocol =
+        |usual| Ok::<_, Errno>(sockopt::socket_protocol(fd)?.is_none_or(|found| found == usual));
     Ok(match socket {
         SocketType::STREAM if !listens => Kind::Unfit("a connection (Accept=yes)"),
+        // Above all MPTCP's: it has no TCP_USER_TIMEOUT, so a peer that vanishes would hold its connection for ever.
+        SocketType::STREAM if is_ip && !has_protocol(ipproto::TCP)? => {
+            Kind::Unfit("a stream socket of another protocol than TCP (SocketProtocol=)")
+        }
+        SocketType::DGRAM if is_ip && !has_protocol(ipproto::UDP)? => {
+            Kind::Unfit("a datagram socket of another protocol than UDP (SocketProtocol=)")
+        }
         SocketType::STREAM if is_ip => SocketAddr::try_from(local).map(Kind::Tcp)?,
         SocketType::STREAM => match path_of(local) {
             Some(path) => Kind::Unix(path),
@@ -238,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_says_what_it_is() {
-        let passed = |fd: OwnedFd| Passed::take(fd.into_raw_fd(), "x".into()).unwrap().kind;
+        let passed = |fd: OwnedFd| Passed::take(handed_over(fd), "x".into()).unwrap().kind;
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = tcp.local_addr().unwrap();
         let connection = std::net::TcpStream::connect(addr).unwrap();
@@ -258,8 +278,41 @@ mod tests {
         ] {
             assert!(matches!(passed(unfit), Kind::Unfit(_)));
         }
-        let closed = tempfile::tempfile().unwrap().as_raw_fd() + 4000;
-        assert!(matches!(Passed::take(closed, "x".into()), Err(Unreceived::NotOpen(_))));
+        let of_protocol = |kind, protocol| {
+            let made = rustix::net::socket(AddressFamily::INET, kind, Some(protocol));
+            made.inspect(|fd| {
+                rustix::net::bind(fd, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+            })
+        };
+        // A kernel may have been built without them.
+        if let Ok(mptcp) = of_protocol(SocketType::STREAM, ipproto::MPTCP) {
+            rustix::net::listen(&mptcp, 1).unwrap();
+            let says = "a stream socket of another protocol than TCP (SocketProtocol=)";
+            assert_eq!(passed(mptcp), Kind::Unfit(says));
+        }
+        if let Ok(lite) = of_protocol(SocketType::DGRAM, ipproto::UDPLITE) {
+            assert!(matches!(passed(lite), Kind::Unfit(_)));
+        }
+    }
+
+    /// A descriptor as it comes through execve(2).
+    fn handed_over(fd: OwnedFd) -> RawFd {
+        rustix::io::fcntl_setfd(&fd, FdFlags::empty()).unwrap();
+        fd.into_raw_fd()
+    }
+
+    /// Weft took a descriptor of its own for one that was passed, and called it "no socket".
+    #[test]
+    fn a_number_that_this_process_has_opened_itself_was_not_passed() {
+        let own = tempfile::tempfile().unwrap();
+        for (number, name) in [(own.as_raw_fd(), "smb"), (own.as_raw_fd() + 4000, "")] {
+            let refused = Passed::take(number, name.into()).unwrap_err();
+            assert!(matches!(refused, Unreceived::NotOpen(..)), "{refused}");
+            let says = format!("{}, which LISTEN_FDS announces, is not open: pass it", named(number, name));
+            assert!(refused.to_string().starts_with(&says), "{refused}");
+        }
+        // It is still this process's.
+        own.metadata().unwrap();
     }
 
     #[test]
@@ -269,7 +322,7 @@ mod tests {
         assert_eq!(tcp(addr).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         // A client that connects before anybody serves.
         let _early = std::net::TcpStream::connect(addr).unwrap();
-        offer(vec![Passed::take(bound.into_raw_fd(), "smb".into()).unwrap()]);
+        offer(vec![Passed::take(handed_over(bound.into()), "smb".into()).unwrap()]);
         let taken = tcp(addr).unwrap();
         assert_eq!(taken.local_addr().unwrap(), addr);
         taken.accept().unwrap();

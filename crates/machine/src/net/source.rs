@@ -5,7 +5,8 @@
 //! either notation. All processes of this host that connect by a local socket or shared memory are one source, because
 //! a new process costs an attacker nothing.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Peer;
 
@@ -35,6 +36,16 @@ impl Source {
     }
 }
 
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::V4(ip) => ip.fmt(f),
+            Source::V6(prefix) => write!(f, "{}/64", Ipv6Addr::from_bits(u128::from(*prefix) << 64)),
+            Source::Local => f.write_str("local"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +65,8 @@ mod tests {
         assert_ne!(of("10.0.0.2:5"), of("10.0.0.1:5"));
         let local = |pid| Source::of(Peer::Local { uid: 0, pid });
         assert_eq!(local(4), local(5));
+        let shown = ["10.0.0.1:7", "[2001:db8:0:1::7]:5"].map(|addr| of(addr).to_string());
+        assert_eq!(shown, ["10.0.0.1", "2001:db8:0:1::/64"]);
+        assert_eq!(local(4).to_string(), "local");
     }
 }

@@ -208,12 +208,14 @@ fn calls_that_take_long_keep_no_others_from_their_turn() {
     on_each_driver(|| async {
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
+        let begun = Rc::new(Cell::new(0));
         // More than there are places of any kind, so they take all of them.
         let tasks: Vec<_> = (0..2 * BLOCKING_MAX)
             .map(|i| {
-                let held = held.clone();
+                let (held, begun) = (held.clone(), begun.clone());
                 let wait = move || held.lock().unwrap().recv().unwrap();
                 spawn(async move {
+                    begun.set(begun.get() + 1);
                     match i % 2 {
                         0 => lengthy(wait).await,
                         _ => ranged(wait).await,
@@ -221,7 +223,10 @@ fn calls_that_take_long_keep_no_others_from_their_turn() {
                 })
             })
             .collect();
-        yield_now().await;
+        // A turn on a busy machine ends before it has come to all of them.
+        while begun.get() < tasks.len() {
+            yield_now().await;
+        }
         assert_eq!((LENGTHY.places().taken, RANGES.places().taken), (LENGTHY_MAX, RANGES_MAX));
         assert_eq!(blocking(|| 7).await, 7);
         tasks.iter().for_each(|_| release.send(()).unwrap());

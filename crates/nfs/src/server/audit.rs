@@ -5,8 +5,10 @@
 
 use std::hash::Hash;
 
+use weft_machine::Source;
 use weft_store::audit::{Audit, Event, Fact, Kind, Outcome, Recent, Who};
 use weft_store::rules::Protection;
+use weft_store::{NodeId, Vfs};
 use weft_transport::Kind as Transport;
 use weft_wire::mount::{DirPath, MountResult, MountStatus};
 use weft_wire::nfs3::{
@@ -63,6 +65,7 @@ pub(super) fn who(cx: &Context<'_>, protocol: &'static str) -> Who {
     Who {
         uid: Some(cx.caller.uid()),
         client: Some(cx.peer.to_string().into()),
+        source: Some(Source::of(cx.peer)),
         protocol: Some(protocol),
         transport: Some(transport),
         ..Who::default()
@@ -71,7 +74,7 @@ pub(super) fn who(cx: &Context<'_>, protocol: &'static str) -> Who {
 
 /// The path of a node, or of this name in it. A path that cannot be found out any more is the name alone.
 pub(super) async fn path(node: &Node<'_>, name: Option<&[u8]>) -> Vec<u8> {
-    let mut path = node.share.vfs.as_server().path(node.id).await.unwrap_or_default();
+    let mut path = path_of(&node.share.vfs, node.id).await.unwrap_or_default();
     if let Some(name) = name {
         if !path.is_empty() {
             path.push(b'/');
@@ -79,6 +82,16 @@ pub(super) async fn path(node: &Node<'_>, name: Option<&[u8]>) -> Vec<u8> {
         path.extend_from_slice(name);
     }
     path
+}
+
+/// The path of a node as the server sees it, `FILE:STREAM` for a named attribute; `None` if it has no name any more.
+pub(super) async fn path_of(vfs: &Vfs, node: NodeId) -> Option<Vec<u8>> {
+    let mut path = vfs.as_server().path(node).await.ok()?;
+    if let Some((_, stream)) = vfs.stream_of(node) {
+        path.push(b':');
+        path.extend_from_slice(&stream);
+    }
+    Some(path)
 }
 
 /// A file of a call: a handle, or a name in its directory.
@@ -205,7 +218,9 @@ impl Change {
             },
             None => None,
         };
-        for (kind, facts) in self.events {
+        let replaced = cx.has_replaced.get().then_some(Fact::Replaced);
+        for (kind, mut facts) in self.events {
+            facts.extend(replaced.clone());
             let event =
                 Event::now(kind, outcome.clone(), who(cx, "nfs3")).in_share(&node.share.name).on(at.clone());
             auditing.audit.tell(Event { to: to.clone(), facts, ..event });

@@ -114,6 +114,8 @@ pub(super) struct Context<'a> {
     pub remote: Option<Rc<dyn RemotePayload>>,
     /// What is counted of the call.
     pub meter: &'a CallMeter,
+    /// Whether a RENAME has replaced another object, for the audit log.
+    pub has_replaced: Cell<bool>,
 }
 
 impl<'a> Deref for Context<'a> {

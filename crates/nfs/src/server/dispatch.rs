@@ -5,6 +5,7 @@
 //! A reply is one buffer with header and results, followed by the payload of READ and READLINK as a part of its own:
 //! the transport decides whether it travels inside the message.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use weft_machine::{Buf, LogLimit, recorder, rt};
@@ -125,7 +126,15 @@ impl Connection<'_> {
         let caller = Caller::of(credential, self.server.policy);
         // Callers with tickets may use only what asks for them.
         let ruled = (shares.ruled || credential.ticket().is_some()).then(|| Rc::new(credential.clone()));
-        let mut cx = Context { connection: self, shares, caller, ruled, remote, meter };
+        let mut cx = Context {
+            connection: self,
+            shares,
+            caller,
+            ruled,
+            remote,
+            meter,
+            has_replaced: Cell::new(false),
+        };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,

@@ -31,11 +31,15 @@ impl Moderated {
 
     /// News was published: wakes the peer now, or later.
     pub(super) fn news(&self) {
+        self.news_at(rt::now);
+    }
+
+    fn news_at(&self, now: impl FnOnce() -> Time) {
         if !self.sleeping.is_asleep() {
             // The peer checks the ring before it sleeps again, so no ring is pending either.
             return self.owed.set(false);
         }
-        let now = rt::now();
+        let now = now();
         if self.last.get().is_some_and(|last| now.since(last) < INTERVAL) {
             return self.owed.set(true);
         }
@@ -78,14 +82,15 @@ mod tests {
     fn the_first_news_ring_the_next_are_owed_and_settled_by_the_loop() {
         rt::block_on(async {
             let (moderated, peer, bell) = bell();
-            moderated.news();
+            let now = rt::now();
+            moderated.news_at(|| now);
             assert!(!bell.silence().unwrap(), "an awake peer is not disturbed");
             peer.announce();
-            moderated.news();
+            moderated.news_at(|| now);
             assert!(bell.silence().unwrap());
             // The peer slept again at once, and there is more news.
             peer.announce();
-            moderated.news();
+            moderated.news_at(|| now);
             assert!(!bell.silence().unwrap(), "too soon");
             moderated.ring_if_owed();
             assert!(bell.silence().unwrap(), "but the loop settles it");
@@ -99,16 +104,17 @@ mod tests {
     fn nothing_is_owed_to_a_peer_that_woke_by_itself_or_after_the_end() {
         rt::block_on(async {
             let (moderated, peer, bell) = bell();
+            let now = rt::now();
             peer.announce();
-            moderated.news();
+            moderated.news_at(|| now);
             assert!(bell.silence().unwrap());
             peer.announce();
-            moderated.news();
+            moderated.news_at(|| now);
             peer.awake();
             moderated.ring_if_owed();
             assert!(!bell.silence().unwrap());
             peer.announce();
-            moderated.news();
+            moderated.news_at(|| now);
             drop(moderated);
             assert!(bell.silence().unwrap(), "the end settles what is owed");
         })

@@ -18,7 +18,7 @@ use futures_util::stream::FuturesOrdered;
 use weft_machine::rt;
 use weft_wire::repl::control::{Era, Hello, Refusal, Sync, Welcome};
 
-use super::{Halt, Knows, OnLoss, Partner, Source};
+use super::{Core, Halt, Knows, OnLoss, Partner, Source};
 use crate::bitmap::Bitmap;
 use crate::destination::MAX_EPOCHS_AHEAD;
 use crate::error::{Damage, Error};
@@ -423,75 +423,7 @@ impl Source {
         // Records that were sent before they were durable here count only when they are durable.
         let sent = last.min(self.log.fill().last);
         self.log.durable_through(sent).await?;
-        let resync = self.handle(|core| {
-            let fill = self.log.fill();
-            let members = core.state.members.clone();
-            if last > fill.durable {
-                // This is possible only after a disk has lost data, or with an older copy of this side.
-                let refusal = Refusal::SetBack { both: fill.durable, copy: last };
-                return Err(End::from(peer::Error::Refused(refusal)));
-            }
-            let (partner, state) = core.peer_mut(n)?;
-            if welcome.fresh && !first_copy {
-                let empty = "the destination is empty, though its copy was finished: `weft replica remove`, then `weft replica create`";
-                return Err(Error::State(empty).into());
-            }
-            let can_replay = last.saturating_add(1) >= fill.first && last >= partner.unreadable;
-            let unknown = !can_replay && last < state.covered;
-            if welcome.fresh {
-                // An earlier copy went to other volumes.
-                partner.maps.iter_mut().for_each(Bitmap::mark_all);
-            } else if unknown {
-                let (group, name) = (&self.config.group, &state.name);
-                tracing::warn!(
-                    "group {group}: {name} has lost what it had acknowledged: everything is compared"
-                );
-                partner.maps.iter_mut().for_each(Bitmap::mark_all);
-            }
-            // Bytes past the size of its copy are unknown.
-            for ((map, has), member) in partner.maps.iter_mut().zip(&welcome.sizes).zip(&members) {
-                map.mark(*has, member.size.saturating_sub(*has));
-            }
-            for (map, diverged) in partner.maps.iter_mut().zip(&diverged) {
-                map.mark_all_of(diverged);
-            }
-            (partner.connected, partner.lost_ms) = (true, 0);
-            (partner.greeted, partner.disputed) = (true, false);
-            if matches!(partner.phase, Phase::Refused | Phase::SplitBrain | Phase::Superseded) {
-                // It accepts again, so the cause of the refusal is gone.
-                partner.last_error = None;
-            }
-            partner.again = false;
-            partner.acked = last;
-            partner.consistent = welcome.consistent;
-            (partner.copied_bytes, partner.sent_bytes, partner.copy_began) = (0, 0, rt::now());
-            let is_enough = can_replay && welcome.consistent && !welcome.diverged && partner.is_clean();
-            let kind = match first_copy {
-                true if state.seeded => Sync::Seeded,
-                true => Sync::Initial,
-                // Everything is marked, though no new copy was requested: comparing is enough.
-                false if partner.is_full() => Sync::Seeded,
-                false => Sync::Changed,
-            };
-            if partner.phase == Phase::ContinuouslyReplicating {
-                // It did so in the last session. What it lacks now takes a while.
-                let phase = if is_enough { Phase::ReplayingLog } else { phase_of(kind) };
-                self.begin_phase(partner, state, phase);
-            }
-            Ok(match is_enough {
-                true => None,
-                false => {
-                    partner.consistent = false;
-                    let base = if can_replay { last } else { fill.durable };
-                    for header in self.log.headers(last.saturating_add(1), base) {
-                        if let Some(map) = partner.maps.get_mut(usize::from(header.member)) {
-                            map.mark(header.offset, header.range_len());
-                        }
-                    }
-                    Some((base, kind))
-                }
-            })
-        })?;
+        let resync = self.handle(|core| self.reconcile(core, n, welcome, &diverged, first_copy))?;
         let Some((base, kind)) = resync else {
             self.handle(|core| core.known = true);
             self.phase(n, Phase::ReplayingLog, None);
@@ -522,6 +454,82 @@ impl Source {
         }
         self.phase(n, phase_of(kind), None);
         Ok(base.saturating_add(1))
+    }
+
+    /// Marks in the bitmaps what the destination lacks. Returns where a resync begins, and its kind, unless the log has everything.
+    fn reconcile(
+        &self,
+        core: &mut Core,
+        n: usize,
+        welcome: &Welcome,
+        diverged: &[Bitmap],
+        first_copy: bool,
+    ) -> Result<Option<(u64, Sync)>, End> {
+        let (last, fill) = (welcome.last, self.log.fill());
+        let members = core.state.members.clone();
+        if last > fill.durable {
+            // This is possible only after a disk has lost data, or with an older copy of this side.
+            let refusal = Refusal::SetBack { both: fill.durable, copy: last };
+            return Err(End::from(peer::Error::Refused(refusal)));
+        }
+        let (partner, state) = core.peer_mut(n)?;
+        if welcome.fresh && !first_copy {
+            let empty = "the destination is empty, though its copy was finished: `weft replica remove`, then `weft replica create`";
+            return Err(Error::State(empty).into());
+        }
+        let can_replay = last.saturating_add(1) >= fill.first && last >= partner.unreadable;
+        let unknown = !can_replay && last < state.covered;
+        if welcome.fresh {
+            // An earlier copy went to other volumes.
+            partner.maps.iter_mut().for_each(Bitmap::mark_all);
+        } else if unknown {
+            let (group, name) = (&self.config.group, &state.name);
+            tracing::warn!("group {group}: {name} has lost what it had acknowledged: everything is compared");
+            partner.maps.iter_mut().for_each(Bitmap::mark_all);
+        }
+        // Bytes past the size of its copy are unknown.
+        for ((map, has), member) in partner.maps.iter_mut().zip(&welcome.sizes).zip(&members) {
+            map.mark(*has, member.size.saturating_sub(*has));
+        }
+        for (map, diverged) in partner.maps.iter_mut().zip(diverged) {
+            map.mark_all_of(diverged);
+        }
+        (partner.connected, partner.lost_ms) = (true, 0);
+        (partner.greeted, partner.disputed) = (true, false);
+        if matches!(partner.phase, Phase::Refused | Phase::SplitBrain | Phase::Superseded) {
+            // It accepts again, so the cause of the refusal is gone.
+            partner.last_error = None;
+        }
+        partner.again = false;
+        partner.acked = last;
+        partner.consistent = welcome.consistent;
+        (partner.copied_bytes, partner.sent_bytes, partner.copy_began) = (0, 0, rt::now());
+        let is_enough = can_replay && welcome.consistent && !welcome.diverged && partner.is_clean();
+        let kind = match first_copy {
+            true if state.seeded => Sync::Seeded,
+            true => Sync::Initial,
+            // Everything is marked, though no new copy was requested: comparing is enough.
+            false if partner.is_full() => Sync::Seeded,
+            false => Sync::Changed,
+        };
+        if partner.phase == Phase::ContinuouslyReplicating {
+            // It did so in the last session. What it lacks now takes a while.
+            let phase = if is_enough { Phase::ReplayingLog } else { phase_of(kind) };
+            self.begin_phase(partner, state, phase);
+        }
+        Ok(match is_enough {
+            true => None,
+            false => {
+                partner.consistent = false;
+                let base = if can_replay { last } else { fill.durable };
+                for header in self.log.headers(last.saturating_add(1), base) {
+                    if let Some(map) = partner.maps.get_mut(usize::from(header.member)) {
+                        map.mark(header.offset, header.range_len());
+                    }
+                }
+                Some((base, kind))
+            }
+        })
     }
 
     /// Whether this side has written and lost the records that a destination of this history has behind `last`: it was

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use subtle::{Choice, ConstantTimeEq};
-use weft_kerberos::{Keytab, Principals};
+use weft_kerberos::{Cause, Keytab, Principals};
 use weft_wire::ntlm::{
     Authenticate, AvFlags, AvId, AvPairs, Challenge, Flags, Negotiate, NtlmV2Response, SIGNATURE, utf16,
 };
@@ -95,6 +95,12 @@ pub struct Refused {
     pub principal: Option<String>,
     /// The mechanism's own error text.
     pub detail: Option<String>,
+    /// What Kerberos found wrong.
+    pub cause: Option<Cause>,
+    /// Whether the user of an NTLM response is one of ours.
+    pub is_user: bool,
+    /// Whether that user's password was right: then something else of the message is not.
+    pub is_proven: bool,
 }
 
 /// How the client wraps NTLM messages; known from its first token.
@@ -279,6 +285,9 @@ impl Acceptor {
         let refused = &mut self.refused;
         let mut kerberos = |e: weft_kerberos::Error| {
             refused.detail = Some(e.to_string());
+            if let weft_kerberos::Error::Gss(failure) = &e {
+                refused.cause = Some(failure.cause());
+            }
             AuthError::Ticket
         };
         let (mut context, login, token, mech) = match state {
@@ -416,7 +425,7 @@ impl Acceptor {
     }
 
     fn authenticate(
-        &self,
+        &mut self,
         token: &[u8],
         negotiate: &[u8],
         challenge: &[u8],
@@ -443,6 +452,7 @@ impl Acceptor {
         });
         let [(with_domain, key), (without, bare_key)] = keys;
         let proven = with_domain | without;
+        (self.refused.is_user, self.refused.is_proven) = (found.is_some(), proven.into());
         let response_key = if bool::from(with_domain) { key } else { bare_key };
         let base_key = keys::session_base_key(&response_key, &response.proof);
         let session_key = self.exported_key(&message, flags, &base_key)?;

@@ -115,6 +115,11 @@ impl Users {
         }
     }
 
+    /// Whether there is a user of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
     fn find(&self, name: &str) -> Option<&(Arc<str>, Secret)> {
         self.by_name.get(&keys::upper(name))
     }

@@ -526,12 +526,15 @@ fn a_ticket_proves_a_name_and_the_name_must_be_a_user_of_ours() {
         let mut acceptor = with_tickets();
         let said = (refused(acceptor.step(&token, NOW)), acceptor.refused().clone());
         let expected = match who {
-            "no ticket" => (AuthError::Ticket, Refused { detail: Some("no ticket".into()), principal: None }),
+            "no ticket" => {
+                let (detail, cause) = (Some("no ticket".into()), Some(weft_kerberos::Cause::Other));
+                (AuthError::Ticket, Refused { detail, cause, ..Refused::default() })
+            }
             // Principals that differ in case are different users, although users of ours ignore case.
             "ALICE@R" | "Alice@R" => {
-                (AuthError::Spelling, Refused { principal: Some(who.into()), detail: None })
+                (AuthError::Spelling, Refused { principal: Some(who.into()), ..Refused::default() })
             }
-            _ => (AuthError::Stranger, Refused { principal: Some(who.into()), detail: None }),
+            _ => (AuthError::Stranger, Refused { principal: Some(who.into()), ..Refused::default() }),
         };
         assert_eq!(said, expected);
         assert!(acceptor.step(&token, NOW).is_err(), "it has ended");

@@ -135,15 +135,16 @@ impl Refused {
 // The steps are always inlined, as are `OpContext::new` and `frame::context`: calls would copy the values between
 // steps, which costs a READ 200 instructions.
 
-/// All steps at once, for a request that is alone in its message and unencrypted.
+/// All steps at once, for a request that is alone in its message. `sealed` is the session whose keys encrypted it.
 #[inline(always)]
 pub(super) fn admit(
     connection: &Rc<Connection>,
     header: &Header,
     message: &Bytes,
+    sealed: Option<&Arc<Session>>,
 ) -> Result<Admitted, Refused> {
     let incoming = Incoming { connection, header, message: &mut message.clone() };
-    incoming.verify(header.session_id, None)?.in_session()?.in_tree(header.tree_id())
+    incoming.verify(header.session_id, sealed)?.in_session()?.in_tree(header.tree_id())
 }
 
 impl<'a> Incoming<'a> {

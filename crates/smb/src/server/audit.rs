@@ -1,4 +1,6 @@
 //! Log-ons, shares and users for the audit log. What is done with files is in [`super::ops`].
+//!
+//! Clients are told little of why a log-on is refused. The line has the status that says it, see [`super::status::in_full`].
 
 use std::fmt::Display;
 
@@ -8,8 +10,10 @@ use weft_transport::Kind as Transport;
 use weft_wire::security::Sid;
 use weft_wire::smb2::NtStatus;
 
+use super::Server;
 use super::admission::InSession;
 use super::connection::Connection;
+use super::directory;
 use super::session::Session;
 use crate::auth::Login;
 
@@ -46,6 +50,7 @@ fn at(connection: &Connection) -> Who {
     };
     Who {
         client: Some(connection.peer.as_str().into()),
+        source: Some(connection.source),
         protocol: Some("smb"),
         transport: Some(transport),
         ..Who::default()
@@ -58,29 +63,42 @@ pub(super) fn logged_on(
     login: &Login,
     account: Option<&Account>,
 ) -> Option<(Audit, Who)> {
-    let audit = &connection.server.config.offers.audit;
+    let who = directory::Who { user: &login.user, is_ours: login.is_ours, account };
+    let (audit, who) = user(&connection.server, who)?;
+    Some((audit, Who { user: who.user, sid: who.sid, uid: who.uid, ..at(connection) }))
+}
+
+/// A user without a connection, with the audit log; `None` without one.
+pub(super) fn user(server: &Server, who: directory::Who<'_>) -> Option<(Audit, Who)> {
+    let audit = &server.config.offers.audit;
     if !audit.is_on() {
         return None;
     }
-    let sid = match account {
-        Some(account) if !login.is_ours => Sid::unix_user(account.uid),
-        _ => connection.server.directory().accounts.sid_of_user(&login.user),
+    let sid = match who.account {
+        Some(account) if !who.is_ours => Sid::unix_user(account.uid),
+        _ => server.directory().accounts.sid_of_user(who.user),
     };
     let who = Who {
-        user: Some(login.user.clone()),
+        user: Some(who.user.into()),
         sid: Some(sid.to_string().into()),
-        uid: account.map(|account| account.uid),
-        ..at(connection)
+        uid: who.account.map(|account| account.uid),
+        protocol: Some("smb"),
+        ..Who::default()
     };
     Some((audit.clone(), who))
 }
 
-/// A log-on is refused. `user` is the name that the client claims.
-pub(super) fn log_on_refused(connection: &Connection, user: Option<&str>, reason: &dyn Display) {
+/// A log-on is refused. `user` is the name that the client claims; `status` is the actual one.
+pub(super) fn log_on_refused(
+    connection: &Connection,
+    user: Option<&str>,
+    status: NtStatus,
+    reason: &dyn Display,
+) {
     let audit = &connection.server.config.offers.audit;
     if audit.is_on() {
         let who = Who { user: user.map(Into::into), ..at(connection) };
-        let denied = Outcome::Denied(NtStatus::LOGON_FAILURE.to_string());
+        let denied = Outcome::Denied(status.to_string());
         audit.tell(Event::now(Kind::Logon, denied, who).with(Fact::Reason(reason.to_string())));
     }
 }

@@ -14,6 +14,7 @@ use weft_store::rules::Rules;
 use super::User;
 use super::accounts::Accounts;
 use super::system::System;
+use super::user_id::UserId;
 use crate::auth::Users;
 
 /// The users at one time.
@@ -68,9 +69,23 @@ impl Directory {
         self.groups.contains_key(user)
     }
 
-    /// Whether somebody with the name of a session may still use the server.
-    pub(crate) fn knows_name(&self, user: &str) -> bool {
-        self.is_ours(user) || self.system.admits(user)
+    /// Who has this name now.
+    pub(crate) fn id_of(&self, who: Who<'_>) -> Option<UserId> {
+        match who.is_ours {
+            true => self.accounts.find(who.user).map(|account| UserId::Rid(account.rid)),
+            false => who.account.map(|account| UserId::Uid(account.uid)),
+        }
+    }
+
+    /// Whether the user with this name and this id may still use the server. If the id is unknown, the name decides.
+    pub(crate) fn knows_user(&self, user: &str, id: Option<UserId>) -> bool {
+        match id {
+            None => self.is_ours(user) || self.system.admits(user),
+            Some(UserId::Rid(rid)) => {
+                self.is_ours(user) && self.accounts.find(user).is_some_and(|account| account.rid == rid)
+            }
+            Some(UserId::Uid(uid)) => self.system.admitted(user) == Some(uid),
+        }
     }
 
     /// The names of all groups, folded.

@@ -43,6 +43,7 @@ const MAX_CONTROL_BYTES: usize = 68 * 1024;
 const SHORT_BYTES: usize = 4096;
 
 const WRONG_MESSAGE_ID: Reason = "3.3.5.2.3: a MessageId was used twice or never granted";
+const NO_NONCES: Reason = "the session's nonces are used up";
 
 /// The state that the requests of one message share ([MS-SMB2] 3.3.5.2.7.2).
 struct Chain {
@@ -71,24 +72,62 @@ thread_local! {
     pub(super) static AT_ONCE: Cell<usize> = const { Cell::new(0) };
 }
 
+/// A message that may have been decrypted.
+pub(super) struct Opened {
+    /// The message; encrypted only if `sealed` is `None`.
+    body: Bytes,
+    /// The session whose keys encrypted it.
+    sealed: Option<Arc<Session>>,
+}
+
+impl Opened {
+    /// Decrypts a short message; a longer one waits for a buffer, so it stays encrypted.
+    fn at_once(connection: &Connection, body: Bytes) -> Result<Opened, Reason> {
+        if body.len() > SHORT_BYTES || !body.starts_with(&MAGIC_ENCRYPTED) {
+            return Ok(Opened { body, sealed: None });
+        }
+        let (session, len) = sealed_by(connection, &body)?;
+        let mut plain = vec![0; len];
+        open(&session, &body, &mut plain)?;
+        Ok(Opened { body: Bytes::from(plain), sealed: Some(session) })
+    }
+}
+
 /// Handles a message until its answers are queued.
-pub(super) async fn handle(connection: Rc<Connection>, body: Bytes) {
-    if let Err(reason) = answer_all(&connection, body).await {
+pub(super) async fn handle(connection: Rc<Connection>, message: Opened) {
+    if let Err(reason) = answer_all(&connection, message).await {
         connection.terminate(reason);
     }
 }
 
-/// Fast path for a message that is one READ, signed or not, but not encrypted: most traffic consists of these, they
-/// seldom wait, and a future would double the cost. Returns `None`, with nothing done, for anything else. A READ that
-/// must wait is returned for [`finish`].
-pub(super) fn read_at_once(
-    connection: &Rc<Connection>,
-    message: &Bytes,
-) -> Option<Result<Option<Unfinished>, Reason>> {
-    let header = Header::parse(message).ok()?;
+/// What [`read_at_once`] has done with a message.
+pub(super) enum Tried {
+    /// It is answered.
+    Answered,
+    /// It is a READ that must wait, for [`finish`].
+    Unfinished(Box<Unfinished>),
+    /// It is not a READ that is alone, or one that is refused: nothing is done but to decrypt it. For [`handle`].
+    Other(Opened),
+}
+
+/// Fast path for a message that is one READ, signed or encrypted or neither: most traffic consists of these, they seldom
+/// wait, and a future would double the cost.
+pub(super) fn read_at_once(connection: &Rc<Connection>, body: Bytes) -> Result<Tried, Reason> {
+    let message = Opened::at_once(connection, body)?;
+    match try_read(connection, &message) {
+        Some(tried) => tried,
+        None => Ok(Tried::Other(message)),
+    }
+}
+
+/// `None`, with nothing done, for anything but a READ that may run.
+fn try_read(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Tried, Reason>> {
+    let Opened { body, sealed } = message;
+    let header = Header::parse(body).ok()?;
     let simple = (Flags::PRIORITY_MASK | Flags::SIGNED).contains(header.flags)
         && header.next_command == 0
-        && message.len() <= SHORT_BYTES;
+        && body.len() <= SHORT_BYTES
+        && sealed.as_ref().is_none_or(|session| session.id == header.session_id);
     if header.command != Command::Read || !simple || !connection.is_negotiated() {
         return None;
     }
@@ -98,7 +137,7 @@ pub(super) fn read_at_once(
         return None;
     }
     // The general path reports any refusal.
-    let admitted = admission::admit(connection, &header, message).ok()?;
+    let admitted = admission::admit(connection, &header, body, sealed.as_ref()).ok()?;
     // A pipe is not read here.
     admitted.tree().share.as_ref()?;
     let charge = connection.charge(&header);
@@ -111,44 +150,66 @@ pub(super) fn read_at_once(
     AT_ONCE.set(AT_ONCE.get() + 1);
     let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
     reply.id = Id::tree(cx.tree().id);
+    let unfinished = |rest| {
+        let (sealed, operation) = (sealed.clone(), Operation::current());
+        Some(Ok(Tried::Unfinished(Box::new(Unfinished { rest, sealed, operation }))))
+    };
     let Some(answer) = ops::try_read(&cx) else {
-        return Some(Ok(Some(Unfinished::Read(cx, reply, started, Operation::current()))));
+        return unfinished(Rest::Read(cx, reply, started));
     };
     count_read(&cx, started, &answer);
     let concerned = cx.concerned();
     let answered = Answered { header: reply, answer, sign: cx.signed().cloned(), hash: None };
-    if answered.has_to_be_read() {
-        return Some(Ok(Some(Unfinished::Answer(answered, concerned, Operation::current()))));
+    let max_message = connection.channel.limits().max_message;
+    let ready = match sealed {
+        None if answered.has_to_be_read() => return unfinished(Rest::Answer(answered, concerned)),
+        None => outgoing::at_once(answered, max_message),
+        Some(session) => {
+            match outgoing::sealed_at_once(answered, session, &connection.server.config.pool, max_message) {
+                Ok(Ok(ready)) => ready,
+                Ok(Err(_)) => return Some(Err(NO_NONCES)),
+                Err(answered) => return unfinished(Rest::Answer(*answered, concerned)),
+            }
+        }
+    };
+    if sealed.is_some() {
+        recorder::spent(Hop::Decode);
     }
-    let ready = outgoing::at_once(answered, connection.channel.limits().max_message);
     connection.send(Ready { concerned, ..ready });
-    Some(Ok(None))
+    Some(Ok(Tried::Answered))
 }
 
 /// Work that [`read_at_once`] leaves to [`finish`].
-pub(super) enum Unfinished {
+pub(super) struct Unfinished {
+    rest: Rest,
+    /// The session whose keys encrypt the answer.
+    sealed: Option<Arc<Session>>,
+    operation: Operation,
+}
+
+enum Rest {
     /// The object is not ready.
-    Read(OpContext, Header, Started, Operation),
-    /// The payload must be read before it is signed.
-    Answer(Answered, Concerned, Operation),
+    Read(OpContext, Header, Started),
+    /// The payload must be read before it is signed, or the encrypted message waits for a buffer.
+    Answer(Answered, Concerned),
 }
 
 /// Completes a READ that [`read_at_once`] returned, and sends the answer.
 pub(super) fn finish(
     connection: Rc<Connection>,
-    mut unfinished: Unfinished,
+    unfinished: Box<Unfinished>,
 ) -> Recorded<impl Future<Output = ()>> {
-    let (Unfinished::Read(.., operation) | Unfinished::Answer(.., operation)) = &mut unfinished;
-    recorder::continued(std::mem::take(operation), async move {
-        let (answered, concerned) = match unfinished {
-            Unfinished::Answer(answered, concerned, _) => (answered, concerned),
-            Unfinished::Read(cx, header, started, _) => {
+    let Unfinished { rest, sealed, operation } = *unfinished;
+    recorder::continued(operation, async move {
+        let (answered, concerned) = match rest {
+            Rest::Answer(answered, concerned) => (answered, concerned),
+            Rest::Read(cx, header, started) => {
                 let answer = recorder::described(ops::read(&cx), || cx.details()).await;
                 count_read(&cx, started, &answer);
                 (Answered { header, answer, sign: cx.signed().cloned(), hash: None }, cx.concerned())
             }
         };
-        let sent = send(&connection, vec![answered], None, concerned);
+        let sent = send(&connection, vec![answered], sealed.as_deref(), concerned);
         if let Err(reason) = recorder::described(sent, || connection.details(concerned)).await {
             connection.terminate(reason);
         }
@@ -161,17 +222,17 @@ fn count_read(cx: &OpContext, started: Started, answer: &Answer) {
     recorder::answered(|| cx.details());
 }
 
-async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
-    if body.len() > MAX_STRANGERS_BYTES && !connection.is_logged_on() {
+async fn answer_all(connection: &Rc<Connection>, message: Opened) -> Result<(), Reason> {
+    if message.body.len() > MAX_STRANGERS_BYTES && !connection.is_logged_on() {
         return Err("limit reached: length of a message before the log-on");
     }
-    let (body, sealed) = match body.starts_with(&MAGIC_ENCRYPTED) {
+    let Opened { body, sealed } = match message.body.starts_with(&MAGIC_ENCRYPTED) {
         true => {
-            let (body, session) = Box::pin(decrypt(connection, &body)).await?;
-            recorder::spent_on(Hop::Decode, body.len());
-            (body, Some(session))
+            let opened = Box::pin(decrypt(connection, &message.body)).await?;
+            recorder::spent_on(Hop::Decode, opened.body.len());
+            opened
         }
-        false => (body, None),
+        false => message,
     };
     let body = match body.starts_with(&MAGIC_COMPRESSED) {
         // An unauthenticated client must not make the server fill megabytes with a few bytes.
@@ -260,7 +321,7 @@ async fn send(
     let compression = connection.compression();
     let ready = outgoing::compose(answers, sealed, compression, &connection.server.config.pool, max_message)
         .await
-        .map_err(|_| "the session's nonces are used up")?;
+        .map_err(|_| NO_NONCES)?;
     if sealed.is_some() {
         recorder::spent(Hop::Decode);
     }
@@ -268,30 +329,42 @@ async fn send(
     Ok(())
 }
 
-/// Decrypts a message (3.3.5.2.1.1).
-async fn decrypt(connection: &Connection, body: &Bytes) -> Result<(Bytes, Arc<Session>), Reason> {
+/// The session whose keys encrypted a message, and the message's length without encryption (3.3.5.2.1.1).
+fn sealed_by(connection: &Connection, body: &[u8]) -> Result<(Arc<Session>, usize), Reason> {
     let header = crypto::transform(body).map_err(|m| m.0)?;
     let session =
         connection.session(header.session_id).ok_or("an encrypted message of a session unknown here")?;
-    let opener = session.keys.opener.as_ref().ok_or("an encrypted message, but no cipher was negotiated")?;
     let len = header.original_message_size as usize;
     if !(HEADER_LEN..=MAX_BUF).contains(&len) {
         return Err("an encrypted message with a wrong length");
     }
-    let plain = if len < SHORT_BYTES {
+    Ok((session, len))
+}
+
+/// Decrypts a message of this session into `plain`, which has its length.
+fn open(session: &Session, body: &[u8], plain: &mut [u8]) -> Result<(), Reason> {
+    let opener = session.keys.opener.as_ref().ok_or("an encrypted message, but no cipher was negotiated")?;
+    opener.open(body, plain).map_err(|_| "an encrypted message fails authentication")?;
+    if !plain.starts_with(&MAGIC) && !plain.starts_with(&MAGIC_COMPRESSED) {
+        return Err("3.3.5.2.1.1: the decrypted bytes are not an SMB2 message");
+    }
+    Ok(())
+}
+
+/// Decrypts a message.
+async fn decrypt(connection: &Connection, body: &Bytes) -> Result<Opened, Reason> {
+    let (session, len) = sealed_by(connection, body)?;
+    let body = if len < SHORT_BYTES {
         let mut plain = vec![0; len];
-        opener.open(body, &mut plain).map_err(|_| "an encrypted message fails authentication")?;
+        open(&session, body, &mut plain)?;
         Bytes::from(plain)
     } else {
         let mut plain = connection.server.config.pool.alloc(len).await;
         plain.set_len(len);
-        opener.open(body, &mut plain).map_err(|_| "an encrypted message fails authentication")?;
+        open(&session, body, &mut plain)?;
         plain.freeze()
     };
-    if !plain.starts_with(&MAGIC) && !plain.starts_with(&MAGIC_COMPRESSED) {
-        return Err("3.3.5.2.1.1: the decrypted bytes are not an SMB2 message");
-    }
-    Ok((plain, session))
+    Ok(Opened { body, sealed: Some(session) })
 }
 
 /// Decompresses a message (3.3.5.2.1.2).

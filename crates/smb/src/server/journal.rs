@@ -5,23 +5,28 @@
 //!
 //! ```text
 //! DIR/smb-INSTANCE.redb      table "handles": FileId.Persistent -> record;  table "server": "guid" -> ServerGuid
-//!                            table "format": 3; without it, version 1, whose records may have version 2
+//!                            table "format": 5; without it, version 1, whose records may have version 2
 //!
-//! record: 4 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
+//! record: 6 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
 //!         | access 4, as requested 4 | options 4 | sharing 1 | create action 4 | timeout in ms 4 | delete pending 1
 //!         | 0, or 1 rights 1, or 2 lease key 16, state 4, 0 or 1 parent 16 epoch 2,
 //!           source: 0 unknown, 1 IPv4 4, 2 IPv6 prefix 8, 3 this host
 //!         | locks: count 2, each offset 8 length 8 exclusive 1 | lock sequences: count 1, each index 1 number 1
 //!         | path of the file below the share's root (length 2), empty if unknown
+//!         | who the user is: 0 unknown, 1 relative id 4, 2 uid 4
+//!         | the share's root: 0 unknown, 1 its stable id 24
 //! ```
 //! The stable id identifies the file; the path is where it was, which saves a search. The source of a lease is the
 //! address whose users share it: their handles need the same lease again, because two leases would break each other.
-//! Records of version 3 have no source, and those of version 2 no path either; they are rewritten when the journal is
-//! opened. A record is written before its handle is returned to a client, and lists a lock before the LOCK is answered.
+//! The user's number distinguishes the user from a later one of the same name, and the root's stable id the folder with the file from
+//! another one at the share's path, such as the mount point of a disk that is not mounted.
+//! Records of version 5 have no root, those of version 4 no number of the user, those of version 3 no source, and those of version 2 no path either; they are
+//! rewritten when the journal is opened. A record is written before its handle is returned to a client, and lists a lock before the LOCK is answered.
 //! It is removed when the handle closes. It may overstate the caching rights, but never understates them: a client that
 //! reconnects is told what it actually got.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,15 +39,21 @@ use weft_store::vfs::Stable;
 use weft_wire::smb2::Guid;
 use weft_wire::smb2::create_context::{Lease, LeaseFlags, LeaseState, LeaseV2};
 
+use super::user_id::UserId;
+
 const HANDLES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("handles");
 const SERVER: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("server");
-const VERSION: u8 = 4;
+const VERSION: u8 = 6;
+/// The version that does not know the share's root.
+const WITHOUT_ROOT: u8 = 5;
+/// The version that names its user alone.
+const WITHOUT_USER_ID: u8 = 4;
 /// The version whose leases have no source.
 const WITHOUT_SOURCE: u8 = 3;
 /// The version whose records have no path either.
 const WITHOUT_PATH: u8 = 2;
 
-const FORMAT: journal::Format = journal::Format { version: 3, migrate };
+const FORMAT: journal::Format = journal::Format { version: 5, migrate };
 
 type Handles<'a> = redb::Table<'a, u64, &'static [u8]>;
 /// The right to write the next record of a handle. The value is true once no more may be written.
@@ -116,12 +127,15 @@ impl Journal {
         self.guid
     }
 
-    /// The handles of the last run. Unreadable records are skipped and logged.
-    pub(super) fn records(&self) -> Result<Vec<(u64, Record)>, Unusable> {
+    /// The wanted handles. Unreadable records are skipped and logged. Blocks.
+    pub(super) fn records(&self, is_wanted: impl Fn(u64) -> bool) -> Result<Vec<(u64, Record)>, Unusable> {
         let records = self.database.read(|begun| {
             let mut records = Vec::new();
             for entry in begun.open_table(HANDLES)?.iter()? {
                 let (id, bytes) = entry?;
+                if !is_wanted(id.value()) {
+                    continue;
+                }
                 match Record::parse(bytes.value()) {
                     Some(record) => records.push((id.value(), record)),
                     None => tracing::warn!("lost a persistent handle: its record cannot be read"),
@@ -132,6 +146,12 @@ impl Journal {
         records.map_err(unusable)
     }
 
+    /// The records of these handles.
+    pub(super) async fn records_of(&self, ids: HashSet<u64>) -> Result<Vec<(u64, Record)>, Unusable> {
+        let journal = self.clone();
+        recorder::at(Hop::Disk, rt::blocking(move || journal.records(|id| ids.contains(&id)))).await
+    }
+
     /// Completes once the record is on disk. `guard` is released then, even if nobody waits any more: the handle's next
     /// record must come later.
     pub(super) async fn save(&self, id: u64, record: &Record, guard: RecordGuard) -> Result<(), Unusable> {
@@ -139,13 +159,12 @@ impl Journal {
         self.change(guard, move |table| table.insert(id, &bytes[..]).map(drop)).await
     }
 
-    /// Writes many records in one step, for tests with many handles.
-    #[cfg(test)]
-    pub(super) async fn save_all(&self, records: Vec<(u64, Record)>) {
+    /// Writes the records of many handles, which nobody else has, in one step.
+    pub(super) async fn save_all(&self, records: Vec<(u64, Record)>) -> Result<(), Unusable> {
         let insert = move |table: &mut Handles<'_>| {
             records.iter().try_for_each(|(id, record)| table.insert(id, &record.to_bytes()[..]).map(drop))
         };
-        self.change((), insert).await.unwrap();
+        self.change((), insert).await
     }
 
     /// Removes the records of closed handles. `guard` is released as in [`Journal::save`].
@@ -180,7 +199,7 @@ fn migrate(begun: &redb::WriteTransaction, _from: u32) -> Result<(), redb::Error
     for entry in table.iter()? {
         let (id, bytes) = entry?;
         let bytes = bytes.value();
-        if matches!(bytes.first(), Some(&(WITHOUT_PATH | WITHOUT_SOURCE))) {
+        if matches!(bytes.first(), Some(&(WITHOUT_PATH..=WITHOUT_ROOT))) {
             older.extend(Record::parse(bytes).map(|record| (id.value(), record.to_bytes())));
         }
     }
@@ -242,7 +261,11 @@ pub(super) struct Record {
     pub create_guid: Guid,
     pub client: Guid,
     pub user: String,
+    /// Who that is, if known.
+    pub user_id: Option<UserId>,
     pub share: String,
+    /// The share's root, if known.
+    pub root: Option<Stable>,
     pub file: Stable,
     pub access: u32,
     /// DesiredAccess, by which a repeated CREATE is recognized.
@@ -320,6 +343,24 @@ impl Record {
         let path = Some(&self.path[..]).filter(|path| path.len() <= u16::MAX.into()).unwrap_or_default();
         out.extend((path.len() as u16).to_le_bytes());
         out.extend(path);
+        match self.user_id {
+            None => out.push(0),
+            Some(UserId::Rid(rid)) => {
+                out.push(1);
+                out.extend(rid.to_le_bytes());
+            }
+            Some(UserId::Uid(uid)) => {
+                out.push(2);
+                out.extend(uid.to_le_bytes());
+            }
+        }
+        match self.root {
+            None => out.push(0),
+            Some(root) => {
+                out.push(1);
+                out.extend(root.0);
+            }
+        }
         out
     }
 
@@ -329,11 +370,13 @@ impl Record {
         if !(WITHOUT_PATH..=VERSION).contains(&version) {
             return None;
         }
-        let record = Record {
+        let mut record = Record {
             create_guid: r.array()?,
             client: r.array()?,
             user: r.text()?,
+            user_id: None,
             share: r.text()?,
+            root: None,
             file: Stable(r.array()?),
             access: u32::from_le_bytes(r.array()?),
             desired: u32::from_le_bytes(r.array()?),
@@ -345,7 +388,7 @@ impl Record {
             cached: match r.byte()? {
                 0 => Cached::Nothing,
                 1 => Cached::Oplock(r.byte()?),
-                2 => Cached::Lease(r.lease()?, if version == VERSION { r.source()? } else { None }),
+                2 => Cached::Lease(r.lease()?, if version > WITHOUT_SOURCE { r.source()? } else { None }),
                 _ => return None,
             },
             locks: {
@@ -362,6 +405,12 @@ impl Record {
             },
             path: if version == WITHOUT_PATH { Vec::new() } else { r.bytes()?.to_vec() },
         };
+        if version > WITHOUT_USER_ID {
+            record.user_id = r.user_id()?;
+        }
+        if version > WITHOUT_ROOT {
+            record.root = r.root()?;
+        }
         r.0.is_empty().then_some(record)
     }
 }
@@ -408,6 +457,25 @@ impl Fields<'_> {
     }
 
     /// `Some(None)` if it is unknown.
+    fn user_id(&mut self) -> Option<Option<UserId>> {
+        Some(match self.byte()? {
+            0 => None,
+            1 => Some(UserId::Rid(u32::from_le_bytes(self.array()?))),
+            2 => Some(UserId::Uid(u32::from_le_bytes(self.array()?))),
+            _ => return None,
+        })
+    }
+
+    /// `Some(None)` if it is unknown.
+    fn root(&mut self) -> Option<Option<Stable>> {
+        Some(match self.byte()? {
+            0 => None,
+            1 => Some(Stable(self.array()?)),
+            _ => return None,
+        })
+    }
+
+    /// `Some(None)` if it is unknown.
     fn source(&mut self) -> Option<Option<Source>> {
         Some(match self.byte()? {
             0 => None,
@@ -435,7 +503,9 @@ mod tests {
             create_guid: [1; 16],
             client: [2; 16],
             user: "älice".into(),
+            user_id: Some(UserId::Rid(0x4000_03e8)),
             share: "Data".into(),
+            root: Some(Stable([7; 24])),
             file: Stable([3; 24]),
             access: 0x1f01ff,
             desired: 0x0200_0000,
@@ -451,9 +521,30 @@ mod tests {
         }
     }
 
-    /// The bytes of version 3, which lack the byte of an unknown source between the lease and the locks.
-    fn without_source(record: &Record) -> Vec<u8> {
+    /// A record without what version 4 lacks.
+    fn anonymous() -> Record {
+        Record { user_id: None, root: None, ..record() }
+    }
+
+    /// The bytes of version 5, which lack the byte of an unknown root at the end.
+    fn without_root(record: &Record) -> Vec<u8> {
         let mut bytes = record.to_bytes();
+        bytes[0] = WITHOUT_ROOT;
+        assert_eq!(bytes.pop(), Some(0));
+        bytes
+    }
+
+    /// The bytes of version 4, which also lack the byte of an unknown user.
+    fn without_user_id(record: &Record) -> Vec<u8> {
+        let mut bytes = without_root(record);
+        bytes[0] = WITHOUT_USER_ID;
+        assert_eq!(bytes.pop(), Some(0));
+        bytes
+    }
+
+    /// The bytes of version 3, which also lack the byte of an unknown source between the lease and the locks.
+    fn without_source(record: &Record) -> Vec<u8> {
+        let mut bytes = without_user_id(record);
         bytes[0] = WITHOUT_SOURCE;
         let after = 2 + 17 * record.locks.len() + 1 + 2 * record.sequences.len() + 2 + record.path.len();
         assert_eq!(bytes.remove(bytes.len() - after - 1), 0);
@@ -462,7 +553,7 @@ mod tests {
 
     /// A record of version 2, which has no path either.
     fn without_path() -> (Record, Vec<u8>) {
-        let known = Record { path: Vec::new(), cached: Cached::Lease(LEASE, None), ..record() };
+        let known = Record { path: Vec::new(), cached: Cached::Lease(LEASE, None), ..anonymous() };
         let mut bytes = without_source(&known);
         bytes[0] = WITHOUT_PATH;
         bytes.truncate(bytes.len() - 2);
@@ -473,8 +564,12 @@ mod tests {
     fn a_record_is_read_back_and_no_part_of_it_is() {
         let leased = [None, Some(Source::V6(0x2001_0db8_0000_0001)), Some(Source::Local)];
         let leased = leased.map(|source| Cached::Lease(LEASE, source));
-        for cached in [Cached::Nothing, Cached::Oplock(7), record().cached].into_iter().chain(leased) {
-            let record = Record { cached, ..record() };
+        for (n, cached) in
+            [Cached::Nothing, Cached::Oplock(7), record().cached].into_iter().chain(leased).enumerate()
+        {
+            let user_id = [None, Some(UserId::Rid(1000)), Some(UserId::Uid(u32::MAX))][n % 3];
+            let root = [Some(Stable([9; 24])), None][n % 2];
+            let record = Record { cached, user_id, root, ..record() };
             let bytes = record.to_bytes();
             assert_eq!(Record::parse(&bytes), Some(record));
             for len in 0..bytes.len() {
@@ -486,12 +581,19 @@ mod tests {
 
     #[test]
     fn records_of_the_versions_before_are_read() {
-        let known = Record { cached: Cached::Lease(LEASE, None), ..record() };
-        let bytes = without_source(&known);
-        assert_eq!((known.to_bytes()[0], bytes[0]), (4, 3));
+        let known = Record { root: None, ..record() };
+        let bytes = without_root(&known);
+        assert_eq!((known.to_bytes()[0], bytes[0]), (6, 5));
         assert_eq!(Record::parse(&bytes), Some(known));
-        let known = Record { cached: Cached::Oplock(7), ..record() };
-        let mut bytes = known.to_bytes();
+        let known = anonymous();
+        let bytes = without_user_id(&known);
+        assert_eq!(bytes[0], 4);
+        assert_eq!(Record::parse(&bytes), Some(known));
+        let known = Record { cached: Cached::Lease(LEASE, None), ..anonymous() };
+        let bytes = without_source(&known);
+        assert_eq!(Record::parse(&bytes), Some(known));
+        let known = Record { cached: Cached::Oplock(7), ..anonymous() };
+        let mut bytes = without_user_id(&known);
         bytes[0] = WITHOUT_SOURCE;
         assert_eq!(Record::parse(&bytes), Some(known));
         let (known, bytes) = without_path();
@@ -517,7 +619,7 @@ mod tests {
         let guid = first.server_guid();
         drop(first);
         let again = Journal::open(&dir.path().join("state"), "127.0.0.1:445").unwrap();
-        assert_eq!(again.records().unwrap(), [(7, Record { sharing: 1, ..record() })]);
+        assert_eq!(again.records(|_| true).unwrap(), [(7, Record { sharing: 1, ..record() })]);
         assert_eq!(again.server_guid(), guid);
     }
 
@@ -535,7 +637,7 @@ mod tests {
         begun.commit().unwrap();
         drop(database);
         let journal = Journal::open(dir.path(), "a").unwrap();
-        assert_eq!(journal.records().unwrap(), [(7, known)]);
+        assert_eq!(journal.records(|_| true).unwrap(), [(7, known)]);
         assert_eq!(journal.server_guid(), [6; 16]);
         let first = journal.database.read(|begun| {
             let table = begun.open_table(HANDLES)?;

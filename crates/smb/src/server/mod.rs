@@ -36,6 +36,7 @@ mod session_setup;
 mod status;
 mod system;
 mod tree;
+mod user_id;
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -60,7 +61,7 @@ use clients::Clients;
 use connection::Connection;
 use directory::{Directory, Who};
 use logons::Refusals;
-use session::Sessions;
+use session::{Session, Sessions};
 use system::System;
 
 /// The most that READ, WRITE and transact can move: what SMB Direct peers and Windows use.
@@ -358,7 +359,7 @@ impl Server {
     }
 
     /// Lets these users log on from now on, and ends what the current users and shares no longer allow: sessions and
-    /// waiting handles of users who are gone, trees and waiting handles on shares that are gone or serve other files,
+    /// waiting handles of users who are gone, even if others have their names now, trees and waiting handles on shares that are gone or serve other files,
     /// trees whose share now demands more than when they were connected, and tokens of what the user may no longer
     /// read. All other sessions stay, also if the password has changed. `groups` are the names of all groups, also of
     /// those without members.
@@ -370,7 +371,8 @@ impl Server {
             let directory = self.directory.replace(directory);
             let shares = self.shares.now();
             let is_served = |vfs: &Vfs| shares.iter().any(|share| share.vfs.id() == vfs.id());
-            self.handles.close_waiting_unless(|user, vfs| directory.knows_name(user) && is_served(vfs));
+            let stays = |user: &str, id, vfs: &Vfs| directory.knows_user(user, id) && is_served(vfs);
+            self.handles.close_waiting_unless(stays);
             // Nobody who is gone stays while a directory service does not answer, and no tree waits for a disk that hangs.
             let apply = async {
                 self.system.read_again().await;
@@ -394,14 +396,17 @@ impl Server {
             };
             join(self.end_unknown(&directory), apply).await;
             // Sessions that ended may have left handles that wait.
-            self.handles.close_waiting_unless(|user, vfs| directory.knows_name(user) && is_served(vfs));
+            self.handles.close_waiting_unless(stays);
         })
     }
 
     /// Ends the sessions of users who may no longer use the server, together.
     async fn end_unknown(&self, directory: &Directory) {
         let sessions = self.sessions.all();
-        let unknown = sessions.iter().filter(|session| !directory.knows(session.who()));
+        let is_known = |session: &Session| {
+            directory.knows(session.who()) && directory.knows_user(&session.user, session.user_id)
+        };
+        let unknown = sessions.iter().filter(|session| !is_known(session));
         let ends = unknown.map(async |session| {
             tracing::info!(user = %session.user, "the session ends: its user was removed");
             session.end(&self.sessions).await;
@@ -413,7 +418,7 @@ impl Server {
     pub(crate) async fn resolve_groups(&self) {
         if self.system.is_used() {
             let (shares, directory) = (self.shares.now(), self.directory());
-            self.system.resolve(&shares, directory.all_groups()).await;
+            self.system.resolve(shares.iter().map(|share| &**share), directory.all_groups()).await;
         }
     }
 
@@ -434,6 +439,18 @@ impl Server {
     /// The journal cannot be read.
     pub fn restore(self: &Arc<Server>) -> LocalBoxFuture<'_, Result<(), journal::Unusable>> {
         Box::pin(async move { ops::restore(self).await })
+    }
+
+    /// Reopens the handles that were not restored because their shares were absent or did not answer, on those of these
+    /// shares that are there now. Call this before the shares are served, because clients would open the files.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn restore_on<'a>(
+        self: &'a Arc<Server>,
+        shares: &'a [Share],
+    ) -> LocalBoxFuture<'a, Result<(), journal::Unusable>> {
+        Box::pin(ops::restore_on(self, shares))
     }
 
     /// Serves one connection to its end. One task per connection; requests run inside it.

@@ -45,6 +45,18 @@ impl Answered {
         let unread = matches!(reply.payload, Some(Payload::File(_)));
         self.sign.is_some() && (unread || reply.transform.is_some())
     }
+
+    /// The length of the encrypted message, if all of the answer goes into it and is in memory.
+    fn sealed_len(&self) -> Option<usize> {
+        let reply = self.answer.as_ref().ok()?;
+        let payload = match &reply.payload {
+            Some(Payload::File(_)) => return None,
+            Some(payload) => payload.len(),
+            None => 0,
+        };
+        let is_alone = reply.segments.is_empty() && !reply.compress;
+        is_alone.then(|| reply.message.len().saturating_add(payload).saturating_add(TRANSFORM_LEN))
+    }
 }
 
 /// A response in pieces. On the wire: head, payload (unless it goes to segments), pad.
@@ -299,6 +311,44 @@ pub(super) fn at_once(answered: Answered, max_message: usize) -> Ready {
     Ready { fallback, ..short(Outgoing { parts, invalidate, ..Outgoing::default() }) }
 }
 
+/// The same for an answer that is encrypted, in one buffer of the pool. Returns an answer that has to wait, for its payload
+/// or for the buffer.
+pub(super) fn sealed_at_once(
+    answered: Answered,
+    session: &Session,
+    pool: &Pool,
+    max_message: usize,
+) -> Result<Result<Ready, SealError>, Box<Answered>> {
+    debug_assert!(answered.sign.is_none() && answered.hash.is_none());
+    let room = answered
+        .sealed_len()
+        .filter(|len| len.saturating_add(8) <= max_message)
+        .and_then(|len| Some((len, pool.try_alloc(len)?)));
+    let Some((len, mut out)) = room else { return Err(Box::new(answered)) };
+    let mut piece = Piece::new(answered, true, max_message);
+    piece.complete(true);
+    out.set_len(len);
+    let mut free = out.split_at_mut(TRANSFORM_LEN).1;
+    let mut put = |bytes: &[u8]| {
+        let (place, rest) = std::mem::take(&mut free).split_at_mut(bytes.len());
+        buf::copy(place, bytes);
+        free = rest;
+    };
+    put(&piece.head);
+    if let Some(Payload::Chain(chain)) = &piece.payload {
+        chain.iter().for_each(|bytes| put(bytes));
+    }
+    Ok(sealer(session).seal(session.id, &mut out).map(|()| {
+        let outgoing = Outgoing::bytes(out.freeze());
+        short(Outgoing { invalidate: piece.invalidate, ..outgoing })
+    }))
+}
+
+/// What encrypts the answers of a session that has decrypted a request.
+fn sealer(session: &Session) -> &Sealer {
+    session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer")
+}
+
 async fn message(
     mut pieces: Vec<Piece>,
     sealed: Option<&Session>,
@@ -370,11 +420,9 @@ async fn seal(
     compression: Option<&Agreed>,
     pool: &Pool,
 ) -> Result<Outgoing, SealError> {
-    let sealer =
-        session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
     let mut invalidate = None;
     for piece in pieces.iter_mut().filter(|piece| !piece.segments.is_empty()) {
-        piece.seal_payload(sealer, pool).await?;
+        piece.seal_payload(sealer(session), pool).await?;
     }
     loop {
         let count = pieces.len();
@@ -426,7 +474,7 @@ async fn seal(
         if let Some(short) = compression.and_then(|agreed| agreed.compress(whole, plain)) {
             return Ok(Outgoing::bytes(seal_short(&short, session)?));
         }
-        sealer.seal(session.id, &mut out)?;
+        sealer(session).seal(session.id, &mut out)?;
         let beside = pieces.into_iter().filter(|piece| !piece.segments.is_empty()).filter_map(|piece| {
             Some(Part::Payload { data: piece.payload?, to: To::Segments(piece.segments) })
         });
@@ -462,8 +510,6 @@ pub(super) fn interim(header: &Header) -> Vec<u8> {
 pub(super) fn seal_short(message: &[u8], session: &Session) -> Result<Vec<u8>, SealError> {
     let mut out = vec![0; TRANSFORM_LEN];
     out.extend_from_slice(message);
-    let sealer =
-        session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
-    sealer.seal(session.id, &mut out)?;
+    sealer(session).seal(session.id, &mut out)?;
     Ok(out)
 }

@@ -32,6 +32,7 @@ use super::held::{self, DESCRIPTORS_OF_OPEN, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
 use super::pipes::Pipes;
+use super::user_id::UserId;
 use crate::crypto::{Profile, SessionKeys, SigningKey};
 use crate::ids::IdMap;
 
@@ -46,6 +47,8 @@ pub(crate) struct Session {
     /// The user's account of the system, as it was at log-on; `None` if the user has none, or accounts of the system
     /// are not used.
     pub account: Option<Arc<Account>>,
+    /// Who the user is, as it was at log-on.
+    pub user_id: Option<UserId>,
     /// Open files and directories.
     pub opens: Opens,
     /// What NEGOTIATE settled on the first connection; the others must agree.
@@ -87,6 +90,7 @@ pub(crate) struct New {
     pub user: Arc<str>,
     pub is_ours: bool,
     pub account: Option<Arc<Account>>,
+    pub user_id: Option<UserId>,
     pub profile: Profile,
     pub client_guid: Guid,
     pub keys: SessionKeys,
@@ -191,6 +195,7 @@ impl Session {
             user,
             is_ours,
             account,
+            user_id,
             profile,
             client_guid,
             keys,
@@ -204,6 +209,7 @@ impl Session {
             user,
             is_ours,
             account,
+            user_id,
             opens: Opens::default(),
             profile,
             client_guid,

@@ -21,6 +21,7 @@ use super::answer::{Answer, Failure, Reply};
 use super::audit;
 use super::authentication::{InProgress, Purpose};
 use super::connection::Connection;
+use super::directory::Who;
 use super::held::SESSION_BYTES;
 use super::logons::escaped;
 use super::negotiate::filetime;
@@ -64,61 +65,16 @@ async fn advance(
     let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     let server = &connection.server;
     if server.config.require_encryption && connection.negotiated().profile.cipher.is_none() {
-        refuse(connection, None, "encryption is required, but the client supports none of our ciphers");
-        return Err(NtStatus::ACCESS_DENIED.into());
+        let status = NtStatus::ACCESS_DENIED;
+        let reason = "encryption is required, but the client supports none of our ciphers";
+        refuse(connection, None, status, reason);
+        return Err(status.into());
     }
     let id = header.session_id;
     let limit = Duration::from_millis(server.config.limits.authenticate_ms);
     connection.in_progress.borrow_mut().retain(|_, progress| progress.is_fresh(limit));
     let found = connection.in_progress.borrow_mut().remove(&id);
-    let purpose = match () {
-        () if id == 0 => Purpose::New,
-        () if request.flags.contains(RequestFlags::BINDING) => {
-            leg.sign = connection.proven(id, message);
-            if let Some(binding) = connection.binding(id)
-                && !binding.signing.verify(Sender::Client, message)
-            {
-                // Already bound: on this connection its own key signs, not the session's.
-                return Err(NtStatus::ACCESS_DENIED.into());
-            }
-            let session = bindable(connection, id)?;
-            if !header.flags.contains(Flags::SIGNED) {
-                return Err(NtStatus::INVALID_PARAMETER.into());
-            }
-            if leg.sign.is_none() {
-                connection.forged();
-                return Err(NtStatus::ACCESS_DENIED.into());
-            }
-            Purpose::Bind(session)
-        }
-        () => match connection.binding(id) {
-            Some(binding) => {
-                leg.sign = connection.proven(id, message);
-                let protected = sealed || header.flags.contains(Flags::SIGNED);
-                if !protected && binding.must_sign {
-                    return Err(NtStatus::ACCESS_DENIED.into());
-                }
-                if !sealed && protected && !binding.signing.verify(Sender::Client, message) {
-                    connection.forged();
-                    return Err(NtStatus::ACCESS_DENIED.into());
-                }
-                if protected && !sealed {
-                    // 3.3.4.1.1: the session's key signs every response but the last, on every channel.
-                    leg.sign = Some(binding.session.keys.signing.clone());
-                }
-                Purpose::Again(binding)
-            }
-            // An authentication in progress has no key yet (3.3.5.2.4).
-            None if found.is_some() && header.flags.contains(Flags::SIGNED) => {
-                return Err(NtStatus::NOT_SUPPORTED.into());
-            }
-            None if found.is_some() => Purpose::New,
-            None => {
-                leg.sign = connection.proven(id, message);
-                return Err(NtStatus::USER_SESSION_DELETED.into());
-            }
-        },
-    };
+    let purpose = purpose_of(connection, sealed, header, &request, message, found.is_some(), leg)?;
     let mut progress = match found {
         Some(progress) if progress.purpose.is_alike(&purpose) => progress,
         // The binding flag differs from that of the previous round trip.
@@ -196,11 +152,12 @@ async fn advance(
                     progress.acceptor.unproven(),
                 ));
             }
-            let Refused { principal, detail } = progress.acceptor.refused();
-            let who = user.as_deref().or(principal.as_deref());
-            match detail {
-                Some(detail) => refuse(connection, who, format_args!("{e}: {}", escaped(detail))),
-                None => refuse(connection, who, e),
+            let refused = progress.acceptor.refused();
+            let who = user.as_deref().or(refused.principal.as_deref());
+            let status = status::in_full(&e, refused);
+            match &refused.detail {
+                Some(detail) => refuse(connection, who, status, format_args!("{e}: {}", escaped(detail))),
+                None => refuse(connection, who, status, e),
             }
             if let (Some(user), AuthError::LogonFailure) = (&user, e) {
                 server.delays.failed(user, connection.source, rt::now());
@@ -215,6 +172,66 @@ async fn advance(
     }
 }
 
+/// 3.3.5.5: what a request is for, if it is protected as that demands. `is_begun`: an authentication with its id is in progress.
+/// Sets the key that signs the response, which may be a refusal.
+fn purpose_of(
+    connection: &Connection,
+    sealed: bool,
+    header: &Header,
+    request: &Request,
+    message: &Bytes,
+    is_begun: bool,
+    leg: &mut Leg,
+) -> Result<Purpose, Failure> {
+    let id = header.session_id;
+    match () {
+        () if id == 0 => Ok(Purpose::New),
+        () if request.flags.contains(RequestFlags::BINDING) => {
+            leg.sign = connection.proven(id, message);
+            if let Some(binding) = connection.binding(id)
+                && !binding.signing.verify(Sender::Client, message)
+            {
+                // Already bound: on this connection its own key signs, not the session's.
+                return Err(NtStatus::ACCESS_DENIED.into());
+            }
+            let session = bindable(connection, id)?;
+            if !header.flags.contains(Flags::SIGNED) {
+                return Err(NtStatus::INVALID_PARAMETER.into());
+            }
+            if leg.sign.is_none() {
+                connection.forged();
+                return Err(NtStatus::ACCESS_DENIED.into());
+            }
+            Ok(Purpose::Bind(session))
+        }
+        () => match connection.binding(id) {
+            Some(binding) => {
+                leg.sign = connection.proven(id, message);
+                let protected = sealed || header.flags.contains(Flags::SIGNED);
+                if !protected && binding.must_sign {
+                    return Err(NtStatus::ACCESS_DENIED.into());
+                }
+                if !sealed && protected && !binding.signing.verify(Sender::Client, message) {
+                    connection.forged();
+                    return Err(NtStatus::ACCESS_DENIED.into());
+                }
+                if protected && !sealed {
+                    // 3.3.4.1.1: the session's key signs every response but the last, on every channel.
+                    leg.sign = Some(binding.session.keys.signing.clone());
+                }
+                Ok(Purpose::Again(binding))
+            }
+            // An authentication in progress has no key yet (3.3.5.2.4).
+            None if is_begun && header.flags.contains(Flags::SIGNED) => Err(NtStatus::NOT_SUPPORTED.into()),
+            None if is_begun => Ok(Purpose::New),
+            None => {
+                leg.sign = connection.proven(id, message);
+                Err(NtStatus::USER_SESSION_DELETED.into())
+            }
+        },
+    }
+}
+
 /// Delays the password check as [`crate::auth::Delays`] demands; requests of other sessions run meanwhile.
 async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStatus> {
     match connection.server.delays.enter(user, connection.source, rt::now()) {
@@ -226,12 +243,10 @@ async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStat
             rt::sleep(wait).await;
         }
         Err(Crowded) => {
-            refuse(
-                connection,
-                Some(user),
-                "too many log-ons from this source are already waiting after failed ones",
-            );
-            return Err(NtStatus::ACCOUNT_LOCKED_OUT);
+            let status = NtStatus::ACCOUNT_LOCKED_OUT;
+            let reason = "too many log-ons from this source are already waiting after failed ones";
+            refuse(connection, Some(user), status, reason);
+            return Err(status);
         }
     }
     Ok(())
@@ -262,20 +277,24 @@ async fn account_of(
             if session.is_none_or(|session| uid(&session.account) == uid(&account)) {
                 return Ok(account);
             }
-            refuse(
-                connection,
-                Some(&login.user),
-                "the user has another account of the system than the session",
-            );
-            NtStatus::ACCESS_DENIED
+            let status = NtStatus::ACCESS_DENIED;
+            let reason = "the user has another account of the system than the session";
+            refuse(connection, Some(&login.user), status, reason);
+            status
         }
         Err(why) => {
-            refuse(connection, Some(&login.user), &why);
-            match why {
-                NotAdmitted::Refused(error) => status::of(&error),
-                NotAdmitted::Full => NtStatus::INSUFFICIENT_RESOURCES,
-                NotAdmitted::Unanswered(_) => return Err(status::NO_LOGON_SERVERS),
+            let (actual, status) = match &why {
+                NotAdmitted::Refused(error) => {
+                    (status::in_full(error, &Refused::default()), status::of(error))
+                }
+                NotAdmitted::Full => (NtStatus::INSUFFICIENT_RESOURCES, NtStatus::INSUFFICIENT_RESOURCES),
+                NotAdmitted::Unanswered(_) => (NtStatus::NO_LOGON_SERVERS, NtStatus::NO_LOGON_SERVERS),
+            };
+            refuse(connection, Some(&login.user), actual, &why);
+            if matches!(why, NotAdmitted::Unanswered(_)) {
+                return Err(status);
             }
+            status
         }
     };
     if let Purpose::Again(binding) = purpose {
@@ -289,7 +308,12 @@ fn check_users(connection: &Connection, users: &Users, user: &str) -> Result<(),
     if connection.server.directory().users.agree(users, user) {
         return Ok(());
     }
-    refuse(connection, Some(user), "the user was removed or got another password during the log-on");
+    let actual = match connection.server.directory().users.has(user) {
+        true => NtStatus::WRONG_PASSWORD,
+        false => NtStatus::NO_SUCH_USER,
+    };
+    let reason = "the user was removed or got another password during the log-on";
+    refuse(connection, Some(user), actual, reason);
     Err(NtStatus::LOGON_FAILURE)
 }
 
@@ -322,8 +346,9 @@ fn check_target(
         "the client meant {}, which is not this server: if it is an alias, add it with --server-name; otherwise this is an NTLM relay",
         escaped(name)
     );
-    refuse(connection, Some(&login.user), reason);
-    Err(NtStatus::ACCESS_DENIED)
+    let status = NtStatus::ACCESS_DENIED;
+    refuse(connection, Some(&login.user), status, reason);
+    Err(status)
 }
 
 /// 3.3.5.5.3: whether this session must sign: either side may require it.
@@ -335,9 +360,9 @@ fn must_sign(connection: &Connection, request: &Request) -> bool {
     signs || negotiated.signing_required()
 }
 
-/// Logs a refused log-on. `user` is the name that the client claims.
-fn refuse(connection: &Connection, user: Option<&str>, reason: impl Display) {
-    audit::log_on_refused(connection, user, &reason);
+/// Logs a refused log-on. `user` is the name that the client claims; `status` is the actual one, for the audit log.
+fn refuse(connection: &Connection, user: Option<&str>, status: NtStatus, reason: impl Display) {
+    audit::log_on_refused(connection, user, status, &reason);
     connection.server.refusals.log(user, &connection.peer, reason, rt::now());
 }
 
@@ -373,8 +398,9 @@ fn bindable(connection: &Connection, id: u64) -> Result<Arc<Session>, NtStatus> 
 
 fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failure> {
     let Some(place) = connection.half_open() else {
-        refuse(connection, None, "limit reached: authentications in progress on a connection");
-        return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
+        let status = NtStatus::INSUFFICIENT_RESOURCES;
+        refuse(connection, None, status, "limit reached: authentications in progress on a connection");
+        return Err(status.into());
     };
     let server_challenge = random::bytes()?;
     let server = &connection.server;
@@ -420,8 +446,7 @@ async fn established(
     let server = &connection.server;
     let negotiated = connection.negotiated();
     if !connection.enter_client(&login.user) {
-        refuse(connection, Some(&login.user), "the client uses another dialect on another connection");
-        return Err(NtStatus::USER_SESSION_DELETED.into());
+        return Err(other_dialect(connection, &login).into());
     }
     let (key, full_key) = (&login.session_key, &login.full_key);
     let keys = SessionKeys::derive_from(Role::Server, &negotiated.profile, key, full_key, &preauth.borrow());
@@ -431,11 +456,14 @@ async fn established(
     let audited = audit::logged_on(connection, &login, account.as_deref());
     // Never refused: a returning client needs the session to reach its handles.
     let held = server.held.charge_if_room(holder, SESSION_BYTES);
+    let who = Who { user: &login.user, is_ours: login.is_ours, account: account.as_deref() };
+    let user_id = server.directory().id_of(who);
     let session = Arc::new(Session::new(New {
         id,
         user: login.user,
         is_ours: login.is_ours,
         account,
+        user_id,
         profile: negotiated.profile,
         client_guid: negotiated.client_guid,
         keys,
@@ -482,8 +510,14 @@ fn reauthenticated(
 ) -> Answer {
     let session = &binding.session;
     if session.user != login.user {
-        refuse(connection, Some(&login.user), format_args!("the session belongs to {}", session.user));
-        return Err(NtStatus::ACCESS_DENIED.into());
+        let status = NtStatus::ACCESS_DENIED;
+        refuse(
+            connection,
+            Some(&login.user),
+            status,
+            format_args!("the session belongs to {}", session.user),
+        );
+        return Err(status.into());
     }
     expire(connection, session, login.lifetime);
     audit::tell_log_on(connection, session);
@@ -502,12 +536,17 @@ fn bound(
     leg: &mut Leg,
 ) -> Answer {
     if session.user != login.user {
-        refuse(connection, Some(&login.user), format_args!("the session belongs to {}", session.user));
-        return Err(NtStatus::NOT_SUPPORTED.into());
+        let status = NtStatus::NOT_SUPPORTED;
+        refuse(
+            connection,
+            Some(&login.user),
+            status,
+            format_args!("the session belongs to {}", session.user),
+        );
+        return Err(status.into());
     }
     if !connection.enter_client(&login.user) {
-        refuse(connection, Some(&login.user), "the client uses another dialect on another connection");
-        return Err(NtStatus::USER_SESSION_DELETED.into());
+        return Err(other_dialect(connection, login).into());
     }
     let profile = &connection.negotiated().profile;
     let signing = Arc::new(crypto::signing_key(profile, &login.session_key, &preauth.borrow()));
@@ -517,6 +556,12 @@ fn bound(
     audit::tell_log_on(connection, &session);
     leg.sign = Some(signing);
     Ok(reply(NtStatus::SUCCESS, flags, token))
+}
+
+fn other_dialect(connection: &Connection, login: &Login) -> NtStatus {
+    let status = NtStatus::USER_SESSION_DELETED;
+    refuse(connection, Some(&login.user), status, "the client uses another dialect on another connection");
+    status
 }
 
 fn refused(why: session::Refused) -> NtStatus {

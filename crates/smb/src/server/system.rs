@@ -11,7 +11,7 @@ use std::time::Duration;
 use weft_kerberos::is_spelled;
 use weft_machine::nss::{Entry, Lookups, Query, Unanswered};
 use weft_machine::{Account, rt};
-use weft_store::ShareList;
+use weft_store::Share;
 use weft_store::rights::folded;
 
 use crate::auth::{AuthError, Login};
@@ -139,13 +139,18 @@ impl System {
 
     /// Whether this user, who is not ours, may use the server.
     pub(super) fn admits(&self, user: &str) -> bool {
-        lock(&self.admitted).contains_key(user)
+        self.admitted(user).is_some()
+    }
+
+    /// The uid of this user, who is not ours and may use the server.
+    pub(super) fn admitted(&self, user: &str) -> Option<u32> {
+        lock(&self.admitted).get(user).copied()
     }
 
     /// Asks for the ids of the groups that these shares name, except those of `ours`, folded names.
-    pub(super) async fn resolve(&self, shares: &ShareList, ours: &HashSet<String>) {
+    pub(super) async fn resolve<'a>(&self, shares: impl Iterator<Item = &'a Share>, ours: &HashSet<String>) {
         let Some(lookups) = &self.lookups else { return };
-        let named = shares.iter().flat_map(|share| share.rules.rights.groups());
+        let named = shares.flat_map(|share| share.rules.rights.groups());
         let names: HashSet<&str> = named.filter(|name| !ours.contains(&folded(name))).collect();
         lock(&self.gids).retain(|name, _| names.contains(name.as_str()));
         for name in names {

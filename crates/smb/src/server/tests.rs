@@ -5,6 +5,8 @@ mod acting;
 #[cfg(test)]
 mod admission;
 #[cfg(test)]
+mod audit;
+#[cfg(test)]
 mod channels;
 #[cfg(test)]
 mod compound;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft_machine::clock;
+use weft_machine::{Source, clock};
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,8 @@ pub struct Who {
     pub uid: Option<u32>,
     /// The client's address with its port.
     pub client: Option<Arc<str>>,
+    /// The client as limits count it; `None` for the server's own commands.
+    pub source: Option<Source>,
     /// "smb", "nfs3", "nfs4"; `None` for the server's own commands.
     pub protocol: Option<&'static str>,
     /// "tcp", "smb-direct" and so on, as in the metrics.
@@ -107,6 +109,8 @@ pub enum Fact {
     Access(Vec<&'static str>),
     /// What was changed: "mode", "owner", "group", "acl".
     Changes(Vec<&'static str>),
+    /// A rename or link has replaced another object, whose name is gone.
+    Replaced,
     /// Bytes that were read through an open.
     ReadBytes(u64),
     /// Bytes that were written through it.
@@ -121,6 +125,8 @@ pub enum Fact {
     Removed(Vec<String>),
     /// What was changed by it.
     Changed(Vec<String>),
+    /// The client's text is longer than a refusal tells.
+    Cut,
 }
 
 /// One event.

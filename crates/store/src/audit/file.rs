@@ -6,6 +6,9 @@
 //! mode.
 //!
 //! A disk that hangs holds this thread alone: the queue fills up, and what it cannot take is lost.
+//!
+//! What clients are denied too often is not in the queue, but counted ([`super::denials`]): the thread tells the counts
+//! about once a second, and all that is left when everything is to be on the disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -19,6 +22,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use weft_machine::{LogLimit, clock, rt};
 
+use super::denials::LeftOut;
 use super::event::{Event, Wanted};
 use super::line;
 use super::queue::{Audit, Counts, MOST_EVENTS, Message, queue};
@@ -98,21 +102,25 @@ struct Writer {
 impl Writer {
     fn run(mut self) {
         loop {
-            let message = match self.counts.lost.load(Ordering::Relaxed) {
-                0 => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                _ => self.receiver.recv_timeout(RETRY),
+            let has_more = self.counts.lost.load(Ordering::Relaxed) > 0 || self.counts.denials.has_left_out();
+            let message = match has_more {
+                false => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                true => self.receiver.recv_timeout(RETRY),
             };
+            if self.counts.reopen.swap(false, Ordering::SeqCst) {
+                self.reopen();
+            }
             match message {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.write(),
+                Err(RecvTimeoutError::Disconnected) => return self.write(true),
             }
             while self.lines.len() < BATCH_BYTES
                 && let Ok(message) = self.receiver.try_recv()
             {
                 self.take(message);
             }
-            self.write();
+            self.write(false);
         }
     }
 
@@ -120,11 +128,13 @@ impl Writer {
         match message {
             Message::Event(event) => self.add(&event),
             Message::Reopen => {
-                self.write();
+                self.write(false);
                 self.reopen();
             }
+            // The counts are looked at after each message.
+            Message::Wake => {}
             Message::Flush(done) => {
-                self.write();
+                self.write(true);
                 if let Err(e) = self.file.sync_data() {
                     tracing::warn!("audit log {}: {e}", self.path.display());
                 }
@@ -150,32 +160,41 @@ impl Writer {
         }
     }
 
-    /// Writes the lines, preceded by the number of events that were lost before them.
-    fn write(&mut self) {
+    /// Writes the lines, preceded by the numbers of events that are missing before them. `all`: also numbers that were
+    /// written a short time ago and have grown.
+    fn write(&mut self, all: bool) {
         let lost = self.counts.lost.load(Ordering::Relaxed);
-        if self.events == 0 && lost == 0 {
+        let now = rt::now();
+        let left_out = self.counts.denials.due(now, all);
+        if self.events == 0 && lost == 0 && left_out.is_empty() {
             return;
         }
         let (mut lines, events) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.events));
-        let written = match lost {
-            0 => self.append(lines.as_bytes()),
-            _ => {
-                let mut all = String::new();
-                line::emit_lost(clock::wall(), lost, &mut all);
-                all.push_str(&lines);
-                self.append(all.as_bytes())
+        let mut missing = String::new();
+        if lost > 0 {
+            line::emit_lost(clock::wall(), (lost, None), &mut missing);
+        }
+        for LeftOut { source, lines } in &left_out {
+            line::emit_lost(clock::wall(), (*lines, *source), &mut missing);
+        }
+        let written = match missing.is_empty() {
+            true => self.append(lines.as_bytes()),
+            false => {
+                missing.push_str(&lines);
+                self.append(missing.as_bytes())
             }
         };
         match written {
             Ok(()) => {
                 self.counts.lost.fetch_sub(lost, Ordering::Relaxed);
+                self.counts.denials.told(&left_out, now);
             }
             Err(e) if events > 0 => self.counts.lose(events, &format_args!("{}: {e}", self.path.display())),
             Err(e) => {
                 static STILL: LogLimit = LogLimit::new();
-                if let Some(left_out) = STILL.pass(rt::now()) {
+                if let Some(left_out) = STILL.pass(now) {
                     let path = self.path.display();
-                    tracing::warn!("audit log {path}: {lost} lost events cannot be told yet: {e}{left_out}");
+                    tracing::warn!("audit log {path}: lost events cannot be told yet: {e}{left_out}");
                 }
             }
         }
@@ -202,6 +221,8 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use weft_machine::Source;
 
     use super::super::event::{Kind, Outcome, Who};
     use super::*;
@@ -244,7 +265,7 @@ mod tests {
         std::fs::rename(&path, &old).unwrap();
         audit.tell(event("b"));
         assert!(audit.flush(PATIENCE) && !path.exists());
-        assert!(audit.reopen());
+        audit.reopen();
         audit.tell(event("c"));
         assert!(audit.flush(PATIENCE));
         assert_eq!((paths(&old), paths(&path)), (vec!["a".into(), "b".into()], vec!["c".into()]));
@@ -284,18 +305,73 @@ mod tests {
             let message = writer.receiver.recv().unwrap();
             writer.take(message);
         });
-        writer.write();
+        writer.write(false);
         assert_eq!(writer.counts.lost.load(Ordering::Relaxed), 2);
         // Still full: nothing more is lost.
-        writer.write();
+        writer.write(false);
         assert_eq!(writer.counts.lost.load(Ordering::Relaxed), 2);
         writer.reopen();
         writer.add(&event("c"));
-        writer.write();
+        writer.write(false);
         let lines = paths(&path);
         assert!(lines[0].ends_with("\"event\":\"lost\",\"lost\":2}"), "{lines:?}");
         assert_eq!(lines[1..], ["c"]);
         assert_eq!(writer.counts.lost.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_one_client_is_denied_is_counted_by_a_line_that_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let audit = started(&path);
+        let who = |last| Who { source: Some(Source::V4([192, 0, 2, last].into())), ..Who::default() };
+        let denied = |who| Event::now(Kind::Open, Outcome::Denied("STATUS_ACCESS_DENIED".into()), who);
+        (0..5000).for_each(|_| audit.tell(denied(who(1))));
+        (0..3).for_each(|_| audit.tell(denied(who(2))));
+        assert!(audit.flush(PATIENCE));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lost: Vec<_> = text.lines().filter_map(|line| line.split_once("\"event\":\"lost\",")).collect();
+        assert!(!lost.is_empty(), "{text}");
+        let number = |(_, rest): &(&str, &str)| {
+            let number =
+                rest.strip_prefix("\"client\":\"192.0.2.1\",\"lost\":").and_then(|n| n.strip_suffix('}'));
+            number.and_then(|number| number.parse::<usize>().ok()).expect("the client and the number")
+        };
+        // Nothing is told twice, and nothing is missing.
+        let lines = text.lines().count() - lost.len();
+        assert_eq!(lines + lost.iter().map(number).sum::<usize>(), 5003);
+        assert!(lines < 2000, "{lines} lines");
+    }
+
+    #[test]
+    fn what_was_left_out_is_told_although_the_client_is_quiet() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let audit = started(&path);
+        let who = Who { source: Some(Source::Local), ..Who::default() };
+        (0..5000).for_each(|_| audit.tell(Event::now(Kind::Open, Outcome::Denied("x".into()), who.clone())));
+        let told = || std::fs::read_to_string(&path).unwrap().contains("\"client\":\"local\"");
+        let begun = std::time::Instant::now();
+        while !told() {
+            assert!(begun.elapsed() < PATIENCE, "the thread sleeps");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_full_queue_does_not_keep_the_file_from_being_opened_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, old) = (dir.path().join("audit.jsonl"), dir.path().join("audit.jsonl.1"));
+        let (audit, receiver, counts) = queue(4, Wanted::ALL);
+        let file = open(&path).unwrap();
+        (0..6).for_each(|_| audit.tell(event("before")));
+        std::fs::rename(&path, &old).unwrap();
+        audit.reopen();
+        let writer = Writer { path: path.clone(), file, receiver, counts, lines: String::new(), events: 0 };
+        drop(audit);
+        writer.run();
+        assert_eq!(paths(&path)[1..], ["before"; 4]);
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "");
     }
 
     #[test]

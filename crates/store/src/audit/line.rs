@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use time::OffsetDateTime;
+use weft_machine::Source;
 
 use super::event::{Event, Fact, Outcome, Who};
 
@@ -34,6 +35,7 @@ pub const FIELDS: &[&str] = &[
     "object",
     "access",
     "changes",
+    "replaced",
     "read_bytes",
     "written_bytes",
     "reason",
@@ -41,6 +43,7 @@ pub const FIELDS: &[&str] = &[
     "added",
     "removed",
     "changed",
+    "cut",
     "lost",
 ];
 
@@ -56,7 +59,7 @@ pub(super) fn emit(event: &Event, out: &mut String) {
     if let Some(status) = status {
         text("status", status, out);
     }
-    let Who { user, sid, uid, client, protocol, transport } = &event.who;
+    let Who { user, sid, uid, client, source: _, protocol, transport } = &event.who;
     let mut optional = |name, value: Option<&str>| {
         if let Some(value) = value {
             text(name, value, out);
@@ -87,6 +90,7 @@ pub(super) fn emit(event: &Event, out: &mut String) {
             Fact::Object(kind) => text("object", kind, out),
             Fact::Access(access) => list("access", access, out),
             Fact::Changes(changes) => list("changes", changes, out),
+            Fact::Replaced => flag("replaced", out),
             Fact::ReadBytes(n) => number("read_bytes", *n, out),
             Fact::WrittenBytes(n) => number("written_bytes", *n, out),
             Fact::Reason(reason) => text("reason", reason, out),
@@ -94,14 +98,18 @@ pub(super) fn emit(event: &Event, out: &mut String) {
             Fact::Added(names) => list("added", names, out),
             Fact::Removed(names) => list("removed", names, out),
             Fact::Changed(names) => list("changed", names, out),
+            Fact::Cut => flag("cut", out),
         }
     }
     out.push_str("}\n");
 }
 
-/// Appends the line that says how many events were lost before it.
-pub(super) fn emit_lost(at: Duration, lost: u64, out: &mut String) {
+/// Appends the line that says how many events are missing before it, perhaps those of one client.
+pub(super) fn emit_lost(at: Duration, (lost, of): (u64, Option<Source>), out: &mut String) {
     begin(at, "lost", out);
+    if let Some(source) = of {
+        text("client", &source.to_string(), out);
+    }
     number("lost", lost, out);
     out.push_str("}\n");
 }
@@ -126,6 +134,12 @@ fn rfc3339(at: Duration, out: &mut String) {
 
 fn name(name: &str, out: &mut String) {
     let _ = write!(out, ",\"{name}\":");
+}
+
+/// Something that is left out if it is not so.
+fn flag(field: &str, out: &mut String) {
+    name(field, out);
+    out.push_str("true");
 }
 
 fn number(field: &str, value: u64, out: &mut String) {
@@ -182,6 +196,36 @@ fn quoted(value: &str, out: &mut String) {
     out.push('"');
 }
 
+/// How much of a text takes at most this many bytes in a line: the length of its longest beginning of whole characters,
+/// and what that takes.
+pub(super) fn fit(text: &[u8], most: usize) -> (usize, usize) {
+    // All of its bytes are written again, in hex.
+    let in_hex = if std::str::from_utf8(text).is_ok() { 0 } else { 2usize };
+    let (mut len, mut written) = (0usize, 0usize);
+    for chunk in text.utf8_chunks() {
+        let characters = chunk.valid().chars().map(|c| (c.len_utf8(), width(c)));
+        let rest = chunk.invalid().len();
+        let replaced = (rest > 0).then(|| (rest, width(char::REPLACEMENT_CHARACTER)));
+        for (bytes, width) in characters.chain(replaced) {
+            let more = written.saturating_add(width).saturating_add(in_hex.saturating_mul(bytes));
+            if more > most {
+                return (len, written);
+            }
+            (len, written) = (len.saturating_add(bytes), more);
+        }
+    }
+    (len, written)
+}
+
+/// The bytes that [`quoted`] writes for a character.
+fn width(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\t' => 2,
+        c if c.is_control() || disguises(c) => c.len_utf16().saturating_mul(6),
+        c => c.len_utf8(),
+    }
+}
+
 /// Characters that break lines, reorder text or are invisible.
 fn disguises(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -210,6 +254,7 @@ mod tests {
             sid: Some("S-1-5-21-1-2-3-1000".into()),
             uid: Some(1000),
             client: Some("192.0.2.1:50000".into()),
+            source: Some(Source::V4([192, 0, 2, 1].into())),
             protocol: Some("smb"),
             transport: Some("tcp"),
         };
@@ -224,10 +269,12 @@ mod tests {
              \"written_bytes\":42}\n"
         );
         let mut lost = String::new();
-        emit_lost(Duration::ZERO, 7, &mut lost);
+        emit_lost(Duration::ZERO, (7, None), &mut lost);
+        emit_lost(Duration::ZERO, (8, Some(Source::V6(0x2001_0db8_0000_0001))), &mut lost);
+        let begin = "{\"v\":1,\"time\":\"1970-01-01T00:00:00.000000Z\",\"event\":\"lost\"";
         assert_eq!(
             lost,
-            "{\"v\":1,\"time\":\"1970-01-01T00:00:00.000000Z\",\"event\":\"lost\",\"lost\":7}\n"
+            format!("{begin},\"lost\":7}}\n{begin},\"client\":\"2001:db8:0:1::/64\",\"lost\":8}}\n")
         );
     }
 
@@ -248,11 +295,27 @@ mod tests {
     }
 
     #[test]
+    fn what_fits_is_counted_as_it_is_written() {
+        for text in
+            [&b"a/b"[..], "\"\\\n\t\u{1}\u{9b}\u{202e}\u{e0041}\u{e4}\u{1f600}".as_bytes(), b"f\xff\xe2\x80x"]
+        {
+            let shown = line(&Event::now(Kind::Delete, Outcome::Done, Who::default()).on(text.to_vec()));
+            let path = shown.split_once(",\"path\":\"").unwrap().1.strip_suffix("\"}\n").unwrap();
+            let written = path.replace("\",\"path_hex\":\"", "").len();
+            assert_eq!(fit(text, usize::MAX), (text.len(), written), "{shown}");
+            assert_eq!(fit(text, written), (text.len(), written), "{shown}");
+            assert!(fit(text, written - 1).0 < text.len(), "{shown}");
+        }
+        assert_eq!(fit("\u{e4}\u{e4}".as_bytes(), 3), (2, 2));
+    }
+
+    #[test]
     fn every_field_is_listed() {
         let facts = [
             Fact::Object("file"),
             Fact::Access(vec!["read"]),
             Fact::Changes(vec!["mode", "owner"]),
+            Fact::Replaced,
             Fact::ReadBytes(1),
             Fact::WrittenBytes(1),
             Fact::Reason("r".into()),
@@ -260,6 +323,7 @@ mod tests {
             Fact::Added(vec!["a".into()]),
             Fact::Removed(vec![]),
             Fact::Changed(vec!["b".into(), "c".into()]),
+            Fact::Cut,
         ];
         let event = Event {
             facts: facts.to_vec(),

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
 
 use weft_machine::{LogLimit, rt};
 
-use super::event::{Event, Kind, Wanted};
+use super::cut::cut;
+use super::denials::{Denials, Take};
+use super::event::{Event, Kind, Outcome, Wanted};
 
 /// Events that wait to be written, at most.
 pub const MOST_EVENTS: usize = 8192;
@@ -23,6 +25,8 @@ pub(super) enum Message {
     Event(Box<Event>),
     /// Opens the file anew, by its name.
     Reopen,
+    /// There is something to tell that is not in the queue.
+    Wake,
     /// Answers when everything before it is on the disk.
     Flush(Sender<()>),
 }
@@ -34,6 +38,10 @@ pub(super) struct Counts {
     pub bytes: AtomicUsize,
     /// Events that were lost and not told yet.
     pub lost: AtomicU64,
+    /// What clients are denied.
+    pub denials: Denials,
+    /// The file is to be opened anew, and the queue had no room for [`Message::Reopen`].
+    pub reopen: AtomicBool,
 }
 
 impl Counts {
@@ -95,11 +103,25 @@ impl Audit {
     }
 
     /// Tells an event, unless it is not wanted. Never waits: if the queue is full, the event is lost and counted.
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, mut event: Event) {
         let Some(told) = self.0.as_ref().filter(|told| told.wanted().takes(event.kind, &event.outcome))
         else {
             return;
         };
+        if matches!(event.outcome, Outcome::Denied(_)) {
+            let lines;
+            (event, lines) = cut(event);
+            let take = event.who.source.map(|source| told.counts.denials.take(source, lines, rt::now()));
+            match take {
+                None | Some(Take::Line) => {}
+                Some(Take::Counted) => return,
+                Some(Take::FirstCounted) => {
+                    // A thread that does not wait for a message looks by itself.
+                    let _ = told.sender.try_send(Message::Wake);
+                    return;
+                }
+            }
+        }
         let (counts, bytes) = (&told.counts, event.bytes());
         if counts.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > MOST_BYTES {
             counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -118,10 +140,15 @@ impl Audit {
         }
     }
 
-    /// Opens the file anew, because it was renamed (logrotate). False if the queue is full: try again later.
-    #[must_use]
-    pub fn reopen(&self) -> bool {
-        self.0.as_ref().is_none_or(|told| told.sender.try_send(Message::Reopen).is_ok())
+    /// Opens the file anew, because it was renamed (logrotate): after the events that were told before or, if the queue is
+    /// full, as soon as the thread is done with the write that it is at.
+    pub fn reopen(&self) {
+        let Some(told) = &self.0 else { return };
+        if let Err(TrySendError::Full(message)) = told.sender.try_send(Message::Reopen) {
+            told.counts.reopen.store(true, Ordering::SeqCst);
+            // The thread may have emptied the queue since, and would wait. If it is still full, the thread looks again.
+            let _ = told.sender.try_send(message);
+        }
     }
 
     /// Waits at most this long until everything that was told is on the disk; false if it is not. Not for cores.
@@ -153,8 +180,11 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    use weft_machine::Source;
+
     use super::*;
-    use crate::audit::event::{Outcome, Who};
+    use crate::audit::denials::BURST;
+    use crate::audit::event::Who;
 
     fn event(path: usize) -> Event {
         Event::now(Kind::Delete, Outcome::Done, Who::default()).on(vec![b'x'; path])
@@ -167,7 +197,54 @@ mod tests {
         assert_eq!(counts.lost.load(Ordering::Relaxed), 6);
         assert_eq!(receiver.try_iter().count(), 4);
         assert!(!audit.flush(Duration::from_millis(1)), "nobody writes");
-        assert!(audit.reopen());
+        audit.reopen();
+        assert!(matches!(receiver.try_iter().last(), Some(Message::Reopen)));
+        assert!(!counts.reopen.load(Ordering::SeqCst), "there was room");
+    }
+
+    #[test]
+    fn a_full_queue_does_not_forget_to_open_the_file_anew() {
+        let (audit, receiver, counts) = queue(4, Wanted::ALL);
+        (0..4).for_each(|_| audit.tell(event(1)));
+        audit.reopen();
+        assert!(counts.reopen.load(Ordering::SeqCst));
+        assert_eq!(receiver.try_iter().count(), 4);
+    }
+
+    #[test]
+    fn what_a_client_is_denied_is_counted_from_some_point_on_and_nothing_else_is() {
+        let (audit, receiver, counts) = queue(MOST_EVENTS, Wanted::ALL);
+        let who = |last| Who { source: Some(Source::V4([192, 0, 2, last].into())), ..Who::default() };
+        let tell = |outcome: &Outcome, who: Who| audit.tell(Event::now(Kind::Open, outcome.clone(), who));
+        let denied = Outcome::Denied("STATUS_ACCESS_DENIED".into());
+        (0..3000).for_each(|_| tell(&denied, who(1)));
+        let taken = receiver.try_iter().map(|message| matches!(message, Message::Wake)).collect::<Vec<_>>();
+        let lines = taken.iter().filter(|wakes| !**wakes).count();
+        // The burst, and what comes in the time that this takes.
+        assert!((BURST as usize..1000).contains(&lines), "{lines} lines");
+        assert_eq!(taken.len() - lines, 1, "the thread is woken once");
+        assert_eq!(counts.lost.load(Ordering::Relaxed), 0, "nothing is lost by the queue");
+        let left_out = counts.denials.due(rt::now(), false);
+        assert_eq!(left_out.iter().map(|of| of.lines).sum::<u64>(), 3000 - lines as u64);
+        (0..100).for_each(|_| tell(&Outcome::Done, who(1)));
+        tell(&denied, who(2));
+        tell(&denied, Who::default());
+        assert_eq!(receiver.try_iter().count(), 102, "what is done, others, and the server's own");
+    }
+
+    #[test]
+    fn text_of_a_client_that_is_refused_takes_no_room_from_what_others_do() {
+        let (audit, receiver, counts) = queue(MOST_EVENTS, Wanted::ALL);
+        let who = Who { source: Some(Source::V4([192, 0, 2, 1].into())), ..Who::default() };
+        let denied = Event::now(Kind::Rename, Outcome::Denied("STATUS_ACCESS_DENIED".into()), who);
+        let denied = denied.on("\u{200b}".repeat(1 << 16).into()).to("\u{200b}".repeat(1 << 16).into());
+        (0..300).for_each(|_| audit.tell(denied.clone()));
+        audit.tell(event(1));
+        assert_eq!(counts.lost.load(Ordering::Relaxed), 0);
+        let queued = receiver.try_iter().filter(|message| matches!(message, Message::Event(_))).count();
+        // Each counts as nine lines, and some come in the time that this takes.
+        assert!((50..100).contains(&queued), "{queued} events");
+        assert!(counts.bytes.load(Ordering::Relaxed) < 1 << 20);
     }
 
     #[test]
@@ -192,6 +269,7 @@ mod tests {
         audit.tell(event(1));
         assert_eq!(receiver.try_iter().count(), 1);
         Audit::default().tell(event(1));
-        assert!(Audit::default().flush(Duration::ZERO) && Audit::default().reopen());
+        Audit::default().reopen();
+        assert!(Audit::default().flush(Duration::ZERO));
     }
 }

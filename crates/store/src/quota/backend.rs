@@ -8,29 +8,37 @@
 //! | RENAME | nothing | both directories, and what is replaced |
 //! | REMOVE, RMDIR | nothing | the directory; the space of a last name is given back |
 //! | SETATTR, also a truncation | nothing, because a longer file ends in a hole | the file |
-//! | SETXATTR with a long value | the value | the file or directory |
+//! | SETXATTR | the value, unless it is a short one of Weft's own, or no longer than the one that it replaces while nothing is left | the file or directory |
 //! | a write, allocation, copy or clone | its range (see `ledger`) | the file |
 //!
-//! So renames, short attributes, truncations and deletions work even while the quota is exceeded.
+//! So renames of files and folders, DOS attributes, truncations and deletions work even while the quota is exceeded.
+//!
+//! An extended attribute of a client, and a named stream, counts however short it is. ext4 has room for some 100 bytes in the inode,
+//! and gives the file a block for more: many short ones on many files would take as many blocks without a reservation.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 
-use super::ledger::{Account, BLOCK, Begun, Inode, Ledger, Limit};
+use super::ledger::{Account, Allowance, BLOCK, Begun, Inode, Ledger, Limit, MAX_FILES, NO_LIMIT};
 use crate::vfs::object::{self, Object, ObjectOp, Plain, Submission};
 use crate::vfs::{
-    Attr, Backend, Caller, Created, Effect, Error, Hold, Kind, Layer, NodeId, Op, OpenFile, Outcome, Space,
+    Attr, Backend, Caller, Created, Effect, Error, Hold, Kind, Layer, NodeId, OWN_XATTRS, Op, OpenFile,
+    Outcome, STREAM_XATTRS, Space,
 };
 
-/// A shorter extended attribute mostly fits into the inode, and takes no block of its own.
+/// A shorter extended attribute mostly fits into the inode, and takes no block of its own, if it is the only one.
 const SHORT_XATTR: usize = 128;
+/// What the attribute of an empty stream takes.
+const EMPTY_STREAM: usize = 16;
 
 /// See the module.
 pub(super) struct Counting {
     inner: Arc<dyn Backend>,
+    /// That of all shares of the folder.
     ledger: Arc<Ledger>,
+    allowance: Arc<Allowance>,
 }
 
 /// The object of a name that an operation may remove or move.
@@ -44,8 +52,8 @@ struct Named {
 }
 
 impl Counting {
-    pub(super) fn new(inner: Arc<dyn Backend>, ledger: Arc<Ledger>) -> Counting {
-        Counting { inner, ledger }
+    pub(super) fn new(inner: Arc<dyn Backend>, allowance: Arc<Allowance>) -> Counting {
+        Counting { inner, ledger: allowance.ledger().clone(), allowance }
     }
 
     async fn ask(&self, op: Op) -> Result<Outcome, Error> {
@@ -113,7 +121,7 @@ impl Counting {
     async fn create(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
         let Op::Create { dir, name, set, .. } = &op else { return self.inner.submit(op, by).await };
         let (dir, truncates) = (*dir, set.size.is_some());
-        let room = self.ledger.has_room_for_a_file().then(|| self.ledger.reserve(2 * BLOCK));
+        let room = self.ledger.has_room_for_a_file().then(|| self.allowance.reserve(2 * BLOCK));
         let _reserved = match room {
             Some(Ok(reserved)) => Some(reserved),
             // An existing file takes nothing, and an existing name is refused for what it is.
@@ -168,10 +176,36 @@ impl Counting {
         Ok(outcome)
     }
 
+    async fn set_xattr(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
+        let Op::SetXattr { node, name, value, .. } = &op else { return self.inner.submit(op, by).await };
+        let (node, len) = (*node, value.len());
+        // A client decides how many streams there are, and how many attributes that are not ours.
+        let is_ours = name.starts_with(OWN_XATTRS) && !name.starts_with(STREAM_XATTRS);
+        if is_ours && len <= SHORT_XATTR {
+            return self.changed(op, by, node, 0).await;
+        }
+        let least = if name.starts_with(STREAM_XATTRS) { EMPTY_STREAM } else { 0 };
+        // Even an empty value has a name.
+        let _reserved = match self.allowance.reserve(len.max(1) as u64) {
+            Ok(reserved) => Some(reserved),
+            // Who has used everything up may still overwrite what is there, and empty it.
+            Err(_) if self.xattr_len(node, name).await.is_some_and(|before| len <= before.max(least)) => None,
+            Err(full) => return Err(full),
+        };
+        self.changed(op, by, node, 0).await
+    }
+
+    async fn xattr_len(&self, node: NodeId, name: &[u8]) -> Option<usize> {
+        match self.ask(Op::GetXattr { node, name: name.to_vec() }).await {
+            Ok(Outcome::Value(value)) => Some(value.len()),
+            _ => None,
+        }
+    }
+
     async fn changed(&self, op: Op, by: Caller, node: NodeId, bytes: usize) -> Result<Outcome, Error> {
         let _reserved = match bytes {
             0 => None,
-            bytes => Some(self.ledger.reserve(bytes as u64)?),
+            bytes => Some(self.allowance.reserve(bytes as u64)?),
         };
         let outcome = self.inner.submit(op, by).await?;
         self.measure(node).await;
@@ -193,7 +227,7 @@ impl Counting {
         Ok(Outcome::File(match file.object().plain().cloned() {
             Some(plain) if write => {
                 account.opened(&plain);
-                file.limited(Arc::new(Limit(account)))
+                file.limited(Arc::new(Limit::new(account, self.allowance.clone())))
             }
             Some(plain) => {
                 let kept = Kept { _account: account, plain: Plain(plain) };
@@ -215,13 +249,16 @@ impl Counting {
     /// The space of a share that is smaller than its disk.
     async fn space(&self, op: Op, by: Caller) -> Result<Outcome, Error> {
         let Outcome::Space(disk) = self.inner.submit(op, by).await? else { return Err(Error::Invalid) };
-        let total = self.ledger.limit_bytes();
+        let total = self.allowance.limit_bytes();
+        if total == NO_LIMIT {
+            return Ok(Outcome::Space(disk));
+        }
         let free = match self.ledger.is_unknown() {
             true => 0,
             false => total.saturating_sub(self.ledger.used_bytes()),
         };
         let files = self.ledger.files() as u64;
-        let files_free = (super::MAX_FILES as u64).saturating_sub(files);
+        let files_free = (MAX_FILES as u64).saturating_sub(files);
         Ok(Outcome::Space(Space {
             total,
             free: free.min(disk.free),
@@ -242,10 +279,7 @@ impl Layer for Counting {
             Op::Open { .. } => return Box::pin(self.open(op, by)),
             Op::Hold { .. } => return Box::pin(self.hold(op, by)),
             Op::Statfs => return Box::pin(self.space(op, by)),
-            Op::SetXattr { node, value, .. } if value.len() > SHORT_XATTR => {
-                let (node, bytes) = (*node, value.len());
-                return Box::pin(self.changed(op, by, node, bytes));
-            }
+            Op::SetXattr { .. } => return Box::pin(self.set_xattr(op, by)),
             _ => {}
         }
         match op.effect() {

@@ -1,4 +1,5 @@
-//! The space of a folder, counted: how much each of its files occupies, and the sum, which a limit bounds.
+//! The space of a folder, counted: how much each of its files occupies, and the sum, which limits bound: all shares of the
+//! folder have one ledger, and each has its own limit ([`Allowance`]).
 //!
 //! What counts is allocated blocks, as du(1) shows them: holes are free, reserved space is not, a file with several names
 //! counts once, and so do directories. A removed file counts until the last client has closed it.
@@ -13,7 +14,7 @@
 //!
 //! **Credit.** A WRITE should cost one atomic operation and no system call. So a file that is written gets
 //! [`CREDIT_BYTES`] in advance, and its writes take from that. It is measured when the credit is used up, when the file is
-//! closed, and when the sum is wanted. Near the limit there is no credit, and each write is measured.
+//! closed, and when the sum is wanted. Near the smallest limit there is no credit, and each write is measured.
 //!
 //! Slack: a write that has taken credit and is still under way when its file is measured does not count until it ends. One
 //! write of each serving thread can be in that state, so the limit may be exceeded by [`SLACK_BYTES`] for each of them.
@@ -40,6 +41,8 @@ const ROOM_FOR_CREDIT_BYTES: u64 = 64 << 20;
 pub const SLACK_BYTES: u64 = 8 << 20;
 /// Space is reserved in units of this size, the block size of most file systems.
 pub(super) const BLOCK: u64 = 4096;
+/// The limit of a share whose quota has ended.
+pub(super) const NO_LIMIT: u64 = u64::MAX;
 
 /// Identifies a file below the share's root.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -82,7 +85,9 @@ impl Begun {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    limit_bytes: AtomicU64,
+    /// The smallest limit of a share. Credit of an open file is for every share's writes to it, so it is given within this
+    /// limit.
+    least_bytes: AtomicU64,
     /// Whether the folder cannot be counted, so that nothing may grow.
     is_unknown: AtomicBool,
     used_bytes: AtomicU64,
@@ -97,6 +102,8 @@ struct Books {
     files: HashMap<Inode, Entry>,
     /// The files with credit.
     credited: HashMap<Inode, Weak<Account>>,
+    /// The shares of the folder.
+    allowances: Vec<Weak<Allowance>>,
     /// While the folder is counted: the count's number, and what was removed since it began.
     counting: Option<HashMap<Inode, Begun>>,
     /// The number of the last count.
@@ -146,9 +153,9 @@ pub(super) struct Counted {
 }
 
 impl Ledger {
-    pub(super) fn new(limit_bytes: u64) -> Arc<Ledger> {
+    pub(super) fn new() -> Arc<Ledger> {
         Arc::new(Ledger {
-            limit_bytes: AtomicU64::new(limit_bytes),
+            least_bytes: AtomicU64::new(NO_LIMIT),
             is_unknown: AtomicBool::new(false),
             used_bytes: AtomicU64::new(0),
             begun: AtomicU64::new(1),
@@ -157,12 +164,12 @@ impl Ledger {
         })
     }
 
-    /// The same for a folder that occupied so much when it was last counted.
-    pub(super) fn remembering(limit_bytes: u64, used_bytes: u64) -> Arc<Ledger> {
-        let ledger = Ledger::new(limit_bytes);
-        ledger.used_bytes.store(used_bytes, Ordering::Relaxed);
-        ledger.books().remembered_bytes = used_bytes;
-        ledger
+    /// The folder occupied so much when it was last counted, which is the least that counts until the next count is complete.
+    pub(super) fn remember(&self, used_bytes: u64) {
+        let mut books = self.books();
+        let more = used_bytes.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
+        books.remembered_bytes = books.remembered_bytes.saturating_add(more);
+        self.used_bytes.fetch_add(more, Ordering::Relaxed);
     }
 
     // A change that panics under the lock leaves the ledger usable.
@@ -170,14 +177,20 @@ impl Ledger {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn limit_bytes(&self) -> u64 {
-        self.limit_bytes.load(Ordering::Relaxed)
+    /// A share has come or gone, or has another limit.
+    fn limits_changed(&self) {
+        // Dropped after the lock is free, because the last owner of one comes here.
+        let mut live = Vec::new();
+        let mut books = self.books();
+        books.allowances.retain(|allowance| allowance.strong_count() > 0);
+        live.extend(books.allowances.iter().filter_map(Weak::upgrade));
+        let least = live.iter().map(|allowance| allowance.limit_bytes()).min();
+        self.least_bytes.store(least.unwrap_or(NO_LIMIT), Ordering::Relaxed);
     }
 
-    pub(super) fn set_limit(&self, bytes: u64) {
-        self.limit_bytes.store(bytes, Ordering::Relaxed);
-        // Credit was given under another limit.
-        self.settle_all();
+    /// The smallest limit of a share.
+    pub(super) fn least_bytes(&self) -> u64 {
+        self.least_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether the folder cannot be counted: then nothing may grow.
@@ -188,11 +201,6 @@ impl Ledger {
 
     pub(super) fn is_unknown(&self) -> bool {
         self.is_unknown.load(Ordering::Relaxed)
-    }
-
-    /// What may be used at most, as far as is known.
-    fn bound(&self) -> u64 {
-        if self.is_unknown() { 0 } else { self.limit_bytes() }
     }
 
     /// The number of known files and directories.
@@ -215,8 +223,8 @@ impl Ledger {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    fn take(&self, bytes: u64) -> bool {
-        let limit = self.bound();
+    fn take(&self, bytes: u64, limit_bytes: u64) -> bool {
+        let limit = if self.is_unknown() { 0 } else { limit_bytes };
         let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
         bytes == 0 || self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
@@ -224,22 +232,6 @@ impl Ledger {
     fn give(&self, bytes: u64) {
         if bytes > 0 {
             self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-
-    fn take_or_settle(&self, bytes: u64) -> bool {
-        self.take(bytes) || {
-            self.settle_all();
-            self.take(bytes)
-        }
-    }
-
-    /// Reserves space for an operation on names.
-    pub(super) fn reserve(self: &Arc<Ledger>, bytes: u64) -> Result<Reserved, Error> {
-        let bytes = bytes.next_multiple_of(BLOCK);
-        match self.take_or_settle(bytes) {
-            true => Ok(Reserved { ledger: self.clone(), bytes }),
-            false => Err(Error::OverQuota),
         }
     }
 
@@ -411,6 +403,62 @@ impl Ledger {
     }
 }
 
+/// What one share of a folder may use of it.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    ledger: Arc<Ledger>,
+    limit_bytes: AtomicU64,
+}
+
+impl Allowance {
+    /// Of another share of the ledger's folder.
+    pub(super) fn new(ledger: Arc<Ledger>, limit_bytes: u64) -> Arc<Allowance> {
+        let own = Arc::new(Allowance { ledger, limit_bytes: AtomicU64::new(limit_bytes) });
+        own.ledger.books().allowances.push(Arc::downgrade(&own));
+        own.ledger.limits_changed();
+        // Credit was given without this limit.
+        own.ledger.settle_all();
+        own
+    }
+
+    pub(super) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    pub(super) fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, bytes: u64) {
+        self.limit_bytes.store(bytes, Ordering::Relaxed);
+        self.ledger.limits_changed();
+        // Credit was given under another limit.
+        self.ledger.settle_all();
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        self.ledger.take(bytes, self.limit_bytes()) || {
+            self.ledger.settle_all();
+            self.ledger.take(bytes, self.limit_bytes())
+        }
+    }
+
+    /// Reserves space for an operation on names.
+    pub(super) fn reserve(&self, bytes: u64) -> Result<Reserved, Error> {
+        let bytes = bytes.next_multiple_of(BLOCK);
+        match self.take(bytes) {
+            true => Ok(Reserved { ledger: self.ledger.clone(), bytes }),
+            false => Err(Error::OverQuota),
+        }
+    }
+}
+
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        self.ledger.limits_changed();
+    }
+}
+
 /// The space of one open file, shared by its opens.
 ///
 /// Credit and the number of its settlements are in one word, so that a writer takes credit and learns the number in one
@@ -482,8 +530,8 @@ impl Account {
     fn earn(self: &Arc<Account>) -> bool {
         self.settle();
         let used = self.ledger.used_bytes.load(Ordering::Relaxed);
-        if used.saturating_add(ROOM_FOR_CREDIT_BYTES) > self.ledger.bound() || !self.ledger.take(CREDIT_BYTES)
-        {
+        let least = self.ledger.least_bytes();
+        if used.saturating_add(ROOM_FOR_CREDIT_BYTES) > least || !self.ledger.take(CREDIT_BYTES, least) {
             return false;
         }
         let mut held = self.held();
@@ -513,14 +561,23 @@ impl Account {
     }
 }
 
-/// The account as its file's limit.
+/// The account as the limit of a file that was opened in one share.
 #[derive(Debug)]
-pub(super) struct Limit(pub(super) Arc<Account>);
+pub(super) struct Limit {
+    account: Arc<Account>,
+    allowance: Arc<Allowance>,
+}
+
+impl Limit {
+    pub(super) fn new(account: Arc<Account>, allowance: Arc<Allowance>) -> Limit {
+        Limit { account, allowance }
+    }
+}
 
 impl Quota for Limit {
     fn reserve(&self, range: Range<u64>) -> Result<(), Error> {
-        let account = &self.0;
-        if account.ledger.take_or_settle(in_blocks(&range)) {
+        let account = &self.account;
+        if self.allowance.take(in_blocks(&range)) {
             return Ok(());
         }
         // Who has used everything up may still overwrite what is there.
@@ -533,7 +590,7 @@ impl Quota for Limit {
     }
 
     fn release(&self, range: Range<u64>, _allocated: bool) {
-        let account = &self.0;
+        let account = &self.account;
         account.measure();
         let mut held = account.held();
         match held.overwrites.iter().position(|one| *one == range) {
@@ -553,7 +610,7 @@ impl Quota for Limit {
         range: Range<u64>,
         write: &mut dyn FnMut() -> Option<Result<(), Error>>,
     ) -> Option<Result<(), Error>> {
-        let account = &self.0;
+        let account = &self.account;
         let bytes = in_blocks(&range);
         let paid = account.spend(bytes).or_else(|| {
             let may_earn = bytes <= CREDIT_BYTES && account.earn();

@@ -7,11 +7,15 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CapabilitySet, capabilities};
 use weft_machine::file::project;
 
+use super::folder::FolderId;
+use super::ledger::NO_LIMIT;
 use super::walk;
 
 /// Where the numbers begin that are given to folders without a project.
@@ -32,6 +36,46 @@ pub(super) enum NoProject {
     Others,
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+/// The limits of the shares whose folders have a project.
+static LIMITS: Mutex<Vec<(FolderId, Weak<AtomicU64>)>> = Mutex::new(Vec::new());
+
+/// The limit of one share of a folder with a project, which has only one limit for all of them.
+#[derive(Debug)]
+pub(super) struct ProjectLimit {
+    folder: FolderId,
+    own: Arc<AtomicU64>,
+}
+
+impl ProjectLimit {
+    /// Of a share that wants this limit for its folder.
+    pub(super) fn new(root: &OwnedFd, bytes: u64) -> io::Result<ProjectLimit> {
+        let (folder, own) = (FolderId::of(root)?, Arc::new(AtomicU64::new(bytes)));
+        let mut all = LIMITS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, own)| own.strong_count() > 0);
+        all.push((folder, Arc::downgrade(&own)));
+        drop(all);
+        Ok(ProjectLimit { folder, own })
+    }
+
+    /// What the share wants.
+    pub(super) fn bytes(&self) -> u64 {
+        self.own.load(Ordering::Relaxed)
+    }
+
+    /// The share wants another limit, or [`NO_LIMIT`].
+    pub(super) fn set(&self, bytes: u64) {
+        self.own.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The smallest limit of the folder's shares.
+    pub(super) fn least(&self) -> u64 {
+        let all = LIMITS.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = all.iter().filter(|(folder, _)| *folder == self.folder);
+        let limits = same.filter_map(|(_, own)| Some(own.upgrade()?.load(Ordering::Relaxed)));
+        limits.min().unwrap_or(NO_LIMIT)
+    }
 }
 
 /// Lets the kernel limit the folder to so many bytes, unless it does already. Returns the project's number.

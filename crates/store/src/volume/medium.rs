@@ -8,9 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
-use weft_machine::{File, Pool};
+use weft_machine::{File, Pool, deadline};
 
 use super::identity::FileIdentity;
 use super::plain::{Direct, Plain};
@@ -20,6 +21,8 @@ use crate::block::Medium;
 
 /// Units of stat(2).
 const STAT_BLOCK: u64 = 512;
+/// How long the file system of a listed volume may take to answer.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The storage of a new volume.
 pub(super) struct Prepared {
@@ -240,10 +243,17 @@ pub(super) fn lock_file(superblock: &Superblock) -> Result<(), Error> {
     }
 }
 
-/// Bytes allocated for a volume's file.
-pub(super) fn allocated(superblock: &Superblock) -> Option<u64> {
-    match superblock.medium {
-        Medium::File => Some(fs::metadata(&superblock.path).ok()?.blocks() * STAT_BLOCK),
-        _ => None,
-    }
+/// The bytes allocated for each of these volumes' files, as far as their file systems answer. All are asked at the same time.
+pub(super) fn allocated(superblocks: &[&Superblock]) -> Vec<Option<u64>> {
+    let is_file = |superblock: &&&Superblock| superblock.medium == Medium::File;
+    let paths: Vec<PathBuf> =
+        superblocks.iter().filter(is_file).map(|superblock| superblock.path.clone()).collect();
+    let blocks =
+        |path: &Path| fs::metadata(path).map_or(Vec::new(), |found| found.blocks().to_le_bytes().to_vec());
+    let mut answers = deadline::answers(&paths, ANSWERED_WITHIN, blocks).into_iter();
+    let bytes = |superblock: &&Superblock| {
+        let answer = is_file(&superblock).then(|| answers.next()).flatten()?.ok()?;
+        Some(u64::from_le_bytes(answer.try_into().ok()?) * STAT_BLOCK)
+    };
+    superblocks.iter().map(bytes).collect()
 }

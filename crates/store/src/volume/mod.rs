@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use weft_machine::file::regular;
 use weft_machine::{File, Pool};
 
 pub use self::growth::{Before, Growth, Store, free_bytes};
@@ -314,7 +315,14 @@ impl Volumes {
 
     /// Every volume, by name; one with unusable metadata is listed with its error.
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
-        Ok(self.names()?.into_iter().map(|name| Listed { volume: self.info(&name), name }).collect())
+        let names = self.names()?;
+        let mut volumes: Vec<_> = names.iter().map(|name| self.recorded(name)).collect();
+        let known: Vec<&Superblock> = volumes.iter().flatten().map(|volume| &volume.superblock).collect();
+        let allocated = medium::allocated(&known);
+        for (volume, allocated) in volumes.iter_mut().flatten().zip(allocated) {
+            volume.allocated = allocated;
+        }
+        Ok(names.into_iter().zip(volumes).map(|(name, volume)| Listed { name, volume }).collect())
     }
 
     fn names(&self) -> Result<Vec<String>, Error> {
@@ -335,8 +343,20 @@ impl Volumes {
         Ok(names)
     }
 
+    /// What is recorded of a volume. Its own file, whose file system may not answer, is not asked.
+    pub fn superblock(&self, name: &str) -> Result<Superblock, Error> {
+        Metadata::open(name, self.path(name)?)?.read()
+    }
+
     /// One volume, which may be in use.
     pub fn info(&self, name: &str) -> Result<RecordedVolume, Error> {
+        let mut volume = self.recorded(name)?;
+        volume.allocated = medium::allocated(&[&volume.superblock]).pop().flatten();
+        Ok(volume)
+    }
+
+    /// What is known of a volume without asking its file.
+    fn recorded(&self, name: &str) -> Result<RecordedVolume, Error> {
         let path = self.path(name)?;
         let metadata = Metadata::open(name, path)?;
         let superblock = metadata.read()?;
@@ -347,8 +367,7 @@ impl Volumes {
             Err(Error::InUse(_)) => true,
             Err(e) => return Err(e),
         };
-        let allocated = medium::allocated(&superblock);
-        Ok(RecordedVolume { name: name.to_owned(), superblock, in_use, allocated })
+        Ok(RecordedVolume { name: name.to_owned(), superblock, in_use, allocated: None })
     }
 
     /// Opens a volume. `pool` provides the buffers of direct reads.
@@ -371,22 +390,31 @@ impl Volumes {
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
-    /// The other volumes of this folder that use this file. Nothing is locked for that: other processes may open
-    /// theirs.
-    fn others_on(&self, name: &str, path: &Path, look: Look) -> Result<Vec<(String, Superblock)>, Error> {
+    /// Those other volumes of this folder that `matters` chooses and that use this file. Nothing is locked for that: other
+    /// processes may open theirs. The files of the rest are not asked, because their file systems may not answer.
+    fn others_on(
+        &self,
+        name: &str,
+        path: &Path,
+        look: Look,
+        matters: impl Fn(&Superblock) -> bool,
+    ) -> Result<Vec<(String, Superblock)>, Error> {
         let which = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let Some(file) = which(path) else { return Ok(Vec::new()) };
         let mut others = Vec::new();
         for other in self.names()?.into_iter().filter(|other| other != name) {
             let metadata = self.path(&other).and_then(|path| Metadata::open(&other, path));
             let Ok(superblock) = metadata.and_then(|metadata| metadata.read()) else { continue };
+            if superblock.medium == Medium::Ram || !matters(&superblock) {
+                continue;
+            }
             let may_be = match look {
                 Look::AtEach => true,
                 Look::AtLikely => {
                     superblock.path == path || superblock.file.is_none_or(|known| known.inode == file.1)
                 }
             };
-            if superblock.medium != Medium::Ram && may_be && which(&superblock.path) == Some(file) {
+            if may_be && which(&superblock.path) == Some(file) {
                 others.push((other, superblock));
             }
         }
@@ -395,7 +423,7 @@ impl Volumes {
 
     /// A file belongs to one volume: data truncated or deleted under one name is lost under the other.
     fn has_no_other(&self, name: &str, path: &Path) -> Result<(), Error> {
-        match &self.others_on(name, path, Look::AtEach)?[..] {
+        match &self.others_on(name, path, Look::AtEach, |_| true)?[..] {
             [] => Ok(()),
             [(other, _), ..] => Err(Error::Taken { path: path.to_owned(), name: other.clone() }),
         }
@@ -407,7 +435,8 @@ impl Volumes {
         if superblock.membership.is_some() {
             return Ok(());
         }
-        self.others_on(name, &superblock.path, look)?
+        let in_a_group = |other: &Superblock| other.membership.is_some();
+        self.others_on(name, &superblock.path, look, in_a_group)?
             .iter()
             .try_for_each(|(other, of)| in_no_group(other, of))
     }
@@ -482,7 +511,7 @@ impl Volumes {
 
 impl Metadata {
     fn open(name: &str, path: PathBuf) -> Result<Metadata, Error> {
-        match OpenOptions::new().read(true).write(true).open(&path) {
+        match regular::open(&path, OpenOptions::new().read(true).write(true)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::NotFound(name.to_owned())),
             other => Ok(Metadata {
                 file: other.map_err(io_error("cannot open", &path))?,
@@ -545,8 +574,8 @@ impl Metadata {
             .file
             .filter(|file| matches!(e, Error::Shrunk { .. }) && *file != FileIdentity::CUT_OFF);
         let Some(own) = own else { return };
-        let now =
-            fs::File::open(&superblock.path).ok().and_then(|file| FileIdentity::of(&file).ok().flatten());
+        let now = regular::read_only(&superblock.path).ok();
+        let now = now.and_then(|file| FileIdentity::of(&file).ok().flatten());
         // A different file is detected anyway, and so the original one may return.
         if now.is_none_or(|now| !own.is(&now)) {
             return;
@@ -619,7 +648,9 @@ struct Draft {
 
 fn tempfile_in(dir: &Path) -> Result<Draft, Error> {
     let path = dir.join(format!(".new-{}", std::process::id()));
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = regular::open(&path, &options);
     Ok(Draft { file: file.map_err(io_error("cannot write", &path))?, path })
 }
 

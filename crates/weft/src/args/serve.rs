@@ -12,7 +12,7 @@ use super::{
     within_memory,
 };
 use crate::addresses::{Addresses, LOCALHOST};
-use crate::config::{AdminAddress, BUFFERS_BYTES, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES};
+use crate::config::{AdminAddress, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, are_buffers};
 use crate::default_port;
 use crate::logging::LogFormat;
 
@@ -285,10 +285,10 @@ fn parse_snapshots(text: &str) -> Result<(String, String), Misread> {
 
 /// A size that `--buffers` accepts on this host.
 fn parse_buffers(text: &str) -> Result<u64, Misread> {
-    let (size, least, most) = (parse_bytes(text)?, MIN_BUFFERS_BYTES, memory());
-    match size == BUFFERS_BYTES || (least..=most).contains(&size) {
+    let (size, most) = (parse_bytes(text)?, memory());
+    match are_buffers(size, most) {
         true => Ok(size),
-        false => Err(Misread::Buffers { least, most, text: text.to_owned() }),
+        false => Err(Misread::Buffers { least: MIN_BUFFERS_BYTES, most, text: text.to_owned() }),
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use weft_machine::file::pipe;
 use zeroize::Zeroizing;
 
 use super::secret::{self, Exposed, Secret};
@@ -92,8 +93,8 @@ pub(crate) enum TokenFault {
 /// Reads a token, the only line of a file, which one of these users must own.
 pub(super) fn read_token(path: &Path, owners: &[u32]) -> Result<Zeroizing<String>, TokenFault> {
     use std::io::Read;
-    let file = std::fs::File::open(path)?;
-    secret::check(Secret::Token, &file.metadata()?, owners)?;
+    let file = pipe::Input::open(path)?;
+    secret::check(Secret::Token, file.metadata(), owners)?;
     let mut text = Zeroizing::new(String::new());
     // Three more: the end of the line (CR LF), and one to see that it is too long.
     let most = *TOKEN_CHARS.end() as u64 + 3;

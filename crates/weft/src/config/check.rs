@@ -2,7 +2,8 @@
 //!
 //! This file owns the rules between keys. Certificates and the keytab are read here, once, so that errors in them are
 //! reported before anything is bound. Folders and volumes are not opened, because a second server may have them, and
-//! no configured port is bound. What is at the shares' paths is known from [`Looks`], because file systems may hang.
+//! no configured port is bound. What is at the shares' paths is known from [`Looks`], because file systems may hang, and the
+//! server's own files are touched only if those of their file systems have answered.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use weft_machine::confine::{self, Use};
 use weft_machine::credentials::Credentials;
+use weft_machine::file::{pipe, regular};
 use weft_machine::net::{Tls, TlsError};
 use weft_machine::nss;
 use weft_smb::auth::Keytab;
@@ -25,15 +27,19 @@ use super::admin::{AdminAddress, read_token};
 use super::error::Give;
 use super::key::{self, Key, OfShare, Origin, quoted};
 use super::looks::Looks;
+use super::own::{self, OwnFile, own_files};
 use super::secret::{self, Secret};
 use super::share::{FolderFault, MAX_NAME_CHARS, own_user};
 use super::types::{DurationText, Size, Type};
 use super::{
-    BUFFERS_BYTES, CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES,
-    MIN_SLOW, Problem, ServeConfig, ShareConfig, ShareSource, Sources, announce, exposed, macs, ports,
+    CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
+    ServeConfig, ShareConfig, ShareSource, Sources, announce, are_buffers, exposed, macs, ports,
 };
 use crate::addresses::Addresses;
 use crate::out::{ShellCommand, path_name};
+
+/// The longest file with certificates or a key: those of all public authorities have a quarter of it.
+const MOST_PEM_BYTES: usize = 1 << 20;
 
 /// Makes a protocol's TLS from a chain, a key, and the authorities for client certificates.
 type MakeTls = fn(&[u8], &[u8], Option<&[u8]>) -> Result<Tls, TlsError>;
@@ -186,6 +192,7 @@ impl ServeConfig {
         FIRST.iter().try_for_each(|rule| rule(&self))?;
         (0..self.shares.len()).try_for_each(|i| self.check_name(i))?;
         let looks = self.look();
+        self.silent_files(&looks).next().map_or(Ok(()), Err)?;
         let absent = self.absent_shares(&looks);
         let mut shares = Vec::new();
         for share in &self.shares {
@@ -219,7 +226,7 @@ impl ServeConfig {
         })
     }
 
-    /// Looks at the folders of its shares.
+    /// Looks at the folders of its shares, its volumes, and the server's own files.
     pub(crate) fn look(&self) -> Looks {
         let folders = self.shares.iter().flat_map(|share| match &share.source {
             ShareSource::Folder(path) => {
@@ -230,7 +237,29 @@ impl ServeConfig {
             }
             ShareSource::Ram { .. } | ShareSource::Volumes => [None, None],
         });
-        Looks::at(folders.flatten())
+        let mut looks = Looks::at(folders.flatten().chain(self.own_paths()));
+        if let Some(state) = self.state_dir().filter(|state| looks.has_answered(state)) {
+            let stored = Volumes::at(state.join("volumes"));
+            let known = self.volumes.iter().filter_map(|volume| stored.superblock(&volume.name).ok());
+            let files = known.map(|superblock| superblock.path);
+            looks.also_at(files.filter(|path| !path.as_os_str().is_empty()));
+        }
+        looks
+    }
+
+    /// The paths of the server's own files.
+    pub(crate) fn own_paths(&self) -> impl Iterator<Item = PathBuf> {
+        own_files(self).into_iter().map(|own| own.path)
+    }
+
+    /// An error for each of the server's own files whose file system does not answer. No rule may touch one.
+    pub(crate) fn silent_files(&self, looks: &Looks) -> impl Iterator<Item = ConfigError> {
+        let silent = |own: OwnFile| {
+            let why = looks.silence(&own.path)?;
+            // The configuration itself was read.
+            Some(self.wrong(own.key?, Problem::Silent { path: own.path, why }))
+        };
+        own_files(self).into_iter().filter_map(silent)
     }
 
     /// The shares without which a server starts: those of the file whose folders are missing, unreadable or do not answer,
@@ -269,13 +298,15 @@ impl ServeConfig {
 
     /// Every rule that it breaks, in the order of the rules; [`ServeConfig::check`] reports the first.
     pub(crate) fn errors(&self, looks: &Looks) -> impl Iterator<Item = ConfigError> {
-        let files: [Rule; 6] = [
+        let files: [Rule; 7] = [
             |config| config.dfs().map(drop),
             |config| config.keytab().map(drop),
             |config| config.nfs_tls().map(drop),
             |config| config.nbd_tls().map(drop),
             |config| config.admin_tls().map(drop),
             |config| config.admin_token().map(drop),
+            // A start makes or opens them.
+            own::check,
         ];
         let names = (0..self.shares.len()).map(|i| self.check_name(i));
         let absent = self.absent_shares(looks);
@@ -283,11 +314,15 @@ impl ServeConfig {
             Err(e) if !self.is_tolerated(share, &e, &absent) => Err(e),
             _ => Ok(()),
         });
+        let silent: Vec<ConfigError> = self.silent_files(looks).collect();
+        let all_answer = silent.is_empty();
         let first = FIRST.iter().map(|rule| rule(self));
-        let last = LAST.into_iter().map(|rule| rule(self));
-        let exposed = std::iter::once_with(|| exposed::check(self, looks));
-        let files = files.into_iter().map(|rule| rule(self));
-        first.chain(names).chain(shares).chain(last).chain(exposed).chain(files).filter_map(Result::err)
+        let last = LAST.into_iter().filter(move |_| all_answer).map(|rule| rule(self));
+        let exposed = all_answer.then_some(()).into_iter().map(|()| exposed::check(self, looks));
+        let files = files.into_iter().filter(move |_| all_answer).map(|rule| rule(self));
+        let silent = silent.into_iter().map(Err);
+        let all = first.chain(names).chain(silent).chain(shares).chain(last).chain(exposed).chain(files);
+        all.filter_map(Result::err)
     }
 
     /// An error about this configuration.
@@ -306,6 +341,7 @@ impl ServeConfig {
         warnings.extend(self.missing_addresses());
         warnings.extend(self.closed_folders(looks));
         warnings.extend(announce::warnings(self));
+        warnings.extend(own::missing_folders(self, looks));
         if self.shares.is_empty() && self.volumes.is_empty() {
             warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
         }
@@ -344,7 +380,7 @@ impl ServeConfig {
 
     fn check_buffers(&self) -> Result<(), ConfigError> {
         let (buffers, memory) = (self.limits.buffers_bytes, crate::args::memory());
-        match buffers == BUFFERS_BYTES || (MIN_BUFFERS_BYTES..=memory).contains(&buffers) {
+        match are_buffers(buffers, memory) {
             true => Ok(()),
             false => {
                 let problem = Problem::Size { least: MIN_BUFFERS_BYTES, most: memory };
@@ -719,7 +755,9 @@ impl ServeConfig {
         let Some(state) = self.state_dir().filter(|_| !self.replication.enabled) else { return Ok(()) };
         let stored = Volumes::at(state.join("volumes"));
         for volume in &self.volumes {
-            if let Err(e @ (VolumeError::NotFound(_) | VolumeError::Name(_))) = stored.info(&volume.name) {
+            if let Err(e @ (VolumeError::NotFound(_) | VolumeError::Name(_))) =
+                stored.superblock(&volume.name)
+            {
                 return Err(self.wrong(Key::of_volume(&volume.name), Problem::NoVolume(e)));
             }
         }
@@ -770,6 +808,8 @@ impl ServeConfig {
         let Some(path) = &self.smb.keytab else { return Ok(None) };
         self.warn_of_key(path);
         let key = || key::KEYTAB.with(path.display());
+        // The library reads it at each ticket, so it cannot be a pipe, for which that would wait.
+        regular::check(path).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))?;
         Keytab::open(path).map(Some).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))
     }
 
@@ -805,7 +845,7 @@ impl ServeConfig {
             self.needs([given.clone()], "a certificate", Give::All(vec![certificate.clone()]))?;
         }
         let read = |path: &PathBuf, key: Key| {
-            let read = std::fs::read(path);
+            let read = pipe::read(path, MOST_PEM_BYTES);
             read.map_err(|source| self.wrong(key, Problem::Unreadable { path: path.clone(), source }))
         };
         let clients = files.clients.as_ref().map(|path| read(path, authorities.clone())).transpose()?;

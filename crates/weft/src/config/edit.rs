@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use toml_edit::{Array, DocumentMut, Item, Key, Table, TableLike, Value, value};
+use weft_machine::file::regular;
 use weft_machine::file::whole::{self, Access, folder_of};
 use weft_store::rights::Principal;
 
@@ -69,7 +70,10 @@ impl Edit {
     /// Opens a file; a missing one is created by [`Edit::save`].
     pub(crate) fn open(path: &Path) -> Result<Edit, EditError> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let turn = turn(&path, PATIENCE).map_err(|source| EditError::Io { path: path.clone(), source })?;
+        let failed = |source| EditError::Io { path: path.clone(), source };
+        // The new text replaces what is at the path, and a device or a pipe would be gone.
+        regular::check(&path).map_err(|irregular| failed(irregular.into()))?;
+        let turn = turn(&path, PATIENCE).map_err(failed)?;
         let (text, is_new) = match file::text(&path) {
             Ok(text) => (text, false),
             Err(bad) if bad.is_missing() => (HEADER.to_owned(), true),

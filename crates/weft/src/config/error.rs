@@ -93,12 +93,18 @@ pub(crate) enum Problem {
     Exposed { path: PathBuf, share: String, folder: PathBuf, harm: Harm },
     /// A share serves files of another one without its rules. A warning.
     Bypass { share: String, folder: PathBuf, place: Place, other: Key, rules: Vec<&'static str> },
+    /// Quotas of a folder and of one inside it. A warning.
+    CountedApart { folder: PathBuf, other: Key },
     /// Clients may write in a folder, and the server's user may not. A warning.
     Closed { share: String, folder: PathBuf, user: String },
     /// Returning clients would not find a port that is chosen at each start.
     AnyPort { fixed: Key },
     /// A file cannot be read.
     Unreadable { path: PathBuf, source: io::Error },
+    /// The server cannot make or open a file or socket of its own.
+    NoPlace { path: PathBuf, why: NoPlace },
+    /// The file system of a file or folder of the server does not answer.
+    Silent { path: PathBuf, why: String },
     /// A certificate and a key that do not make TLS.
     Tls { certificate: PathBuf, key: PathBuf, source: TlsError },
     /// A file without usable authorities of clients.
@@ -109,6 +115,23 @@ pub(crate) enum Problem {
     Token { path: PathBuf, fault: TokenFault },
     /// DFS links that contradict each other.
     Links(BadNamespace),
+}
+
+/// Why the server cannot make or open a file or socket of its own.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoPlace {
+    /// Its folder is missing.
+    #[error("there is no folder {}: {}", path_name(.0), ShellCommand::new("mkdir -p").operand(.0))]
+    Folder(PathBuf),
+    /// Something is there that is no file.
+    #[error("it is not a regular file: move it away, or choose another path")]
+    NoFile,
+    /// A file that is no socket.
+    #[error("it is not a socket: move it away, or choose another path")]
+    NoSocket,
+    /// The name is too long for a socket.
+    #[error("the name of a socket in a deep folder has at most {0} bytes")]
+    Long(usize),
 }
 
 /// What clients could do with a file in a served folder.
@@ -186,6 +209,8 @@ impl ConfigError {
             | Problem::ShareName { .. }
             | Problem::PipesName { .. }
             | Problem::Unreadable { .. }
+            | Problem::NoPlace { .. }
+            | Problem::Silent { .. }
             | Problem::Tls { .. }
             | Problem::Authorities { .. }
             | Problem::Keytab(_)
@@ -197,6 +222,7 @@ impl ConfigError {
             | Problem::NoVolume(_)
             | Problem::Exposed { .. }
             | Problem::Closed { .. }
+            | Problem::CountedApart { .. }
             | Problem::Bypass { .. } => false,
             Problem::NoShare { .. }
             | Problem::ExportTwice { .. }
@@ -372,6 +398,14 @@ impl fmt::Display for ConfigError {
                     rules.join(", ")
                 )
             }
+            Problem::CountedApart { folder, other } => write!(
+                f,
+                "{key}: {} is inside the folder of {}, and both have quotas, which count apart: what is written through one share counts \
+                 for the other's quota from its next count on, and not at all where the kernel enforces them; to limit both together, \
+                 serve the files in one share only",
+                path_name(folder),
+                sources.placed(other)
+            ),
             Problem::Closed { share, folder, user } => write!(
                 f,
                 "{key}: clients cannot change share {share}, because the server's user {user} may not write {}: {}, or set read_only \
@@ -382,6 +416,13 @@ impl fmt::Display for ConfigError {
             Problem::Unreadable { path, source } => {
                 write!(f, "{key}: cannot read {}: {source}", path_name(path))
             }
+            Problem::NoPlace { path, why } => write!(f, "{key}: cannot use {}: {why}", path_name(path)),
+            Problem::Silent { path, why } => write!(
+                f,
+                "{key}: cannot use {}: {why}; perhaps its disk or server is gone: {}",
+                path_name(path),
+                ShellCommand::new("ls -d").operand(path)
+            ),
             Problem::Tls { certificate, key: private, source } => write!(
                 f,
                 "{key}: cannot use TLS with {} and {}: {source}",

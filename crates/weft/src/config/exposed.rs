@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use weft_store::rules::Export;
 
 use super::error::{Harm, Place};
-use super::key::{self, Key};
+use super::key::Key;
 use super::looks::Looks;
+use super::own::{OwnFile, own_files};
 use super::{ConfigError, Problem, ServeConfig, ShareConfig, ShareSource};
 
 /// The shares of folders, by the folder's path without links.
@@ -52,7 +53,7 @@ pub(super) fn check(config: &ServeConfig, looks: &Looks) -> Result<(), ConfigErr
     if folders.served.is_empty() {
         return Ok(());
     }
-    for (key, path, harm) in own_files(config) {
+    for (key, path, harm) in secrets(config) {
         let by_writing = matches!(harm, Harm::Authorities | Harm::Configuration);
         for place in places(&path) {
             let around = folders.around(&place);
@@ -70,30 +71,13 @@ pub(super) fn check(config: &ServeConfig, looks: &Looks) -> Result<(), ConfigErr
 }
 
 /// The files that clients must not reach, each with its key.
-fn own_files(config: &ServeConfig) -> Vec<(Option<Key>, PathBuf, Harm)> {
-    let mut files = Vec::new();
-    files.extend(config.state_dir().map(|path| (Some(key::STATE_DIR), path, Harm::State)));
-    files.extend(config.smb.keytab.clone().map(|path| (Some(key::KEYTAB), path, Harm::Key)));
-    let token = config.admin_token_file.clone();
-    files.extend(token.map(|path| (Some(key::ADMIN_TOKEN), path, Harm::Key)));
-    let certificates = [
-        (&config.tls.nfs, key::NFS_CERTIFICATE_KEY, key::NFS_CERTIFICATE_CLIENTS),
-        (&config.tls.nbd, key::NBD_CERTIFICATE_KEY, key::NBD_CERTIFICATE_CLIENTS),
-        (&config.tls.admin, key::ADMIN_CERTIFICATE_KEY, key::ADMIN_CERTIFICATE_CLIENTS),
-    ];
-    for (certificate, private, authorities) in certificates {
-        let Some(certificate) = certificate else { continue };
-        files.push((Some(private), certificate.key.clone(), Harm::Key));
-        files.extend(certificate.clients.clone().map(|path| (Some(authorities), path, Harm::Authorities)));
-    }
-    let capture = config.rdma.capture.as_ref();
-    files.extend(capture.map(|capture| (Some(key::CAPTURE), capture.file.clone(), Harm::Capture)));
-    files.extend(config.audit.file.clone().map(|path| (Some(key::AUDIT_FILE), path, Harm::Audit)));
-    let file = config.sources.file().map(Path::to_owned);
-    files.extend(file.map(|path| (None, path, Harm::Configuration)));
+fn secrets(config: &ServeConfig) -> Vec<(Option<Key>, PathBuf, Harm)> {
+    let files = own_files(config).into_iter();
+    let mut files: Vec<_> =
+        files.filter_map(|OwnFile { key, path, harm }| Some((key, path, harm?))).collect();
     // A path that is missing is an error of its own; a pipe or a device keeps no content.
     let keeps = |path: &Path| path.metadata().map_or(true, |found| found.is_file() || found.is_dir());
-    files.retain(|(_, path, _)| !path.as_os_str().is_empty() && keeps(path));
+    files.retain(|(_, path, _)| keeps(path));
     files
 }
 
@@ -130,12 +114,27 @@ pub(super) fn bypasses(config: &ServeConfig, looks: &Looks) -> Vec<ConfigError> 
                 if !is_same {
                     let warning = bypass(config, (other, above), Place::Around, share);
                     found.extend(warning.map(|warning| (outer, warning)));
+                    let apart = counted_apart(config, (share, real), other);
+                    found.extend(apart.map(|warning| (index, warning)));
                 }
             }
         }
     }
     found.sort_by_key(|(index, _)| *index);
     found.into_iter().map(|(_, warning)| warning).collect()
+}
+
+/// Shares of one folder have one count for their quotas; one inside another has its own.
+fn counted_apart(
+    config: &ServeConfig,
+    (share, folder): (&ShareConfig, &Path),
+    other: &ShareConfig,
+) -> Option<ConfigError> {
+    let (other_key, folder) = (other.key(), folder.to_owned());
+    let are_both_limited = share.quota.is_some() && other.quota.is_some();
+    let is_written = may_write(share) || may_write(other);
+    (are_both_limited && is_written)
+        .then(|| config.wrong(share.key(), Problem::CountedApart { folder, other: other_key }))
 }
 
 /// The rules of `other` that files in both folders do not have in `share`.

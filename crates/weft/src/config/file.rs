@@ -1,14 +1,15 @@
 //! Reads a configuration from a TOML file, with the position of each key. All mistakes in the file are reported, not only
 //! the first.
 
-use std::fs::{File, Metadata};
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::fs::Metadata;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::process::{Uid, geteuid};
 use toml::de::DeTable;
+use weft_machine::file::pipe;
 
 use super::key::{Origin, part};
 use super::mistake::{BadFile, Fault, Mistake, Unguarded};
@@ -40,17 +41,23 @@ pub(crate) fn read(path: &Path) -> Result<ServeConfig, BadFile> {
 /// It cannot be read, it is too long, or it is not UTF-8.
 pub(super) fn text(path: &Path) -> Result<String, BadFile> {
     let whole = |fault| BadFile::new(path, vec![Mistake { at: None, key: None, fault }]);
-    let file = File::open(path).map_err(|e| whole(Fault::Unreadable(e)))?;
-    let found = file.metadata().map_err(|e| whole(Fault::Unreadable(e)))?;
-    if let Err(unguarded) = guarded(path, &found, geteuid()) {
+    let file = pipe::Input::open(path).map_err(|e| whole(Fault::Unreadable(e)))?;
+    if let Err(unguarded) = guarded(path, file.metadata(), geteuid()) {
         match geteuid().is_root() {
             true => return Err(whole(unguarded.into())),
             false => tracing::warn!("{}: {unguarded}", path_name(path)),
         }
     }
+    let is_pipe = file.metadata().file_type().is_fifo();
     let mut bytes = Vec::new();
     let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|e| whole(Fault::Unreadable(e)))?;
+    // A server that reads its configuration again finds nothing where the first reader has taken it: that is not a
+    // configuration without shares.
+    if is_pipe && bytes.is_empty() {
+        let why = "it is a pipe, and nothing comes from it: a configuration that is to be read again must be a file";
+        return Err(whole(Fault::Unreadable(io::Error::new(io::ErrorKind::UnexpectedEof, why))));
+    }
     if bytes.len() as u64 > MAX_BYTES {
         return Err(whole(Fault::TooLarge { most: MAX_BYTES }));
     }
@@ -262,25 +269,24 @@ fn reversed(within: &[&str], key: &str) -> Option<Fault> {
 fn misplaced(within: &[&str], key: &str) -> Option<Fault> {
     // A key of the same share is more likely than one of another.
     let named = |part: &'static str, at: usize, first: &str| match (part, within) {
-        ("*", [table, name, ..]) if at == 1 && *table == first => (*name).to_owned(),
-        ("*", _) => "NAME".to_owned(),
-        (part, _) => part.to_owned(),
+        ("*", [table, name, ..]) if at == 1 && *table == first => *name,
+        ("*", _) => "NAME",
+        (part, _) => part,
     };
     let (mut tables, mut keys) = (Vec::new(), Vec::new());
     for row in ROWS {
         let first = row.segments().next().unwrap_or_default();
-        let path: Vec<String> = row.segments().enumerate().map(|(at, part)| named(part, at, first)).collect();
+        let path: Vec<&str> = row.segments().enumerate().map(|(at, part)| named(part, at, first)).collect();
         for at in row.segments().enumerate().filter_map(|(at, part)| (part == key).then_some(at)) {
             let (above, _) = path.split_at(at);
-            let dotted_of = |parts: &[String]| dotted(&parts.iter().map(String::as_str).collect::<Vec<_>>());
-            let found = dotted(&[above.iter().map(String::as_str).collect(), vec![key]].concat());
+            let found = dotted(&[above, &[key]].concat());
             if keys.contains(&found) {
                 continue;
             }
             keys.push(found);
             tables.push(match above {
                 [] => "the top of the file".to_owned(),
-                above => format!("[{}]", dotted_of(above)),
+                above => format!("[{}]", dotted(above)),
             });
         }
     }

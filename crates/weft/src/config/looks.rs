@@ -1,17 +1,18 @@
-//! What is at the paths of shares, as far as their file systems answer.
+//! What is at the paths of shares, and whether those of the server's own files answer.
 //!
-//! All paths of a configuration are looked at together, once for each check of it, and no rule looks at them again: a file
-//! system that hangs costs a check [`LOOK_LIMIT`], however many shares and rules it has.
+//! All paths of a configuration are looked at together, once for each check of it, and no rule looks at those of shares again: a
+//! file system that hangs costs a check [`LOOK_LIMIT`], however many shares and rules it has. (Volumes are known once the state
+//! directory has answered, so they are looked at after the others.)
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::Metadata;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use weft_machine::confine::{self, Use};
@@ -29,6 +30,7 @@ struct Looked {
     /// The path without links, or an error number.
     real: Result<Vec<u8>, i32>,
     is_dir: bool,
+    is_mount: bool,
     place: Option<Place>,
     owner: Option<u32>,
     /// The error of listing and searching it.
@@ -59,6 +61,12 @@ impl Place {
     }
 }
 
+/// Whether a file system is mounted at this folder. Blocks for as long as that takes.
+pub(crate) fn is_mount(folder: &Path) -> bool {
+    let found = statx(CWD, folder, AtFlags::empty(), StatxFlags::BASIC_STATS);
+    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
 /// Whether the caller lacks a right to a folder.
 fn lacks(folder: &Path, rights: Access) -> Option<Errno> {
     accessat(CWD, folder, rights | Access::EXEC_OK, AtFlags::EACCESS).err()
@@ -70,8 +78,13 @@ impl Looked {
         let at = real.as_deref().unwrap_or(path);
         let (found, closed) = (at.metadata().ok(), lacks(at, Access::READ_OK));
         let is_dir = found.as_ref().is_some_and(Metadata::is_dir);
+        if found.as_ref().is_some_and(Metadata::is_file) {
+            // Some file systems tell of a file that they cannot read. An error is that of its reader.
+            let _ = std::fs::File::open(at).and_then(|mut file| file.read(&mut [0]));
+        }
         Looked {
             is_dir,
+            is_mount: is_dir && is_mount(at),
             place: found.as_ref().map(Place::found),
             owner: found.as_ref().map(Metadata::uid),
             closed: closed.map(Errno::raw_os_error),
@@ -95,6 +108,13 @@ impl Looks {
             Ok(serde_json::from_slice(&answer?).map_err(io::Error::from)?)
         };
         Looks(all.into_iter().zip(answers.into_iter().map(parsed)).collect())
+    }
+
+    /// Looks at more paths, as [`Looks::at`].
+    pub(crate) fn also_at(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        let new = paths.into_iter().filter(|path| !self.0.contains_key(path));
+        let new: Vec<PathBuf> = new.collect();
+        self.0.extend(Looks::at(new).0);
     }
 
     /// The folder that a path leads to, without links. It can be listed and searched, and this process can serve it.
@@ -147,9 +167,19 @@ impl Looks {
         self.looked(path).is_some_and(|looked| looked.is_dir)
     }
 
+    /// Whether a file system is mounted at a path.
+    pub(crate) fn is_mount(&self, path: &Path) -> bool {
+        self.looked(path).is_some_and(|looked| looked.is_mount)
+    }
+
     /// Whether the file system of a path was asked, and has not answered.
     pub(crate) fn is_silent(&self, path: &Path) -> bool {
         self.0.get(path).is_some_and(Result::is_err)
+    }
+
+    /// Why nothing is known of a path that was asked about.
+    pub(crate) fn silence(&self, path: &Path) -> Option<String> {
+        self.0.get(path)?.as_ref().err().map(ToString::to_string)
     }
 
     /// Whether the file system of a path has answered.
@@ -164,9 +194,9 @@ impl Looks {
     }
 }
 
-/// A share named after its folder, even if the path is `.` or ends in `..`.
-pub(crate) fn share_of_folder(path: &Path) -> Result<ShareConfig, FolderFault> {
-    let real = Looks::at([path]).folder(path)?;
+/// A share named after its folder, even if the path is `.` or ends in `..`. Its path was looked at.
+pub(crate) fn share_of_folder(path: &Path, looks: &Looks) -> Result<ShareConfig, FolderFault> {
+    let real = looks.folder(path)?;
     let name = real.file_name().and_then(|name| name.to_str()).ok_or(FolderFault::Nameless)?;
     Ok(ShareConfig::new(name, ShareSource::Folder(path.to_owned())))
 }

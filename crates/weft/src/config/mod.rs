@@ -18,6 +18,7 @@ pub(crate) mod key;
 mod looks;
 mod macs;
 mod mistake;
+mod own;
 mod ports;
 pub(crate) mod reference;
 mod row;
@@ -42,7 +43,7 @@ pub(crate) use self::entries::{capture, certificate};
 pub(crate) use self::error::{ConfigError, Problem};
 pub(crate) use self::file::read;
 pub(crate) use self::key::{Key, Origin};
-pub(crate) use self::looks::{Looks, Place, share_of_folder};
+pub(crate) use self::looks::{Looks, Place, is_mount, share_of_folder};
 pub(crate) use self::mistake::{BadFile, MAX_SHOWN};
 pub(crate) use self::row::TakesEffect;
 pub(crate) use self::share::{LOOK_LIMIT, ShareConfig, ShareSource};
@@ -60,6 +61,10 @@ pub(crate) const CAPTURE_BYTES: u64 = 1 << 30;
 /// The minimum of [`Limits::buffers_bytes`]: four of the largest buffers. Peers before log-on may hold one of them,
 /// and others must still have room.
 pub(crate) const MIN_BUFFERS_BYTES: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
+/// Whether this is a value of [`Limits::buffers_bytes`] on a host of so much memory. The default always is.
+pub(crate) fn are_buffers(buffers: u64, memory: u64) -> bool {
+    buffers == BUFFERS_BYTES || (MIN_BUFFERS_BYTES..=memory).contains(&buffers)
+}
 /// The memory for payload buffers on a host of so much memory, bytes. The default is more than a small host has: it gets half of
 /// its memory. Other limits have been checked.
 pub(crate) fn buffers_within(buffers: u64, memory: u64) -> u64 {
@@ -261,7 +266,7 @@ impl Listeners {
 /// Resource limits of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Memory for payload buffers: `MIN_BUFFERS_BYTES <= buffers_bytes <= memory of this host`.
+    /// Memory for payload buffers: [`are_buffers`].
     pub buffers_bytes: u64,
     /// Serving threads: `1 <= cores <= MAX_CORES`; `None` is one per processor.
     pub cores: Option<usize>,

@@ -144,6 +144,24 @@ fn check_folder(path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
+/// The mode of the socket at `path` if every user of this host may connect to it: the file admits all, and so does each of its
+/// folders (path_resolution(7)).
+pub(crate) fn open_to_all(path: &Path) -> io::Result<Option<u32>> {
+    const WRITE: u32 = 0o002;
+    const SEARCH: u32 = 0o001;
+    let path = std::path::absolute(path)?;
+    let mode = path.symlink_metadata()?.mode() & 0o7777;
+    if mode & WRITE == 0 {
+        return Ok(None);
+    }
+    for folder in path.ancestors().skip(1) {
+        if folder.metadata()?.mode() & SEARCH == 0 {
+            return Ok(None);
+        }
+    }
+    Ok(Some(mode))
+}
+
 /// Connects to the socket at `path`, of any length.
 pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(&Near::of(path)?.path)
@@ -155,8 +173,22 @@ pub(crate) fn is_abandoned(path: &Path) -> bool {
     is_socket && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// A path that fits into a socket address, which has room for 107 bytes: a longer path is reached through its open
-/// folder.
+/// The size of `sun_path` (unix(7)), whose last byte is 0.
+const SUN_PATH_BYTES: usize = 108;
+/// The longest name of a socket whose path does not fit into its address, so that [`Near`] leads to it.
+const MAX_NAME_BYTES: usize = SUN_PATH_BYTES - 1 - "/proc/self/fd/2147483647/".len();
+
+fn fits(path: &Path) -> bool {
+    path.as_os_str().as_bytes().len() < SUN_PATH_BYTES
+}
+
+/// The most bytes that the name of the socket at `path` may have, if it has more.
+pub(crate) fn name_limit(path: &Path) -> Option<usize> {
+    let name = path.file_name().map_or(0, |name| name.as_bytes().len());
+    (!fits(path) && name > MAX_NAME_BYTES).then_some(MAX_NAME_BYTES)
+}
+
+/// A path that fits into a socket address: a longer path is reached through its open folder.
 struct Near {
     path: PathBuf,
     /// Keeps the descriptor that `path` uses open.
@@ -165,8 +197,7 @@ struct Near {
 
 impl Near {
     fn of(path: &Path) -> io::Result<Near> {
-        const SUN_PATH_BYTES: usize = 108;
-        if path.as_os_str().as_bytes().len() < SUN_PATH_BYTES {
+        if fits(path) {
             return Ok(Near { path: path.to_owned(), _folder: None });
         }
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
@@ -234,6 +265,33 @@ mod tests {
         assert!(set_mode(&secret, 0o777).is_err(), "no socket");
         assert_eq!((mode(&secret), mode(&path)), (0o600, 0o666));
         drop(file);
+    }
+
+    #[test]
+    fn a_socket_is_open_to_all_if_its_folders_are_as_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("s");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let set = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        // The folder of temporary files may be this user's alone.
+        let above: Vec<_> = dir.path().ancestors().skip(1).map(|folder| folder.metadata().unwrap()).collect();
+        let is_reached = above.iter().all(|folder| folder.mode() & 0o001 != 0);
+        for (outer, inner, socket, open) in [
+            (0o755, 0o755, 0o666, true),
+            (0o711, 0o701, 0o602, true),
+            (0o755, 0o755, 0o660, false),
+            (0o755, 0o750, 0o666, false),
+            (0o700, 0o755, 0o666, false),
+        ] {
+            set(&path, socket);
+            set(&folder, inner);
+            set(dir.path(), outer);
+            let open = open && is_reached;
+            assert_eq!(open_to_all(&path).unwrap(), open.then_some(socket), "{outer:o} {inner:o} {socket:o}");
+        }
+        assert!(open_to_all(&folder.join("none")).is_err());
     }
 
     #[test]

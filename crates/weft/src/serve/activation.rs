@@ -13,6 +13,7 @@ use weft_machine::net::inherited::{self, Kind, Passed, Unreceived};
 
 use crate::args::ProviderKind;
 use crate::config::{AdminAddress, Key, Plan, key};
+use crate::listen::unix;
 use crate::out::path_name;
 
 /// The suffix of a socket unit's name, which systemd passes if there is no FileDescriptorName=.
@@ -42,8 +43,8 @@ pub(crate) struct Misfit {
 #[derive(Debug, thiserror::Error)]
 enum Why {
     #[error(
-        "cannot be used: Weft takes ports (ListenStream=PORT, for NFS over UDP ListenDatagram=PORT) and paths of Unix sockets \
-         (ListenStream=/PATH), with Accept=no"
+        "cannot be used: Weft takes ports (ListenStream=PORT, for NFS over UDP ListenDatagram=PORT; no SocketProtocol=) and paths of \
+         Unix sockets (ListenStream=/PATH), with Accept=no"
     )]
     Kind,
     #[error("has the name of no listener: write FileDescriptorName= in its socket unit, one of {NAMES}")]
@@ -63,6 +64,11 @@ enum Why {
     Address { key: String, configured: String, missing: IpAddr },
     #[error("is passed twice: remove one from the socket units")]
     Twice,
+    #[error(
+        "admits every user of this host, because its file has mode {0:04o}: write SocketMode=0660 in its socket unit, where the \
+         default is 0666, and SocketUser= or SocketGroup= for those who shall connect"
+    )]
+    Open(u32),
 }
 
 /// A passed descriptor, as messages name it.
@@ -94,6 +100,7 @@ pub(super) fn take_over(plan: &Plan) -> Result<(), Unusable> {
     for (n, one) in passed.iter().enumerate() {
         let is_known = passed.iter().take(n).any(|other| other.kind == one.kind);
         let fits = if is_known { Err(Why::Twice) } else { listeners.check(&one.name, &one.kind) };
+        let fits = fits.and_then(|()| closed(&one.kind));
         fits.map_err(|why| Box::new(Misfit { socket: one.into(), kind: one.kind.clone(), why }))?;
     }
     for one in &passed {
@@ -222,6 +229,20 @@ impl Listener {
             Kind::Udp(addr) => self.udp == port(addr),
             Kind::Unix(path) => self.path.as_ref() == Some(path),
             Kind::Unfit(_) => false,
+        }
+    }
+}
+
+/// Whether a Unix socket is closed to users whom the one that the server binds itself would be closed to. Whoever connects to
+/// it may read the volumes, or the status.
+fn closed(kind: &Kind) -> Result<(), Why> {
+    let Kind::Unix(path) = kind else { return Ok(()) };
+    match unix::open_to_all(path) {
+        Ok(Some(mode)) => Err(Why::Open(mode)),
+        Ok(None) => Ok(()),
+        Err(e) => {
+            tracing::warn!("who may connect to {} is not known: {e}", path_name(path));
+            Ok(())
         }
     }
 }

@@ -10,7 +10,7 @@ use weft_announce::{AnnouncedShare, Announcement, Announcer, Uuid};
 use weft_machine::file::private;
 use weft_machine::{random, rt};
 
-use super::files::host_name;
+use super::names::host_name;
 use crate::config::{Plan, ServeConfig};
 use crate::out::path_name;
 use crate::ready::Ready;

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
 
-use weft_store::audit::{self, Audit, Event, Fact, Kind, Outcome, Rules, Who};
+use weft_machine::deadline;
+use weft_store::audit::{self, Audit, Event, Fact, Kind, Outcome, Rules, Unusable, Who};
 
 use super::error::StartError;
 use super::log_ons::Listed;
 use crate::Failure;
 use crate::admin::Reloaded;
-use crate::config::{AuditConfig, Plan, key};
+use crate::config::{AuditConfig, LOOK_LIMIT, Plan, key};
 
 /// How long the end of the server waits for the last lines, on a disk that hangs.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -32,7 +33,8 @@ pub(super) fn start(plan: &Plan) -> Result<Audit, StartError> {
     let AuditConfig { file, .. } = &plan.config().audit;
     let Some(file) = file.clone() else { return Ok(Audit::default()) };
     let rules = Rules { file: file.clone(), wanted: plan.config().audit.wanted() };
-    let audit = audit::start(rules).map_err(|fault| {
+    let started = deadline::within(&file, LOOK_LIMIT, move || audit::start(rules));
+    let audit = started.unwrap_or_else(|why| Err(Unusable::Open(why.into()))).map_err(|fault| {
         let key = plan.config().sources.named(&key::AUDIT_FILE);
         StartError::Audit { key, file, fault }
     })?;
@@ -52,9 +54,7 @@ pub(super) fn end(audit: &Audit) {
 /// A new configuration is in use. The file is opened anew, for logrotate.
 pub(super) fn apply(audit: &Audit, config: &AuditConfig) {
     audit.set_wanted(config.wanted());
-    if !audit.reopen() {
-        tracing::error!("audit log: the file is not opened anew, because the queue is full: reload again");
-    }
+    audit.reopen();
 }
 
 /// Tells of a reload.

@@ -1,10 +1,10 @@
 //! `--pcap FILE`: the file of a capture, and the rules for what it may replace. `weft_rdma::wrap::pcap` writes
 //! packets.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use weft_machine::file::{pipe, regular};
 use weft_rdma::wrap::pcap::Capture;
 
 use crate::out::{ShellCommand, path_name};
@@ -60,7 +60,7 @@ pub(super) fn begin(key: &str, path: &Path, limit: u64, shared: &[&Path]) -> Res
                 return Err(Fault::Link);
             }
             Ok(there) if there.is_dir() => return Err(Fault::Folder),
-            Ok(there) if !there.is_file() => OpenOptions::new().write(true).open(path)?,
+            Ok(there) if !there.is_file() => pipe::output(path)?,
             there => {
                 let folder = folder_of(path)?;
                 if let Some(share) = shared.iter().find(|share| folder.starts_with(share)) {
@@ -92,12 +92,14 @@ fn folder_of(path: &Path) -> Result<PathBuf, Fault> {
 /// Whether a file begins like a capture, or is empty.
 fn is_capture(path: &Path) -> io::Result<bool> {
     let mut first = Vec::new();
-    File::open(path)?.take(4).read_to_end(&mut first)?;
+    regular::read_only(path)?.take(4).read_to_end(&mut first)?;
     Ok(first.is_empty() || MAGICS.iter().any(|magic| first == magic))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]

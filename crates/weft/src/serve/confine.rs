@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use weft_machine::confine::{self, Keyrings, Reach, Unconfined, Use};
 use weft_machine::file::private;
 use weft_machine::shm;
-use weft_store::volume::{RecordedVolume, Volumes};
+use weft_store::volume::Volumes;
 
 use crate::args::ProviderKind;
 use crate::config::{AdminAddress, Looks, Plan};
@@ -212,8 +212,8 @@ fn keep_state(plan: &Plan, reach: &mut Reach) {
     }
     reach.keep_large_pages();
     let recorded = Volumes::at(state.join("volumes"));
-    let volumes = plan.config().volumes.iter().filter_map(|volume| recorded.info(&volume.name).ok());
-    for RecordedVolume { superblock, .. } in volumes {
+    let volumes = plan.config().volumes.iter().filter_map(|volume| recorded.superblock(&volume.name).ok());
+    for superblock in volumes.filter(|superblock| !plan.looks.is_silent(&superblock.path)) {
         let is_device = superblock.path.metadata().is_ok_and(|found| found.file_type().is_block_device());
         reach.keep(superblock.path, if is_device { Use::Devices } else { Use::Change });
     }

@@ -18,7 +18,8 @@ use weft_transport::Channel;
 use super::error::StartError;
 use super::interfaces::{endpoints, interfaces};
 use super::log_ons::Listed;
-use super::{durable, names, status};
+use super::names::{self, host_name};
+use super::{durable, status};
 use crate::config::{NfsConfig, Plan, ServeConfig, ShareConfig};
 use crate::listen;
 use crate::ready::Ready;
@@ -91,11 +92,16 @@ impl FileServers {
 
     /// Serves these shares, and replication's door over SMB, to these users from now on.
     pub(super) async fn replace(&self, shares: Vec<Share>, door: Option<Share>, listed: &Listed) {
+        let by_smb = shares.iter().cloned().map(|share| acting(share, &self.smb_acts));
+        let by_smb: Vec<Share> = by_smb.chain(door).collect();
+        // Before clients find a share that has come back, and open the files whose handles wait for their owners.
+        if let Err(e) = self.smb.restore_on(&by_smb).await {
+            tracing::error!("persistent handles are not restored: {e}");
+        }
         // Together, because each may wait for files that are closed on a disk that hangs.
-        let nfs = self.nfs.replace_shares(by_nfs(shares.clone(), self.serves_nfs, &self.nfs_acts));
+        let nfs = self.nfs.replace_shares(by_nfs(shares, self.serves_nfs, &self.nfs_acts));
         let smb = async {
-            let shares = shares.into_iter().map(|share| acting(share, &self.smb_acts));
-            self.smb.replace_shares(shares.chain(door).collect());
+            self.smb.replace_shares(by_smb);
             self.smb.replace_users(&listed.users, &listed.groups).await;
         };
         self.nfs.replace_users(users_of_nfs(listed));
@@ -306,10 +312,4 @@ where
         };
         Box::pin(connection) as Pin<Box<dyn Future<Output = ()>>>
     })
-}
-
-/// The name of this host.
-pub(super) fn host_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if name.is_empty() { "WEFT".into() } else { name }
 }

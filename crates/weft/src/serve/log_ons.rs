@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use weft_machine::deadline;
 use weft_machine::nss::{Lookups, Query};
 use weft_smb::auth::Secret;
 use weft_smb::server as smb;
@@ -13,11 +14,11 @@ use weft_store::rights::{Principal, folded};
 use super::replica::Own;
 use crate::Failure;
 use crate::args::default_user;
-use crate::config::Plan;
+use crate::config::{LOOK_LIMIT, Plan};
 use crate::out::{ShellCommand, path_name};
 use crate::password::{self, Password};
 use crate::users::Name;
-use crate::users::store::{Store, StoreError};
+use crate::users::store::{Listing, Store, StoreError};
 
 /// See the module.
 pub(super) struct LogOns {
@@ -57,7 +58,7 @@ impl LogOns {
     /// to log on if anything is shared, and replication logs on to other servers with a password.
     pub(super) fn of(plan: &Plan) -> Result<LogOns, Failure> {
         let store = plan.state_dir().map(|state| Store::of(&state));
-        let listing = store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
+        let listing = store.as_ref().map(read_in_time).transpose()?.flatten().unwrap_or_default();
         let named = plan.config().user.clone();
         // The password of a default user would have to be printed, and the journal of a service is no place for it.
         let is_alone =
@@ -157,6 +158,15 @@ impl LogOns {
             system: self.system.clone(),
             admits_system: self.admits_system,
         })
+    }
+}
+
+/// Reads the store of a state directory that may not answer.
+fn read_in_time(store: &Store) -> Result<Option<Listing>, Failure> {
+    let asked = store.clone();
+    match deadline::within(store.path(), LOOK_LIMIT, move || asked.read()) {
+        Ok(read) => Ok(read?),
+        Err(why) => Err(format!("cannot read {}: {why}", path_name(store.path())).into()),
     }
 }
 

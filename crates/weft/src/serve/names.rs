@@ -12,6 +12,12 @@ use weft_smb::auth::ServerNames;
 /// Maximum number of names from system files.
 const MOST: usize = 64;
 
+/// The node name of this host.
+pub(super) fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "WEFT".into() } else { name }
+}
+
 /// The names of this host, whose node name is `node`, with `aliases`.
 pub(super) fn of(node: &str, aliases: &[String]) -> Arc<ServerNames> {
     let file = |path| std::fs::read_to_string(path).unwrap_or_default();

@@ -222,7 +222,10 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
     let config = plan.config().clone();
     // The state directory and the keys of the start stay in use, wherever the file has them now.
     let (sources, shares) = (config.sources.clone(), config.shares.clone());
-    ServeConfig { sources, shares, ..started.clone() }.check_exposure(&plan.looks)?;
+    let in_use = ServeConfig { sources, shares, ..started.clone() };
+    plan.looks.also_at(in_use.own_paths());
+    in_use.silent_files(&plan.looks).next().map_or(Ok(()), Err)?;
+    in_use.check_exposure(&plan.looks)?;
     let (volumes, state) = (plan.shared_volumes().cloned(), started.state_dir());
     let mut shares = Vec::new();
     let mut absent = Vec::new();
@@ -258,6 +261,15 @@ fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Pr
                 described.check_quota(&planned.config)?;
                 shares.push(PreparedShare::known(described, planned));
             }
+            None if let Some(described) = unmounted(known, &planned, &plan.looks) => {
+                described.check_quota(&planned.config)?;
+                waiting.push(format!(
+                    "share {0} keeps the folder that it has: its file system is not mounted at {1} any more. Mount it again; to \
+                     serve the folder that is there now, restart the server",
+                    planned.config.name, described.source
+                ));
+                shares.push(PreparedShare::known(described, planned));
+            }
             None => {
                 let opened = shares::open_all(std::slice::from_ref(&planned), state.as_deref(), &mut absent)?;
                 shares.extend(opened.into_iter().map(|described| PreparedShare::New(Box::new(described))));
@@ -291,19 +303,28 @@ fn held(
     Ok(Some(PreparedShare::known(described, planned)))
 }
 
-/// The shares whose folders have no quota any more, because they were taken out of the file or got another folder. Shares that
-/// stay end their quotas themselves.
+/// The served share whose file system was mounted at the path of a planned one, and is not any more. Clients would write to the disk
+/// below.
+fn unmounted<'a>(known: &'a [Described], planned: &PlannedShare, looks: &Looks) -> Option<&'a Described> {
+    let path = planned.config.source.folder()?;
+    let is_unmounted = |described: &&Described| {
+        planned.config.is_named(&described.share.name) && described.is_unmounted(path, looks)
+    };
+    known.iter().find(is_unmounted)
+}
+
+/// The shares that have no quota any more, because they were taken out of the file or got another folder. Shares that stay end
+/// their quotas themselves, and another share of the same folder keeps its own.
 fn unlimited(before: &[Described], after: &[Described], config: &ServeConfig) -> Vec<Described> {
     let has_ended = |described: &&Described| {
-        let Some(place) = described.limited() else { return false };
-        let stays = after.iter().any(|other| other.limited() == Some(place));
         let is_same = |other: &Described| other.share.vfs.id() == described.share.vfs.id();
         // One that cannot be served now comes back with its quota.
         let waits = |share: &ShareConfig| {
             let folder = share.source.folder();
-            share.quota.is_some() && folder.is_some() && described.path() == folder
+            let is_served = after.iter().any(|other| share.is_named(&other.share.name));
+            !is_served && share.quota.is_some() && folder.is_some() && described.path() == folder
         };
-        !stays && !after.iter().any(is_same) && !config.shares.iter().any(waits)
+        described.has_quota() && !after.iter().any(is_same) && !config.shares.iter().any(waits)
     };
     before.iter().filter(has_ended).cloned().collect()
 }
@@ -497,7 +518,7 @@ mod tests {
     /// The limit of the kernel's project stayed when a share was taken out of the file. The kernel that runs tests has no
     /// projects, so the count of the folder shows that a quota has ended.
     #[test]
-    fn a_quota_ends_with_its_share_unless_another_share_needs_it() {
+    fn a_quota_ends_with_its_share_and_another_share_keeps_its_own() {
         let host = Host::new();
         let file = |shares: &[(&str, &str, &str)]| {
             let table = |(name, path, quota): &(&str, &str, &str)| {
@@ -509,9 +530,9 @@ mod tests {
         let limited = &[("a", "a", "1G"), ("b", "b", "1G")];
         for (after, ended) in [
             (&[("b", "b", "1G")][..], vec!["a"]),
-            (&[("b", "b", "2G"), ("c", "a", "1G")], vec![]),
+            (&[("b", "b", "2G"), ("c", "a", "3G")], vec!["a"]),
             (&[("b", "b", "1G"), ("c", "a", "")], vec!["a"]),
-            (&[("a", "b", "1G"), ("b", "a", "1G")], vec![]),
+            (&[("a", "b", "1G"), ("b", "a", "2G")], vec!["a", "b"]),
             (&[("b", "b", ""), ("a", "a", "1G")], vec![]),
         ] {
             let mut current = host.start(&file(limited));
@@ -521,6 +542,16 @@ mod tests {
             let unlimited = unlimited(&before, &shares, &prepared.config);
             let names: Vec<_> = unlimited.iter().map(|one| &*one.share.name).collect();
             assert_eq!(names, ended, "{after:?}");
+            unlimited.iter().for_each(Described::end_quota);
+            for (name, _, quota) in after.iter().filter(|(_, _, quota)| !quota.is_empty()) {
+                let served = shares.iter().find(|described| &*described.share.name == *name);
+                let Some(limited) = served.and_then(|served| served.share.vfs.quota()) else { continue };
+                assert_eq!(
+                    limited.usage().limit_bytes >> 30,
+                    quota[..1].parse::<u64>().unwrap(),
+                    "{name}, {after:?}"
+                );
+            }
             (current.config, current.shares) = (prepared.config, shares);
         }
     }

@@ -132,8 +132,7 @@ impl Start {
         let subject = subject.with_warnings(missing.iter().map(ToString::to_string).collect());
         let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
         let announced = Arc::new(Announced::new(&self.plan, &ready));
-        let warns = announced.clone();
-        let subject = Arc::new(subject.with_warnings_of(move || warns.warnings()));
+        let subject = Arc::new(subject.with_announced(announced.clone()));
         let open = |http: AdminHttp| {
             let sources = (self.cores.clone(), subject.clone(), replicas.clone(), pool.clone());
             let pages = Pages::new(sources, http.shows());

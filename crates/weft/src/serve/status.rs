@@ -15,6 +15,7 @@ use weft_store::quota::{Means, Quota, Usage};
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
 
+use super::announced::Announced;
 use super::state_dir::StateDir;
 use super::volumes::Growths;
 use crate::config::AbsentShare;
@@ -66,9 +67,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the warnings of now.
-type Warnings = Box<dyn Fn() -> Vec<String> + Send + Sync>;
-
 /// The sources of a status.
 pub(super) struct Subject {
     cores: Arc<Cores>,
@@ -79,8 +77,7 @@ pub(super) struct Subject {
     warnings: Vec<String>,
     /// Of the users, since they were read.
     of_users: Mutex<Vec<String>>,
-    /// The warnings of now about what is announced on the networks.
-    of_announced: Option<Warnings>,
+    announced: Option<Arc<Announced>>,
     growths: Growths,
     /// Shares whose space is being asked for.
     asking: Mutex<HashMap<String, Arc<AtomicBool>>>,
@@ -143,7 +140,7 @@ impl Subject {
             absent,
             warnings,
             of_users,
-            of_announced: None,
+            announced: None,
             growths,
             asking,
             logged,
@@ -159,12 +156,9 @@ impl Subject {
         Subject { warnings, ..self }
     }
 
-    /// The same with the warnings that this returns, at each question.
-    pub(super) fn with_warnings_of(
-        self,
-        announced: impl Fn() -> Vec<String> + Send + Sync + 'static,
-    ) -> Subject {
-        Subject { of_announced: Some(Box::new(announced)), ..self }
+    /// The same with the warnings about what it announces on its networks.
+    pub(super) fn with_announced(self, announced: Arc<Announced>) -> Subject {
+        Subject { announced: Some(announced), ..self }
     }
 
     /// The warnings about the users, from now on.
@@ -235,7 +229,7 @@ impl Subject {
             status.state_warning = state.trouble().await;
         }
         status.warnings = self.warnings.iter().chain(&*lock(&self.of_users)).cloned().collect();
-        status.warnings.extend(self.of_announced.iter().flat_map(|warnings| warnings()));
+        status.warnings.extend(self.announced.iter().flat_map(|announced| announced.warnings()));
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();

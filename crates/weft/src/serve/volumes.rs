@@ -1,8 +1,10 @@
 //! The volumes on the command line, opened once for all users and locked until the process ends.
 
 use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::sync::Arc;
 
+use weft_machine::deadline::{self, Unanswered};
 use weft_machine::{Pool, rt};
 use weft_replica::front::Front;
 use weft_store::Vfs;
@@ -14,8 +16,8 @@ use weft_store::volume::{Error, Growth, Volume, Volumes};
 
 use super::error::Unserved;
 use super::replica::membership;
-use crate::config::Plan;
-use crate::out::ShellCommand;
+use crate::config::{LOOK_LIMIT, Plan};
+use crate::out::{ShellCommand, path_name};
 use crate::ready::{ReadyAbsent, ReadyVolume};
 use crate::shares::{self, Described};
 use crate::volume;
@@ -73,11 +75,8 @@ impl Absent {
     /// Judges an open error: a lost or unusable file makes the volume absent. An unknown name, or a volume in use by
     /// another process, is a mistake in the command line; but a group's volume must have had metadata.
     fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, Unserved> {
-        let superblock = remembered.info(name).ok().map(|known| known.superblock);
-        let state = remembered.dir().parent().unwrap_or(remembered.dir());
-        let in_group = membership::group_of(state, name)?.filter(|in_group| in_group.is_sure);
-        let marked = superblock.as_ref().and_then(|superblock| superblock.membership.as_ref());
-        let group = in_group.map(|in_group| in_group.group).or_else(|| marked.map(|of| of.group.clone()));
+        let superblock = remembered.superblock(name).ok();
+        let group = Absent::group_of(remembered, name, superblock.as_ref())?;
         let lost = match e {
             Error::Io { .. } | Error::Shrunk { .. } | Error::Path { .. } | Error::Damaged { .. } => true,
             Error::NotFound(_) => group.is_some(),
@@ -101,6 +100,31 @@ impl Absent {
             _ => None,
         };
         Ok(lost.then(|| Absent { name: name.to_owned(), cause, group, allow, remake }))
+    }
+
+    /// A volume whose file's file system has not answered. Nothing is asked of it.
+    fn silent(
+        remembered: &Volumes,
+        superblock: &Superblock,
+        name: &str,
+        why: &str,
+    ) -> Result<Absent, Unserved> {
+        let group = Absent::group_of(remembered, name, Some(superblock))?;
+        let cause = format!("cannot open {}: {why}", path_name(&superblock.path));
+        let allow = Some("The volume may be intact: make its disk or server answer");
+        Ok(Absent { name: name.to_owned(), cause, group, allow, remake: None })
+    }
+
+    /// The group that contains a volume.
+    fn group_of(
+        remembered: &Volumes,
+        name: &str,
+        superblock: Option<&Superblock>,
+    ) -> Result<Option<String>, Unserved> {
+        let state = remembered.dir().parent().unwrap_or(remembered.dir());
+        let in_group = membership::group_of(state, name)?.filter(|in_group| in_group.is_sure);
+        let marked = superblock.and_then(|superblock| superblock.membership.as_ref());
+        Ok(in_group.map(|in_group| in_group.group).or_else(|| marked.map(|of| of.group.clone())))
     }
 
     /// What is wrong, and what to type.
@@ -237,10 +261,9 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
     let remembered = remembered.map_err(|e| Unserved::Remembered(e.to_string()))?;
     for asked in &config.volumes {
         let name = &asked.name;
-        let volume = match remembered.open(name, pool) {
+        let volume = match open_one(plan, &remembered, name, pool)? {
             Ok(volume) => volume,
-            Err(e) => {
-                let absent = Absent::of(&remembered, name, &e)?.ok_or(Unserved::Open(e))?;
+            Err(absent) => {
                 tracing::error!("volume {name} is not served: {}", absent.why());
                 opened.absent.push(absent);
                 continue;
@@ -258,6 +281,39 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
         opened.served.push(Served { volume, front, read_only: asked.read_only });
     }
     Ok(opened)
+}
+
+/// Opens a volume, unless its files are lost or do not answer.
+fn open_one(
+    plan: &Plan,
+    remembered: &Volumes,
+    name: &str,
+    pool: &Pool,
+) -> Result<Result<Volume, Absent>, Unserved> {
+    let superblock = remembered.superblock(name).ok();
+    let silent = |superblock: &Superblock, why: &str| Absent::silent(remembered, superblock, name, why);
+    // The memory of a volume without a file may take long to get.
+    let superblock = superblock.filter(|superblock| superblock.path != Path::new(""));
+    let opened = match &superblock {
+        None => remembered.open(name, pool),
+        Some(superblock) => {
+            if let Some(why) = plan.looks.silence(&superblock.path) {
+                return Ok(Err(silent(superblock, &why)?));
+            }
+            let (volumes, buffers, named) = (remembered.clone(), pool.clone(), name.to_owned());
+            let open = move || volumes.open(&named, &buffers);
+            match deadline::within(&superblock.path, LOOK_LIMIT, open) {
+                Ok(opened) => opened,
+                Err(why @ Unanswered::Late(_)) => return Ok(Err(silent(superblock, &why.to_string())?)),
+                // Nobody else can open it.
+                Err(Unanswered::Unasked(_)) => remembered.open(name, pool),
+            }
+        }
+    };
+    match opened {
+        Ok(volume) => Ok(Ok(volume)),
+        Err(e) => Ok(Err(Absent::of(remembered, name, &e)?.ok_or(Unserved::Open(e))?)),
+    }
 }
 
 /// Accepts a volume in no group as it is. If its file was replaced, that is logged: somebody may have restored a

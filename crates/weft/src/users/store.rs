@@ -19,8 +19,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table, TomlError, value};
-use weft_machine::file::private;
 use weft_machine::file::whole::{self, Access};
+use weft_machine::file::{private, regular};
 use weft_machine::random;
 use weft_smb::auth::Secret;
 use weft_smb::server::CREATED_RIDS;
@@ -47,6 +47,7 @@ const HEADER: &str = "# Users and groups of weft serve. `weft user` and `weft gr
                       # The hashes are sealed with users.key: whoever has both files can log on as any user.\n";
 
 /// The users and groups of a state directory.
+#[derive(Clone)]
 pub(crate) struct Store {
     path: PathBuf,
     key_path: PathBuf,
@@ -272,7 +273,7 @@ impl Store {
         if is_new {
             SealingKey::open(&self.key_path).map_err(at_key)?;
         }
-        let lock = match File::open(&self.key_path) {
+        let lock = match regular::read_only(&self.key_path) {
             // A new key would open none of the hashes.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 File::open(self.path.parent().unwrap_or(&self.path))

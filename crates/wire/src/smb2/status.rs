@@ -1,6 +1,6 @@
 //! NTSTATUS codes ([MS-ERREF] 2.3.1; [MS-SMB2] 3.3.5 says which applies where): the outcome of an SMB request.
 //!
-//! Of about 1,800 codes, only those are listed that the server sends or the client explains.
+//! Of about 1,800 codes, only those are listed that the server sends, the client explains or the audit log tells.
 
 use super::field::codes;
 
@@ -97,6 +97,8 @@ codes! {
         LOCK_NOT_GRANTED = 0xC000_0055;
         /// `STATUS_DELETE_PENDING`.
         DELETE_PENDING = 0xC000_0056;
+        /// `STATUS_NO_LOGON_SERVERS`.
+        NO_LOGON_SERVERS = 0xC000_005E;
         /// `STATUS_NO_SUCH_LOGON_SESSION`.
         NO_SUCH_LOGON_SESSION = 0xC000_005F;
         /// `STATUS_PRIVILEGE_NOT_HELD`.
@@ -195,6 +197,8 @@ codes! {
         FILE_CLOSED = 0xC000_0128;
         /// `STATUS_PIPE_BROKEN`.
         PIPE_BROKEN = 0xC000_014B;
+        /// `STATUS_TIME_DIFFERENCE_AT_DC`: the clocks of a Kerberos client and the server differ too much.
+        TIME_DIFFERENCE_AT_DC = 0xC000_0133;
         /// `STATUS_LOGON_TYPE_NOT_GRANTED`.
         LOGON_TYPE_NOT_GRANTED = 0xC000_015B;
         /// `STATUS_INVALID_DEVICE_STATE`.
@@ -223,6 +227,8 @@ codes! {
         DUPLICATE_OBJECTID = 0xC000_022A;
         /// `STATUS_RETRY`.
         RETRY = 0xC000_022D;
+        /// `STATUS_NTLM_BLOCKED`.
+        NTLM_BLOCKED = 0xC000_0418;
         /// `STATUS_REQUEST_OUT_OF_SEQUENCE`.
         REQUEST_OUT_OF_SEQUENCE = 0xC000_042A;
         /// `STATUS_ACCOUNT_LOCKED_OUT`.

@@ -32,14 +32,18 @@ async fn replace(
     (to, to_name): (&Node<'_>, &[u8]),
 ) -> Result<(), Error> {
     let moved = removable(cx, from, from_name, Access::Rename).await?;
-    match removable(cx, to, to_name, Access::Handle).await {
-        Ok(_) => {}
+    let has_replaced = match removable(cx, to, to_name, Access::Handle).await {
+        // Two names of one file both stay.
+        Ok(target) => target != moved,
         Err(Error::NotFound) => {
             let above = to.getattr().await?;
             cx.caller.check_make(&above)?;
             to.admit(cx, &above, guard::making(to.vfs().getattr(moved).await?.kind)).await?;
+            false
         }
         Err(e) => return Err(e),
-    }
-    from.vfs().rename(from.at(from_name), to.at(to_name), true).await
+    };
+    from.vfs().rename(from.at(from_name), to.at(to_name), true).await?;
+    cx.has_replaced.set(has_replaced);
+    Ok(())
 }

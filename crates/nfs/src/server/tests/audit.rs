@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weft_store::SetAttr;
-use weft_store::audit::{Audit, Rules, Wanted, start};
+use weft_store::audit::{Audit, Kind, Rules, Wanted, start};
 
 use super::*;
 
@@ -23,23 +23,26 @@ impl Log {
         Log { audit, dir, read: Cell::new(0) }
     }
 
-    /// The lines since the last call: event, result, path.
+    /// The lines since the last call: event, result, share, path.
     pub fn new_lines(&self) -> Vec<String> {
+        self.fields(&["event", "result", "share", "path"])
+    }
+
+    /// These fields of the lines since the last call.
+    pub fn fields(&self, names: &[&str]) -> Vec<String> {
         assert!(self.audit.flush(Duration::from_secs(60)));
         let text = std::fs::read_to_string(self.dir.path().join("audit.jsonl")).unwrap();
+        let shown = |line| names.iter().map(|name| field(line, name)).collect::<Vec<_>>().join(" ");
         let lines: Vec<_> = text.lines().skip(self.read.get()).map(shown).collect();
         self.read.set(self.read.get() + lines.len());
         lines
     }
 }
 
-fn shown(line: &str) -> String {
-    let field = |name: &str| {
-        let (_, rest) = line.split_once(&format!("\"{name}\":\""))?;
-        rest.split('"').next()
-    };
-    let fields = ["event", "result", "share", "path"].map(|name| field(name).unwrap_or("-"));
-    fields.join(" ")
+fn field<'a>(line: &'a str, name: &str) -> &'a str {
+    let Some((_, rest)) = line.split_once(&format!("\"{name}\":")) else { return "-" };
+    let (rest, ends) = rest.strip_prefix('"').map_or((rest, &[',', '}'][..]), |text| (text, &['"'][..]));
+    rest.split(ends).next().unwrap_or("-")
 }
 
 fn set_mode(server: &Server, file: &Handle, mode: u32) {
@@ -85,4 +88,28 @@ fn reads_and_writes_that_are_denied_are_told_where_nothing_else_is() {
     set_mode(&server, &file, 0o600);
     assert_eq!((read(&server, file), write(&server, file)), (Status::ACCES, Status::ACCES));
     assert_eq!(log.new_lines(), ["open denied ram f", "write denied ram f"]);
+}
+
+#[test]
+fn a_rename_that_replaces_a_file_says_so() {
+    let server = server();
+    let at = |name: &'static [u8]| DirOp { dir: root(&server), name: Name(Bytes::from_static(name)) };
+    let file = make(&server, b"f");
+    make(&server, b"g");
+    let link = LinkArgs { file, link: at(b"other") };
+    assert_eq!(status_of(&server, procedure::LINK, &link), Status::OK);
+    // Looking for the root connects.
+    let log = Log::of(&server, Wanted::of(Kind::Rename));
+    let rename = |from, to| {
+        let args = RenameArgs { from: at(from), to: at(to) };
+        assert_eq!(status_of(&server, procedure::RENAME, &args), Status::OK);
+        let mut lines = log.fields(&["event", "path", "to", "replaced"]);
+        // Each call of these tests comes by a connection of its own.
+        lines.retain(|line| !line.starts_with("connect "));
+        lines
+    };
+    assert_eq!(rename(b"f", b"new"), ["rename f new -"]);
+    assert_eq!(rename(b"new", b"g"), ["rename new g true"]);
+    // Two names of one file: rename(2) does nothing.
+    assert_eq!(rename(b"g", b"other"), ["rename g other -"]);
 }

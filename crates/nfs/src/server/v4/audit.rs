@@ -2,6 +2,9 @@
 //!
 //! An OPEN has an [`AuditedOpen`], which counts the payload of its READs and WRITEs. Those without an open (special
 //! state ids, delegations) are told as in version 3: the first of a caller on a file.
+//!
+//! An owner is a program of the client, and may act for several users: each who opens a file through it has an
+//! [`AuditedOpen`] of the one state. A user beyond [`MOST_USERS`], or one who uses the state without an OPEN, has none.
 
 use std::sync::Arc;
 
@@ -13,11 +16,13 @@ use super::audited::path_of;
 use super::compound::Compound;
 use super::fs_object::FsObject;
 use super::io;
-use super::state::State;
+use super::state::{Held, State};
 use crate::server::audit::{Auditing, changes as setattr, outcome, path, who};
 use crate::server::context::Node;
 
 const PROTOCOL: &str = "nfs4";
+/// Users of one state whose opens are told with their bytes. Clients have an owner for each user.
+const MOST_USERS: usize = 4;
 
 /// An object, or a name in it.
 struct Place<'a> {
@@ -28,7 +33,15 @@ struct Place<'a> {
 impl Place<'_> {
     async fn path(&self) -> Vec<u8> {
         match self.object {
-            FsObject::Node(node) | FsObject::Attributes(node) => path(&node, self.name.as_deref()).await,
+            FsObject::Node(node) => path(&node, self.name.as_deref()).await,
+            FsObject::Attributes(node) => {
+                let mut path = path(&node, None).await;
+                if let Some(name) = &self.name {
+                    path.push(b':');
+                    path.extend_from_slice(name);
+                }
+                path
+            }
             FsObject::Root => self.name.clone().unwrap_or_default(),
         }
     }
@@ -85,6 +98,7 @@ pub(super) fn asked<'a>(c: &Compound<'a>, auditing: &Auditing, op: &Op) -> Optio
 
 /// The operation has ended.
 pub(super) async fn tell(c: &Compound<'_>, auditing: &Auditing, asked: Box<Asked<'_>>, status: Status) {
+    let replaced = c.has_replaced.take().then_some(Fact::Replaced);
     let Some(outcome) = outcome(status.0, || status.to_string()) else { return };
     let Asked { events, at, to } = *asked;
     let denied = outcome != Outcome::Done;
@@ -105,7 +119,8 @@ pub(super) async fn tell(c: &Compound<'_>, auditing: &Auditing, asked: Box<Asked
         Some(to) => Some(to.path().await),
         None => None,
     };
-    for (kind, facts) in events {
+    for (kind, mut facts) in events {
+        facts.extend(replaced.clone());
         let event = Event::now(kind, outcome.clone(), who(c.cx, PROTOCOL));
         let path = is_inside.then(|| at.clone());
         auditing.audit.tell(Event { share: share.clone(), path, to: to.clone(), facts, ..event });
@@ -124,21 +139,28 @@ pub(super) async fn opened(
     let kind = if is_new { Kind::Create } else { Kind::Open };
     let facts = vec![Fact::Object("file"), words(access)];
     let path = path(node, None).await;
-    let held = &mut *state.held_mut();
+    let mut held = state.held_mut();
+    let opens = &mut held.audited;
     // The owner may have it open already; then the state stays the same.
-    let audited = match &mut held.audited {
-        Some(audited) => {
-            audited.is_at(path);
-            audited.tell(kind, Outcome::Done, facts);
-            audited
+    match opens.iter().find(|open| open.is_of(c.cx.caller.uid())) {
+        Some(open) => {
+            open.is_at(path);
+            open.tell(kind, Outcome::Done, facts);
+            if truncates && !is_new {
+                open.wrote(0);
+            }
         }
-        none => {
-            let (audit, who, share) = (auditing.audit.clone(), who(c.cx, PROTOCOL), node.share.name.clone());
-            none.insert(Box::new(AuditedOpen::new(audit, who, share, path, Some((kind, facts)))))
+        None => {
+            let (audit, share) = (auditing.audit.clone(), node.share.name.clone());
+            let open = AuditedOpen::new(audit, who(c.cx, PROTOCOL), share, path, Some((kind, facts)));
+            if truncates && !is_new {
+                open.wrote(0);
+            }
+            match opens.len() < MOST_USERS {
+                true => opens.push(open),
+                false => open.forget(),
+            }
         }
-    };
-    if truncates && !is_new {
-        audited.wrote(0);
     }
 }
 
@@ -180,7 +202,7 @@ impl Remainder<'_> {
             Remainder::Asked(asked, status) => tell(c, auditing, asked, status).await,
             Remainder::FirstWrite(state, bytes) => {
                 let path = path_of(&state).await;
-                if let Some(audited) = &state.held().audited {
+                if let Some(audited) = of_caller(c, &state.held()) {
                     path.into_iter().for_each(|path| audited.is_at(path));
                     audited.wrote(bytes);
                 }
@@ -208,10 +230,10 @@ pub(super) fn moved<'a>(
     let state = io::state(c, &c.node().ok()?, stateid).ok()?;
     if let Some(state) = state {
         let held = state.held();
-        if let Some(audited) = &held.audited {
+        if let Some(audited) = of_caller(c, &held) {
             match what {
                 Moved::Read => audited.read(bytes),
-                Moved::Written if !audited.has_written() => {
+                Moved::Written if audited.tells_write() => {
                     drop(held);
                     return Some(Remainder::FirstWrite(state, bytes));
                 }
@@ -221,6 +243,11 @@ pub(super) fn moved<'a>(
         }
     }
     Some(Remainder::Asked(missing_open(c, auditing, kind, false)?, Status::OK))
+}
+
+/// The open of the caller.
+fn of_caller<'a>(c: &Compound<'_>, held: &'a Held) -> Option<&'a AuditedOpen> {
+    held.audited.iter().find(|open| open.is_of(c.cx.caller.uid()))
 }
 
 /// What is told of a file that is used without an open, or without the right to it: the first time.

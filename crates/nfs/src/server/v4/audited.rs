@@ -3,18 +3,21 @@
 use weft_store::audit::AuditedOpen;
 
 use super::state::State;
+use crate::server::audit;
 
 /// Where a file is by now; `None` if it has no name any more.
 pub(super) async fn path_of(state: &State) -> Option<Vec<u8>> {
-    state.share.vfs.as_server().path(state.file.node).await.ok()
+    audit::path_of(&state.share.vfs, state.file.node).await
 }
 
-/// An open ends.
-pub(super) async fn closed(state: &State, audited: Box<AuditedOpen>) {
-    if audited.tells_close()
-        && let Some(path) = path_of(state).await
-    {
-        audited.is_at(path);
+/// An open ends, for each of its users.
+pub(super) async fn closed(state: &State, audited: Vec<AuditedOpen>) {
+    let path = match audited.iter().any(AuditedOpen::tells_close) {
+        true => path_of(state).await,
+        false => None,
+    };
+    for audited in audited {
+        path.iter().for_each(|path| audited.is_at(path.clone()));
+        audited.close();
     }
-    audited.close();
 }

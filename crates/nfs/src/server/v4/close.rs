@@ -25,9 +25,9 @@ pub(super) async fn close(state: &State) {
             let (open, locks, audited) = {
                 let mut held = state.held_mut();
                 let open = held.hold.take().and(held.open.take());
-                (open, std::mem::take(&mut held.locks), held.audited.take())
+                (open, std::mem::take(&mut held.locks), std::mem::take(&mut held.audited))
             };
-            if let Some(audited) = audited {
+            if !audited.is_empty() {
                 Box::pin(audited::closed(state, audited)).await;
             }
             // They refer to this open and would keep it forever.

@@ -3,6 +3,7 @@
 //! See RFC 7530 15.2, RFC 8881 16.2 and 16.2.3.1.2 (current and saved state id). [`Compound`] owns the current and
 //! the saved file handle; `dispatch` chooses the operations and `ops` carries them out.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -36,6 +37,8 @@ pub(super) struct Compound<'a> {
     pub turn: Option<SlotTurn>,
     /// The payload of the running operation was lost with its connection.
     pub payload_lost: bool,
+    /// Whether the running RENAME has replaced another object, for the audit log.
+    pub has_replaced: Cell<bool>,
     /// Bytes of the whole request.
     pub request_bytes: usize,
     /// Operations that the client announced.

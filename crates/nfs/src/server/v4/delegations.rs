@@ -157,7 +157,7 @@ async fn enter(
         deny: 0,
         locks: Vec::new(),
         asked: 0,
-        audited: None,
+        audited: Vec::new(),
     };
     let kind = Kind::Delegation { held: RwLock::new(held), right: right.clone() };
     let state = states.enter(client.lease.clone(), node, kind, charge);

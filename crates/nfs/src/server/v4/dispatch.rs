@@ -5,6 +5,8 @@
 //!
 //! The session, or the channel, bounds the length of a reply.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use weft_machine::{Buf, rt};
 use weft_store::Error;
@@ -85,6 +87,7 @@ pub(in crate::server) async fn compound(
         saved_stateid: None,
         turn: None,
         payload_lost: false,
+        has_replaced: Cell::new(false),
         request_bytes: d.total(),
         announced: head.count,
         index: 0,

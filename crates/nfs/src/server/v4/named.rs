@@ -113,16 +113,18 @@ pub(super) async fn rename(
     let moved = Node { id: find(from, &args.from).await?.node, ..*from };
     let to = spelled(new_attribute(&args.to)?)?;
     let vfs = &from.share.vfs;
-    match vfs.stream(from.id, to, false).await {
+    let has_replaced = match vfs.stream(from.id, to, false).await {
         Ok(replaced) if replaced.attr.node != moved.id => {
             let replaced = Node { id: replaced.attr.node, ..*from };
             delegations::pass(&replaced, Access::Handle, Rights::DELETE).await?;
+            true
         }
-        Ok(_) | Err(Error::NotFound) => {}
+        Ok(_) | Err(Error::NotFound) => false,
         Err(e) => return Err(status(&e)),
-    }
+    };
     delegations::pass(&moved, Access::Rename, Rights::DELETE).await?;
     vfs.rename_stream(moved.id, to, true).await.map_err(|e| status(&e))?;
+    c.has_replaced.set(has_replaced);
     let info = ChangeInfo { atomic: false, before: change(&before), after: change(&from.attr().await?) };
     Ok(RenameOk { from: info.clone(), to: info })
 }

@@ -25,7 +25,7 @@ use weft_transport::{Channel, Error, Message, Outgoing};
 use weft_wire::smb2::Header;
 
 use super::{Connection, Unsent};
-use crate::server::frame;
+use crate::server::frame::{self, Tried};
 use crate::server::notices::Notice;
 use crate::server::outgoing;
 
@@ -231,16 +231,16 @@ impl Connection {
         let mut next = Some(first);
         let mut handled = 0usize;
         while let Some(message) = next {
-            match frame::read_at_once(self, &message.body) {
-                Some(Ok(None)) => {}
-                Some(Ok(Some(answered))) => {
-                    self.start(rt::boxed(|| frame::finish(self.clone(), answered)), inflight).await;
+            match frame::read_at_once(self, message.body) {
+                Ok(Tried::Answered) => {}
+                Ok(Tried::Unfinished(rest)) => {
+                    self.start(rt::boxed(|| frame::finish(self.clone(), rest)), inflight).await;
                 }
-                Some(Err(reason)) => self.terminate(reason),
-                None => {
-                    let handle = || recorder::recorded(frame::handle(self.clone(), message.body));
+                Ok(Tried::Other(message)) => {
+                    let handle = || recorder::recorded(frame::handle(self.clone(), message));
                     self.start(rt::boxed(handle), inflight).await;
                 }
+                Err(reason) => self.terminate(reason),
             }
             // A break that this request caused leaves before the next answer, so that the client can attribute it.
             if self.mailbox.has_any() && !self.is_ended() {

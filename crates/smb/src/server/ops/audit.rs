@@ -12,8 +12,10 @@ use weft_wire::smb2::create::{CreateAction, CreateDisposition, Request};
 
 use super::opens::Open;
 use super::rights::DATA;
-use crate::server::audit::{actor, outcome};
+use crate::server::Server;
+use crate::server::audit::{self, actor, outcome};
 use crate::server::context::OpContext;
+use crate::server::directory::Who;
 
 /// The words for rights.
 const RIGHTS: [(AccessMask, &str); 7] = [
@@ -40,17 +42,17 @@ fn object(kind: NodeKind) -> Fact {
     })
 }
 
-/// A reparse point was set or deleted: another object has the name of the open one.
-pub(super) fn replaced(open: &Open, by: NodeKind) {
-    if let Some(audited) = open.audited.get() {
-        audited.tell(Kind::Delete, Outcome::Done, vec![object(open.kind)]);
-        audited.tell(Kind::Create, Outcome::Done, vec![object(by)]);
-    }
+/// A reparse point was set or deleted: an object of another kind has the name of the open one.
+pub(super) fn replaced(audited: &AuditedOpen, old: NodeKind, new: NodeKind) {
+    audited.tell(Kind::Delete, Outcome::Done, vec![object(old)]);
+    audited.tell(Kind::Create, Outcome::Done, vec![object(new)]);
 }
 
 /// A reparse point could not be set or deleted: told if the user may not do it.
-pub(super) fn not_replaced(open: &Open, status: NtStatus) {
-    if let (Some(audited), Some(outcome)) = (open.audited.get(), outcome(status)) {
+pub(super) async fn not_replaced(open: &Open, status: NtStatus) {
+    if let Some(outcome) = outcome(status)
+        && let Some(audited) = open.located().await
+    {
         audited.tell(Kind::Create, outcome, vec![object(open.kind)]);
     }
 }
@@ -59,17 +61,14 @@ pub(super) fn not_replaced(open: &Open, status: NtStatus) {
 pub(super) async fn opened(cx: &OpContext, open: &Arc<Open>) {
     let Some((audit, who)) = actor(cx.connection(), cx.session()) else { return };
     let share = open.share.get().cloned().unwrap_or_else(|| "".into());
-    let mut path = open.vfs.path(open.node).await.unwrap_or_else(|_| open.name());
-    if let Some((_, stream)) = open.vfs.stream_of(open.node) {
-        path.push(b':');
-        path.extend_from_slice(&stream);
-    }
+    let path = open.path().await.unwrap_or_else(|_| open.name());
     let is_file = open.kind == NodeKind::File;
+    let has_data = has_data(open);
     let facts = || vec![object(open.kind), rights(open.access)];
     let is_new = open.action == CreateAction::CREATED;
     let told = match is_new {
         true if is_file => Some((Kind::Create, facts())),
-        false if is_file && open.access.intersects(DATA) => Some((Kind::Open, facts())),
+        false if has_data => Some((Kind::Open, facts())),
         _ => None,
     };
     let audited = AuditedOpen::new(audit.clone(), who, share, path, told);
@@ -82,6 +81,29 @@ pub(super) async fn opened(cx: &OpContext, open: &Arc<Open>) {
     }
     // The open is new.
     let _ = open.audited.set(Arc::new(audited));
+}
+
+/// Whether it is an open of a file's data.
+fn has_data(open: &Open) -> bool {
+    open.kind == NodeKind::File && open.access.intersects(DATA)
+}
+
+/// A persistent handle of an earlier run, which has told its open, waits for its client. Until that is back it has no
+/// address.
+pub(super) async fn restored(server: &Server, who: Who<'_>, open: &Open, last_path: &[u8]) {
+    let Some((audit, who)) = audit::user(server, who) else { return };
+    let share = open.share.get().cloned().unwrap_or_else(|| "".into());
+    let path = open.path().await.unwrap_or_else(|_| last_path.to_vec());
+    let told = has_data(open) || open.action == CreateAction::CREATED;
+    // The open is new.
+    let _ = open.audited.set(Arc::new(AuditedOpen::restored(audit, who, share, path, told)));
+}
+
+/// The client of a preserved handle is back: what it does with it comes from its new address.
+pub(super) fn returned(cx: &OpContext, open: &Open) {
+    if let (Some(audited), Some((_, who))) = (open.audited.get(), actor(cx.connection(), cx.session())) {
+        audited.is_by(who);
+    }
 }
 
 /// A CREATE has failed: told if the user may not do it.

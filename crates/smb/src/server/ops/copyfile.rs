@@ -45,7 +45,7 @@ pub(super) async fn copy(cx: &OpContext, source: &Open, target: &Open) -> Result
     // What the two handles may do is done with the server's rights.
     let (old, new) = (source.vfs.as_server(), target.vfs.as_server());
     let done = data(cx, from, to, len).await;
-    target.written();
+    target.written(0).await;
     done?;
     new.setattr(target.node, SetAttr { size: Some(len), ..SetAttr::default() }).await?;
     streams(cx, (&old, source.node), (&new, target.node)).await?;

@@ -142,6 +142,7 @@ fn of(
     Durable {
         create_guid,
         user: cx.session().user.clone(),
+        user_id: cx.session().user_id,
         client: cx.session().client_guid,
         timeout,
         home: cx.server().handles.preserved.clone(),

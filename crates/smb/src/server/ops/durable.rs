@@ -28,9 +28,10 @@ use super::owned_open::OwnedOpen;
 use super::persistent::Persistent;
 use super::rights::CHANGING;
 use crate::server::session::Session;
+use crate::server::user_id::UserId;
 
 /// Opens without a session, of all clients together.
-const MAX_PRESERVED: usize = 16_384;
+pub(super) const MAX_PRESERVED: usize = 16_384;
 /// The limit per user if several users can log on, so that nobody occupies all the room with abandoned handles. As many
 /// are restored after a restart, which the test with 10,000 handles of one user needs.
 const MAX_PRESERVED_OF_USER: usize = MAX_PRESERVED / 4 * 3;
@@ -40,6 +41,8 @@ pub(crate) struct Durable {
     pub(super) create_guid: Option<Guid>,
     /// DurableOwner.
     pub(super) user: Arc<str>,
+    /// Who that is; unknown of a record of an older version.
+    pub(super) user_id: Option<UserId>,
     pub(super) client: Guid,
     pub(super) timeout: Duration,
     pub(super) home: Arc<Preserved>,
@@ -50,6 +53,7 @@ pub(crate) struct Durable {
 /// The owner of a persistent handle, and how long the handle waits for its client.
 pub(super) struct Owner<'a> {
     pub(super) user: &'a str,
+    pub(super) user_id: Option<UserId>,
     /// ClientGuid.
     pub(super) client: Guid,
     /// The CreateGuid that its client assigned.
@@ -82,15 +86,16 @@ impl Durable {
     pub(super) fn owner(&self) -> Owner<'_> {
         Owner {
             user: &self.user,
+            user_id: self.user_id,
             client: self.client,
             create_guid: self.create_guid.unwrap_or_default(),
             timeout: self.timeout,
         }
     }
 
-    /// Whether it was opened by this user.
-    pub(super) fn is_of(&self, user: &str) -> bool {
-        *self.user == *user
+    /// Whether it was opened by this user, and not by an earlier one of the name.
+    pub(super) fn is_of(&self, user: &str, id: Option<UserId>) -> bool {
+        *self.user == *user && (self.user_id.is_none() || self.user_id == id)
     }
 
     /// How long it waits for its client.
@@ -111,6 +116,7 @@ pub(super) struct Claim<'a> {
     pub create_guid: Option<Guid>,
     pub client: Guid,
     pub user: &'a str,
+    pub user_id: Option<UserId>,
     pub lease: Option<create_context::Lease>,
     /// Whether the client believes that the handle is persistent.
     pub persistent: bool,
@@ -143,7 +149,7 @@ impl Claim<'_> {
         }
         // The user may have lost the right since.
         let exceeds = self.right < Right::Write && open.access.intersects(CHANGING);
-        if durable.is_of(self.user) && !exceeds { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+        if durable.is_of(self.user, self.user_id) && !exceeds { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
     }
 }
 
@@ -276,11 +282,11 @@ impl Preserved {
         Ok(())
     }
 
-    /// Closes the waiting handles for whose user and files `stays` is false.
-    pub(super) fn close_unless(&self, stays: impl Fn(&str, &Vfs) -> bool) {
+    /// Closes the waiting handles for whose user, by name and id, and files `stays` is false.
+    pub(super) fn close_unless(&self, stays: impl Fn(&str, Option<UserId>, &Vfs) -> bool) {
         let mut kept = lock(&self.0);
         let open_stays =
-            |open: &Open| open.durable.get().is_none_or(|durable| stays(&durable.user, &open.vfs));
+            |open: &Open| open.durable.get().is_none_or(|of| stays(&of.user, of.user_id, &open.vfs));
         let lost = kept.handles.values().filter(|kept| !open_stays(&kept.open));
         let lost: Vec<_> = lost.map(|kept| kept.open.persistent).collect();
         let lost: Vec<_> = lost.into_iter().filter_map(|id| kept.remove(id)).collect();

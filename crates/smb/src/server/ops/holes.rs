@@ -73,7 +73,7 @@ pub(super) async fn set_zero_data(request: &Request, open: &Open) -> Result<Outp
         },
         false => file.zero_range(range.offset, len).await?,
     }
-    open.written();
+    open.written(0).await;
     Ok(Output::default())
 }
 

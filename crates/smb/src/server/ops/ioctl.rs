@@ -199,7 +199,10 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
                 CtlCode::SET_REPARSE_POINT => reparse::set(cx, &open, &request.input).await,
                 _ => reparse::delete(cx, &open, &request.input).await,
             };
-            replaced.inspect_err(|failure| audit::not_replaced(&open, failure.status))
+            if let Err(failure) = &replaced {
+                audit::not_replaced(&open, failure.status).await;
+            }
+            replaced
         }
         CtlCode::SRV_ENUMERATE_SNAPSHOTS => previous::enumerate(cx, request).await.map(Output::from),
         CtlCode::CREATE_OR_GET_OBJECT_ID => {

@@ -74,7 +74,7 @@ pub(super) use self::ioctl::ioctl;
 pub(crate) use self::opens::{Open, Opens};
 pub(crate) use self::outstanding::Outstanding;
 pub(crate) use self::read::{read, try_read};
-pub(crate) use self::restore::restore;
+pub(crate) use self::restore::{restore, restore_on};
 use super::answer::Answer;
 use super::context::OpContext;
 use super::pipes;

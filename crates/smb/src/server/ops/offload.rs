@@ -270,7 +270,7 @@ pub(super) async fn write(cx: &OpContext, request: &Request, open: &Open) -> Res
             len
         }
     };
-    open.written();
+    open.written(0).await;
     Ok(written(done))
 }
 

@@ -247,11 +247,40 @@ impl Open {
     /// The file's current directory and name: those of the open if they still refer to it, otherwise the place that
     /// another client has moved it to.
     pub(super) async fn place(&self) -> Result<DirName, Error> {
+        self.place_by(&self.vfs).await
+    }
+
+    async fn place_by(&self, vfs: &Vfs) -> Result<DirName, Error> {
         let place = lock(&self.place).clone();
-        match self.vfs.lookup(place.dir, &place.name, false).await {
-            Ok(attr) if attr.node == self.vfs.base(self.node) => Ok(place),
-            _ => self.vfs.place(self.node).await,
+        match vfs.lookup(place.dir, &place.name, false).await {
+            Ok(attr) if attr.node == vfs.base(self.node) => Ok(place),
+            _ => vfs.place(self.node).await,
         }
+    }
+
+    /// Its current path in the share as the server sees it, whatever its user may look up: `FILE:STREAM` for a stream.
+    pub(super) async fn path(&self) -> Result<Vec<u8>, Error> {
+        let vfs = self.vfs.as_server();
+        let mut path = match vfs.base(self.node) {
+            NodeId::ROOT => Vec::new(),
+            _ => path_in(&vfs, self.place_by(&vfs).await?.borrow()).await?,
+        };
+        if let Some((_, stream)) = vfs.stream_of(self.node) {
+            path.push(b':');
+            path.extend_from_slice(&stream);
+        }
+        Ok(path)
+    }
+
+    /// What the audit log is told of it, with the path that it has by now: it may have been moved through another open,
+    /// or with a folder above it. `None` without an audit log.
+    pub(super) async fn located(&self) -> Option<&AuditedOpen> {
+        let audited = self.audited.get()?;
+        // Boxed, so that operations that tell nothing do not carry the space for it.
+        if let Ok(path) = Box::pin(self.path()).await {
+            audited.is_at(path);
+        }
+        Some(audited)
     }
 
     /// The file's current place; of a file whose name another client has removed, the last one.
@@ -283,25 +312,30 @@ impl Open {
         *lock(&self.kept_mtime)
     }
 
-    /// Records a write.
-    pub(super) fn written(&self) {
-        self.resized();
+    /// Records a write of this many bytes; 0 if they do not count as the client's.
+    pub(super) async fn written(&self, bytes: u64) {
         if !self.unlisted.load(Ordering::Relaxed) {
             self.unlisted.store(true, Ordering::Release);
         }
         if self.defers_change.load(Ordering::Relaxed) {
             self.show_change();
         }
+        self.resized(bytes).await;
     }
 
     /// Records a change of the data about which those who cache the directory have been notified.
-    pub(super) fn resized(&self) {
-        if let Some(audited) = self.audited.get() {
-            audited.wrote(0);
-        }
+    pub(super) async fn resized(&self, bytes: u64) {
         // A shared flag: written once, then only read.
         if !self.written_since.load(Ordering::Relaxed) {
             self.written_since.store(true, Ordering::Release);
+        }
+        if let Some(audited) = self.audited.get() {
+            // It is told even if the connection is lost while the path is looked up.
+            let told = Written { audited, bytes };
+            if audited.tells_write() {
+                self.located().await;
+            }
+            drop(told);
         }
     }
 
@@ -376,16 +410,18 @@ impl Open {
     }
 
     /// The first half of closing, as far as it needs no waiting. Returns the remainder, if any: only a persistent open,
-    /// or one that keeps a time, has one.
-    pub(super) fn settle(self: &Arc<Open>) -> Option<LocalBoxFuture<'static, ()>> {
+    /// one that keeps a time, or one whose end is told to the audit log has one. Unless it `ends`, another open continues
+    /// it.
+    pub(super) fn settle(self: &Arc<Open>, ends: bool) -> Option<LocalBoxFuture<'static, ()>> {
         self.notify.close();
         let mtime = if self.written_since.load(Ordering::Acquire) { *lock(&self.kept_mtime) } else { None };
         let frozen = match self.change_time() {
             ChangeTime::Frozen(frozen) => Some(frozen),
             _ => None,
         };
-        if mtime.is_none() && frozen.is_none() && !self.is_persistent() {
-            self.forgotten();
+        let is_told = ends && self.audited.get().is_some_and(|audited| audited.tells_close());
+        if mtime.is_none() && frozen.is_none() && !self.is_persistent() && !is_told {
+            self.forgotten(ends);
             return None;
         }
         let open = self.clone();
@@ -394,7 +430,10 @@ impl Open {
                 persistent.forget(open.persistent).await;
             }
             open.keep_times(mtime, frozen).await;
-            open.forgotten();
+            if is_told {
+                open.located().await;
+            }
+            open.forgotten(ends);
         }))
     }
 
@@ -416,11 +455,11 @@ impl Open {
     }
 
     /// Completes the first half: its CREATE cannot be repeated, and its directory's listings show what it wrote.
-    fn forgotten(&self) {
+    fn forgotten(&self, ends: bool) {
         if let Some(create) = self.create.get() {
             create.forget(self);
         }
-        if let Some(audited) = self.audited.get() {
+        if let Some(audited) = self.audited.get().filter(|_| ends) {
             audited.close();
         }
         if self.unlisted.load(Ordering::Acquire) {
@@ -461,10 +500,18 @@ impl Open {
     /// Deletes the file of a stream, which waited for the stream to close.
     async fn remove_base(&self, removal: Removal) -> Result<(), Error> {
         let removed = match self.vfs.place(removal.node()).await {
-            Ok(DirName { dir, name }) => match self.vfs.remove(dir, &name).await {
-                Err(Error::IsDir) => self.vfs.rmdir(dir, &name).await,
-                other => other,
-            },
+            Ok(place) => {
+                if let Some(audited) = self.audited.get()
+                    && let Ok(path) = path_in(&self.vfs.as_server(), place.borrow()).await
+                {
+                    // The file's, not the stream's.
+                    audited.is_at(path);
+                }
+                match self.vfs.remove(place.dir, &place.name).await {
+                    Err(Error::IsDir) => self.vfs.rmdir(place.dir, &place.name).await,
+                    other => other,
+                }
+            }
             Err(e) => Err(e),
         };
         drop(removal);
@@ -472,6 +519,8 @@ impl Open {
     }
 
     async fn remove(&self, removal: Removal) -> Result<(), Error> {
+        // Afterwards it has no path.
+        self.located().await;
         if let Some((base, name)) = self.vfs.stream_of(self.node) {
             let removed = self.vfs.remove_stream(base, &name).await;
             drop(removal);
@@ -516,6 +565,28 @@ impl Open {
             );
         }
         Err(e)
+    }
+}
+
+/// The path of a name in a directory.
+pub(super) async fn path_in(vfs: &Vfs, at: DirName<&[u8]>) -> Result<Vec<u8>, Error> {
+    let mut path = vfs.path(at.dir).await?;
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(at.name);
+    Ok(path)
+}
+
+/// A change that the audit log is told of when this is dropped.
+struct Written<'a> {
+    audited: &'a AuditedOpen,
+    bytes: u64,
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        self.audited.wrote(self.bytes);
     }
 }
 

@@ -72,7 +72,7 @@ impl OwnedOpen {
     /// The first half of closing: the final state of the file. The open still holds its locks and rights.
     pub(super) async fn settle(&mut self) {
         if matches!(self.closing, Closing::NotBegun) {
-            let work = self.open.as_ref().and_then(Open::settle);
+            let work = self.open.as_ref().and_then(|open| open.settle(self.leaves));
             self.closing = work.map_or(Closing::Settled, Closing::Settling);
         }
         if let Closing::Settling(work) = &mut self.closing {
@@ -122,7 +122,7 @@ impl Drop for OwnedOpen {
 /// Finishes a close that was already begun.
 async fn finish(open: Arc<Open>, closing: Closing, leaves: bool) {
     let settling = match closing {
-        Closing::NotBegun => open.settle(),
+        Closing::NotBegun => open.settle(leaves),
         Closing::Settling(work) => Some(work),
         Closing::Settled => None,
         Closing::Leaving(work) => {

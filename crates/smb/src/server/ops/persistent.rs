@@ -25,6 +25,8 @@ pub(crate) struct Persistent {
     pub(super) sharing: Sharing,
     /// DesiredAccess.
     pub(super) desired: AccessMask,
+    /// The share's root.
+    pub(super) root: Stable,
     pub(super) file: Stable,
     /// The charge for the record's path. Changes only while `gone` is held.
     pub(super) path_bytes: AtomicUsize,

@@ -12,10 +12,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use futures_util::future::try_join;
 use futures_util::lock::Mutex;
 use weft_store::Unsettled;
 use weft_store::opens::{Caching as Rights, Rights as Sharing};
-use weft_store::vfs::{Error, Kind, Share};
+use weft_store::vfs::{Error, Kind, NodeId, Share};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateAction, CreateOptions, Request};
 use weft_wire::smb2::create_context::LeaseState;
@@ -58,8 +59,8 @@ pub(super) async fn begin(
         return None;
     }
     let journal = cx.config().offers.journal.clone()?;
-    let file = match open.vfs.stable(open.node).await {
-        Ok(file) => file,
+    let (root, file) = match try_join(open.vfs.stable(NodeId::ROOT), open.vfs.stable(open.node)).await {
+        Ok(both) => both,
         Err(e) => {
             tracing::warn!("cannot make a handle persistent: {e}");
             return None;
@@ -69,14 +70,15 @@ pub(super) async fn begin(
     let guard = gone.clone().lock_owned().await;
     let path_bytes = AtomicUsize::new(0);
     let persistent =
-        Persistent { journal, share: share.name.clone(), sharing, desired, file, path_bytes, gone };
+        Persistent { journal, share: share.name.clone(), sharing, desired, root, file, path_bytes, gone };
     let cached = match (&open.caching, wanted) {
         (Caching::Oplock(_), Wanted::Oplock(rights)) => Cached::Oplock(bits(*rights)),
         (Caching::Lease(held), Wanted::Lease(lease)) => Cached::Lease(*lease, held.source()),
         _ => Cached::Nothing,
     };
     let session = cx.session();
-    let owner = Owner { user: &session.user, client: session.client_guid, create_guid, timeout };
+    let (user, user_id, client) = (&*session.user, session.user_id, session.client_guid);
+    let owner = Owner { user, user_id, client, create_guid, timeout };
     let record = persistent.record(open, owner, cached).await;
     if let Err(full) = persistent.charge(open.held(), &record) {
         let _ = held::refused(full);
@@ -110,7 +112,9 @@ impl Persistent {
             create_guid: owner.create_guid,
             client: owner.client,
             user: owner.user.to_owned(),
+            user_id: owner.user_id,
             share: self.share.to_string(),
+            root: Some(self.root),
             file: self.file,
             access: open.access.0,
             desired: self.desired.0,

@@ -260,7 +260,14 @@ async fn succeed(
     let done = match prepare(&open, &before, &made, descriptor.as_ref()).await {
         Ok(successor) => {
             let (new, old) = (Named { at: &first, attr: &made }, Named { at: &place, attr: &before });
-            exchange(vfs, new, old).await.map(|()| successor)
+            let audited = open.located().await;
+            exchange(vfs, new, old).await.map(|()| {
+                // Here, because it is done even if its client is gone by now.
+                if let Some(audited) = audited {
+                    audit::replaced(audited, before.kind, made.kind);
+                }
+                successor
+            })
         }
         Err(failure) => Err(failure),
     };
@@ -449,7 +456,6 @@ async fn go_over(
     if let Some(share) = open.share.get() {
         let _ = new.share.set(share.clone());
     }
-    audit::replaced(open, attr.kind);
     if let Some(audited) = open.audited.get() {
         let _ = new.audited.set(audited.clone());
     }

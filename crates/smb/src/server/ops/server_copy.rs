@@ -101,7 +101,7 @@ async fn piece(source: &Open, target: &Open, chunk: Chunk) -> Result<(), Failure
     target.claim.may_write(chunk.target, len)?;
     let done = to.copy_from(chunk.target, from, chunk.source, len).await;
     // A failure may have come half-way.
-    target.written();
+    target.written(0).await;
     match done? {
         done if done == len => Ok(()),
         // Another client truncated the source meanwhile.
@@ -132,6 +132,6 @@ pub(super) async fn duplicate(cx: &OpContext, request: &Request, target: &Open) 
         Err(Error::NotSupported) => return Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
         other => other?,
     }
-    target.written();
+    target.written(0).await;
     Ok(Output::default())
 }

@@ -1,14 +1,17 @@
 //! SET_INFO: times, attributes, sizes, names, deletion.
 //!
 //! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4. Access is decided in [`super::security`]. Creation and
-//! change time, which Linux does not allow to be set, are kept beside the file.
+//! change time, which Linux does not allow to be set, are kept beside the file. A link that replaces another file has a name
+//! of its own first; a crash can leave it as `.weft-link-*`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weft_store::audit::{AuditedOpen, Fact, Kind as Audited};
+use weft_machine::{random, rt};
+use weft_store::audit::{AuditedOpen, Fact, Kind as Audited, Outcome};
 use weft_store::opens::{Access, Refused, Rights};
-use weft_store::vfs::{Attr, Created, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
+use weft_store::vfs::{Attr, Created, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::fscc::file::{
@@ -21,7 +24,7 @@ use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::afp_streams::{self, AfpStream};
 use super::attributes::{self, Metadata};
-use super::opens::{ChangeTime, Open};
+use super::opens::{self, ChangeTime, Open};
 use super::path::{self, Path};
 use super::recalls::{self, Interim};
 use super::resolve::Resolved;
@@ -40,6 +43,9 @@ const BYTES_PER_SECTOR: u64 = 512;
 const MAX_ROUNDS: usize = 8;
 /// Size of a RENAME or LINK without its name.
 const RENAME_FIXED_LEN: usize = 20;
+/// The longest new name in bytes: 32,767 UTF-16 units, as many as the length of a UNICODE_STRING can count
+/// ([MS-DTYP] 2.3.10).
+const MAX_NEW_NAME_BYTES: usize = 0xFFFE;
 
 pub(super) async fn set_info(cx: &OpContext) -> Answer {
     let request = Request::parse(cx.message())?;
@@ -47,9 +53,11 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     if request.buffer.is_empty() || request.buffer.len() > cx.max_payload() as usize {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
+    // Where the file is when it is asked for. A rename looks again.
+    let audited = if is_told(&request) { open.located().await } else { None };
     let done = carry_out(cx, &open, &request).await;
-    if let Some(audited) = open.audited.get() {
-        tell(cx, audited, &request, done.as_ref().err());
+    if let Some(audited) = audited {
+        tell(cx, (audited, &open), &request, done.as_ref());
     }
     done?;
     let mut reply = Reply::new();
@@ -57,7 +65,18 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     Ok(reply)
 }
 
-async fn carry_out(cx: &OpContext, open: &Open, request: &Request) -> Result<(), Failure> {
+/// What the audit log is told of a rename or a link.
+#[derive(Default)]
+struct NewName {
+    /// The path as the server spells it; `None` without an audit log, and for other requests.
+    path: Option<Vec<u8>>,
+    /// Whether another object has lost this name.
+    has_replaced: bool,
+    /// The audit log was told already.
+    is_told: bool,
+}
+
+async fn carry_out(cx: &OpContext, open: &Arc<Open>, request: &Request) -> Result<NewName, Failure> {
     match request.info_type {
         InfoType::FILE => {
             recalls::before_set_info(cx, open, FileClass(request.class), &request.buffer).await?;
@@ -70,31 +89,57 @@ async fn carry_out(cx: &OpContext, open: &Open, request: &Request) -> Result<(),
         InfoType::QUOTA => Err(NtStatus::NOT_SUPPORTED.into()),
         InfoType::SECURITY => {
             let what = SecurityInformation(request.additional_information);
-            security::set(cx, open, what, &request.buffer).await
+            security::set(cx, open, what, &request.buffer).await?;
+            Ok(NewName::default())
         }
         _ => Err(NtStatus::INVALID_PARAMETER.into()),
     }
 }
 
+/// Whether the audit log may be told of a request.
+fn is_told(request: &Request) -> bool {
+    match request.info_type {
+        InfoType::FILE => matches!(
+            FileClass(request.class),
+            FileClass::RENAME
+                | FileClass::RENAME_EX
+                | FileClass::LINK
+                | FileClass::DISPOSITION
+                | FileClass::DISPOSITION_EX
+                | FileClass::END_OF_FILE
+                | FileClass::ALLOCATION
+        ),
+        InfoType::SECURITY => true,
+        _ => false,
+    }
+}
+
 /// Tells the audit log. A deletion is told when the name goes, and a change of the size is a write.
-fn tell(cx: &OpContext, audited: &AuditedOpen, request: &Request, failure: Option<&Failure>) {
-    let status = failure.map_or(NtStatus::SUCCESS, |failure| failure.status);
-    let Some(outcome) = audit::outcome(status) else { return };
-    let to = || {
-        let rename = parse_rename(cx, &request.buffer).ok()?;
-        Some(rename.name.replace('\\', "/").trim_matches('/').as_bytes().to_vec())
+fn tell(
+    cx: &OpContext,
+    (audited, open): (&AuditedOpen, &Open),
+    request: &Request,
+    done: Result<&NewName, &Failure>,
+) {
+    let status = done.err().map_or(NtStatus::SUCCESS, |failure| failure.status);
+    let Some(outcome) = audit::outcome(status).filter(|_| !done.is_ok_and(|name| name.is_told)) else {
+        return;
+    };
+    let name = |kind| {
+        let to = match done {
+            Ok(NewName { path: Some(path), .. }) => path.clone(),
+            _ => asked_name(cx, open, &request.buffer).unwrap_or_default(),
+        };
+        let replaced = done.is_ok_and(|name| name.has_replaced).then_some(Fact::Replaced);
+        audited.tell_name(kind, outcome.clone(), to, replaced.into_iter().collect());
     };
     match (request.info_type, FileClass(request.class)) {
-        (InfoType::FILE, FileClass::RENAME | FileClass::RENAME_EX) => {
-            audited.tell_name(Audited::Rename, outcome, to().unwrap_or_default());
-        }
-        (InfoType::FILE, FileClass::LINK) => {
-            audited.tell_name(Audited::Link, outcome, to().unwrap_or_default());
-        }
-        (InfoType::FILE, FileClass::DISPOSITION | FileClass::DISPOSITION_EX) if failure.is_some() => {
+        (InfoType::FILE, FileClass::RENAME | FileClass::RENAME_EX) => name(Audited::Rename),
+        (InfoType::FILE, FileClass::LINK) => name(Audited::Link),
+        (InfoType::FILE, FileClass::DISPOSITION | FileClass::DISPOSITION_EX) if done.is_err() => {
             audited.tell(Audited::Delete, outcome, Vec::new());
         }
-        (InfoType::FILE, FileClass::END_OF_FILE | FileClass::ALLOCATION) if failure.is_some() => {
+        (InfoType::FILE, FileClass::END_OF_FILE | FileClass::ALLOCATION) if done.is_err() => {
             audited.tell(Audited::Write, outcome, Vec::new());
         }
         (InfoType::SECURITY, _) => {
@@ -109,6 +154,29 @@ fn tell(cx: &OpContext, audited: &AuditedOpen, request: &Request, failure: Optio
         }
         _ => {}
     }
+}
+
+/// The path that a refused rename or link asks for. The new name of a stream is in the file that has it.
+fn asked_name(cx: &OpContext, open: &Open, buffer: &[u8]) -> Option<Vec<u8>> {
+    let name = parse_rename(cx, buffer).ok()?.name;
+    let stream = path::new_stream(&name).and_then(Result::ok);
+    match (stream, open.audited.get()) {
+        (Some(stream), Some(audited)) => Some(stream_path(open, audited, &stream)),
+        _ => Some(name.replace('\\', "/").trim_matches('/').as_bytes().to_vec()),
+    }
+}
+
+/// The path of another stream of the file that is open, whose own path is known.
+fn stream_path(open: &Open, audited: &AuditedOpen, stream: &[u8]) -> Vec<u8> {
+    let mut path = audited.at();
+    if let Some((_, own)) = open.vfs.stream_of(open.node)
+        && path.ends_with(&own)
+    {
+        path.truncate(path.len().saturating_sub(own.len()).saturating_sub(1));
+    }
+    path.push(b':');
+    path.extend_from_slice(stream);
+    path
 }
 
 /// 3.3.5.21.2: no file system class can be set; the status depends on the class.
@@ -130,11 +198,18 @@ fn fixed<T>(parsed: Result<T, weft_wire::smb2::Malformed>) -> Result<T, Failure>
 }
 
 /// 3.3.5.21.1.
-async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8]) -> Result<(), Failure> {
+async fn file_info(
+    cx: &OpContext,
+    open: &Arc<Open>,
+    class: FileClass,
+    buffer: &[u8],
+) -> Result<NewName, Failure> {
     match class {
+        FileClass::RENAME | FileClass::RENAME_EX => {
+            return rename(cx, open, parse_rename(cx, buffer)?).await;
+        }
+        FileClass::LINK => return link(cx, open, parse_rename(cx, buffer)?).await,
         FileClass::BASIC => set_basic(open, fixed(Basic::parse(buffer))?).await,
-        FileClass::RENAME | FileClass::RENAME_EX => rename(cx, open, parse_rename(cx, buffer)?).await,
-        FileClass::LINK => link(cx, open, parse_rename(cx, buffer)?).await,
         FileClass::DISPOSITION => {
             let delete = fixed(Disposition::parse(buffer))?.delete_pending;
             let flags = if delete { DispositionFlags::DELETE } else { DispositionFlags::NONE };
@@ -159,7 +234,8 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
             Err(NtStatus::NOT_SUPPORTED.into())
         }
         _ => Err(NtStatus::INVALID_INFO_CLASS.into()),
-    }
+    }?;
+    Ok(NewName::default())
 }
 
 /// [MS-FSA] 2.1.5.15.2.
@@ -306,7 +382,7 @@ async fn set_size(cx: &OpContext, open: &Open, size: u64) -> Result<(), Failure>
         Error::TooLarge => NtStatus::DISK_FULL.into(),
         e => Failure::from(e),
     })?;
-    open.resized();
+    open.resized(0).await;
     Ok(())
 }
 
@@ -332,6 +408,10 @@ async fn allocate(cx: &OpContext, open: &Open, bytes: u64) -> Result<(), Failure
 fn parse_rename(cx: &OpContext, buffer: &[u8]) -> Result<Rename, Failure> {
     if buffer.len() < RENAME_FIXED_LEN {
         return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
+    }
+    // Before it is decoded, and whether the file may be renamed or not: such a name is not told to the audit log either.
+    if Rename::name_bytes(buffer)? > MAX_NEW_NAME_BYTES {
+        return Err(NtStatus::OBJECT_NAME_INVALID.into());
     }
     let mut rename = Rename::parse(buffer)?;
     rename.name = path::separated(cx, rename.name);
@@ -387,18 +467,22 @@ async fn gives_way(open: &Open, target: &Attr, replace: bool) -> Result<bool, Fa
 }
 
 /// [MS-FSA] 2.1.5.15.12.1: renames a stream.
-async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Failure> {
+async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<NewName, Failure> {
     let base = open.vfs.base(open.node);
     if open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
+    let mut has_replaced = false;
     if let Ok(Created { attr: target, .. }) = open.vfs.stream(base, name, false).await
         && target.node != open.node
     {
         let dos = open.vfs.xattr_summary(base).await?.dos;
         check_target(open, Metadata { attr: &target, dos }, replace, false)?;
+        has_replaced = true;
     }
-    Ok(open.vfs.rename_stream(open.node, name, replace).await?)
+    let path = open.located().await.map(|audited| stream_path(open, audited, name));
+    open.vfs.rename_stream(open.node, name, replace).await?;
+    Ok(NewName { path, has_replaced, is_told: false })
 }
 
 /// Clears what blocks a rename, besides what [`recalls::before_set_info`] has broken: first the sharing mode of the
@@ -464,7 +548,7 @@ async fn vacate(cx: &OpContext, open: &Open) -> Result<bool, Failure> {
 }
 
 /// [MS-FSA] 2.1.5.15.12.
-async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
+async fn rename(cx: &OpContext, open: &Arc<Open>, wish: Rename) -> Result<NewName, Failure> {
     open.require(AccessMask::DELETE)?;
     let to_stream = path::new_stream(&wish.name).transpose()?;
     match (open.vfs.stream_of(open.node), to_stream) {
@@ -486,7 +570,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         let from = open.place().await?;
         let to = resolve::walk(vfs, &path, open.is_posix()).await?;
         if to.at(&to.name) == from.borrow() {
-            return Ok(());
+            return Ok(NewName::default());
         }
         if to.dir != from.dir {
             security::may_move_to(cx, vfs, to.dir, open.kind == Kind::Dir).await?;
@@ -500,45 +584,90 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         }
     };
     let (attr, dos) = (vfs.getattr(open.node).await?, vfs.xattr_summary(open.node).await?.dos);
-    let source = from.borrow();
-    match &to.found {
-        None => match vfs.rename(source, to.at(&to.name), false).await {
-            // Samba's status: the target is in a directory that is in use, by this very open. For POSIX it is invalid.
-            Err(Error::Invalid) if open.kind == Kind::Dir && !open.is_posix() => {
-                return Err(NtStatus::SHARING_VIOLATION.into());
-            }
-            other => other?,
-        },
-        Some((target, spelled)) if target.node == open.node => {
-            if to.at(spelled) == source {
-                // Only the case changes.
-                vfs.rename(source, to.at(&to.name), false).await?;
-            } else {
-                // The other name is a link to the same file: only this name has to be removed.
-                vfs.remove(from.dir, &from.name).await?;
-            }
-        }
+    let steps = match &to.found {
+        None => Steps::Move,
+        // Only the case changes.
+        Some((target, spelled)) if target.node == open.node && to.at(spelled) == from.borrow() => Steps::Move,
+        Some((target, _)) if target.node == open.node => Steps::Remove,
         Some((target, spelled)) => {
             let gives_way = gives_way(open, target, wish.replace_if_exists).await?;
             let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
             check_target(open, target, wish.replace_if_exists, gives_way)?;
             security::may_delete(cx, vfs, target, to.at(spelled)).await?;
-            vfs.rename(source, to.at(spelled), true).await?;
-            if *spelled != to.name {
-                vfs.rename(to.at(spelled), to.at(&to.name), false).await?;
-            }
+            Steps::Replace { spelled: spelled.clone() }
         }
-    }
-    open.set_place(DirName { dir: to.dir, name: to.name });
+    };
+    // A rename that has begun is completed, told and recorded although its connection is lost.
+    rt::to_the_end(carry_over(open.clone(), from, DirName { dir: to.dir, name: to.name }, steps)).await?;
     if open.change_time() == ChangeTime::Moves {
         open.set_change_time(ChangeTime::Deferred(attributes::changed(&attr, dos)));
     }
-    recording::moved(open).await;
-    Ok(())
+    Ok(NewName { is_told: true, ..NewName::default() })
+}
+
+/// How a file comes to its new name.
+enum Steps {
+    /// Nothing else has the name.
+    Move,
+    /// The name is a link to the same file: only the old name has to be removed.
+    Remove,
+    /// Another file loses the name, which is spelled like this.
+    Replace { spelled: Vec<u8> },
+}
+
+async fn carry_over(open: Arc<Open>, from: DirName, to: DirName, steps: Steps) -> Result<(), Failure> {
+    let vfs = &open.vfs;
+    // Other clients may have moved the file while this one waited.
+    let audited = open.located().await;
+    let folder = told_folder(&vfs.as_server(), to.dir, audited).await;
+    let facts = if matches!(steps, Steps::Replace { .. }) { vec![Fact::Replaced] } else { Vec::new() };
+    let (place, done) = match steps {
+        Steps::Move => match vfs.rename(from.borrow(), to.borrow(), false).await {
+            // Samba's status: the target is in a directory that is in use, by this very open. For POSIX it is invalid.
+            Err(Error::Invalid) if open.kind == Kind::Dir && !open.is_posix() => {
+                return Err(NtStatus::SHARING_VIOLATION.into());
+            }
+            other => (to, Ok(other?)),
+        },
+        Steps::Remove => (to, Ok(vfs.remove(from.dir, &from.name).await?)),
+        Steps::Replace { spelled } => {
+            let at = DirName { dir: to.dir, name: spelled };
+            vfs.rename(from.borrow(), at.borrow(), true).await?;
+            respell(vfs, at, to.name).await
+        }
+    };
+    if let Some(audited) = audited {
+        let path = [&folder[..], &place.name].concat();
+        audited.tell_name(Audited::Rename, Outcome::Done, path, facts);
+    }
+    open.set_place(place);
+    recording::moved(&open).await;
+    Ok(done?)
+}
+
+/// Gives a file that has replaced another one its own spelling of the name. Returns where it is: if that fails, it has the name all
+/// the same, as the other one spelled it.
+async fn respell(vfs: &Vfs, at: DirName, name: Vec<u8>) -> (DirName, Result<(), Error>) {
+    if at.name == name {
+        return (at, Ok(()));
+    }
+    let to = DirName { dir: at.dir, name };
+    match vfs.rename(at.borrow(), to.borrow(), false).await {
+        Ok(()) => (to, Ok(())),
+        Err(e) => (at, Err(e)),
+    }
+}
+
+/// The path of a directory with what separates it from a name, if the audit log is going to be told.
+async fn told_folder(server: &Vfs, dir: NodeId, audited: Option<&AuditedOpen>) -> Vec<u8> {
+    match audited {
+        Some(_) => opens::path_in(server, DirName { dir, name: b"" }).await.unwrap_or_default(),
+        None => Vec::new(),
+    }
 }
 
 /// [MS-FSA] 2.1.5.15.7.
-async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
+async fn link(cx: &OpContext, open: &Arc<Open>, wish: Rename) -> Result<NewName, Failure> {
     // smbclient's `hardlink` starts the name with a backslash, and Samba accepts that.
     let path = new_path(cx, wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
     let vfs = &open.vfs;
@@ -553,17 +682,56 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
     }
     let to = resolve::walk(vfs, &path, open.is_posix()).await?;
     security::may_move_to(cx, vfs, to.dir, false).await?;
-    if let Some((target, spelled)) = &to.found {
-        if target.node == open.node && wish.replace_if_exists {
-            return Ok(());
-        }
+    let is_own = |found: &&(Attr, Vec<u8>)| found.0.node == open.node && wish.replace_if_exists;
+    if let Some((target, spelled)) = to.found.as_ref().filter(|found| !is_own(found)) {
         let target = Metadata { attr: target, dos: vfs.xattr_summary(target.node).await?.dos };
         check_target(open, target, wish.replace_if_exists, false)?;
-        security::may_delete(cx, vfs, target, to.at(spelled)).await?;
-        match vfs.remove(to.dir, spelled).await {
-            Err(Error::NotFound) => {}
-            other => other?,
-        }
+        let old = to.at(spelled);
+        security::may_delete(cx, vfs, target, old).await?;
+        // A lost connection drops the request, but must not leave the file under its temporary name.
+        rt::to_the_end(link_over(open.clone(), old.to_owned(), to.name)).await?;
+        return Ok(NewName { is_told: true, ..NewName::default() });
     }
-    Ok(vfs.link(open.node, to.dir, &to.name).await?)
+    let path = match open.audited.get() {
+        Some(_) => opens::path_in(&vfs.as_server(), to.at(&to.name)).await.ok(),
+        None => None,
+    };
+    if to.found.is_none() {
+        vfs.link(open.node, to.dir, &to.name).await?;
+    }
+    Ok(NewName { path, ..NewName::default() })
+}
+
+/// Links an open file to the name of another one, which loses it, and spells it `name`. The file gets a temporary name first: if
+/// it cannot have one more (it has lost its last one, it has too many, the disk is full), the other one keeps its own.
+async fn link_over(open: Arc<Open>, old: DirName, name: Vec<u8>) -> Result<(), Failure> {
+    let (vfs, server) = (&open.vfs, open.vfs.as_server());
+    let audited = open.audited.get().map(|audited| &**audited);
+    let folder = told_folder(&server, old.dir, audited).await;
+    let number = u64::from_ne_bytes(random::bytes()?);
+    let first = DirName { dir: old.dir, name: format!(".weft-link-{number:016x}").into_bytes() };
+    vfs.link(open.node, first.dir, &first.name).await?;
+    let replaced = vfs.rename(first.borrow(), old.borrow(), true).await;
+    // After a failure, and if the name was given to this file meanwhile: rename(2) does nothing then.
+    if let Err(e) = unlink_own(&server, open.node, &first).await {
+        tracing::warn!("{} stays, which a link was to replace a file by: {e}", first.name.escape_ascii());
+    }
+    replaced?;
+    let (place, done) = respell(vfs, old, name).await;
+    // Here, because the other file has lost its name even if the client is gone by now, or the name keeps its spelling.
+    if let Some(audited) = audited {
+        let path = [&folder[..], &place.name].concat();
+        audited.tell_name(Audited::Link, Outcome::Done, path, vec![Fact::Replaced]);
+    }
+    Ok(done?)
+}
+
+/// Removes a name if it is this file's. With the server's rights: in a directory with the sticky bit, who may link a file to a name
+/// need not be able to remove it.
+async fn unlink_own(server: &Vfs, node: NodeId, at: &DirName) -> Result<(), Error> {
+    match server.lookup(at.dir, &at.name, false).await {
+        Ok(found) if found.node == node => server.remove(at.dir, &at.name).await,
+        Ok(_) | Err(Error::NotFound) => Ok(()),
+        Err(e) => Err(e),
+    }
 }

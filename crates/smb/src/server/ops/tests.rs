@@ -339,6 +339,7 @@ fn session_of(connection: &Connection, held: Charge, id: u64, user: &str, profil
         user: user.into(),
         is_ours: true,
         account: None,
+        user_id: None,
         profile,
         client_guid: [9; 16],
         keys,

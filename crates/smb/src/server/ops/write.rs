@@ -99,10 +99,7 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
             file.append::<Failure>(&data, |end| Ok(open.claim.may_write(end, u64::from(len))?)).await?;
         }
     }
-    open.written();
-    if let Some(audited) = open.audited.get() {
-        audited.wrote(len.into());
-    }
+    open.written(len.into()).await;
     // No buffer of the pool waits for the disk.
     drop((data, remote));
     if is_through(&open, request.flags) {

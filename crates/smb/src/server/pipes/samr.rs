@@ -14,6 +14,7 @@ use weft_wire::smb2::fscc::security::Sid;
 use super::caller::Caller;
 use super::handles::{Handles, Object};
 use crate::server::accounts::{Accounts, NONE, builtin, unix_domains};
+use crate::server::directory::Directory;
 
 /// The names and ids of the system that a call may need; the domain is known by a handle only, so both kinds are asked
 /// for.
@@ -67,6 +68,38 @@ fn everybody(handles: &Handles, handle: Handle) -> Result<(), FaultStatus> {
     match handles.find(handle)? {
         Object::Everybody => Ok(()),
         _ => Err(FaultStatus::CONTEXT_MISMATCH),
+    }
+}
+
+/// A name of a domain: what it is, and its number there. `own`: the domain is this host. `kind`: of a domain of the system.
+fn id_of(directory: &Directory, own: bool, kind: Option<UnixKind>, name: &str) -> Option<(u32, SidUse)> {
+    let Directory { accounts, system, .. } = directory;
+    if let Some((kind, named, _)) = kind {
+        return Some((system.known(&named(name.to_owned()))?.id, kind));
+    }
+    match accounts.find(name) {
+        _ if !own => None,
+        Some(account) => Some((account.rid, SidUse::User)),
+        None => match accounts.find_group(name) {
+            Some(group) => Some((group.rid, SidUse::Alias)),
+            None => name.eq_ignore_ascii_case(NONE).then_some((PRIMARY_GROUP, SidUse::Group)),
+        },
+    }
+}
+
+/// The reverse of [`id_of`].
+fn name_of(directory: &Directory, own: bool, kind: Option<UnixKind>, rid: u32) -> Option<(String, SidUse)> {
+    let Directory { accounts, system, .. } = directory;
+    if let Some((kind, _, numbered)) = kind {
+        return Some((system.known(&numbered(rid))?.name.clone(), kind));
+    }
+    match accounts.users.iter().find(|account| account.rid == rid) {
+        _ if !own => None,
+        Some(account) => Some((account.name.clone(), SidUse::User)),
+        None => match accounts.groups.iter().find(|group| group.rid == rid) {
+            Some(group) => Some((group.name.clone(), SidUse::Alias)),
+            None => (rid == PRIMARY_GROUP).then(|| (NONE.to_owned(), SidUse::Group)),
+        },
     }
 }
 
@@ -140,36 +173,14 @@ pub(super) fn call(
         samr::LOOKUP_NAMES => {
             let (handle, names) = samr::parse_lookup_names(stub)?;
             let (own, sid) = domain(accounts, handles, handle)?;
-            if let Some((kind, named, _)) = unix_kind(sid) {
-                let id = |name: &String| Some((system.known(&named(name.clone()))?.id, kind));
-                return Ok(samr::emit_ids(&names.iter().map(id).collect::<Vec<_>>()));
-            }
-            let id = |name: &String| match accounts.find(name) {
-                _ if !own => None,
-                Some(account) => Some((account.rid, SidUse::User)),
-                None => match accounts.find_group(name) {
-                    Some(group) => Some((group.rid, SidUse::Alias)),
-                    None => name.eq_ignore_ascii_case(NONE).then_some((PRIMARY_GROUP, SidUse::Group)),
-                },
-            };
-            samr::emit_ids(&names.iter().map(id).collect::<Vec<_>>())
+            let kind = unix_kind(sid);
+            samr::emit_ids(&names.iter().map(|name| id_of(&directory, own, kind, name)).collect::<Vec<_>>())
         }
         samr::LOOKUP_IDS => {
             let (handle, ids) = samr::parse_lookup_ids(stub)?;
             let (own, sid) = domain(accounts, handles, handle)?;
-            if let Some((kind, _, numbered)) = unix_kind(sid) {
-                let name = |id: &u32| Some((system.known(&numbered(*id))?.name.clone(), kind));
-                return Ok(samr::emit_names(&ids.iter().map(name).collect::<Vec<_>>()));
-            }
-            let name = |rid: &u32| match accounts.users.iter().find(|account| account.rid == *rid) {
-                _ if !own => None,
-                Some(account) => Some((account.name.clone(), SidUse::User)),
-                None => match accounts.groups.iter().find(|group| group.rid == *rid) {
-                    Some(group) => Some((group.name.clone(), SidUse::Alias)),
-                    None => (*rid == PRIMARY_GROUP).then(|| (NONE.to_owned(), SidUse::Group)),
-                },
-            };
-            samr::emit_names(&ids.iter().map(name).collect::<Vec<_>>())
+            let kind = unix_kind(sid);
+            samr::emit_names(&ids.iter().map(|rid| name_of(&directory, own, kind, *rid)).collect::<Vec<_>>())
         }
         samr::OPEN_GROUP => {
             let (handle, rid) = samr::parse_open_account(stub)?;

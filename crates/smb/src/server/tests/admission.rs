@@ -174,7 +174,7 @@ fn what_lacks_anything_reaches_no_file_in_any_way() {
             let at_once = frame::AT_ONCE.get();
             let status = path.ask(&mut client, file, KEPT, "made").await;
             assert_eq!(status, NtStatus::SUCCESS, "{case}");
-            let expected = path == RequestPath::ReadAtOnce && !client.seal;
+            let expected = path == RequestPath::ReadAtOnce;
             assert_eq!(frame::AT_ONCE.get() - at_once, usize::from(expected), "{case}");
 
             let (mut client, file) = without(lack, &world, client, file).await;
@@ -186,5 +186,21 @@ fn what_lacks_anything_reaches_no_file_in_any_way() {
             assert_eq!(content(&world, "f").await.as_deref(), Some(KEPT), "{case}");
             assert_eq!(content(&world, "too much").await, None, "{case}");
         }
+    });
+}
+
+#[test]
+fn an_encrypted_read_at_once_needs_what_others_need() {
+    story(async {
+        let world = world(Lack::Tree);
+        let (mut client, file) = right(&world, Lack::EncryptionOfSession).await;
+        let before = frame::AT_ONCE.get();
+        let (status, data) = client.read(file, 100).await;
+        assert_eq!((status, &data[..]), (NtStatus::SUCCESS, KEPT));
+        assert_eq!(frame::AT_ONCE.get(), before + 1);
+        let leave = client.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
+        assert_eq!(leave, NtStatus::SUCCESS);
+        assert_eq!(client.read(file, 100).await.0, NtStatus::NETWORK_NAME_DELETED);
+        assert_eq!(frame::AT_ONCE.get(), before + 1);
     });
 }

@@ -2,6 +2,9 @@
 //!
 //! A server crash is simulated by dropping its tasks and connections without notice: the journal and the folder remain.
 
+mod audited;
+mod restored;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -370,17 +373,17 @@ fn a_create_whose_client_is_lost_while_it_is_written_down_is_kept_as_long_as_any
         alice.wire.hang_up();
         settle().await;
         assert_eq!(world.server.sessions.len(), 0);
-        assert_eq!(journal.records().unwrap().len(), 0);
+        assert_eq!(journal.records(|_| true).unwrap().len(), 0);
         journal.hold(None);
         drop(held);
         settle().await;
         // It was carried out, and its client may repeat it.
-        assert_eq!(journal.records().unwrap().len(), 1);
+        assert_eq!(journal.records(|_| true).unwrap().len(), 1);
         let mut bob = client(&world, 2, "bob").await;
         assert_eq!(create(&mut bob, &wish(Vec::new())).await.unwrap_err(), UNAVAILABLE);
         // The client does not return.
         weft_machine::rt::sleep(std::time::Duration::from_secs(31)).await;
-        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(journal.records(|_| true).unwrap(), []);
         assert_eq!(world.server.handles.creates(), 0);
         create(&mut bob, &wish(Vec::new())).await.unwrap();
     });
@@ -414,7 +417,7 @@ fn a_create_whose_client_is_lost_while_it_is_written_down_comes_again() {
         assert_eq!(made.action, CreateAction::CREATED);
         assert_eq!(alice.write(made.file, b"x").await, NtStatus::SUCCESS);
         assert_eq!(alice.close(made.file).await, NtStatus::SUCCESS);
-        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(journal.records(|_| true).unwrap(), []);
         assert_eq!(world.server.handles.creates(), 0);
     });
 }
@@ -435,7 +438,7 @@ fn a_create_whose_tree_goes_while_it_is_written_down_leaves_nothing() {
         journal.hold(None);
         drop(held);
         assert_eq!(alice.recv().await.unwrap().0.status, NtStatus::FILE_CLOSED);
-        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(journal.records(|_| true).unwrap(), []);
         assert_eq!(world.server.handles.creates(), 0);
         create(&mut client(&world, 2, "bob").await, &wish(Vec::new())).await.unwrap();
     });
@@ -449,7 +452,7 @@ async fn lost_while_it_closes(end: impl FnOnce(&mut Client, FileId)) {
     let named = create_request("f", CreateOptions::DELETE_ON_CLOSE);
     let named = create::Request { contexts: vec![persistent()], ..named };
     let file = create(&mut alice, &named).await.unwrap().file;
-    assert_eq!(journal.records().unwrap().len(), 1);
+    assert_eq!(journal.records(|_| true).unwrap().len(), 1);
     let gate = Gate::default();
     let held = gate.lock().await;
     journal.hold(Some(gate.clone()));
@@ -463,7 +466,7 @@ async fn lost_while_it_closes(end: impl FnOnce(&mut Client, FileId)) {
     drop(held);
     settle().await;
     assert!(!dir.path().join("f").exists());
-    assert_eq!(journal.records().unwrap(), []);
+    assert_eq!(journal.records(|_| true).unwrap(), []);
     assert_eq!(world.server.handles.creates(), 0);
     assert_eq!(world.server.shares.now()[0].vfs.opens().open_nodes(), []);
 }
@@ -513,7 +516,7 @@ fn a_record_whose_client_was_lost_does_not_follow_a_newer_one() {
         drop(held);
         assert_eq!(alice.recv().await.unwrap().0.status, NtStatus::SUCCESS);
         settle().await;
-        let (_, record) = journal.records().unwrap().pop().unwrap();
+        let (_, record) = journal.records(|_| true).unwrap().pop().unwrap();
         assert_eq!(record.locks, [(0, 1, true), (10, 1, true)]);
     });
 }
@@ -836,6 +839,8 @@ fn restarted_with(handles: u64) -> Restart {
                 create_guid,
                 client: [1; 16],
                 user: "alice".into(),
+                user_id: None,
+                root: None,
                 share: "Data".into(),
                 file: attr.stable,
                 access: access_of(n).0,
@@ -852,7 +857,7 @@ fn restarted_with(handles: u64) -> Restart {
             };
             records.push((n, record));
         }
-        Journal::open(&state, "test").unwrap().save_all(records).await;
+        Journal::open(&state, "test").unwrap().save_all(records).await.unwrap();
     });
     // Two files that are swapped, one that is moved, one that is removed.
     let at = |name: &str| folder.join("d").join(name);

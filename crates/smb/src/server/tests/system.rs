@@ -1,6 +1,7 @@
 //! Users and groups of the system: what a session gets at log-on, and what a directory service that changes, fails or
 //! lies does to it.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
@@ -234,17 +235,27 @@ fn a_user_has_few_translations_in_progress_and_all_users_have_a_limit() {
         let gate = Arc::new(Gate::default());
         let lookups = Arc::new(Lookups::new(gate.clone(), Duration::from_secs(60)));
         let system = Rc::new(System::new(Some(lookups)));
+        let begun = Rc::new(Cell::new(0));
         let translate = |user: &str, uid: u32| {
-            let (system, user) = (system.clone(), Arc::from(user));
-            rt::spawn(async move { system.prefetch(&user, vec![Query::Uid(uid)]).await })
+            let (system, user, begun) = (system.clone(), Arc::from(user), begun.clone());
+            rt::spawn(async move {
+                begun.set(begun.get() + 1);
+                system.prefetch(&user, vec![Query::Uid(uid)]).await
+            })
+        };
+        let all_begun = async |calls: usize| {
+            while begun.get() < calls {
+                rt::yield_now().await;
+            }
         };
         let (most, of_user) = (MAX_TRANSLATING as u32, MAX_TRANSLATING_OF_USER as u32);
         let mut held: Vec<_> = (0..of_user).map(|uid| translate("eve", uid)).collect();
-        rt::yield_now().await;
+        all_begun(held.len()).await;
         assert!(translate("eve", of_user).await.is_err(), "one user");
         assert!(system.prefetch(&"eve".into(), Vec::new()).await.is_ok(), "nothing to look up");
         held.extend((of_user..most).map(|uid| translate(&format!("user{}", uid / of_user), uid)));
-        rt::yield_now().await;
+        // With the one that has been refused.
+        all_begun(held.len() + 1).await;
         assert!(translate("alice", most).await.is_err(), "all users");
         *gate.is_open.lock().unwrap() = true;
         gate.opens.notify_all();

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use weft_machine::{credentials, rt};
 
-use super::{Folder, MAX_ENTRIES, sys, xattr};
+use super::sys::{self, Stat};
+use super::{Folder, MAX_ENTRIES, xattr};
 use crate::vfs::{Caller, Entry, Error, Kind, Listing, NodeId, Unread, XattrSummary};
 
 /// A listing reads so much of a directory at a time: less than is read for an answer, because a turn of the core may
@@ -41,27 +42,25 @@ impl Folder {
         xattrs: bool,
     ) -> Result<Listing, Error> {
         let max = max.min(MAX_ENTRIES);
+        let names_across = self.names_across(dir);
         // Fewer entries than asked for are an answer as well.
         let enough = |found| found == max || found >= LISTED_AT_LEAST && rt::turn_is_over();
         let (stats, is_last) = sys::collect(open.as_fd(), cookie, LISTING_BYTES, enough, |raw| {
-            let stat = match sys::stat_at(fd.as_fd(), &raw.name) {
-                Ok(stat) => stat,
+            let read = match names_across.iter().any(|across| across.name == raw.name) {
+                false => self.read_entry(fd, &raw.name, xattrs),
+                // Its own file system is asked elsewhere.
+                true => Err(Errno::TIMEDOUT),
+            };
+            match read {
+                Ok((stat, xattrs)) => Ok(Some((raw, Ok(stat), xattrs))),
                 // Removed since it was listed.
-                Err(Errno::NOENT) => return Ok(None),
+                Err(Errno::NOENT) => Ok(None),
                 // One object that is out of order must not hide the others.
                 Err(why) => {
                     let unread = Unread { fileid: raw.inode, kind: raw.kind, why };
-                    return Ok(Some((raw, Err(unread), xattrs.then(XattrSummary::default))));
+                    Ok(Some((raw, Err(unread), xattrs.then(XattrSummary::default))))
                 }
-            };
-            let xattrs = xattrs.then(|| match stat.kind() {
-                Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), &raw.name),
-                Kind::Symlink => rustix::fs::readlinkat(fd, &raw.name[..], Vec::new())
-                    .map(|target| XattrSummary::of_link(target.as_bytes()))
-                    .unwrap_or_default(),
-                Kind::Special(_) => XattrSummary::default(),
-            });
-            Ok(Some((raw, Ok(stat), xattrs)))
+            }
         })?;
         let mut table = self.table();
         let entries = stats.into_iter().map(|(raw, stat, xattrs)| {
@@ -76,5 +75,23 @@ impl Folder {
             Ok(Entry { name: raw.name, cookie: raw.cookie, attr, xattrs })
         });
         Ok(Listing { entries: entries.collect::<Result<_, Error>>()?, is_last })
+    }
+
+    /// The attributes of an entry, and the summary of its extended attributes.
+    pub(super) fn read_entry(
+        &self,
+        fd: &OwnedFd,
+        name: &[u8],
+        xattrs: bool,
+    ) -> Result<(Stat, Option<XattrSummary>), Errno> {
+        let stat = sys::stat_at(fd.as_fd(), name)?;
+        let xattrs = xattrs.then(|| match stat.kind() {
+            Kind::File | Kind::Dir => xattr::summary_of_entry(fd.as_fd(), name),
+            Kind::Symlink => rustix::fs::readlinkat(fd, name, Vec::new())
+                .map(|target| XattrSummary::of_link(target.as_bytes()))
+                .unwrap_or_default(),
+            Kind::Special(_) => XattrSummary::default(),
+        });
+        Ok((stat, xattrs))
     }
 }

@@ -9,8 +9,10 @@
 //! and so does every operation on a file system that may block (see `site`).
 //! Errors: a file whose name was changed or removed by another program, and which no client holds, is [`Error::Stale`].
 
+mod across;
 mod cores;
 mod create;
+mod crossing;
 mod entries;
 mod folds;
 mod judged;
@@ -47,7 +49,7 @@ use self::folds::Folds;
 use self::lookup::Turns;
 use self::observe::Observer;
 use self::orphans::Orphans;
-use self::search::Search;
+use self::search::Searches;
 use self::site::{Site, Systems};
 use self::sys::{Identity, Proc};
 use self::table::{MAX_NODES, Table};
@@ -92,7 +94,7 @@ struct Folder {
     table: Mutex<Table>,
     folds: Mutex<Folds>,
     turns: Turns,
-    search: Mutex<Search>,
+    searches: Mutex<Searches>,
     orphans: Mutex<Orphans>,
     newborns: Newborns,
     proc: Proc,
@@ -161,7 +163,7 @@ impl Folder {
             table: Mutex::new(table),
             folds: Mutex::default(),
             turns: Turns::default(),
-            search: Mutex::default(),
+            searches: Mutex::default(),
             orphans: Mutex::default(),
             newborns: Newborns::default(),
             proc,
@@ -180,12 +182,22 @@ impl Folder {
         self.folds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn search(&self) -> MutexGuard<'_, Search> {
-        self.search.lock().unwrap_or_else(PoisonError::into_inner)
+    fn searches(&self) -> MutexGuard<'_, Searches> {
+        self.searches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn orphans(&self) -> MutexGuard<'_, Orphans> {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs an operation where its system calls belong.
+    fn run(self: &Arc<Folder>, site: Site, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        match site {
+            Site::Core(other) => {
+                other.as_ref().unwrap_or(self.systems.home()).inline(|| self.on_core(op, by))
+            }
+            Site::Workers(system) => Box::pin(self.clone().on_workers(system, op, by)),
+        }
     }
 
     fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
@@ -462,12 +474,10 @@ impl Backend for Dir {
     }
 
     fn submit(&self, op: Op, by: Caller) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
-        let folder = &self.0;
-        match folder.site(&op) {
-            Site::Core(other) => {
-                other.as_ref().unwrap_or(folder.systems.home()).inline(|| folder.on_core(op, by))
-            }
-            Site::Workers(system) => Box::pin(folder.clone().on_workers(system, op, by)),
+        let site = self.0.site(&op);
+        match self.0.leads_across(&op) {
+            false => self.0.run(site, op, by),
+            true => Box::pin(self.0.clone().list_across(site, op, by)),
         }
     }
 

@@ -499,9 +499,7 @@ impl Reader {
                 self.seen(served, Seen { dir, name, flags, cookie: event.cookie() });
             }
         }
-        let is_due = |since: &Instant| {
-            clock::instant().duration_since(*since) >= Duration::from_millis(PAIR_MS.unsigned_abs())
-        };
+        let is_due = |since: &Instant| clock::since(*since) >= Duration::from_millis(PAIR_MS.unsigned_abs());
         if !any && let Some((from, _)) = self.pending.take_if(|(_, since)| is_due(since)) {
             // The other half of the rename is outside of the observed directories.
             self.went(served, &from);

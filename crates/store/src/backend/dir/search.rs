@@ -4,7 +4,9 @@
 //! not tell where in the tree the file is, which a share must know to stay inside its folder. So the tree is walked
 //! once from the root, and the directory of each inode is remembered; a wanted file is found during the walk, or
 //! later in its result. Nothing is written to disk.
-//! Limits: [`MAX_ENTRIES`] entries; a file beyond them is stale after a restart. If a file is not found in a walk
+//! A file system that is mounted in the tree and may block is walked apart, when a file of it is wanted: if it hangs, files
+//! elsewhere are found nevertheless.
+//! Limits: [`MAX_ENTRIES`] entries of a walk; a file beyond them is stale after a restart. If a file is not found in a walk
 //! older than [`MAX_AGE`], the walk is repeated. The walk waits for the disk only where a listing would.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,13 +14,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weft_machine::file::system::Device;
 use weft_machine::{clock, rt};
 
 use super::Folder;
 use super::site::Site;
-use super::sys::{self, Identity};
+use super::sys::{self, Identity, Raw};
 use crate::vfs::depot::FOLDER;
-use crate::vfs::{Attr, Error, Kind, NodeId, Stable};
+use crate::vfs::{Attr, Error, Kind, NodeId, Op, Stable};
 
 /// Maximum number of entries remembered, about 50 bytes each.
 pub(super) const MAX_ENTRIES: usize = 1 << 20;
@@ -29,8 +32,27 @@ pub(super) const STEP: usize = 1024;
 const FEW: usize = 4;
 /// How long a finished walk that does not know a file is trusted.
 const MAX_AGE: Duration = Duration::from_secs(60);
+/// The walks over mounted file systems that are remembered.
+const MAX_MOUNTED: usize = 16;
+/// How long a task waits for others that read the last pieces.
+const PAUSE: Duration = Duration::from_millis(2);
 
-/// One walk over the tree.
+/// The walk over the tree, and those over file systems in it that may block.
+#[derive(Default)]
+pub(super) struct Searches(HashMap<Option<Device>, Search>);
+
+impl Searches {
+    /// The walk that meets the files of a mounted file system that may block, or all others.
+    fn of(&mut self, mounted: Option<Device>) -> &mut Search {
+        if self.0.len() > MAX_MOUNTED && !self.0.contains_key(&mounted) {
+            // A file system that is mounted again has another number.
+            self.0.retain(|mounted, search| mounted.is_none() || search.reading > 0);
+        }
+        self.0.entry(mounted).or_default()
+    }
+}
+
+/// One walk.
 #[derive(Default)]
 pub(super) struct Search {
     /// Directories still to be read, and the position in each.
@@ -52,6 +74,8 @@ pub(super) enum Next {
     Read(NodeId, u64),
     /// Ask again: other tasks are reading the last pieces.
     Wait,
+    /// Nothing was read recently: call [`Search::begin`].
+    Begin,
     /// The file does not exist: everything was read recently.
     Nowhere,
 }
@@ -76,10 +100,8 @@ impl Search {
         if let Some((dir, before)) = self.seen.get(&inode) {
             return Next::In(*dir, *before);
         }
-        let old = self.began.is_none_or(|began| now.duration_since(began) > MAX_AGE);
-        if self.queue.is_empty() && self.reading == 0 && old {
-            *self = Search { began: Some(now), ..Search::default() };
-            self.queue.push_back((NodeId::ROOT, 0));
+        if self.is_over(now) {
+            return Next::Begin;
         }
         match self.queue.pop_front() {
             Some((dir, cookie)) => {
@@ -88,6 +110,19 @@ impl Search {
             }
             None if self.reading > 0 => Next::Wait,
             None => Next::Nowhere,
+        }
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        let is_old = self.began.is_none_or(|began| now.duration_since(began) > MAX_AGE);
+        self.queue.is_empty() && self.reading == 0 && is_old
+    }
+
+    /// Everything below these directories is read now, unless another task has begun that meanwhile.
+    fn begin(&mut self, roots: Vec<NodeId>, now: Instant) {
+        if self.is_over(now) {
+            let queue = roots.into_iter().map(|root| (root, 0)).collect();
+            *self = Search { began: Some(now), queue, ..Search::default() };
         }
     }
 
@@ -123,6 +158,7 @@ impl Folder {
     /// The file that was given out as `stable`: known, or searched for in steps.
     pub(super) async fn find(self: &Arc<Folder>, site: &Site, stable: Stable) -> Result<Attr, Error> {
         let wanted = Identity::from_stable(&stable, &self.home);
+        let mounted = self.slow_system_of(&wanted).map(|_| wanted.device());
         loop {
             let known = self.table().of(&wanted);
             if let Some(node) = known {
@@ -132,8 +168,15 @@ impl Folder {
                     other => return other,
                 }
             }
-            let next = self.search().next(wanted.inode(), clock::instant());
+            let next = self.searches().of(mounted).next(wanted.inode(), clock::instant());
             match next {
+                Next::Begin => {
+                    let roots = match mounted {
+                        None => vec![NodeId::ROOT],
+                        Some(device) => self.roots_of(site, device).await,
+                    };
+                    self.searches().of(mounted).begin(roots, clock::instant());
+                }
                 Next::In(parent, before) => {
                     // Near the position where it was seen, so that a large directory is not read for each of its
                     // files; elsewhere only if it was moved inside the directory.
@@ -143,38 +186,65 @@ impl Folder {
                     };
                     match found {
                         Some(attr) => return Ok(attr),
-                        None => self.search().forget(wanted.inode()),
+                        None => self.searches().of(mounted).forget(wanted.inode()),
                     }
                 }
                 Next::Read(dir, cookie) => {
-                    let piece = Piece(self.clone());
+                    let piece = Piece(self.clone(), mounted);
                     let read = self.step(site, move |folder| {
                         let _piece = piece;
-                        folder.walk(dir, cookie)
+                        folder.walk(mounted, dir, cookie)
                     });
                     match read.await {
                         Ok(()) | Err(Error::Stale | Error::NotFound | Error::NotDir | Error::Access) => {}
                         Err(e) => return Err(e),
                     }
                 }
-                Next::Wait => {}
+                Next::Wait => rt::sleep(PAUSE).await,
                 Next::Nowhere => return Err(Error::Stale),
             }
             rt::yield_now().await;
         }
     }
 
-    /// Reads a piece of a directory for `search`.
-    fn walk(&self, dir: NodeId, cookie: u64) -> Result<(), Error> {
+    /// The directories where a mounted file system begins, as far as they can be reached.
+    async fn roots_of(self: &Arc<Folder>, site: &Site, device: Device) -> Vec<NodeId> {
+        let mut roots = Vec::new();
+        for (way, name) in self.ways_across(device) {
+            if let Ok(root) = self.follow(site, way, name).await {
+                roots.push(root);
+            }
+        }
+        roots
+    }
+
+    /// The directory that these names lead to from the root; the last one is looked up at `site`.
+    async fn follow(
+        self: &Arc<Folder>,
+        site: &Site,
+        way: Vec<Vec<u8>>,
+        name: Vec<u8>,
+    ) -> Result<NodeId, Error> {
+        let mut dir = NodeId::ROOT;
+        for name in way {
+            let on_the_way = self.site(&Op::Lookup { dir, name: name.clone(), fold_case: false });
+            dir = self.step(&on_the_way, move |folder| folder.exact(dir, &name)).await?.node;
+        }
+        Ok(self.step(site, move |folder| folder.exact(dir, &name)).await?.node)
+    }
+
+    /// Reads a piece of a directory for a search.
+    fn walk(&self, mounted: Option<Device>, dir: NodeId, cookie: u64) -> Result<(), Error> {
         let fd = self.dir_fd(dir)?;
         let open = sys::open_dir(&fd)?;
+        let apart = self.names_across(dir);
         let (raw, end) = sys::entries(open.as_fd(), cookie, STEP)?;
         let more = raw.last().map(|last| last.cookie).filter(|_| !end);
         let mut before = cookie;
         let entries = raw.into_iter().filter(|raw| raw.name != FOLDER).map(|raw| {
             let mut seen = Seen { inode: raw.inode, before, dir: None };
             before = raw.cookie;
-            if raw.maybe_dir {
+            if raw.maybe_dir && !apart.iter().any(|across| across.name == raw.name) {
                 let stat = sys::stat_at(fd.as_fd(), &raw.name)?;
                 let is_dir = stat.kind() == Kind::Dir;
                 // A mount point's own inode differs from the one that its directory lists.
@@ -185,7 +255,7 @@ impl Folder {
             Ok(seen)
         });
         let entries: Vec<_> = entries.collect();
-        self.search().read(dir, entries.into_iter(), more);
+        self.searches().of(mounted).read(dir, entries.into_iter(), more);
         Ok(())
     }
 
@@ -208,7 +278,12 @@ impl Folder {
             let read = self.step(site, move |folder| {
                 let (raw, end) = sys::entries(open.as_fd(), cookie, left.min(STEP))?;
                 let after = raw.last().map_or(cookie, |last| last.cookie);
-                for raw in raw.iter().filter(|raw| raw.maybe_dir || raw.inode == wanted.inode()) {
+                let apart = folder.names_across(dir);
+                let may_be = |raw: &&Raw| {
+                    (raw.maybe_dir || raw.inode == wanted.inode())
+                        && !apart.iter().any(|across| across.name == raw.name)
+                };
+                for raw in raw.iter().filter(may_be) {
                     match sys::stat_at(open.as_fd(), &raw.name) {
                         Ok(stat) if stat.identity() == wanted => {
                             let found = folder.seen(&stat, dir, &raw.name)?;
@@ -234,11 +309,11 @@ impl Folder {
 }
 
 /// A piece of a directory being read for [`Search`], until it was read or cannot be.
-struct Piece(Arc<Folder>);
+struct Piece(Arc<Folder>, Option<Device>);
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.0.search().done();
+        self.0.searches().of(self.1).done();
     }
 }
 
@@ -247,13 +322,15 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
+    use weft_machine::file::system::FileSystem;
+
     use super::super::site::Systems;
     use super::*;
 
     #[test]
     fn a_walk_goes_everywhere_once_and_again_when_it_is_old() {
-        let mut search = Search::default();
         let now = Instant::now();
+        let mut search = begun(now);
         let file = |inode| Ok(Seen { inode, before: 5, dir: None });
         let sub = |inode, node| Ok(Seen { inode, before: 6, dir: Some(NodeId(node)) });
         let nobody = 1;
@@ -275,7 +352,46 @@ mod tests {
         search.forget(13);
         assert_eq!(search.next(13, now), Next::Nowhere);
         assert_eq!(search.next(10, now + MAX_AGE * 2), Next::In(NodeId::ROOT, 5));
+        assert_eq!(search.next(13, now + MAX_AGE * 2), Next::Begin);
+        search.begin(vec![NodeId::ROOT], now + MAX_AGE * 2);
+        // Another task has seen the same.
+        search.begin(vec![NodeId::ROOT], now + MAX_AGE * 2);
         assert_eq!(search.next(13, now + MAX_AGE * 2), Next::Read(NodeId::ROOT, 0));
+        assert_eq!(search.next(13, now + MAX_AGE * 2), Next::Wait);
+    }
+
+    /// After a restart nobody found a file of the share while something that was mounted in it did not answer.
+    #[test]
+    fn a_file_is_found_while_a_mount_beside_it_hangs() {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(tree.path().join("hung/inside")).unwrap();
+        std::fs::create_dir(tree.path().join("sub")).unwrap();
+        std::fs::write(tree.path().join("sub/file"), b"").unwrap();
+        let before = Folder::open(tree.path(), Systems::of).unwrap();
+        let sub = before.exact(NodeId::ROOT, b"sub").unwrap().node;
+        let hung = before.exact(NodeId::ROOT, b"hung").unwrap().node;
+        let (file, inside) = (before.exact(sub, b"file").unwrap(), before.exact(hung, b"inside").unwrap());
+        let story = async {
+            let folder = Arc::new(Folder::open(tree.path(), Systems::of).unwrap());
+            folder.cross(&[], b"hung", &FileSystem::fixed(true));
+            let find = async |stable| {
+                let site = folder.site_among(&Op::Find { stable });
+                assert!(matches!(site, Site::Core(_)), "nobody waits for a place of what hangs");
+                folder.find(&site, stable).await
+            };
+            let found = find(file.stable).await.unwrap();
+            assert_eq!(found.stable, file.stable);
+            // Nothing was asked of it: here it is a folder that answers.
+            assert!(matches!(find(inside.stable).await, Err(Error::Stale)));
+        };
+        rt::block_on(story).unwrap();
+    }
+
+    fn begun(now: Instant) -> Search {
+        let mut search = Search::default();
+        assert_eq!(search.next(1, now), Next::Begin);
+        search.begin(vec![NodeId::ROOT], now);
+        search
     }
 
     /// A folder may have a million entries, and it is searched for each file that was moved inside it.
@@ -308,8 +424,8 @@ mod tests {
     /// After a restart all connections of a client ask for the same file at once.
     #[test]
     fn who_finds_everything_being_read_by_others_waits_for_them() {
-        let mut search = Search::default();
         let now = Instant::now();
+        let mut search = begun(now);
         assert_eq!(search.next(10, now), Next::Read(NodeId::ROOT, 0));
         assert_eq!(search.next(10, now), Next::Wait);
         assert_eq!(search.next(10, now + MAX_AGE * 2), Next::Wait, "no second walk beside it");

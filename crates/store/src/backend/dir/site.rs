@@ -4,7 +4,8 @@
 //! There is one decision per operation, based on the file systems of the nodes that it names. The system calls are
 //! the same in both cases. A share is usually one file system, but others may be mounted below its root: an operation
 //! on a node of such a file system, or on the name that leads into it, runs in that file system's places, so that a
-//! hanging mount does not block the rest of the share. [`weft_machine::file::system`] knows which file systems may
+//! hanging mount does not block the rest of the share. A listing runs where its directory is, and asks mounted file systems
+//! apart (see `across`). [`weft_machine::file::system`] knows which file systems may
 //! block, and limits their places; an operation that finds none fails with [`Error::Limit`].
 
 use std::any::Any;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_machine::file::system::{Device, FileSystem};
 use weft_machine::file::{mount_readings, remote_below};
 
+use super::crossing::Across;
 use super::observe::Guard;
 use super::sys::Identity;
 use super::{Folder, names};
@@ -55,8 +57,8 @@ struct Mounts {
 struct Crossing {
     /// The path from the root to the directory of the name.
     way: Vec<Vec<u8>>,
-    name: Vec<u8>,
-    system: Arc<FileSystem>,
+    device: Device,
+    across: Across,
 }
 
 impl Systems {
@@ -88,7 +90,7 @@ impl Systems {
     /// A file system that may block, besides the root's.
     fn any_that_blocks(&self) -> Option<Arc<FileSystem>> {
         let mounts = self.mounts();
-        let mounted = mounts.crossings.iter().map(|crossing| &crossing.system);
+        let mounted = mounts.crossings.iter().map(|crossing| &crossing.across.system);
         mounts.others.values().chain(mounted).find(|system| system.blocks()).cloned()
     }
 
@@ -149,13 +151,17 @@ impl Folder {
 
     fn site_among_several(&self, op: &Op) -> Site {
         let mut elsewhere = None;
-        let Mentions { mut nodes, names: used } = op.mentions();
+        let Mentions { mut nodes, names: mut used } = op.mentions();
+        if let Op::Readdir { .. } = op {
+            // What its names lead to is asked apart.
+            used = [None, None];
+        }
         if let Op::Find { stable } = op {
-            nodes = [self.table().of(&Identity::from_stable(stable, &self.home)), None];
+            let wanted = Identity::from_stable(stable, &self.home);
+            nodes = [self.table().of(&wanted), None];
             if nodes == [None, None]
-                && let Some(system) = self.systems.any_that_blocks()
+                && let Some(system) = self.slow_system_of(&wanted)
             {
-                // The search covers all file systems.
                 return Site::Workers(system);
             }
         }
@@ -172,11 +178,13 @@ impl Folder {
         }
         for (dir, name) in used.into_iter().flatten() {
             let mounts = self.systems.mounts();
-            let crossings = mounts.crossings.iter().filter(|crossing| crossing.system.blocks());
-            let mut leading = crossings
-                .filter(|crossing| name.is_none_or(|name| names::fold(name) == names::fold(&crossing.name)));
+            let crossings = mounts.crossings.iter().filter(|crossing| crossing.across.system.blocks());
+            let is_named = |crossing: &&Crossing| {
+                name.is_none_or(|name| names::fold(name) == names::fold(&crossing.across.name))
+            };
+            let mut leading = crossings.filter(is_named);
             if let Some(crossing) = leading.find(|crossing| self.table().is_at(dir, &crossing.way)) {
-                return Site::Workers(crossing.system.clone());
+                return Site::Workers(crossing.across.system.clone());
             }
         }
         match self.site_at_home() {
@@ -185,10 +193,35 @@ impl Folder {
         }
     }
 
+    /// The names in a directory that lead to file systems which may block.
+    pub(super) fn names_across(&self, dir: NodeId) -> Vec<Across> {
+        if !self.systems.are_several.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mounts = self.systems.mounts();
+        let crossings = mounts.crossings.iter().filter(|crossing| crossing.across.system.blocks());
+        let in_dir = crossings.filter(|crossing| self.table().is_at(dir, &crossing.way));
+        in_dir.map(|crossing| crossing.across.clone()).collect()
+    }
+
+    /// The names below the root that lead to this file system if it may block, each with the names of the directories on the way.
+    pub(super) fn ways_across(&self, device: Device) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
+        let mounts = self.systems.mounts();
+        let crossings = mounts.crossings.iter().filter(|crossing| crossing.device == device);
+        let blocking = crossings.filter(|crossing| crossing.across.system.blocks());
+        blocking.map(|crossing| (crossing.way.clone(), crossing.across.name.clone())).collect()
+    }
+
+    /// The file system of a file, if it is not the root's and may block.
+    pub(super) fn slow_system_of(&self, identity: &Identity) -> Option<Arc<FileSystem>> {
+        let elsewhere = (!identity.is_beside(&self.home)).then(|| self.systems.other(identity.device()));
+        elsewhere.filter(|system| system.blocks())
+    }
+
     /// Whether a node is on a file system other than the root's that may block.
     pub(super) fn is_behind_slow_mount(&self, node: NodeId) -> bool {
-        let Ok(identity) = self.table().identity(node) else { return false };
-        !identity.is_beside(&self.home) && self.systems.other(identity.device()).blocks()
+        let identity = self.table().identity(node);
+        identity.is_ok_and(|identity| self.slow_system_of(&identity).is_some())
     }
 
     /// The file system of a node.
@@ -207,13 +240,23 @@ impl Folder {
         let crossings = crossings.filter_map(|(mount, way)| {
             let mut way: Vec<_> = way.iter().map(|name| name.as_bytes().to_vec()).collect();
             let name = way.pop()?;
-            Some(Crossing { way, name, system: FileSystem::of(mount.device) })
+            let across = Across { name, system: FileSystem::of(mount.device), questions: Arc::default() };
+            Some(Crossing { way, device: mount.device, across })
         });
-        let crossings: Vec<_> = crossings.collect();
+        let mut crossings: Vec<_> = crossings.collect();
         if !crossings.is_empty() {
             self.systems.saw_another();
         }
-        self.systems.mounts().crossings = crossings;
+        let mut mounts = self.systems.mounts();
+        for Crossing { across, .. } in &mut crossings {
+            // What it has been asked is still asked.
+            let mut known = mounts.crossings.iter().map(|crossing| &crossing.across);
+            if let Some(known) = known.find(|known| Arc::ptr_eq(&known.system, &across.system)) {
+                across.questions = known.questions.clone();
+            }
+        }
+        mounts.crossings = crossings;
+        drop(mounts);
         self.systems.reading.store(reading, Ordering::Release);
     }
 
@@ -274,6 +317,24 @@ impl Folder {
     }
 }
 
+#[cfg(test)]
+impl Folder {
+    /// From now on a name leads to this file system, as far as the table of mounts says.
+    pub(super) fn cross(&self, way: &[&[u8]], name: &[u8], system: &Arc<FileSystem>) {
+        let across = Across { name: name.to_vec(), system: system.clone(), questions: Arc::default() };
+        let way = way.iter().map(|name| name.to_vec()).collect();
+        // Read already, so that it is not replaced by what is mounted.
+        self.look_for_mounts();
+        self.systems.saw_another();
+        self.systems.mounts().crossings.push(Crossing { way, device: (0, 0), across });
+    }
+
+    /// Where an operation runs, without a look at the mounts.
+    pub(super) fn site_among(&self, op: &Op) -> Site {
+        self.site_among_several(op)
+    }
+}
+
 /// A running observation. It ends on a thread of its file system if that may block: starting an observation holds a
 /// lock while the file system is asked.
 struct Observing {
@@ -310,8 +371,7 @@ mod tests {
         let folder = Folder::open(tree.path(), Systems::of).unwrap();
         let a = folder.exact(NodeId::ROOT, b"a").unwrap().node;
         let slow = FileSystem::fixed(true);
-        let crossing = Crossing { way: vec![b"a".to_vec()], name: b"m".to_vec(), system: slow.clone() };
-        folder.systems.mounts().crossings.push(crossing);
+        folder.cross(&[b"a"], b"m", &slow);
         let lookup = |dir, name: &[u8]| Op::Lookup { dir, name: name.to_vec(), fold_case: true };
         let list = |dir| Op::Readdir { dir, cookie: 0, max: 10, xattrs: false };
         let rename = Op::Rename {
@@ -320,17 +380,19 @@ mod tests {
             replace: false,
         };
         let nowhere = Stable([7; 24]);
-        for leads in [lookup(a, b"m"), lookup(a, b"M"), list(a), rename, Op::Find { stable: nowhere }] {
+        for leads in [lookup(a, b"m"), lookup(a, b"M"), rename] {
             let site = folder.site_among_several(&leads);
             assert!(places(&site).is_some_and(|places| Arc::ptr_eq(places, &slow)), "{leads:?}");
         }
         let stays = [
             lookup(NodeId::ROOT, b"m"),
             lookup(a, b"n"),
+            list(a),
             list(NodeId::ROOT),
             Op::Getattr { node: a },
             Op::Setattr { node: a, set: SetAttr::default() },
             Op::Find { stable: folder.getattr(a).unwrap().stable },
+            Op::Find { stable: nowhere },
             Op::Statfs,
         ];
         for stays in stays {

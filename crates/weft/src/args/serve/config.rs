@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Serve, SmbSigning};
 use crate::config::{
-    ConfigError, Key, Limits, Listeners, Origin, Problem, RdmaConfig, ReplicationConfig, ServeConfig,
+    ConfigError, Key, Limits, Listeners, Looks, Origin, Problem, RdmaConfig, ReplicationConfig, ServeConfig,
     ShareConfig, ShareSource, SmbConfig, TlsConfig, VolumeConfig, capture, certificate, key, keys_of_option,
     share_of_folder,
 };
@@ -196,10 +196,11 @@ impl Serve {
     /// Adds the shares.
     fn shares(&mut self, config: &mut ServeConfig) -> Result<(), ConfigError> {
         let mut shares = Vec::new();
+        let looks = Looks::at(&self.dirs);
         for path in std::mem::take(&mut self.dirs) {
             let key = Key::typed(path_name(&path));
             config.sources_mut().overridden(&key.at(Origin::Flags), []);
-            let share = share_of_folder(&path);
+            let share = share_of_folder(&path, &looks);
             shares.push(share.map_err(|fault| config.wrong(key, Problem::Folder { path, fault }))?);
         }
         let ram = |(name, size_bytes)| ShareConfig::new(name, ShareSource::Ram { size_bytes });

@@ -554,6 +554,14 @@ fn a_share_that_bypasses_the_rules_of_another_is_named() {
         found.len() == 1 && found[0].contains("is also the folder of shares.a.path (line 2)"),
         "{found:?}"
     );
+    // A quota of one folder is that of all its shares which have one; a folder inside it is counted apart.
+    let found = warnings(&shares("quota = \"1G\"", ""));
+    assert!(found.len() == 1 && found[0].contains("whose quota share secret does not have"), "{found:?}");
+    let found = warnings(&shares("quota = \"1G\"", "quota = \"1G\""));
+    let says = "is inside the folder of shares.open.path (line 2), and both have quotas, which count apart";
+    assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
+    let same = "[shares.a]\npath = \"open\"\nquota = \"1G\"\n[shares.b]\npath = \"open\"\nquota = \"2G\"\n";
+    assert_eq!(warnings(same), [""; 0]);
     let nfs = "[listeners]\nnfs_port = 0\n";
     let found = warnings(&format!("{nfs}{}", shares("", "nfs.net = [\"192.0.2.0/24\"]")));
     assert!(found.len() == 1 && found[0].contains("whose nfs share open"), "{found:?}");

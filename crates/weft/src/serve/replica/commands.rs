@@ -14,13 +14,14 @@ use super::destinations::{same_copy, who_is_at};
 use super::error::{Error, LogLeft, Misfit, NoSnapshot, Unasked};
 use super::group::{self, Group, State};
 use super::names::GroupName;
-use super::own_address::{host_name, way_back};
+use super::own_address::way_back;
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, failover, picture};
 use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::args::replica::Objection;
 use crate::hex::hex;
 use crate::listen::Stop;
+use crate::serve::names::host_name;
 use crate::size::human;
 
 /// Carries a command out; an error says what to type.
@@ -215,23 +216,10 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Error
     // Adds a destination to a group that is already a source.
     let existing = replicas.groups().get(&name).cloned();
     let _of_group = existing.as_ref().map(|group| group.take_turn("`weft replica create`")).transpose()?;
-    let partnership = match &existing {
+    let (partnership, policy) = match &existing {
         Some(group) => {
-            if group.config().volumes != wanted.volumes {
-                return Err(Error::OtherVolumes { group: name, volumes: group.config().volumes });
-            }
-            // Checked before the other server is asked to become a copy.
-            match group.state() {
-                State::Source(_) => {}
-                State::Destination(_) => return Err(ask_the_source(group)),
-                State::Starting => return Err(opening(group)),
-                State::Stopped(stopped) => return Err(while_stopped(group, &stopped)),
-            }
-            if group.config().partners.iter().any(|other| other.name == partner.name) {
-                return Err(Error::AlreadyReplicated { group: name, destination: partner.name });
-            }
-            refuse_second_name(replicas, group, server, &address.host).await?;
-            group.partnership_hex()
+            let policy = admits(replicas, group, &wanted, &partner, server).await?;
+            (group.partnership_hex(), policy)
         }
         None => {
             for volume in &wanted.volumes {
@@ -239,23 +227,12 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Error
                     return Err(Error::InGroup { volume: volume.clone(), group });
                 }
             }
-            hex(random::bytes::<16>()?)
+            let policy = Policy {
+                on_loss: wanted.on_loss.unwrap_or_default(),
+                on_congestion: wanted.on_congestion.unwrap_or_default(),
+            };
+            (hex(random::bytes::<16>()?), policy)
         }
-    };
-    let policy = match &existing {
-        Some(group) => {
-            let policy = group.config().policy;
-            let differs = wanted.on_loss.is_some_and(|other| other != policy.on_loss)
-                || wanted.on_congestion.is_some_and(|other| other != policy.on_congestion);
-            if differs {
-                return Err(Error::OtherPolicy(name));
-            }
-            policy
-        }
-        None => Policy {
-            on_loss: wanted.on_loss.unwrap_or_default(),
-            on_congestion: wanted.on_congestion.unwrap_or_default(),
-        },
     };
     let join = Join::try_from(Wished {
         partnership: partnership.clone(),
@@ -294,6 +271,38 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Error
     Ok(Reply::Done(format!(
         "{name} is replicated {mode} to {host} and is being {copy}: weft replica status --watch"
     )))
+}
+
+/// Whether a group can get this destination, before the other server is asked to become a copy. Returns the group's policy.
+async fn admits(
+    replicas: &Arc<Replicas>,
+    group: &Arc<Group>,
+    wanted: &Create,
+    partner: &Partner,
+    server: u64,
+) -> Result<Policy, Error> {
+    let (name, config) = (&group.name, group.config());
+    if config.volumes != wanted.volumes {
+        return Err(Error::OtherVolumes { group: name.clone(), volumes: config.volumes });
+    }
+    match group.state() {
+        State::Source(_) => {}
+        State::Destination(_) => return Err(ask_the_source(group)),
+        State::Starting => return Err(opening(group)),
+        State::Stopped(stopped) => return Err(while_stopped(group, &stopped)),
+    }
+    if config.partners.iter().any(|other| other.name == partner.name) {
+        return Err(Error::AlreadyReplicated { group: name.clone(), destination: partner.name.clone() });
+    }
+    refuse_second_name(replicas, group, server, &partner.address.host).await?;
+    // It may have changed meanwhile.
+    let policy = group.config().policy;
+    let differs = wanted.on_loss.is_some_and(|other| other != policy.on_loss)
+        || wanted.on_congestion.is_some_and(|other| other != policy.on_congestion);
+    if differs {
+        return Err(Error::OtherPolicy(name.clone()));
+    }
+    Ok(policy)
 }
 
 async fn begin(

@@ -32,7 +32,7 @@ pub(super) const MOST_GROUPS: usize = 256;
 /// Maximum number of partners: a source has at most eight destinations.
 pub(super) const MOST_PARTNERS: usize = 8;
 /// The longest file of a group, in bytes.
-const MOST_BYTES: usize = 1 << 20;
+pub(super) const MOST_BYTES: usize = 1 << 20;
 /// The longest name of a partner, in bytes: the journal has no room for more.
 pub(super) const MOST_NAME: usize = 128;
 
@@ -297,7 +297,7 @@ impl Folder {
             Ok(group) => Remembered::Group(group),
             Err(unusable) => {
                 let why = unusable.to_string();
-                let members = fs::read(self.members(&name)).ok();
+                let members = private::read(&self.members(&name), MOST_BYTES).ok().flatten();
                 let volumes = members.and_then(|text| serde_json::from_slice(&text).ok());
                 let others = [self.file(&name), self.journal(&name), self.metadata(&name)];
                 // If the search fails, a journal may exist.

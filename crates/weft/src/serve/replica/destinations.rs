@@ -18,11 +18,12 @@ use weft_replica::source::Source;
 use super::config::{self, ListNumber, MOST_NAME, MOST_PARTNERS, Partner};
 use super::error::{Error, Unrecorded, Untold};
 use super::group::{Group, State};
-use super::own_address::{host_name, way_back};
+use super::own_address::way_back;
 use super::partners::{ASKS_AGAIN, ASKS_AT_LEAST};
 use super::setup::{Ask, List, Tell, UNREADABLE};
 use super::{Replicas, carrier};
 use crate::out::{self, Said};
+use crate::serve::names::host_name;
 
 /// How long a destination may take to process a list: it asks the listed servers, which takes up to
 /// [`carrier::ANSWERS_WITHIN`].

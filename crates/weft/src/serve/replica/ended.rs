@@ -9,7 +9,9 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::config::{Folder, replace};
+use weft_machine::file::private;
+
+use super::config::{Folder, MOST_BYTES, replace};
 
 /// Number of partnerships remembered; the oldest are forgotten.
 const MOST_ENDED: usize = 256;
@@ -21,7 +23,7 @@ impl Folder {
 
     /// Empty if the file is missing or invalid: it is useful but not required.
     fn ended(&self) -> Vec<String> {
-        let text = fs::read(self.ended_file()).unwrap_or_default();
+        let text = private::read(&self.ended_file(), MOST_BYTES).ok().flatten().unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 

@@ -32,12 +32,12 @@ use super::error::{Busy, Error, Unrecorded};
 use super::kept::Kept;
 use super::most::Most;
 use super::names::GroupName;
-use super::own_address::host_name;
 use super::picture::Picture;
 use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};
 use super::{Absent, CommandTurn, Member, Replicas, door};
 use crate::hex::hex;
+use crate::serve::names::host_name;
 
 pub(super) use engine::State;
 pub(super) use files::undo_beginning;

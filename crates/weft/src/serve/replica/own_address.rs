@@ -46,8 +46,3 @@ fn own_address(there: (&str, u16)) -> Result<String, NoRoute> {
     let own = found.map(route).find_map(Result::ok);
     Ok(own.ok_or_else(|| NoRoute::Unreachable(there.0.to_owned()))?.ip().to_string())
 }
-
-/// The name of this host.
-pub(super) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}

@@ -321,6 +321,13 @@ impl Rename {
         Ok(Rename { replace_if_exists, root_directory, name: utf16::decode(r.take(len)?)? })
     }
 
+    /// The length of the name that the structure claims, in bytes.
+    pub fn name_bytes(bytes: &[u8]) -> Result<usize, Malformed> {
+        let mut r = Reader::new(bytes);
+        r.take(16)?;
+        Ok(r.u32()? as usize)
+    }
+
     /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let start = out.len();

@@ -78,12 +78,8 @@ async fn first(
         return c.put::<()>(n, Err(Status::BAD_STATEID));
     };
     let mut turn = open_owner.turn().await;
-    if c.minor == 0 {
-        match turn.check(open_seqid, n) {
-            Ok(SequenceCheck::Again(answered)) => return c.again(n, answered),
-            Ok(SequenceCheck::Next) => {}
-            Err(status) => return c.put::<()>(n, Err(status)),
-        }
+    if let Some(ended) = c.out_of_turn(&turn, open_seqid, n) {
+        return ended;
     }
     let at = c.reply.next_result();
     let result = async {
@@ -179,12 +175,8 @@ async fn in_turn(
         Err(status) => return c.put::<()>(n, Err(status)),
     };
     let mut turn: futures_util::lock::OwnedMutexGuard<OwnerSequence> = owner.turn().await;
-    if c.minor == 0 {
-        match turn.check(seqid, n) {
-            Ok(SequenceCheck::Again(answered)) => return c.again(n, answered),
-            Ok(SequenceCheck::Next) => {}
-            Err(status) => return c.put::<()>(n, Err(status)),
-        }
+    if let Some(ended) = c.out_of_turn(&turn, seqid, n) {
+        return ended;
     }
     let at = c.reply.next_result();
     let usable = match () {

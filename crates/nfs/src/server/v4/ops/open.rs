@@ -530,7 +530,7 @@ async fn enter(
         deny,
         asked,
         locks: Vec::new(),
-        audited: None,
+        audited: Vec::new(),
     })
 }
 
@@ -594,6 +594,18 @@ fn refused(refused: Refused) -> Status {
 }
 
 impl Compound<'_> {
+    /// What a request that is not its owner's next one is answered (RFC 7530 9.1.7). Later versions have no such sequence.
+    pub fn out_of_turn(&mut self, owner: &OwnerSequence, seqid: u32, n: u32) -> Option<Status> {
+        if self.minor > 0 {
+            return None;
+        }
+        match owner.check(seqid, n) {
+            Ok(SequenceCheck::Next) => None,
+            Ok(SequenceCheck::Again(answered)) => Some(self.again(n, answered)),
+            Err(status) => Some(self.put::<()>(n, Err(status))),
+        }
+    }
+
     /// The reply to the owner's last request.
     pub fn again(&mut self, n: u32, answered: Answered) -> Status {
         // Whoever repeats the request may be another caller, whom the file's export refuses.

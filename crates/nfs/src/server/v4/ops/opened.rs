@@ -9,7 +9,7 @@ use weft_wire::nfs4::{Close, OpenConfirm, OpenDowngrade, Stateid, Status, share}
 use super::super::close;
 use super::super::compound::Compound;
 use super::super::io;
-use super::super::state::{Kind, Owner, OwnerSequence, SequenceCheck, State};
+use super::super::state::{Kind, Owner, OwnerSequence, State};
 use super::open::{bit, rights, sharing};
 
 /// An operation of an open's owner, in its sequence.
@@ -26,12 +26,8 @@ async fn in_turn(
         Err(status) => return c.put::<()>(n, Err(status)),
     };
     let mut turn = owner.turn().await;
-    if c.minor == 0 {
-        match turn.check(seqid, n) {
-            Ok(SequenceCheck::Again(answered)) => return c.again(n, answered),
-            Ok(SequenceCheck::Next) => {}
-            Err(status) => return c.put::<()>(n, Err(status)),
-        }
+    if let Some(ended) = c.out_of_turn(&turn, seqid, n) {
+        return ended;
     }
     let at = c.reply.next_result();
     let usable = match () {

@@ -70,6 +70,7 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
         e => status(&e),
     })?;
     if let Some((target, stable)) = lost {
+        c.has_replaced.set(true);
         target.unnamed(c.cx, stable).await;
     }
     let info = |before, after| ChangeInfo { atomic: false, before: change(before), after };

@@ -67,8 +67,9 @@ pub struct Held {
     pub locks: Vec<Arc<State>>,
     /// The pairs of access and deny that were requested: bit `access + 4 * deny`.
     pub asked: u16,
-    /// What the audit log is told of it; `None` without an audit log, and for delegations.
-    pub audited: Option<Box<AuditedOpen>>,
+    /// What the audit log is told of it, for each of the users who have opened it so; empty without an audit log, and
+    /// for delegations.
+    pub audited: Vec<AuditedOpen>,
 }
 
 impl State {

@@ -14,6 +14,7 @@ use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::{FileId, Guid, NtStatus};
 
 use super::super::attributes::{self, Metadata};
+use super::super::audit;
 use super::super::caching::{self, Caching};
 use super::super::caching_rights::level_of;
 use super::super::durable::Claim;
@@ -56,7 +57,8 @@ pub(super) async fn resume(
     create_guid: Guid,
 ) -> Answer {
     // Only its owner gets it, and only for the same request; a different lease means another file.
-    if !made.durable.get().is_some_and(|durable| durable.is_of(&cx.session().user)) {
+    let session = cx.session();
+    if !made.durable.get().is_some_and(|durable| durable.is_of(&session.user, session.user_id)) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     if !recording::is_same_request(made, request) {
@@ -86,11 +88,12 @@ async fn take(
         RequestContext::Lease(lease) => Some(*lease),
         _ => None,
     });
-    let (client, user) = (cx.session().client_guid, &*cx.session().user);
+    let session = cx.session();
+    let (client, user, user_id) = (session.client_guid, &*session.user, session.user_id);
     let (create_guid, persistent) = (v2.map(|(guid, _)| guid), v2.is_some_and(|(_, persistent)| persistent));
     // The share may have become read-only since.
     let right = if share.vfs.is_read_only() { Right::Read } else { cx.tree().right };
-    let claim = Claim { file, create_guid, client, user, lease, persistent, right };
+    let claim = Claim { file, create_guid, client, user, user_id, lease, persistent, right };
     let preserved = &cx.server().handles.preserved;
     let look = || {
         preserved.peek(&claim, |open| {
@@ -118,7 +121,9 @@ async fn take(
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
     }
-    Ok(preserved.take(&claim)?)
+    let taken = preserved.take(&claim)?;
+    audit::returned(cx, &taken);
+    Ok(taken)
 }
 
 /// Answers a CREATE that was carried out before.

@@ -1,9 +1,18 @@
 //! SET_INFO: rename, link, deletion.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::poll;
+use weft_store::audit::{self, AuditedOpen, Rules, Wanted, Who};
+use weft_store::vfs::NodeId;
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::file::{Disposition, DispositionEx, DispositionFlags, Rename};
+use weft_wire::smb2::query_info::InfoType;
+use weft_wire::smb2::set_info;
 
 use super::info::set;
+use super::reparse::Failing;
 use super::*;
 
 pub(super) async fn rename(b: &Bench, file: FileId, to: &str, replace: bool) -> Result<(), NtStatus> {
@@ -119,6 +128,127 @@ fn links() {
         assert!(b.exists("i").await);
         assert_eq!(status(link("\\\\k", false).await), NtStatus::INVALID_PARAMETER);
     });
+}
+
+/// Links a file to the name of another one.
+fn link_over(to: &str) -> Rename {
+    Rename { replace_if_exists: true, root_directory: 0, name: to.into() }
+}
+
+/// The names in the root, and what the file that had one of them has now.
+async fn left(b: &Bench) -> (Vec<String>, Vec<u8>) {
+    let names = listing::names(b, "", "*").await.unwrap().split_off(2);
+    (names, content(b, "g").await)
+}
+
+#[test]
+fn a_link_that_fails_leaves_the_file_that_has_the_name() {
+    let mut failed = 0;
+    for failing in 1.. {
+        let countdown = Arc::<AtomicUsize>::default();
+        let disk = Failing { disk: Ram::new(DISK), countdown: countdown.clone() };
+        let fired = rt::block_on(async {
+            let b = Bench::with(Vfs::new(disk), Dialect::V3_1_1, true);
+            b.put("f", b"content").await;
+            b.put("g", b"other").await;
+            let file = b.open(&Wish::file("f")).await.unwrap();
+            countdown.store(failing, Ordering::SeqCst);
+            let answer = set(&b, file, FileClass::LINK, |out| link_over("g").emit(out)).await;
+            let fired = countdown.swap(0, Ordering::SeqCst) == 0;
+            let (names, has) = left(&b).await;
+            assert_eq!(names, ["f", "g"], "{failing}");
+            assert_eq!(has, if answer.is_ok() { &b"content"[..] } else { b"other" }, "{failing}");
+            failed += usize::from(answer.is_err());
+            b.close(file).await.unwrap();
+            fired
+        })
+        .unwrap();
+        if !fired {
+            assert!(failed > 5, "{failed} of {failing}");
+            return;
+        }
+    }
+}
+
+/// Whoever had the name lost it, although the link could not be made.
+#[test]
+fn a_file_without_a_name_takes_none_from_another_one() {
+    run(async |b| {
+        b.put("f", b"content").await;
+        b.put("g", b"other").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        b.vfs.remove(NodeId::ROOT, b"f").await.unwrap();
+        let refused = set(&b, file, FileClass::LINK, |out| link_over("g").emit(out)).await;
+        assert!(refused.is_err());
+        assert_eq!(left(&b).await, (vec!["g".to_owned()], b"other".to_vec()));
+    });
+}
+
+#[test]
+fn a_link_spells_the_name_that_it_takes() {
+    run(async |b| {
+        b.put("f", b"content").await;
+        b.put("g", b"other").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        set(&b, file, FileClass::LINK, |out| link_over("G").emit(out)).await.unwrap();
+        let (names, has) = left(&b).await;
+        assert_eq!((names, &has[..]), (vec!["G".to_owned(), "f".to_owned()], &b"content"[..]));
+        assert_eq!(info::standard(&b, file).await.number_of_links, 2);
+    });
+}
+
+/// A request is dropped with its connection, after any number of steps. What it replaced by then is told.
+#[test]
+fn a_lost_connection_leaves_a_link_whole_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.jsonl");
+    let log = audit::start(Rules { file: path.clone(), wanted: Wanted::ALL }).unwrap();
+    let mut replaced = 0;
+    for steps in 1..60 {
+        let disk = Failing { disk: Ram::new(DISK), countdown: Arc::default() };
+        rt::block_on(async {
+            let b = Bench::with(Vfs::new(disk), Dialect::V3_1_1, true);
+            b.put("f", b"content").await;
+            b.put("g", b"other").await;
+            let file = b.open(&Wish::file("f")).await.unwrap();
+            let mut buffer = Vec::new();
+            link_over("G").emit(&mut buffer);
+            let request = set_info::Request {
+                info_type: InfoType::FILE,
+                class: FileClass::LINK.0,
+                additional_information: 0,
+                file,
+                buffer: buffer.into(),
+            };
+            let cx = b.cx(Command::SetInfo, |out| request.emit(out));
+            let open = cx.open(file).unwrap();
+            let audited = AuditedOpen::new(log.clone(), Who::default(), "data".into(), b"f".to_vec(), None);
+            assert!(open.audited.set(Arc::new(audited)).is_ok());
+            let mut asked = Box::pin(dispatch(&cx));
+            for _ in 0..steps {
+                if poll!(&mut asked).is_ready() {
+                    break;
+                }
+                rt::yield_now().await;
+            }
+            drop(asked);
+            // What goes on without the request ends.
+            for _ in 0..200 {
+                rt::yield_now().await;
+            }
+            let (names, has) = left(&b).await;
+            assert_eq!(names.len(), 2, "{steps}: {names:?}");
+            replaced += usize::from(has == b"content");
+            b.close(file).await.unwrap();
+        })
+        .unwrap();
+    }
+    assert!((1..59).contains(&replaced), "{replaced}");
+    assert!(log.flush(Duration::from_secs(60)));
+    let lines = std::fs::read_to_string(&path).unwrap();
+    let is_told = |line: &&str| line.contains("\"link\"") && line.contains("\"replaced\":true");
+    assert_eq!(lines.lines().filter(is_told).count(), replaced, "{lines}");
+    assert!(lines.contains(r#""path":"f","to":"G""#), "{lines}");
 }
 
 #[test]

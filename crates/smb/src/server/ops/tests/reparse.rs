@@ -21,10 +21,10 @@ const GID: u32 = 4712;
 const TAG_OF_LINKS: u32 = 0xA000_000C;
 
 /// A disk on which one operation fails.
-struct Failing {
-    disk: Ram,
+pub(super) struct Failing {
+    pub(super) disk: Ram,
     /// How many operations from now this is; 0 if none fails.
-    countdown: Arc<AtomicUsize>,
+    pub(super) countdown: Arc<AtomicUsize>,
 }
 
 impl Backend for Failing {

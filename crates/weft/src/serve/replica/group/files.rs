@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
+use weft_machine::file::regular;
 use weft_machine::{Pool, random, rt};
 use weft_replica::group::Settled;
 use weft_replica::journal::{self, Format};
@@ -194,7 +195,7 @@ fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), Uncreated> {
     };
     let mut left = Vec::new();
     for path in [folder.metadata(name), folder.journal(name)] {
-        match std::fs::File::open(&path) {
+        match regular::read_only(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(wrong(&path, e)),
             // Kept open, so that nobody opens it before it is removed.
