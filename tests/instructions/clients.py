@@ -4,7 +4,6 @@ from the specifications alone; another library would decide for itself what it s
 import itertools
 import os
 import random
-import socket
 import struct
 import sys
 
@@ -13,8 +12,9 @@ from server import ROOT, weft
 sys.path.append(str(ROOT / "tests" / "interop"))
 
 import nfs4  # noqa: E402
+import oncrpc  # noqa: E402
 import smb3  # noqa: E402
-from nfs4 import opaque, words  # noqa: E402
+from oncrpc import opaque, words  # noqa: E402
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: E402
 
 SIZE = 8 << 10
@@ -89,53 +89,34 @@ class Smb:
         return answers
 
 
-class Nfs3:
+class Nfs3(oncrpc.Connection):
     """A file over NFSv3 (RFC 1813), found by the MOUNT protocol."""
 
-    NFS, MOUNT = (100003, 3), (100005, 3)
-    MNT, LOOKUP, READ, WRITE = 1, 3, 6, 7
+    READ, WRITE = 6, 7
     UNSTABLE = 0
 
     def __init__(self, server):
-        self.xids = itertools.count(1)
-        with weft.nfs_connection(server.ready["mountd_port"]) as mount:
-            reply = self.exchange(mount, [self.call(self.MOUNT, self.MNT, opaque(b"/ram"))])[0]
-            self.check(reply)
-            root = reply.opaque()
-        self.socket = weft.nfs_connection(server.ready["nfs_port"])
-        reply = self.exchange(self.socket, [self.call(self.NFS, self.LOOKUP, opaque(root) + opaque(NAME.encode()))])[0]
-        self.check(reply)
-        self.handle = reply.opaque()
+        with oncrpc.Connection(server.ready["mountd_port"]) as mount:
+            root = mount.mount(b"/ram")
+        super().__init__(server.ready["nfs_port"])
+        self.handle = opaque(self.lookup(root, NAME.encode()))
         self.offsets, self.payload = offsets(), os.urandom(SIZE)
 
-    @staticmethod
-    def check(reply):
-        status = reply.word()
-        if status != 0:
-            raise SystemExit(f"NFS answered {nfs4.STATUS.get(status, status)}")
-
-    def call(self, program, procedure, args):
-        credential = words(0) + opaque(b"test") + words(0, 0, 0)
-        header = words(next(self.xids), 0, 2, *program, procedure, 1) + opaque(credential) + words(0, 0)
-        return words(1 << 31 | len(header + args)) + header + args
-
-    def exchange(self, connection, calls):
-        """The results of calls that are sent at once, in the order of the answers."""
-        connection.sendall(b"".join(calls))
-        replies = []
+    def together(self, procedure, arguments):
+        """The results of calls that are sent at once."""
+        calls = [oncrpc.message(next(self.xids), oncrpc.NFS, 3, procedure, one, self.credential) for one in arguments]
+        self.socket.sendall(b"".join(map(oncrpc.record, calls)))
         for _ in calls:
-            length = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big") & 0x7FFF_FFFF
-            reply = nfs4.Reply(connection.recv(length, socket.MSG_WAITALL))
-            # xid, REPLY, accepted, no verifier, success.
-            if reply.take(24)[4:] != words(1, 0, 0, 0, 0):
-                raise SystemExit("the server refused a call")
-            replies.append(reply)
-        return replies
+            mark, = struct.unpack(">I", self.receive(4))
+            reply = oncrpc.Reply(self.receive(mark & 0x7FFF_FFFF))
+            reply.take(4), reply.accepted()
+            if status := reply.word():
+                raise SystemExit(f"NFS answered {nfs4.STATUS.get(status, status)}")
+            yield reply
 
     def read(self, count):
-        args = (opaque(self.handle) + struct.pack(">QI", next(self.offsets), SIZE) for _ in range(count))
-        for reply in self.exchange(self.socket, [self.call(self.NFS, self.READ, one) for one in args]):
-            self.check(reply)
+        arguments = [self.handle + struct.pack(">QI", next(self.offsets), SIZE) for _ in range(count)]
+        for reply in self.together(self.READ, arguments):
             # The attributes that follow the status.
             if reply.word():
                 reply.take(84)
@@ -143,11 +124,9 @@ class Nfs3:
                 raise SystemExit("a READ was answered with another length")
 
     def write(self, count):
-        args = (
-            opaque(self.handle) + struct.pack(">QII", next(self.offsets), SIZE, self.UNSTABLE) + opaque(self.payload) for _ in range(count)
-        )
-        for reply in self.exchange(self.socket, [self.call(self.NFS, self.WRITE, one) for one in args]):
-            self.check(reply)
+        payload = opaque(self.payload)
+        arguments = [self.handle + struct.pack(">QII", next(self.offsets), SIZE, self.UNSTABLE) + payload for _ in range(count)]
+        list(self.together(self.WRITE, arguments))
 
 
 class Nfs41:
@@ -174,7 +153,7 @@ class Nfs41:
     def read(self, count):
         if count > self.SLOTS:
             raise SystemExit("more READs at once than the session has slots")
-        self.client.socket.sendall(b"".join(words(1 << 31 | len(call)) + call for call in map(self.call, range(count))))
+        self.client.socket.sendall(b"".join(oncrpc.record(call) for call in map(self.call, range(count))))
         for _ in range(count):
             reply = self.client.results()
             nfs4.Client.check(reply, nfs4.SEQUENCE)

@@ -58,8 +58,9 @@ class Server:
         configuration = self.work / "weft.toml"
         configuration.write_text(CONFIGURATION)
         command = [
-            sys.executable, pathlib.Path(__file__).with_name("refuse_io_uring.py"), "valgrind", "--tool=callgrind", "--collect-systime=usec", "--instr-atstart=no", f"--vgdb-prefix={work}/vgdb",
-            f"--callgrind-out-file={work}/profile.%p", f"--log-file={work}/valgrind.%p.log",
+            sys.executable, pathlib.Path(__file__).with_name("refuse_io_uring.py"), "valgrind", "--tool=callgrind",
+            "--collect-systime=usec", "--instr-atstart=no", f"--vgdb-prefix={work}/vgdb", f"--callgrind-out-file={work}/profile.%p",
+            f"--log-file={work}/valgrind.%p.log",
             binary, "serve", "--config", configuration, "--state-dir", self.work / "state", "--user", weft.USER, "--json",
         ]
         self.process = weft.Process(command, self.work / "server.log")
