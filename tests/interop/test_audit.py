@@ -235,6 +235,8 @@ class FullDisk(Audited):
             for _ in range(4):
                 self.smbclient(server, "alice", "; ".join(["put new a", "del a"] * 10))
             until(lambda: "events are lost" in server.log_text())
+            said = self.weft("status").stdout
+            self.assertRegex(said, r"audit log: \d+ events have been lost since the start: .*audit\.jsonl: No space left on device")
             (disk / "filler").unlink()
             until(lambda: any(line["event"] == "lost" for line in self.lines(audit)))
             self.smbclient(server, "alice", "put new last")

@@ -182,7 +182,8 @@ class Service(unittest.TestCase):
     def test_the_service_manager_is_told_of_each_step(self):
         with tempfile.TemporaryDirectory(prefix="weft-service-") as folder:
             work = pathlib.Path(folder)
-            (work / "weft.toml").write_text("[listeners]\nsmb_port = 0\nsmb_direct_port = 0\n[shares.a]\nram = \"1M\"\n")
+            one = "[listeners]\nsmb_port = 0\nsmb_direct_port = 0\n[shares.a]\nram = \"1M\"\n"
+            (work / "weft.toml").write_text(one)
             manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self.addCleanup(manager.close)
             manager.bind(str(work / "notify"))
@@ -202,9 +203,14 @@ class Service(unittest.TestCase):
                 self.assertIn("STATUS=shares: 1, volumes: 0", await_message("READY=1"))
                 for _ in range(3):
                     await_message("WATCHDOG=1")
+                (work / "weft.toml").write_text(one + "[shares.b]\nram = \"1M\"\n")
                 os.kill(server.process.pid, signal.SIGHUP)
                 await_message("RELOADING=1")
-                await_message("READY=1")
+                self.assertIn("STATUS=shares: 2, volumes: 0", await_message("READY=1"))
+                # No signal says that a reload by the admin socket begins.
+                (work / "weft.toml").write_text(one)
+                weft.run(weft.WEFT, "reload", "--state-dir", work / "state")
+                await_message("STATUS=shares: 1, volumes: 0")
             finally:
                 os.kill(server.process.pid, signal.SIGTERM)
                 await_message("STOPPING=1")

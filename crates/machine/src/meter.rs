@@ -412,7 +412,12 @@ impl Events {
 
     /// One more.
     pub fn count(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.add(1);
+    }
+
+    /// So many more.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
     }
 
     /// How many.

@@ -27,5 +27,5 @@ pub use self::event::{Event, Fact, Kind, Outcome, Wanted, Who};
 pub use self::file::{Rules, Unusable, start};
 pub use self::line::{FIELDS, VERSION};
 pub use self::open::AuditedOpen;
-pub use self::queue::{Audit, MOST_BYTES, MOST_EVENTS};
+pub use self::queue::{Audit, LOST, Losses, MOST_BYTES, MOST_EVENTS};
 pub use self::recent::Recent;

@@ -246,6 +246,7 @@ fn server(page: &mut Page, facts: &Facts<'_>) {
     page.family(&f::RPC_CREDITS_EXHAUSTED).sample(&[], rpcrdma::CREDITS_EXHAUSTED.total() as f64);
     let left_out = weft_machine::log::LEFT_OUT.total() + crate::logging::LEFT_OUT.total();
     page.family(&f::LOG_LINES_LEFT_OUT).sample(&[], left_out as f64);
+    page.family(&f::AUDIT_EVENTS_LOST).sample(&[], weft_store::audit::LOST.total() as f64);
     page.family(&f::SHARES_OVER_LIMIT).sample(&[], meter::refused_shares() as f64);
     let mut sleeps = page.family(&f::CORE_SLEEPS);
     for (core, counters) in facts.cores.iter().enumerate() {

@@ -110,6 +110,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
     let replicates = plan.config().replication.enabled;
     let audit = audit::start(&plan)?;
+    let manager = ServiceManager::of_environment()?;
     let start = Start {
         audit: audit.clone(),
         own: log_ons.as_ref().filter(|_| replicates).and_then(|log_ons| log_ons.own()),
@@ -121,6 +122,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
         stop: stop.clone(),
         args,
         marks,
+        manager: manager.clone(),
     };
 
     // Everything is bound on core 0: sockets belong to the core that accepts on them.
@@ -155,21 +157,19 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     let told = writeln!(stdout, "{}", ready.line(json)).and_then(|()| stdout.flush());
     told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;
 
-    let manager = ServiceManager::of_environment()?;
     manager.watch(cores.clone())?;
-    let status = format!("shares: {}, volumes: {}", ready.shares.len(), ready.volumes.len());
-    manager.ready(&status);
+    manager.ready(&reload.summary());
     // Without a file, or at a terminal that is gone, SIGHUP asks for the end.
     let reloads = reload.has_file() && !std::io::stdin().is_terminal();
     while signals.wait()? == Asked::HangUp && reloads {
         manager.reloading();
-        let (manager, reload, status) = (manager.clone(), reload.clone(), status.clone());
+        let (manager, reload) = (manager.clone(), reload.clone());
         cores.run(0, move || async move {
             let reloaded = reload.run(audit::By::Signal).await;
             if let Err(e) = reloaded {
                 tracing::error!("the configuration is not read again, and nothing has changed: {e}");
             }
-            manager.ready(&status);
+            manager.ready(&reload.summary());
         });
     }
     manager.stopping();

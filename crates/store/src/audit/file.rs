@@ -207,7 +207,7 @@ impl Writer {
         let mut before = self.file.metadata()?;
         if before.nlink() == 0 {
             // Somebody has deleted it; nobody could read what is written to it.
-            self.reopen();
+            self.file = open(&self.path).map_err(io::Error::other)?;
             before = self.file.metadata()?;
         }
         self.file.write_all(lines).inspect_err(|_| {
@@ -273,6 +273,31 @@ mod tests {
         audit.tell(event("d"));
         assert!(audit.flush(PATIENCE));
         assert_eq!(paths(&path), ["d"]);
+    }
+
+    #[test]
+    fn what_goes_to_a_deleted_file_that_cannot_be_made_again_is_lost_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("audit.jsonl");
+        let audit = started(&path);
+        std::fs::remove_dir_all(&folder).unwrap();
+        (0..3).for_each(|n| audit.tell(event(&n.to_string())));
+        assert!(audit.flush(PATIENCE));
+        let losses = audit.losses().expect("they are lost");
+        assert_eq!(losses.events, 3);
+        assert!(
+            losses.why.ends_with("audit.jsonl: cannot be opened: No such file or directory (os error 2)"),
+            "{losses:?}"
+        );
+        std::fs::create_dir(&folder).unwrap();
+        audit.tell(event("3"));
+        assert!(audit.flush(PATIENCE));
+        let lines = paths(&path);
+        assert!(lines[0].ends_with("\"event\":\"lost\",\"lost\":3}"), "{lines:?}");
+        assert_eq!(lines[1..], ["3"]);
+        assert_eq!(audit.losses().map(|losses| losses.events), Some(3), "since the start");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The queue between the cores and the thread that writes: bounded, and never waited for.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use weft_machine::meter::Events;
 use weft_machine::{LogLimit, rt};
 
 use super::cut::cut;
@@ -16,6 +17,9 @@ use super::event::{Event, Kind, Outcome, Wanted};
 pub const MOST_EVENTS: usize = 8192;
 /// Memory that they occupy, at most.
 pub const MOST_BYTES: usize = 16 << 20;
+
+/// Events that were lost, in the whole process.
+pub static LOST: Events = Events::new();
 
 /// The interval between attempts to enter a full queue before the server ends.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -38,18 +42,37 @@ pub(super) struct Counts {
     pub bytes: AtomicUsize,
     /// Events that were lost and not told yet.
     pub lost: AtomicU64,
+    /// All that were lost.
+    losses: Mutex<Losses>,
     /// What clients are denied.
     pub denials: Denials,
     /// The file is to be opened anew, and the queue had no room for [`Message::Reopen`].
     pub reopen: AtomicBool,
 }
 
+/// Events that were lost since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Their number.
+    pub events: u64,
+    /// Why, as the log has told it most recently.
+    pub why: String,
+}
+
 impl Counts {
     /// Counts lost events, and warns at a bounded rate.
     pub fn lose(&self, events: u64, why: &dyn fmt::Display) {
-        static LOST: LogLimit = LogLimit::new();
+        static TOLD: LogLimit = LogLimit::new();
         self.lost.fetch_add(events, Ordering::Relaxed);
-        if let Some(left_out) = LOST.pass(rt::now()) {
+        LOST.add(events);
+        let left_out = TOLD.pass(rt::now());
+        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        losses.events = losses.events.saturating_add(events);
+        if left_out.is_some() || losses.why.is_empty() {
+            losses.why = why.to_string();
+        }
+        drop(losses);
+        if let Some(left_out) = left_out {
             tracing::warn!("audit log: {events} events are lost: {why}{left_out}");
         }
     }
@@ -138,6 +161,12 @@ impl Audit {
                 counts.lose(1, &"its thread has ended");
             }
         }
+    }
+
+    /// What was lost since the start, if anything was.
+    pub fn losses(&self) -> Option<Losses> {
+        let losses = self.0.as_ref()?.counts.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (losses.events > 0).then_some(losses)
     }
 
     /// Opens the file anew, because it was renamed (logrotate): after the events that were told before or, if the queue is

@@ -152,6 +152,8 @@ families! {
         "How often a client of RPC-over-RDMA had used its last credit, so that its next call had to wait for a reply.";
     LOG_LINES_LEFT_OUT: "weft_log_lines_left_out", Counter, "", [],
         "Lines that the limits of the log have left out.";
+    AUDIT_EVENTS_LOST: "weft_audit_events_lost", Counter, "", [],
+        "Events that are missing in the audit log because its file could not be written, or its queue was full.";
     SHARES_OVER_LIMIT: "weft_metrics_shares_over_limit", Gauge, "", [],
         "Shares and volumes whose operations are counted together, as share=\"*\", because there are too many.";
     CORE_SLEEPS: "weft_core_sleeps", Counter, "", ["core"],

@@ -21,6 +21,7 @@ use super::audit::{self, By, Names};
 use super::files::FileServers;
 use super::log_ons::{self, Listed, LogOns};
 use super::neighbours::{self, Marks};
+use super::service::ServiceManager;
 use super::status::Subject;
 use crate::Failure;
 use crate::admin::Reloaded;
@@ -45,6 +46,7 @@ pub(super) struct Reload {
     subject: Arc<Subject>,
     announced: Arc<Announced>,
     audit: Audit,
+    manager: ServiceManager,
     /// Held by a reload from its beginning to its end.
     reloading: Mutex<()>,
     /// Held while something is applied.
@@ -72,6 +74,7 @@ pub(super) struct Changed {
     pub subject: Arc<Subject>,
     pub announced: Arc<Announced>,
     pub audit: Audit,
+    pub manager: ServiceManager,
 }
 
 /// A new configuration, checked, with everything that may fail done.
@@ -107,10 +110,10 @@ impl PreparedShare {
 
 impl Reload {
     pub(super) fn new(args: Serve, changed: Changed, current: Current) -> Reload {
-        let Changed { log_ons, files, door, subject, announced, audit } = changed;
+        let Changed { log_ons, files, door, subject, announced, audit, manager } = changed;
         let file = current.config.sources.file().map(Path::to_owned);
         let (reloading, current) = (Mutex::new(()), Mutex::new(current));
-        Reload { args, file, log_ons, files, door, subject, announced, audit, reloading, current }
+        Reload { args, file, log_ons, files, door, subject, announced, audit, manager, reloading, current }
     }
 
     /// Whether the server was started with this configuration file.
@@ -122,6 +125,11 @@ impl Reload {
     /// Whether it was started with a configuration file.
     pub(super) fn has_file(&self) -> bool {
         self.file.is_some()
+    }
+
+    /// What is served, in a few words.
+    pub(super) fn summary(&self) -> String {
+        self.subject.summary()
     }
 
     /// Reads the users and groups again and applies them. Does not wait for a reload that is reading the configuration, because
@@ -188,6 +196,7 @@ impl Reload {
             files.replace(served, self.door.clone(), &users).await;
         }
         self.subject.replace_shares(&shares, &report.absent);
+        self.manager.status(&self.summary());
         let announce =
             AnnounceConfig { name: current.started.announce.name.clone(), ..config.announce.clone() };
         self.announced.clone().tell(ServeConfig { announce, ..config.clone() }, shares.clone()).await;

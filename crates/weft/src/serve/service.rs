@@ -1,4 +1,4 @@
-//! What the service manager is told (sd_notify(3)): that the server is ready, reloads, ends, and is alive. Without a
+//! What the service manager is told (sd_notify(3)): that the server is ready, what it serves, that it reloads, ends, and is alive. Without a
 //! service manager nothing is sent.
 
 use std::sync::Arc;
@@ -26,6 +26,11 @@ impl ServiceManager {
     /// Tells that the server accepts connections.
     pub(super) fn ready(&self, status: &str) {
         self.0.tell(format!("READY=1\nSTATUS={status}\n"));
+    }
+
+    /// Tells what is served now.
+    pub(super) fn status(&self, status: &str) {
+        self.0.tell(format!("STATUS={status}\n"));
     }
 
     /// Tells that a reload begins; [`ServiceManager::ready`] ends it.

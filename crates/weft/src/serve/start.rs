@@ -26,6 +26,7 @@ use super::ports::FilePorts;
 use super::registration::Registration;
 use super::reload::{Changed, Current, Reload};
 use super::replica::{Own, Replicas};
+use super::service::ServiceManager;
 use super::volumes::{self, Growths, Opened};
 use super::{nbd, status};
 use crate::args::{Serve, memory};
@@ -51,6 +52,7 @@ pub(super) struct Start {
     pub args: Serve,
     pub marks: Option<Marks>,
     pub audit: Audit,
+    pub manager: ServiceManager,
 }
 
 /// The services, once everything listens.
@@ -130,7 +132,10 @@ impl Start {
         subject.replace_warnings_of_users(of_users);
         let missing = self.plan.config().missing_addresses();
         let subject = subject.with_warnings(missing.iter().map(ToString::to_string).collect());
-        let subject = subject.with_config(self.plan.config().sources.file()).with_state(admin.dir.clone());
+        let subject = subject
+            .with_config(self.plan.config().sources.file())
+            .with_state(admin.dir.clone())
+            .with_audit(self.audit.clone());
         let announced = Arc::new(Announced::new(&self.plan, &ready));
         let subject = Arc::new(subject.with_announced(announced.clone()));
         let open = |http: AdminHttp| {
@@ -147,6 +152,7 @@ impl Start {
             subject: subject.clone(),
             announced: announced.clone(),
             audit: self.audit.clone(),
+            manager: self.manager.clone(),
         };
         let reload = self.reload((described, names), changed);
         let audit = self.audit.clone();

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use weft_machine::rt::{self, Cores};
 use weft_smb::server as smb;
+use weft_store::audit::{Audit, Losses};
 use weft_store::quota::{Means, Quota, Usage};
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
@@ -78,6 +79,7 @@ pub(super) struct Subject {
     /// Of the users, since they were read.
     of_users: Mutex<Vec<String>>,
     announced: Option<Arc<Announced>>,
+    audit: Audit,
     growths: Growths,
     /// Shares whose space is being asked for.
     asking: Mutex<HashMap<String, Arc<AtomicBool>>>,
@@ -141,6 +143,7 @@ impl Subject {
             warnings,
             of_users,
             announced: None,
+            audit: Audit::default(),
             growths,
             asking,
             logged,
@@ -154,6 +157,11 @@ impl Subject {
     /// The same with these warnings in each status.
     pub(super) fn with_warnings(self, warnings: Vec<String>) -> Subject {
         Subject { warnings, ..self }
+    }
+
+    /// The same with the losses of this audit log.
+    pub(super) fn with_audit(self, audit: Audit) -> Subject {
+        Subject { audit, ..self }
     }
 
     /// The same with the warnings about what it announces on its networks.
@@ -186,6 +194,15 @@ impl Subject {
         *lock(&self.shares) = shares.iter().map(told).collect();
         *lock(&self.absent) = absent.iter().map(told_absent).collect();
         lock(&self.asking).retain(|name, _| shares.iter().any(|described| *described.share.name == **name));
+    }
+
+    /// What is served, in a few words.
+    pub(super) fn summary(&self) -> String {
+        let (shares, absent) = (lock(&self.shares).len(), lock(&self.absent).len());
+        let volumes = self.base.volumes.iter().filter(|volume| volume.not_served.is_none()).count();
+        let missing = self.base.volumes.len() - volumes + absent;
+        let missing = if missing > 0 { format!(", not served: {missing}") } else { String::new() };
+        format!("shares: {shares}, volumes: {volumes}{missing}")
     }
 
     /// Logs only changes, because some users ask for a status every second.
@@ -230,6 +247,9 @@ impl Subject {
         }
         status.warnings = self.warnings.iter().chain(&*lock(&self.of_users)).cloned().collect();
         status.warnings.extend(self.announced.iter().flat_map(|announced| announced.warnings()));
+        if let Some(Losses { events, why }) = self.audit.losses() {
+            status.warnings.push(format!("audit log: {events} events have been lost since the start: {why}"));
+        }
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();
