@@ -37,7 +37,7 @@ help:
 	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
 	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes"
 	@echo "make bench-admin  the cost of the admin server, scraped every second: at rest and under load, below 1 % (on a quiet machine)"
-	@echo "make bench-instructions  instructions, allocations, locks and system calls of the server per READ and WRITE (installs valgrind)"
+	@echo "make bench-instructions  instructions and allocations of the server per READ and WRITE (installs valgrind)"
 	@echo "make bench-nfs    NFSv3 READ and WRITE beside the floor and the best peer, OPTIONS as in bench-smb; then NFS/RDMA beside NFS/TCP"
 
 build:
@@ -97,7 +97,7 @@ interop: $(if $(WEFT_BINARY),,build)
 	/usr/bin/python3 -m pytest tests/interop -m alone && exit $$first
 
 # What an operation costs the server, counted by callgrind, against the bounds of tests/instructions/bounds.toml. CI has no release build, so
-# this counts the debug program: of that only calls (allocations, locks, clocks, system calls) are figures, its instructions show changes.
+# this counts the debug program: of that only calls (allocations, locks, atomic operations, clocks) are figures, its instructions show changes.
 instructions:
 	/usr/bin/python3 tests/instructions/count.py --build debug --binary $(CURDIR)/target/debug/weft --short
 

@@ -10,7 +10,6 @@ class Profile:
     """The counts between two moments of a process, all threads together."""
 
     instructions: int = 0
-    system_calls: int = 0
     # By function: its own instructions, those with everything that it calls, and how often it was called.
     own: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     inclusive: collections.Counter = dataclasses.field(default_factory=collections.Counter)
@@ -46,7 +45,6 @@ def parse(path):
                     continue
                 profile.own[function] += costs.get("Ir", 0)
                 profile.instructions += costs.get("Ir", 0)
-                profile.system_calls += costs.get("sysCount", 0)
             elif line.startswith("fn="):
                 function = name(line[3:])
             elif line.startswith("cfn="):

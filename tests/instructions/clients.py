@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: E402
 SIZE = 8 << 10
 FILE_BYTES = 4 << 20
 NAME = "file.bin"
+# Clients of NFSv4.1 with one name would be one client.
+NUMBERS = itertools.count()
 
 
 def offsets():
@@ -136,7 +138,7 @@ class Nfs41:
     READ_ACCESS = 1
 
     def __init__(self, server):
-        self.client = nfs4.Client(server.ready["nfs_port"], "instructions")
+        self.client = nfs4.Client(server.ready["nfs_port"], f"instructions {next(NUMBERS)}")
         status, self.handle, self.state, _ = self.client.open("ram", NAME, self.READ_ACCESS, 0)
         if status != "ok":
             raise SystemExit(f"OPEN: {status}")

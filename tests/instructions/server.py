@@ -59,7 +59,7 @@ class Server:
         configuration.write_text(CONFIGURATION)
         command = [
             sys.executable, pathlib.Path(__file__).with_name("refuse_io_uring.py"), "valgrind", "--tool=callgrind",
-            "--collect-systime=usec", "--instr-atstart=no", f"--vgdb-prefix={work}/vgdb", f"--callgrind-out-file={work}/profile.%p",
+            "--instr-atstart=no", f"--vgdb-prefix={work}/vgdb", f"--callgrind-out-file={work}/profile.%p",
             f"--log-file={work}/valgrind.%p.log",
             binary, "serve", "--config", configuration, "--state-dir", self.work / "state", "--user", weft.USER, "--json",
         ]
