@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build quick demo deb test-install test-container test-tasks test-systemd test-reproducible test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-team bench-nfs bench-admin bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build quick demo deb test-install test-container test-tasks test-systemd test-reproducible test deps fmt-check lint unit interop instructions docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-team bench-nfs bench-admin bench-instructions bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -37,6 +37,7 @@ help:
 	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
 	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes"
 	@echo "make bench-admin  the cost of the admin server, scraped every second: at rest and under load, below 1 % (on a quiet machine)"
+	@echo "make bench-instructions  instructions and allocations of the server per READ and WRITE (installs valgrind)"
 	@echo "make bench-nfs    NFSv3 READ and WRITE beside the floor and the best peer, OPTIONS as in bench-smb; then NFS/RDMA beside NFS/TCP"
 
 build:
@@ -59,6 +60,7 @@ test:
 	step() { began=$$(date +%s); $(MAKE) --no-print-directory $$@ || exit; told="$$told $$1 $$(($$(date +%s) - began))"; }; \
 	step deps; step fmt-check; step lint; step docs; step unit; \
 	step interop WEFT_BINARY=$(CURDIR)/target/debug/weft; \
+	step instructions; \
 	echo "all of make test passed in $$(($$(date +%s) - start)) s:$$told"
 
 deps:
@@ -93,6 +95,11 @@ interop: $(if $(WEFT_BINARY),,build)
 	export WEFT_BINARY=$(WEFT_BINARY); \
 	/usr/bin/python3 -m pytest tests/interop -n auto -m "not alone"; first=$$?; \
 	/usr/bin/python3 -m pytest tests/interop -m alone && exit $$first
+
+# What an operation costs the server, counted by callgrind, against the bounds of tests/instructions/bounds.toml. CI has no release build, so
+# this counts the debug program: of that only calls (allocations, locks, atomic operations, clocks) are figures, its instructions show changes.
+instructions:
+	/usr/bin/python3 tests/instructions/count.py --build debug --binary $(CURDIR)/target/debug/weft --short
 
 man: build
 	$(WEFT) man target/man
@@ -214,6 +221,13 @@ bench-admin: build
 # About ten minutes. Checks that our loader measures the same as others.
 bench-check: build
 	bash tests/peers/run.sh check
+
+# Needs no quiet machine: nothing is timed. WHERE=20 prints the 20 functions with the most instructions of each line, MATCH="SMB READ" runs
+# only lines whose name contains that.
+bench-instructions: WHERE ?= 0
+bench-instructions: build
+	bash tests/interop/deps.sh
+	/usr/bin/python3 tests/instructions/count.py --build release --binary $(CURDIR)/$(WEFT) --where $(WHERE) --match "$(MATCH)"
 
 bench-replica: build
 	/usr/bin/python3 tests/replica/bench.py --gate

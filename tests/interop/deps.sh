@@ -45,6 +45,8 @@ need chromedriver chromium-driver
 /usr/bin/python3 -c 'import jsonschema' 2>/dev/null || missing+=(python3-jsonschema)
 # Without any font a browser shows no text, and nothing has its width.
 [ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] || missing+=(fonts-dejavu-core)
+# Counts instructions (tests/instructions).
+need valgrind valgrind
 # The runner: several tests at a time.
 /usr/bin/python3 -c 'import pytest' 2>/dev/null || missing+=(python3-pytest)
 /usr/bin/python3 -c 'import xdist' 2>/dev/null || missing+=(python3-pytest-xdist)

@@ -192,13 +192,15 @@ class Connection:
         # Granted and not used yet.
         self.credits = 1
 
-    def negotiation(self, ciphers=()):
+    def negotiation(self, ciphers=(), signings=()):
         extra = b""
         offset = count = 0
         if self.dialect == 0x0311:
             lists = [(1, struct.pack("<HHH", 1, 32, 1) + os.urandom(32))]
             if ciphers:
                 lists.append((2, struct.pack(f"<H{len(ciphers)}H", len(ciphers), *ciphers)))
+            if signings:
+                lists.append((8, struct.pack(f"<H{len(signings)}H", len(signings), *signings)))
             offset, count = 104, len(lists)
             for at, (kind, data) in enumerate(lists):
                 one = struct.pack("<HHI", kind, len(data), 0) + data

@@ -26,6 +26,7 @@ pub mod rt;
 pub mod shm;
 pub mod sim;
 pub mod umask;
+mod valgrind;
 
 pub use budget::{Budget, Charge};
 pub use buf::{Buf, Pool, Window};

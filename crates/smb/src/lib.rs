@@ -10,5 +10,4 @@ pub mod auth;
 pub mod client;
 pub mod compression;
 pub mod crypto;
-mod ids;
 pub mod server;

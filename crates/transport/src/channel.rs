@@ -282,6 +282,27 @@ enum State {
     /// The medium answered at once; `None` after the answer was returned.
     Answered(Option<Result<(), Error>>),
     Waiting(LocalBoxFuture<'static, Result<(), Error>>),
+    Numbered(Numbered),
+}
+
+/// A medium that takes its messages in the order of their numbers.
+pub(crate) trait Takes {
+    /// The outcome of a message.
+    fn poll_taken(&self, number: u64, cx: &mut Context<'_>) -> Poll<Result<(), Error>>;
+    /// Nobody asks about this message any more.
+    fn forget(&self, number: u64);
+}
+
+/// A message of such a medium. It needs no memory, unlike a future on the heap.
+struct Numbered {
+    medium: Rc<dyn Takes>,
+    number: u64,
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        self.medium.forget(self.number);
+    }
 }
 
 impl Sending {
@@ -293,6 +314,11 @@ impl Sending {
     /// `future` returns the outcome.
     pub fn waiting(future: impl Future<Output = Result<(), Error>> + 'static) -> Sending {
         Sending(State::Waiting(Box::pin(future)))
+    }
+
+    /// `medium` knows the outcome of message `number`.
+    pub(crate) fn numbered(medium: Rc<dyn Takes>, number: u64) -> Sending {
+        Sending(State::Numbered(Numbered { medium, number }))
     }
 
     /// Whether the message was taken at once.
@@ -308,6 +334,7 @@ impl Future for Sending {
         match &mut self.0 {
             State::Answered(result) => Poll::Ready(result.take().unwrap_or(Err(Error::Closed))),
             State::Waiting(future) => future.as_mut().poll(cx),
+            State::Numbered(message) => message.medium.poll_taken(message.number, cx),
         }
     }
 }

@@ -259,6 +259,7 @@ pub(super) fn block_on<F: Future>(
     let (shared, beat) = watched.unwrap_or_else(|| (Arc::default(), &NO_CORE));
     let outer = BEAT.replace(beat);
     beat.begin();
+    turn::set_endless(crate::valgrind::runs_this());
     let set = readiness::Set::new()?;
     let _entered = set.enter();
     let outer_background = background::replace(background::Queue::default());

@@ -9,7 +9,8 @@
 //! A task whose polls are long waits in the background for its next turn, see [`super::background`].
 //!
 //! A check reads the processor's time-stamp counter and compares. In a simulation turns do not end, because its time
-//! stands still while a task runs; [`crate::sim::Sim::short_turns`] ends one at every second check.
+//! stands still while a task runs; [`crate::sim::Sim::short_turns`] ends one at every second check. Nor do turns end
+//! under Valgrind, where all of them are long: the instructions that are counted there are those of a fast processor.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -44,6 +45,8 @@ struct TurnClock {
     /// Checks that a turn may still make after its time is up: none except in a simulation with short turns.
     looks_left: Cell<u64>,
     simulated: Cell<bool>,
+    /// Turns do not end.
+    endless: Cell<bool>,
 }
 
 /// No time is before this one.
@@ -61,6 +64,7 @@ thread_local! {
             number: Cell::new(0),
             looks_left: Cell::new(0),
             simulated: Cell::new(false),
+            endless: Cell::new(false),
         }
     };
 }
@@ -114,12 +118,17 @@ pub(crate) fn arrived() -> u64 {
     TURN.with(|turn| turn.arrived.get())
 }
 
+/// Whether turns of this thread end.
+pub(super) fn set_endless(endless: bool) {
+    TURN.with(|turn| turn.endless.set(endless));
+}
+
 /// A task of this thread is about to be polled, for this many ticks.
 #[inline]
 pub(super) fn begin(limit: u64) {
     TURN.with(|turn| {
         let now = ticks();
-        turn.began.set(now);
+        turn.began.set(if turn.endless.get() { NEVER } else { now });
         turn.looked.set(now);
         turn.at_end.set(false);
         turn.arrived.set(now);
@@ -132,9 +141,10 @@ pub(super) fn begin(limit: u64) {
 #[inline]
 pub(super) fn end() -> u64 {
     TURN.with(|turn| {
-        let now = ticks();
-        turn.ended.set(now);
-        now.saturating_sub(turn.began.get())
+        let (now, began) = (ticks(), turn.began.get());
+        // A turn without an end has not ended yet.
+        turn.ended.set(if began == NEVER { 0 } else { now });
+        now.saturating_sub(began)
     })
 }
 

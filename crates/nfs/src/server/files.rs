@@ -9,9 +9,9 @@
 //!
 //! Files of a share that is no longer served are closed, and those that a late request opens are not kept.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::HashMap;
 use weft_store::{Attr, Cache, CurrentShares, Error, NodeId, OpenFile, Share, ShareKey, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
 

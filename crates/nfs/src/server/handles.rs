@@ -14,9 +14,9 @@
 //! rename it has another handle at the next lookup, and the old one stays valid as long as somebody has the attribute
 //! open. The tag is SipHash-2-4 over all preceding bytes, so guessed identities open nothing.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use foldhash::HashMap;
 use siphasher::sip::SipHasher24;
 use weft_store::{Error, NodeId, Share, ShareId, ShareKey, ShareList, Stable};
 use weft_wire::nfs3::{Handle, Status};

@@ -38,7 +38,6 @@ use super::error::Error;
 use super::leases::Leases;
 use super::region::Region;
 use crate::compression::Agreed;
-use crate::ids::IdMap;
 
 /// An outstanding request.
 struct Slot {
@@ -60,7 +59,7 @@ enum SlotState {
 }
 
 struct State {
-    pending: IdMap<u64, Slot>,
+    pending: foldhash::HashMap<u64, Slot>,
     credits: Credits,
     next_message_id: u64,
     /// Reserved MessageIds; see [`Link::skip`].
@@ -120,7 +119,7 @@ impl Link {
             channel,
             pool,
             state: RefCell::new(State {
-                pending: IdMap::default(),
+                pending: foldhash::HashMap::default(),
                 credits: Credits::new(credits),
                 next_message_id: 0,
                 skipped: Vec::new(),

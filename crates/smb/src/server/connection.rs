@@ -31,7 +31,6 @@ use super::requests::Waiting;
 use super::session::{Binding, Refused, Session};
 use crate::compression::Agreed;
 use crate::crypto::{Preauth, Sender, SigningKey};
-use crate::ids::IdMap;
 
 /// Wrong signatures per connection before it is closed: one may be an accident, more are an attack.
 const MOST_FORGED: u32 = 4;
@@ -64,7 +63,7 @@ pub(crate) struct Connection {
     negotiating: Cell<bool>,
     window: RefCell<Window>,
     /// The sessions that have this connection as a channel.
-    bindings: RefCell<IdMap<u64, Rc<Binding>>>,
+    bindings: RefCell<foldhash::HashMap<u64, Rc<Binding>>>,
     /// Notices for this client from other connections and cores.
     mailbox: Arc<Mailbox>,
     /// Notices that the medium has not taken yet, in the order of sending.

@@ -83,6 +83,10 @@ impl Window {
                 break;
             }
             self.low = self.low.saturating_add(run);
+            if used < in_word {
+                // The next id in this word is unused.
+                break;
+            }
         }
         while self.low.saturating_sub(self.base) >= 64 && self.used.len() > 1 {
             self.used.pop_front();

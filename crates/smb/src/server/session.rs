@@ -34,7 +34,6 @@ use super::ops::Opens;
 use super::pipes::Pipes;
 use super::user_id::UserId;
 use crate::crypto::{Profile, SessionKeys, SigningKey};
-use crate::ids::IdMap;
 
 /// An authenticated session.
 pub(crate) struct Session {
@@ -164,7 +163,7 @@ impl Binding {
 #[derive(Default)]
 struct Trees {
     last: u32,
-    by_id: IdMap<u32, Arc<Tree>>,
+    by_id: foldhash::HashMap<u32, Arc<Tree>>,
 }
 
 /// A tree connect.

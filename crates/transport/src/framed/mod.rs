@@ -30,8 +30,8 @@ use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Pool, Stream, rt};
 
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Sending, Stages, Ticket,
-    Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Sending, Stages, Takes,
+    Ticket, Traffic,
 };
 use crate::strangers::{Deadlines, Progress, Strangers, TICK};
 use receiver::{Receiver, Terms};
@@ -313,31 +313,21 @@ impl Tx {
     }
 }
 
-/// Waits until the socket has taken one message.
-struct Taken<F> {
-    inner: Rc<Inner<F>>,
-    number: u64,
-}
-
-impl<F> Future for Taken<F> {
-    type Output = Result<(), Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let tx = &mut *self.inner.tx.borrow_mut();
-        if let Some(outcome) = tx.sender.sent.outcome(self.number) {
+impl<F> Takes for Inner<F> {
+    fn poll_taken(&self, number: u64, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let tx = &mut *self.tx.borrow_mut();
+        if let Some(outcome) = tx.sender.sent.outcome(number) {
             return Poll::Ready(outcome.map_err(Error::Io));
         }
         if let Some(ending) = &tx.ended {
             return Poll::Ready(Err(ending.at_sender()));
         }
-        tx.sender.sent.wait(self.number, cx.waker());
+        tx.sender.sent.wait(number, cx.waker());
         Poll::Pending
     }
-}
 
-impl<F> Drop for Taken<F> {
-    fn drop(&mut self) {
-        self.inner.tx.borrow_mut().sender.sent.forget(self.number);
+    fn forget(&self, number: u64) {
+        self.tx.borrow_mut().sender.sent.forget(number);
     }
 }
 
@@ -404,7 +394,7 @@ impl<F: Framing> Channel for Framed<F> {
         }
         match tx.sender.sent.outcome(number) {
             Some(outcome) => Sending::answered(outcome.map_err(Error::Io)),
-            None => Sending::waiting(Taken { inner: self.0.clone(), number }),
+            None => Sending::numbered(self.0.clone(), number),
         }
     }
 

@@ -36,6 +36,9 @@ pub(super) const SPLICE_BYTES: usize = 20 << 10;
 const LOAD_BYTES: usize = 256 << 10;
 /// Slices of one system call: 32 READ replies.
 const SLICES: usize = 96;
+/// A shorter batch is sent from a shorter array, because an array is filled before it is used: three READ replies, or the
+/// beginning of one before a sendfile.
+const FEW_SLICES: usize = 12;
 /// The most queued messages. SMB2 credits are 16 bits wide, so a peer that does not read cannot have more outstanding.
 const MAX_QUEUED: u64 = 1 << 16;
 /// Payload in the scratch buffer starts on its own page, see `machine::buf`.
@@ -271,11 +274,17 @@ impl Sender {
 
     /// Removes the first `n` items: the stream has them.
     fn pop(&mut self, n: usize) {
+        let (mut bytes, mut last) = (0usize, None);
         for item in self.items.drain(..n) {
-            self.queued_bytes = self.queued_bytes.saturating_sub(item.len());
+            bytes = bytes.saturating_add(item.len());
             if let Item::End(number) = item {
-                self.sent.done(number);
+                last = Some(number);
             }
+        }
+        self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
+        // Includes the messages before it.
+        if let Some(number) = last {
+            self.sent.done(number);
         }
     }
 
@@ -306,8 +315,8 @@ impl Sender {
 
     /// Decides what the next gather write contains, and reads its short file ranges.
     fn poll_compose(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<io::Result<()>> {
-        let (end, room) = self.extent();
-        let mut batch = Batch { items: end, ..Batch::default() };
+        let (end, bytes, room) = self.extent();
+        let mut batch = Batch { items: end, bytes, ..Batch::default() };
         if room > 0 {
             let scratch = ready!(self.poll_load(cx, pool, end, room));
             match scratch {
@@ -325,24 +334,23 @@ impl Sender {
                 Loading::Failed(at, e) => return Poll::Ready(self.fail(at, e)),
             }
         }
-        batch.bytes = self.items.range(..end).map(Item::len).sum();
         self.batch = batch;
         Poll::Ready(Ok(()))
     }
 
-    /// The number of items in the next batch, and the scratch room for its file ranges.
-    fn extent(&self) -> (usize, usize) {
+    /// The number of items in the next batch, their bytes, and the scratch room for its file ranges.
+    fn extent(&self) -> (usize, usize, usize) {
         let (mut bytes, mut room) = (0usize, 0usize);
         for (i, item) in self.items.iter().enumerate() {
             match item {
-                Item::Splice(_) => return (i, room),
-                Item::End(_) if bytes >= BATCH_BYTES => return (i.saturating_add(1), room),
+                Item::Splice(_) => return (i, bytes, room),
+                Item::End(_) if bytes >= BATCH_BYTES => return (i.saturating_add(1), bytes, room),
                 Item::Load(range) => room = room.saturating_add(range.len.next_multiple_of(PAGE)),
                 _ => {}
             }
             bytes = bytes.saturating_add(item.len());
         }
-        (self.items.len(), room)
+        (self.items.len(), bytes, room)
     }
 
     /// Reads the file ranges of the first `end` items into one buffer.
@@ -417,8 +425,20 @@ impl Sender {
         if self.maps_what_is_locked() && self.unmap() {
             return Poll::Ready(Ok(()));
         }
+        match self.batch.items {
+            ..=FEW_SLICES => self.poll_gathered::<FEW_SLICES>(cx, stream),
+            _ => self.poll_gathered::<SLICES>(cx, stream),
+        }
+    }
+
+    /// The same, of at most so many slices.
+    fn poll_gathered<const MOST: usize>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &Stream,
+    ) -> Poll<io::Result<()>> {
         let Batch { items, bytes, sent, ref scratch } = self.batch;
-        let mut pieces = [Piece::bytes(&[]); SLICES];
+        let mut pieces = [Piece::bytes(&[]); MOST];
         let mut used = 0usize;
         let mut skip = sent;
         let mut free = pieces.iter_mut();

@@ -21,10 +21,10 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use weft_machine::{LogLimit, recorder, rt};
-use weft_transport::{Channel, Error, Message, Outgoing, Sending};
+use weft_transport::{Channel, Error, Message, Outgoing};
 use weft_wire::smb2::Header;
 
-use super::Connection;
+use super::{Connection, Unsent};
 use crate::server::frame::{self, Tried};
 use crate::server::notices::Notice;
 use crate::server::outgoing;
@@ -34,6 +34,8 @@ const UNACKNOWLEDGED_LOOKS: u32 = 20;
 const UNACKNOWLEDGED_PAUSE: Duration = Duration::from_millis(150);
 /// Messages processed before their answers are sent.
 const BATCH: usize = 64;
+/// A connection keeps room for so many unsent messages, about three kilobytes.
+const KEPT_UNSENT: usize = 16;
 /// Batches without a pause before other tasks on this core get a turn, unless the clock ends the turn earlier.
 const BATCHES_IN_A_ROW: usize = 4;
 
@@ -271,26 +273,38 @@ impl Connection {
     /// could not be read with an error.
     async fn settle(self: &Rc<Connection>, inflight: &mut Inflight) {
         loop {
-            let unsent = std::mem::take(&mut *self.unsent.borrow_mut());
+            let mut unsent = std::mem::take(&mut *self.unsent.borrow_mut());
             if unsent.is_empty() {
+                if unsent.capacity() <= KEPT_UNSENT {
+                    self.unsent.replace(unsent);
+                }
                 return;
             }
-            for mut sending in unsent {
-                let taken: Pin<&mut Sending> = Pin::new(&mut sending.taken);
-                match poll_once(taken).await {
-                    Some(outcome) => self.sent(outcome, &sending.fallback),
-                    None => {
-                        let connection = self.clone();
-                        let (stages, concerned) = (self.channel.stages(), sending.concerned);
-                        sending.operation.sending(stages.into_iter().flatten(), || self.details(concerned));
-                        inflight.push(Box::pin(async move {
-                            // Whole: what it holds, and its operation, end with it.
-                            let sending = sending;
-                            let outcome = sending.taken.await;
-                            connection.sent(outcome, &sending.fallback);
-                        }));
+            let waiting = poll_fn(|cx| {
+                let waits = |sending: &mut Unsent| match Pin::new(&mut sending.taken).poll(cx) {
+                    Poll::Ready(outcome) => {
+                        self.sent(outcome, &sending.fallback);
+                        false
                     }
-                }
+                    Poll::Pending => true,
+                };
+                Poll::Ready(unsent.extract_if(.., waits).collect::<Vec<_>>())
+            });
+            for mut sending in waiting.await {
+                let connection = self.clone();
+                let (stages, concerned) = (self.channel.stages(), sending.concerned);
+                sending.operation.sending(stages.into_iter().flatten(), || self.details(concerned));
+                inflight.push(Box::pin(async move {
+                    // Whole: what it holds, and its operation, end with it.
+                    let sending = sending;
+                    let outcome = sending.taken.await;
+                    connection.sent(outcome, &sending.fallback);
+                }));
+            }
+            // The room is for the next batch.
+            unsent.clear();
+            if self.unsent.borrow().is_empty() {
+                self.unsent.replace(unsent);
             }
         }
     }

@@ -4,10 +4,12 @@
 //! recently used). A node that is held, or has known nodes below it, stays. The table makes no system calls; its lock
 //! is held for a few map look-ups.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+
+use foldhash::HashMap;
 
 use super::sys::Identity;
 use crate::vfs::{Error, Kind, NodeId};
@@ -85,8 +87,8 @@ impl Table {
             used: (true, true),
         };
         Table {
-            nodes: HashMap::from([(NodeId::ROOT, node)]),
-            ids: HashMap::from([(root, NodeId::ROOT)]),
+            nodes: HashMap::from_iter([(NodeId::ROOT, node)]),
+            ids: HashMap::from_iter([(root, NodeId::ROOT)]),
             next: NodeId::ROOT.0 + 1,
             hand: VecDeque::new(),
             cached: VecDeque::new(),

@@ -5,12 +5,13 @@
 //! place; `names` and
 //! `order` of a directory list the same entries.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use weft_machine::clock;
 
 use super::content::Content;
@@ -286,7 +287,7 @@ impl Tree {
     pub(super) fn new(max_names: usize, serial: u64) -> Tree {
         let mut tree = Tree {
             serial,
-            nodes: HashMap::new(),
+            nodes: HashMap::default(),
             opened: VecDeque::new(),
             next: NodeId::ROOT.0 + 1,
             names: 0,

@@ -8,12 +8,12 @@
 //! higher slots are retired once the client shows that it has read this. A client that uses all remaining slots gets
 //! the others back when memory is available again.
 
-use std::collections::HashMap;
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use foldhash::HashMap;
 use siphasher::sip::SipHasher24;
 use weft_machine::{Budget, Charge};
 use weft_wire::nfs4::{ChannelAttrs, SessionId, Status};

@@ -8,10 +8,10 @@
 //! ```
 //! Client and number are hidden (see `numbers`), so an id cannot be guessed.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use foldhash::HashMap;
 use weft_machine::Charge;
 use weft_store::audit::AuditedOpen;
 use weft_store::{Hold, OpenFile, Share, opens};
