@@ -551,7 +551,9 @@ impl Stream {
         }
     }
 
-    /// The available bytes are not enough: [`Stream::poll_readable`] waits for events from now on.
+    /// The available bytes are not enough: [`Stream::poll_readable`] waits for events from now on. Set the low-water mark
+    /// afterwards, even to the value that it has: what the kernel has reported already, such as a full buffer, it reports
+    /// again only then.
     pub fn forget_readable(&self) {
         if let Kind::Real(stream) = &self.0 {
             stream.forget_readable();

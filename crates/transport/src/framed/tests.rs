@@ -12,12 +12,19 @@ const POOL_BYTES: usize = 32 << 20;
 
 /// A server's channel of an unidentified peer, its two pools, and the peer.
 async fn strange() -> (Rc<Nbss>, Pool, Pool, Stream) {
+    strange_over(|_| ()).await
+}
+
+/// The same over a stream on which `prepare` was called.
+async fn strange_over(prepare: impl FnOnce(&Stream)) -> (Rc<Nbss>, Pool, Pool, Stream) {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
     let (theirs, ours) = futures_util::join!(Stream::connect(listener.local_addr()), listener.accept());
+    let ours = Stream::from_socket(ours.unwrap()).unwrap();
+    prepare(&ours);
     let (pool, strangers) = (Pool::new(POOL_BYTES), Pool::new(POOL_BYTES));
     let terms = Strangers { pool: strangers.clone(), max_message: LOGON_MESSAGE, limit: LOGON };
     let config = Config { gather: true, ..Config::default() };
-    let channel = Nbss::of_stranger(Stream::from_socket(ours.unwrap()).unwrap(), pool.clone(), config, terms);
+    let channel = Nbss::of_stranger(ours, pool.clone(), config, terms);
     (channel, pool, strangers, theirs.unwrap())
 }
 
@@ -89,6 +96,45 @@ fn a_large_message_of_a_known_peer_has_its_buffer_when_part_of_it_is_here() {
             let (received, ()) = futures_util::join!(channel.recv(), sent);
             assert_eq!(received.unwrap().unwrap().body, body.slice(..len));
         }
+    })
+    .unwrap();
+}
+
+/// The kernel joins what it receives into large blocks, and each counts as received until its last byte is taken. So the
+/// buffer of a socket may be full although less waits in it than the low-water mark, and nothing more arrives then. The
+/// kernel reports that, once: a wait that forgets the report must make it check again, also if the mark stays the same.
+#[test]
+fn a_wait_below_the_mark_of_the_wait_before_ends_if_the_buffer_is_full() {
+    /// The remainder of one message, and the awaited part of the next; half of the buffer.
+    const MARK: usize = 188_000;
+    /// Bytes of a large message that are taken with the one before.
+    const HEAD: usize = 4096;
+    rt::block_on(async {
+        // The kernel doubles it.
+        let (channel, _, _, peer) = strange_over(|ours| ours.set_buffers(1 << 16, MARK).unwrap()).await;
+        channel.authenticated();
+        let first = Bytes::from(vec![1; 2 * MARK + 2 * HEAD]);
+        let second = Bytes::from(vec![2; 2 * MARK + HEAD]);
+        let begun = first.len() - MARK;
+        peer.send_all(&[header(first.len()), first.slice(..begun)]).await.unwrap();
+        rt::sleep(Duration::from_millis(5)).await;
+        takes_nothing_whole(&channel).await;
+        let rest = Bytes::from([&first[begun..], &header(second.len()), &second].concat());
+        let sending = rt::spawn(async move {
+            // Slowly, because the kernel joins only what has been acknowledged.
+            for at in (0..rest.len()).step_by(60_000) {
+                peer.send_all(&[rest.slice(at..rest.len().min(at + 60_000))]).await.unwrap();
+                rt::sleep(Duration::from_micros(500)).await;
+            }
+        });
+        // The last bytes that fit come with a probe of the closed window.
+        rt::sleep(Duration::from_millis(500)).await;
+        for expected in [first, second] {
+            let received = rt::timeout(Duration::from_secs(5), channel.recv()).await;
+            let received = received.expect("the message is on its way");
+            assert_eq!(received.unwrap().unwrap().body, expected);
+        }
+        sending.await;
     })
     .unwrap();
 }
