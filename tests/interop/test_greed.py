@@ -281,8 +281,13 @@ class Greed(unittest.TestCase):
         time.sleep(3)
         begun = time.monotonic()
         with oncrpc.Connection(server.ready["nfs_port"]) as reader:
-            reply = reader.exchange(nfs4.compound_call(0, 0, *nfs4.Client.walk("data", "long"), readdir)).accepted()
-        self.assertEqual(reply.word(), 0, "the status of a COMPOUND")
+            status = None
+            # A client that is told to wait asks again.
+            while status in (None, "DELAY") and time.monotonic() - begun < 20:
+                call = nfs4.compound_call(next(reader.xids), 0, *nfs4.Client.walk("data", "long"), readdir)
+                reply = reader.exchange(call).accepted()
+                status = nfs4.STATUS.get(number := reply.word(), number)
+        self.assertEqual(status, "ok")
         self.assertGreater(len(reply.rest()), 4096)
         # TCP disconnects them after 60 s.
         self.assertLess(time.monotonic() - begun, 20)
