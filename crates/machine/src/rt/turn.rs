@@ -118,7 +118,7 @@ pub(crate) fn arrived() -> u64 {
     TURN.with(|turn| turn.arrived.get())
 }
 
-/// Whether turns of this thread end.
+/// Turns of this thread do not end from now on, or end again.
 pub(super) fn set_endless(endless: bool) {
     TURN.with(|turn| turn.endless.set(endless));
 }

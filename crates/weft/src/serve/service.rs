@@ -1,5 +1,5 @@
-//! What the service manager is told (sd_notify(3)): that the server is ready, what it serves, that it reloads, ends, and is alive. Without a
-//! service manager nothing is sent.
+//! What the service manager is told (sd_notify(3)): that the server is ready, what it serves, that it reloads, ends, and
+//! is alive. Without a service manager nothing is sent.
 
 use std::sync::Arc;
 use std::sync::mpsc;
