@@ -91,14 +91,13 @@ def measure(server, line, operations, repetitions):
     for _ in range(repetitions):
         for factor, profiles in seen.items():
             profiles.append(server.count(lambda: work(factor * batches)))
-    least = {factor: min(map(lambda p: tuple(counts(p).items()), profiles), key=lambda c: dict(c)["instructions"])
-             for factor, profiles in seen.items()}
+    least = {factor: min(profiles, key=lambda profile: profile.instructions) for factor, profiles in seen.items()}
     divided = batches * line.at_once
-    one, two = dict(least[1]), dict(least[2])
+    one, two = counts(least[1]), counts(least[2])
     figure = {name: (two[name] - one[name]) / divided for name in one}
     all_two = [profile.instructions for profile in seen[2]]
     spread = (max(all_two) - min(all_two)) / 2 / divided / figure["instructions"]
-    return Figure(figure, spread, min(seen[2], key=lambda p: p.instructions), 2 * divided)
+    return Figure(figure, spread, least[2], 2 * divided)
 
 
 def shown(figure, columns):

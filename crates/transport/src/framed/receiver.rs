@@ -456,7 +456,7 @@ impl<F: Framing> Receiver<F> {
                 return Poll::Ready(Ok(()));
             }
             stream.forget_readable();
-            self.renew_low_water(stream, part)?;
+            self.set_low_water(stream, part)?;
             self.arrival = Arrival::Awaited;
         }
         if self.arrival == Arrival::Awaited {
@@ -470,19 +470,12 @@ impl<F: Framing> Receiver<F> {
 
     /// Sets the mark also if it is set already, so that the kernel checks again what was forgotten: a full buffer, in
     /// which nothing more arrives, is reported once.
-    fn renew_low_water(&mut self, stream: &Stream, bytes: usize) -> io::Result<()> {
+    fn set_low_water(&mut self, stream: &Stream, bytes: usize) -> io::Result<()> {
         stream.set_low_water(bytes)?;
         if let Some(gathering) = &mut self.gathering {
             gathering.low_water = bytes;
         }
         Ok(())
-    }
-
-    fn set_low_water(&mut self, stream: &Stream, bytes: usize) -> io::Result<()> {
-        match &mut self.gathering {
-            Some(gathering) => gathering.set_low_water(stream, bytes),
-            None => stream.set_low_water(bytes),
-        }
     }
 
     /// Bytes and messages delivered.

@@ -272,14 +272,8 @@ impl Connection {
     /// Follows up on sent messages: waits in flight for those that the medium has not taken, and answers a payload that
     /// could not be read with an error.
     async fn settle(self: &Rc<Connection>, inflight: &mut Inflight) {
-        loop {
+        while !self.unsent.borrow().is_empty() {
             let mut unsent = std::mem::take(&mut *self.unsent.borrow_mut());
-            if unsent.is_empty() {
-                if unsent.capacity() <= KEPT_UNSENT {
-                    self.unsent.replace(unsent);
-                }
-                return;
-            }
             let waiting = poll_fn(|cx| {
                 let waits = |sending: &mut Unsent| match Pin::new(&mut sending.taken).poll(cx) {
                     Poll::Ready(outcome) => {
@@ -303,7 +297,7 @@ impl Connection {
             }
             // The room is for the next batch.
             unsent.clear();
-            if self.unsent.borrow().is_empty() {
+            if self.unsent.borrow().is_empty() && unsent.capacity() <= KEPT_UNSENT {
                 self.unsent.replace(unsent);
             }
         }
