@@ -86,7 +86,7 @@ async fn connect(addr: SocketAddr, over: &str, pool: &Pool) -> Result<Rc<dyn Cha
     let provider: Box<dyn Provider> = match over {
         "tcp" => {
             let stream = Stream::connect(addr).await?;
-            return Ok(record::Record::new(stream, pool.clone(), record::Config::default()));
+            return Ok(record::Record::channel(stream, pool.clone(), record::Config::default()));
         }
         "iwarp" => Box::new(iwarp::Provider::new(pool.clone(), iwarp::Config::default())),
         "shm" => Box::new(shm::Provider::new(pool.clone(), shm::Config::default())),

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         loop {
             let stream = Stream::from_socket(tcp.accept().await?)?;
-            let channel = record::Record::new(stream, pool.clone(), record::Config::default());
+            let channel = record::Record::channel(stream, pool.clone(), record::Config::default());
             let server = server.clone();
             rt::spawn(async move { report(server.serve(channel).await) }).detach();
         }

@@ -74,10 +74,10 @@ impl World {
                 let addr = listener.local_addr();
                 self.served.borrow_mut().push(rt::spawn(async move {
                     let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
-                    server.serve(record::Record::new(stream, pool, record::Config::default())).await
+                    server.serve(record::Record::channel(stream, pool, record::Config::default())).await
                 }));
                 let stream = Stream::connect(addr).await.unwrap();
-                return record::Record::new(stream, self.pool.clone(), record::Config::default());
+                return record::Record::channel(stream, self.pool.clone(), record::Config::default());
             }
             Over::Iwarp => Box::new(iwarp::Provider::new(self.pool.clone(), iwarp::Config::default())),
             Over::Shm => {

@@ -276,13 +276,13 @@ impl Run {
         let tasks = vec![
             accept(SMB, move |stream| {
                 let (server, pool) = (smb.clone(), smb_pool.clone());
-                let channel = nbss::Nbss::new(stream, pool, nbss::Config::default());
+                let channel = nbss::Nbss::channel(stream, pool, nbss::Config::default());
                 let channel = smb_world.taps.tap(channel);
                 async move { server.serve(channel).await }
             }),
             accept(NFS, move |stream| {
                 let (server, pool) = (nfs.clone(), nfs_pool.clone());
-                let channel = record::Record::new(stream, pool, record::Config::default());
+                let channel = record::Record::channel(stream, pool, record::Config::default());
                 let channel = nfs_world.taps.tap(channel);
                 // It ends with its connection, however that ends.
                 async move { drop(server.serve(channel).await) }

@@ -467,7 +467,7 @@ fn dial(pool: Pool) -> nfs::Dial {
         let pool = pool.clone();
         Box::pin(async move {
             let stream = Stream::connect(NFS).await?;
-            let channel: Rc<dyn Channel> = record::Record::new(stream, pool, record::Config::default());
+            let channel: Rc<dyn Channel> = record::Record::channel(stream, pool, record::Config::default());
             Ok(channel)
         })
     })

@@ -87,7 +87,7 @@ async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
     tell(listener.local_addr());
     let stream = Stream::from_socket(listener.accept().await.expect("a client")).expect("a stream");
     let start = cpu_time();
-    server.serve(Nbss::new(stream, pool, nbss::Config::default())).await;
+    server.serve(Nbss::channel(stream, pool, nbss::Config::default())).await;
     cpu_time() - start
 }
 
@@ -100,7 +100,7 @@ async fn drive(addr: SocketAddr, size: usize, protection: Protection, duration: 
         Protection::Signed => options.signing = Wish::Required,
         Protection::Encrypted => options.encryption = Wish::Required,
     }
-    let channel = Nbss::new(stream, pool, nbss::Config::default());
+    let channel = Nbss::channel(stream, pool, nbss::Config::default());
     let session = Session::connect(channel, options).await.expect("a session");
     let tree = session.tree("ram").await.expect("a tree");
     let file = Rc::new(tree.open("f", OpenOptions::create()).await.expect("a file"));

@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("ready on {}", listener.local_addr());
         loop {
             let stream = Stream::from_socket(listener.accept().await?)?;
-            let channel = Nbss::new(stream, pool.clone(), nbss::Config::default());
+            let channel = Nbss::channel(stream, pool.clone(), nbss::Config::default());
             let server = server.clone();
             rt::spawn(async move { server.serve(channel).await }).detach();
         }

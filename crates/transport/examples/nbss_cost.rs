@@ -72,7 +72,7 @@ fn cpu_time() -> Duration {
 
 async fn serve(socket: (TcpStream, SocketAddr), size: usize) -> (Duration, Duration, u64) {
     let stream = Stream::from_socket(Socket::from_tcp(socket).expect("a socket")).expect("a stream");
-    let channel = Nbss::new(stream, Pool::new(256 << 20), Config::default());
+    let channel = Nbss::channel(stream, Pool::new(256 << 20), Config::default());
     // A real file if there is a file system with a page cache, otherwise tmpfs.
     let mut path = std::env::var_os("WEFT_COST_DIR").map_or(std::env::temp_dir(), Into::into);
     path.push(format!("weft-nbss-cost-{}", std::process::id()));
@@ -102,7 +102,7 @@ async fn serve(socket: (TcpStream, SocketAddr), size: usize) -> (Duration, Durat
     (wall.elapsed(), cpu_time() - cpu, operations.max(1))
 }
 
-fn answer(channel: &Rc<Nbss>, head: &Bytes, range: FileRange) {
+fn answer(channel: &Rc<dyn Channel>, head: &Bytes, range: FileRange) {
     let parts = vec![Part::Bytes(head.clone()), Part::Payload { data: Payload::File(range), to: To::Inline }];
     // The client's depth bounds the queue.
     drop(channel.send(Outgoing { parts, ..Outgoing::default() }));

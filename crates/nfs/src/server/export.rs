@@ -443,7 +443,7 @@ mod tests {
             rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
             drop(client);
             let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
-            let channel = record::Record::new(stream, Pool::new(1 << 20), record::Config::default());
+            let channel = record::Record::channel(stream, Pool::new(1 << 20), record::Config::default());
             // What it sent can still be received. It does not matter whether the reset shows at a send or at a
             // receive.
             if let Err(e) = server.serve(channel).await {

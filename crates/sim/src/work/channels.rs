@@ -16,7 +16,7 @@ impl Worker {
     /// A new connection of SMB.
     pub(super) async fn dial_smb(&self) -> Result<Rc<Fragile>, Error> {
         let stream = Stream::connect(SMB).await?;
-        Ok(Fragile::new(nbss::Nbss::new(stream, self.pool.clone(), nbss::Config::default())))
+        Ok(Fragile::new(nbss::Nbss::channel(stream, self.pool.clone(), nbss::Config::default())))
     }
 
     /// Adds a connection to the session.

@@ -130,17 +130,11 @@ struct Tx {
 }
 
 impl<F: Framing> Framed<F> {
-    /// Takes over a connected stream. Buffers come from `pool`.
-    pub fn new(stream: Stream, pool: Pool, config: Config<F>) -> Rc<Framed<F>> {
-        Framed::over(stream, pool, config, None)
-    }
-
-    /// The same for a server: until the peer is identified, terms for strangers apply.
-    pub fn of_stranger(stream: Stream, pool: Pool, config: Config<F>, terms: Strangers) -> Rc<Framed<F>> {
-        Framed::over(stream, pool, config, Some(terms))
-    }
-
-    fn over(
+    /// Takes over a connected stream. Until the peer is identified, terms for strangers apply, if there are any.
+    ///
+    /// Callers outside this crate use the constructors of `nbss` and `record`, which are not generic: so all of a
+    /// channel is compiled in this crate, at its level of optimisation.
+    pub(crate) fn over(
         stream: Stream,
         pool: Pool,
         Config { max_message, gather, .. }: Config<F>,

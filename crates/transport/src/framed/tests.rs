@@ -11,12 +11,12 @@ use crate::strangers::{LOGON, LOGON_MESSAGE};
 const POOL_BYTES: usize = 32 << 20;
 
 /// A server's channel of an unidentified peer, its two pools, and the peer.
-async fn strange() -> (Rc<Nbss>, Pool, Pool, Stream) {
+async fn strange() -> (Rc<dyn Channel>, Pool, Pool, Stream) {
     strange_over(|_| ()).await
 }
 
 /// The same over a stream on which `prepare` was called.
-async fn strange_over(prepare: impl FnOnce(&Stream)) -> (Rc<Nbss>, Pool, Pool, Stream) {
+async fn strange_over(prepare: impl FnOnce(&Stream)) -> (Rc<dyn Channel>, Pool, Pool, Stream) {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
     let (theirs, ours) = futures_util::join!(Stream::connect(listener.local_addr()), listener.accept());
     let ours = Stream::from_socket(ours.unwrap()).unwrap();
@@ -33,7 +33,7 @@ fn header(len: usize) -> Bytes {
 }
 
 /// Lets the channel receive what has arrived, which completes no message.
-async fn takes_nothing_whole(channel: &Nbss) {
+async fn takes_nothing_whole(channel: &Rc<dyn Channel>) {
     for _ in 0..4 {
         assert!(channel.recv().now_or_never().is_none());
         rt::yield_now().await;

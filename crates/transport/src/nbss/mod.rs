@@ -3,16 +3,32 @@
 //! [`Nbss`] is a [`Channel`](crate::Channel) over a byte stream. It implements [MS-SMB2] 2.1 (Direct TCP) and RFC 1002
 //! 4.3.6 (keepalives are skipped). It has no RDMA, does not interpret messages and does not retry.
 
+use std::rc::Rc;
+
+use weft_machine::{Pool, Stream};
 use weft_wire::nbss::{self, Header, Malformed};
 
-use crate::channel::Kind;
+use crate::channel::{Channel, Kind};
 use crate::framed::{Framed, Framing, Head};
+use crate::strangers::Strangers;
 
 /// The limits and options of a channel over TCP.
 pub type Config = crate::framed::Config<DirectTcp>;
 
 /// SMB over TCP. Dropping it closes the channel.
 pub type Nbss = Framed<DirectTcp>;
+
+impl Nbss {
+    /// Takes over a connected stream. Buffers come from `pool`.
+    pub fn channel(stream: Stream, pool: Pool, config: Config) -> Rc<dyn Channel> {
+        Nbss::over(stream, pool, config, None)
+    }
+
+    /// The same for a server: until the peer is identified, terms for strangers apply.
+    pub fn of_stranger(stream: Stream, pool: Pool, config: Config, terms: Strangers) -> Rc<dyn Channel> {
+        Nbss::over(stream, pool, config, Some(terms))
+    }
+}
 
 /// The framing of [MS-SMB2] 2.1.
 #[derive(Clone, Copy, Debug)]

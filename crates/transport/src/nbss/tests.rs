@@ -31,18 +31,18 @@ async fn streams() -> (Stream, Stream) {
     (dialled.unwrap(), Stream::from_socket(accepted.unwrap()).unwrap())
 }
 
-async fn channels() -> (Rc<Nbss>, Rc<Nbss>) {
+async fn channels() -> (Rc<dyn Channel>, Rc<dyn Channel>) {
     let (a, b) = streams().await;
     (
-        Nbss::new(a, Pool::new(64 << 20), Config::default()),
-        Nbss::new(b, Pool::new(64 << 20), Config::default()),
+        Nbss::channel(a, Pool::new(64 << 20), Config::default()),
+        Nbss::channel(b, Pool::new(64 << 20), Config::default()),
     )
 }
 
 /// A channel, and the bare stream at its other end.
-async fn half() -> (Rc<Nbss>, Stream) {
+async fn half() -> (Rc<dyn Channel>, Stream) {
     let (peer, ours) = streams().await;
-    (Nbss::new(ours, Pool::new(64 << 20), Config::default()), peer)
+    (Nbss::channel(ours, Pool::new(64 << 20), Config::default()), peer)
 }
 
 fn frame(body: &[u8]) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn pattern(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ salt) as u8).collect()
 }
 
-async fn next(channel: &Nbss) -> Bytes {
+async fn next(channel: &Rc<dyn Channel>) -> Bytes {
     channel.recv().await.unwrap().unwrap().body
 }
 
@@ -182,7 +182,7 @@ fn a_message_longer_than_the_limit_is_refused_before_memory_is_taken() {
         for len in [1001, 1 << 20, nbss::MAX_MESSAGE] {
             let (peer, ours) = streams().await;
             let pool = Pool::new(64 << 20);
-            let channel = Nbss::new(ours, pool.clone(), Config { max_message: 1000, ..Config::default() });
+            let channel = Nbss::channel(ours, pool.clone(), Config { max_message: 1000, ..Config::default() });
             assert_eq!(channel.limits().max_message, 1000);
             let wire = [frame(&[7; 1000]), Header::Message { len }.emit().unwrap().to_vec()].concat();
             peer.send_all(&[wire.into()]).await.unwrap();
@@ -375,8 +375,8 @@ fn a_mapped_file_that_shrinks_under_a_batch_is_sent_with_zeros() {
 fn what_a_batch_has_of_a_mapped_file_that_a_worker_locks_meanwhile_is_read() {
     rt::block_on(async {
         let ((a, b), pool) = (streams().await, Pool::new(64 << 20));
-        let a = Nbss::new(a, pool.clone(), Config::default());
-        let b = Nbss::new(b, Pool::new(64 << 20), Config::default());
+        let a = Nbss::channel(a, pool.clone(), Config::default());
+        let b = Nbss::channel(b, Pool::new(64 << 20), Config::default());
         let content = pattern(64 << 10, 3);
         let file = mapped_file(&content).await;
         let range = FileRange { file: file.clone(), offset: 0, len: 8192 };
@@ -494,7 +494,7 @@ fn a_gathering_channel_serves_a_peer_that_changes_its_ways() {
         });
         let socket = Socket::from_tcp(rt::blocking(move || listener.accept()).await.unwrap()).unwrap();
         let config = Config { gather: true, ..Config::default() };
-        let channel = Nbss::new(Stream::from_socket(socket).unwrap(), Pool::new(64 << 20), config);
+        let channel = Nbss::channel(Stream::from_socket(socket).unwrap(), Pool::new(64 << 20), config);
         let mut served = 0;
         while let Some(first) = channel.recv().await.unwrap() {
             channel.cork(true);
@@ -551,7 +551,7 @@ fn segments_are_filled_while_a_cork_says_that_more_is_on_its_way() {
         let (peer, ours) = streams().await;
         let socket = ours.fd().expect("a real stream").try_clone_to_owned().unwrap();
         let holds = || rustix::net::sockopt::tcp_cork(&socket).unwrap();
-        let a = Nbss::new(ours, Pool::new(64 << 20), Config::default());
+        let a = Nbss::channel(ours, Pool::new(64 << 20), Config::default());
         a.cork(true);
         let mut sends = vec![a.send(Outgoing::bytes(pattern(60_000, 0)))];
         assert!(!holds(), "nothing has left yet");
@@ -643,7 +643,7 @@ fn a_rough_network_loses_nothing() {
                     })
                 })
                 .collect();
-            let send_all = |channel: Rc<Nbss>, salt: usize| {
+            let send_all = |channel: Rc<dyn Channel>, salt: usize| {
                 let (lens, file) = (lens.clone(), file.clone());
                 async move {
                     for (i, &len) in lens.iter().enumerate() {
@@ -662,7 +662,7 @@ fn a_rough_network_loses_nothing() {
                     channel.cork(false);
                 }
             };
-            let receive_all = |channel: Rc<Nbss>, salt: usize| {
+            let receive_all = |channel: Rc<dyn Channel>, salt: usize| {
                 let lens = lens.clone();
                 async move {
                     let content = pattern(300_000, 77);

@@ -7,10 +7,14 @@
 
 mod secured;
 
+use std::rc::Rc;
+
+use weft_machine::{Pool, Stream};
 use weft_wire::rpc::Fragment;
 
-use crate::channel::Kind;
+use crate::channel::{Channel, Kind};
 use crate::framed::{Framed, Framing, Head};
+use crate::strangers::Strangers;
 
 pub use secured::{Secured, accept};
 
@@ -19,6 +23,18 @@ pub type Config = crate::framed::Config<RecordMarking>;
 
 /// RPC over TCP. Dropping it closes the channel.
 pub type Record = Framed<RecordMarking>;
+
+impl Record {
+    /// Takes over a connected stream. Buffers come from `pool`.
+    pub fn channel(stream: Stream, pool: Pool, config: Config) -> Rc<dyn Channel> {
+        Record::over(stream, pool, config, None)
+    }
+
+    /// The same for a server: until the peer is identified, terms for strangers apply.
+    pub fn of_stranger(stream: Stream, pool: Pool, config: Config, terms: Strangers) -> Rc<dyn Channel> {
+        Record::over(stream, pool, config, Some(terms))
+    }
+}
 
 /// The framing of RFC 5531 section 11.
 #[derive(Clone, Copy, Debug)]

@@ -17,9 +17,9 @@ fn pair() -> (TcpStream, Socket) {
 }
 
 /// A channel, and the bare socket at its other end.
-fn channel(config: Config) -> (Rc<Record>, TcpStream) {
+fn channel(config: Config) -> (Rc<dyn Channel>, TcpStream) {
     let (peer, ours) = pair();
-    (Record::new(Stream::from_socket(ours).unwrap(), Pool::new(32 << 20), config), peer)
+    (Record::channel(Stream::from_socket(ours).unwrap(), Pool::new(32 << 20), config), peer)
 }
 
 fn fragment(last: bool, body: &[u8]) -> Vec<u8> {
@@ -28,7 +28,7 @@ fn fragment(last: bool, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-async fn next(channel: &Record) -> Bytes {
+async fn next(channel: &Rc<dyn Channel>) -> Bytes {
     channel.recv().await.unwrap().unwrap().body
 }
 
@@ -56,7 +56,7 @@ fn what_comes_in_fragments_is_joined_in_memory_of_the_pool() {
     rt::block_on(async {
         let (mut peer, ours) = pair();
         let pool = Pool::new(16 << 20);
-        let channel = Record::new(Stream::from_socket(ours).unwrap(), pool.clone(), Config::default());
+        let channel = Record::channel(Stream::from_socket(ours).unwrap(), pool.clone(), Config::default());
         peer.write_all(&[fragment(false, &[1; 9000]), fragment(true, &[2; 9000])].concat()).unwrap();
         let body = next(&channel).await;
         assert_eq!(body, [[1; 9000], [2; 9000]].concat());

@@ -56,7 +56,7 @@ pub(super) async fn open(
     let pool = dial.pool;
     let Some(provider) = dial.provider(medium)? else {
         let (addr, stream) = dial.tcp(port).await?;
-        return Ok((addr, nbss::Nbss::new(stream, pool.clone(), nbss::Config::default())));
+        return Ok((addr, nbss::Nbss::channel(stream, pool.clone(), nbss::Config::default())));
     };
     let connect =
         async |addr| smbd::connect(provider.as_ref(), addr, smbd::Config::default(), pool.clone()).await;

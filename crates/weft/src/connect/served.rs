@@ -73,7 +73,7 @@ impl Served {
                 let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
                 let (server, buffers): (Arc<Server>, _) = (server.clone(), buffers.clone());
                 sessions.borrow_mut().push(rt::spawn(async move {
-                    server.serve(nbss::Nbss::new(stream, buffers, nbss::Config::default())).await;
+                    server.serve(nbss::Nbss::channel(stream, buffers, nbss::Config::default())).await;
                 }));
             }
         }));
@@ -117,7 +117,7 @@ impl Served {
                 mounts.borrow_mut().push(rt::spawn(async move {
                     // It ends when its client does.
                     let _ =
-                        server.serve(record::Record::new(stream, buffers, record::Config::default())).await;
+                        server.serve(record::Record::channel(stream, buffers, record::Config::default())).await;
                 }));
             }
         }));

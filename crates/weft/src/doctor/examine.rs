@@ -554,7 +554,7 @@ impl Examination {
 /// The interfaces and endpoints that a server announces over TCP, and whether any of them has RDMA.
 async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Result<(String, bool), Failure> {
     let stream = Stream::connect(addr).await?;
-    let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
+    let channel = nbss::Nbss::channel(stream, pool.clone(), nbss::Config::default());
     let session = Session::connect(channel, options).await?;
     let dialect = session.describe().dialect;
     let mut lines = Vec::new();

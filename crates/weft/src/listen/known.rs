@@ -112,7 +112,7 @@ mod tests {
             let stream = Stream::connect(listener.local_addr()).await.unwrap();
             let peer = Peer::Rdma("10.0.0.1:1".parse().unwrap());
             let slot = Rc::new(Quotas::new(64).enter(Service::Smb, peer).ok().unwrap());
-            let channel = record::Record::new(stream, pool.clone(), record::Config::default());
+            let channel = record::Record::channel(stream, pool.clone(), record::Config::default());
             let placed = Placed { channel, slot, member: memory.join_rdma(peer) };
             let own = placed.member.rdma();
             let takes = || std::iter::from_fn(|| own.try_alloc(MAX_BUF)).collect::<Vec<_>>().len();

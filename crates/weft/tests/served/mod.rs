@@ -35,10 +35,10 @@ pub async fn smb_over_tcp(server: Arc<Server>, pool: &Pool) -> Rc<dyn Channel> {
     let buffers = pool.clone();
     rt::spawn(async move {
         let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
-        server.serve(nbss::Nbss::new(stream, buffers, nbss::Config::default())).await;
+        server.serve(nbss::Nbss::channel(stream, buffers, nbss::Config::default())).await;
     })
     .detach();
-    nbss::Nbss::new(Stream::connect(addr).await.unwrap(), pool.clone(), nbss::Config::default())
+    nbss::Nbss::channel(Stream::connect(addr).await.unwrap(), pool.clone(), nbss::Config::default())
 }
 
 /// A channel to `server` over an RDMA provider, on this core.
@@ -81,11 +81,11 @@ pub async fn mounted_over_tcp(server: Arc<nfsd::Server>, pool: &Pool) -> Mount {
     let buffers = pool.clone();
     rt::spawn(async move {
         let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
-        server.serve(record::Record::new(stream, buffers, record::Config::default())).await.unwrap();
+        server.serve(record::Record::channel(stream, buffers, record::Config::default())).await.unwrap();
     })
     .detach();
     let stream = Stream::connect(addr).await.unwrap();
-    mounted(record::Record::new(stream, pool.clone(), record::Config::default()), pool).await
+    mounted(record::Record::channel(stream, pool.clone(), record::Config::default()), pool).await
 }
 
 /// The share over RPC-over-RDMA, on this core.

@@ -166,7 +166,7 @@ impl World {
             let mut connections = Vec::new();
             loop {
                 let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
-                let channel = record::Record::new(stream, buffers.clone(), record::Config::default());
+                let channel = record::Record::channel(stream, buffers.clone(), record::Config::default());
                 let server = served.clone();
                 connections.push(rt::spawn(async move { drop(server.serve(channel).await) }));
             }
@@ -176,7 +176,7 @@ impl World {
 
     async fn channel(&self) -> Rc<dyn Channel> {
         let stream = Stream::connect(self.addr).await.unwrap();
-        let inner = record::Record::new(stream, self.pool.clone(), record::Config::default());
+        let inner = record::Record::channel(stream, self.pool.clone(), record::Config::default());
         Rc::new(Watched { inner, watch: self.watch.clone(), gone: Cell::new(false) })
     }
 

@@ -32,7 +32,7 @@ const NSM: Program = Program(nsm::PROGRAM, nsm::VERSION);
 async fn dial(addr: SocketAddr, pool: &Pool) -> Result<Rc<Rpc>, Error> {
     let stream = Stream::connect_within(addr, PATIENCE).await.map_err(failed)?;
     let config = record::Config { max_message: MAX_MESSAGE, ..record::Config::default() };
-    let channel: Rc<dyn Channel> = record::Record::new(stream, pool.clone(), config);
+    let channel: Rc<dyn Channel> = record::Record::channel(stream, pool.clone(), config);
     Ok(Rpc::new(channel, Credential::None))
 }
 

@@ -122,7 +122,7 @@ async fn client(listener: Listener, answer: Status, told: Rc<RefCell<Vec<TestArg
 }
 
 async fn converse(stream: Stream, port: u16, answer: Status, told: Rc<RefCell<Vec<TestArgs>>>) {
-    let channel = record::Record::new(stream, Pool::new(1 << 20), record::Config::default());
+    let channel = record::Record::channel(stream, Pool::new(1 << 20), record::Config::default());
     while let Ok(Some(message)) = channel.recv().await {
         let mut d = Decoder::new(message.body);
         let call = Call::parse(&mut d).unwrap();
@@ -550,7 +550,7 @@ async fn monitor(listener: Listener, state: Rc<Cell<u32>>) {
         let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
         let state = state.clone();
         let answers = async move {
-            let channel = record::Record::new(stream, Pool::new(1 << 20), record::Config::default());
+            let channel = record::Record::channel(stream, Pool::new(1 << 20), record::Config::default());
             while let Ok(Some(message)) = channel.recv().await {
                 let call = Call::parse(&mut Decoder::new(message.body)).unwrap();
                 let mut e = Encoder::default();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, Abortable, LocalBoxFuture};
 use weft_machine::{Peer, Pool, Stream, rt};
-use weft_transport::{Channel, Outgoing, record};
+use weft_transport::{Outgoing, record};
 use weft_wire::nfs4::{CALLBACK_VERSION, CB_NULL, NetAddr};
 use weft_wire::rpc::{Call, Credential};
 
@@ -71,7 +71,7 @@ async fn carry(
     bound: impl FnOnce() + Send + 'static,
 ) -> Result<(), String> {
     let stream = Stream::connect_within(address, PATIENCE).await.map_err(|e| e.to_string())?;
-    let channel = record::Record::new(
+    let channel = record::Record::channel(
         stream,
         pool,
         record::Config { max_message: MAX_ANSWER, ..record::Config::default() },

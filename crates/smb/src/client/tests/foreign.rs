@@ -40,7 +40,7 @@ impl Foreign {
 
     async fn channel(&self) -> Rc<Between> {
         let stream = Stream::connect(self.addr).await.expect("the server listens");
-        let channel: Rc<dyn Channel> = Nbss::new(stream, self.pool.clone(), Config::default());
+        let channel: Rc<dyn Channel> = Nbss::channel(stream, self.pool.clone(), Config::default());
         Between::new(channel)
     }
 

@@ -64,8 +64,8 @@ impl Own {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (server, client) = futures_util::join!(listener.accept(), Stream::connect(listener.local_addr()));
         let server = Stream::from_socket(server.unwrap()).unwrap();
-        self.serve(Nbss::new(server, self.pool.clone(), NbssConfig::default()));
-        Between::new(Nbss::new(client.unwrap(), self.pool.clone(), NbssConfig::default()))
+        self.serve(Nbss::channel(server, self.pool.clone(), NbssConfig::default()));
+        Between::new(Nbss::channel(client.unwrap(), self.pool.clone(), NbssConfig::default()))
     }
 
     pub fn rdma(&self) -> (Rc<Between>, Rc<Direct>) {

@@ -182,7 +182,7 @@ fn lasting(dial: &Dial<'_>) -> Result<Option<usize>, Failure> {
 
 pub(super) async fn tcp(dial: &Dial<'_>, port: u16) -> Result<(SocketAddr, Rc<dyn Channel>), Failure> {
     let (addr, stream) = dial.tcp(port).await?;
-    Ok((addr, record::Record::new(stream, dial.pool.clone(), record::Config::default())))
+    Ok((addr, record::Record::channel(stream, dial.pool.clone(), record::Config::default())))
 }
 
 async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn Channel>), Failure> {
@@ -231,7 +231,7 @@ fn again(dial: &Dial<'_>, medium: Medium) -> weft_nfs::client::Dial {
                     let (congestion, source) = (congestion.as_deref(), SourcePort::Reserved);
                     let stream = Stream::connect_from(addr, CONNECT_LIMIT, congestion, source).await?;
                     let channel: Rc<dyn Channel> =
-                        record::Record::new(stream, pool.clone(), record::Config::default());
+                        record::Record::channel(stream, pool.clone(), record::Config::default());
                     return Ok(channel);
                 };
                 let config = rpcrdma::Config::default();

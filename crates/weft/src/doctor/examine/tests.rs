@@ -134,7 +134,7 @@ async fn own_server(
     let life = async move {
         loop {
             let stream = Stream::from_socket(tcp.accept().await.unwrap()).unwrap();
-            let channel: Rc<dyn Channel> = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
+            let channel: Rc<dyn Channel> = nbss::Nbss::channel(stream, pool.clone(), nbss::Config::default());
             let server = server.clone();
             rt::spawn(async move { server.serve(channel).await }).detach();
         }
