@@ -267,6 +267,9 @@ pub(crate) struct Reload {
     pub json: bool,
 }
 
+/// What the share of `weft demo`, which is in memory, has room for beside its other files.
+const MOST_DEMO_BYTES: u64 = 512 << 20;
+
 /// `weft demo`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Demo {
@@ -289,7 +292,7 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "MS", default_value_t = 150, value_parser = number::<u64>(1..=600_000))]
     pub duration_ms: u64,
     /// Size of the file that is read and written; the default exceeds every processor cache
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = |text: &str| parse_within(text, 1 << 20, memory()))]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = |text: &str| parse_within(text, 1 << 20, memory().min(MOST_DEMO_BYTES)))]
     pub file_size: u64,
     /// Measure fewer points
     #[arg(long)]

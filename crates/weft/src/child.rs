@@ -7,17 +7,19 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::Value;
 
 use crate::Failure;
 
 /// How long a process whose reader is gone may take to shut down.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long one that nobody needs any more may take, before it is killed.
+const TIDYING: Duration = Duration::from_millis(500);
 
 /// A process that has printed its ready line.
 pub(crate) struct Service {
@@ -110,7 +112,7 @@ impl Service {
 
     /// Asks it to end, and waits; an unsuccessful exit is an error.
     pub(crate) fn stop(mut self) -> Result<(), Failure> {
-        let pid = rustix::process::Pid::from_child(&self.child);
+        let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM)?;
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("the server ended with {status}").into()) }
@@ -119,7 +121,13 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // After `stop` it has already ended; otherwise something failed, and the process must not stay behind.
+        // After `stop` it has already ended; otherwise something failed, and the process must not stay behind. It has a
+        // moment to remove its sockets.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let until = Instant::now() + TIDYING;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

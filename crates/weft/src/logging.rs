@@ -25,7 +25,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use weft_machine::meter::Events;
 
-pub(crate) use self::form::{LogFormat, use_format};
+pub(crate) use self::form::{LogFormat, is_json, use_format};
 use crate::misuse::Misuse;
 
 /// Warnings and errors that one place may log in a burst.

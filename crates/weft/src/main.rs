@@ -54,6 +54,7 @@ mod state_dir;
 mod state_of_command;
 mod status;
 mod sync;
+mod system_folder;
 mod transfer;
 mod unknown;
 mod url;

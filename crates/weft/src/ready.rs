@@ -201,7 +201,9 @@ impl Ready {
                 text += &format!("  {ls}\n");
                 if let Some(nfs) = self.nfs_port.filter(|_| share_by_nfs) {
                     let mount = self.mountd_port.unwrap_or(nfs);
-                    let url = format!("nfs://{host}/{name}?version=3&nfsport={nfs}&mountport={mount}");
+                    // libnfs 4, which Debian 12 has, does not decode names.
+                    let path = if share.name.contains(['%', '?']) { &name } else { &share.name };
+                    let url = format!("nfs://{host}/{path}?version=3&nfsport={nfs}&mountport={mount}");
                     text += &format!("  {}\n", ShellCommand::new("nfs-ls").operand(url));
                 }
             }
@@ -284,7 +286,7 @@ mod tests {
         let text = ready.how_to("127.0.0.1");
         assert!(text.contains(r"smbclient '//127.0.0.1/my share'\''s $x' -p 4450 -U 'a b'"), "{text}");
         assert!(text.contains("weft ls smb://a%20b@127.0.0.1:4450/my%20share%27s%20%24x\n"), "{text}");
-        assert!(text.contains("nfs-ls 'nfs://127.0.0.1/my%20share%27s%20%24x?"), "{text}");
+        assert!(text.contains(r"nfs-ls 'nfs://127.0.0.1/my share'\''s $x?"), "{text}");
         // NFS does not offer it.
         assert!(
             text.contains("smbclient //127.0.0.1/secret") && !text.contains("nfs://127.0.0.1/secret"),

@@ -25,6 +25,7 @@ pub(crate) mod replica;
 mod rpc;
 mod service;
 mod start;
+mod starting;
 mod state_dir;
 mod status;
 mod volumes;
@@ -41,6 +42,7 @@ use weft_machine::rt::{self, Cores, CoresOptions};
 use self::log_ons::LogOns;
 use self::service::ServiceManager;
 use self::start::{Services, Start};
+use self::starting::Step;
 use crate::Failure;
 use crate::addresses;
 use crate::args::Serve;
@@ -71,12 +73,12 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     }
     let json = args.json;
     let config = config_command::requested(args.clone())?;
+    logging::use_format(config.log.format);
     if let Some(file) = config.sources.file() {
         tracing::info!("configuration: {}", out::path_name(file));
         // Commands that the user is told to type must name it.
         out::remember_state_dir(config.state_dir.as_deref());
     }
-    logging::use_format(config.log.format);
     let mut plan = config.check()?;
     activation::take_over(&plan)?;
     // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
@@ -111,6 +113,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     let replicates = plan.config().replication.enabled;
     let audit = audit::start(&plan)?;
     let manager = ServiceManager::of_environment()?;
+    let step = Step::default();
     let start = Start {
         audit: audit.clone(),
         own: log_ons.as_ref().filter(|_| replicates).and_then(|log_ons| log_ons.own()),
@@ -123,6 +126,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
         args,
         marks,
         manager: manager.clone(),
+        step: step.clone(),
     };
 
     // Everything is bound on core 0: sockets belong to the core that accepts on them.
@@ -142,12 +146,12 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
         _admin_http,
         _volumes,
         _registration,
-    } = started.recv().map_err(|_| "the first core ended before everything listened")??;
+    } = starting::started(&started, &step, &signals)?;
     // Also with --json: nobody could log on otherwise.
     if let Some(password) = password.filter(|password| password.made_up) {
         note!("password of {}: {}", ready.user, *password.text);
     }
-    if !json {
+    if !json && !logging::is_json() {
         crate::out::note(format_args!(
             "{}",
             ready.how_to(&addresses::in_hints(ready.listen, &interfaces::found()))

@@ -271,6 +271,17 @@ impl Signals {
         Ok(())
     }
 
+    /// Whether SIGTERM or SIGINT has come.
+    pub(crate) fn ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// As if SIGTERM had come.
+    #[cfg(test)]
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
     /// Blocks until the next signal. Several hang-ups in a row may count as one.
     pub(crate) fn wait(&mut self) -> io::Result<Asked> {
         loop {
@@ -278,7 +289,7 @@ impl Signals {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
                 // Each signal writes a byte, after it has raised its flag.
-                Ok(_) if self.ended.load(Ordering::SeqCst) => return Ok(Asked::End),
+                Ok(_) if self.ended() => return Ok(Asked::End),
                 Ok(_) => return Ok(Asked::HangUp),
             }
         }

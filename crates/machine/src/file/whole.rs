@@ -93,7 +93,15 @@ fn inherit(draft: &File, path: &Path) -> io::Result<()> {
         Ok(old) => {
             let new = draft.metadata()?;
             if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-                std::os::unix::fs::fchown(draft, Some(old.uid()), Some(old.gid()))?;
+                // Whoever owns the file may keep it in any group of his.
+                let uid = (new.uid() != old.uid()).then(|| old.uid());
+                std::os::unix::fs::fchown(draft, uid, Some(old.gid())).map_err(|e| {
+                    let (kind, user, group) = (e.kind(), old.uid(), old.gid());
+                    let why = format!(
+                        "it belongs to user {user} and group {group}, which only root can keep ({e})"
+                    );
+                    io::Error::new(kind, why)
+                })?;
             }
             old.mode() & 0o7777
         }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use weft_machine::{LogLimit, rt};
 use weft_store::rights::Right;
-use weft_store::rules::{Export, Flavor as Named, Ports, Unadmitted};
+use weft_store::rules::{Export, Flavor as Named, Ports, Protection, Unadmitted};
 use weft_store::{ShareId, ShareKey};
 use weft_wire::nfs3::{Status, procedure as nfs};
 use weft_wire::nfs4::Secinfo;
@@ -100,7 +100,10 @@ impl<'a> Context<'a> {
         };
         match admitted {
             Ok(()) => {}
-            Err(Unadmitted::Network) => return Err(KeptOut::Network),
+            Err(Unadmitted::Network) => {
+                self.tell_network(share);
+                return Err(KeptOut::Network);
+            }
             Err(Unadmitted::Port) => {
                 self.tell_port(share);
                 return Err(KeptOut::Port);
@@ -108,6 +111,7 @@ impl<'a> Context<'a> {
         }
         let enough = self.protection >= export.protection && takes(export, credential);
         if !enough {
+            self.tell_security(share, export.protection);
             return Err(KeptOut::Flavor);
         }
         let has_none = self.list().get(share).is_some_and(|share| right(credential, share) == Right::None);
@@ -130,7 +134,7 @@ impl<'a> Context<'a> {
     fn tell_port(&self, share: ShareId) {
         static REFUSED: LogLimit = LogLimit::new();
         if let Some(left_out) = REFUSED.pass(rt::now()) {
-            let name = self.list().get(share).map_or("", |share| &share.name);
+            let name = self.name(share);
             tracing::warn!(
                 peer = %self.peer,
                 "export {name} refused a caller whose port is not below {}; only root of its host can bind such a port \
@@ -139,6 +143,46 @@ impl<'a> Context<'a> {
                 Ports::FIRST_UNRESERVED
             );
         }
+    }
+
+    /// The same for a caller from another network.
+    fn tell_network(&self, share: ShareId) {
+        static REFUSED: LogLimit = LogLimit::new();
+        if let Some(left_out) = REFUSED.pass(rt::now()) {
+            let name = self.name(share);
+            tracing::warn!(
+                peer = %self.peer,
+                "export {name} refused a caller whose address is in none of its networks; --export {name}:net=NETWORK, or in a \
+                 configuration file shares.{name}.nfs.net, names those that it admits{left_out}"
+            );
+        }
+    }
+
+    /// The same for a caller without what the export requires. A client of NFSv4 may ask then what that is, and come again, so this is
+    /// no warning.
+    fn tell_security(&self, share: ShareId, required: Protection) {
+        static REFUSED: LogLimit = LogLimit::new();
+        if let Some(left_out) = REFUSED.pass(rt::now()) {
+            let name = self.name(share);
+            let (what, option, key) = match required {
+                Protection::Mutual if self.protection < required => {
+                    ("over a connection without a client certificate", "xprtsec=mtls", "xprtsec")
+                }
+                Protection::Tls if self.protection < required => {
+                    ("over a connection without TLS", "xprtsec=tls", "xprtsec")
+                }
+                _ => ("with a security flavor that it does not accept", "sec=krb5p, for example", "sec"),
+            };
+            tracing::info!(
+                peer = %self.peer,
+                "export {name} refused a caller {what}; its mount needs -o {option}; --export {name}:{key}=..., or in a configuration \
+                 file shares.{name}.nfs.{key}, says what the export accepts{left_out}"
+            );
+        }
+    }
+
+    fn name(&self, share: ShareId) -> &str {
+        self.list().get(share).map_or("", |share| &share.name)
     }
 
     /// The caller's identity in this share.

@@ -182,7 +182,8 @@ fn a_message_longer_than_the_limit_is_refused_before_memory_is_taken() {
         for len in [1001, 1 << 20, nbss::MAX_MESSAGE] {
             let (peer, ours) = streams().await;
             let pool = Pool::new(64 << 20);
-            let channel = Nbss::channel(ours, pool.clone(), Config { max_message: 1000, ..Config::default() });
+            let channel =
+                Nbss::channel(ours, pool.clone(), Config { max_message: 1000, ..Config::default() });
             assert_eq!(channel.limits().max_message, 1000);
             let wire = [frame(&[7; 1000]), Header::Message { len }.emit().unwrap().to_vec()].concat();
             peer.send_all(&[wire.into()]).await.unwrap();

@@ -10,7 +10,7 @@ use crate::users::Name;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  weft user add alice --group staff\n  weft user passwd alice\n  weft user list\n\n\
-The users may log on to every server of the state directory that is started without --user. A server that is running \
+The users may log on to every server of the state directory, also beside the user of --user. A server that is running \
 takes changes over at once. The password comes from WEFT_PASSWORD, or is asked for on the terminal."
 )]
 pub(crate) struct User {

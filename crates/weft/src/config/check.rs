@@ -27,7 +27,7 @@ use super::admin::{AdminAddress, read_token};
 use super::error::Give;
 use super::key::{self, Key, OfShare, Origin, quoted};
 use super::looks::Looks;
-use super::own::{self, OwnFile, own_files};
+use super::own::{self, OwnFile, own_files, volume_files};
 use super::secret::{self, Secret};
 use super::share::{FolderFault, MAX_NAME_CHARS, own_user};
 use super::types::{DurationText, Size, Type};
@@ -238,12 +238,8 @@ impl ServeConfig {
             ShareSource::Ram { .. } | ShareSource::Volumes => [None, None],
         });
         let mut looks = Looks::at(folders.flatten().chain(self.own_paths()));
-        if let Some(state) = self.state_dir().filter(|state| looks.has_answered(state)) {
-            let stored = Volumes::at(state.join("volumes"));
-            let known = self.volumes.iter().filter_map(|volume| stored.superblock(&volume.name).ok());
-            let files = known.map(|superblock| superblock.path);
-            looks.also_at(files.filter(|path| !path.as_os_str().is_empty()));
-        }
+        let files = volume_files(self, &looks);
+        looks.also_at(files.into_iter().map(|(_, path)| path));
         looks
     }
 

@@ -21,6 +21,7 @@ use super::sources::Sources;
 use super::types::{DurationText, Type};
 use crate::args::Misread;
 use crate::out::{ShellCommand, path_name};
+use crate::system_folder::is_system_folder;
 
 /// A configuration that cannot be served.
 #[derive(Debug)]
@@ -157,6 +158,11 @@ pub(crate) enum Harm {
     /// The configuration.
     #[error("they could change what is served: move it to another folder, or set read_only for the share")]
     Configuration,
+    /// The file of a volume.
+    #[error(
+        "they could overwrite the volume, also while it is in use: serve another folder, or set read_only for the share"
+    )]
+    Volume,
 }
 
 /// Where a folder is, as seen from that of another share.
@@ -408,10 +414,15 @@ impl fmt::Display for ConfigError {
             ),
             Problem::Closed { share, folder, user } => write!(
                 f,
-                "{key}: clients cannot change share {share}, because the server's user {user} may not write {}: {}, or set read_only \
-                 for the share",
+                "{key}: clients cannot change share {share}, because the server's user {user} may not write {}: {}",
                 path_name(folder),
-                ShellCommand::new("chown").operand(format!("{user}:")).operand(folder)
+                match is_system_folder(folder) {
+                    true => "serve another folder, or set read_only for the share".to_owned(),
+                    false => {
+                        let give = ShellCommand::new("chown").operand(format!("{user}:")).operand(folder);
+                        format!("{give}, or set read_only for the share")
+                    }
+                }
             ),
             Problem::Unreadable { path, source } => {
                 write!(f, "{key}: cannot read {}: {source}", path_name(path))

@@ -11,7 +11,7 @@ use weft_store::rules::Export;
 use super::error::{Harm, Place};
 use super::key::Key;
 use super::looks::Looks;
-use super::own::{OwnFile, own_files};
+use super::own::{OwnFile, own_files, volume_files};
 use super::{ConfigError, Problem, ServeConfig, ShareConfig, ShareSource};
 
 /// The shares of folders, by the folder's path without links.
@@ -53,8 +53,8 @@ pub(super) fn check(config: &ServeConfig, looks: &Looks) -> Result<(), ConfigErr
     if folders.served.is_empty() {
         return Ok(());
     }
-    for (key, path, harm) in secrets(config) {
-        let by_writing = matches!(harm, Harm::Authorities | Harm::Configuration);
+    for (key, path, harm) in secrets(config, looks) {
+        let by_writing = matches!(harm, Harm::Authorities | Harm::Configuration | Harm::Volume);
         for place in places(&path) {
             let around = folders.around(&place);
             if let Some((folder, _, share)) =
@@ -71,13 +71,15 @@ pub(super) fn check(config: &ServeConfig, looks: &Looks) -> Result<(), ConfigErr
 }
 
 /// The files that clients must not reach, each with its key.
-fn secrets(config: &ServeConfig) -> Vec<(Option<Key>, PathBuf, Harm)> {
+fn secrets(config: &ServeConfig, looks: &Looks) -> Vec<(Option<Key>, PathBuf, Harm)> {
     let files = own_files(config).into_iter();
     let mut files: Vec<_> =
         files.filter_map(|OwnFile { key, path, harm }| Some((key, path, harm?))).collect();
     // A path that is missing is an error of its own; a pipe or a device keeps no content.
     let keeps = |path: &Path| path.metadata().map_or(true, |found| found.is_file() || found.is_dir());
     files.retain(|(_, path, _)| keeps(path));
+    let volumes = volume_files(config, looks).into_iter().filter(|(_, path)| looks.has_answered(path));
+    files.extend(volumes.map(|(key, path)| (Some(key), path, Harm::Volume)));
     files
 }
 

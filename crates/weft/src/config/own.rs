@@ -5,10 +5,12 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use weft_store::volume::Volumes;
+
 use super::error::{Harm, NoPlace, Problem};
 use super::key::{self, Key};
 use super::looks::Looks;
-use super::{AdminAddress, ConfigError, ServeConfig};
+use super::{AdminAddress, ConfigError, ServeConfig, VolumeConfig};
 use crate::listen::unix;
 
 /// A file or folder of the server.
@@ -49,6 +51,17 @@ pub(super) fn own_files(config: &ServeConfig) -> Vec<OwnFile> {
     }
     add(None, config.sources.file().map(ToOwned::to_owned), Some(Harm::Configuration));
     files
+}
+
+/// The files of the served volumes outside the state directory, each with the key of its volume.
+pub(super) fn volume_files(config: &ServeConfig, looks: &Looks) -> Vec<(Key, PathBuf)> {
+    let Some(state) = config.state_dir().filter(|state| looks.has_answered(state)) else { return Vec::new() };
+    let stored = Volumes::at(state.join("volumes"));
+    let file = |volume: &VolumeConfig| {
+        let path = stored.superblock(&volume.name).ok()?.path;
+        (!path.as_os_str().is_empty()).then(|| (Key::of_volume(&volume.name), path))
+    };
+    config.volumes.iter().filter_map(file).collect()
 }
 
 /// Checks that nothing else lies where the audit log, the capture and the sockets are to be, and that the names of sockets

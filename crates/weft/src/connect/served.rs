@@ -116,8 +116,9 @@ impl Served {
                 let (server, buffers) = (server.clone(), buffers.clone());
                 mounts.borrow_mut().push(rt::spawn(async move {
                     // It ends when its client does.
-                    let _ =
-                        server.serve(record::Record::channel(stream, buffers, record::Config::default())).await;
+                    let _ = server
+                        .serve(record::Record::channel(stream, buffers, record::Config::default()))
+                        .await;
                 }));
             }
         }));

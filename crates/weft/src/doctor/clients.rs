@@ -7,7 +7,7 @@
 
 use super::report::Report;
 use crate::args::Service;
-use crate::default_port::SMB_DIRECT;
+use crate::default_port::{SMB, SMB_DIRECT};
 
 /// The findings of the examination.
 #[derive(Clone, Debug, Default)]
@@ -111,13 +111,19 @@ fn linux_smb(facts: &Facts, port: u16) -> Chance {
             "let the server use CRCs: weft serve without --crc asked; or rmmod siw; modprobe siw mpa_crc_required=0",
         );
     }
+    // The kernel tries these two over RDMA, whatever port= says.
+    if ![SMB_DIRECT, SMB].contains(&port) {
+        return blocked(
+            format!("they look for SMB Direct at ports {SMB_DIRECT} and {SMB}, but it is at {port}"),
+            format!("weft serve --smbd-port {SMB_DIRECT}"),
+        );
+    }
     Chance {
         clear: true,
         found: "no obstacle visible from this host; they use RDMA only if the mount asks for it".into(),
-        remedy: format!(
-            "mount -t cifs -o rdma,vers=3.1.1,port={port},user=NAME //HOST/SHARE DIR\nwithout an RDMA adapter, first: rdma link add siw0 type siw \
-             netdev DEV\na kernel without CONFIG_CIFS_SMB_DIRECT refuses \"rdma\"; dmesg says why"
-        ),
+        remedy: "mount -t cifs -o rdma,vers=3.1.1,user=NAME //HOST/SHARE DIR\nwithout an RDMA adapter, first: rdma link add siw0 type siw \
+                 netdev DEV\na kernel without CONFIG_CIFS_SMB_DIRECT refuses \"rdma\"; dmesg says why"
+            .into(),
     }
 }
 
@@ -165,6 +171,9 @@ mod tests {
         assert!(windows(Facts { smb_open: Some(false), ..clear() }).contains("--smb-port 445"));
         assert!(windows(Facts { announced: Some(false), ..clear() }).contains("--listen ADDR"));
         assert!(windows(Facts { crc_refused: true, ..clear() }).contains("CRC"));
+        let linux = &steps(&Facts { iwarp: Some((5555, Service::Smb)), ..clear() })[1];
+        assert_eq!((linux.0.as_str(), linux.1), ("Linux clients", Status::Warning));
+        assert!(linux.2.contains("--smbd-port 5445"), "the kernel ignores port= over RDMA: {}", linux.2);
     }
 
     #[test]
@@ -174,7 +183,7 @@ mod tests {
         assert!(
             all[0].2.contains("Pro for Workstations") && all[0].2.contains("Get-SmbClientNetworkInterface")
         );
-        assert!(all[1].2.contains("mount -t cifs -o rdma,vers=3.1.1,port=5445"));
+        assert!(all[1].2.contains("mount -t cifs -o rdma,vers=3.1.1,user=NAME"));
         let nfs = steps(&Facts { iwarp: Some((20049, Service::Nfs)), ..Facts::default() });
         assert_eq!(nfs.len(), 1);
         assert!(nfs[0].2.contains("mount -t nfs -o rdma,port=20049"));

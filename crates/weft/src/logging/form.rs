@@ -35,6 +35,11 @@ pub(crate) fn use_format(format: LogFormat) {
     AS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
 }
 
+/// Whether each line of standard error is a JSON object.
+pub(crate) fn is_json() -> bool {
+    AS_JSON.load(Ordering::Relaxed)
+}
+
 /// Writes lines to standard error.
 pub(super) struct Form {
     is_journal: bool,

@@ -27,6 +27,7 @@ use super::registration::Registration;
 use super::reload::{Changed, Current, Reload};
 use super::replica::{Own, Replicas};
 use super::service::ServiceManager;
+use super::starting::Step;
 use super::volumes::{self, Growths, Opened};
 use super::{nbd, status};
 use crate::args::{Serve, memory};
@@ -53,6 +54,8 @@ pub(super) struct Start {
     pub marks: Option<Marks>,
     pub audit: Audit,
     pub manager: ServiceManager,
+    /// What it is doing, for whoever waits for it.
+    pub step: Step,
 }
 
 /// The services, once everything listens.
@@ -93,7 +96,9 @@ impl Start {
         }
         let buffers = Buffers::new(given)?;
         let pool = &buffers.pool;
+        self.step.begin("opening the volumes");
         let (opened, replicas) = self.open_volumes(pool)?;
+        self.step.begin("binding the ports");
         let mut bound = self.bind(pool, &opened).await?;
         let ready = self.ready(&bound, &opened);
         let admin = Admin::bind(&self.plan, &self.stop)?;
@@ -114,17 +119,21 @@ impl Start {
         let mut of_users = Vec::new();
         let files = match &bound.files {
             Some(_) => {
+                self.step.begin("asking the system who the users and groups of rights are");
                 let users =
                     self.log_ons.as_ref().map(|log_ons| log_ons.now()).transpose()?.unwrap_or_default();
                 log_ons::warn_of_unknown(&shares, &users).await;
                 of_users.clone_from(&users.warnings);
                 names = Names::of(&users);
                 let (door, audit) = (door.clone(), self.audit.clone());
+                self.step.begin("opening again what clients of the last run had open");
                 Some(FileServers::new(&self.plan, users, (shares, door), &ready, pool, audit).await?)
             }
             None => None,
         };
+        self.step.begin("registering with rpcbind");
         let registration = self.announce(&bound, files.as_ref())?;
+        self.step.begin("opening the admin socket and the listeners");
         let smb = files.as_ref().map(|files| files.smb.clone());
         let growths = Growths::of(&opened.served);
         let subject = status::Subject::new(self.cores.clone(), &ready, smb, &described, growths.clone());
@@ -162,7 +171,9 @@ impl Start {
         if let Some(replicas) = &replicas {
             replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
         }
+        let step = self.step.clone();
         let nbd = self.accept(bound, files.as_ref(), &acceptor);
+        step.begin("announcing the server on the network");
         // Whoever hears of the server finds it.
         announced.clone().tell(config, served).await;
         Ok(Services {

@@ -79,7 +79,14 @@ pub(crate) fn smb(offer: &Offer, connection: &Connection, by_rdma: &HashSet<Stri
             format!("on Windows: Get-SmbClientNetworkInterface must show RDMA Capable; elsewhere: {doctor}"),
         );
     }
-    let mount = format!("mount -t cifs -o rdma,vers=3.1.1,port={port} with an RDMA device");
+    let mount = match port {
+        default_port::SMB_DIRECT | default_port::SMB => {
+            "mount -t cifs -o rdma,vers=3.1.1 with an RDMA device".to_owned()
+        }
+        _ => format!(
+            "mount -t cifs -o rdma,vers=3.1.1 with an RDMA device, after weft serve --smbd-port {wanted}"
+        ),
+    };
     // Samba's library also claims to support Multichannel, but never asks.
     let windows = match seen.multichannel {
         true => "; on Windows: Get-SmbClientConfiguration must show EnableMultiChannel",

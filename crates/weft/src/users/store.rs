@@ -28,6 +28,7 @@ use weft_smb::server::CREATED_RIDS;
 use super::seal::{KeyFault, SealingKey};
 use super::{Name, UnfitName, joined};
 use crate::out::{ShellCommand, path_name};
+use crate::system_folder::is_system_folder;
 
 const FILE: &str = "users.toml";
 const KEY_FILE: &str = "users.key";
@@ -124,7 +125,7 @@ pub(crate) enum StoreError {
     Full(&'static str),
 }
 
-/// What to do if the state directory of a file that cannot be opened belongs to another user.
+/// What to do if a file of the state directory cannot be opened because that, or where it would be, is another user's.
 fn foreign(path: &Path, source: &io::Error) -> String {
     let folder = path.ancestors().find(|above| above.is_dir());
     let owner = folder.and_then(|folder| Some((folder, folder.metadata().ok()?.uid())));
@@ -133,10 +134,25 @@ fn foreign(path: &Path, source: &io::Error) -> String {
         None => String::new(),
         Some((folder, owner)) => format!(
             "; the folder {} belongs to user {owner}, and this process runs as user {own}: run the command as that user or as root, name \
-             another folder with --state-dir, or give it to the user of the server: {}",
+             another folder with --state-dir{}",
             path_name(folder),
-            ShellCommand::new("chown -R").operand(format!("{own}:")).operand(folder)
+            remedy(path, folder, own)
         ),
+    }
+}
+
+/// How root gives the user of the server a state directory: only that, never a folder above it.
+fn remedy(path: &Path, folder: &Path, own: u32) -> String {
+    match path.parent() {
+        Some(state) if state != folder => {
+            let make = ShellCommand::new("install -d -m 700").option("-o", own.to_string()).operand(state);
+            format!(", or make one for the user of the server, as root: {make}")
+        }
+        Some(_) if !is_system_folder(folder) => {
+            let give = ShellCommand::new("chown -R").operand(format!("{own}:")).operand(folder);
+            format!(", or give it to the user of the server, as root: {give}")
+        }
+        _ => String::new(),
     }
 }
 
