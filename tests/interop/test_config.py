@@ -299,6 +299,18 @@ class Configured(unittest.TestCase):
         done = self.refused("--state-dir", "/none/state")
         self.assertRegex(done.stderr, r"shares\.all\.path: .*weft\.toml is in .*: they could change what is served")
 
+    def test_the_file_of_a_volume_lies_in_no_share_that_clients_write(self):
+        state = self.work / "state"
+        weft.run(weft.WEFT, "volume", "create", "disk", "--file", self.work / "one" / "disk.img", "--size", "1M", "--state-dir", state)
+        volume = '[volumes.disk]\n'
+        self.write(FILE + volume)
+        done = self.refused("--state-dir", state)
+        self.assertRegex(done.stderr, r"volumes\.disk: .*one/disk\.img is in .*one, the folder of share projects, .*: they could overwrite")
+        # Clients that only read do no harm.
+        self.write(FILE.replace('path = "one"', 'path = "one"\nread_only = true') + volume)
+        with self.serving("--state-dir", state, "--nbd-port", "0") as server:
+            self.assertEqual(server.ready["volumes"][0]["name"], "disk")
+
     @unittest.skipUnless(os.geteuid() == 0, "needs root, to run as another user")
     def test_a_broken_file_names_the_option_that_does_without_it(self):
         """`weft status` refused although the server ran."""

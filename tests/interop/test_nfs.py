@@ -137,6 +137,11 @@ class Ports(unittest.TestCase):
             self.assertEqual(self.statuses(server.ready, "data", reserved=True), [0, 0, 0])
             self.assertIn("--export data:insecure", server.log_text())
 
+    def test_the_log_says_why_an_export_refuses_a_caller(self):
+        with weft.serving("--export", "data:net=10.0.0.0/8,insecure") as server:
+            self.assertEqual(self.statuses(server.ready, "data", reserved=False)[0], 13)
+            self.assertIn("export data refused a caller whose address is in none of its networks; --export data:net=", server.log_text())
+
     @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
     def test_our_client_takes_a_reserved_port_and_says_where_it_cannot(self):
         with weft.serving("--export", "ram:insecure") as server:

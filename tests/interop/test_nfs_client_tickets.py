@@ -73,6 +73,7 @@ class OfWeft(WithRealm):
                 self.assertIn("sec=krb5p", said)
                 said = self.fails("cp", self.work / "source", self.url(server, vers=version, sec="sys"))
                 self.assertIn("does not accept sys, but krb5p; write ", said)
+            self.assertIn("export data refused a caller with a security flavor that it does not accept", server.log_text())
         with self.serving("--export", "data:sec=sys:krb5i:krb5") as server:
             server.folder.chmod(0o777)
             for version in ["3", "4.1"]:

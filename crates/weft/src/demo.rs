@@ -22,8 +22,8 @@ use crate::bench::Measured;
 use crate::child::Service;
 use crate::connect::Remote;
 use crate::hex::hex;
-use crate::misuse::none_has;
-use crate::out::Console;
+use crate::misuse::{Misuse, none_has};
+use crate::out::{self, Console};
 use crate::rdma::pin;
 use crate::signals::{stop_on_signals, unless_stopped};
 use crate::transfer::CLIENT_BUFFERS;
@@ -43,8 +43,20 @@ struct Path {
 pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     let files = [Some(&args.out), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten();
     let console = Console::beside(files.map(PathBuf::as_path))?;
-    for file in [Some(&args.out), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten() {
+    let mut files: Vec<&PathBuf> =
+        [Some(&args.out), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten().collect();
+    for file in &files {
         crate::show::check_place(file)?;
+    }
+    files.sort();
+    if let Some(file) =
+        files.windows(2).find_map(|two| (two.first() == two.last()).then(|| two.first()).flatten())
+    {
+        return Err(Misuse::new(format!(
+            "two of --out, --json and --csv name {}: name different files",
+            out::path_name(file)
+        ))
+        .into());
     }
     if chosen(&args).is_empty() {
         return Err(none_has(&args.only, "point").into());

@@ -13,7 +13,9 @@ use super::{ServeConfig, file};
 /// The file has mistakes, or the named file does not exist.
 pub(crate) fn read_for(named: Option<&Path>, serves_by_itself: bool) -> Result<Option<ServeConfig>, BadFile> {
     if let Some(path) = named {
-        return file::read(path).map(Some);
+        // Commands in other folders show messages of a server, which name it.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        return file::read(&path).map(Some);
     }
     let Some(path) = default_file().filter(|_| !serves_by_itself) else { return Ok(None) };
     match file::read(&path) {

@@ -84,7 +84,7 @@ impl Refused {
             }
             Refused::NoPage => (
                 StatusCode::NOT_FOUND,
-                "no such page; there are /, /metrics, /api/v1/status, /api/v1/overview, /api/v1/schema, /api/v1/latency, /api/v1/latency/schema and /healthz",
+                "no such page; there are /, /metrics, /api/v1/status, /api/v1/overview, /api/v1/schema, /api/v1/latency, /api/v1/latency/schema, /api/v1/slow, /api/v1/slow/schema and /healthz",
                 &[],
             ),
             Refused::NoToken => (StatusCode::UNAUTHORIZED, "a bearer token is required", BEARER),

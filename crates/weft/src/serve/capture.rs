@@ -1,6 +1,7 @@
 //! `--pcap FILE`: the file of a capture, and the rules for what it may replace. `weft_rdma::wrap::pcap` writes
 //! packets.
 
+use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -38,6 +39,8 @@ enum Fault {
     Served(PathBuf),
     #[error("the file exists and is not a capture: remove it, or choose another file")]
     Other,
+    #[error("another server is writing it: choose another file")]
+    Used,
     #[error("cannot create a file in {}: {source}", path_name(folder))]
     Unmade { folder: PathBuf, source: io::Error },
     #[error("there is no folder {}; create it: {}", path_name(.0), ShellCommand::new("mkdir -p").operand(.0))]
@@ -66,12 +69,21 @@ pub(super) fn begin(key: &str, path: &Path, limit: u64, shared: &[&Path]) -> Res
                 if let Some(share) = shared.iter().find(|share| folder.starts_with(share)) {
                     return Err(Fault::Served(share.to_path_buf()));
                 }
-                if there.is_ok() && !is_capture(path)? {
-                    return Err(Fault::Other);
+                if there.is_ok() {
+                    let mut old = regular::read_only(path)?;
+                    if !is_capture(&mut old)? {
+                        return Err(Fault::Other);
+                    }
+                    // The lock is a server's, which keeps the file open.
+                    if matches!(old.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+                        return Err(Fault::Used);
+                    }
                 }
                 // Mode 0600. An error of this call names the temporary file.
                 let made = tempfile::NamedTempFile::new_in(&folder);
                 let made = made.map_err(|e| Fault::Unmade { folder, source: e.kind().into() })?;
+                // Nobody else has this file. On a file system without locks, captures of two servers can replace each other.
+                let _ = made.as_file().try_lock();
                 made.persist(path).map_err(|e| e.error)?
             }
         };
@@ -90,16 +102,14 @@ fn folder_of(path: &Path) -> Result<PathBuf, Fault> {
 }
 
 /// Whether a file begins like a capture, or is empty.
-fn is_capture(path: &Path) -> io::Result<bool> {
+fn is_capture(file: &mut File) -> io::Result<bool> {
     let mut first = Vec::new();
-    regular::read_only(path)?.take(4).read_to_end(&mut first)?;
+    file.take(4).read_to_end(&mut first)?;
     Ok(first.is_empty() || MAGICS.iter().any(|magic| first == magic))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use super::*;
 
     #[test]
@@ -140,8 +150,19 @@ mod tests {
         std::fs::write(&run, "").unwrap();
         for _ in 0..2 {
             begin("--pcap", &run, 1 << 20, &[]).unwrap();
-            assert!(is_capture(&run).unwrap() && run.metadata().unwrap().len() > 0);
+            assert!(is_capture(&mut File::open(&run).unwrap()).unwrap() && run.metadata().unwrap().len() > 0);
         }
+    }
+
+    #[test]
+    fn a_capture_that_is_written_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run.pcap");
+        let writing = begin("--pcap", &run, 1 << 20, &[]).unwrap();
+        let refused = begin("--pcap", &run, 1 << 20, &[]).err().unwrap().to_string();
+        assert!(refused.contains("another server is writing it"), "{refused}");
+        drop(writing);
+        begin("--pcap", &run, 1 << 20, &[]).unwrap();
     }
 
     #[test]

@@ -138,7 +138,12 @@ fn list_users(listing: &Listing, json: bool) -> Result<(), Failure> {
     for user in listing.users.keys() {
         let mut line = format!("{:width$}  {}", user.as_str(), joined(groups_of(user).iter().copied()));
         if listing.locked().any(|locked| locked == user) {
-            line += "  ! needs a new password: weft user passwd";
+            line += match &listing.key_fault {
+                Some(_) => {
+                    "  ! cannot log on: the key of the hashes is missing or another one: restore users.key from a backup"
+                }
+                None => "  ! needs a new password: weft user passwd",
+            };
         }
         say!("{}", line.trim_end())?;
     }
