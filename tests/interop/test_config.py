@@ -302,13 +302,13 @@ class Configured(unittest.TestCase):
     def test_the_file_of_a_volume_lies_in_no_share_that_clients_write(self):
         state = self.work / "state"
         weft.run(weft.WEFT, "volume", "create", "disk", "--file", self.work / "one" / "disk.img", "--size", "1M", "--state-dir", state)
-        volume = '[volumes.disk]\n'
-        self.write(FILE + volume)
+        file = FILE.replace('[listeners]', '[listeners]\nnbd_port = 0')
+        self.write(file + '[volumes.disk]\n')
         done = self.refused("--state-dir", state)
         self.assertRegex(done.stderr, r"volumes\.disk: .*one/disk\.img is in .*one, the folder of share projects, .*: they could overwrite")
         # Clients that only read do no harm.
-        self.write(FILE.replace('path = "one"', 'path = "one"\nread_only = true') + volume)
-        with self.serving("--state-dir", state, "--nbd-port", "0") as server:
+        self.write(file.replace('path = "one"', 'path = "one"\nread_only = true') + '[volumes.disk]\n')
+        with self.serving() as server:
             self.assertEqual(server.ready["volumes"][0]["name"], "disk")
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root, to run as another user")
