@@ -179,6 +179,20 @@ class Service(unittest.TestCase):
                 self.assertIn(says, manager.server.log_text())
                 self.assertEqual(manager.server.stop(), 0)
 
+    def test_a_share_whose_folder_is_gone_is_not_counted_as_if_it_were_well(self):
+        manager = Manager(self)
+        manager.await_line("STATUS=shares: 1, volumes: 0")
+        work = manager.server.log.parent
+        (work / "b").mkdir()
+        with open(work / "weft.toml", "a") as file:
+            file.write(f'[shares.b]\npath = "{work}/b"\n')
+        os.kill(manager.server.process.pid, signal.SIGHUP)
+        manager.await_line("STATUS=shares: 2, volumes: 0")
+        (work / "b").rmdir()
+        os.kill(manager.server.process.pid, signal.SIGHUP)
+        manager.await_line("STATUS=shares: 2, volumes: 0, shares needing attention: 1")
+        self.assertEqual(manager.server.stop(), 0)
+
     def test_the_service_manager_is_told_of_each_step(self):
         with tempfile.TemporaryDirectory(prefix="weft-service-") as folder:
             work = pathlib.Path(folder)

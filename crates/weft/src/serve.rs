@@ -158,7 +158,14 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;
 
     manager.watch(cores.clone())?;
-    manager.ready(&reload.summary());
+    let (told, summary) = mpsc::channel();
+    let of_reload = reload.clone();
+    // On a core, because it looks at the shares.
+    cores.run(0, move || async move {
+        // The receiver waits for exactly this.
+        let _ = told.send(of_reload.summary().await);
+    });
+    manager.ready(&summary.recv().map_err(|_| "the first core ended before the server was ready")?);
     // Without a file, or at a terminal that is gone, SIGHUP asks for the end.
     let reloads = reload.has_file() && !std::io::stdin().is_terminal();
     while signals.wait()? == Asked::HangUp && reloads {
@@ -169,7 +176,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
             if let Err(e) = reloaded {
                 tracing::error!("the configuration is not read again, and nothing has changed: {e}");
             }
-            manager.ready(&reload.summary());
+            manager.ready(&reload.summary().await);
         });
     }
     manager.stopping();

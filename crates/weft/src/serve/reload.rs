@@ -128,8 +128,8 @@ impl Reload {
     }
 
     /// What is served, in a few words.
-    pub(super) fn summary(&self) -> String {
-        self.subject.summary()
+    pub(super) async fn summary(&self) -> String {
+        self.subject.summary().await
     }
 
     /// Reads the users and groups again and applies them. Does not wait for a reload that is reading the configuration, because
@@ -196,7 +196,7 @@ impl Reload {
             files.replace(served, self.door.clone(), &users).await;
         }
         self.subject.replace_shares(&shares, &report.absent);
-        self.manager.status(&self.summary());
+        self.manager.status(&self.summary().await);
         let announce =
             AnnounceConfig { name: current.started.announce.name.clone(), ..config.announce.clone() };
         self.announced.clone().tell(ServeConfig { announce, ..config.clone() }, shares.clone()).await;
