@@ -109,10 +109,11 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     let cores = Arc::new(start_cores(&plan.config().limits)?);
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
     let replicates = plan.config().replication.enabled;
-    let audit = audit::start(&plan)?;
+    let audit_run = audit::start(&plan)?;
+    let audit = audit_run.as_ref().map(|run| run.audit.clone()).unwrap_or_default();
     let manager = ServiceManager::of_environment()?;
     let start = Start {
-        audit: audit.clone(),
+        audit,
         own: log_ons.as_ref().filter(|_| replicates).and_then(|log_ons| log_ons.own()),
         log_ons: log_ons.clone(),
         plan,
@@ -216,7 +217,9 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     if left > 0 {
         tracing::warn!("{left} connections did not end within {} s and are closed", DRAIN.as_secs());
     }
-    audit::end(&audit);
+    if let Some(run) = &audit_run {
+        run.end();
+    }
     manager.flush();
     Ok(ExitCode::SUCCESS)
 }

@@ -256,6 +256,7 @@ impl Subject {
         if let Some(Losses { events, why }) = self.audit.losses() {
             status.warnings.push(format!("audit log: {events} events have been lost since the start: {why}"));
         }
+        status.warnings.extend(self.audit.fault().map(|fault| format!("audit log {fault}")));
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();
