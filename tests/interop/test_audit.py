@@ -208,6 +208,37 @@ class Lines(Audited):
         reload = next(line for line in first + second if line["command"] == "reload")
         self.assertEqual((reload["added"], reload["removed"]), (["more"], []))
 
+    def test_a_file_that_cannot_be_opened_anew_is_a_warning_of_the_status(self):
+        folder = self.work / "log"
+        folder.mkdir()
+        audit = folder / "audit.jsonl"
+        with self.serving(audit=audit):
+            self.assertNotIn("audit log", self.weft("status").stdout)
+            audit.rename(folder / "audit.jsonl.1")
+            audit.mkdir()
+            self.weft("reload")
+            until(lambda: "audit.jsonl: is not a regular file; the file that was open is used on" in self.weft("status").stdout)
+            audit.rmdir()
+            self.weft("reload")
+            until(lambda: "audit log" not in self.weft("status").stdout)
+
+    def test_what_the_end_cannot_tell_the_next_start_tells(self):
+        with self.serving() as server:
+            # A disk that is full often has room for one more line; this file has not.
+            self.audit.unlink()
+            self.audit.mkdir()
+            self.smbclient(server, "alice", "ls")
+        [kept] = self.state.glob("audit-*.lost")
+        number = int(kept.read_text())
+        self.assertGreaterEqual(number, 4, "log-on, connection, log-off and the stop")
+        self.assertRegex(server.log_text(), rf"ERROR audit log \S+audit.jsonl: {number} events are missing at its end: "
+                         r".*audit.jsonl: is not a regular file; the next start tells the number there")
+        self.audit.rmdir()
+        with self.serving():
+            self.assertFalse(kept.exists())
+        told = [(line["event"], line.get("lost")) for line in self.lines()]
+        self.assertEqual(told, [("lost", number), ("admin", None), ("admin", None)])
+
     def test_a_file_that_cannot_be_used_is_named(self):
         for audit, said in [(self.work / "none" / "a", "No such file"), (self.state, "not a regular file"),
                             (self.work / "team" / "a.jsonl", "they could read and change")]:

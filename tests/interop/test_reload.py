@@ -121,6 +121,40 @@ class Reload(unittest.TestCase):
             self.assertEqual(self.report()["restart"], ["limits.cores", "listeners.smb_port"], "until the restart")
             self.assertIn("in-go", self.smbclient(server, "alice", "go"))
 
+    def test_an_emptied_file_and_a_missing_store_cut_nobody_off(self):
+        users = self.state / "users.toml"
+        with self.serving() as server:
+            stays = self.session(server, "alice", "go")
+            for emptied in ["", "\n", "# all of it is a comment\n"]:
+                self.file.write_text(emptied)
+                refused = self.weft("reload", check=False)
+                self.assertEqual(refused.returncode, 1)
+                self.assertRegex(refused.stderr, "weft.toml is empty: nothing has changed; write it again.*weft share remove --config .* NAME")
+            self.file.write_text(FILE)
+            stored = users.read_bytes()
+            users.unlink()
+            refused = self.weft("reload", check=False)
+            self.assertEqual(refused.returncode, 1)
+            self.assertRegex(refused.stderr, "users.toml is missing, and there were users in it: nothing has changed; restore it")
+            self.assertIn("in-go", self.smbclient(server, "alice", "go"))
+            users.write_bytes(stored)
+            users.chmod(0o600)
+            self.assertEqual(self.report()["removed"], [])
+            self.assertIn("in-go", stays.communicate("ls\n", timeout=60)[0])
+
+    def test_the_last_share_of_a_file_can_be_removed(self):
+        self.file.unlink()
+        done = self.weft("share", "--config", self.file, "add", "new", self.work / "new")
+        self.assertIn(f"{self.file} did not exist: made", done.stderr)
+        launched = weft.configured(self.file, self.state, "--smb-port", "0", "--smbd-port", "0", "--nfs-port", "0", "--mountd-port", "0")
+        with launched as server:
+            done = self.weft("share", "--config", self.file, "remove", "new")
+            self.assertIn("shares that are gone: new", done.stdout)
+            self.assertIn("NT_STATUS_BAD_NETWORK_NAME", self.smbclient(server, "alice", "new"))
+            done = self.weft("share", "--config", self.file, "add", "new", self.work / "new")
+            self.assertIn("new shares: new", done.stdout)
+            self.assertNotIn("did not exist", done.stderr)
+
     def test_a_hang_up_and_changes_of_the_file_are_taken_over(self):
         with self.serving() as server:
             self.file.write_text(FILE + f'[shares.new]\npath = "{self.work}/new"\n')

@@ -89,9 +89,13 @@ class Package(unittest.TestCase):
 class Manager:
     """A service manager that has started a server; it reads its socket when it is asked to."""
 
-    def __init__(self, case, address=None, fills=False, **variables):
+    def __init__(self, case, address=None, fills=False, folders=(), **variables):
         work = pathlib.Path(case.enterContext(tempfile.TemporaryDirectory(prefix="weft-service-")))
         (work / "weft.toml").write_text('[listeners]\nsmb_port = 0\nsmb_direct_port = 0\n[shares.a]\nram = "1M"\n')
+        for name in folders:
+            (work / name).mkdir()
+            with open(work / "weft.toml", "a") as file:
+                file.write(f'[shares.{name}]\npath = "{name}"\n')
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         case.addCleanup(self.socket.close)
         self.socket.bind(address or str(work / "notify"))
@@ -178,6 +182,15 @@ class Service(unittest.TestCase):
                 self.assertLessEqual(len(signs), most)
                 self.assertIn(says, manager.server.log_text())
                 self.assertEqual(manager.server.stop(), 0)
+
+    def test_a_share_whose_folder_is_gone_is_not_counted_as_if_it_were_well(self):
+        manager = Manager(self, folders=["b"])
+        manager.await_line("STATUS=shares: 2, volumes: 0")
+        work = manager.server.log.parent
+        (work / "b").rmdir()
+        os.kill(manager.server.process.pid, signal.SIGHUP)
+        manager.await_line("STATUS=shares: 2, volumes: 0, shares needing attention: 1")
+        self.assertEqual(manager.server.stop(), 0)
 
     def test_the_service_manager_is_told_of_each_step(self):
         with tempfile.TemporaryDirectory(prefix="weft-service-") as folder:

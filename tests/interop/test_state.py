@@ -147,7 +147,7 @@ FATES = {
         cut: (REFUSES, "does not hold 16 bytes: restore it from a backup, or move it away, which makes mounts stale"),
         something_else: (REFUSES, "does not hold 16 bytes: restore it from a backup, or move it away, which makes mounts stale"),
         emptied: (STARTS, EMPTY),
-        pathlib.Path.unlink: (STARTS, None),
+        pathlib.Path.unlink: (STARTS, "WARN .*nfs-handles.key is missing, although there is state of NFS clients: a new key is made, and all NFS mounts become stale"),
         opened: (STARTS, "nfs-handles.key was open to other users; it is closed now"),
         piped: (REFUSES, "nfs-handles.key" + PIPE),
     },

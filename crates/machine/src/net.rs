@@ -5,6 +5,7 @@
 //! region). It owns the sockets. Framing of messages is in `transport`, placement by STag in `rdma::iwarp`.
 
 mod certificate;
+mod credentials;
 pub mod inherited;
 mod interfaces;
 mod link;
@@ -33,6 +34,7 @@ use crate::rt::readiness::Registered;
 use crate::sim;
 
 pub use certificate::Holder;
+pub use credentials::PeerCredentials;
 pub use interfaces::{Interface, interfaces};
 pub use link::{Link, Tls, TlsError};
 pub use path::Path;

@@ -341,9 +341,9 @@ mod tests {
             assert!(!admits(&export, by(([203, 0, 113, 1], 700).into())));
         }
         let own = Process::own().uid;
-        assert!(admits(&export, Peer::Local { uid: own, pid: 1 }));
-        assert!(!admits(&export, Peer::Local { uid: own + 1, pid: 1 }));
-        assert!(admits(&Export::default(), Peer::Local { uid: own + 1, pid: 1 }));
+        assert!(admits(&export, Peer::Local { uid: own, pid: Some(1) }));
+        assert!(!admits(&export, Peer::Local { uid: own + 1, pid: Some(1) }));
+        assert!(admits(&Export::default(), Peer::Local { uid: own + 1, pid: Some(1) }));
     }
 
     #[test]
@@ -371,8 +371,11 @@ mod tests {
                 assert_eq!(reserved(by(addr.parse().unwrap())), is, "{addr}");
             }
         }
-        assert!(reserved(Peer::Local { uid: own, pid: 1 }) && reserved(Peer::Local { uid: 0, pid: 1 }));
-        assert!(!reserved(Peer::Local { uid: own + 1, pid: 1 }));
+        assert!(
+            reserved(Peer::Local { uid: own, pid: Some(1) })
+                && reserved(Peer::Local { uid: 0, pid: Some(1) })
+        );
+        assert!(!reserved(Peer::Local { uid: own + 1, pid: Some(1) }));
         // An address that is not allowed is reported as such, whatever its port.
         let near = Export { networks: vec!["192.0.2.0/24".parse().unwrap()], ..said(Ports::Reserved) };
         let from = |text: &str| near.admits(Peer::Tcp(text.parse().unwrap()), Ports::Any);

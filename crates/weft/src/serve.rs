@@ -111,11 +111,12 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     let cores = Arc::new(start_cores(&plan.config().limits)?);
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
     let replicates = plan.config().replication.enabled;
-    let audit = audit::start(&plan)?;
+    let audit_run = audit::start(&plan)?;
+    let audit = audit_run.as_ref().map(|run| run.audit.clone()).unwrap_or_default();
     let manager = ServiceManager::of_environment()?;
     let step = Step::default();
     let start = Start {
-        audit: audit.clone(),
+        audit,
         own: log_ons.as_ref().filter(|_| replicates).and_then(|log_ons| log_ons.own()),
         log_ons: log_ons.clone(),
         plan,
@@ -162,7 +163,14 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     told.map_err(|e| format!("cannot write the ready line to standard output: {e}"))?;
 
     manager.watch(cores.clone())?;
-    manager.ready(&reload.summary());
+    let (told, summary) = mpsc::channel();
+    let of_reload = reload.clone();
+    // On a core, because it looks at the shares.
+    cores.run(0, move || async move {
+        // The receiver waits for exactly this.
+        let _ = told.send(of_reload.summary().await);
+    });
+    manager.ready(&summary.recv().map_err(|_| "the first core ended before the server was ready")?);
     // Without a file, or at a terminal that is gone, SIGHUP asks for the end.
     let reloads = reload.has_file() && !std::io::stdin().is_terminal();
     while signals.wait()? == Asked::HangUp && reloads {
@@ -173,7 +181,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
             if let Err(e) = reloaded {
                 tracing::error!("the configuration is not read again, and nothing has changed: {e}");
             }
-            manager.ready(&reload.summary());
+            manager.ready(&reload.summary().await);
         });
     }
     manager.stopping();
@@ -213,7 +221,9 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     if left > 0 {
         tracing::warn!("{left} connections did not end within {} s and are closed", DRAIN.as_secs());
     }
-    audit::end(&audit);
+    if let Some(run) = &audit_run {
+        run.end();
+    }
     manager.flush();
     Ok(ExitCode::SUCCESS)
 }

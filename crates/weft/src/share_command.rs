@@ -101,7 +101,11 @@ fn add(path: &Path, args: ShareAdd) -> Result<PathBuf, Failure> {
         }
         None => None,
     };
+    let is_new = edit.is_new();
     let saved = edit.save()?;
+    if is_new {
+        note!("{} did not exist: made", path_name(&saved));
+    }
     say!("added share {} to {}", share.name, path_name(&saved))?;
     if share.quota.is_some() {
         say_who_keeps(kept)?;

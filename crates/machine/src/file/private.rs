@@ -16,8 +16,8 @@ const OTHERS: u32 = 0o077;
 /// The most bytes that a file made once is read of: keys have 32 at most.
 const MOST_MADE: usize = 4096;
 /// Prefixes of the names in a state directory.
-const NAMES: [&str; 9] =
-    ["run", "announce", "nfs-", "smb-", "users", "volumes", "replica", "snapshots", "quotas"];
+const NAMES: [&str; 10] =
+    ["run", "announce", "audit-", "nfs-", "smb-", "users", "volumes", "replica", "snapshots", "quotas"];
 
 /// Creates a state directory if missing, closed to other users (0700). A directory that an earlier version left open is
 /// closed; one in which another user keeps files is not changed, and a warning is logged.

@@ -9,6 +9,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
+use super::credentials::PeerCredentials;
+
 /// The other end of a connection, by how it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
@@ -22,8 +24,8 @@ pub enum Peer {
     Local {
         /// Its effective user when it connected.
         uid: u32,
-        /// Its process id, for logs.
-        pid: u32,
+        /// Its process id, for logs; none if it is in a PID namespace that this process does not see.
+        pid: Option<u32>,
     },
 }
 
@@ -33,8 +35,8 @@ impl Peer {
     /// # Errors
     /// The socket is not connected.
     pub fn of_unix(socket: impl AsFd) -> io::Result<Peer> {
-        let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-        Ok(Peer::Local { uid: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get().unsigned_abs() })
+        let PeerCredentials { uid, pid, .. } = PeerCredentials::of(socket)?;
+        Ok(Peer::Local { uid, pid })
     }
 
     /// The same peer, if its connection carries RDMA (iWARP).
@@ -70,7 +72,8 @@ impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => addr.fmt(f),
-            Peer::Local { uid, pid } => write!(f, "local uid {uid} pid {pid}"),
+            Peer::Local { uid, pid: Some(pid) } => write!(f, "local uid {uid} pid {pid}"),
+            Peer::Local { uid, pid: None } => write!(f, "local uid {uid} of another PID namespace"),
         }
     }
 }
@@ -93,6 +96,6 @@ mod tests {
             let peers = [Peer::Tcp(addr), Peer::Rdma(addr)];
             assert_eq!(peers.map(|peer| peer.is_of_this_host()), [here; 2], "{peer}");
         }
-        assert!(Peer::Local { uid: 0, pid: 4 }.is_of_this_host());
+        assert!(Peer::Local { uid: 0, pid: Some(4) }.is_of_this_host());
     }
 }

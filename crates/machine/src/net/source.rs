@@ -64,9 +64,9 @@ mod tests {
         assert_eq!(of("[::ffff:10.0.0.1]:5"), of("10.0.0.1:7"));
         assert_ne!(of("10.0.0.2:5"), of("10.0.0.1:5"));
         let local = |pid| Source::of(Peer::Local { uid: 0, pid });
-        assert_eq!(local(4), local(5));
+        assert_eq!(local(Some(4)), local(None));
         let shown = ["10.0.0.1:7", "[2001:db8:0:1::7]:5"].map(|addr| of(addr).to_string());
         assert_eq!(shown, ["10.0.0.1", "2001:db8:0:1::/64"]);
-        assert_eq!(local(4).to_string(), "local");
+        assert_eq!(local(Some(4)).to_string(), "local");
     }
 }

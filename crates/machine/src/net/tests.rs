@@ -467,9 +467,11 @@ fn peers_are_told_apart_by_how_they_come() {
     let peer = Peer::Tcp(addr);
     assert_eq!(peer.ip(), Some([192, 0, 2, 1].into()), "IPv4, however it is written");
     assert_eq!((peer.by_rdma(), peer.to_string()), (Peer::Rdma(addr), addr.to_string()));
-    let local = Peer::Local { uid: 1000, pid: 7 };
+    let local = Peer::Local { uid: 1000, pid: Some(7) };
     assert_eq!((local.by_rdma(), local.addr(), local.ip()), (local, None, None));
     assert_eq!(local.to_string(), "local uid 1000 pid 7");
+    let outside = Peer::Local { uid: 1000, pid: None };
+    assert_eq!(outside.to_string(), "local uid 1000 of another PID namespace");
 }
 
 #[test]
@@ -553,7 +555,7 @@ fn unix_sockets_work_alike() {
         let over =
             |socket| Stream::from_socket(Socket::from_unix(socket).expect("connected")).expect("take over");
         let (a, b) = (over(a), over(b));
-        let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() };
+        let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: Some(std::process::id()) };
         assert_eq!((a.peer(), a.peer().addr()), (own, None));
         let sending = spawn(async move {
             a.send_all(&[Bytes::from(pattern(11, 700_000))]).await.expect("send");

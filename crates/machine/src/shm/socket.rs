@@ -18,7 +18,7 @@ use rustix::net::{
 };
 
 use super::secure_dir;
-use crate::net::Peer;
+use crate::net::{Peer, PeerCredentials};
 
 /// Descriptors in one message: a control segment and a doorbell, or a slab.
 const MAX_FDS: usize = 2;
@@ -75,8 +75,8 @@ impl Socket {
 
     /// Takes over a connected socket after checking the peer's user.
     fn trusted(fd: OwnedFd) -> io::Result<Socket> {
-        let peer = rustix::net::sockopt::socket_peercred(&fd)?;
-        check_same_user(peer.uid.as_raw(), rustix::process::geteuid().as_raw())?;
+        let peer = PeerCredentials::of(&fd)?;
+        check_same_user(peer.uid, rustix::process::geteuid().as_raw())?;
         Ok(Socket(fd))
     }
 
@@ -210,10 +210,12 @@ impl PathListener {
         &self.path
     }
 
-    /// The next connection; never waits. A peer of another user is closed and reported as `PermissionDenied`.
+    /// The next connection; never waits. A peer of another user, or one that the kernel does not identify, is closed and
+    /// reported as `PermissionDenied`: every other error is one of the listener.
     pub fn try_accept(&self) -> io::Result<Socket> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        Socket::trusted(rustix::net::accept_with(&self.fd, flags)?)
+        let socket = rustix::net::accept_with(&self.fd, flags)?;
+        Socket::trusted(socket).map_err(|e| io::Error::new(io::ErrorKind::PermissionDenied, e))
     }
 }
 

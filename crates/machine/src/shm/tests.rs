@@ -285,7 +285,7 @@ fn listeners_replace_dead_sockets_and_respect_live_ones() {
     drop(listener.try_accept().unwrap());
     let client = Socket::connect(&dir.0.join("x.sock")).unwrap();
     let server = listener.try_accept().unwrap();
-    let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() };
+    let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: Some(std::process::id()) };
     assert_eq!(server.peer().unwrap(), own);
     client.send(b"hello", &[]).unwrap();
     let path = listener.path().to_owned();

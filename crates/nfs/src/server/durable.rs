@@ -98,6 +98,13 @@ impl Durable {
     /// The directory, the key file or the journal cannot be created or read, or another process has the journal open.
     pub fn open(dir: &Path, instance: &str) -> Result<Durable, Unusable> {
         private::folder(dir).map_err(|e| Unusable::Io(dir.to_owned(), e))?;
+        if has_lost_key(dir) {
+            tracing::warn!(
+                "{} is missing, although there is state of NFS clients: a new key is made, and all NFS mounts become stale; if there is a \
+                 backup, stop the server, restore the file and start again",
+                dir.join(KEY_FILE).display()
+            );
+        }
         let key = key(&dir.join(KEY_FILE))?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
         let name: String = instance.chars().map(safe).collect();
@@ -233,6 +240,21 @@ fn who(name: &[u8]) -> Option<Who> {
     Some(Who { sessions: kind & 1 != 0, name: Bytes::copy_from_slice(name), by })
 }
 
+/// Whether the key is gone although a server has served clients with it.
+fn has_lost_key(dir: &Path) -> bool {
+    let is_journal = |name: &std::ffi::OsStr| {
+        let name = name.as_encoded_bytes();
+        name.starts_with(b"nfs-") && name.ends_with(b".redb")
+    };
+    let is_lost = dir.join(KEY_FILE).symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    // A folder that cannot be read is reported by what is opened in it.
+    let has_journal = || {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| is_journal(&entry.file_name()))
+    };
+    is_lost && has_journal()
+}
+
 /// The key, created at the first start.
 fn key(path: &Path) -> Result<[u8; 16], Unusable> {
     let make = || Ok(random::bytes::<16>()?.to_vec());
@@ -291,6 +313,18 @@ mod tests {
         // Left by a crash or a full disk during an earlier version's first start.
         std::fs::write(dir.join(KEY_FILE), b"").unwrap();
         Durable::open(&dir, "fourth").unwrap();
+    }
+
+    #[test]
+    fn a_key_is_lost_if_there_is_state_without_it() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!has_lost_key(dir.path()), "the first start");
+        drop(Durable::open(dir.path(), "one").unwrap());
+        assert!(!has_lost_key(dir.path()));
+        std::fs::remove_file(dir.path().join(KEY_FILE)).unwrap();
+        assert!(has_lost_key(dir.path()));
+        std::fs::remove_file(dir.path().join("nfs-one.redb")).unwrap();
+        assert!(!has_lost_key(dir.path()));
     }
 
     #[test]

@@ -466,8 +466,8 @@ mod tests {
             assert_eq!(gets(by("[::ffff:192.0.2.9]:700".parse().unwrap())), Ok(()));
         }
         let own = weft_store::access::posix::Process::own().uid;
-        assert_eq!(gets(Peer::Local { uid: own, pid: 1 }), Ok(()));
-        assert_eq!(gets(Peer::Local { uid: own + 1, pid: 1 }), Err(Status::ACCES));
+        assert_eq!(gets(Peer::Local { uid: own, pid: Some(1) }), Ok(()));
+        assert_eq!(gets(Peer::Local { uid: own + 1, pid: Some(1) }), Err(Status::ACCES));
     }
 
     /// Whether a client that sends REMOVE and resets its connection, before the server has accepted it, gets the file

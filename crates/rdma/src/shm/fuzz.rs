@@ -114,7 +114,7 @@ impl World {
             slabs: PeerSlabs::default(),
             caps: Config { max_regions: MAX_REGIONS, ..Config::default() }.caps(),
             stall_limit: STALL_LIMIT,
-            peer: weft_machine::Peer::Local { uid: 0, pid: 0 },
+            peer: weft_machine::Peer::Local { uid: 0, pid: Some(0) },
         };
         let qp = ShmQueuePair::new(parts).expect("a core");
         let (own, other) = halves(&segment, Side::Accepting);

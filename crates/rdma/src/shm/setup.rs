@@ -75,7 +75,13 @@ impl crate::Listener for ShmListener {
             loop {
                 match self.socket.inner().try_accept() {
                     Ok(socket) => {
-                        let peer = socket.peer()?;
+                        let peer = match socket.peer() {
+                            Ok(peer) => peer,
+                            Err(e) => {
+                                tracing::warn!("refused a connection by shared memory: {e}");
+                                continue;
+                            }
+                        };
                         let (pool, config) = (self.pool.clone(), self.config.clone());
                         let incoming = ShmIncoming { socket, peer, pool, config };
                         return Ok(Box::new(incoming) as Box<dyn crate::Incoming>);

@@ -141,7 +141,7 @@ fn set_up_carries_private_data_and_limits_both_ways() {
         let accept = async {
             let request = listener.accept().await.unwrap().request().await.unwrap();
             assert_eq!(&request.private_data()[..], b"hello");
-            let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() };
+            let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: Some(std::process::id()) };
             assert_eq!(request.peer(), own);
             let params = ConnectParams { private_data: Bytes::from_static(b"welcome"), ird: 7, ord: 70 };
             request.accept(params, Vec::new()).await.unwrap()

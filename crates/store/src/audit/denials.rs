@@ -157,9 +157,14 @@ impl Denials {
         Take::FirstCounted
     }
 
+    /// Lines that were left out and not told yet.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
     /// Whether something was left out and not told yet.
     pub fn has_left_out(&self) -> bool {
-        self.left_out.load(Ordering::Relaxed) > 0
+        self.left_out() > 0
     }
 
     /// What is to be told now; with `all` also what was told a short time ago.

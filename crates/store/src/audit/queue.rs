@@ -1,5 +1,6 @@
 //! The queue between the cores and the thread that writes: bounded, and never waited for.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
@@ -42,39 +43,52 @@ pub(super) struct Counts {
     pub bytes: AtomicUsize,
     /// Events that were lost and not told yet.
     pub lost: AtomicU64,
-    /// All that were lost.
-    losses: Mutex<Losses>,
+    /// All that were lost, and the latest reason.
+    losses: Mutex<(u64, Cow<'static, str>)>,
+    /// Why the file could not be opened anew, since the last time that it could.
+    fault: Mutex<Option<String>>,
     /// What clients are denied.
     pub denials: Denials,
     /// The file is to be opened anew, and the queue had no room for [`Message::Reopen`].
     pub reopen: AtomicBool,
 }
 
-/// Events that were lost since the start.
+/// Events that were lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Their number.
     pub events: u64,
-    /// Why, as the log has told it most recently.
+    /// The latest reason.
     pub why: String,
 }
 
 impl Counts {
     /// Counts lost events, and warns at a bounded rate.
-    pub fn lose(&self, events: u64, why: &dyn fmt::Display) {
+    pub fn lose(&self, events: u64, why: impl Into<Cow<'static, str>>) {
         static TOLD: LogLimit = LogLimit::new();
+        let why = why.into();
         self.lost.fetch_add(events, Ordering::Relaxed);
         LOST.add(events);
-        let left_out = TOLD.pass(rt::now());
-        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
-        losses.events = losses.events.saturating_add(events);
-        if left_out.is_some() || losses.why.is_empty() {
-            losses.why = why.to_string();
-        }
-        drop(losses);
-        if let Some(left_out) = left_out {
+        if let Some(left_out) = TOLD.pass(rt::now()) {
             tracing::warn!("audit log: {events} events are lost: {why}{left_out}");
         }
+        self.count(events, why);
+    }
+
+    /// Why lost events cannot be told.
+    pub fn explain(&self, why: String) {
+        self.count(0, why.into());
+    }
+
+    fn count(&self, events: u64, why: Cow<'static, str>) {
+        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        losses.0 = losses.0.saturating_add(events);
+        losses.1 = why;
+    }
+
+    /// Why the file could not be opened anew; none if it could.
+    pub fn set_fault(&self, fault: Option<String>) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 }
 
@@ -148,25 +162,46 @@ impl Audit {
         let (counts, bytes) = (&told.counts, event.bytes());
         if counts.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > MOST_BYTES {
             counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return counts.lose(1, &"its queue has reached its limit of memory");
+            return counts.lose(1, "its queue has reached its limit of memory");
         }
         match told.sender.try_send(Message::Event(Box::new(event))) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
-                counts.lose(1, &"its queue is full: the disk is slow, or hangs");
+                counts.lose(1, "its queue is full: the disk is slow, or hangs");
             }
             Err(TrySendError::Disconnected(_)) => {
                 counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
-                counts.lose(1, &"its thread has ended");
+                counts.lose(1, "its thread has ended");
             }
         }
     }
 
     /// What was lost since the start, if anything was.
     pub fn losses(&self) -> Option<Losses> {
-        let losses = self.0.as_ref()?.counts.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (losses.events > 0).then_some(losses)
+        let losses = self.0.as_ref()?.counts.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        let (events, why) = (losses.0, losses.1.as_ref().to_owned());
+        (events > 0).then_some(Losses { events, why })
+    }
+
+    /// What is missing in the file and not told there, if anything is.
+    pub fn untold(&self) -> Option<Losses> {
+        let counts = &self.0.as_ref()?.counts;
+        let events = counts.lost.load(Ordering::Relaxed).saturating_add(counts.denials.left_out());
+        let why = counts.losses.lock().unwrap_or_else(PoisonError::into_inner).1.as_ref().to_owned();
+        (events > 0).then_some(Losses { events, why })
+    }
+
+    /// So many events were lost by an earlier run, which could not tell it. The next line does.
+    pub fn lost_before(&self, events: u64) {
+        if let Some(told) = &self.0 {
+            told.counts.lost.fetch_add(events, Ordering::Relaxed);
+        }
+    }
+
+    /// Why the file could not be opened anew, until it can.
+    pub fn fault(&self) -> Option<String> {
+        self.0.as_ref()?.counts.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Opens the file anew, because it was renamed (logrotate): after the events that were told before or, if the queue is
@@ -282,6 +317,18 @@ mod tests {
         (0..100).for_each(|_| audit.tell(event(MOST_BYTES / 10)));
         assert_eq!(receiver.try_iter().count(), 9);
         assert_eq!(counts.lost.load(Ordering::Relaxed), 91);
+    }
+
+    #[test]
+    fn the_latest_reason_of_a_loss_is_told_although_the_log_leaves_it_out() {
+        let (audit, _receiver, counts) = queue(4, Wanted::ALL);
+        (0..100).for_each(|n| counts.lose(1, format!("reason {n}")));
+        assert_eq!(audit.losses(), Some(Losses { events: 100, why: "reason 99".into() }));
+        counts.explain("the last".into());
+        assert_eq!(audit.untold(), Some(Losses { events: 100, why: "the last".into() }));
+        audit.lost_before(7);
+        assert_eq!(audit.untold().map(|losses| losses.events), Some(107));
+        assert_eq!(audit.losses().map(|losses| losses.events), Some(100), "since the start");
     }
 
     #[test]

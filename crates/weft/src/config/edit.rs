@@ -190,8 +190,21 @@ impl Edit {
         let key = self.share(name)?.name.clone();
         if let Some(shares) = self.document.get_mut("shares").and_then(Item::as_table_like_mut) {
             shares.remove(&key);
+            // A file without a key looks as if somebody had emptied it by mistake, and a server does not take that over.
+            let is_last = shares.is_empty() && self.document.len() == 1;
+            if let Some(table) =
+                self.document.get_mut("shares").and_then(Item::as_table_mut).filter(|_| is_last)
+            {
+                table.set_implicit(false);
+                table.set_dotted(false);
+            }
         }
         Ok(())
+    }
+
+    /// Whether there was no such file.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Replaces the file; before that, checks what it will contain, and warns about shares that bypass each other's

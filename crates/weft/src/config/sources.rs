@@ -48,6 +48,8 @@ impl fmt::Display for Position {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sources {
     file: Option<PathBuf>,
+    /// Whether it contains a key, also if an option overrides it.
+    has_keys: bool,
     /// The positions of the keys that the file contains and no option overrides, and of the tables that contain them.
     positions: BTreeMap<String, Position>,
     /// The options that were typed in addition to the file, with and without the name of the share.
@@ -71,7 +73,13 @@ impl Sources {
 
     /// Records that the file contains this key.
     pub(super) fn found(&mut self, path: String, at: Position) {
+        self.has_keys = true;
         self.positions.insert(path, at);
+    }
+
+    /// Whether the file was read, and contains no key: it is empty, or has only comments.
+    pub(crate) fn is_empty_file(&self) -> bool {
+        self.file.is_some() && !self.has_keys
     }
 
     /// The position of this key in the file.

@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn processes_of_this_host_have_the_whole_pool() {
         let (_pool, memory) = memory(8 * MAX_BUF);
-        let local = memory.join_rdma(Peer::Local { uid: 0, pid: 1 });
+        let local = memory.join_rdma(Peer::Local { uid: 0, pid: Some(1) });
         assert!(local.admit());
         assert_eq!(std::iter::from_fn(|| Some(local.rdma().try_alloc(MAX_BUF)?.freeze())).take(7).count(), 7);
     }

@@ -515,7 +515,7 @@ mod tests {
     #[test]
     fn local_processes_are_bounded_by_the_service_alone() {
         let quotas = Quotas::new(1600);
-        let local = Peer::Local { uid: 0, pid: 1 };
+        let local = Peer::Local { uid: 0, pid: Some(1) };
         let places: Vec<_> = (0..500).map(|_| quotas.enter(Service::Smb, local).unwrap()).collect();
         assert!(!places.iter().any(told));
     }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use weft_machine::net::{Peer, Readable, Socket, inherited};
+use weft_machine::{LogLimit, rt};
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
@@ -48,9 +49,20 @@ impl PathListener {
         self.file.take()
     }
 
-    /// Accepts the next connection.
+    /// Accepts the next connection. An error is one of the listener: a connection whose other end the kernel does not
+    /// identify is closed, and delays nobody else.
     pub(crate) async fn accept(&self) -> io::Result<Socket> {
-        Socket::from_unix(self.accept_stream().await?)
+        static UNIDENTIFIED: LogLimit = LogLimit::new();
+        loop {
+            match Socket::from_unix(self.accept_stream().await?) {
+                Ok(socket) => return Ok(socket),
+                Err(e) => {
+                    if let Some(left_out) = UNIDENTIFIED.pass(rt::now()) {
+                        tracing::warn!("refused a connection to a Unix socket: {e}{left_out}");
+                    }
+                }
+            }
+        }
     }
 
     /// Accepts the next connection, and returns the user at its other end.

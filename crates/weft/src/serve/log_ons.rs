@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_machine::deadline;
 use weft_machine::nss::{Lookups, Query};
@@ -23,6 +24,8 @@ use crate::users::store::{Listing, Store, StoreError};
 /// See the module.
 pub(super) struct LogOns {
     store: Option<Store>,
+    /// Whether the store had users when it was last read.
+    had_users: AtomicBool,
     configured: Option<Configured>,
     /// The user of examples.
     first: String,
@@ -88,7 +91,15 @@ impl LogOns {
             configured.as_ref().map(|user| user.name.as_str()).or(stored).unwrap_or_default().to_owned();
         let config = plan.config();
         let system = config.identity.uses_system().then(|| Arc::new(Lookups::of_system()));
-        Ok(LogOns { store, configured, first, system, admits_system: config.kerberos.system_users })
+        let had_users = AtomicBool::new(!listing.users.is_empty());
+        Ok(LogOns {
+            store,
+            had_users,
+            configured,
+            first,
+            system,
+            admits_system: config.kerberos.system_users,
+        })
     }
 
     /// The user of examples.
@@ -114,9 +125,18 @@ impl LogOns {
     /// Everybody who may log on now, and their groups.
     ///
     /// # Errors
-    /// The store cannot be read.
+    /// The store cannot be read, or it is gone and had users: they would all be cut off by a mistake.
     pub(super) fn now(&self) -> Result<Listed, StoreError> {
-        let listing = self.store.as_ref().map(Store::read).transpose()?.flatten().unwrap_or_default();
+        let listing = match &self.store {
+            Some(store) => match store.read()? {
+                None if self.had_users.load(Ordering::Relaxed) => {
+                    return Err(StoreError::Gone(store.path().to_owned()));
+                }
+                read => read.unwrap_or_default(),
+            },
+            None => Listing::default(),
+        };
+        self.had_users.store(!listing.users.is_empty(), Ordering::Relaxed);
         let groups = listing.groups_by_user();
         let groups_of = |user: &Name| {
             groups.get(user).into_iter().flatten().map(|group| group.as_str().to_owned()).collect::<Vec<_>>()

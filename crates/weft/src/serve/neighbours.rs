@@ -13,8 +13,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use weft_machine::net::PeerCredentials;
 
 use crate::config::{Looks, Place};
 use crate::shares::Described;
@@ -130,7 +130,7 @@ fn owner(name: &str) -> io::Result<u32> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    Ok(socket_peercred(&socket)?.uid.as_raw())
+    Ok(PeerCredentials::of(&socket)?.uid)
 }
 
 fn make(folder: Place) -> io::Result<UnixListener> {

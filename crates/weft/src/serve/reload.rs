@@ -29,10 +29,11 @@ use crate::args::Serve;
 use crate::config::reference::{self, Effective};
 use crate::config::{
     AbsentShare, AnnounceConfig, ConfigError, Looks, PlannedShare, ServeConfig, ShareConfig, ShareSource,
-    TakesEffect,
+    Sources, TakesEffect,
 };
 use crate::config_command;
 use crate::logging;
+use crate::out::{ShellCommand, path_name};
 use crate::shares::{self, Described};
 
 /// See the module.
@@ -128,8 +129,8 @@ impl Reload {
     }
 
     /// What is served, in a few words.
-    pub(super) fn summary(&self) -> String {
-        self.subject.summary()
+    pub(super) async fn summary(&self) -> String {
+        self.subject.summary().await
     }
 
     /// Reads the users and groups again and applies them. Does not wait for a reload that is reading the configuration, because
@@ -170,13 +171,17 @@ impl Reload {
     async fn apply(&self) -> Result<Reloaded, Failure> {
         // Only a reload changes the shares and their configuration.
         let _alone = self.reloading.lock().await;
-        let (known, started) = {
+        let (known, started, served) = {
             let current = self.current.lock().await;
-            (current.shares.clone(), current.started.clone())
+            (current.shares.clone(), current.started.clone(), current.config.sources.clone())
         };
         let args = self.args.clone();
-        let prepared =
-            rt::blocking(move || prepare(args, &known, &started).map_err(|e| e.to_string())).await?;
+        let prepare = move || {
+            let requested = config_command::requested(args)?;
+            check_not_emptied(&served, &requested.sources)?;
+            prepare(requested, &known, &started)
+        };
+        let prepared = rt::blocking(move || prepare().map_err(|e: Failure| e.to_string())).await?;
         let current = &mut *self.current.lock().await;
         let users = self.read_users().await?;
         let Prepared { config, shares, absent, warnings, looks } = prepared;
@@ -196,7 +201,7 @@ impl Reload {
             files.replace(served, self.door.clone(), &users).await;
         }
         self.subject.replace_shares(&shares, &report.absent);
-        self.manager.status(&self.summary());
+        self.manager.status(&self.summary().await);
         let announce =
             AnnounceConfig { name: current.started.announce.name.clone(), ..config.announce.clone() };
         self.announced.clone().tell(ServeConfig { announce, ..config.clone() }, shares.clone()).await;
@@ -225,9 +230,23 @@ fn files_of(shares: &[Described]) -> HashSet<VfsId> {
     shares.iter().map(|described| described.share.vfs.id()).collect()
 }
 
-/// Reads and checks the configuration, and opens the files of new shares. Blocks.
-fn prepare(args: Serve, known: &[Described], started: &ServeConfig) -> Result<Prepared, Failure> {
-    let mut plan = config_command::requested(args)?.check()?;
+/// Refuses a file that has lost all its keys: an editor, `cp` or a full disk has left it so, and everybody would be cut off.
+fn check_not_emptied(served: &Sources, read: &Sources) -> Result<(), Failure> {
+    if served.is_empty_file() || !read.is_empty_file() {
+        return Ok(());
+    }
+    let file = read.file().map(path_name).unwrap_or_default();
+    let remove =
+        ShellCommand::new("weft share remove --config").operand(read.file().unwrap_or(Path::new("")));
+    let why = format!(
+        "{file} is empty: nothing has changed; write it again. To stop serving a share: {remove} NAME"
+    );
+    Err(why.into())
+}
+
+/// Checks the configuration, and opens the files of new shares. Blocks.
+fn prepare(requested: ServeConfig, known: &[Described], started: &ServeConfig) -> Result<Prepared, Failure> {
+    let mut plan = requested.check()?;
     let config = plan.config().clone();
     // The state directory and the keys of the start stay in use, wherever the file has them now.
     let (sources, shares) = (config.sources.clone(), config.shares.clone());
@@ -465,14 +484,16 @@ mod tests {
         /// What a server that starts with this configuration serves.
         fn start(&self, text: &str) -> Current {
             let args = self.write(text);
-            let started = config_command::requested(args.clone()).unwrap();
-            let Prepared { config, shares, .. } = prepare(args, &[], &started).unwrap();
+            let started = config_command::requested(args).unwrap();
+            let Prepared { config, shares, .. } = prepare(started.clone(), &[], &started).unwrap();
             let shares = shares.into_iter().map(PreparedShare::apply).collect();
             Current { started, config, shares, marks: None, names: Names::default() }
         }
 
         fn prepare(&self, current: &Current, text: &str) -> Result<Prepared, Failure> {
-            prepare(self.write(text), &current.shares, &current.started)
+            let requested = config_command::requested(self.write(text))?;
+            check_not_emptied(&current.config.sources, &requested.sources)?;
+            prepare(requested, &current.shares, &current.started)
         }
 
         fn reload(&self, current: &mut Current, text: &str) -> Reloaded {
@@ -580,6 +601,26 @@ mod tests {
         assert_eq!(host.reload(&mut current, text), Reloaded::default());
         let a = current.shares.iter().find(|described| &*described.share.name == "a").unwrap();
         assert!(matches!(a.share.rules.acts, ActsAs::User(_)), "{:?}", a.share.rules.acts);
+    }
+
+    #[test]
+    fn an_emptied_file_is_no_configuration_and_one_without_shares_is() {
+        let host = Host::new();
+        let text = "state_dir = 'state'\n[shares.a]\npath = 'a'\n";
+        let mut current = host.start(text);
+        for emptied in ["", "\n\n", "# state_dir = 'state'\n  # nothing\n"] {
+            let refused = host.prepare(&current, emptied).err().unwrap().to_string();
+            let says = ["weft.toml is empty: nothing has changed", "weft share remove --config ", " NAME"];
+            assert!(says.iter().all(|part| refused.contains(part)), "{refused}");
+        }
+        // `weft share remove` leaves a table, so the last share can go.
+        assert_eq!(host.reload(&mut current, "[shares]\n").removed, ["a"]);
+        let refused = host.prepare(&current, "").err().unwrap().to_string();
+        assert!(refused.contains("is empty"), "{refused}");
+        // A server that has started with such a file has lost nothing.
+        let mut current = host.start("# later\n");
+        assert_eq!(host.reload(&mut current, "# still later\n"), Reloaded::default());
+        assert_eq!(host.reload(&mut current, text).added, ["a"]);
     }
 
     #[test]

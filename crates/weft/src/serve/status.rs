@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use weft_machine::rt::{self, Cores};
 use weft_smb::server as smb;
@@ -196,13 +197,18 @@ impl Subject {
         lock(&self.asking).retain(|name, _| shares.iter().any(|described| *described.share.name == **name));
     }
 
-    /// What is served, in a few words.
-    pub(super) fn summary(&self) -> String {
-        let (shares, absent) = (lock(&self.shares).len(), lock(&self.absent).len());
+    /// What is served, in a few words. It looks at the shares as [`Subject::status`] does.
+    pub(super) async fn summary(&self) -> String {
+        let served: Vec<Share> = lock(&self.shares).iter().map(|(share, _)| share.clone()).collect();
+        let looks = join_all(served.iter().map(|share| share.vfs.troubles())).await;
+        let troubled = looks.iter().flatten().count();
+        let troubled =
+            if troubled > 0 { format!(", shares needing attention: {troubled}") } else { String::new() };
+        let (shares, absent) = (served.len(), lock(&self.absent).len());
         let volumes = self.base.volumes.iter().filter(|volume| volume.not_served.is_none()).count();
         let missing = self.base.volumes.len() - volumes + absent;
         let missing = if missing > 0 { format!(", not served: {missing}") } else { String::new() };
-        format!("shares: {shares}, volumes: {volumes}{missing}")
+        format!("shares: {shares}, volumes: {volumes}{missing}{troubled}")
     }
 
     /// Logs only changes, because some users ask for a status every second.
@@ -250,6 +256,7 @@ impl Subject {
         if let Some(Losses { events, why }) = self.audit.losses() {
             status.warnings.push(format!("audit log: {events} events have been lost since the start: {why}"));
         }
+        status.warnings.extend(self.audit.fault().map(|fault| format!("audit log {fault}")));
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         let shares = lock(&self.shares).clone();

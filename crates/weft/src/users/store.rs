@@ -101,6 +101,13 @@ pub(crate) enum StoreError {
         path_name(path)
     )]
     Newer { path: PathBuf, found: i64 },
+    /// There were users, and now there is no file.
+    #[error(
+        "{} is missing, and there were users in it: nothing has changed; restore it from a backup. To remove a user: {} NAME",
+        path_name(.0),
+        ShellCommand::new("weft user remove").here()
+    )]
+    Gone(PathBuf),
     /// No hash can be sealed.
     #[error(
         "{}, the key of the users' hashes: {fault}: restore it from a backup. If it is lost, `{}` makes a new one: {user} can log on then, \

@@ -147,6 +147,6 @@ mod tests {
         assert_eq!(six, Some("[::1]:2049".parse().unwrap()));
         let mapped = Peer::Tcp("[::ffff:127.0.0.1]:7".parse().unwrap());
         assert!(address(&at("tcp", "127.0.0.1.8.1"), mapped).is_some());
-        assert_eq!(address(&at("tcp", "127.0.0.1.8.1"), Peer::Local { uid: 0, pid: 1 }), None);
+        assert_eq!(address(&at("tcp", "127.0.0.1.8.1"), Peer::Local { uid: 0, pid: Some(1) }), None);
     }
 }

@@ -30,7 +30,7 @@ fn raw(pool: &Pool) -> (Qp, Raw) {
         slabs: PeerSlabs::default(),
         caps: Config::default().caps(),
         stall_limit: Duration::from_millis(20),
-        peer: weft_machine::Peer::Local { uid: 0, pid: 0 },
+        peer: weft_machine::Peer::Local { uid: 0, pid: Some(0) },
     };
     let qp: Qp = ShmQueuePair::new(parts).unwrap();
     let halves = halves(&segment, Side::Accepting);

@@ -80,7 +80,7 @@ impl Channel for Pipe {
         "memory"
     }
     fn peer(&self) -> Peer {
-        self.0.peer.parse().map_or(Peer::Local { uid: 0, pid: 7 }, Peer::Tcp)
+        self.0.peer.parse().map_or(Peer::Local { uid: 0, pid: Some(7) }, Peer::Tcp)
     }
     fn limits(&self) -> Carries {
         Carries { max_message: (1 << 20) + (64 << 10), max_rdma: self.0.max_rdma.get() }
